@@ -2,7 +2,10 @@
 // programs and testkit.Clock in tests.
 package clock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Clock tells the time and makes timers. Implementations are safe for concurrent use.
 type Clock interface {
@@ -22,6 +25,16 @@ type Timer interface {
 
 // Real is the machine's clock.
 func Real() Clock { return realClock{} }
+
+// Sleep waits until d has passed, and reports whether it has: it returns false if ctx ends before.
+func Sleep(ctx context.Context, c Clock, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c.After(d):
+		return true
+	}
+}
 
 // Or returns c, or the machine's clock if c is nil; for optional Config fields.
 func Or(c Clock) Clock {

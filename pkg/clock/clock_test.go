@@ -1,6 +1,7 @@
 package clock_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -30,5 +31,16 @@ func TestOr(t *testing.T) {
 	}
 	if clock.Or(nil) == nil {
 		t.Error("no clock without one given")
+	}
+}
+
+func TestSleepEndsWithTheTimeOrTheContext(t *testing.T) {
+	if !clock.Sleep(t.Context(), clock.Real(), time.Millisecond) {
+		t.Error("the time has passed, and Sleep says that the context has ended")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if clock.Sleep(ended, clock.Real(), time.Hour) {
+		t.Error("the context has ended, and Sleep says that the time has passed")
 	}
 }

@@ -2,6 +2,7 @@ package fileio_test
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -51,6 +52,45 @@ func TestWriteReplacesALinkAndNotItsTarget(t *testing.T) {
 	}
 	wantFile(t, path, "new", 0o600)
 	wantFile(t, target, "old", 0o600)
+}
+
+// TestWhatIsNoFileStays: root may remove every device, so `-o /dev/null` must not.
+func TestWhatIsNoFileStays(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := fileio.Write(pipe, []byte("x"), 0o600); err == nil {
+		t.Error("a pipe was replaced")
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(pipe, link); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // which opens without waiting for a writer
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for _, path := range []string{pipe, link} {
+		if err := fileio.Output(path, []byte("said"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(reader, got); err != nil || string(got) != "said" {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	for path, want := range map[string]fs.FileMode{pipe: fs.ModeNamedPipe, link: fs.ModeSymlink} {
+		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != want {
+			t.Errorf("%s is %v (%v)", path, info.Mode(), err)
+		}
+	}
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := fileio.Output(plain, []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wantFile(t, plain, "new", 0o644)
 }
 
 func TestOnlyReplaceMakesDirectories(t *testing.T) {

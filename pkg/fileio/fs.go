@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -43,12 +44,23 @@ func (f FS) step(s Step, path string) error {
 
 // Write replaces the file at path, or the symbolic link there, atomically and durably: whoever opens it reads the old
 // content or the new, and the new content and its name are on disk when Write returns. The directory must exist. The
-// file has exactly this mode, whatever the umask and the mode of the file that was there.
+// file has exactly this mode, whatever the umask and the mode of the file that was there. A device, pipe or socket is
+// not replaced: that is an error.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	if err := (FS{}).write(path, content, mode); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// Output writes what a user has asked for to the path that the user has named. It is Write for a new or regular file.
+// What is written to a device or a pipe goes into it, and what is written to a symbolic link, such as /dev/stdout, goes
+// where the link leads.
+func Output(path string, content []byte, mode fs.FileMode) error {
+	if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
+		return Write(path, content, mode)
+	}
+	return os.WriteFile(path, content, mode)
 }
 
 // Replace is Write for a file that only its owner may read. Missing directories are made, open to their owner only.
@@ -102,6 +114,10 @@ func (f FS) Replace(path string, content []byte) error {
 }
 
 func (f FS) write(path string, content []byte, mode fs.FileMode) error {
+	const special = fs.ModeDevice | fs.ModeNamedPipe | fs.ModeSocket
+	if info, err := os.Lstat(path); err == nil && info.Mode()&special != 0 {
+		return errors.New("there is a device, a pipe or a socket, which is not replaced")
+	}
 	dir := filepath.Dir(path)
 	temp, err := f.prepare(dir, content, mode)
 	if err != nil {
@@ -173,10 +189,5 @@ func Temporary(name string) bool { return strings.HasPrefix(name, TempPrefix) }
 // Exhausted tells an error that is the disk's and not the file's: no write can be expected to succeed until somebody
 // mends it.
 func Exhausted(err error) bool {
-	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO}, func(e error) bool { return errors.Is(err, e) })
 }

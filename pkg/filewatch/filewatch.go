@@ -12,15 +12,19 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 )
 
-// Follower watches files that other programs replace. All fields but Wake are required.
+// Follower watches files that other programs replace. All fields but Wake and Debounce are required.
 type Follower struct {
 	// Files lists the files; Run calls it before every Read. They need not exist.
 	Files func() []string
 	// Read reads the files. It returns after how long Run calls it again even without a notification, because
 	// notifications get lost on some file systems.
 	Read func() time.Duration
+	// Debounce, if it is more than 0, is how long no notification must have come before Run calls Read for one; after
+	// ten times that it calls Read in any case.
+	Debounce time.Duration
 	// Wake makes Run call Files and Read at once; send to it when there are other files.
 	Wake  <-chan struct{}
 	Clock clock.Clock
@@ -39,7 +43,7 @@ func (f Follower) Run(ctx context.Context) {
 		events, failures = watcher.Events, watcher.Errors
 	}
 	for {
-		files := cleaned(f.Files())
+		files := lists.Map(f.Files(), filepath.Clean)
 		if watcher != nil {
 			watch(watcher, files)
 		}
@@ -54,7 +58,9 @@ func (f Follower) Run(ctx context.Context) {
 			case <-f.Wake:
 				waiting = false
 			case e := <-events:
-				waiting = !concerns(files, e)
+				if waiting = !concerns(files, e); !waiting {
+					f.settle(ctx, files, events)
+				}
 			case err := <-failures:
 				f.Log.Warn("watching files failed, changes are found by re-reading", "error", err)
 			}
@@ -63,12 +69,29 @@ func (f Follower) Run(ctx context.Context) {
 	}
 }
 
-func cleaned(files []string) []string {
-	out := make([]string, 0, len(files))
-	for _, file := range files {
-		out = append(out, filepath.Clean(file))
+// settle waits until the files have not changed for Debounce, or ctx ends.
+func (f Follower) settle(ctx context.Context, files []string, events <-chan fsnotify.Event) {
+	if f.Debounce <= 0 {
+		return
 	}
-	return out
+	latest := f.Clock.After(10 * f.Debounce)
+	quiet := f.Clock.NewTimer(f.Debounce)
+	defer func() { quiet.Stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-latest:
+			return
+		case <-quiet.C():
+			return
+		case e := <-events:
+			if concerns(files, e) {
+				quiet.Stop()
+				quiet = f.Clock.NewTimer(f.Debounce)
+			}
+		}
+	}
 }
 
 // watch watches the directories of the files: files are replaced by renaming, and in volumes that Kubernetes mounts by

@@ -12,10 +12,11 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 )
 
 func TestConcerns(t *testing.T) {
-	files := cleaned([]string{"/certs/./key.pem", "cert.pem"})
+	files := lists.Map([]string{"/certs/./key.pem", "cert.pem"}, filepath.Clean)
 	for event, want := range map[string]bool{
 		"/certs/key.pem": true, "/certs/..data": true, "/certs": true, "./cert.pem": true, ".": true,
 		"/certs/other.pem": false, "/other/key.pem": false, "/": false,

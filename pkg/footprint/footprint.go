@@ -1,5 +1,5 @@
 // Package footprint returns memory to the system. A Keeper does so whenever the process has become idle after a burst
-// of work; config-watcher and xds-server run one as a task. node-agent calls Trim once, after start-up.
+// of work; config-watcher, xds-server and node-agent run one as a task.
 package footprint
 
 import (
@@ -16,9 +16,15 @@ import (
 
 // CollectOften makes the garbage collector run at half the growth of the heap that it waits for by default, in a
 // process whose memory matters more than what the collector takes of a core. GOGC in the environment wins.
-func CollectOften() {
+func CollectOften() { collectAt(50) }
+
+// CollectSeldom makes the garbage collector run at twice the growth of the heap that it waits for by default, in a
+// process with a small heap and a Keeper, which gives the memory back at rest. GOGC in the environment wins.
+func CollectSeldom() { collectAt(200) }
+
+func collectAt(percent int) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(percent)
 	}
 }
 

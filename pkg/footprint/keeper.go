@@ -1,6 +1,7 @@
 package footprint
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math"
@@ -40,14 +41,20 @@ type Keeper struct {
 	// rests counts the idle looks in a row.
 	rests     int
 	notBefore time.Time
+	worth     uint64
 }
 
 // NewKeeper returns a keeper of this process; log may be nil.
 func NewKeeper(c clock.Clock, log *slog.Logger) *Keeper {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Keeper{clock: clock.Or(c), log: log, read: newReader(), trim: Trim}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	return &Keeper{clock: clock.Or(c), log: log, read: newReader(), trim: Trim, worth: worthBytes}
+}
+
+// Worth makes bytes, in place of 8 MiB, the least that must have been allocated since the last trim; for a small
+// process, of which there are many.
+func (k *Keeper) Worth(bytes uint64) *Keeper {
+	k.worth = bytes
+	return k
 }
 
 // Run looks at the heap every lookEvery, until ctx ends.
@@ -76,7 +83,7 @@ func (k *Keeper) look() {
 	}
 	k.rests++
 	start := k.clock.Now()
-	if k.rests < restsAfter || u.allocated-k.trimmed < max(worthBytes, u.live/worthPart) || start.Before(k.notBefore) {
+	if k.rests < restsAfter || u.allocated-k.trimmed < max(k.worth, u.live/worthPart) || start.Before(k.notBefore) {
 		return
 	}
 	if err := k.trim(); err != nil {

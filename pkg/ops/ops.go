@@ -77,6 +77,8 @@ type Server struct {
 	mu       sync.Mutex
 	handlers []Handler
 	checks   []check
+	// orders are the paths of Order.
+	orders []string
 }
 
 type check struct {
@@ -86,9 +88,7 @@ type check struct {
 
 // New makes a server; Run starts it.
 func New(cfg Config) *Server {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Server{cfg: cfg, mux: http.NewServeMux(), logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
 	s.handle("/livez", "200 while the process can answer at all", true, http.HandlerFunc(live))
 	s.handle("/readyz", "200 when every check passes, else 503 and the checks that fail", true, http.HandlerFunc(s.ready))
@@ -126,6 +126,38 @@ func (s *Server) Debug(path, about string, h http.Handler) {
 // exists already.
 func (s *Server) Public(path, about string, h http.Handler) { s.handle(path, about, true, h) }
 
+// Order adds a page that answers POST, without authentication, to callers on this machine whose request comes from no
+// web page: for what another container of the Pod may tell a proxy to do. It panics if the path exists already.
+func (s *Server) Order(path, about string, h http.Handler) {
+	s.mu.Lock()
+	s.orders = append(s.orders, path)
+	s.mu.Unlock()
+	s.handle(path, about, false, h)
+}
+
+func (s *Server) isOrder(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.orders, path)
+}
+
+// order answers a request for a page of Order.
+func (s *Server) order(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case !onLoopback(r):
+		writeError(w, http.StatusForbidden, "only a loopback connection may ask for this, such as one to localhost")
+	case r.Header.Get("Origin") != "":
+		writeError(w, http.StatusForbidden, "requests from web pages are not allowed")
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", "POST")
+		writeError(w, http.StatusMethodNotAllowed, "use POST")
+	default:
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(anonymousWriteTimeout))
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		s.mux.ServeHTTP(w, r)
+	}
+}
+
 func (s *Server) handle(path, about string, anonymous bool, h http.Handler) {
 	s.mux.Handle(path, h)
 	s.mu.Lock()
@@ -155,6 +187,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.mux.ServeHTTP(w, r)
+		return
+	}
+	if s.isOrder(r.URL.Path) {
+		s.order(w, r)
 		return
 	}
 	if status, err := s.admit(r); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,6 +146,52 @@ func TestEveryHandlerAnonymously(t *testing.T) {
 	}
 	if code, _ := f.do(t, "GET", "/debug/config", "Authorization", "Bearer "+goodToken); code != http.StatusOK || reached.Load() != 1 {
 		t.Errorf("by an admin: %d", code)
+	}
+}
+
+// What a container of the Pod may ask for is for nobody else: no other machine, no web page.
+func TestOrdersAreForThisMachine(t *testing.T) {
+	f := start(t, nil)
+	var got atomic.Int64
+	f.Order("/stop", "stops", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got.Add(1) }))
+	ask := func(method string, change func(*http.Request)) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, f.url+"/stop", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if change != nil {
+			change(r)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := ask(http.MethodGet, nil); got != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d", got)
+	}
+	if got := ask(http.MethodPost, func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") }); got != http.StatusForbidden {
+		t.Errorf("from a web page: %d", got)
+	}
+	for name, at := range map[string]net.Addr{"another machine": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 15020}, "no connection": nil} {
+		r := httptest.NewRequest(http.MethodPost, "/stop", http.NoBody)
+		if at != nil {
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+		}
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, r)
+		if w.Code != http.StatusForbidden {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+	if got.Load() != 0 {
+		t.Fatal("a refused request was obeyed")
+	}
+	if status := ask(http.MethodPost, nil); status != http.StatusOK || got.Load() != 1 {
+		t.Errorf("POST: %d, obeyed %d times", status, got.Load())
 	}
 }
 

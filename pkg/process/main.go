@@ -88,8 +88,7 @@ func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var e *exitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.code
 	}
 	return ExitFailure

@@ -34,9 +34,7 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 		first error
 	)
 	for _, task := range tasks {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			err := task.Run(group)
 
 			mu.Lock()
@@ -56,7 +54,7 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 				log.Warn("task failed while stopping", "task", task.Name, "error", err)
 			}
 			cancel()
-		}()
+		})
 	}
 	wg.Wait()
 	return first

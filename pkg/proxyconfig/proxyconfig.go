@@ -125,9 +125,14 @@ func merge(base, over map[string]any) map[string]any {
 	return out
 }
 
-// Reserved are variables that proxyMetadata may not set, because they decide which code a process loads or where the
-// agent writes files.
-var Reserved = []string{"GLIBC_TUNABLES", "GRPC_XDS_BOOTSTRAP", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "OUTPUT_CERTS", "PATH"}
+// Reserved are variables that proxyMetadata may not set, because they decide which code a process loads, where the
+// agent writes files, which files of keys and roots it trusts, and which ports it opens for tokens. The files of a
+// bootstrap decide the first two.
+var Reserved = []string{
+	"CA_ROOT_CA", "GLIBC_TUNABLES", "GRPC_XDS_BOOTSTRAP", "ISTIO_BOOTSTRAP", "ISTIO_BOOTSTRAP_OVERRIDE",
+	"ISTIO_META_TLS_CLIENT_CERT_CHAIN", "ISTIO_META_TLS_CLIENT_KEY", "ISTIO_META_TLS_CLIENT_ROOT_CERT", "LD_AUDIT", "LD_LIBRARY_PATH",
+	"LD_PRELOAD", "OUTPUT_CERTS", "PATH", "PROV_CERT", "STS_PORT", "XDS_ROOT_CA",
+}
 
 // Flags returns the arguments of node-agent for the config. A flag wins over the annotation, which the agent also
 // reads.

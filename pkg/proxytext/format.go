@@ -76,7 +76,7 @@ var operatorCommands = commands(map[*regexp.Regexp]string{
 func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
 	out := map[string]*regexp.Regexp{}
 	for argument, list := range lists {
-		for _, name := range strings.Fields(list) {
+		for name := range strings.FieldsSeq(list) {
 			out[name] = argument
 		}
 	}

@@ -47,7 +47,7 @@ type ClientConfig struct {
 	// MaxRecvBytes bounds one message. 0 means DefaultMaxRecvBytes.
 	MaxRecvBytes int
 	// The client pings after KeepaliveTime without a frame, and closes the connection after KeepaliveTimeout without an
-	// answer. Defaults 30 s and 10 s.
+	// answer. 0 means the defaults.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MaxBackoff defaults to DefaultMaxBackoff.
 	MaxBackoff time.Duration
@@ -72,8 +72,8 @@ func Dial(cfg ClientConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("gRPC client for %s: a bearer token needs TLS", cfg.Target)
 	}
 	orDefault(&cfg.MaxRecvBytes, DefaultMaxRecvBytes)
-	orDefault(&cfg.KeepaliveTime, 30*time.Second)
-	orDefault(&cfg.KeepaliveTimeout, 10*time.Second)
+	orDefault(&cfg.KeepaliveTime, DefaultKeepaliveTime)
+	orDefault(&cfg.KeepaliveTimeout, DefaultKeepaliveTimeout)
 	orDefault(&cfg.MaxBackoff, DefaultMaxBackoff)
 
 	transport := insecure.NewCredentials()

@@ -30,6 +30,12 @@ const (
 	DefaultMaxConnectionAge = time.Hour
 	// DefaultMaxConnectionAgeGrace is longer than any call takes except watches, which clients open again.
 	DefaultMaxConnectionAgeGrace = 5 * time.Minute
+	// DefaultKeepaliveTime and DefaultKeepaliveTimeout are of servers and of clients: a ping after so long without a
+	// frame, and the end of the connection without an answer.
+	DefaultKeepaliveTime    = 30 * time.Second
+	DefaultKeepaliveTimeout = 10 * time.Second
+	// DefaultKeepaliveMinTime is how often a server lets clients ping.
+	DefaultKeepaliveMinTime = 5 * time.Second
 )
 
 const (

@@ -38,10 +38,8 @@ func (r Reopener) Run(ctx context.Context, open func(context.Context) (useful bo
 		}
 		wait := time.Duration(float64(pause) * (0.5 + r.Rand()))
 		ended(err, wait)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, clock.Or(r.Clock), wait) {
 			return
-		case <-clock.Or(r.Clock).After(wait):
 		}
 	}
 }

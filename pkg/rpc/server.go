@@ -25,6 +25,7 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
@@ -91,9 +92,9 @@ type ServerConfig struct {
 	MessageTimeout time.Duration
 
 	// The server pings after KeepaliveTime without a frame, and closes the connection after KeepaliveTimeout without an
-	// answer. Defaults 30 s and 10 s.
+	// answer. 0 means the defaults.
 	KeepaliveTime, KeepaliveTimeout time.Duration
-	// KeepaliveMinTime is how often clients may ping. Default 5 s.
+	// KeepaliveMinTime is how often clients may ping. 0 means the default.
 	KeepaliveMinTime time.Duration
 	// MaxConnectionIdle closes connections without calls. Default 5 min.
 	MaxConnectionIdle time.Duration
@@ -197,9 +198,9 @@ func (c *ServerConfig) complete() error {
 	if c.Health == nil {
 		c.Health = health.NewServer()
 	}
-	orDefault(&c.KeepaliveTime, 30*time.Second)
-	orDefault(&c.KeepaliveTimeout, 10*time.Second)
-	orDefault(&c.KeepaliveMinTime, 5*time.Second)
+	orDefault(&c.KeepaliveTime, DefaultKeepaliveTime)
+	orDefault(&c.KeepaliveTimeout, DefaultKeepaliveTimeout)
+	orDefault(&c.KeepaliveMinTime, DefaultKeepaliveMinTime)
 	orDefault(&c.MaxConnectionIdle, 5*time.Minute)
 	return c.completeLimits()
 }
@@ -278,6 +279,13 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 			"refused calls), address (too many that have not authenticated), unauthenticated (for too long), identity (too many of " +
 			"one), bytes (no room for unfinished messages), message (unfinished for too long), expired (certificate).",
 	}, []string{"reason"}))
+	// Values are there from the start: a rate does not count the event with which a series begins.
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted} {
+		m.refused.WithLabelValues(code.String())
+	}
+	for _, reason := range []string{"limit", "peer", "handshake", "refusals", "address", "unauthenticated", "identity", "bytes", "message", "expired"} {
+		m.rejected.WithLabelValues(reason)
+	}
 	return m, errors.Join(errs[:]...)
 }
 
@@ -285,8 +293,7 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 // clients of a program share one.
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {
 	err := reg.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := already.ExistingCollector.(C); ok {
 			return existing, nil
 		}

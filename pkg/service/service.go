@@ -7,6 +7,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -87,14 +88,17 @@ func (p *Process) ServeGRPC(task string, lis net.Listener, cfg rpc.ServerConfig,
 type Admin struct {
 	ID       spiffeid.ID
 	Audience string
+	// JWKSFile and Issuer are those of the administrator's tokens if no option says other ones.
+	JWKSFile, Issuer string
 }
 
-// ServeOps binds --ops-address and makes Ops. /debug is for the administrator, closed without Options.AdminJWKSFile.
+// ServeOps binds --ops-address and makes Ops. /debug is for the administrator, closed without Options.AdminJWKSFile
+// and Admin.JWKSFile.
 func (p *Process) ServeOps(ctx context.Context, admin Admin) error {
 	var authenticate func(*http.Request) error
-	if p.options.AdminJWKSFile != "" {
+	if file := cmp.Or(p.options.AdminJWKSFile, admin.JWKSFile); file != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: p.options.AdminJWKSFile, Issuer: p.options.AdminIssuer, Audiences: []string{admin.Audience}, TrustDomain: admin.ID.TrustDomain(), Clock: p.Clock,
+			JWKSFile: file, Issuer: cmp.Or(p.options.AdminIssuer, admin.Issuer), Audiences: []string{admin.Audience}, TrustDomain: admin.ID.TrustDomain(), Clock: p.Clock,
 		})
 		if err != nil {
 			return fmt.Errorf("--admin-jwks-file: %w", err)

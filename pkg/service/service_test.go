@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/service/servicetest"
 	"fairlead.dev/pkg/testkit"
 )
 
@@ -75,16 +75,22 @@ func TestHelpReplacesTextsAndAValueThatIsSetIsTheDefault(t *testing.T) {
 	}
 }
 
-// open opens the example's service on loopback, with keys for administrators' tokens.
-func open(t *testing.T, issuer *testkit.Issuer) *service.Process {
+// loopback are options of the example's service on loopback, with keys for administrators' tokens.
+func loopback(t *testing.T, issuer *testkit.Issuer) *webhookOptions {
 	t.Helper()
 	ca := testkit.PKI(t)
-	p, err := openWebhook(t.Context(), &webhookOptions{
+	return &webhookOptions{
 		Options: service.Options{
 			OpsAddress: "127.0.0.1:0", TrustDomain: testkit.TrustDomain, AdminJWKSFile: issuer.JWKSFile, AdminIssuer: issuer.Name,
 		},
 		Address: "127.0.0.1:0", CAAddress: "127.0.0.1:1", CATokenFile: filepath.Join(t.TempDir(), "token"), RootCertFile: ca.WriteRoot(t.TempDir()),
-	}, service.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry()})
+	}
+}
+
+// open opens the example's service.
+func open(t *testing.T, issuer *testkit.Issuer) *service.Process {
+	t.Helper()
+	p, err := openWebhook(t.Context(), loopback(t, issuer), servicetest.Deps(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,25 +99,13 @@ func open(t *testing.T, issuer *testkit.Issuer) *service.Process {
 
 func TestRunServesUntilToldToStop(t *testing.T) {
 	issuer := testkit.NewIssuer(t)
-	p := open(t, issuer)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	_, running := servicetest.Start(t, openWebhook, loopback(t, issuer), servicetest.Deps(t))
 	get := func(path, token string) (int, string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.Addr("ops-address").String()+path, http.NoBody)
+		code, body, err := running.Get(path, token)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		body, _ := io.ReadAll(res.Body)
-		return res.StatusCode, string(body)
+		return code, body
 	}
 	if code, body := get("/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "identity") {
 		t.Errorf("/readyz without a certificate: %d %s", code, body)
@@ -129,9 +123,9 @@ func TestRunServesUntilToldToStop(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, code, tc.want)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("run: %v", err)
+	running.Stop()
+	if _, _, err := running.Get("/livez", ""); err == nil {
+		t.Error("it answers after its end")
 	}
 }
 

@@ -1,8 +1,8 @@
 package svid
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
+	"crypto"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,31 +19,55 @@ import (
 // CacheFile is the file in CacheDir with key and chain, which are replaced together.
 const CacheFile = "svid.pem"
 
-// restore adopts the cached certificate if it is valid, and returns when it must be renewed; now if there is none.
+// Names of the files in a directory of key, certificate chain and roots, which are those of Istio's agent.
+const (
+	ChainFile = "cert-chain.pem"
+	KeyFile   = "key.pem"
+	RootsFile = "root-cert.pem"
+)
+
+// maxFile bounds what is read of a file with a key or a chain.
+const maxFile = 1 << 20
+
+// restore adopts the first certificate that is valid of those kept by an earlier run, in CacheDir or RestoreDir, and
+// returns when it must be renewed; now if there is none.
 func (m *Manager) restore() time.Time {
 	now := m.cfg.Clock.Now()
-	if m.cfg.CacheDir == "" {
-		return now
-	}
-	path := filepath.Join(m.cfg.CacheDir, CacheFile)
-	id, err := load(path)
-	if err == nil {
-		var roots, rootsErr = m.roots.Current()
-		if err = rootsErr; err == nil {
-			err = id.verify(roots.Roots, m.cfg.Identity, now)
+	for _, from := range []struct {
+		path string
+		load func(string, KeyType) (*identity, error)
+	}{{join(m.cfg.CacheDir, CacheFile), load}, {m.cfg.RestoreDir, loadDir}} {
+		if from.path == "" {
+			continue
 		}
+		id, err := from.load(from.path, m.cfg.Key)
+		if err == nil {
+			var roots, rootsErr = m.roots.Current()
+			if err = rootsErr; err == nil {
+				err = id.verify(roots.Roots, m.cfg.Identity, now)
+			}
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			m.cfg.Log.Warn("kept certificate is not used", "path", from.path, "error", err)
+			continue
+		}
+		m.adopt(id)
+		next := m.renewalTime(id.leaf.NotBefore, id.leaf.NotAfter)
+		m.cfg.Log.Info("kept certificate is used", "identity", m.cfg.Identity.String(), "path", from.path, "not_after", id.leaf.NotAfter, "renew_at", next)
+		return next
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return now
-	case err != nil:
-		m.cfg.Log.Warn("cached certificate is not used", "file", path, "error", err)
-		return now
+	return now
+}
+
+// join is "" for no directory.
+func join(dir, file string) string {
+	if dir == "" {
+		return ""
 	}
-	m.adopt(id)
-	next := m.renewalTime(id.leaf.NotBefore, id.leaf.NotAfter)
-	m.cfg.Log.Info("cached certificate is used", "identity", m.cfg.Identity.String(), "not_after", id.leaf.NotAfter, "renew_at", next)
-	return next
+	return filepath.Join(dir, file)
 }
 
 // keep writes id to the cache. It only logs an error, because the program has its certificate.
@@ -56,35 +80,69 @@ func (m *Manager) keep(id *identity) {
 	}
 }
 
-func load(path string) (*identity, error) {
-	info, err := os.Stat(path)
+// load reads key and chain from one file.
+func load(path string, encoding KeyType) (*identity, error) {
+	raw, err := readKey(path)
+	if err != nil {
+		return nil, err
+	}
+	block, rest := pem.Decode(raw)
+	if block == nil || block.Type == typeCertificate {
+		return nil, fmt.Errorf("%s does not begin with a private key", path)
+	}
+	return parse(path, pem.EncodeToMemory(block), rest, encoding)
+}
+
+// loadDir reads ChainFile and KeyFile of a directory.
+func loadDir(dir string, encoding KeyType) (*identity, error) {
+	path := filepath.Join(dir, KeyFile)
+	key, err := readKey(path)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := fileio.Read(filepath.Join(dir, ChainFile), maxFile)
+	if err != nil {
+		return nil, err
+	}
+	return parse(path, key, chain, encoding)
+}
+
+// readKey reads a file that only its owner may read.
+func readKey(path string) ([]byte, error) {
+	f, err := fileio.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return nil, fmt.Errorf("%s has mode %04o: others can read the key, remove the file", path, mode)
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := fileio.ReadAll(f, maxFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	block, rest := pem.Decode(raw)
-	if block == nil || block.Type != typeKey {
-		return nil, fmt.Errorf("%s does not begin with a private key", path)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: private key cannot be read", path)
-	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("%s: private key is not ECDSA", path)
-	}
-	certs, err := tlsconf.ParseCertificates(rest)
+	return raw, nil
+}
+
+// parse makes an identity from PEM texts, of which path had the key.
+func parse(path string, key, chain []byte, encoding KeyType) (*identity, error) {
+	certs, err := tlsconf.ParseCertificates(chain)
 	if err != nil {
 		return nil, fmt.Errorf("%s: chain: %w", path, err)
 	}
-	id, err := newIdentity(key, certs)
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	signer, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s: private key cannot sign", path)
+	}
+	id, err := newIdentity(signer, certs, encoding)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -1,8 +1,7 @@
 package svid
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
+	"crypto"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,13 +19,12 @@ import (
 
 const (
 	typeCertificate = "CERTIFICATE"
-	typeKey         = "PRIVATE KEY"
 	typeCSR         = "CERTIFICATE REQUEST"
 )
 
 // identity is a private key with its certificate chain, leaf first, without roots. It is immutable.
 type identity struct {
-	key   *ecdsa.PrivateKey
+	key   crypto.Signer
 	leaf  *x509.Certificate
 	chain []*x509.Certificate
 	// foreignRoots are the self-signed certificates in the ca's answer; they are not sent to peers.
@@ -35,17 +33,9 @@ type identity struct {
 	certPEM, keyPEM []byte
 }
 
-func newKey() (*ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("generate key: %w", err)
-	}
-	return key, nil
-}
-
 // newCSR returns a CSR with the identity as its SAN. The ca takes the identity from the caller's credentials; one that
 // compares the SANs finds them equal.
-func newCSR(key *ecdsa.PrivateKey, id spiffeid.ID) ([]byte, error) {
+func newCSR(key crypto.Signer, id spiffeid.ID) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{id.URL()}}, key)
 	if err != nil {
 		return nil, fmt.Errorf("create certificate request: %w", err)
@@ -53,12 +43,14 @@ func newCSR(key *ecdsa.PrivateKey, id spiffeid.ID) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der}), nil
 }
 
-func newIdentity(key *ecdsa.PrivateKey, certs []*x509.Certificate) (*identity, error) {
+func newIdentity(key crypto.Signer, certs []*x509.Certificate, encoding KeyType) (*identity, error) {
 	if len(certs) == 0 {
 		return nil, errors.New("no certificate in the chain")
 	}
 	id := &identity{key: key, leaf: certs[0]}
-	if public, ok := id.leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
+	if public, ok := id.leaf.PublicKey.(interface {
+		Equal(other crypto.PublicKey) bool
+	}); !ok || !public.Equal(key.Public()) {
 		return nil, errors.New("certificate is for another key")
 	}
 	for i, c := range certs {
@@ -69,12 +61,9 @@ func newIdentity(key *ecdsa.PrivateKey, certs []*x509.Certificate) (*identity, e
 		id.chain = append(id.chain, c)
 		id.certPEM = append(id.certPEM, pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: c.Raw})...)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode key: %w", err)
-	}
-	id.keyPEM = pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der})
-	return id, nil
+	var err error
+	id.keyPEM, err = encoding.encode(key)
+	return id, err
 }
 
 // verify checks that peers with these roots accept the identity as want at the time now.

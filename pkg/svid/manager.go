@@ -1,10 +1,11 @@
 // Package svid gets and renews the X.509-SVID of a program. A Manager requests a certificate from the ca through
-// Istio's IstioCertificateService, renews it at half of its life, and follows the file with the root certificates; it
+// Istio's IstioCertificateService, renews it in time, and follows the file with the root certificates; it
 // is the tlsconf.Source of all that the program serves and dials. Roots come from that file alone, never from the ca's
 // answer.
 package svid
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -39,6 +41,22 @@ type Config struct {
 	TTL time.Duration
 	// CacheDir, of mode 0700, keeps key and certificate across restarts; empty keeps them in memory only.
 	CacheDir string
+	// RestoreDir is a directory where the program's owner has key and certificate written, as ChainFile and KeyFile.
+	// Run begins with them, if they are valid still; it writes nothing there.
+	RestoreDir string
+	// ProvisionedDir has ChainFile and KeyFile of a certificate that authenticates requests while there is no current
+	// one, before the token: that of a machine whose token has expired. They are read for every request. Optional.
+	ProvisionedDir string
+	// CARootFile has the roots to verify the ca's server with; "" is RootFile.
+	CARootFile string
+
+	// Key says which keys to make.
+	Key KeyType
+	// GraceRatio is the share of a certificate's lifetime that is left when it is renewed, more than 0 and less than 1;
+	// 0 means DefaultGraceRatio. GraceJitter is added or taken away at random, in the same unit; nil means
+	// DefaultGraceJitter.
+	GraceRatio  float64
+	GraceJitter *float64
 
 	Clock clock.Clock
 	Log   *slog.Logger
@@ -58,29 +76,45 @@ func (c *Config) complete() error {
 		return errors.New("svid: root certificate file is required")
 	case c.Identity.IsZero():
 		return errors.New("svid: identity is required")
-	case c.TokenFile == "" && c.CacheDir == "":
+	case c.TokenFile == "" && c.CacheDir == "" && c.RestoreDir == "" && c.ProvisionedDir == "":
 		return errors.New("svid: a token file is required, because there is no cached certificate to renew with")
 	case !c.TrustDomain.IsZero() && !c.Identity.MemberOf(c.TrustDomain):
 		return fmt.Errorf("svid: identity %s is not in trust domain %s", c.Identity, c.TrustDomain)
 	case c.TTL <= 0:
 		return fmt.Errorf("svid: TTL %s is not more than 0", c.TTL)
+	case c.GraceRatio < 0 || c.GraceRatio >= 1:
+		return fmt.Errorf("svid: grace ratio %g is not between 0 and 1", c.GraceRatio)
+	case c.GraceJitter != nil && (*c.GraceJitter < 0 || *c.GraceJitter >= 1):
+		return fmt.Errorf("svid: jitter of the grace ratio %g is not between 0 and 1", *c.GraceJitter)
+	}
+	if err := c.Key.check(); err != nil {
+		return err
+	}
+	c.GraceRatio = cmp.Or(c.GraceRatio, DefaultGraceRatio)
+	if c.GraceJitter == nil {
+		c.GraceJitter = new(DefaultGraceJitter)
 	}
 	c.Clock = clock.Or(c.Clock)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Rand == nil {
 		c.Rand = rand.Float64
 	}
 	return nil
 }
 
+// Defaults of a Config: a certificate is renewed at half of its life, give or take a tenth of that, so that programs
+// that started together do not renew together.
+const (
+	DefaultGraceRatio  = 0.5
+	DefaultGraceJitter = 0.05
+)
+
 // maxSleep bounds every wait, so that a machine that was suspended notices a due renewal within this time.
 const maxSleep = 5 * time.Minute
 
 // Manager gets, renews and holds the SVID.
 type Manager struct {
-	tlsconf.Notifier
+	notify.Notifier
 	cfg     Config
 	roots   *tlsconf.Files
 	metrics *metrics
@@ -260,10 +294,10 @@ func (m *Manager) hasOwn() bool {
 	return m.own != nil
 }
 
-// renewalTime is half of the time left at from, give or take 10 %, so that programs that started together do not renew
-// together.
+// renewalTime is when the time left until notAfter is GraceRatio of that at from, give or take GraceJitter of it. It is
+// never in the first or the last hundredth of that time.
 func (m *Manager) renewalTime(from, notAfter time.Time) time.Time {
-	half := float64(notAfter.Sub(from)) / 2
-	wait := time.Duration(half * (0.9 + 0.2*m.cfg.Rand()))
-	return from.Add(max(wait, time.Second))
+	left := float64(notAfter.Sub(from))
+	share := 1 - m.cfg.GraceRatio + *m.cfg.GraceJitter*(2*m.cfg.Rand()-1)
+	return from.Add(max(time.Duration(left*min(max(share, 0.01), 0.99)), time.Second))
 }

@@ -16,10 +16,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
@@ -116,25 +118,10 @@ func (w *fixture) serve(t *testing.T, lis net.Listener) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ca", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(),
-		TLS:           tlsconf.Server(w.server.tls, tls.VerifyClientCertIfGiven),
-		Authenticator: auth.FirstOf(auth.MTLS(), j),
-		Policy:        auth.Policy{"/istio.v1.auth.IstioCertificateService/*": auth.AnyIdentity()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	securityv1alpha1.RegisterIstioCertificateServiceServer(s, w.server)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, s, lis, 0) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	rpctest.Serve(t, lis, rpc.ServerConfig{
+		Service: "ca", TLS: tlsconf.Server(w.server.tls, tls.VerifyClientCertIfGiven), Authenticator: auth.FirstOf(auth.MTLS(), j),
+		Policy: auth.Policy{"/istio.v1.auth.IstioCertificateService/*": auth.AnyIdentity()},
+	}, func(s *grpc.Server) { securityv1alpha1.RegisterIstioCertificateServiceServer(s, w.server) })
 }
 
 // start runs the ca and a manager.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 )
@@ -33,7 +35,7 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	key, err := newKey()
+	key, err := m.cfg.Key.generate()
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -50,7 +52,7 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("answer of the CA: chain: %w", err)
 	}
-	id, err := newIdentity(key, certs)
+	id, err := newIdentity(key, certs, m.cfg.Key)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("answer of the CA: %w", err)
 	}
@@ -67,7 +69,8 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 	return next, nil
 }
 
-// request authenticates with the current certificate if it is valid; without one, or if that fails, with the token.
+// request authenticates with the current certificate if it is valid; without one, or if that fails, with the
+// provisioned certificate, and at last with the token.
 func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []byte) (*securityv1alpha1.IstioCertificateResponse, string, error) {
 	m.mu.Lock()
 	own := m.own
@@ -79,6 +82,19 @@ func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []by
 			return answer, "certificate", nil
 		}
 		errs = append(errs, fmt.Errorf("with the current certificate: %w", err))
+	}
+	if m.cfg.ProvisionedDir != "" && ctx.Err() == nil {
+		id, err := loadDir(m.cfg.ProvisionedDir, m.cfg.Key)
+		if err == nil && !m.cfg.Clock.Now().Before(id.leaf.NotAfter) {
+			err = fmt.Errorf("%s expired at %s", filepath.Join(m.cfg.ProvisionedDir, ChainFile), id.leaf.NotAfter.Format(time.RFC3339))
+		}
+		if err == nil {
+			var answer *securityv1alpha1.IstioCertificateResponse
+			if answer, err = m.call(ctx, id.material(roots), "", csr); err == nil {
+				return answer, "provisioned certificate", nil
+			}
+		}
+		errs = append(errs, fmt.Errorf("with the provisioned certificate: %w", err))
 	}
 	if m.cfg.TokenFile != "" && ctx.Err() == nil {
 		answer, err := m.call(ctx, roots, m.cfg.TokenFile, csr)
@@ -93,8 +109,20 @@ func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []by
 	return nil, "", fmt.Errorf("ask the CA at %s: %w", m.cfg.CAAddress, errors.Join(errs...))
 }
 
-// call makes one request on a connection of its own, whose handshake uses exactly this material.
+// call makes one request on a connection of its own, whose handshake uses this material, and the roots of CARootFile
+// if there is one.
 func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile string, csr []byte) (*securityv1alpha1.IstioCertificateResponse, error) {
+	if m.cfg.CARootFile != "" {
+		bundle, err := fileio.Read(m.cfg.CARootFile, maxFile)
+		if err != nil {
+			return nil, fmt.Errorf("roots to verify the CA with: %w", err)
+		}
+		own := *with
+		if own.Roots, err = tlsconf.ParseRoots(bundle); err != nil {
+			return nil, fmt.Errorf("roots to verify the CA with: %s: %w", m.cfg.CARootFile, err)
+		}
+		with = &own
+	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target:     m.cfg.CAAddress,
 		TLS:        tlsconf.Client(fixed{with}, m.cfg.CAIDs...),

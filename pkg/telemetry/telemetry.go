@@ -3,6 +3,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -73,9 +74,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Service == "" {
 		return nil, fmt.Errorf("telemetry: Service is required")
 	}
-	if cfg.Version == "" {
-		cfg.Version = version.Version
-	}
+	cfg.Version = cmp.Or(cfg.Version, version.Version)
 	t := &Telemetry{Registry: newRegistry(cfg), TracerProvider: noop.NewTracerProvider()}
 	if cfg.OTLPEndpoint != "" {
 		endpoint, err := exporterEndpoint(cfg.OTLPEndpoint)

@@ -4,10 +4,11 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Background calls run on a goroutine. stop ends run's context, waits until run has returned, and fails the test if
-// that was with an error; the end of the test calls it too.
+// that was with an error or not within Patience; the end of the test calls it too.
 func Background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -16,8 +17,13 @@ func Background(t testing.TB, run func(context.Context) error) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		t.Helper()
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("ended with: %v", err)
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("ended with: %v", err)
+			}
+		case <-time.After(Patience):
+			t.Errorf("has not ended %s after it was told to", Patience)
 		}
 	})
 	t.Cleanup(stop)

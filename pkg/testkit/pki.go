@@ -18,6 +18,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -135,7 +136,7 @@ func WriteFile(t testing.TB, path string, content []byte) {
 
 // Static is a tlsconf.Source that only Set changes.
 type Static struct {
-	tlsconf.Notifier
+	notify.Notifier
 	current atomic.Pointer[tlsconf.Material]
 }
 

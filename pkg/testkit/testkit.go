@@ -21,6 +21,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -108,6 +109,23 @@ func Bufconn(t testing.TB) (net.Listener, grpc.DialOption) {
 	lis := bufconn.Listen(1 << 20)
 	t.Cleanup(func() { _ = lis.Close() })
 	return lis, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
+}
+
+// ServeInMemory serves, without authentication, what register adds, and returns a connection to it. Both end with the
+// test.
+func ServeInMemory(t testing.TB, register func(*grpc.Server)) *grpc.ClientConn {
+	t.Helper()
+	lis, dialer := Bufconn(t)
+	server := grpc.NewServer()
+	register(server)
+	go func() { _ = server.Serve(lis) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient("passthrough:///test", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	return conn
 }
 
 // ownPorts counts the ports that FreeAddress has returned.

@@ -2,17 +2,19 @@ package tlsconf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/filewatch"
+	"fairlead.dev/pkg/notify"
 )
 
 // FilesConfig names PEM files. CertFile and KeyFile are both set or both empty.
@@ -23,6 +25,8 @@ type FilesConfig struct {
 	// Interval is how often files are read even without a notification, because notifications get lost on some file
 	// systems. Default 30 s.
 	Interval time.Duration
+	// Debounce is how long files must not have changed before they are read; see filewatch.Follower.
+	Debounce time.Duration
 	Clock    clock.Clock
 	Log      *slog.Logger
 }
@@ -30,7 +34,7 @@ type FilesConfig struct {
 // Files is a Source that follows files. It keeps the last good material while files are missing, broken or half
 // replaced.
 type Files struct {
-	Notifier
+	notify.Notifier
 	cfg FilesConfig
 
 	mu      sync.Mutex
@@ -44,9 +48,7 @@ func NewFiles(cfg FilesConfig) *Files {
 		cfg.Interval = 30 * time.Second
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Files{cfg: cfg}
 }
 
@@ -81,7 +83,7 @@ func (f *Files) Check() error {
 func (f *Files) Run(ctx context.Context) error {
 	files := slices.DeleteFunc([]string{f.cfg.CertFile, f.cfg.KeyFile, f.cfg.RootFile}, func(file string) bool { return file == "" })
 	filewatch.Follower{
-		Files: func() []string { return files }, Clock: f.cfg.Clock, Log: f.cfg.Log,
+		Files: func() []string { return files }, Clock: f.cfg.Clock, Log: f.cfg.Log, Debounce: f.cfg.Debounce,
 		Read: func() time.Duration {
 			f.reload()
 			return f.interval()
@@ -131,25 +133,48 @@ func (f *Files) read() (*Material, error) {
 	if (f.cfg.CertFile == "") != (f.cfg.KeyFile == "") {
 		return nil, errors.New("TLS files: certificate file and key file must be given together")
 	}
-	roots, err := os.ReadFile(f.cfg.RootFile)
+	roots, err := readFile("root certificate file", f.cfg.RootFile)
 	if err != nil {
-		return nil, fmt.Errorf("root certificate file: %w", err)
+		return nil, err
 	}
-	var cert, key []byte
-	if f.cfg.CertFile != "" {
-		if cert, err = os.ReadFile(f.cfg.CertFile); err != nil {
-			return nil, fmt.Errorf("certificate file: %w", err)
-		}
-		if key, err = os.ReadFile(f.cfg.KeyFile); err != nil {
-			return nil, fmt.Errorf("key file: %w", err)
-		}
-		if len(cert) == 0 || len(key) == 0 {
-			return nil, fmt.Errorf("certificate file %s or key file %s is empty", f.cfg.CertFile, f.cfg.KeyFile)
-		}
-	}
-	m, err := NewMaterial(cert, key, roots)
+	m, err := NewMaterial(nil, nil, roots)
 	if err != nil {
-		return nil, fmt.Errorf("TLS files (%s, %s, %s): %w", f.cfg.RootFile, f.cfg.CertFile, f.cfg.KeyFile, err)
+		return nil, fmt.Errorf("root certificate file %s: %w", f.cfg.RootFile, err)
+	}
+	if f.cfg.CertFile == "" {
+		return m, nil
+	}
+	cert, err := readFile("certificate file", f.cfg.CertFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readFile("key file", f.cfg.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	if m, err = NewMaterial(cert, key, roots); err != nil {
+		return nil, fmt.Errorf("certificate file %s and key file %s: %w", f.cfg.CertFile, f.cfg.KeyFile, err)
 	}
 	return m, nil
+}
+
+// maxFile bounds a file in bytes.
+const maxFile = 4 << 20
+
+// readFile reads a regular file that is not empty.
+func readFile(what, path string) ([]byte, error) {
+	f, err := fileio.OpenRegular(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, path, err)
+	}
+	defer f.Close()
+	raw, err := fileio.ReadAll(f, maxFile)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s %s: %w", what, path, err)
+	case len(raw) == 0:
+		return nil, fmt.Errorf("%s %s is empty", what, path)
+	default:
+		return raw, nil
+	}
 }

@@ -191,10 +191,8 @@ func verifyID(leaf *x509.Certificate, m *Material, allowed []spiffeid.ID) error 
 		return fmt.Errorf("peer certificate of %s: is an authority's, not a workload's", id)
 	}
 	if len(allowed) > 0 {
-		for _, a := range allowed {
-			if id == a {
-				return nil
-			}
+		if slices.Contains(allowed, id) {
+			return nil
 		}
 		return fmt.Errorf("peer is %s: expected %v", id, allowed)
 	}

@@ -5,10 +5,34 @@ package version
 import (
 	"path"
 	"runtime/debug"
+	"strings"
 )
 
 // Version is the release, set by the linker: -ldflags "-X fairlead.dev/pkg/version.Version=1.2.3".
+// A service with a version of its own has that instead.
 var Version = "dev"
+
+// services has the versions of services with one of their own, set by the linker (hack/ldflags.sh):
+// "ca=v1.2.0,xds-server=v1.3.0".
+var services string
+
+func init() {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		Version = own(services, info.Path, Version)
+	}
+}
+
+// own is the version of the service that a main package belongs to, as fairlead.dev/services/ca/cmd/ca; otherwise if it
+// has none of its own.
+func own(services, main, otherwise string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(main, "fairlead.dev/services/"), "/")
+	for entry := range strings.SplitSeq(services, ",") {
+		if service, version, ok := strings.Cut(entry, "="); ok && service == name {
+			return version
+		}
+	}
+	return otherwise
+}
 
 // Build describes a running program. Its JSON form is part of the debug and CLI interfaces.
 type Build struct {

@@ -29,3 +29,17 @@ func TestInfoIsOfThisProgram(t *testing.T) {
 		t.Errorf("incomplete: %+v", got)
 	}
 }
+
+func TestAServiceHasItsOwnVersion(t *testing.T) {
+	const services = "ca=v1.2.0,node-agent=v2.0.1-3-gabc"
+	for main, want := range map[string]string{
+		"fairlead.dev/services/ca/cmd/ca":                   "v1.2.0",
+		"fairlead.dev/services/node-agent/cmd/fairlead-cni": "v2.0.1-3-gabc",
+		"fairlead.dev/services/xds-server/cmd/xds-server":   "dev",
+		"fairlead.dev/samples/bookinfo":                     "dev",
+	} {
+		if got := own(services, main, "dev"); got != want {
+			t.Errorf("%s has version %s, want %s", main, got, want)
+		}
+	}
+}

@@ -1,5 +1,6 @@
 // Package contract holds what the services agree on besides the messages: the names of resources, gateways, service
-// accounts and token audiences, and the default lifetime of certificates.
+// accounts and token audiences, the default lifetime of certificates, and the answers of /debug that another program
+// reads.
 package contract
 
 import (
@@ -26,12 +27,39 @@ const (
 	CAAccount            = "ca"
 	ConfigWatcherAccount = "config-watcher"
 	XDSServerAccount     = "xds-server"
+	InjectorAccount      = "injector"
 	AdminAccount         = "fairlead-admin"
 )
+
+// ManagedByLabel says on a ConfigMap of the ca's that the ca has made it. `fairlead uninstall --purge` removes these.
+const (
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedByCA    = "fairlead-ca"
+)
+
+// RootConfigMap is the default name of the ConfigMap in every namespace from which workloads take the roots of the
+// mesh. Istio's sidecars mount it by this name.
+const RootConfigMap = "istio-ca-root-cert"
 
 // CertificateTTL is the default lifetime of workloads' and services' certificates, Istio's: with renewal at half of
 // it, only new workloads notice that the ca is away for less than 12 h.
 const CertificateTTL = 24 * time.Hour
+
+// ProxyConfigType is the xDS type by which agents are sent a ProxyConfig, of which only caCertificatesPem and
+// RootsMetadata count.
+const ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+
+// RootsMetadata is the key in proxyMetadata of such a ProxyConfig that has further roots: a MeshConfig in JSON, of
+// which caCertificates and trustDomainAliases count. They are the entries that caCertificatesPem cannot express, those
+// for single trust domains and those at a URL. Istio's agent, which would trust them for any trust domain, does not
+// read the key.
+const RootsMetadata = "FAIRLEAD_CA_CERTIFICATES"
+
+// Bounds of MeshConfig's caCertificates: entries, and bytes of PEM in all of them.
+const (
+	MaxMeshRoots      = 64
+	MaxMeshRootsBytes = 256 << 10
+)
 
 // MeshGateway is the reserved gateway name of VirtualServices that stands for all sidecars.
 const MeshGateway = "mesh"
@@ -58,16 +86,35 @@ func GatewayName(name, namespace string) string {
 // ServiceName returns the name in the resource key of a Service.
 func ServiceName(s *configv1.Service) string { return visibilityName(s.GetHostname(), s.GetAudience()) }
 
+// WorkloadName returns the name in the resource key of a Workload; cluster is "" for config-watcher's own.
+func WorkloadName(name, cluster string) string { return suffixed(name, cluster) }
+
 // EndpointSetName returns the name in the resource key of an EndpointSet.
 func EndpointSetName(s *configv1.EndpointSet) string {
 	return visibilityName(s.GetHostname()+":"+strconv.FormatUint(uint64(s.GetPort()), 10)+"/"+s.GetCluster(), s.GetAudience())
 }
 
+// HostnameOf returns the hostname in the name of a Service's or EndpointSet's resource key.
+func HostnameOf(name string) string {
+	if i := strings.IndexAny(name, ":/"); i >= 0 {
+		return name[:i]
+	}
+	return name
+}
+
+// IsEndpointKind reports whether resources of the kind say which endpoints there are, and on what workloads. A revision
+// of such resources alone is a revision of endpoints: xds-servers may apply it before revisions of configuration that
+// have come earlier (see configv1.Revision).
+func IsEndpointKind(kind string) bool { return kind == "EndpointSet" || kind == "Workload" }
+
 // visibilityName adds the visibility of a Service, which is empty unless several Services with one hostname are visible
 // to different namespaces: then it is the first of the namespaces that see this one (configv1.Service.audience).
-func visibilityName(name, visibility string) string {
-	if visibility == "" {
+func visibilityName(name, visibility string) string { return suffixed(name, visibility) }
+
+// suffixed adds a suffix that is not empty.
+func suffixed(name, suffix string) string {
+	if suffix == "" {
 		return name
 	}
-	return name + "/" + visibility
+	return name + "/" + suffix
 }

@@ -30,3 +30,15 @@ func TestResourceNamesAreThoseOfTheContract(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestHostnameOfKeys(t *testing.T) {
+	const host = "*.example.com"
+	for _, visibility := range []string{"", "default"} {
+		set := &configv1.EndpointSet{Hostname: host, Port: 80, Cluster: "Kubernetes", Audience: visibility}
+		for _, name := range []string{contract.ServiceName(&configv1.Service{Hostname: host, Audience: visibility}), contract.EndpointSetName(set)} {
+			if got := contract.HostnameOf(name); got != host {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+	}
+}

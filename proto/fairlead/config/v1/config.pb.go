@@ -88,7 +88,12 @@ func (x *Subscriber) GetCapabilities() []string {
 	return nil
 }
 
-// Revision numbers one state of the mesh.
+// Revision numbers one state of the mesh. A revision of endpoints is one that changes EndpointSets and Workloads alone.
+// Its subscriber may use it before revisions of configuration that have come earlier, as config-watcher commits changes
+// of endpoints before queued configuration: they are facts, and do not get truer by waiting. It may not where the
+// earlier revision changes a Service or an EndpointSet of the same hostname, a Workload that the revision has or its
+// endpoints name, a Namespace or the MeshConfig, on which endpoints depend. The subscriber goes on to state the last
+// revision before which nothing is missing.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// epoch identifies the run of the config-watcher that counted; sequences compare only within one epoch.
@@ -507,7 +512,11 @@ type WatchResponse struct {
 	// commit is true on the last chunk: only then may the subscriber use the revision, all of it at once.
 	Commit bool `protobuf:"varint,4,opt,name=commit,proto3" json:"commit,omitempty"`
 	// server introduces the sender; set on the first chunk of a stream.
-	Server        *Subscriber `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
+	Server *Subscriber `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
+	// endpoints is true on a chunk of the resources that only revisions of endpoints have changed, where the difference
+	// consists of several revisions. The subscriber may use the chunk as a revision of endpoints of its own, which comes
+	// after the other chunks.
+	Endpoints     bool `protobuf:"varint,6,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -575,6 +584,13 @@ func (x *WatchResponse) GetServer() *Subscriber {
 		return x.Server
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetEndpoints() bool {
+	if x != nil {
+		return x.Endpoints
+	}
+	return false
 }
 
 // ReportRequest carries the state of an xds-server's proxies.
@@ -814,7 +830,10 @@ type ReportResponse struct {
 	Received uint64 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
 	// knows_settled is true if the receiver understands ProxyStatus.settled. Without it every proxy is reported anew with
 	// every revision.
-	KnowsSettled  bool `protobuf:"varint,2,opt,name=knows_settled,json=knowsSettled,proto3" json:"knows_settled,omitempty"`
+	KnowsSettled bool `protobuf:"varint,2,opt,name=knows_settled,json=knowsSettled,proto3" json:"knows_settled,omitempty"`
+	// refused are proxies of the reporting xds-server whose registration is refused. It ends their streams with
+	// PERMISSION_DENIED and the message.
+	Refused       []*RefusedRegistration `protobuf:"bytes,3,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -863,6 +882,77 @@ func (x *ReportResponse) GetKnowsSettled() bool {
 	return false
 }
 
+func (x *ReportResponse) GetRefused() []*RefusedRegistration {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// RefusedRegistration is a proxy that wants to be registered and may not.
+type RefusedRegistration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// node_id of the proxy, as in ProxyStatus.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// identity of the proxy, as in ProxyStatus.
+	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// message says why, and the remedy.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedRegistration) Reset() {
+	*x = RefusedRegistration{}
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedRegistration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedRegistration) ProtoMessage() {}
+
+func (x *RefusedRegistration) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedRegistration.ProtoReflect.Descriptor instead.
+func (*RefusedRegistration) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RefusedRegistration) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *RefusedRegistration) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *RefusedRegistration) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // ProxyStatus is what an xds-server knows of one connected proxy.
 type ProxyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -893,14 +983,18 @@ type ProxyStatus struct {
 	Settled bool `protobuf:"varint,11,opt,name=settled,proto3" json:"settled,omitempty"`
 	// unverified is true if no Workload of the identity is known to be behind the proxy, or it has proven no identity:
 	// what it acknowledges and rejects is its own word, which WaitAcked neither waits for nor believes.
-	Unverified    bool `protobuf:"varint,12,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	Unverified bool `protobuf:"varint,12,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	// health of the workload as its agent tells it; absent if the agent has not, or no Workload of the identity is known.
+	Health *WorkloadHealth `protobuf:"bytes,13,opt,name=health,proto3" json:"health,omitempty"`
+	// registration is set if the proxy wants to be registered; absent for others, and without a proven identity.
+	Registration  *Registration `protobuf:"bytes,14,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1006,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1019,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProxyStatus) GetNodeId() string {
@@ -1012,6 +1106,176 @@ func (x *ProxyStatus) GetUnverified() bool {
 	return false
 }
 
+func (x *ProxyStatus) GetHealth() *WorkloadHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *ProxyStatus) GetRegistration() *Registration {
+	if x != nil {
+		return x.Registration
+	}
+	return nil
+}
+
+// Registration is what a proxy says that wants a WorkloadEntry made for its workload, with what the xds-server knows
+// about its connection. config-watcher decides.
+type Registration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// group is the name of the WorkloadGroup in the namespace of the proxy's identity (AUTO_REGISTER_GROUP).
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// address is the first one that the proxy claims.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// network that the proxy claims; empty if it names none.
+	Network string `protobuf:"bytes,3,opt,name=network,proto3" json:"network,omitempty"`
+	// peer_address is where the proxy's connection comes from.
+	PeerAddress string `protobuf:"bytes,4,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	// probed is true if the proxy's agent probes the application, and tells its health.
+	Probed        bool `protobuf:"varint,5,opt,name=probed,proto3" json:"probed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Registration) Reset() {
+	*x = Registration{}
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Registration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Registration) ProtoMessage() {}
+
+func (x *Registration) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Registration.ProtoReflect.Descriptor instead.
+func (*Registration) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Registration) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Registration) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Registration) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Registration) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *Registration) GetProbed() bool {
+	if x != nil {
+		return x.Probed
+	}
+	return false
+}
+
+// WorkloadHealth is what a proxy's agent says about the application behind it.
+type WorkloadHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// workload is the name of the Workload of the proxy's identity that the xds-server has found for the proxy.
+	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// healthy is true if the application answers its probe as it should.
+	Healthy bool `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// message says why not, cut at 1 KiB.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// told_at is when the xds-server was told.
+	ToldAt        *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=told_at,json=toldAt,proto3" json:"told_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkloadHealth) Reset() {
+	*x = WorkloadHealth{}
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkloadHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkloadHealth) ProtoMessage() {}
+
+func (x *WorkloadHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkloadHealth.ProtoReflect.Descriptor instead.
+func (*WorkloadHealth) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WorkloadHealth) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *WorkloadHealth) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *WorkloadHealth) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *WorkloadHealth) GetToldAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ToldAt
+	}
+	return nil
+}
+
 // ProxyTypeStatus is the state of one xDS type on one stream.
 type ProxyTypeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1041,7 +1305,7 @@ type ProxyTypeStatus struct {
 
 func (x *ProxyTypeStatus) Reset() {
 	*x = ProxyTypeStatus{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1317,7 @@ func (x *ProxyTypeStatus) String() string {
 func (*ProxyTypeStatus) ProtoMessage() {}
 
 func (x *ProxyTypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1330,7 @@ func (x *ProxyTypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyTypeStatus.ProtoReflect.Descriptor instead.
 func (*ProxyTypeStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ProxyTypeStatus) GetTypeUrl() string {
@@ -1156,7 +1420,7 @@ type Rejection struct {
 
 func (x *Rejection) Reset() {
 	*x = Rejection{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1432,7 @@ func (x *Rejection) String() string {
 func (*Rejection) ProtoMessage() {}
 
 func (x *Rejection) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1445,7 @@ func (x *Rejection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
 func (*Rejection) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Rejection) GetResourceNames() []string {
@@ -1223,7 +1487,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1499,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1512,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListProxiesRequest) GetNamespace() string {
@@ -1267,14 +1531,18 @@ type ListProxiesResponse struct {
 	Revision *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// refusals are the streams that xds-servers have ended in the last ten minutes because their identity uses more than
 	// it may.
-	Refusals      []*Refusal `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	Refusals []*Refusal `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// reporters is the number of xds-servers that report to the replica.
+	Reporters uint32 `protobuf:"varint,4,opt,name=reporters,proto3" json:"reporters,omitempty"`
+	// unsettled is true while proxies may be missing: an xds-server that should report has not, or one was lost lately.
+	Unsettled     bool `protobuf:"varint,5,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1554,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1567,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*ProxyStatus {
@@ -1323,6 +1591,20 @@ func (x *ListProxiesResponse) GetRefusals() []*Refusal {
 	return nil
 }
 
+func (x *ListProxiesResponse) GetReporters() uint32 {
+	if x != nil {
+		return x.Reporters
+	}
+	return 0
+}
+
+func (x *ListProxiesResponse) GetUnsettled() bool {
+	if x != nil {
+		return x.Unsettled
+	}
+	return false
+}
+
 // WaitAckedRequest names what to wait for.
 type WaitAckedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1334,7 +1616,7 @@ type WaitAckedRequest struct {
 
 func (x *WaitAckedRequest) Reset() {
 	*x = WaitAckedRequest{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1628,7 @@ func (x *WaitAckedRequest) String() string {
 func (*WaitAckedRequest) ProtoMessage() {}
 
 func (x *WaitAckedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1641,7 @@ func (x *WaitAckedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAckedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAckedRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WaitAckedRequest) GetSequence() uint64 {
@@ -1386,7 +1668,7 @@ type WaitAckedResponse struct {
 
 func (x *WaitAckedResponse) Reset() {
 	*x = WaitAckedResponse{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1680,7 @@ func (x *WaitAckedResponse) String() string {
 func (*WaitAckedResponse) ProtoMessage() {}
 
 func (x *WaitAckedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1693,7 @@ func (x *WaitAckedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAckedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAckedResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WaitAckedResponse) GetRevision() *Revision {
@@ -1480,13 +1762,14 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"namespaces\x18\x02 \x03(\tR\n" +
 	"namespaces\"&\n" +
 	"\bWatchAck\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x8c\x02\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xaa\x02\n" +
 	"\rWatchResponse\x128\n" +
 	"\brevision\x18\x01 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\x126\n" +
 	"\aupserts\x18\x02 \x03(\v2\x1c.fairlead.config.v1.ResourceR\aupserts\x129\n" +
 	"\aremoved\x18\x03 \x03(\v2\x1f.fairlead.config.v1.ResourceKeyR\aremoved\x12\x16\n" +
 	"\x06commit\x18\x04 \x01(\bR\x06commit\x126\n" +
-	"\x06server\x18\x05 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\x06server\"\xa2\x02\n" +
+	"\x06server\x18\x05 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\x06server\x12\x1c\n" +
+	"\tendpoints\x18\x06 \x01(\bR\tendpoints\"\xa2\x02\n" +
 	"\rReportRequest\x12>\n" +
 	"\n" +
 	"subscriber\x18\x01 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\n" +
@@ -1505,10 +1788,15 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12*\n" +
 	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1d\n" +
 	"\n" +
-	"xds_server\x18\a \x01(\tR\txdsServer\"Q\n" +
+	"xds_server\x18\a \x01(\tR\txdsServer\"\x94\x01\n" +
 	"\x0eReportResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12#\n" +
-	"\rknows_settled\x18\x02 \x01(\bR\fknowsSettled\"\xbe\x03\n" +
+	"\rknows_settled\x18\x02 \x01(\bR\fknowsSettled\x12A\n" +
+	"\arefused\x18\x03 \x03(\v2'.fairlead.config.v1.RefusedRegistrationR\arefused\"d\n" +
+	"\x13RefusedRegistration\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xc0\x04\n" +
 	"\vProxyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x1c\n" +
@@ -1525,7 +1813,20 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\asettled\x18\v \x01(\bR\asettled\x12\x1e\n" +
 	"\n" +
 	"unverified\x18\f \x01(\bR\n" +
-	"unverified\"\xaa\x03\n" +
+	"unverified\x12:\n" +
+	"\x06health\x18\r \x01(\v2\".fairlead.config.v1.WorkloadHealthR\x06health\x12D\n" +
+	"\fregistration\x18\x0e \x01(\v2 .fairlead.config.v1.RegistrationR\fregistration\"\x93\x01\n" +
+	"\fRegistration\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
+	"\anetwork\x18\x03 \x01(\tR\anetwork\x12!\n" +
+	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\x12\x16\n" +
+	"\x06probed\x18\x05 \x01(\bR\x06probed\"\x95\x01\n" +
+	"\x0eWorkloadHealth\x12\x1a\n" +
+	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x18\n" +
+	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x123\n" +
+	"\atold_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06toldAt\"\xaa\x03\n" +
 	"\x0fProxyTypeStatus\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
 	"\x04sent\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\x04sent\x122\n" +
@@ -1546,11 +1847,13 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\vrejected_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"rejectedAt\"2\n" +
 	"\x12ListProxiesRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xc3\x01\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xff\x01\n" +
 	"\x13ListProxiesResponse\x129\n" +
 	"\aproxies\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ProxyStatusR\aproxies\x128\n" +
 	"\brevision\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\x127\n" +
-	"\brefusals\x18\x03 \x03(\v2\x1b.fairlead.config.v1.RefusalR\brefusals\".\n" +
+	"\brefusals\x18\x03 \x03(\v2\x1b.fairlead.config.v1.RefusalR\brefusals\x12\x1c\n" +
+	"\treporters\x18\x04 \x01(\rR\treporters\x12\x1c\n" +
+	"\tunsettled\x18\x05 \x01(\bR\tunsettled\".\n" +
 	"\x10WaitAckedRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xba\x01\n" +
 	"\x11WaitAckedResponse\x128\n" +
@@ -1577,7 +1880,7 @@ func file_fairlead_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_config_proto_rawDescData
 }
 
-var file_fairlead_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_fairlead_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_fairlead_config_v1_config_proto_goTypes = []any{
 	(*Subscriber)(nil),            // 0: fairlead.config.v1.Subscriber
 	(*Revision)(nil),              // 1: fairlead.config.v1.Revision
@@ -1591,61 +1894,68 @@ var file_fairlead_config_v1_config_proto_goTypes = []any{
 	(*Refusals)(nil),              // 9: fairlead.config.v1.Refusals
 	(*Refusal)(nil),               // 10: fairlead.config.v1.Refusal
 	(*ReportResponse)(nil),        // 11: fairlead.config.v1.ReportResponse
-	(*ProxyStatus)(nil),           // 12: fairlead.config.v1.ProxyStatus
-	(*ProxyTypeStatus)(nil),       // 13: fairlead.config.v1.ProxyTypeStatus
-	(*Rejection)(nil),             // 14: fairlead.config.v1.Rejection
-	(*ListProxiesRequest)(nil),    // 15: fairlead.config.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),   // 16: fairlead.config.v1.ListProxiesResponse
-	(*WaitAckedRequest)(nil),      // 17: fairlead.config.v1.WaitAckedRequest
-	(*WaitAckedResponse)(nil),     // 18: fairlead.config.v1.WaitAckedResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*Resource)(nil),              // 20: fairlead.config.v1.Resource
-	(*ResourceKey)(nil),           // 21: fairlead.config.v1.ResourceKey
+	(*RefusedRegistration)(nil),   // 12: fairlead.config.v1.RefusedRegistration
+	(*ProxyStatus)(nil),           // 13: fairlead.config.v1.ProxyStatus
+	(*Registration)(nil),          // 14: fairlead.config.v1.Registration
+	(*WorkloadHealth)(nil),        // 15: fairlead.config.v1.WorkloadHealth
+	(*ProxyTypeStatus)(nil),       // 16: fairlead.config.v1.ProxyTypeStatus
+	(*Rejection)(nil),             // 17: fairlead.config.v1.Rejection
+	(*ListProxiesRequest)(nil),    // 18: fairlead.config.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),   // 19: fairlead.config.v1.ListProxiesResponse
+	(*WaitAckedRequest)(nil),      // 20: fairlead.config.v1.WaitAckedRequest
+	(*WaitAckedResponse)(nil),     // 21: fairlead.config.v1.WaitAckedResponse
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Resource)(nil),              // 23: fairlead.config.v1.Resource
+	(*ResourceKey)(nil),           // 24: fairlead.config.v1.ResourceKey
 }
 var file_fairlead_config_v1_config_proto_depIdxs = []int32{
-	19, // 0: fairlead.config.v1.Revision.committed_at:type_name -> google.protobuf.Timestamp
+	22, // 0: fairlead.config.v1.Revision.committed_at:type_name -> google.protobuf.Timestamp
 	3,  // 1: fairlead.config.v1.WatchRequest.held:type_name -> fairlead.config.v1.Held
 	4,  // 2: fairlead.config.v1.WatchRequest.hello:type_name -> fairlead.config.v1.WatchHello
 	6,  // 3: fairlead.config.v1.WatchRequest.ack:type_name -> fairlead.config.v1.WatchAck
 	0,  // 4: fairlead.config.v1.WatchHello.subscriber:type_name -> fairlead.config.v1.Subscriber
 	5,  // 5: fairlead.config.v1.WatchHello.interest:type_name -> fairlead.config.v1.Interest
 	1,  // 6: fairlead.config.v1.WatchResponse.revision:type_name -> fairlead.config.v1.Revision
-	20, // 7: fairlead.config.v1.WatchResponse.upserts:type_name -> fairlead.config.v1.Resource
-	21, // 8: fairlead.config.v1.WatchResponse.removed:type_name -> fairlead.config.v1.ResourceKey
+	23, // 7: fairlead.config.v1.WatchResponse.upserts:type_name -> fairlead.config.v1.Resource
+	24, // 8: fairlead.config.v1.WatchResponse.removed:type_name -> fairlead.config.v1.ResourceKey
 	0,  // 9: fairlead.config.v1.WatchResponse.server:type_name -> fairlead.config.v1.Subscriber
 	0,  // 10: fairlead.config.v1.ReportRequest.subscriber:type_name -> fairlead.config.v1.Subscriber
-	12, // 11: fairlead.config.v1.ReportRequest.proxies:type_name -> fairlead.config.v1.ProxyStatus
+	13, // 11: fairlead.config.v1.ReportRequest.proxies:type_name -> fairlead.config.v1.ProxyStatus
 	1,  // 12: fairlead.config.v1.ReportRequest.revision:type_name -> fairlead.config.v1.Revision
 	9,  // 13: fairlead.config.v1.ReportRequest.refusals:type_name -> fairlead.config.v1.Refusals
 	10, // 14: fairlead.config.v1.Refusals.refusals:type_name -> fairlead.config.v1.Refusal
-	19, // 15: fairlead.config.v1.Refusal.at:type_name -> google.protobuf.Timestamp
-	19, // 16: fairlead.config.v1.ProxyStatus.connected_at:type_name -> google.protobuf.Timestamp
-	13, // 17: fairlead.config.v1.ProxyStatus.types:type_name -> fairlead.config.v1.ProxyTypeStatus
-	1,  // 18: fairlead.config.v1.ProxyStatus.acked:type_name -> fairlead.config.v1.Revision
-	1,  // 19: fairlead.config.v1.ProxyTypeStatus.sent:type_name -> fairlead.config.v1.Revision
-	1,  // 20: fairlead.config.v1.ProxyTypeStatus.acked:type_name -> fairlead.config.v1.Revision
-	14, // 21: fairlead.config.v1.ProxyTypeStatus.rejection:type_name -> fairlead.config.v1.Rejection
-	19, // 22: fairlead.config.v1.ProxyTypeStatus.awaiting_since:type_name -> google.protobuf.Timestamp
-	1,  // 23: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
-	19, // 24: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
-	12, // 25: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
-	1,  // 26: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
-	10, // 27: fairlead.config.v1.ListProxiesResponse.refusals:type_name -> fairlead.config.v1.Refusal
-	1,  // 28: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
-	12, // 29: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
-	2,  // 30: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
-	8,  // 31: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
-	15, // 32: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
-	17, // 33: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
-	7,  // 34: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
-	11, // 35: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
-	16, // 36: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
-	18, // 37: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
-	34, // [34:38] is the sub-list for method output_type
-	30, // [30:34] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	22, // 15: fairlead.config.v1.Refusal.at:type_name -> google.protobuf.Timestamp
+	12, // 16: fairlead.config.v1.ReportResponse.refused:type_name -> fairlead.config.v1.RefusedRegistration
+	22, // 17: fairlead.config.v1.ProxyStatus.connected_at:type_name -> google.protobuf.Timestamp
+	16, // 18: fairlead.config.v1.ProxyStatus.types:type_name -> fairlead.config.v1.ProxyTypeStatus
+	1,  // 19: fairlead.config.v1.ProxyStatus.acked:type_name -> fairlead.config.v1.Revision
+	15, // 20: fairlead.config.v1.ProxyStatus.health:type_name -> fairlead.config.v1.WorkloadHealth
+	14, // 21: fairlead.config.v1.ProxyStatus.registration:type_name -> fairlead.config.v1.Registration
+	22, // 22: fairlead.config.v1.WorkloadHealth.told_at:type_name -> google.protobuf.Timestamp
+	1,  // 23: fairlead.config.v1.ProxyTypeStatus.sent:type_name -> fairlead.config.v1.Revision
+	1,  // 24: fairlead.config.v1.ProxyTypeStatus.acked:type_name -> fairlead.config.v1.Revision
+	17, // 25: fairlead.config.v1.ProxyTypeStatus.rejection:type_name -> fairlead.config.v1.Rejection
+	22, // 26: fairlead.config.v1.ProxyTypeStatus.awaiting_since:type_name -> google.protobuf.Timestamp
+	1,  // 27: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
+	22, // 28: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
+	13, // 29: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
+	1,  // 30: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
+	10, // 31: fairlead.config.v1.ListProxiesResponse.refusals:type_name -> fairlead.config.v1.Refusal
+	1,  // 32: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
+	13, // 33: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
+	2,  // 34: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
+	8,  // 35: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
+	18, // 36: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
+	20, // 37: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
+	7,  // 38: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
+	11, // 39: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
+	19, // 40: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
+	21, // 41: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_config_proto_init() }
@@ -1665,7 +1975,7 @@ func file_fairlead_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_config_proto_rawDesc), len(file_fairlead_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -303,7 +303,8 @@ type ResourceKey struct {
 	// namespace the resource lives in; empty for MeshConfig, Jwks, Namespace and IdentityBan.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name within kind and namespace. For Service the FQDN; for EndpointSet "<fqdn>:<service port>/<cluster>"; both with
-	// "/<audience>" at the end where they have one; for MeshConfig "default".
+	// "/<audience>" at the end where they have one; for a Workload of a remote cluster "<name>/<cluster>"; for MeshConfig
+	// "default".
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -858,7 +859,7 @@ type Service struct {
 	// ports in the object's order; empty only where external_name is set.
 	Ports []*ServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
 	// addresses are the VIPs (IPs or CIDRs, in canonical form), sorted; empty for headless services and for
-	// ServiceEntries without one.
+	// ServiceEntries without one. cluster_addresses come first.
 	Addresses []string `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// resolution says where endpoints come from.
 	Resolution Resolution `protobuf:"varint,6,opt,name=resolution,proto3,enum=fairlead.config.v1.Resolution" json:"resolution,omitempty"`
@@ -898,9 +899,17 @@ type Service struct {
 	NetworkGateway *NetworkGateway `protobuf:"bytes,21,opt,name=network_gateway,json=networkGateway,proto3" json:"network_gateway,omitempty"`
 	// audience tells several services of one hostname and namespace apart: empty for the only one and for the one that is
 	// exported to all, else the first of exported_to.
-	Audience      string `protobuf:"bytes,22,opt,name=audience,proto3" json:"audience,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Audience string `protobuf:"bytes,22,opt,name=audience,proto3" json:"audience,omitempty"`
+	// cluster_addresses are the VIPs in each cluster that has the service, sorted by cluster; empty if config-watcher's
+	// own cluster alone has it. Clients in a cluster that is not listed use addresses.
+	ClusterAddresses []*ClusterAddresses `protobuf:"bytes,23,rep,name=cluster_addresses,json=clusterAddresses,proto3" json:"cluster_addresses,omitempty"`
+	// cluster_local is true if clients use endpoints of their own cluster alone (MeshConfig.serviceSettings). It is never
+	// set for a Kubernetes Service that config-watcher's own cluster alone has.
+	ClusterLocal bool `protobuf:"varint,24,opt,name=cluster_local,json=clusterLocal,proto3" json:"cluster_local,omitempty"`
+	// more_network_gateways are those of Services of the same name in further clusters, sorted by cluster.
+	MoreNetworkGateways []*NetworkGateway `protobuf:"bytes,25,rep,name=more_network_gateways,json=moreNetworkGateways,proto3" json:"more_network_gateways,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1087,6 +1096,82 @@ func (x *Service) GetAudience() string {
 	return ""
 }
 
+func (x *Service) GetClusterAddresses() []*ClusterAddresses {
+	if x != nil {
+		return x.ClusterAddresses
+	}
+	return nil
+}
+
+func (x *Service) GetClusterLocal() bool {
+	if x != nil {
+		return x.ClusterLocal
+	}
+	return false
+}
+
+func (x *Service) GetMoreNetworkGateways() []*NetworkGateway {
+	if x != nil {
+		return x.MoreNetworkGateways
+	}
+	return nil
+}
+
+// ClusterAddresses are the VIPs of a service in one cluster.
+type ClusterAddresses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cluster id.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// addresses in canonical form, sorted.
+	Addresses     []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterAddresses) Reset() {
+	*x = ClusterAddresses{}
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterAddresses) ProtoMessage() {}
+
+func (x *ClusterAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterAddresses.ProtoReflect.Descriptor instead.
+func (*ClusterAddresses) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ClusterAddresses) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ClusterAddresses) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
 // NetworkGateway is where callers from other networks send what is for endpoints of a network. Gateways behind it take
 // mesh TLS alone, and pass it on by SNI.
 type NetworkGateway struct {
@@ -1096,14 +1181,17 @@ type NetworkGateway struct {
 	// addresses at which it is reached from outside: those of the load balancer and the external IPs, sorted.
 	Addresses []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// port at these addresses.
-	Port          uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// cluster that the gateway is in. Where a network is that of several clusters, the gateways of an endpoint's own
+	// cluster are used; all of the network if the cluster has none.
+	Cluster       string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NetworkGateway) Reset() {
 	*x = NetworkGateway{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1203,7 @@ func (x *NetworkGateway) String() string {
 func (*NetworkGateway) ProtoMessage() {}
 
 func (x *NetworkGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1216,7 @@ func (x *NetworkGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkGateway.ProtoReflect.Descriptor instead.
 func (*NetworkGateway) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NetworkGateway) GetNetwork() string {
@@ -1152,6 +1240,13 @@ func (x *NetworkGateway) GetPort() uint32 {
 	return 0
 }
 
+func (x *NetworkGateway) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // Locality is region/zone/subzone; parts may be empty from the right.
 type Locality struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1167,7 +1262,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1274,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1287,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1227,7 +1322,7 @@ type LabelSet struct {
 
 func (x *LabelSet) Reset() {
 	*x = LabelSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1334,7 @@ func (x *LabelSet) String() string {
 func (*LabelSet) ProtoMessage() {}
 
 func (x *LabelSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1347,7 @@ func (x *LabelSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSet.ProtoReflect.Descriptor instead.
 func (*LabelSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LabelSet) GetLabels() map[string]string {
@@ -1286,7 +1381,7 @@ type EndpointSet struct {
 
 func (x *EndpointSet) Reset() {
 	*x = EndpointSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1393,7 @@ func (x *EndpointSet) String() string {
 func (*EndpointSet) ProtoMessage() {}
 
 func (x *EndpointSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1406,7 @@ func (x *EndpointSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSet.ProtoReflect.Descriptor instead.
 func (*EndpointSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EndpointSet) GetHostname() string {
@@ -1397,7 +1492,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1504,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1517,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1544,7 +1639,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1651,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1664,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Workload) GetName() string {
@@ -1680,7 +1775,7 @@ type ServiceTarget struct {
 
 func (x *ServiceTarget) Reset() {
 	*x = ServiceTarget{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1787,7 @@ func (x *ServiceTarget) String() string {
 func (*ServiceTarget) ProtoMessage() {}
 
 func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1800,7 @@ func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceTarget.ProtoReflect.Descriptor instead.
 func (*ServiceTarget) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ServiceTarget) GetHostname() string {
@@ -1746,13 +1841,15 @@ type MeshConfig struct {
 	// cluster_domain is the DNS suffix of service names: proxies of a namespace are of the DNS domain
 	// "<namespace>.svc.<cluster_domain>", whatever they say. Empty means "cluster.local".
 	ClusterDomain string `protobuf:"bytes,3,opt,name=cluster_domain,json=clusterDomain,proto3" json:"cluster_domain,omitempty"`
+	// cluster is the id of config-watcher's own cluster. Proxies of which no Workload is known count as being there.
+	Cluster       string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MeshConfig) Reset() {
 	*x = MeshConfig{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1861,7 @@ func (x *MeshConfig) String() string {
 func (*MeshConfig) ProtoMessage() {}
 
 func (x *MeshConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1874,7 @@ func (x *MeshConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshConfig.ProtoReflect.Descriptor instead.
 func (*MeshConfig) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MeshConfig) GetSettings() *anypb.Any {
@@ -1801,6 +1898,13 @@ func (x *MeshConfig) GetClusterDomain() string {
 	return ""
 }
 
+func (x *MeshConfig) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // Namespace carries what selectors and defaults need of a namespace.
 type Namespace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1814,7 +1918,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1930,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1943,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Namespace) GetName() string {
@@ -1869,7 +1973,7 @@ type Jwks struct {
 
 func (x *Jwks) Reset() {
 	*x = Jwks{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +1985,7 @@ func (x *Jwks) String() string {
 func (*Jwks) ProtoMessage() {}
 
 func (x *Jwks) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +1998,7 @@ func (x *Jwks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
 func (*Jwks) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Jwks) GetUri() string {
@@ -1928,7 +2032,7 @@ type IdentityBan struct {
 
 func (x *IdentityBan) Reset() {
 	*x = IdentityBan{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2044,7 @@ func (x *IdentityBan) String() string {
 func (*IdentityBan) ProtoMessage() {}
 
 func (x *IdentityBan) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2057,7 @@ func (x *IdentityBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityBan.ProtoReflect.Descriptor instead.
 func (*IdentityBan) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{16}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IdentityBan) GetIdentity() string {
@@ -2038,7 +2142,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\bprotocol\x18\x03 \x01(\x0e2\x1c.fairlead.config.v1.ProtocolR\bprotocol\x12\x1f\n" +
 	"\vtarget_port\x18\x04 \x01(\rR\n" +
 	"targetPort\x12(\n" +
-	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xf5\b\n" +
+	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xc5\n" +
+	"\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -2066,17 +2171,24 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"node_local\x18\x14 \x01(\bR\tnodeLocal\x12K\n" +
 	"\x0fnetwork_gateway\x18\x15 \x01(\v2\".fairlead.config.v1.NetworkGatewayR\x0enetworkGateway\x12\x1a\n" +
-	"\baudience\x18\x16 \x01(\tR\baudience\x1a;\n" +
+	"\baudience\x18\x16 \x01(\tR\baudience\x12Q\n" +
+	"\x11cluster_addresses\x18\x17 \x03(\v2$.fairlead.config.v1.ClusterAddressesR\x10clusterAddresses\x12#\n" +
+	"\rcluster_local\x18\x18 \x01(\bR\fclusterLocal\x12V\n" +
+	"\x15more_network_gateways\x18\x19 \x03(\v2\".fairlead.config.v1.NetworkGatewayR\x13moreNetworkGateways\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
+	"\x10ClusterAddresses\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"v\n" +
 	"\x0eNetworkGateway\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\rR\x04port\"P\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\"P\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
@@ -2137,12 +2249,13 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1f\n" +
 	"\vtarget_port\x18\x03 \x01(\rR\n" +
 	"targetPort\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\x9c\x01\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xb6\x01\n" +
 	"\n" +
 	"MeshConfig\x120\n" +
 	"\bsettings\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\bsettings\x125\n" +
 	"\x06source\x18\x02 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x12%\n" +
-	"\x0ecluster_domain\x18\x03 \x01(\tR\rclusterDomain\"\x9d\x01\n" +
+	"\x0ecluster_domain\x18\x03 \x01(\tR\rclusterDomain\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\"\x9d\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12A\n" +
 	"\x06labels\x18\x02 \x03(\v2).fairlead.config.v1.Namespace.LabelsEntryR\x06labels\x1a9\n" +
@@ -2203,7 +2316,7 @@ func file_fairlead_config_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: fairlead.config.v1.Protocol
 	(Resolution)(0),               // 1: fairlead.config.v1.Resolution
@@ -2215,73 +2328,76 @@ var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(*IstioConfig)(nil),           // 7: fairlead.config.v1.IstioConfig
 	(*ServicePort)(nil),           // 8: fairlead.config.v1.ServicePort
 	(*Service)(nil),               // 9: fairlead.config.v1.Service
-	(*NetworkGateway)(nil),        // 10: fairlead.config.v1.NetworkGateway
-	(*Locality)(nil),              // 11: fairlead.config.v1.Locality
-	(*LabelSet)(nil),              // 12: fairlead.config.v1.LabelSet
-	(*EndpointSet)(nil),           // 13: fairlead.config.v1.EndpointSet
-	(*Endpoint)(nil),              // 14: fairlead.config.v1.Endpoint
-	(*Workload)(nil),              // 15: fairlead.config.v1.Workload
-	(*ServiceTarget)(nil),         // 16: fairlead.config.v1.ServiceTarget
-	(*MeshConfig)(nil),            // 17: fairlead.config.v1.MeshConfig
-	(*Namespace)(nil),             // 18: fairlead.config.v1.Namespace
-	(*Jwks)(nil),                  // 19: fairlead.config.v1.Jwks
-	(*IdentityBan)(nil),           // 20: fairlead.config.v1.IdentityBan
-	nil,                           // 21: fairlead.config.v1.IstioConfig.LabelsEntry
-	nil,                           // 22: fairlead.config.v1.IstioConfig.AnnotationsEntry
-	nil,                           // 23: fairlead.config.v1.Service.SelectorEntry
-	nil,                           // 24: fairlead.config.v1.Service.LabelsEntry
-	nil,                           // 25: fairlead.config.v1.LabelSet.LabelsEntry
-	nil,                           // 26: fairlead.config.v1.Workload.LabelsEntry
-	nil,                           // 27: fairlead.config.v1.Workload.AnnotationsEntry
-	nil,                           // 28: fairlead.config.v1.Namespace.LabelsEntry
-	(*anypb.Any)(nil),             // 29: google.protobuf.Any
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*ClusterAddresses)(nil),      // 10: fairlead.config.v1.ClusterAddresses
+	(*NetworkGateway)(nil),        // 11: fairlead.config.v1.NetworkGateway
+	(*Locality)(nil),              // 12: fairlead.config.v1.Locality
+	(*LabelSet)(nil),              // 13: fairlead.config.v1.LabelSet
+	(*EndpointSet)(nil),           // 14: fairlead.config.v1.EndpointSet
+	(*Endpoint)(nil),              // 15: fairlead.config.v1.Endpoint
+	(*Workload)(nil),              // 16: fairlead.config.v1.Workload
+	(*ServiceTarget)(nil),         // 17: fairlead.config.v1.ServiceTarget
+	(*MeshConfig)(nil),            // 18: fairlead.config.v1.MeshConfig
+	(*Namespace)(nil),             // 19: fairlead.config.v1.Namespace
+	(*Jwks)(nil),                  // 20: fairlead.config.v1.Jwks
+	(*IdentityBan)(nil),           // 21: fairlead.config.v1.IdentityBan
+	nil,                           // 22: fairlead.config.v1.IstioConfig.LabelsEntry
+	nil,                           // 23: fairlead.config.v1.IstioConfig.AnnotationsEntry
+	nil,                           // 24: fairlead.config.v1.Service.SelectorEntry
+	nil,                           // 25: fairlead.config.v1.Service.LabelsEntry
+	nil,                           // 26: fairlead.config.v1.LabelSet.LabelsEntry
+	nil,                           // 27: fairlead.config.v1.Workload.LabelsEntry
+	nil,                           // 28: fairlead.config.v1.Workload.AnnotationsEntry
+	nil,                           // 29: fairlead.config.v1.Namespace.LabelsEntry
+	(*anypb.Any)(nil),             // 30: google.protobuf.Any
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	4,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
 	7,  // 1: fairlead.config.v1.Resource.istio_config:type_name -> fairlead.config.v1.IstioConfig
 	9,  // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
-	13, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
-	15, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
-	17, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
-	18, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
-	19, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
-	20, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
-	29, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
-	21, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
-	22, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
-	30, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
+	14, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
+	16, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
+	18, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
+	19, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
+	20, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
+	21, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
+	30, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
+	22, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
+	23, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
+	31, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
 	6,  // 13: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
 	0,  // 14: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
 	8,  // 15: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
 	1,  // 16: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
-	23, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
-	24, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
-	30, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
+	24, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
+	25, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
+	31, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
 	6,  // 20: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
-	10, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
-	25, // 22: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
-	14, // 23: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
-	12, // 24: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
-	11, // 25: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
-	2,  // 26: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
-	3,  // 27: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	26, // 28: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
-	11, // 29: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
-	16, // 30: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
-	3,  // 31: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	27, // 32: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
-	6,  // 33: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	29, // 34: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	6,  // 35: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	28, // 36: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	30, // 37: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
-	6,  // 38: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	11, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
+	10, // 22: fairlead.config.v1.Service.cluster_addresses:type_name -> fairlead.config.v1.ClusterAddresses
+	11, // 23: fairlead.config.v1.Service.more_network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	26, // 24: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
+	15, // 25: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
+	13, // 26: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
+	12, // 27: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
+	2,  // 28: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
+	3,  // 29: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	27, // 30: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
+	12, // 31: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
+	17, // 32: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
+	3,  // 33: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	28, // 34: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
+	6,  // 35: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
+	30, // 36: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	6,  // 37: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	29, // 38: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	31, // 39: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	6,  // 40: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }
@@ -2305,7 +2421,7 @@ func file_fairlead_config_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_model_proto_rawDesc), len(file_fairlead_config_v1_model_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -142,6 +142,75 @@ func (EventType) EnumDescriptor() ([]byte, []int) {
 	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{1}
 }
 
+// RemoteClusterState says how a remote cluster does.
+type RemoteClusterState int32
+
+const (
+	// REMOTE_CLUSTER_STATE_UNSPECIFIED never occurs.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_UNSPECIFIED RemoteClusterState = 0
+	// REMOTE_CLUSTER_STATE_SYNCING: it is being read for the first time.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_SYNCING RemoteClusterState = 1
+	// REMOTE_CLUSTER_STATE_SYNCED: its objects are read and followed.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_SYNCED RemoteClusterState = 2
+	// REMOTE_CLUSTER_STATE_TIMEOUT: it was not read within the time that the mesh waits; it is read on.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_TIMEOUT RemoteClusterState = 3
+	// REMOTE_CLUSTER_STATE_AWAY: it, or some kind of its objects, cannot be read now; its last-known endpoints stay.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_AWAY RemoteClusterState = 4
+	// REMOTE_CLUSTER_STATE_REFUSED: its kubeconfig is not valid. What an earlier one has read is kept and followed.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_REFUSED RemoteClusterState = 5
+	// REMOTE_CLUSTER_STATE_IGNORED: the Secret's entry has no effect, such as one for an id that an older Secret names.
+	RemoteClusterState_REMOTE_CLUSTER_STATE_IGNORED RemoteClusterState = 6
+)
+
+// Enum value maps for RemoteClusterState.
+var (
+	RemoteClusterState_name = map[int32]string{
+		0: "REMOTE_CLUSTER_STATE_UNSPECIFIED",
+		1: "REMOTE_CLUSTER_STATE_SYNCING",
+		2: "REMOTE_CLUSTER_STATE_SYNCED",
+		3: "REMOTE_CLUSTER_STATE_TIMEOUT",
+		4: "REMOTE_CLUSTER_STATE_AWAY",
+		5: "REMOTE_CLUSTER_STATE_REFUSED",
+		6: "REMOTE_CLUSTER_STATE_IGNORED",
+	}
+	RemoteClusterState_value = map[string]int32{
+		"REMOTE_CLUSTER_STATE_UNSPECIFIED": 0,
+		"REMOTE_CLUSTER_STATE_SYNCING":     1,
+		"REMOTE_CLUSTER_STATE_SYNCED":      2,
+		"REMOTE_CLUSTER_STATE_TIMEOUT":     3,
+		"REMOTE_CLUSTER_STATE_AWAY":        4,
+		"REMOTE_CLUSTER_STATE_REFUSED":     5,
+		"REMOTE_CLUSTER_STATE_IGNORED":     6,
+	}
+)
+
+func (x RemoteClusterState) Enum() *RemoteClusterState {
+	p := new(RemoteClusterState)
+	*p = x
+	return p
+}
+
+func (x RemoteClusterState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RemoteClusterState) Descriptor() protoreflect.EnumDescriptor {
+	return file_fairlead_config_v1_store_proto_enumTypes[2].Descriptor()
+}
+
+func (RemoteClusterState) Type() protoreflect.EnumType {
+	return &file_fairlead_config_v1_store_proto_enumTypes[2]
+}
+
+func (x RemoteClusterState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RemoteClusterState.Descriptor instead.
+func (RemoteClusterState) EnumDescriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+}
+
 // FindingType says what a finding is about.
 type FindingType int32
 
@@ -191,11 +260,11 @@ func (x FindingType) String() string {
 }
 
 func (FindingType) Descriptor() protoreflect.EnumDescriptor {
-	return file_fairlead_config_v1_store_proto_enumTypes[2].Descriptor()
+	return file_fairlead_config_v1_store_proto_enumTypes[3].Descriptor()
 }
 
 func (FindingType) Type() protoreflect.EnumType {
-	return &file_fairlead_config_v1_store_proto_enumTypes[2]
+	return &file_fairlead_config_v1_store_proto_enumTypes[3]
 }
 
 func (x FindingType) Number() protoreflect.EnumNumber {
@@ -204,7 +273,7 @@ func (x FindingType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FindingType.Descriptor instead.
 func (FindingType) EnumDescriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{3}
 }
 
 // ObjectKey names an object.
@@ -1920,7 +1989,12 @@ type StatusResponse struct {
 	// sources in the order in which they count.
 	Sources []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
 	// findings sorted by type and place.
-	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	Findings []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	// objects of Istio's kinds with their conditions, those of every source, sorted by kind, namespace and name. They are
+	// what config-watcher writes into the objects' status, where it can.
+	Objects []*ObjectStatus `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
+	// more_objects counts those that were left out because the answer would be too long.
+	MoreObjects   uint32 `protobuf:"varint,4,opt,name=more_objects,json=moreObjects,proto3" json:"more_objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1969,6 +2043,275 @@ func (x *StatusResponse) GetFindings() []*Finding {
 	return nil
 }
 
+func (x *StatusResponse) GetObjects() []*ObjectStatus {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetMoreObjects() uint32 {
+	if x != nil {
+		return x.MoreObjects
+	}
+	return 0
+}
+
+// ObjectStatus is what has become of one version of an object.
+type ObjectStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// key names the object.
+	Key *ObjectKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// source that the version comes from, as in Object.source.
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// location of the version in a file, "mesh.yaml:515"; empty for one that stands in no file.
+	Location string `protobuf:"bytes,3,opt,name=location,proto3" json:"location,omitempty"`
+	// in_force is true if the mesh uses a version of this source; its newest one may be refused nevertheless.
+	InForce bool `protobuf:"varint,4,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	// observed_generation is the generation that the conditions are about; 0 if the source counts none.
+	ObservedGeneration int64 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
+	// conditions are Accepted and Programmed; of a Gateway ResolvedRefs too.
+	Conditions []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// servers of a Gateway.
+	Servers       []*ServerStatus `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectStatus) Reset() {
+	*x = ObjectStatus{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectStatus) ProtoMessage() {}
+
+func (x *ObjectStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectStatus.ProtoReflect.Descriptor instead.
+func (*ObjectStatus) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ObjectStatus) GetKey() *ObjectKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ObjectStatus) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ObjectStatus) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *ObjectStatus) GetInForce() bool {
+	if x != nil {
+		return x.InForce
+	}
+	return false
+}
+
+func (x *ObjectStatus) GetObservedGeneration() int64 {
+	if x != nil {
+		return x.ObservedGeneration
+	}
+	return 0
+}
+
+func (x *ObjectStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *ObjectStatus) GetServers() []*ServerStatus {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// Condition is one condition of an object.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// type of the condition, "Programmed".
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// status is "True" or "False".
+	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// reason is one word, "Rejected".
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// message is for people.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Condition) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Condition) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Condition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Condition) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// ServerStatus is the status of one server of a Gateway.
+type ServerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the server.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// port is number and protocol, "443/HTTPS".
+	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
+	// hosts of the server, divided by commas.
+	Hosts string `protobuf:"bytes,3,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	// reason is "Programmed", or the reason why the server is not served.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// message is for people.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerStatus) Reset() {
+	*x = ServerStatus{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerStatus) ProtoMessage() {}
+
+func (x *ServerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
+func (*ServerStatus) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ServerStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetHosts() string {
+	if x != nil {
+		return x.Hosts
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // SourceStatus is how one source does.
 type SourceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1989,14 +2332,16 @@ type SourceStatus struct {
 	// unread counts its objects of kinds that nobody reads.
 	Unread uint32 `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
 	// staying counts its objects whose file is gone, empty or cut off.
-	Staying       uint32 `protobuf:"varint,9,opt,name=staying,proto3" json:"staying,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Staying uint32 `protobuf:"varint,9,opt,name=staying,proto3" json:"staying,omitempty"`
+	// status_unwritten says why the status of objects cannot be written back to the source; empty if it can, or never is.
+	StatusUnwritten string `protobuf:"bytes,10,opt,name=status_unwritten,json=statusUnwritten,proto3" json:"status_unwritten,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SourceStatus) Reset() {
 	*x = SourceStatus{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2353,7 @@ func (x *SourceStatus) String() string {
 func (*SourceStatus) ProtoMessage() {}
 
 func (x *SourceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2366,7 @@ func (x *SourceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceStatus.ProtoReflect.Descriptor instead.
 func (*SourceStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{28}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SourceStatus) GetName() string {
@@ -2087,6 +2432,214 @@ func (x *SourceStatus) GetStaying() uint32 {
 	return 0
 }
 
+func (x *SourceStatus) GetStatusUnwritten() string {
+	if x != nil {
+		return x.StatusUnwritten
+	}
+	return ""
+}
+
+// ListRemoteClustersRequest has no parameters.
+type ListRemoteClustersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRemoteClustersRequest) Reset() {
+	*x = ListRemoteClustersRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRemoteClustersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRemoteClustersRequest) ProtoMessage() {}
+
+func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRemoteClustersRequest.ProtoReflect.Descriptor instead.
+func (*ListRemoteClustersRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{32}
+}
+
+// ListRemoteClustersResponse lists remote clusters.
+type ListRemoteClustersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cluster is the id of config-watcher's own cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// clusters sorted by id and Secret, those that are not read included.
+	Clusters []*RemoteCluster `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// unread says why the Secrets that name the clusters cannot be read now; empty while they can.
+	Unread        string `protobuf:"bytes,3,opt,name=unread,proto3" json:"unread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRemoteClustersResponse) Reset() {
+	*x = ListRemoteClustersResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRemoteClustersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRemoteClustersResponse) ProtoMessage() {}
+
+func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRemoteClustersResponse.ProtoReflect.Descriptor instead.
+func (*ListRemoteClustersResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListRemoteClustersResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ListRemoteClustersResponse) GetClusters() []*RemoteCluster {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *ListRemoteClustersResponse) GetUnread() string {
+	if x != nil {
+		return x.Unread
+	}
+	return ""
+}
+
+// RemoteCluster is an entry of a Secret with the label istio/multiCluster=true.
+type RemoteCluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id of the cluster: the key in the Secret.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// secret is "<namespace>/<name>"; empty for callers who may not list everything.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// state it is in.
+	State RemoteClusterState `protobuf:"varint,3,opt,name=state,proto3,enum=fairlead.config.v1.RemoteClusterState" json:"state,omitempty"`
+	// synced_at is when the cluster was last known to be read and followed; absent if it never was.
+	SyncedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=synced_at,json=syncedAt,proto3" json:"synced_at,omitempty"`
+	// objects that are in force.
+	Objects uint32 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
+	// server is the address of the API server; empty for callers who may not list everything.
+	Server string `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
+	// message says what is the matter and what to do; empty if nothing is.
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoteCluster) Reset() {
+	*x = RemoteCluster{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoteCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoteCluster) ProtoMessage() {}
+
+func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoteCluster.ProtoReflect.Descriptor instead.
+func (*RemoteCluster) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RemoteCluster) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RemoteCluster) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RemoteCluster) GetState() RemoteClusterState {
+	if x != nil {
+		return x.State
+	}
+	return RemoteClusterState_REMOTE_CLUSTER_STATE_UNSPECIFIED
+}
+
+func (x *RemoteCluster) GetSyncedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SyncedAt
+	}
+	return nil
+}
+
+func (x *RemoteCluster) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *RemoteCluster) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *RemoteCluster) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Finding is something to be said of an object.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2108,7 +2661,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2673,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2686,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Finding) GetType() FindingType {
@@ -2295,10 +2848,33 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x85\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xe4\x01\n" +
 	"\x0eStatusResponse\x12:\n" +
 	"\asources\x18\x01 \x03(\v2 .fairlead.config.v1.SourceStatusR\asources\x127\n" +
-	"\bfindings\x18\x02 \x03(\v2\x1b.fairlead.config.v1.FindingR\bfindings\"\x8b\x02\n" +
+	"\bfindings\x18\x02 \x03(\v2\x1b.fairlead.config.v1.FindingR\bfindings\x12:\n" +
+	"\aobjects\x18\x03 \x03(\v2 .fairlead.config.v1.ObjectStatusR\aobjects\x12!\n" +
+	"\fmore_objects\x18\x04 \x01(\rR\vmoreObjects\"\xba\x02\n" +
+	"\fObjectStatus\x12/\n" +
+	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x03 \x01(\tR\blocation\x12\x19\n" +
+	"\bin_force\x18\x04 \x01(\bR\ainForce\x12/\n" +
+	"\x13observed_generation\x18\x05 \x01(\x03R\x12observedGeneration\x12=\n" +
+	"\n" +
+	"conditions\x18\x06 \x03(\v2\x1d.fairlead.config.v1.ConditionR\n" +
+	"conditions\x12:\n" +
+	"\aservers\x18\a \x03(\v2 .fairlead.config.v1.ServerStatusR\aservers\"i\n" +
+	"\tCondition\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"~\n" +
+	"\fServerStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\tR\x04port\x12\x14\n" +
+	"\x05hosts\x18\x03 \x01(\tR\x05hosts\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xb6\x02\n" +
 	"\fSourceStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1a\n" +
@@ -2308,7 +2884,22 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\aobjects\x18\x06 \x01(\rR\aobjects\x12\x18\n" +
 	"\arefused\x18\a \x01(\rR\arefused\x12\x16\n" +
 	"\x06unread\x18\b \x01(\rR\x06unread\x12\x18\n" +
-	"\astaying\x18\t \x01(\rR\astaying\"\xd6\x01\n" +
+	"\astaying\x18\t \x01(\rR\astaying\x12)\n" +
+	"\x10status_unwritten\x18\n" +
+	" \x01(\tR\x0fstatusUnwritten\"\x1b\n" +
+	"\x19ListRemoteClustersRequest\"\x8d\x01\n" +
+	"\x1aListRemoteClustersResponse\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12=\n" +
+	"\bclusters\x18\x02 \x03(\v2!.fairlead.config.v1.RemoteClusterR\bclusters\x12\x16\n" +
+	"\x06unread\x18\x03 \x01(\tR\x06unread\"\xfa\x01\n" +
+	"\rRemoteCluster\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12<\n" +
+	"\x05state\x18\x03 \x01(\x0e2&.fairlead.config.v1.RemoteClusterStateR\x05state\x127\n" +
+	"\tsynced_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bsyncedAt\x12\x18\n" +
+	"\aobjects\x18\x05 \x01(\rR\aobjects\x12\x16\n" +
+	"\x06server\x18\x06 \x01(\tR\x06server\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"\xd6\x01\n" +
 	"\aFinding\x123\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.fairlead.config.v1.FindingTypeR\x04type\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x16\n" +
@@ -2326,14 +2917,22 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x10EVENT_TYPE_ADDED\x10\x01\x12\x17\n" +
 	"\x13EVENT_TYPE_MODIFIED\x10\x02\x12\x16\n" +
 	"\x12EVENT_TYPE_DELETED\x10\x03\x12\x15\n" +
-	"\x11EVENT_TYPE_SYNCED\x10\x04*\xad\x01\n" +
+	"\x11EVENT_TYPE_SYNCED\x10\x04*\x82\x02\n" +
+	"\x12RemoteClusterState\x12$\n" +
+	" REMOTE_CLUSTER_STATE_UNSPECIFIED\x10\x00\x12 \n" +
+	"\x1cREMOTE_CLUSTER_STATE_SYNCING\x10\x01\x12\x1f\n" +
+	"\x1bREMOTE_CLUSTER_STATE_SYNCED\x10\x02\x12 \n" +
+	"\x1cREMOTE_CLUSTER_STATE_TIMEOUT\x10\x03\x12\x1d\n" +
+	"\x19REMOTE_CLUSTER_STATE_AWAY\x10\x04\x12 \n" +
+	"\x1cREMOTE_CLUSTER_STATE_REFUSED\x10\x05\x12 \n" +
+	"\x1cREMOTE_CLUSTER_STATE_IGNORED\x10\x06*\xad\x01\n" +
 	"\vFindingType\x12\x1c\n" +
 	"\x18FINDING_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14FINDING_TYPE_REFUSED\x10\x01\x12\x16\n" +
 	"\x12FINDING_TYPE_STAYS\x10\x02\x12\x17\n" +
 	"\x13FINDING_TYPE_UNREAD\x10\x03\x12\x1b\n" +
 	"\x17FINDING_TYPE_OVERRIDDEN\x10\x04\x12\x18\n" +
-	"\x14FINDING_TYPE_WARNING\x10\x052\xc1\a\n" +
+	"\x14FINDING_TYPE_WARNING\x10\x052\xb6\b\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -2345,7 +2944,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x05Apply\x12 .fairlead.config.v1.ApplyRequest\x1a!.fairlead.config.v1.ApplyResponse\x12r\n" +
 	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12a\n" +
 	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponse\x12O\n" +
-	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
+	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponse\x12s\n" +
+	"\x12ListRemoteClusters\x12-.fairlead.config.v1.ListRemoteClustersRequest\x1a..fairlead.config.v1.ListRemoteClustersResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
 	file_fairlead_config_v1_store_proto_rawDescOnce sync.Once
@@ -2359,105 +2959,121 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_store_proto_rawDescData
 }
 
-var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
-	(FindingType)(0),                        // 2: fairlead.config.v1.FindingType
-	(*ObjectKey)(nil),                       // 3: fairlead.config.v1.ObjectKey
-	(*Object)(nil),                          // 4: fairlead.config.v1.Object
-	(*Place)(nil),                           // 5: fairlead.config.v1.Place
-	(*GetRequest)(nil),                      // 6: fairlead.config.v1.GetRequest
-	(*GetResponse)(nil),                     // 7: fairlead.config.v1.GetResponse
-	(*ListRequest)(nil),                     // 8: fairlead.config.v1.ListRequest
-	(*ListResponse)(nil),                    // 9: fairlead.config.v1.ListResponse
-	(*CreateRequest)(nil),                   // 10: fairlead.config.v1.CreateRequest
-	(*CreateResponse)(nil),                  // 11: fairlead.config.v1.CreateResponse
-	(*UpdateRequest)(nil),                   // 12: fairlead.config.v1.UpdateRequest
-	(*UpdateResponse)(nil),                  // 13: fairlead.config.v1.UpdateResponse
-	(*UpdateStatusRequest)(nil),             // 14: fairlead.config.v1.UpdateStatusRequest
-	(*UpdateStatusResponse)(nil),            // 15: fairlead.config.v1.UpdateStatusResponse
-	(*PatchRequest)(nil),                    // 16: fairlead.config.v1.PatchRequest
-	(*PatchResponse)(nil),                   // 17: fairlead.config.v1.PatchResponse
-	(*DeleteRequest)(nil),                   // 18: fairlead.config.v1.DeleteRequest
-	(*DeleteResponse)(nil),                  // 19: fairlead.config.v1.DeleteResponse
-	(*ApplyRequest)(nil),                    // 20: fairlead.config.v1.ApplyRequest
-	(*Document)(nil),                        // 21: fairlead.config.v1.Document
-	(*ApplyResponse)(nil),                   // 22: fairlead.config.v1.ApplyResponse
-	(*ApplyResult)(nil),                     // 23: fairlead.config.v1.ApplyResult
-	(*ConfigStoreServiceWatchRequest)(nil),  // 24: fairlead.config.v1.ConfigStoreServiceWatchRequest
-	(*ConfigStoreServiceWatchResponse)(nil), // 25: fairlead.config.v1.ConfigStoreServiceWatchResponse
-	(*ListWarningsRequest)(nil),             // 26: fairlead.config.v1.ListWarningsRequest
-	(*ListWarningsResponse)(nil),            // 27: fairlead.config.v1.ListWarningsResponse
-	(*Warning)(nil),                         // 28: fairlead.config.v1.Warning
-	(*StatusRequest)(nil),                   // 29: fairlead.config.v1.StatusRequest
-	(*StatusResponse)(nil),                  // 30: fairlead.config.v1.StatusResponse
-	(*SourceStatus)(nil),                    // 31: fairlead.config.v1.SourceStatus
-	(*Finding)(nil),                         // 32: fairlead.config.v1.Finding
-	(*timestamppb.Timestamp)(nil),           // 33: google.protobuf.Timestamp
+	(RemoteClusterState)(0),                 // 2: fairlead.config.v1.RemoteClusterState
+	(FindingType)(0),                        // 3: fairlead.config.v1.FindingType
+	(*ObjectKey)(nil),                       // 4: fairlead.config.v1.ObjectKey
+	(*Object)(nil),                          // 5: fairlead.config.v1.Object
+	(*Place)(nil),                           // 6: fairlead.config.v1.Place
+	(*GetRequest)(nil),                      // 7: fairlead.config.v1.GetRequest
+	(*GetResponse)(nil),                     // 8: fairlead.config.v1.GetResponse
+	(*ListRequest)(nil),                     // 9: fairlead.config.v1.ListRequest
+	(*ListResponse)(nil),                    // 10: fairlead.config.v1.ListResponse
+	(*CreateRequest)(nil),                   // 11: fairlead.config.v1.CreateRequest
+	(*CreateResponse)(nil),                  // 12: fairlead.config.v1.CreateResponse
+	(*UpdateRequest)(nil),                   // 13: fairlead.config.v1.UpdateRequest
+	(*UpdateResponse)(nil),                  // 14: fairlead.config.v1.UpdateResponse
+	(*UpdateStatusRequest)(nil),             // 15: fairlead.config.v1.UpdateStatusRequest
+	(*UpdateStatusResponse)(nil),            // 16: fairlead.config.v1.UpdateStatusResponse
+	(*PatchRequest)(nil),                    // 17: fairlead.config.v1.PatchRequest
+	(*PatchResponse)(nil),                   // 18: fairlead.config.v1.PatchResponse
+	(*DeleteRequest)(nil),                   // 19: fairlead.config.v1.DeleteRequest
+	(*DeleteResponse)(nil),                  // 20: fairlead.config.v1.DeleteResponse
+	(*ApplyRequest)(nil),                    // 21: fairlead.config.v1.ApplyRequest
+	(*Document)(nil),                        // 22: fairlead.config.v1.Document
+	(*ApplyResponse)(nil),                   // 23: fairlead.config.v1.ApplyResponse
+	(*ApplyResult)(nil),                     // 24: fairlead.config.v1.ApplyResult
+	(*ConfigStoreServiceWatchRequest)(nil),  // 25: fairlead.config.v1.ConfigStoreServiceWatchRequest
+	(*ConfigStoreServiceWatchResponse)(nil), // 26: fairlead.config.v1.ConfigStoreServiceWatchResponse
+	(*ListWarningsRequest)(nil),             // 27: fairlead.config.v1.ListWarningsRequest
+	(*ListWarningsResponse)(nil),            // 28: fairlead.config.v1.ListWarningsResponse
+	(*Warning)(nil),                         // 29: fairlead.config.v1.Warning
+	(*StatusRequest)(nil),                   // 30: fairlead.config.v1.StatusRequest
+	(*StatusResponse)(nil),                  // 31: fairlead.config.v1.StatusResponse
+	(*ObjectStatus)(nil),                    // 32: fairlead.config.v1.ObjectStatus
+	(*Condition)(nil),                       // 33: fairlead.config.v1.Condition
+	(*ServerStatus)(nil),                    // 34: fairlead.config.v1.ServerStatus
+	(*SourceStatus)(nil),                    // 35: fairlead.config.v1.SourceStatus
+	(*ListRemoteClustersRequest)(nil),       // 36: fairlead.config.v1.ListRemoteClustersRequest
+	(*ListRemoteClustersResponse)(nil),      // 37: fairlead.config.v1.ListRemoteClustersResponse
+	(*RemoteCluster)(nil),                   // 38: fairlead.config.v1.RemoteCluster
+	(*Finding)(nil),                         // 39: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 40: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
-	3,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
-	5,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
-	33, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
-	3,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	4,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
-	4,  // 6: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 7: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 8: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	4,  // 9: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 10: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	4,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	5,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
-	28, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
-	21, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
-	23, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	32, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
-	28, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
-	3,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
+	4,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
+	6,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
+	40, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	4,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
+	5,  // 6: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 7: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 8: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 9: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 10: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	6,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
+	29, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
+	22, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
+	24, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
+	39, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	29, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
+	4,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
 	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
-	5,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
-	5,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
+	6,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
+	6,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
 	1,  // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
-	4,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
-	28, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
-	3,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
-	31, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	32, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
-	33, // 30: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
-	2,  // 31: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
-	33, // 32: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
-	6,  // 33: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	8,  // 34: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	10, // 35: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	12, // 36: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	14, // 37: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	16, // 38: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	18, // 39: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	20, // 40: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	24, // 41: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	26, // 42: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
-	29, // 43: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
-	7,  // 44: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	9,  // 45: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	11, // 46: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	13, // 47: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	15, // 48: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	17, // 49: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	19, // 50: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	22, // 51: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	25, // 52: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	27, // 53: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
-	30, // 54: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
-	44, // [44:55] is the sub-list for method output_type
-	33, // [33:44] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	5,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
+	29, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
+	4,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
+	35, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	39, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	32, // 30: fairlead.config.v1.StatusResponse.objects:type_name -> fairlead.config.v1.ObjectStatus
+	4,  // 31: fairlead.config.v1.ObjectStatus.key:type_name -> fairlead.config.v1.ObjectKey
+	33, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
+	34, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
+	40, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	38, // 35: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
+	2,  // 36: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
+	40, // 37: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
+	3,  // 38: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	40, // 39: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	7,  // 40: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	9,  // 41: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	11, // 42: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	13, // 43: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	15, // 44: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	17, // 45: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	19, // 46: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	21, // 47: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	25, // 48: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	27, // 49: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	30, // 50: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	36, // 51: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
+	8,  // 52: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	10, // 53: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	12, // 54: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	14, // 55: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	16, // 56: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	18, // 57: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	20, // 58: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	23, // 59: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	26, // 60: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	28, // 61: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	31, // 62: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	37, // 63: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -2470,8 +3086,8 @@ func file_fairlead_config_v1_store_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   30,
+			NumEnums:      4,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

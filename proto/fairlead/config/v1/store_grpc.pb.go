@@ -21,17 +21,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ConfigStoreService_Get_FullMethodName          = "/fairlead.config.v1.ConfigStoreService/Get"
-	ConfigStoreService_List_FullMethodName         = "/fairlead.config.v1.ConfigStoreService/List"
-	ConfigStoreService_Create_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Create"
-	ConfigStoreService_Update_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Update"
-	ConfigStoreService_UpdateStatus_FullMethodName = "/fairlead.config.v1.ConfigStoreService/UpdateStatus"
-	ConfigStoreService_Patch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Patch"
-	ConfigStoreService_Delete_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Delete"
-	ConfigStoreService_Apply_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Apply"
-	ConfigStoreService_Watch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Watch"
-	ConfigStoreService_ListWarnings_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
-	ConfigStoreService_Status_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Status"
+	ConfigStoreService_Get_FullMethodName                = "/fairlead.config.v1.ConfigStoreService/Get"
+	ConfigStoreService_List_FullMethodName               = "/fairlead.config.v1.ConfigStoreService/List"
+	ConfigStoreService_Create_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Create"
+	ConfigStoreService_Update_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Update"
+	ConfigStoreService_UpdateStatus_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/UpdateStatus"
+	ConfigStoreService_Patch_FullMethodName              = "/fairlead.config.v1.ConfigStoreService/Patch"
+	ConfigStoreService_Delete_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Delete"
+	ConfigStoreService_Apply_FullMethodName              = "/fairlead.config.v1.ConfigStoreService/Apply"
+	ConfigStoreService_Watch_FullMethodName              = "/fairlead.config.v1.ConfigStoreService/Watch"
+	ConfigStoreService_ListWarnings_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
+	ConfigStoreService_Status_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Status"
+	ConfigStoreService_ListRemoteClusters_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListRemoteClusters"
 )
 
 // ConfigStoreServiceClient is the client API for ConfigStoreService service.
@@ -67,6 +68,8 @@ type ConfigStoreServiceClient interface {
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
+	ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error)
 }
 
 type configStoreServiceClient struct {
@@ -196,6 +199,16 @@ func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest
 	return out, nil
 }
 
+func (c *configStoreServiceClient) ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRemoteClustersResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_ListRemoteClusters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConfigStoreServiceServer is the server API for ConfigStoreService service.
 // All implementations must embed UnimplementedConfigStoreServiceServer
 // for forward compatibility.
@@ -229,6 +242,8 @@ type ConfigStoreServiceServer interface {
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
+	ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }
 
@@ -271,6 +286,9 @@ func (UnimplementedConfigStoreServiceServer) ListWarnings(context.Context, *List
 }
 func (UnimplementedConfigStoreServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRemoteClusters not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) mustEmbedUnimplementedConfigStoreServiceServer() {}
 func (UnimplementedConfigStoreServiceServer) testEmbeddedByValue()                            {}
@@ -484,6 +502,24 @@ func _ConfigStoreService_Status_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConfigStoreService_ListRemoteClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRemoteClustersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).ListRemoteClusters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_ListRemoteClusters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).ListRemoteClusters(ctx, req.(*ListRemoteClustersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConfigStoreService_ServiceDesc is the grpc.ServiceDesc for ConfigStoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -530,6 +566,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _ConfigStoreService_Status_Handler,
+		},
+		{
+			MethodName: "ListRemoteClusters",
+			Handler:    _ConfigStoreService_ListRemoteClusters_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
