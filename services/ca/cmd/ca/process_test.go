@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // playCA in the environment makes the test binary the ca.
@@ -104,7 +105,7 @@ func (c *child) dial() *grpc.ClientConn {
 }
 
 func (c *child) as(namespace, account string) context.Context {
-	return metadata.AppendToOutgoingContext(c.t.Context(), "authorization", "Bearer "+c.issuer.Token(namespace, account, "istio-ca"))
+	return metadata.AppendToOutgoingContext(c.t.Context(), "authorization", "Bearer "+c.issuer.Token(namespace, account, contract.TokenAudience))
 }
 
 // resident is the memory that the process has, in bytes.

@@ -30,7 +30,7 @@ func TestFairleadsOwnAgents(t *testing.T) {
 
 	o := h.options
 	o.GRPCAddress = h.server.Addr("grpc-address").String()
-	h.stop()
+	h.Stop()
 	again := startWith(t, h.issuer, o)
 	manager.Renew()
 	waitRenewed(t, manager, first)

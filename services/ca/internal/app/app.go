@@ -14,6 +14,7 @@ import (
 	"time"
 
 	security "istio.io/api/security/v1alpha1"
+	"k8s.io/client-go/kubernetes"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fileio"
@@ -27,6 +28,7 @@ import (
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/issuance"
+	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/servercert"
 	"fairlead.dev/services/ca/internal/signer"
@@ -61,19 +63,33 @@ const (
 type Server struct {
 	*service.Process
 	cfg       *config
+	cluster   connect
 	ownCert   *servercert.Source
 	bundle    *trustbundle.Manager
 	publisher *trustbundle.Publisher
 	gate      *admission.Gate
 }
 
+// connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
+type connect func() (kubernetes.Interface, func(context.Context, string) ([]byte, error), error)
+
+// deps are what a test replaces.
+type deps struct {
+	service.Deps
+	Cluster connect
+}
+
 // Open loads or makes the root and binds the ports. Run must follow.
-func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Server, err error) {
+func Open(ctx context.Context, o *Options, d service.Deps) (*Server, error) {
+	return open(ctx, o, deps{Deps: d, Cluster: kube.InCluster})
+}
+
+func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	cfg, err := o.check()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps)}
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps.Deps), cluster: deps.Cluster}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -105,12 +121,20 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Server, err er
 		return nil, err
 	}
 
+	if err := s.joinCluster(ctx); err != nil {
+		return nil, err
+	}
+
 	// Ports first, services then, so that a port in use is told before anything runs.
 	lis, err := s.Listen(ctx, "grpc-address", o.GRPCAddress)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ServeOps(ctx, service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}); err != nil {
+	admin := service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}
+	if cfg.Kubernetes {
+		admin.JWKSFile, admin.Issuer = cfg.JWKSFile, cfg.Issuer
+	}
+	if err := s.ServeOps(ctx, admin); err != nil {
 		return nil, err
 	}
 	watches := trustbundle.NewWatches(o.MaxWatches)

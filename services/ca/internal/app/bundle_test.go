@@ -40,7 +40,7 @@ func send(t *testing.T, stream cav1.TrustService_WatchBundleClient, subscriber s
 // page gets a debug page as the administrator.
 func (h *harness) page(path string, into any) {
 	h.t.Helper()
-	if status := h.get(path, h.issuer.Token("istio-system", "fairlead-admin", contract.AdminAudience), into); status != http.StatusOK {
+	if status := h.get(path, h.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience), into); status != http.StatusOK {
 		h.t.Fatalf("%s: HTTP %d", path, status)
 	}
 }
@@ -203,7 +203,7 @@ func TestEveryHandlerIsGuarded(t *testing.T) {
 		"nobody":                  "",
 		"a workload":              h.token("default", "reviews"),
 		"a workload, admin's aud": h.issuer.Token("default", "reviews", contract.AdminAudience),
-		"admin, wrong aud":        h.token("istio-system", "fairlead-admin"),
+		"admin, wrong aud":        h.token(contract.SystemNamespace, contract.AdminAccount),
 	}
 	for _, handler := range h.server.Ops.Handlers() {
 		for who, token := range tokens {

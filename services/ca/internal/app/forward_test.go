@@ -15,6 +15,7 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/catest"
 )
 
@@ -23,7 +24,7 @@ const forwarderID = "spiffe://cluster.local/ns/istio-system/sa/xds-server"
 // asAccount is the client certificate of a service account of the system namespace.
 func (h *harness) asAccount(account string) *tls.Certificate {
 	h.t.Helper()
-	return h.mustCreate(as(h.t.Context(), h.token("istio-system", account)), h.dial(nil), 0).tls()
+	return h.mustCreate(as(h.t.Context(), h.token(contract.SystemNamespace, account)), h.dial(nil), 0).tls()
 }
 
 // forward sends a workload's request on.
@@ -98,7 +99,7 @@ func TestForwardingGivesNobodyMore(t *testing.T) {
 	if strings.Contains(h.log.String(), `"decision":"issued","caller":"`+forwarderID+`","method":"mtls"`) {
 		t.Errorf("a certificate was issued to the forwarding server:\n%s", h.log)
 	}
-	byToken := as(t.Context(), h.token("istio-system", "xds-server"))
+	byToken := as(t.Context(), h.token(contract.SystemNamespace, contract.XDSServerAccount))
 	_, err := cav1.NewForwardingServiceClient(h.dial(nil)).ForwardCertificateRequest(byToken,
 		&cav1.ForwardCertificateRequestRequest{Token: reviews, Identity: reviewsID, Csr: "x"})
 	if status.Code(err) != codes.PermissionDenied {
@@ -110,7 +111,7 @@ func TestConfiguredIPAddresses(t *testing.T) {
 	h := start(t, func(o *Options) {
 		o.IPAddresses = []string{"istio-system/xds-server=127.66.0.13,127.66.0.12", "istio-system/xds-server=127.66.0.12,fd00::1"}
 	})
-	ctx, conn, key := as(t.Context(), h.token("istio-system", "xds-server")), h.dial(nil), catest.Key(t)
+	ctx, conn, key := as(t.Context(), h.token(contract.SystemNamespace, contract.XDSServerAccount)), h.dial(nil), catest.Key(t)
 	leaf := h.mustCreate(ctx, conn, 0).leaf
 	if got := len(leaf.IPAddresses); got != 3 || leaf.VerifyHostname("127.66.0.12") != nil || leaf.VerifyHostname("fd00::1") != nil {
 		t.Errorf("addresses %v", leaf.IPAddresses)

@@ -21,6 +21,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/service/servicetest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/catest"
@@ -36,7 +37,7 @@ type harness struct {
 	options  Options
 	registry *prometheus.Registry
 	log      *testkit.Buffer
-	stop     func()
+	*servicetest.Running
 }
 
 // defaults are options for a ca in a directory of the test's.
@@ -48,7 +49,7 @@ func defaults(t *testing.T, issuer *testkit.Issuer) Options {
 		},
 		GRPCAddress: "127.0.0.1:0", Identity: "istio-system/ca", Dir: filepath.Join(t.TempDir(), "ca"), RootTTL: 24 * time.Hour,
 		JWKSFile: issuer.JWKSFile, Issuer: issuer.Name,
-		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, MaxRenewalAge: 24 * time.Hour, Backdate: time.Minute,
+		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, MaxRenewalAge: 24 * time.Hour, ClockSkew: time.Minute,
 		DNSNames: []string{"istio-system/ca=ca.istio-system.svc"}, Workers: 2, Queue: 64, QueueWait: time.Second, MaxWatches: 8,
 	}
 }
@@ -71,13 +72,15 @@ func startWith(t *testing.T, issuer *testkit.Issuer, o Options) *harness {
 // startAt is startWith by another clock than the machine's.
 func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *harness {
 	t.Helper()
+	return startIn(t, issuer, o, deps{Deps: service.Deps{Clock: by}})
+}
+
+// startIn is startWith in another environment: a clock, a cluster.
+func startIn(t *testing.T, issuer *testkit.Issuer, o Options, in deps) *harness {
+	t.Helper()
 	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &testkit.Buffer{}}
-	var err error
-	h.server, err = Open(t.Context(), &o, service.Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry, Clock: by})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.stop = testkit.Background(t, h.server.Run)
+	in.Log, in.Registry = slog.New(slog.NewJSONHandler(h.log, nil)), h.registry
+	h.server, h.Running = servicetest.Start(t, open, &o, in)
 	return h
 }
 
@@ -96,7 +99,7 @@ func (h *harness) dial(cert *tls.Certificate) *grpc.ClientConn {
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}
 	}
-	conn, err := grpc.NewClient(h.server.Addr("grpc-address").String(), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	conn, err := grpc.NewClient(h.Address("grpc-address"), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestConfiguredDNSNames(t *testing.T) {
 		o.DNSNames = append(o.DNSNames, "istio-system/xds-server=xds-server.istio-system.svc,istiod.istio-system.svc")
 	})
 	key, conn := catest.Key(t), h.dial(nil)
-	ctx := as(t.Context(), h.token("istio-system", "xds-server"))
+	ctx := as(t.Context(), h.token(contract.SystemNamespace, contract.XDSServerAccount))
 	// A request may name them in any order.
 	template := &x509.CertificateRequest{DNSNames: []string{"istiod.istio-system.svc", "xds-server.istio-system.svc"}}
 	res, err := create(ctx, conn, &security.IstioCertificateRequest{Csr: catest.CSR(t, key, template)})
@@ -164,7 +164,7 @@ func TestAllowedImpersonation(t *testing.T) {
 		"spiffe://cluster.local/ns/default/sa/web": codes.OK,
 	} {
 		key := catest.Key(t)
-		res, err := create(as(t.Context(), h.token("istio-system", "ztunnel")), conn, &security.IstioCertificateRequest{
+		res, err := create(as(t.Context(), h.token(contract.SystemNamespace, "ztunnel")), conn, &security.IstioCertificateRequest{
 			Csr:      catest.CSR(t, key, &x509.CertificateRequest{}),
 			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{issuance.ImpersonatedIdentity: structpb.NewStringValue(id)}},
 		})

@@ -3,15 +3,18 @@ package app
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/policy"
 )
 
@@ -27,10 +30,13 @@ type Options struct {
 	ExtraRootsFile string
 
 	JWKSFile, Issuer string
+	Kubernetes       bool
+	KeysNamespaces   []string
+	RootConfigMap    string
 
 	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
 	MaxRenewalAge                               time.Duration
-	Backdate                                    time.Duration
+	ClockSkew                                   time.Duration
 	DNSNames, IPAddresses, Impersonators        []string
 	Forwarder                                   string
 	TLSMinVersion                               string
@@ -66,15 +72,19 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
 	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
 
-	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required)")
-	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required)")
+	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required without --kubernetes, which writes them there)")
+	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required without --kubernetes)")
+	flags.BoolVar(&o.Kubernetes, "kubernetes", false,
+		"take keys and issuer of tokens from the API server of the cluster that this process's Pod runs in, and keep the ConfigMap of --root-configmap there, in every namespace, and ConfigMap fairlead-jwks, from which the other services take keys and issuer")
+	flags.StringSliceVar(&o.KeysNamespaces, "keys-namespaces", nil, "with --kubernetes, namespaces of ConfigMap fairlead-jwks (default: that of --identity)")
+	flags.StringVar(&o.RootConfigMap, "root-configmap", "", "with --kubernetes, name of the ConfigMap with the roots that is kept in every namespace (default: "+contract.RootConfigMap+", where an Istio in the same cluster keeps its own)")
 
-	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL, "lifetime of certificates whose request wishes for none, the ca's own included")
-	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; shorter wishes are raised to it")
-	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; longer wishes are cut to it")
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL, "lifetime of certificates whose request asks for none, the ca's own included")
+	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; requests for less are raised to it")
+	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; requests for more are cut to it")
 	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
 		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
-	flags.DurationVar(&o.Backdate, "clock-skew", 2*time.Minute, "how far certificates start in the past, for verifiers whose clocks are behind")
+	flags.DurationVar(&o.ClockSkew, "clock-skew", 2*time.Minute, "how far issued certificates start in the past, for verifiers whose clocks are behind; roots always start 10m in the past")
 	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
 	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
 		"IP addresses in the certificates of a workload, for clients that dial it by address: namespace/service-account=ip,ip (repeatable)")
@@ -115,8 +125,24 @@ func (o Options) check() (*config, error) {
 	var errs service.FlagErrors
 	c.trustDomain = c.Check(&errs)
 	errs.Required("ca-dir", o.Dir)
-	errs.Required("jwks-file", o.JWKSFile)
-	errs.Required("issuer", o.Issuer)
+	if o.Kubernetes {
+		if o.Issuer != "" {
+			errs.Add("issuer", errors.New("excludes --kubernetes, which takes it from the API server"))
+		}
+		c.RootConfigMap = cmp.Or(o.RootConfigMap, contract.RootConfigMap)
+		if problems := validation.IsDNS1123Subdomain(c.RootConfigMap); len(problems) > 0 || o.RootConfigMap == kube.KeysConfigMap {
+			errs.Add("root-configmap", fmt.Errorf("%q is no name that a ConfigMap of roots can have", o.RootConfigMap))
+		}
+	} else {
+		if o.RootConfigMap != "" {
+			errs.Add("root-configmap", errors.New("has no effect without --kubernetes"))
+		}
+		if len(o.KeysNamespaces) > 0 {
+			errs.Add("keys-namespaces", errors.New("has no effect without --kubernetes"))
+		}
+		errs.Required("jwks-file", o.JWKSFile)
+		errs.Required("issuer", o.Issuer)
+	}
 	errs.Required("grpc-address", o.GRPCAddress)
 	errs.AtLeast("root-ttl", o.RootTTL, time.Minute)
 	errs.AtLeast("workload-ttl", o.WorkloadTTL, time.Second)
@@ -124,7 +150,7 @@ func (o Options) check() (*config, error) {
 	errs.AtLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
 	errs.AtLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
 	errs.AtLeast("max-renewal-age", o.MaxRenewalAge, 0)
-	errs.AtLeast("clock-skew", o.Backdate, 0)
+	errs.AtLeast("clock-skew", o.ClockSkew, 0)
 	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
 		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))
 	}
@@ -146,6 +172,9 @@ func (o Options) check() (*config, error) {
 	if err := errs.Err(); err != nil {
 		return nil, err
 	}
+	if len(c.KeysNamespaces) == 0 {
+		c.KeysNamespaces = []string{own.Namespace}
+	}
 	if c.identity, err = own.ID(c.trustDomain); err != nil {
 		return nil, err
 	}
@@ -159,7 +188,7 @@ func (o Options) check() (*config, error) {
 	}
 	c.policy, err = policy.New(policy.Config{
 		TrustDomain: c.trustDomain, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
-		Backdate: o.Backdate, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
+		ClockSkew: o.ClockSkew, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
 	})
 	return c, err
 }

@@ -102,7 +102,7 @@ func TestRenewalsEndWithoutToken(t *testing.T) {
 	clock := testkit.NewClock(time.Now())
 	o := defaults(t, issuer)
 	// Backdated by all that the clock is advanced, because TLS goes by the machine's clock.
-	o.MaxRenewalAge, o.Backdate = 30*time.Minute, time.Hour
+	o.MaxRenewalAge, o.ClockSkew = 30*time.Minute, time.Hour
 	h := startAt(t, issuer, o, clock)
 	token := h.token("default", "reviews")
 	current := h.mustCreate(as(t.Context(), token), h.dial(nil), 0)

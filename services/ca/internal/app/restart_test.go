@@ -52,7 +52,7 @@ func TestRestartKeepsTheRoot(t *testing.T) {
 	if !strings.Contains(string(published), "BEGIN CERTIFICATE") || strings.Contains(string(published), "KEY") {
 		t.Errorf("--root-cert-out wrote %q", published)
 	}
-	h.stop()
+	h.Stop()
 
 	again := startWith(t, h.issuer, h.options)
 	// A certificate of the time before renews with the ca after.

@@ -33,7 +33,7 @@ func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
 		}, []string{"reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "fairlead_ca_request_duration_seconds", Help: "Time to decide a certificate request, waiting included.",
-			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 14),
+			Buckets: prometheus.ExponentialBuckets(1.0/4096, 2, 14), // one bound is 1 s, which the objective names
 		}, []string{"decision"}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fairlead_ca_queue_wait_seconds", Help: "Time that admitted requests waited for a worker.",

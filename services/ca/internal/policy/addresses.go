@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"fairlead.dev/pkg/lists"
 )
 
 // IPAddresses are the IP addresses that a workload's certificate carries besides its SPIFFE ID, for clients that dial
@@ -43,9 +45,5 @@ func (l addressList) equal(asked []netip.Addr) bool {
 
 // forCertificate converts the list for crypto/x509; nil if it is empty.
 func (l addressList) forCertificate() []net.IP {
-	var ips []net.IP
-	for _, a := range l {
-		ips = append(ips, a.AsSlice())
-	}
-	return ips
+	return lists.Map(l, func(a netip.Addr) net.IP { return a.AsSlice() })
 }

@@ -1,6 +1,9 @@
 package policy
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Impersonators says which callers may ask for another workload's certificate. Istio's ztunnel does so for the Pods of
 // its node.
@@ -23,10 +26,5 @@ func ParseImpersonators(rules []string) (Impersonators, error) {
 }
 
 func (i Impersonators) allowed(caller, wanted Workload) bool {
-	for _, w := range i[caller] {
-		if w == wanted || w == (Workload{wanted.Namespace, anyAccount}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(i[caller], func(w Workload) bool { return w == wanted || w == (Workload{wanted.Namespace, anyAccount}) })
 }

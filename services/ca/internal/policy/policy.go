@@ -35,8 +35,8 @@ type Config struct {
 	// MaxRenewalAge is for how long after its last token a workload may renew with its certificate alone; 0 means that
 	// every request needs a token.
 	MaxRenewalAge time.Duration
-	// Backdate moves notBefore into the past, for verifiers whose clocks are behind.
-	Backdate      time.Duration
+	// ClockSkew is how far notBefore is in the past, for verifiers whose clocks are behind (--clock-skew).
+	ClockSkew     time.Duration
 	DNSNames      DNSNames
 	IPAddresses   IPAddresses
 	Impersonators Impersonators
@@ -53,13 +53,13 @@ func New(cfg Config) (*Policy, error) {
 	case cfg.DefaultTTL <= 0:
 		return nil, fmt.Errorf("the workload certificates' lifetime is %s, wanted more than 0", cfg.DefaultTTL)
 	case cfg.MaxTTL < cfg.DefaultTTL:
-		return nil, fmt.Errorf("the workload certificates' longest lifetime %s is shorter than the ordinary one %s", cfg.MaxTTL, cfg.DefaultTTL)
+		return nil, fmt.Errorf("the workload certificates' longest lifetime %s is shorter than the default one %s", cfg.MaxTTL, cfg.DefaultTTL)
 	case cfg.MinTTL < 0 || cfg.MinTTL > cfg.DefaultTTL:
-		return nil, fmt.Errorf("the workload certificates' shortest lifetime is %s, wanted 0 to the ordinary one %s", cfg.MinTTL, cfg.DefaultTTL)
+		return nil, fmt.Errorf("the workload certificates' shortest lifetime is %s, wanted 0 to the default one %s", cfg.MinTTL, cfg.DefaultTTL)
 	case cfg.MaxRenewalAge < 0:
 		return nil, fmt.Errorf("certificates are renewed until %s after the last token, wanted 0 or more", cfg.MaxRenewalAge)
-	case cfg.Backdate < 0:
-		return nil, fmt.Errorf("certificates would start %s in the future", -cfg.Backdate)
+	case cfg.ClockSkew < 0:
+		return nil, fmt.Errorf("certificates would start %s in the future", -cfg.ClockSkew)
 	}
 	return &Policy{cfg: cfg}, nil
 }
@@ -199,7 +199,7 @@ func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBef
 			ttl = max(time.Duration(seconds)*time.Second, p.cfg.MinTTL)
 		}
 	}
-	notBefore, notAfter = now.Add(-p.cfg.Backdate), now.Add(ttl)
+	notBefore, notAfter = now.Add(-p.cfg.ClockSkew), now.Add(ttl)
 	if notBefore.Before(issuer.NotBefore) {
 		notBefore = issuer.NotBefore
 	}

@@ -39,7 +39,7 @@ func newPolicy(t *testing.T) *Policy {
 	}
 	p, err := New(Config{
 		TrustDomain: domain, DefaultTTL: time.Hour, MinTTL: 30 * time.Second, MaxTTL: 24 * time.Hour,
-		MaxRenewalAge: 72 * time.Hour, Backdate: 2 * time.Minute, DNSNames: dns, Impersonators: may,
+		MaxRenewalAge: 72 * time.Hour, ClockSkew: 2 * time.Minute, DNSNames: dns, Impersonators: may,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +254,7 @@ func TestNewRejectsConfig(t *testing.T) {
 		"trust domain": func(c *Config) { c.TrustDomain = spiffeid.TrustDomain{} },
 		"lifetime":     func(c *Config) { c.DefaultTTL = 0 },
 		"longest":      func(c *Config) { c.MaxTTL = time.Minute },
-		"future":       func(c *Config) { c.Backdate = -time.Second },
+		"future":       func(c *Config) { c.ClockSkew = -time.Second },
 		"shortest":     func(c *Config) { c.MinTTL = 2 * time.Hour },
 		"last token":   func(c *Config) { c.MaxRenewalAge = -time.Second },
 	} {

@@ -21,6 +21,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/csr"
 	"fairlead.dev/services/ca/internal/policy"
@@ -46,7 +47,7 @@ type Config struct {
 // Source holds the ca's TLS material: its server certificate, and the published trust bundle that verifies clients. It
 // implements tlsconf.Source and is safe for concurrent use.
 type Source struct {
-	tlsconf.Notifier
+	notify.Notifier
 	cfg Config
 
 	mu      sync.Mutex

@@ -19,8 +19,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// backdate lets verifiers whose clocks are behind accept a root that has just been made.
-const backdate = 10 * time.Minute
+// rootClockSkew is the clock skew that a new root allows for: it is valid from that long before it was made. The flag
+// --clock-skew is about issued certificates only.
+const rootClockSkew = 10 * time.Minute
 
 // newRoot makes a self-signed ECDSA P-256 certificate. Its URI is the trust domain's, as SPIFFE demands of a signing
 // certificate (X509-SVID, section 2), and its organisation is the trust domain too, as in Istio's roots.
@@ -37,7 +38,7 @@ func newRoot(td spiffeid.TrustDomain, now time.Time, ttl time.Duration) (*ecdsa.
 		SerialNumber:          serial.Add(serial, big.NewInt(1)),
 		Subject:               pkix.Name{Organization: []string{td.Name()}, CommonName: "Fairlead root"},
 		URIs:                  []*url.URL{td.ID().URL()},
-		NotBefore:             now.UTC().Truncate(time.Second).Add(-backdate),
+		NotBefore:             now.UTC().Truncate(time.Second).Add(-rootClockSkew),
 		NotAfter:              now.UTC().Truncate(time.Second).Add(ttl),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,

@@ -13,6 +13,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/x509"
@@ -66,9 +67,7 @@ func Open(ctx context.Context, cfg Config) (*Root, error) {
 	if err := ensureDir(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if cfg.LockTimeout == 0 {
-		cfg.LockTimeout = 10 * time.Second
-	}
+	cfg.LockTimeout = cmp.Or(cfg.LockTimeout, 10*time.Second)
 	unlock, err := lock(ctx, filepath.Join(cfg.Dir, lockName), cfg.LockTimeout)
 	if err != nil {
 		return nil, err

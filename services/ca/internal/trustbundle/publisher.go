@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -30,12 +31,12 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	current *Bundle
-	changed chan struct{}
+	changed notify.Notifier
 }
 
 // NewPublisher makes a Publisher that has no bundle until the first Publish.
 func NewPublisher(trustDomain string, number Numberer) *Publisher {
-	return &Publisher{trustDomain: trustDomain, number: number, changed: make(chan struct{})}
+	return &Publisher{trustDomain: trustDomain, number: number}
 }
 
 // Publish makes the roots the current bundle. If they differ from those before, the bundle gets a new generation and
@@ -55,8 +56,7 @@ func (p *Publisher) Publish(ctx context.Context, roots []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.current = &Bundle{TrustDomain: p.trustDomain, Generation: generation, Roots: sorted}
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.changed.Notify()
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (p *Publisher) Publish(ctx context.Context, roots []string) error {
 func (p *Publisher) Current() (*Bundle, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.current, p.changed
+	return p.current, p.changed.Changed()
 }
 
 // ParseRoots reads a PEM file of root certificates and returns each as a PEM text of its own.

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/clock"
@@ -20,17 +19,8 @@ import (
 // serve runs TrustService without authentication.
 func serve(t *testing.T, publisher *Publisher, watches *Watches, by clock.Clock) cav1.TrustServiceClient {
 	t.Helper()
-	lis, dialer := testkit.Bufconn(t)
-	s := grpc.NewServer()
-	cav1.RegisterTrustServiceServer(s, NewServer(publisher, watches, by, func() float64 { return 0 }))
-	go func() { _ = s.Serve(lis) }()
-	t.Cleanup(s.Stop)
-	conn, err := grpc.NewClient("passthrough:///test", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return cav1.NewTrustServiceClient(conn)
+	server := NewServer(publisher, watches, by, func() float64 { return 0 })
+	return cav1.NewTrustServiceClient(testkit.ServeInMemory(t, func(s *grpc.Server) { cav1.RegisterTrustServiceServer(s, server) }))
 }
 
 var errStillOpen = errors.New("the watch is still open")

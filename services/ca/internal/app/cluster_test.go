@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/ca/internal/kube"
+)
+
+// TestAClusterGivesKeysAndGetsTheRoot holds what --kubernetes does: keys and issuer of tokens come from the API server,
+// also those of /debug, and the ConfigMaps of the other services and of workloads appear.
+func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
+	issuer := testkit.NewIssuer(t)
+	keys, err := os.ReadFile(issuer.JWKSFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}})
+	cluster := func() (kubernetes.Interface, func(context.Context, string) ([]byte, error), error) {
+		return api, func(_ context.Context, path string) ([]byte, error) {
+			switch path {
+			case "/.well-known/openid-configuration":
+				return fmt.Appendf(nil, `{"issuer":%q}`, issuer.Name), nil
+			case "/openid/v1/jwks":
+				return keys, nil
+			}
+			return nil, errors.New("not found")
+		}, nil
+	}
+	o := defaults(t, issuer)
+	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
+	h := startIn(t, issuer, o, deps{Cluster: cluster})
+
+	has := func(namespace, name, key, want string) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			m, err := api.CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && !strings.Contains(m.Data[key], want) {
+				err = fmt.Errorf("%s is %q", key, m.Data[key])
+			}
+			return err
+		})
+	}
+	has("apps", contract.RootConfigMap, kube.RootKey, "-----BEGIN CERTIFICATE-----")
+	has(contract.SystemNamespace, kube.KeysConfigMap, kube.IssuerKey, issuer.Name)
+	if code := h.get("/debug/bundle", issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience), nil); code != http.StatusOK {
+		t.Errorf("/debug/bundle with an administrator's token: HTTP %d", code)
+	}
+}
+
+// TestFlagsOfAClusterExcludeOthers holds what is said of flags that have no effect.
+func TestFlagsOfAClusterExcludeOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"an issuer":           {func(o *Options) { o.Kubernetes = true }, "--issuer: excludes --kubernetes"},
+		"roots without one":   {func(o *Options) { o.RootConfigMap = "roots" }, "--root-configmap: has no effect without --kubernetes"},
+		"a name that is none": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, "Roots" }, `--root-configmap: "Roots" is no name that a ConfigMap of roots can have`},
+		"the name of another": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, kube.KeysConfigMap }, "--root-configmap"},
+		"namespaces of keys":  {func(o *Options) { o.KeysNamespaces = []string{"a"} }, "--keys-namespaces: has no effect without --kubernetes"},
+		"no keys":             {func(o *Options) { o.JWKSFile = "" }, "--jwks-file: is required"},
+		"no Pod of a cluster": {func(o *Options) { o.Kubernetes, o.Issuer, o.JWKSFile, o.AdminJWKSFile = true, "", "", "" }, "it needs a Pod with a token of its service account"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := defaults(t, testkit.NewIssuer(t))
+			tc.change(&o)
+			_, err := o.check()
+			if err == nil {
+				_, _, err = kube.InCluster()
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
