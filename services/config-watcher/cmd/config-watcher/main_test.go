@@ -19,6 +19,7 @@ func TestExitCodes(t *testing.T) {
 		"argument":          {[]string{"something"}, process.ExitUsage},
 		"missing flag":      {nil, process.ExitUsage},
 		"wrong value":       {[]string{"--root-cert-file", "x", "--trust-domain", "Not One"}, process.ExitUsage},
+		"wrong identity":    {[]string{"--root-cert-file", "x", "--ca-identity", "ca"}, process.ExitUsage},
 		"wrong log level":   {[]string{"--root-cert-file", "x", "--log-level", "loud"}, process.ExitUsage},
 		"port that is none": {[]string{"--root-cert-file", "x", "--grpc-address", "127.0.0.1:99999999"}, process.ExitFailure},
 	} {

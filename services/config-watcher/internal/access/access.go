@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/filewatch"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -47,15 +48,16 @@ type Config struct {
 	Clock      clock.Clock
 }
 
-// Access answers whether an identity may use a verb on an object. It is safe for concurrent use.
+// Access answers whether an identity may use a verb on an object. Its Notifier tells when the grants change, and not
+// when bans do. It is safe for concurrent use.
 type Access struct {
+	notify.Notifier
 	cfg Config
 
-	mu      sync.Mutex
-	grants  map[string][]Grant // by identity
-	broken  string             // why the file cannot be used; empty if it can
-	text    string             // content of the file when it was last read
-	changed chan struct{}
+	mu     sync.Mutex
+	grants map[string][]Grant // by identity
+	broken string             // why the file cannot be used; empty if it can
+	text   string             // content of the file when it was last read
 }
 
 // Grant allows an identity some verbs in some namespaces.
@@ -71,7 +73,7 @@ const everywhere = "*"
 
 // New reads the file and returns an error if it cannot be used. Later errors leave the last good roles in force.
 func New(cfg Config) (*Access, error) {
-	a := &Access{cfg: cfg, changed: make(chan struct{})}
+	a := &Access{cfg: cfg}
 	if err := a.read(); err != nil {
 		return nil, err
 	}
@@ -128,16 +130,8 @@ func (a *Access) read() error {
 		a.cfg.Log.Info("roles have changed", "identities", len(grants))
 	}
 	a.grants, a.text = grants, text
-	close(a.changed)
-	a.changed = make(chan struct{})
+	a.Notify()
 	return nil
-}
-
-// Changed returns a channel that is closed when the grants change. Bans do not close it.
-func (a *Access) Changed() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.changed
 }
 
 // BansChanged returns a channel that is closed when the bans change.

@@ -3,6 +3,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -17,21 +18,23 @@ import (
 // Sink receives the changes of the merged set, in order.
 type Sink func(ctx context.Context, changes []normalise.Change)
 
-// Aggregate decides which source's version of an object is in force: that of the first source in New's order. It is
-// safe for concurrent use and calls the sink from one goroutine at a time.
+// Aggregate decides which source's version of an object is in force: the oldest, see precedes. It is safe for
+// concurrent use and calls the sink from one goroutine at a time.
 type Aggregate struct {
-	log  *slog.Logger
-	sink Sink
-	rank map[string]int
+	log    *slog.Logger
+	sink   Sink
+	pinned string
+	rank   map[string]int
 
 	mu      sync.Mutex
-	objects map[object.Key][]*object.Object // by the order of sources; the first is in force
+	objects map[object.Key][]*object.Object // ordered by precedes; the first is in force
 	shadows map[object.Key]struct{}
 }
 
-// New registers the aggregate as every source's handler.
-func New(log *slog.Logger, sink Sink, sources ...source.Source) *Aggregate {
-	a := &Aggregate{log: log, sink: sink, rank: map[string]int{}, objects: map[object.Key][]*object.Object{}, shadows: map[object.Key]struct{}{}}
+// New registers the aggregate as every source's handler. The versions of the source called pinned come before all
+// others; it may be empty.
+func New(log *slog.Logger, sink Sink, pinned string, sources ...source.Source) *Aggregate {
+	a := &Aggregate{log: log, sink: sink, pinned: pinned, rank: map[string]int{}, objects: map[object.Key][]*object.Object{}, shadows: map[object.Key]struct{}{}}
 	for i, s := range sources {
 		a.rank[s.Name()] = i
 		s.Handle(a.handle)
@@ -73,15 +76,30 @@ func first(list []*object.Object) *object.Object {
 	return list[0]
 }
 
+// precedes orders the versions of one object in several sources. The first is in force: that of the pinned source, then
+// the one that was created first, then one that states no creation time, as in a file. Among equals the order of
+// sources decides. The order depends on the versions alone, so every replica decides alike.
+func (a *Aggregate) precedes(x, y *object.Object) int {
+	later := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		later(x.Source != a.pinned)-later(y.Source != a.pinned),
+		later(x.Created.IsZero())-later(y.Created.IsZero()),
+		x.Created.Compare(y.Created),
+		a.rank[x.Source]-a.rank[y.Source],
+	)
+}
+
 // put stores the event's object under its source and returns the object in force.
 func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	list := slices.DeleteFunc(slices.Clone(a.objects[e.Key]), func(o *object.Object) bool { return o.Source == from })
 	if e.Object != nil {
-		at := slices.IndexFunc(list, func(o *object.Object) bool { return a.rank[o.Source] > a.rank[from] })
-		if at < 0 {
-			at = len(list)
-		}
-		list = slices.Insert(list, at, e.Object)
+		list = append(list, e.Object)
+		slices.SortFunc(list, a.precedes)
 	}
 	if len(list) == 0 {
 		delete(a.objects, e.Key)
@@ -90,7 +108,7 @@ func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	}
 	if _, known := a.shadows[e.Key]; len(list) > 1 && !known {
 		a.shadows[e.Key] = struct{}{}
-		a.log.Warn("object is in two sources, the first is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
+		a.log.Warn("object is in two sources, the older is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
 	} else if len(list) <= 1 {
 		delete(a.shadows, e.Key)
 	}
@@ -131,19 +149,32 @@ func (a *Aggregate) Warnings() object.Problems {
 	return out.Sorted()
 }
 
-// Others returns the versions of an object from sources before, and from sources after, the named one.
-func (a *Aggregate) Others(k object.Key, than string) (more, less []*object.Object) {
+// Others returns the versions of an object in other sources: those that come before o, and those after it. o itself
+// need not be among the versions, as before a write.
+func (a *Aggregate) Others(o *object.Object) (more, less []*object.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, o := range a.objects[k] {
-		switch rank := a.rank[o.Source]; {
-		case rank < a.rank[than]:
-			more = append(more, o)
-		case rank > a.rank[than]:
-			less = append(less, o)
+	for _, other := range a.objects[o.Key] {
+		switch {
+		case other.Source == o.Source:
+		case a.precedes(other, o) < 0:
+			more = append(more, other)
+		default:
+			less = append(less, other)
 		}
 	}
 	return more, less
+}
+
+// Overridden lists the versions of each object that several sources deliver. The version in force comes first.
+func (a *Aggregate) Overridden() [][]*object.Object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make([][]*object.Object, 0, len(a.shadows))
+	for k := range a.shadows {
+		out = append(out, a.objects[k]) // put replaces lists and never changes one
+	}
+	return out
 }
 
 // All returns the versions of every object, sorted by key; the version in force comes first.

@@ -50,7 +50,7 @@ func TestFirstSourceIsInForce(t *testing.T) {
 			batch = append(batch, c.Key.Name+":"+from)
 		}
 		log = append(log, strings.Join(batch, ","))
-	}, first, second)
+	}, "", first, second)
 	expect := func(step, want string) {
 		t.Helper()
 		if got := strings.Join(log, " "); got != want {

@@ -133,7 +133,7 @@ func TestChecks(t *testing.T) {
 		"rule":                    {[]string{rule("{host: www.example.com}")}, nil, nil},
 		"rule for a wildcard":     {[]string{rule(`{host: "*.example.org"}`)}, nil, nil},
 		"rule for the wildcard":   {[]string{rule(`{host: "*.wild.example.com"}`)}, nil, nil},
-		"rule for what is nobody": {[]string{rule("{host: ratings}")}, []string{"HostNotFound DestinationRule spec.host"}, []string{"ratings.shop.svc.cluster.local"}},
+		"rule for what is nobody": {[]string{rule("{host: ratings}")}, []string{"RuleHostNotFound DestinationRule spec.host"}, []string{"ratings.shop.svc.cluster.local"}},
 
 		"exported":               {[]string{vs("{hosts: [reviews], exportTo: [., bank, empty, istio-system], http: [{route: [{destination: {host: reviews}}]}]}")}, nil, nil},
 		"exported to nowhere":    {[]string{rule("{host: reviews, exportTo: [bank, nowhere]}")}, []string{"NamespaceNotFound DestinationRule spec.exportTo[1]"}, []string{"nowhere"}},
@@ -153,7 +153,7 @@ func TestChecks(t *testing.T) {
 		"credential of another namespace": {[]string{server("mode: SIMPLE, credentialName: kubernetes://shop/pair"), secretYAML(t, "shop", "pair", "tls.crt", "tls.key")},
 			[]string{"CredentialNotFound Gateway spec.servers[0].tls.credentialName"}, []string{"not served to gateways of namespace edge"}},
 		"credential of the wrong type": {[]string{server("mode: SIMPLE, credentialName: pair"), "{apiVersion: v1, kind: Secret, type: kubernetes.io/dockercfg, metadata: {name: pair, namespace: edge}, data: {.dockercfg: e30=}}"},
-			[]string{"CredentialUnusable Gateway spec.servers[0].tls.credentialName"}, []string{"no certificate and key"}},
+			[]string{"CredentialUnusable Gateway spec.servers[0].tls.credentialName"}, []string{"no usable certificate and key"}},
 		"credential without an authority": {[]string{server("mode: MUTUAL, credentialName: pair"), secretYAML(t, "edge", "pair", "tls.crt", "tls.key")},
 			[]string{"CredentialUnusable Gateway spec.servers[0].tls.credentialName"}, []string{"pair-cacert", "ca.crt"}},
 		"credential with its authority": {[]string{server("mode: MUTUAL, credentialName: pair"), secretYAML(t, "edge", "pair", "tls.crt", "tls.key"), secretYAML(t, "edge", "pair-cacert", "ca.crt")}, nil, nil},

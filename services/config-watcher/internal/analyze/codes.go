@@ -4,6 +4,7 @@ package analyze
 const (
 	HostNotFound           Code = "HostNotFound"
 	PortNotFound           Code = "PortNotFound"
+	RuleHostNotFound       Code = "RuleHostNotFound"
 	SubsetNotFound         Code = "SubsetNotFound"
 	GatewayNotFound        Code = "GatewayNotFound"
 	DelegateNotFound       Code = "DelegateNotFound"
@@ -14,6 +15,7 @@ const (
 	VirtualServiceShadowed Code = "VirtualServiceShadowed"
 	RuleShadowed           Code = "DestinationRuleShadowed"
 	ServerShadowed         Code = "GatewayShadowed"
+	IngressClassNotFound   Code = "IngressClassNotFound"
 )
 
 // Description is a row of the reference page, docs/reference/findings.md.
@@ -32,20 +34,21 @@ type Description struct {
 func Descriptions() []Description {
 	return []Description{
 		{HostNotFound, Warning, "IST0101",
-			"A destination of a VirtualService, the host of a DestinationRule or an egress host of a Sidecar is no host of a Service or ServiceEntry that the proxies in question see.",
-			"Requests that are routed there are answered 503; the rule or the egress host has no effect."},
-		{PortNotFound, Warning, "IST0101", "A destination names a port that its service does not have.", "Requests that are routed there are answered 503."},
+			"A destination of a VirtualService, a backend of an Ingress or an egress host of a Sidecar is no host of a Service or ServiceEntry that the proxies in question see.",
+			"Requests that are routed there are answered 503; the egress host has no effect."},
+		{RuleHostNotFound, Warning, "IST0174", "The host of a DestinationRule is no host of a Service or ServiceEntry.", "The rule has no effect."},
+		{PortNotFound, Warning, "IST0101", "A destination, or a backend of an Ingress, names a port that its service does not have.", "Requests that are routed there are answered 503."},
 		{SubsetNotFound, Warning, "IST0101",
 			"A destination names a subset that the DestinationRule of its host does not define. Rules are looked up in the client's namespace, then the service's, then the root namespace; the first that has one decides.",
 			"Requests that are routed there are answered 503."},
 		{GatewayNotFound, Warning, "IST0101", "A VirtualService is bound to a Gateway that is not there.", "The routes have no effect at that gateway."},
 		{DelegateNotFound, Warning, "IST0101", "A route delegates to a VirtualService that is not there, has hosts of its own or is not exported to the route's namespace.",
 			"The route is left out."},
-		{CredentialNotFound, Warning, "IST0101", "A credentialName stands for no Secret in the namespace of the gateway's workloads.", "TLS handshakes with that server fail."},
-		{CredentialUnusable, Warning, "IST0161", "A credentialName stands for a Secret that holds no certificate and key, or no certificates to verify with.",
+		{CredentialNotFound, Warning, "IST0101", "A credentialName, or the secretName of an Ingress, stands for no Secret in the namespace of the gateway's workloads.", "TLS handshakes with that server fail."},
+		{CredentialUnusable, Warning, "IST0161", "A credentialName, or the secretName of an Ingress, stands for a Secret that holds no certificate and key, or no certificates to verify with.",
 			"TLS handshakes with that server fail."},
 		{NamespaceNotFound, Warning, "", "exportTo, a server's host or an egress host names a namespace in which nothing is.", "That part of the list has no effect."},
-		{NothingSelected, Warning, "IST0101", "The selector of a Gateway selects no workload.", "Nothing listens for the Gateway."},
+		{NothingSelected, Warning, "IST0101", "The selector of a Gateway, or of the gateways of Ingresses, selects no workload.", "Nothing listens for the Gateway or the Ingress."},
 		{VirtualServiceShadowed, Warning, "IST0109",
 			"An older VirtualService for the same host and gateway leaves routes without an effect. Sidecars take the oldest for a host; gateways join them, but only the oldest route that matches everything counts.",
 			"The routes have no effect."},
@@ -55,5 +58,6 @@ func Descriptions() []Description {
 		{ServerShadowed, Warning, "IST0145",
 			"An older Gateway of the same workloads uses a server's port for another protocol, or terminates TLS for the same host on it.",
 			"The server, or that host of it, has no effect."},
+		{IngressClassNotFound, Warning, "", "An Ingress names an IngressClass that is not there, or none while there is no default one.", "The mesh does not serve the Ingress."},
 	}
 }

@@ -123,9 +123,13 @@ func (r *reader) credential(name, ns string, what need) (code Code, reason strin
 		}
 		at = rest
 	}
+	unknown := false
 	look := func(name string) secret {
 		r.record(subjectSecret, ns, name)
 		s := r.mesh.secrets[ref{ns, name}]
+		if at := (ref{ns, name}); !s.there && r.mesh.unknown != nil && !r.mesh.answers[at] {
+			unknown, r.mesh.answers[at] = true, false
+		}
 		s.authority = s.authority || r.mesh.configMaps[ref{ns, name}]
 		return s
 	}
@@ -134,14 +138,17 @@ func (r *reader) credential(name, ns string, what need) (code Code, reason strin
 		return "", ""
 	}
 	if what == needsKey {
+		if unknown {
+			return "", ""
+		}
 		if !own.there {
 			return CredentialNotFound, fmt.Sprintf("there is no Secret %s/%s", ns, at)
 		}
-		return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificate and key", ns, at)
+		return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no usable certificate and key", ns, at)
 	}
 	base := strings.TrimSuffix(at, credential.AuthoritySuffix)
 	ca, plain := look(base+credential.AuthoritySuffix), look(base)
-	if own.authority || ca.authority || plain.authority {
+	if own.authority || ca.authority || plain.authority || unknown {
 		return "", ""
 	}
 	if !own.there && !ca.there && !plain.there {

@@ -16,7 +16,7 @@ import (
 func checkDestinations(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	clients := r.clients(vs)
-	eachDestination(vs, func(field string, d *networking.Destination) {
+	EachDestination(vs, func(field string, d *networking.Destination) {
 		if d.GetHost() == "" || r.effort > maxEffort {
 			return
 		}
@@ -29,13 +29,15 @@ func checkDestinations(r *reader) {
 	})
 }
 
-// eachDestination calls f for every destination of a VirtualService, mirrors included, with its JSON path.
-func eachDestination(vs *networking.VirtualService, f func(field string, d *networking.Destination)) {
+// EachDestination calls f for every destination of a VirtualService, mirrors included, with its JSON path.
+func EachDestination(vs *networking.VirtualService, f func(field string, d *networking.Destination)) {
 	for i, in := range vs.GetHttp() {
 		for j, to := range in.GetRoute() {
 			f(fmt.Sprintf("spec.http[%d].route[%d].destination", i, j), to.GetDestination())
 		}
-		f(fmt.Sprintf("spec.http[%d].mirror", i), in.GetMirror())
+		if in.GetMirror() != nil {
+			f(fmt.Sprintf("spec.http[%d].mirror", i), in.GetMirror())
+		}
 		for j, to := range in.GetMirrors() {
 			f(fmt.Sprintf("spec.http[%d].mirrors[%d].destination", i, j), to.GetDestination())
 		}
@@ -90,7 +92,7 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 	host := r.host(name)
 	found := r.services(host)
 	if len(found) == 0 {
-		r.noHost(field, name, host)
+		r.noHost(HostNotFound, field, name, host)
 		return nil
 	}
 	if len(clients) == 0 {
@@ -117,7 +119,7 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 }
 
 // noHost reports a host without any service, and suggests the likely one.
-func (r *reader) noHost(field, name, host string) {
+func (r *reader) noHost(code Code, field, name, host string) {
 	reason, remedy := fmt.Sprintf("no Service or ServiceEntry has the host %s", host), "create it, or correct the name"
 	full := host + ".svc." + r.mesh.domain
 	_, namespace, _ := strings.Cut(strings.TrimSuffix(host, ".svc."+r.mesh.domain), ".")
@@ -133,7 +135,7 @@ func (r *reader) noHost(field, name, host string) {
 	case strings.HasSuffix(host, ".svc."+r.mesh.domain) && !strings.Contains(namespace, ".") && !r.namespaceExists(namespace):
 		reason += "; " + noNamespace(namespace)
 	}
-	r.report(HostNotFound, field, name, reason, remedy)
+	r.report(code, field, name, reason, remedy)
 }
 
 // isAlias reports whether the services are ExternalName Services, whose ports and subsets are those of another host.

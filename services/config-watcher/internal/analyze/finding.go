@@ -18,8 +18,13 @@ import (
 // Severity says how bad a finding is.
 type Severity string
 
-// Warning is the severity of all findings: each may be intended, or repaired by an object that comes later.
-const Warning Severity = "warning"
+// Severities. All findings of a running mesh are warnings: each may be intended, or repaired by an object that comes
+// later. `fairlead analyze` tells of them with the severity of their description.
+const (
+	Info    Severity = "info"
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
 
 // Code names a kind of finding. Codes are stable, because people search for them and tools filter by them.
 type Code string

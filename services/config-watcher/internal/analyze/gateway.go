@@ -59,8 +59,8 @@ func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 func checkGateways(r *reader) {
 	eachGateway(r.object.Body.(*networking.VirtualService), func(field, name string) {
 		full := contract.GatewayName(name, r.namespace())
-		if full == contract.MeshGateway {
-			return
+		if full == contract.MeshGateway || strings.Contains(full, validate.GeneratedIngressInfix) {
+			return // always there, or made from an Ingress
 		}
 		ns, rest, _ := strings.Cut(full, "/")
 		if r.config("Gateway", ns, rest) != nil {

@@ -7,7 +7,9 @@ import (
 
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/services/config-watcher/internal/ingress"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -21,6 +23,7 @@ var checks = map[string][]func(*reader){
 	"Gateway":         {checkSelector, checkServerHosts, checkCredentials, checkServersShadowed},
 	"Sidecar":         {checkEgress},
 	"ServiceEntry":    {checkExportTo},
+	"Ingress":         {checkIngress},
 }
 
 // analyzed is an object that has checks, with their findings and the topics that they read.
@@ -54,6 +57,16 @@ type Mesh struct {
 	selections map[string]*selection
 	declared   map[string]bool // namespaces with a Namespace object
 	namespaces map[string]int  // number of objects in each namespace, its Namespace object included
+	classes    ingress.Classes
+	ingresses  int // number of Ingresses
+	// ingressGateways is the selector that is counted for Ingresses; nil if there are none.
+	ingressGateways map[string]string
+
+	// unknown reports whether nobody can say yet whether a Secret exists; nil if all objects are known.
+	unknown func(object.Key) bool
+	// answers has the missing Secrets that an object refers to: false until Answered finds that unknown does not say
+	// so.
+	answers map[ref]bool
 
 	readers map[topic][]*analyzed
 	dirty   []*analyzed
@@ -69,9 +82,36 @@ func New(domain string) *Mesh {
 		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
 		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{}, secrets: map[ref]secret{},
 		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{},
-		declared: map[string]bool{},
-		readers:  map[topic][]*analyzed{},
+		declared: map[string]bool{}, classes: ingress.Classes{},
+		readers: map[topic][]*analyzed{}, answers: map[ref]bool{},
 	}
+}
+
+// Lookup makes findings that a Secret does not exist wait for Answered, which the caller calls when an answer of
+// unknown may have changed.
+func (m *Mesh) Lookup(unknown func(object.Key) bool) { m.unknown = unknown }
+
+// Answered marks the objects as dirty that refer to a missing Secret of which more is known than before, and reports
+// whether there are any. The caller then applies all changes that it has before it analyzes: the Secret may be among
+// them.
+func (m *Mesh) Answered() (some bool) {
+	if m.unknown == nil {
+		return false
+	}
+	for at, before := range m.answers {
+		t := topic{subjectSecret, at.namespace, at.name}
+		if len(m.readers[t]) == 0 {
+			delete(m.answers, at)
+		} else if now := !m.unknown(secretKey(at)); now != before {
+			m.answers[at], some = now, true
+			m.touch(t)
+		}
+	}
+	return some
+}
+
+func secretKey(at ref) object.Key {
+	return object.Key{Kind: "Secret", Namespace: at.namespace, Name: at.name}
 }
 
 // Configure takes over the mesh configuration. A change marks every object as dirty.
@@ -80,6 +120,7 @@ func (m *Mesh) Configure(settings *mesh.MeshConfig) {
 		return
 	}
 	m.settings = settings
+	m.selectIngressGateways()
 	for _, j := range m.analyzed {
 		m.mark(j)
 	}
@@ -108,6 +149,8 @@ var updaters = map[object.Key]func(*Mesh, object.Key, *object.Object){
 	{Group: validate.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
 	{Group: validate.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
 	{Group: validate.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
+	{Group: validate.GroupIngress, Kind: "Ingress"}:            (*Mesh).updateAnalyzed,
+	{Group: validate.GroupIngress, Kind: "IngressClass"}:       (*Mesh).updateAnalyzed,
 }
 
 // Apply takes over changes: it updates the indices and marks the objects whose checks read about them. Analyze then
@@ -195,6 +238,10 @@ func (m *Mesh) index(o *object.Object, add bool) {
 			updateByAge(m.names, key, o, add)
 			m.touch(key.topic())
 		}
+	case *networkingv1.Ingress:
+		m.countIngress(add)
+	case *networkingv1.IngressClass:
+		m.indexClass(o, add)
 	default:
 		for _, host := range normalise.HostsOf(o, m.domain) {
 			updateByAge(m.services, host, o, add)

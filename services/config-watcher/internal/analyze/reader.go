@@ -37,6 +37,8 @@ const (
 	subjectServers
 	// subjectServerNames is about the Gateways that terminate TLS for a host on a port: a = port, b = host.
 	subjectServerNames
+	// subjectIngressClass is about an IngressClass: a = name, "" for the default one.
+	subjectIngressClass
 )
 
 // topic is a part of the mesh that a check reads and a change may affect.

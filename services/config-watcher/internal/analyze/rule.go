@@ -15,7 +15,7 @@ import (
 func checkRuleHost(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	if host := r.host(rule.GetHost()); !strings.HasPrefix(host, "*") && len(r.services(host)) == 0 {
-		r.noHost("spec.host", rule.GetHost(), host)
+		r.noHost(RuleHostNotFound, "spec.host", rule.GetHost(), host)
 	}
 }
 

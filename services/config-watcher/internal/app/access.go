@@ -38,14 +38,14 @@ func (r *rootNamespace) of(s *Server) string {
 	return r.name
 }
 
-// sight implements fleet.Sight: xds-servers see all proxies, other callers those of the namespaces whose objects they
-// may list.
+// sight implements fleet.Sight: xds-servers and other replicas see all proxies, other callers those of the namespaces
+// whose objects they may list.
 func (s *Server) sight(ctx context.Context, namespace string) (func(string) bool, error) {
 	p, err := access.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if p.ID == s.cfg.xdsServer {
+	if p.ID == s.cfg.xdsServer || p.ID == s.cfg.own {
 		return nil, nil //nolint:nilnil // all
 	}
 	may := func(namespace string) error {

@@ -19,17 +19,18 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
 // as is a context that calls with the token of a service account.
 func (r *running) as(account string) context.Context {
-	r.w.t.Helper()
+	r.t.Helper()
 	namespace, name, _ := strings.Cut(account, "/")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	r.w.t.Cleanup(cancel)
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.w.issuer.Token(namespace, name, "fairlead"))
+	r.t.Cleanup(cancel)
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.issuer.Token(namespace, name, contract.AdminAudience))
 }
 
 func entry(namespace, name, host string) string {
@@ -70,20 +71,20 @@ roles:
   verbs: [delete]
 `
 
-func (w *world) rolesFile(text string) string {
-	path := filepath.Join(w.t.TempDir(), "roles.yaml")
-	testkit.WriteFile(w.t, path, []byte(text))
+func (f *fixture) rolesFile(text string) string {
+	path := filepath.Join(f.t.TempDir(), "roles.yaml")
+	testkit.WriteFile(f.t, path, []byte(text))
 	return path
 }
 
 // startWithRoles runs a config-watcher in which every namespace has an object "old".
 func startWithRoles(t *testing.T) *running {
 	t.Helper()
-	w := newWorld(t)
-	o := w.options()
-	o.RolesFile = w.rolesFile(roles)
-	r := w.start(o)
-	r.ready()
+	f := newFixture(t)
+	o := f.options()
+	o.RolesFile = f.rolesFile(roles)
+	r := f.start(o)
+	r.WaitReady()
 	for _, ns := range []string{"a", "b", "c", "istio-system"} {
 		r.apply(entry(ns, "old", "old.example.com"))
 	}
@@ -135,10 +136,10 @@ func TestVerbsOfRoles(t *testing.T) {
 
 // objects lists all.
 func (r *running) objects() string {
-	r.w.t.Helper()
-	list, err := r.store().List(r.w.t.Context(), &configv1.ListRequest{})
+	r.t.Helper()
+	list, err := r.store().List(r.t.Context(), &configv1.ListRequest{})
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	var out []string
 	for _, o := range list.Objects {
@@ -149,7 +150,7 @@ func (r *running) objects() string {
 
 // try does a thing as somebody, and undoes it as the administrator.
 func (r *running) try(client configv1.ConfigStoreServiceClient, account, verb, ns string) error {
-	r.w.t.Helper()
+	r.t.Helper()
 	ctx := r.as(account)
 	kind, old, created := "ServiceEntry", entry(ns, "old", "old.example.com"), entry(ns, "new", "new.example.com")
 	if ns == "" {
@@ -300,9 +301,9 @@ func TestRolesAreFollowed(t *testing.T) {
 		"unknown verb": "roles: [{identities: [a/b], namespaces: [a], verbs: [ban]}]", "no namespaces": "roles: [{identities: [a/b], role: viewer}]",
 		"both": "roles: [{identities: [a/b], namespaces: [a], role: viewer, verbs: [get]}]", "neither": "roles: [{identities: [a/b], namespaces: [a]}]",
 	} {
-		o := r.w.options()
-		o.StoreDir, o.RolesFile = "", r.w.rolesFile(text)
-		if _, err := open(t.Context(), &o, r.w.deps(r.w.ca.NewSVID("istio-system", "config-watcher"))); err == nil || !strings.Contains(err.Error(), "--roles-file") {
+		o := r.options()
+		o.StoreDir, o.RolesFile = "", r.rolesFile(text)
+		if _, err := open(t.Context(), &o, r.deps(r.ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount))); err == nil || !strings.Contains(err.Error(), "--roles-file") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -418,7 +419,7 @@ func TestAuditOfWrites(t *testing.T) {
 		_, err := client.Apply(r.as(account), req)
 		return do(err)
 	}
-	chain, key := r.w.ca.NewServer("shop.example.com")
+	chain, key := r.ca.NewServer("shop.example.com")
 	for _, step := range []struct {
 		what string
 		err  error
@@ -484,10 +485,10 @@ func TestAuditOfWrites(t *testing.T) {
 
 // TestNoWriteWithoutAudit: where the line cannot be written nothing is changed, and what was refused is told why.
 func TestNoWriteWithoutAudit(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	o.AuditLog = filepath.Join(w.dir, "audit.log")
-	r := w.start(o)
+	f := newFixture(t)
+	o := f.options()
+	o.AuditLog = filepath.Join(f.dir, "audit.log")
+	r := f.start(o)
 	r.apply(entry("a", "first", "first.example.com"))
 	before := r.objects()
 	// A file that cannot grow, for whatever reason.

@@ -37,15 +37,19 @@ import (
 	"fairlead.dev/services/config-watcher/internal/fanout"
 	"fairlead.dev/services/config-watcher/internal/findings"
 	"fairlead.dev/services/config-watcher/internal/fleet"
-	"fairlead.dev/services/config-watcher/internal/gatewaystatus"
+	"fairlead.dev/services/config-watcher/internal/health"
 	"fairlead.dev/services/config-watcher/internal/metrics"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/pipeline"
+	"fairlead.dev/services/config-watcher/internal/registration"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/remote"
+	"fairlead.dev/services/config-watcher/internal/status"
 	"fairlead.dev/services/config-watcher/internal/storeapi"
 )
 
@@ -63,6 +67,8 @@ type deps struct {
 	Identity tlsconf.Source
 	// StoreFS is the file system of --store-dir.
 	StoreFS fileio.FS
+	// Sources come after all others.
+	Sources []source.Source
 }
 
 // Server is an opened config-watcher: its ports are bound.
@@ -72,22 +78,36 @@ type Server struct {
 	storeFS  fileio.FS
 	identity tlsconf.Source
 
-	locks     []*dirlock.Lock
-	saved     *lastgood.Dir
-	counter   *revision.Counter
-	codec     record.Codec
-	sources   []source.Source
-	store     *memory.Store
+	locks   []*dirlock.Lock
+	saved   *lastgood.Dir
+	counter *revision.Counter
+	codec   record.Codec
+	sources []source.Source
+	store   *memory.Store
+	// kubernetes is nil without --kubernetes.
+	kubernetes *kubernetes.Source
+	// remotes is nil without --kubernetes or with --remote-clusters=false.
+	remotes   *remote.Clusters
 	joined    *aggregate.Aggregate
 	secrets   *credential.Table
 	bans      *ban.Table
+	health    *health.Table
 	access    *access.Access
 	audit     *audit.Log
 	root      rootNamespace
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
+	// others returns the proxies of the other replicas; nil if there are none.
+	others func() ([]fleet.View, bool)
+	// registering returns those that want to be registered; nil if there are no other replicas.
+	registering  func() fleet.Registering
+	registration *registration.Table
+	// registrar writes WorkloadEntries into the API server; nil without --kubernetes.
+	registrar *registration.KubernetesWriter
 	findings  *findings.Analyzer
+	statuses  *status.Tracker
+	ingresses *status.Ingresses
 	watch     *fanout.Server
 	grpc      *grpc.Server
 	stop      chan struct{}
@@ -117,8 +137,12 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	if err := s.buildIdentity(); err != nil {
 		return nil, err
 	}
-	// From the sources to the revision log. Of one object in several sources the first source's counts: the file of
-	// --mesh-config-file, then the API, then files.
+	if cfg.WebhookOnly {
+		return s, s.openWebhookOnly(ctx)
+	}
+
+	// From the sources to the revision log. Of one object in several sources the oldest counts, after the file of
+	// --mesh-config-file.
 	epoch, err := newEpoch()
 	if err != nil {
 		return nil, err
@@ -127,7 +151,10 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		return nil, err
 	}
 	recorder := audit.NewRecorder(s.audit)
-	s.buildSources(recorder)
+	if err := s.buildSources(recorder); err != nil {
+		return nil, err
+	}
+	s.sources = append(s.sources, d.Sources...)
 	s.revisions = revision.NewLog(epoch, s.Clock)
 	if s.counter != nil {
 		s.revisions.Continue(s.counter, func(err error) {
@@ -138,9 +165,9 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	observer := metrics.New(s.Registry, metrics.State{
 		Sources: s.sources, Revisions: s.revisions, Fleet: s.fleet.Counts,
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
-		Refused: s.store.Refused, Unsaved: s.unsaved,
+		Refused: s.store.Refused, Unsaved: s.unsaved, Remotes: s.remotes,
 	}, s.fleet)
-	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: s.Log, Clock: s.Clock})
+	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Lookup: s.lookup(), Log: s.Log, Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
 		Log:        s.Log,
@@ -149,17 +176,20 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		Clock:      s.Clock,
 		Tracer:     s.tracer(),
 		Observe:    observer,
-		Discovered: s.findings.Submit,
+		Discovered: s.discovered,
 	})
 	// Secrets are taken out here: they are never part of a revision.
 	s.secrets = credential.NewTable()
-	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: s.Clock, Log: s.Log})
+	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.buildHealth(), Clock: s.Clock, Log: s.Log})
 	s.joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
 		s.findings.SubmitCredentials(changes)
 		if others := s.secrets.Take(changes); len(others) > 0 {
 			s.bans.Submit(ctx, others)
 		}
-	}, s.sources...)
+	}, meshConfigSource, s.sources...)
+	if err := s.buildStatus(); err != nil {
+		return nil, err
+	}
 	// Who may do what in the configuration API.
 	s.access, err = access.New(access.Config{
 		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
@@ -179,6 +209,9 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		return nil, err
 	}
 	if err := s.buildGRPC(lis, recorder); err != nil {
+		return nil, err
+	}
+	if err := s.serveWebhook(ctx); err != nil {
 		return nil, err
 	}
 	s.registerOps()
@@ -241,18 +274,19 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 			"/" + configv1.ConfigStoreService_ServiceDesc.ServiceName + "/*": users,
 			"/" + configv1.AccessService_ServiceDesc.ServiceName + "/*":      users,
 			"/" + configv1.FleetService_ServiceDesc.ServiceName + "/*":       auth.Any(users, xds),
+			configv1.FleetService_ListProxies_FullMethodName:                 auth.Any(users, xds, auth.IDs(s.cfg.own.String())),
 		},
 		MaxRecvBytes: maxMessageBytes,
 	})
 	if err != nil {
 		return err
 	}
-	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop, s.sight)
+	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop, s.sight, s.registration.Refused)
 	configv1.RegisterConfigServiceServer(s.grpc, configService{watch: s.watch, report: fleetService})
 	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
 	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
 		Table: s.secrets, References: credential.NewReferences(s.revisions), Fleet: s.fleet, Bans: s.bans, TrustDomain: s.cfg.trustDomain,
-		Stop: s.stop, Clock: s.Clock, Log: s.Log,
+		Stop: s.stop, Clock: s.Clock, Log: s.Log, Lookup: s.lookup(),
 		// When there is a first revision, every source has been read, so the table holds all Secrets.
 		Ready: func() <-chan struct{} {
 			snapshot, changed := s.revisions.Current()
@@ -263,7 +297,7 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
+		Store: s.store, Sources: s.sources, Remotes: s.remotes, Cluster: s.cfg.ClusterID, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Statuses: s.statuses, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil
@@ -288,15 +322,18 @@ func (c configService) Report(stream grpc.BidiStreamingServer[configv1.ReportReq
 
 // registerOps adds checks and pages to the HTTP port.
 func (s *Server) registerOps() {
-	s.Ops.Ready("own-certificate", func() error {
-		m, err := s.identity.Current()
-		if err == nil && m.Certificate == nil {
-			err = tlsconf.ErrNoCertificate
-		}
-		return err
-	})
+	s.Ops.Ready("own-certificate", s.certificateReady)
 	s.Ops.Ready("sources", s.sourcesReady)
 	s.registerDebug()
+}
+
+// certificateReady is the readiness of the own certificate.
+func (s *Server) certificateReady() error {
+	m, err := s.identity.Current()
+	if err == nil && m.Certificate == nil {
+		err = tlsconf.ErrNoCertificate
+	}
+	return err
 }
 
 // addTasks adds the tasks besides those of the ports.
@@ -305,10 +342,8 @@ func (s *Server) addTasks() {
 	s.Task("findings", s.findings.Run)
 	s.Task("bans", s.bans.Run)
 	s.Task("roles", s.access.Run)
+	s.Task("health of workloads", s.health.Run)
 	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
-	s.Task("status of gateways", gatewaystatus.NewUpdater(gatewaystatus.Config{
-		Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Store: s.store, Log: s.Log, Clock: s.Clock,
-	}).Run)
 	for _, src := range s.sources {
 		s.Task("source "+src.Name(), func(ctx context.Context) error {
 			err := src.Run(ctx)
@@ -318,6 +353,9 @@ func (s *Server) addTasks() {
 			return err
 		})
 	}
+	if s.kubernetes != nil {
+		s.Task("wanted credentials", credential.NewWanted(s.revisions, s.fleet, s.kubernetes.Want).Run)
+	}
 	if s.saved != nil {
 		s.Task("last good state", s.saved.Run)
 	}
@@ -325,6 +363,11 @@ func (s *Server) addTasks() {
 
 // Run serves until ctx ends. Watches and reports are then ended, so that subscribers move on; unary calls may finish.
 func (s *Server) Run(ctx context.Context) error {
+	if s.cfg.WebhookOnly {
+		defer s.unlock()
+		s.Log.Info("the validating webhook serves", "address", s.Addr("webhook-address").String(), "identity", s.cfg.own.String())
+		return s.Process.Run(ctx)
+	}
 	s.Log.Info("config-watcher serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.TrustDomain, "identity", s.cfg.own.String(), "epoch", s.revisions.Epoch())
 	defer context.AfterFunc(ctx, func() {
 		s.watch.Stop()

@@ -57,8 +57,8 @@ spec:
 }
 
 func TestApplyReachesSubscriber(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	sub := r.subscribe(nil, nil)
 	first := sub.next()
 	if first.Sequence != 1 || sub.get("MeshConfig", "", "default") == nil || sub.server.GetInstance() == "" {
@@ -76,6 +76,9 @@ func TestApplyReachesSubscriber(t *testing.T) {
 	e := es.Endpoints[0]
 	if e.Address != "10.1.0.1" || e.Port != 8080 || e.TlsMode != configv1.TlsMode_TLS_MODE_ISTIO || e.Identity != "spiffe://cluster.local/ns/apps/sa/server" {
 		t.Errorf("endpoint %v", e)
+	}
+	if page := r.body(t, "/debug/resources?kind=EndpointSet", f.admin()); !strings.Contains(page, "10.1.0.1") {
+		t.Errorf("the debug page has no endpoint: %s", page)
 	}
 	vs := &networking.VirtualService{}
 	if err := sub.get("VirtualService", "apps", "server").GetIstioConfig().GetSpec().UnmarshalTo(vs); err != nil {
@@ -97,8 +100,8 @@ func TestApplyReachesSubscriber(t *testing.T) {
 }
 
 func TestBrokenObjectIsRefusedWhole(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	r.apply(shop)
 	before, _ := r.revisions.Current()
 	_, err := r.tryApply(route(-5)+"---"+strings.ReplaceAll(shop, "name: server,", "name: other,"), "kind: [")
@@ -130,23 +133,23 @@ func TestBrokenObjectIsRefusedWhole(t *testing.T) {
 }
 
 func TestWarningsAreTold(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	const image = `
-apiVersion: networking.istio.io/v1beta1
-kind: ProxyConfig
-metadata: {name: image, namespace: apps}
-spec: {image: {imageType: debug}}
+	f := newFixture(t)
+	r := f.start(f.options())
+	const gateway = `
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: apps}
+spec: {selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [a.com], defaultEndpoint: "127.0.0.1:80"}]}
 `
-	const want = "ProxyConfig apps/image: spec.image: has no effect: "
-	if got := r.apply(image).Results[0].Warnings; len(got) != 1 || !strings.Contains(got[0], want) {
+	const want = "Gateway apps/g: spec.servers[0].defaultEndpoint: has no effect: "
+	if got := r.apply(gateway).Results[0].Warnings; len(got) == 0 || !strings.Contains(got[0], want) {
 		t.Errorf("the answer warns %q", got)
 	}
-	token := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	token := f.admin()
 	if page := r.body(t, "/debug/sources", token); !strings.Contains(page, want) {
 		t.Errorf("the page does not warn: %s", page)
 	}
-	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "ProxyConfig", Namespace: "apps", Name: "image"}}); err != nil {
+	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Gateway", Namespace: "apps", Name: "g"}}); err != nil {
 		t.Fatal(err)
 	}
 	if page := r.body(t, "/debug/sources", token); strings.Contains(page, want) {
@@ -155,9 +158,9 @@ spec: {image: {imageType: debug}}
 }
 
 func TestResourceVersions(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
 	ctx, c := context.Background(), r.store()
 	created, err := c.Create(ctx, &configv1.CreateRequest{Manifest: []byte(route(5))})
 	if err != nil {
@@ -195,16 +198,16 @@ func TestResourceVersions(t *testing.T) {
 }
 
 func TestKilledProcessLosesNothing(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	o.StateDir = filepath.Join(w.dir, "state")
-	first := w.start(o)
+	f := newFixture(t)
+	o := f.options()
+	o.StateDir = filepath.Join(f.dir, "state")
+	first := f.start(o)
 	sub := first.subscribe(nil, nil)
 	sub.until(first.apply(shop).Revision)
 	held := sub.held
-	first.stop()
+	first.Stop()
 
-	second := w.start(o)
+	second := f.start(o)
 	again := second.subscribe(held, nil)
 	rev := again.next()
 	if again.upserts != 0 || again.removed != 0 {
@@ -223,8 +226,8 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 }
 
 func TestResumeSendsDifferenceOnly(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	sub := r.subscribe(nil, nil)
 	sub.until(r.apply(shop).Revision)
 	held := sub.held
@@ -250,16 +253,16 @@ func TestResumeSendsDifferenceOnly(t *testing.T) {
 }
 
 func TestBrokenFileKeepsLastGood(t *testing.T) {
-	w := newWorld(t)
-	dir := filepath.Join(w.dir, "mesh")
+	f := newFixture(t)
+	dir := filepath.Join(f.dir, "mesh")
 	path := filepath.Join(dir, "shop.yaml")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	testkit.WriteFile(t, path, []byte(shop))
-	o := w.options()
+	o := f.options()
 	o.ConfigDirs = []string{dir}
-	r := w.start(o)
+	r := f.start(o)
 	sub := r.subscribe(nil, nil)
 	sub.next()
 	if sub.get("VirtualService", "apps", "server") == nil {
@@ -277,7 +280,7 @@ func TestBrokenFileKeepsLastGood(t *testing.T) {
 	if string(sub.get("VirtualService", "apps", "server").Hash) != string(good) {
 		t.Error("the broken object's last good version did not stay")
 	}
-	token := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	token := f.admin()
 	page := r.body(t, "/debug/sources", token)
 	if !strings.Contains(page, `mesh/shop.yaml:23: VirtualService apps/server: spec.http[0].timout: unknown field`) || !strings.Contains(page, "did you mean") {
 		t.Errorf("sources page does not tell what is wrong: %s", page)
@@ -302,10 +305,9 @@ func TestBrokenFileKeepsLastGood(t *testing.T) {
 
 func (r *running) body(t *testing.T, path, token string) string {
 	t.Helper()
-	resp, err := r.http(path, token)
+	_, body, err := r.Get(path, token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // test
-	return readAll(t, resp.Body)
+	return body
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -47,20 +46,20 @@ type reader struct {
 }
 
 func (r *running) reader() *reader {
-	r.w.t.Helper()
+	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	r.w.t.Cleanup(cancel)
+	r.t.Cleanup(cancel)
 	stream, err := secretv1.NewSecretServiceClient(r.dial("xds-server")).Watch(ctx, grpc.WaitForReady(true))
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	return &reader{r.w.t, stream}
+	return &reader{r.t, stream}
 }
 
 // gateways runs a gateway of the namespace, with the account gatewayOf names, and gives it a Gateway with the
 // credentials. It is reported as connected until the test ends.
 func (r *running) gateways(namespace string, credentials ...string) {
-	r.w.t.Helper()
+	r.t.Helper()
 	var servers strings.Builder
 	for i, name := range credentials {
 		fmt.Fprintf(&servers, "  - {port: {number: %d, name: https-%d, protocol: HTTPS}, hosts: [\"*\"], tls: {mode: SIMPLE, credentialName: %s}}\n", 8443+i, i, name)
@@ -84,9 +83,9 @@ spec:
 
 // connect reports a gateway's proxy of the identity until the test ends.
 func (r *running) connect(identity string) {
-	r.w.t.Helper()
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r.w.t.Cleanup(cancel)
+	r.t.Cleanup(cancel)
 	stream, err := configv1.NewConfigServiceClient(r.dial("xds-server")).Report(ctx, grpc.WaitForReady(true))
 	if err == nil {
 		err = stream.Send(&configv1.ReportRequest{
@@ -98,7 +97,7 @@ func (r *running) connect(identity string) {
 		_, err = stream.Recv()
 	}
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 
@@ -134,9 +133,9 @@ func (r *reader) next(s *secretv1.Subscription) *secretv1.Credential {
 
 // TestCredentialsByReference follows a credential through its life.
 func TestCredentialsByReference(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	chain, key := w.ca.NewServer("shop.example.com")
+	f := newFixture(t)
+	r := f.start(f.options())
+	chain, key := f.ca.NewServer("shop.example.com")
 	r.gateways("shop", "shop-tls", "other-tls", "missing")
 	before, _ := r.revisions.Current()
 	in := r.reader()
@@ -155,7 +154,7 @@ func TestCredentialsByReference(t *testing.T) {
 	if c := in.ask(subscription("shop", "missing", gatewayOf("shop"))); c != nil {
 		t.Error("found what does not exist")
 	}
-	newChain, newKey := w.ca.NewServer("shop.example.com")
+	newChain, newKey := f.ca.NewServer("shop.example.com")
 	r.apply(tlsSecret("shop", "shop-tls", newChain, newKey))
 	second := in.next(shop)
 	if !bytes.Equal(second.GetPrivateKey(), newKey) || second.GetVersion() == first.GetVersion() {
@@ -192,9 +191,9 @@ func TestCredentialsByReference(t *testing.T) {
 
 // TestCredentialsOfOthers: whoever may not read a credential is answered as if there were none, now and later.
 func TestCredentialsOfOthers(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	chain, key := w.ca.NewServer("shop.example.com")
+	f := newFixture(t)
+	r := f.start(f.options())
+	chain, key := f.ca.NewServer("shop.example.com")
 	r.gateways("shop", "shop-tls")
 	r.apply(tlsSecret("shop", "shop-tls", chain, key))
 	in := r.reader()
@@ -211,7 +210,7 @@ func TestCredentialsOfOthers(t *testing.T) {
 			t.Errorf("%s: handed out", name)
 		}
 	}
-	newChain, newKey := w.ca.NewServer("shop.example.com")
+	newChain, newKey := f.ca.NewServer("shop.example.com")
 	r.apply(tlsSecret("shop", "shop-tls", newChain, newKey))
 	mine := subscription("shop", "shop-tls", gatewayOf("shop"))
 	if c := in.ask(mine); !bytes.Equal(c.GetPrivateKey(), newKey) {
@@ -222,12 +221,12 @@ func TestCredentialsOfOthers(t *testing.T) {
 // TestAuthorities: "<name>-cacert" is the Secret of that name or the authority beside a server's certificate, and never
 // a key.
 func TestAuthorities(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	chain, key := w.ca.NewServer("shop.example.com")
+	f := newFixture(t)
+	r := f.start(f.options())
+	chain, key := f.ca.NewServer("shop.example.com")
 	r.gateways("shop", "shop-tls")
 	own, beside := testkit.PKI(t).RootPEM, testkit.PKI(t).RootPEM
-	r.apply(secret("shop", "shop-tls", "Opaque", map[string][]byte{"cert": chain, "key": key, "cacert": beside, "crl": w.ca.Revoke()}))
+	r.apply(secret("shop", "shop-tls", "Opaque", map[string][]byte{"cert": chain, "key": key, "cacert": beside, "crl": f.ca.Revoke()}))
 	in := r.reader()
 	ask := subscription("shop", "shop-tls-cacert", gatewayOf("shop"))
 	c := in.ask(ask)
@@ -247,8 +246,8 @@ func TestAuthorities(t *testing.T) {
 }
 
 func TestTooMuchAskedFor(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	in := r.reader()
 	if err := in.stream.Send(&secretv1.WatchRequest{Subscribe: []*secretv1.Subscription{subscription("shop", strings.Repeat("x", 254), "")}}); err != nil {
 		t.Fatal(err)
@@ -296,13 +295,13 @@ func (j *journal) Write(p []byte) (int, error) {
 // TestKeysShowNowhere calls everything there is beside SecretService and looks for a key in what comes back, in every
 // form it may have.
 func TestKeysShowNowhere(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	log := &journal{}
-	o := w.options()
+	o := f.options()
 	files := t.TempDir()
-	o.ConfigDirs, o.AdminJWKSFile, o.AdminIssuer = []string{files}, w.issuer.JWKSFile, w.issuer.Name
-	chain, key := w.ca.NewServer("shop.example.com")
-	_, other := w.ca.NewServer("shop.example.com")
+	o.ConfigDirs, o.AdminJWKSFile, o.AdminIssuer = []string{files}, f.issuer.JWKSFile, f.issuer.Name
+	chain, key := f.ca.NewServer("shop.example.com")
+	_, other := f.ca.NewServer("shop.example.com")
 	inFile := tlsSecret("shop", "from-file", chain, key)
 	testkit.WriteFile(t, files+"/good.yaml", []byte(inFile))
 	testkit.WriteFile(t, files+"/bad.yaml", []byte(tlsSecret("shop", "mismatch", chain, other)+"---\n"+
@@ -311,10 +310,10 @@ func TestKeysShowNowhere(t *testing.T) {
 		strings.Replace(tlsSecret("shop", "typed", chain, key), "tls.key: ", "tls.key: !!binary ", 1)+"---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: plain, namespace: shop}\nstringData:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: pem, namespace: shop}\ndata:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n"))
-	r := w.start(o, func(d *deps) {
+	r := f.start(o, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	r.ready()
+	r.WaitReady()
 
 	var out strings.Builder
 	show := func(m proto.Message, err error) {
@@ -372,31 +371,23 @@ func TestKeysShowNowhere(t *testing.T) {
 			t.Error("a Secret is part of a revision")
 		}
 	}
-	admin := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	admin := f.admin()
 	pages := 0
 	for _, h := range r.Ops.Handlers() {
 		if strings.Contains(h.Path, "pprof/") {
 			continue
 		}
-		res, err := r.http(h.Path, admin)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close() // read to its end
+		body := r.body(t, h.Path, admin)
 		pages++
-		out.Write(body)
-		if h.Path == "/debug/credentials" && !strings.Contains(string(body), "shop.example.com") {
+		out.WriteString(body)
+		if h.Path == "/debug/credentials" && !strings.Contains(body, "shop.example.com") {
 			t.Errorf("/debug/credentials: %s", body)
 		}
 	}
 	if pages < 6 {
 		t.Errorf("only %d pages", pages)
 	}
-	r.stop()
+	r.Stop()
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	out.WriteString(log.text.String())

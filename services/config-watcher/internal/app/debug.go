@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -36,8 +37,24 @@ type sourceState struct {
 	// Unread counts objects of kinds without an effect; UnreadObjects names them, up to source.MaxUnread.
 	Unread        int      `json:"unread,omitempty"`
 	UnreadObjects []string `json:"unread_objects,omitempty"`
+	// Unwritten says that the statuses of some objects cannot be written back.
+	Unwritten string `json:"status_unwritten,omitempty"`
+	// DegradedKinds are the kinds that cannot be read now, of a source that can lose one alone.
+	DegradedKinds []kindState `json:"degraded_kinds,omitempty"`
+	// Versions are the resource versions up to which an API server was read, by kind; for administrators.
+	Versions map[string]string `json:"versions,omitempty"`
 	// Staying are the files whose objects stay although the file is gone, empty or cut off.
 	Staying []stayingState `json:"staying,omitempty"`
+}
+
+// kindState is a kind that cannot be read now.
+type kindState struct {
+	Kind    string    `json:"kind"`
+	Objects int       `json:"objects"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"`
+	// Text names the objects and the API server's words; it is for administrators.
+	Text string `json:"text,omitempty"`
 }
 
 // stayingState is a file whose objects stay for its grace period.
@@ -51,7 +68,7 @@ type stayingState struct {
 
 func (s *Server) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
-	for _, src := range s.sources {
+	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
 		st := src.Status()
 		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held, Unread: st.UnreadTotal}
 		for _, f := range st.Staying {
@@ -60,6 +77,16 @@ func (s *Server) sourceStates(withProblems bool) []sourceState {
 				staying.File, staying.Text = f.File, f.String()
 			}
 			row.Staying = append(row.Staying, staying)
+		}
+		for _, k := range st.Kinds {
+			if k.Degraded == nil {
+				continue
+			}
+			kind := kindState{Kind: k.Name, Objects: k.Objects, Reason: k.Reason, Since: k.Since}
+			if withProblems {
+				kind.Text = k.Degraded.Error()
+			}
+			row.DegradedKinds = append(row.DegradedKinds, kind)
 		}
 		if !st.LastGood.IsZero() {
 			row.LastGood = &st.LastGood
@@ -70,6 +97,12 @@ func (s *Server) sourceStates(withProblems bool) []sourceState {
 				row.Alarm += ": " + st.Alarm.Error()
 			}
 		}
+		if err := s.statuses.Unwritten(src.Name()); err != nil {
+			row.Unwritten = "the status of objects cannot be written"
+			if withProblems {
+				row.Unwritten = err.Error()
+			}
+		}
 		if st.Degraded != nil {
 			row.Degraded = "cannot be read"
 			if withProblems {
@@ -77,6 +110,7 @@ func (s *Server) sourceStates(withProblems bool) []sourceState {
 			}
 		}
 		if withProblems {
+			row.Versions = st.Versions
 			row.Problems, row.Duplicates, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Duplicates.Sorted()), texts(st.Unread)
 		}
 		out = append(out, row)
@@ -177,7 +211,10 @@ func (s *Server) resources(r *http.Request) (any, error) {
 			return true
 		}
 		var js []byte
-		if js, err = protojson.Marshal(res); err != nil {
+		if res, err = resource.Decoded(res); err == nil {
+			js, err = protojson.Marshal(res)
+		}
+		if err != nil {
 			return false
 		}
 		page.Resources = append(page.Resources, js)

@@ -24,12 +24,12 @@ spec: {hosts: [%s], http: [{route: [{destination: {host: %s}}]}]}
 
 // messages are those of the status of an object of the store.
 func (r *running) messages(kind, name string) []string {
-	r.w.t.Helper()
-	ctx, cancel := context.WithTimeout(r.w.t.Context(), patience)
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	got, err := r.store().Get(ctx, &configv1.GetRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: "apps", Name: name}})
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	var manifest struct {
 		Status struct {
@@ -37,7 +37,7 @@ func (r *running) messages(kind, name string) []string {
 		}
 	}
 	if err := json.Unmarshal(got.GetObject().GetManifest(), &manifest); err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	var out []string
 	for _, m := range manifest.Status.ValidationMessages {
@@ -70,10 +70,10 @@ func warningTexts(list []*configv1.Warning) []string {
 // TestFindings: what is wrong with an object among others is told when it is written, when others make it wrong, and in
 // its status for as long as it is so.
 func TestFindings(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
-	ctx, cancel := context.WithTimeout(r.w.t.Context(), patience)
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	dry := func(text string) *configv1.ApplyResponse {
 		t.Helper()
@@ -134,9 +134,9 @@ func TestFindings(t *testing.T) {
 
 // TestFindingsAreNotStored: what a reader is shown in a status is no change when it comes back.
 func TestFindingsAreNotStored(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
 	r.apply(findingsRoute("server", "server"))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -155,18 +155,18 @@ func TestFindingsAreNotStored(t *testing.T) {
 
 // TestFindingsOfFiles: objects of files are judged together with those of the store, once all files have been read.
 func TestFindingsOfFiles(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	dir := t.TempDir()
 	testkit.WriteFile(t, filepath.Join(dir, "a.yaml"), []byte(findingsRoute("server", "server")+"---\n"+findingsRoute("later", "later")))
 	testkit.WriteFile(t, filepath.Join(dir, "b.yaml"), []byte(findingsService))
-	o := w.options()
-	o.ConfigDirs, o.AdminJWKSFile, o.AdminIssuer = []string{dir}, w.issuer.JWKSFile, w.issuer.Name
-	r := w.start(o)
-	r.ready()
+	o := f.options()
+	o.ConfigDirs, o.AdminJWKSFile, o.AdminIssuer = []string{dir}, f.issuer.JWKSFile, f.issuer.Name
+	r := f.start(o)
+	r.WaitReady()
 	page := func() []string {
 		t.Helper()
 		var out struct{ Findings []string }
-		text := r.body(t, "/debug/sources", w.issuer.Token("istio-system", "fairlead-admin", "fairlead"))
+		text := r.body(t, "/debug/sources", f.admin())
 		if err := json.Unmarshal([]byte(text), &out); err != nil {
 			t.Fatalf("%v: %s", err, text)
 		}

@@ -2,123 +2,104 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/service/servicetest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
 const patience = testkit.Patience
 
-// world is the trust that the tests' processes share.
-type world struct {
+// fixture is the trust that the tests' processes share.
+type fixture struct {
 	t      testing.TB
 	ca     *testkit.CA
 	issuer *testkit.Issuer
 	dir    string
+	// valid changes the certificates of config-watcher and its callers.
+	valid []testkit.Option
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	return &world{t: t, ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), dir: t.TempDir()}
+	return &fixture{t: t, ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), dir: t.TempDir()}
 }
 
-func (w *world) options() Options {
+func (f *fixture) options() Options {
 	return Options{
 		Options:     service.Options{OpsAddress: "127.0.0.1:0", ShutdownGrace: time.Second, TrustDomain: testkit.TrustDomain},
-		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: "istio-system", ClusterID: "Kubernetes",
-		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(w.dir, "root-cert.pem"), StoreDir: filepath.Join(w.dir, "store"),
-		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name,
+		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: contract.SystemNamespace, ClusterID: "Kubernetes",
+		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(f.dir, "root-cert.pem"), StoreDir: filepath.Join(f.dir, "store"),
+		JWKSFile: f.issuer.JWKSFile, Issuer: f.issuer.Name,
 	}
 }
 
+// admin is a token of the administrator's.
+func (f *fixture) admin() string {
+	return f.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)
+}
+
 // deps are those of a config-watcher with an identity.
-func (w *world) deps(identity tlsconf.Source) deps {
-	return deps{Deps: service.Deps{Log: testkit.Logger(w.t), Registry: prometheus.NewRegistry()}, Identity: identity}
+func (f *fixture) deps(identity tlsconf.Source) deps {
+	return deps{Deps: servicetest.Deps(f.t), Identity: identity}
 }
 
 // running is a config-watcher of the test.
 type running struct {
 	*Server
-	w    *world
-	stop func()
+	*servicetest.Running
+	*fixture
 }
 
-// start runs a config-watcher until the test ends or stop is called.
-func (w *world) start(o Options, change ...func(*deps)) *running {
-	w.t.Helper()
-	deps := w.deps(w.ca.NewSVID("istio-system", "config-watcher"))
-	for _, f := range change {
-		f(&deps)
+// start runs a config-watcher until the test ends or Stop is called.
+func (f *fixture) start(o Options, change ...func(*deps)) *running {
+	f.t.Helper()
+	deps := f.deps(f.ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount, f.valid...))
+	for _, edit := range change {
+		edit(&deps)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s, err := open(ctx, &o, deps)
-	if err != nil {
-		cancel()
-		w.t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	stopped := false
-	r := &running{Server: s, w: w}
-	r.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				w.t.Errorf("run: %v", err)
-			}
-		case <-time.After(patience):
-			w.t.Error("config-watcher does not stop")
-		}
-	}
-	w.t.Cleanup(r.stop)
+	r := &running{fixture: f}
+	r.Server, r.Running = servicetest.Start(f.t, open, &o, deps)
 	return r
 }
 
 // dial connects with the identity of a service account of istio-system; empty means without a certificate.
 func (r *running) dial(account string) *grpc.ClientConn {
-	r.w.t.Helper()
-	var src tlsconf.Source = r.w.ca.RootsOnly()
+	r.t.Helper()
+	var src tlsconf.Source = r.ca.RootsOnly()
 	if account != "" {
-		src = r.w.ca.NewSVID("istio-system", account)
+		src = r.ca.NewSVID(contract.SystemNamespace, account, r.valid...)
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: r.Addr("grpc-address").String(), TLS: tlsconf.Client(src, r.w.ca.ID("istio-system", "config-watcher")), MaxRecvBytes: 32 << 20,
+		Target: r.Address("grpc-address"), TLS: tlsconf.Client(src, r.ca.ID(contract.SystemNamespace, contract.ConfigWatcherAccount)), MaxRecvBytes: 32 << 20,
 	})
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	r.w.t.Cleanup(func() { _ = conn.Close() })
+	r.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
 func (r *running) store() configv1.ConfigStoreServiceClient {
-	return configv1.NewConfigStoreServiceClient(r.dial("fairlead-admin"))
+	return configv1.NewConfigStoreServiceClient(r.dial(contract.AdminAccount))
 }
 
 func (r *running) apply(docs ...string) *configv1.ApplyResponse {
-	r.w.t.Helper()
+	r.t.Helper()
 	out, err := r.tryApply(docs...)
 	if err != nil {
-		r.w.t.Fatalf("apply: %v", err)
+		r.t.Fatalf("apply: %v", err)
 	}
 	return out
 }
@@ -146,15 +127,15 @@ type subscriber struct {
 }
 
 func (r *running) subscribe(held map[resource.Key]*configv1.Resource, interest *configv1.Interest) *subscriber {
-	r.w.t.Helper()
-	r.ready() // who subscribes long before is sent away
+	r.t.Helper()
+	r.WaitReady() // who subscribes long before is sent away
 	ctx, cancel := context.WithCancel(context.Background())
-	r.w.t.Cleanup(cancel)
+	r.t.Cleanup(cancel)
 	stream, err := configv1.NewConfigServiceClient(r.dial("xds-server")).Watch(ctx, grpc.WaitForReady(true))
 	if err != nil {
-		r.w.t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	s := &subscriber{t: r.w.t, stream: stream, held: map[resource.Key]*configv1.Resource{}}
+	s := &subscriber{t: r.t, stream: stream, held: map[resource.Key]*configv1.Resource{}}
 	parts := map[string]*configv1.Held{}
 	for k, res := range held {
 		s.held[k] = res
@@ -233,40 +214,4 @@ func (s *subscriber) until(sequence uint64) {
 func (s *subscriber) get(kind, namespace, name string) *configv1.Resource {
 	s.t.Helper()
 	return s.held[resource.Key{Kind: kind, Namespace: namespace, Name: name}]
-}
-
-// http asks the ops server, with a token if not empty.
-func (r *running) http(path, token string) (*http.Response, error) {
-	req, err := http.NewRequest(http.MethodGet, "http://"+r.Addr("ops-address").String()+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	return http.DefaultClient.Do(req)
-}
-
-func (r *running) ready() {
-	r.w.t.Helper()
-	testkit.Eventually(r.w.t, patience, func() error {
-		resp, err := r.http("/readyz", "")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close() //nolint:errcheck // test
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
-		}
-		return nil
-	})
-}
-
-func readAll(t testing.TB, r io.Reader) string {
-	t.Helper()
-	b, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }

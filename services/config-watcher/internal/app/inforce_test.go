@@ -69,13 +69,13 @@ func describe(o *configv1.Object) string {
 
 // TestInForce follows an object of a file through the API: as it is, overridden by the store, and in force again.
 func TestInForce(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	file := filepath.Join(w.dir, "mesh.yaml")
+	f := newFixture(t)
+	o := f.options()
+	file := filepath.Join(f.dir, "mesh.yaml")
 	testkit.WriteFile(t, file, []byte(filesMesh))
 	o.ConfigDirs = []string{file}
-	r := w.start(o)
-	r.ready()
+	r := f.start(o)
+	r.WaitReady()
 
 	web := inForce(t, r, "VirtualService", "web")
 	if describe(web) != "file mesh.yaml:5" || web.Key.ApiVersion != "networking.istio.io/v1" {
@@ -163,12 +163,12 @@ func findingsOf(t *testing.T, r *running, req *configv1.StatusRequest) string {
 // TestApplyWithoutEffect: an object that a source of a higher rank has is stored, and the answer says that it does
 // nothing.
 func TestApplyWithoutEffect(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	o.MeshConfigFile = filepath.Join(w.dir, "mesh-config.yaml")
+	f := newFixture(t)
+	o := f.options()
+	o.MeshConfigFile = filepath.Join(f.dir, "mesh-config.yaml")
 	testkit.WriteFile(t, o.MeshConfigFile, []byte("accessLogFile: /dev/stdout\n"))
-	r := w.start(o)
-	r.ready()
+	r := f.start(o)
+	r.WaitReady()
 	res := r.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"accessLogFile: /dev/stderr\"}\n")
 	if by := res.Results[0].OverriddenBy; by.GetSource() != "mesh-config-file" || by.GetLocation() != "mesh-config.yaml:1" {
 		t.Errorf("apply: %v", res)
@@ -177,9 +177,9 @@ func TestApplyWithoutEffect(t *testing.T) {
 
 // TestUnreadIsRefusedOnApply: nothing is dropped in silence; whoever has such objects in the same files asks for it.
 func TestUnreadIsRefusedOnApply(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
 	docs := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  metadata: {name: r}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: listed}\n"
 	if _, err := r.tryApply(docs); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), ":4: HTTPRoute r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
 		t.Errorf("apply: %v", err)
@@ -192,9 +192,9 @@ func TestUnreadIsRefusedOnApply(t *testing.T) {
 
 // TestUnknownNames: a kind or namespace that does not exist is an error with the nearest name, not an empty list.
 func TestUnknownNames(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
 	r.apply(storedWeb)
 	list := func(kind, namespace string) error {
 		_, err := r.store().List(t.Context(), &configv1.ListRequest{Kind: kind, Namespace: namespace, InForce: true})

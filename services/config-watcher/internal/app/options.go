@@ -4,18 +4,22 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/source/file"
+	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
 // Options are config-watcher's flags.
@@ -23,6 +27,7 @@ type Options struct {
 	service.Options
 
 	GRPCAddress    string
+	Peers          []string
 	ConfigDirs     []string
 	MeshConfigFile string
 	StoreDir       string
@@ -31,13 +36,29 @@ type Options struct {
 	ResyncPeriod   time.Duration
 	FileGrace      time.Duration
 
+	// Kubernetes is true if an API server is a source.
+	Kubernetes                             bool
+	Kubeconfig, KubeContext, IstioRevision string
+	KubeAPIQPS                             float32
+	KubeAPIBurst                           int
+	StatusLease                            time.Duration
+
+	// RemoteClusters is true if Secrets of the API server name further clusters.
+	RemoteClusters       bool
+	RemoteClusterTimeout time.Duration
+	RemoteClusterAllow   []string
+
 	SystemNamespace, ClusterID, DomainSuffix string
+	Identity, CAIdentity, XDSServerIdentity  string
 
 	CAAddress, CATokenFile, RootCertFile string
 	StateDir                             string
 	StoreKeyFile                         string
 
 	JWKSFile, Issuer string
+
+	WebhookAddress, WebhookConfiguration string
+	WebhookOnly                          bool
 }
 
 // AddFlags registers the flags and sets their defaults.
@@ -47,6 +68,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"admin-jwks-file": "keys that verify administrators' tokens for /debug (default: the value of --jwks-file)",
 	})
 	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15060", "address of the gRPC port (TLS)")
+
+	flags.StringSliceVar(&o.Peers, "peers", nil, "host:port of the other replicas, or one name with all their addresses, as of a headless Service; each replica hears from some xds-servers alone, and the status of objects counts the proxies of all")
 
 	flags.StringArrayVar(&o.ConfigDirs, "config-dir", nil, "directory or file of YAML or JSON objects to read and follow (repeatable)")
 	flags.StringVar(&o.MeshConfigFile, "mesh-config-file", "", "file with the mesh configuration; wins over ConfigMap istio-system/istio")
@@ -58,7 +81,21 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 	flags.DurationVar(&o.FileGrace, "file-grace-period", file.DefaultGrace, "how long the objects of a file stay in force that is gone, empty or cut off; at least 1s")
 
+	flags.BoolVar(&o.Kubernetes, "kubernetes", false, "read the objects of a Kubernetes API server and follow them")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server of --kubernetes and the credentials for it (default: the service account of the Pod that this process runs in)")
+	flags.StringVar(&o.KubeContext, "kube-context", "", "context of --kubeconfig (default: its current one)")
+	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 80, "requests a second to the API server of --kubernetes, and to that of each remote cluster")
+	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 160, "requests that may be sent at once to the API server of --kubernetes, and to that of each remote cluster")
+	flags.DurationVar(&o.StatusLease, "status-lease-duration", 15*time.Second, "how long the replica that writes the status of objects into --kubernetes may be silent before another takes over; whole seconds, at least 3s")
+	flags.BoolVar(&o.RemoteClusters, "remote-clusters", true, "with --kubernetes, read services and endpoints of the clusters that Secrets with the label istio/multiCluster=true in namespace istio-system name")
+	flags.DurationVar(&o.RemoteClusterTimeout, "remote-cluster-timeout", 30*time.Second, "how long the first revision waits for a remote cluster that cannot be read")
+	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil, "addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
+	flags.StringVar(&o.IstioRevision, "revision", "", "revision of this control plane: objects of Istio's kinds in the API server whose label istio.io/rev names another one are left out (default: all are read)")
+
 	flags.StringVar(&o.SystemNamespace, "system-namespace", contract.SystemNamespace, "namespace of Fairlead's own service accounts")
+	flags.StringVar(&o.Identity, "identity", "", "config-watcher's own identity, namespace/service-account (default: config-watcher in --system-namespace)")
+	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, namespace/service-account (default: ca in --system-namespace)")
+	flags.StringVar(&o.XDSServerIdentity, "xds-server-identity", "", "identity of the xds-servers, namespace/service-account (default: xds-server in --system-namespace)")
 	flags.StringVar(&o.ClusterID, "cluster-id", "Kubernetes", "id of the cluster that endpoints are attributed to")
 	flags.StringVar(&o.DomainSuffix, "domain-suffix", "cluster.local", "DNS suffix of service names")
 
@@ -68,15 +105,17 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate, the sources' last good state and the number of the newest revision across restarts; empty: none is kept, and a source that cannot be read at the start is waited for")
 
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
+	flags.StringVar(&o.WebhookAddress, "webhook-address", "", "address of the validating webhook (TLS), which the API server calls; Istio's port is 15017 (default: no webhook)")
+	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "ValidatingWebhookConfiguration in which the trust bundle and, once the webhook answers, failurePolicy Fail are kept, by --kubeconfig's credentials or the Pod's (default: none)")
+	flags.BoolVar(&o.WebhookOnly, "webhook-only", false, "run the validating webhook alone: no source, no store, no gRPC port")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 }
-
-var clusterID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
 
 // config is the options, checked and parsed.
 type config struct {
 	Options
 	trustDomain               spiffeid.TrustDomain
+	remoteAllow               []netip.Prefix
 	own, ca, xdsServer, admin spiffeid.ID
 }
 
@@ -103,12 +142,20 @@ func (o Options) check() (*config, error) {
 	errs.Required("system-namespace", o.SystemNamespace)
 	errs.Required("root-cert-file", o.RootCertFile)
 	errs.Required("ca-address", o.CAAddress)
+	for _, p := range o.Peers {
+		if host, port, err := net.SplitHostPort(p); err != nil || host == "" || port == "" {
+			errs.Add("peers", fmt.Errorf("%q is not host:port", p))
+		}
+	}
 	errs.AtLeast("resync-period", o.ResyncPeriod, time.Second)
 	if o.FileGrace < file.MinGrace {
 		errs.Add("file-grace-period", fmt.Errorf("%s is less than %s, which an editor may take to replace a file", o.FileGrace, file.MinGrace))
 	}
-	if !clusterID.MatchString(o.ClusterID) {
+	if !remote.ID.MatchString(o.ClusterID) {
 		errs.Add("cluster-id", fmt.Errorf("%q is not made of letters, digits, '-', '_' and '.'", o.ClusterID))
+	}
+	if o.WebhookOnly {
+		o.checkWebhookOnly(&errs)
 	}
 	if o.JWKSFile != "" && o.Issuer == "" {
 		errs.Add("issuer", errors.New("is required with --jwks-file"))
@@ -129,16 +176,76 @@ func (o Options) check() (*config, error) {
 			errs.Add("store-dir", fmt.Errorf("%s is no directory", o.StoreDir))
 		}
 	}
+	o.checkKubernetes(&errs)
+	c.remoteAllow = o.checkRemoteClusters(&errs)
 	if err := errs.Err(); err != nil {
 		return nil, err
 	}
-	for account, id := range map[string]*spiffeid.ID{
-		contract.ConfigWatcherAccount: &c.own, contract.CAAccount: &c.ca, contract.XDSServerAccount: &c.xdsServer, contract.AdminAccount: &c.admin,
+	for _, i := range []struct {
+		id                  *spiffeid.ID
+		flag, text, account string
+	}{
+		{&c.own, "identity", o.Identity, contract.ConfigWatcherAccount}, {&c.ca, "ca-identity", o.CAIdentity, contract.CAAccount},
+		{&c.xdsServer, "xds-server-identity", o.XDSServerIdentity, contract.XDSServerAccount}, {&c.admin, "", "", contract.AdminAccount},
 	} {
+		flag, namespace, account := "system-namespace", o.SystemNamespace, i.account
+		if i.text != "" {
+			var ok bool
+			flag = i.flag
+			if namespace, account, ok = strings.Cut(i.text, "/"); !ok {
+				return nil, fmt.Errorf("--%s: %q is not namespace/service-account", flag, i.text)
+			}
+		}
 		var err error
-		if *id, err = auth.WorkloadID(c.trustDomain, o.SystemNamespace, account); err != nil {
-			return nil, fmt.Errorf("--system-namespace: %w", err)
+		if *i.id, err = auth.WorkloadID(c.trustDomain, namespace, account); err != nil {
+			return nil, fmt.Errorf("--%s: %w", flag, err)
 		}
 	}
 	return c, nil
+}
+
+// checkKubernetes checks the flags of the connection to the API server.
+func (o Options) checkKubernetes(errs *service.FlagErrors) {
+	if !o.Kubernetes && o.WebhookConfiguration == "" {
+		for flag, value := range map[string]string{"kubeconfig": o.Kubeconfig, "kube-context": o.KubeContext, "revision": o.IstioRevision} {
+			if value != "" {
+				errs.Add(flag, errors.New("has no effect without --kubernetes or --webhook-configuration"))
+			}
+		}
+		return
+	}
+	if o.KubeContext != "" && o.Kubeconfig == "" {
+		errs.Add("kube-context", errors.New("needs --kubeconfig"))
+	}
+	if o.KubeAPIQPS <= 0 {
+		errs.Add("kube-api-qps", errors.New("must be more than 0"))
+	}
+	if o.KubeAPIBurst < 1 {
+		errs.Add("kube-api-burst", errors.New("must be 1 or more"))
+	}
+	if o.StatusLease < 3*time.Second || o.StatusLease%time.Second != 0 {
+		errs.Add("status-lease-duration", fmt.Errorf("%s is not a number of whole seconds from 3s", o.StatusLease))
+	}
+	if msgs := validation.IsValidLabelValue(o.IstioRevision); len(msgs) > 0 {
+		errs.Add("revision", fmt.Errorf("%q is no value of a label: %s", o.IstioRevision, msgs[0]))
+	}
+}
+
+// checkRemoteClusters checks the flags of remote clusters, and returns the ranges of --remote-cluster-allow-addresses.
+func (o Options) checkRemoteClusters(errs *service.FlagErrors) (allow []netip.Prefix) {
+	if o.Kubernetes && o.RemoteClusters {
+		errs.AtLeast("remote-cluster-timeout", o.RemoteClusterTimeout, time.Second)
+	}
+	for _, text := range o.RemoteClusterAllow {
+		prefix, err := netip.ParsePrefix(text)
+		if ip, e := netip.ParseAddr(text); e == nil {
+			prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if err != nil {
+			errs.Add("remote-cluster-allow-addresses", fmt.Errorf("%q is neither an address nor a CIDR", text))
+			continue
+		}
+		allow = append(allow, prefix.Masked())
+	}
+	return allow
 }

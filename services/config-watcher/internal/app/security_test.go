@@ -20,14 +20,15 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // TestWhoMayCallWhat tries every registered method with every kind of caller.
 func TestWhoMayCallWhat(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
-	admin := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
+	admin := f.admin()
 	callers := map[string]struct {
 		account, token string
 		allowed        []string
@@ -35,11 +36,11 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}{
 		"anonymous":               {refusal: codes.Unauthenticated},
 		"xds-server":              {account: "xds-server", allowed: []string{"ConfigService", "FleetService", "SecretService"}, refusal: codes.PermissionDenied},
-		"administrator":           {account: "fairlead-admin", allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
+		"administrator":           {account: contract.AdminAccount, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
 		"administrator by token":  {token: admin, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
 		"some workload":           {account: "default", refusal: codes.PermissionDenied},
-		"token of a workload":     {token: w.issuer.Token("apps", "client", "fairlead"), refusal: codes.PermissionDenied},
-		"token of wrong audience": {token: w.issuer.Token("istio-system", "fairlead-admin", "istio-ca"), refusal: codes.Unauthenticated},
+		"token of a workload":     {token: f.issuer.Token("apps", "client", contract.AdminAudience), refusal: codes.PermissionDenied},
+		"token of wrong audience": {token: f.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience), refusal: codes.Unauthenticated},
 	}
 	tried := 0
 	for name, c := range callers {
@@ -72,7 +73,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 
 // call sends one empty message to a method of any kind and returns how the call ended; OK if it was let in and goes on.
 func (r *running) call(conn *grpc.ClientConn, method, token string, within time.Duration) codes.Code {
-	r.w.t.Helper()
+	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	if token != "" {
@@ -91,10 +92,10 @@ func (r *running) call(conn *grpc.ClientConn, method, token string, within time.
 
 // TestEveryHTTPHandlerIsAuthenticated asks everything the ops server lists.
 func TestEveryHTTPHandlerIsAuthenticated(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
-	admin := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
+	admin := f.admin()
 	open := map[string]bool{"/metrics": true, "/livez": true, "/readyz": true, "/readyz/sources": true}
 	for _, h := range r.Ops.Handlers() {
 		if h.Anonymous != open[h.Path] {
@@ -103,34 +104,33 @@ func TestEveryHTTPHandlerIsAuthenticated(t *testing.T) {
 		if strings.Contains(h.Path, "pprof/profile") || strings.Contains(h.Path, "pprof/trace") {
 			continue // take seconds once let in
 		}
-		for token, want := range map[string]int{"": http.StatusUnauthorized, w.issuer.Token("apps", "client", "fairlead"): http.StatusForbidden, admin: http.StatusOK} {
+		for token, want := range map[string]int{"": http.StatusUnauthorized, f.issuer.Token("apps", "client", contract.AdminAudience): http.StatusForbidden, admin: http.StatusOK} {
 			if h.Anonymous {
 				want = http.StatusOK
 			}
-			resp, err := r.http(h.Path, token)
+			code, _, err := r.Get(h.Path, token)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = resp.Body.Close()
-			if resp.StatusCode != want {
-				t.Errorf("%s with token %q: %s, want %d", h.Path, token[:min(len(token), 5)], resp.Status, want)
+			if code != want {
+				t.Errorf("%s with token %q: %d, want %d", h.Path, token[:min(len(token), 5)], code, want)
 			}
 		}
 	}
 }
 
 func TestMetricsAreWellFormed(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	r.apply(shop)
 	families, err := r.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var own []*dto.MetricFamily
-	for _, f := range families {
-		if strings.HasPrefix(f.GetName(), "fairlead_config_watcher_") {
-			own = append(own, f)
+	for _, family := range families {
+		if strings.HasPrefix(family.GetName(), "fairlead_config_watcher_") {
+			own = append(own, family)
 		}
 	}
 	if len(own) < 15 {
@@ -144,9 +144,9 @@ func TestMetricsAreWellFormed(t *testing.T) {
 
 // TestChangeIsTraced follows one trace from the call that writes to the revision.
 func TestChangeIsTraced(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	recorder, provider := testkit.Spans(t)
-	r := w.start(w.options(), func(d *deps) { d.Tracer = provider })
+	r := f.start(f.options(), func(d *deps) { d.Tracer = provider })
 	sub := r.subscribe(nil, nil)
 	sub.until(r.apply(shop).Revision)
 	testkit.Eventually(t, patience, func() error {

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -43,52 +42,47 @@ func put(t testing.TB, path, content string) {
 // waits expects the service to be unready for a reason that names its parts, without a revision and without telling
 // paths to everybody.
 func (r *running) waits(want ...string) {
-	r.w.t.Helper()
-	testkit.Eventually(r.w.t, patience, func() error {
-		resp, err := r.http("/readyz", "")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
-			return fmt.Errorf("%s %w", resp.Status, err)
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		code, body, err := r.Get("/readyz", "")
+		if err != nil || code != http.StatusServiceUnavailable {
+			return fmt.Errorf("/readyz: %d %w", code, err)
 		}
 		for _, w := range want {
-			if !strings.Contains(string(body), w) {
+			if !strings.Contains(body, w) {
 				return fmt.Errorf("%q lacks %q", body, w)
 			}
 		}
-		if strings.Contains(string(body), r.w.dir) {
-			r.w.t.Errorf("a path is told to anybody: %s", body)
+		if strings.Contains(body, r.dir) {
+			r.t.Errorf("a path is told to anybody: %s", body)
 		}
 		return nil
 	})
 	if snapshot, _ := r.revisions.Current(); snapshot != nil {
-		r.w.t.Error("a revision without a source that nobody has read")
+		r.t.Error("a revision without a source that nobody has read")
 	}
 }
 
 // statefulOptions are options with a directory of state and one of configuration, which holds the shop.
-func (w *world) statefulOptions() (o Options, dir string) {
-	o, dir = w.options(), filepath.Join(w.dir, "mesh")
-	o.ConfigDirs, o.StateDir = []string{dir}, filepath.Join(w.dir, "state")
-	put(w.t, filepath.Join(dir, "a.yaml"), shop+"---"+strictApps)
+func (f *fixture) statefulOptions() (o Options, dir string) {
+	o, dir = f.options(), filepath.Join(f.dir, "mesh")
+	o.ConfigDirs, o.StateDir = []string{dir}, filepath.Join(f.dir, "state")
+	put(f.t, filepath.Join(dir, "a.yaml"), shop+"---"+strictApps)
 	return o, dir
 }
 
 func (r *running) strict() *security.PeerAuthentication {
-	r.w.t.Helper()
+	r.t.Helper()
 	sub := r.subscribe(nil, nil)
 	sub.next()
 	spec := &security.PeerAuthentication{}
 	if res := sub.get("PeerAuthentication", "apps", "strict").GetIstioConfig().GetSpec(); res == nil {
-		r.w.t.Errorf("no PeerAuthentication among %d resources", len(sub.held))
+		r.t.Errorf("no PeerAuthentication among %d resources", len(sub.held))
 	} else if err := res.UnmarshalTo(spec); err != nil {
-		r.w.t.Error(err)
+		r.t.Error(err)
 	}
 	if sub.get("Service", "apps", "server.apps.svc.cluster.local") == nil {
-		r.w.t.Errorf("the mesh is empty: %v", sub.held)
+		r.t.Errorf("the mesh is empty: %v", sub.held)
 	}
 	return spec
 }
@@ -96,16 +90,16 @@ func (r *running) strict() *security.PeerAuthentication {
 // TestNoRevisionFromSourceNeverRead: while a source has not been read even once there is no revision, and readiness
 // says whose it is and what to do.
 func TestNoRevisionFromSourceNeverRead(t *testing.T) {
-	w := newWorld(t)
-	o, dir := w.statefulOptions()
+	f := newFixture(t)
+	o, dir := f.statefulOptions()
 	if err := os.Rename(dir, dir+"-aside"); err != nil {
 		t.Fatal(err)
 	}
 	for _, state := range []string{"", o.StateDir} {
 		o.StateDir = state
-		r := w.start(o)
+		r := f.start(o)
 		r.waits("file cannot be read", "--config-dir")
-		if body := r.body(t, "/readyz/sources", ""); !strings.Contains(body, `"degraded": "cannot be read"`) || strings.Contains(body, w.dir) {
+		if body := r.body(t, "/readyz/sources", ""); !strings.Contains(body, `"degraded": "cannot be read"`) || strings.Contains(body, f.dir) {
 			t.Errorf("sources: %s", body)
 		}
 		if metrics := r.body(t, "/metrics", ""); !strings.Contains(metrics, `fairlead_config_watcher_source_degraded{source="file"} 1`) {
@@ -116,25 +110,25 @@ func TestNoRevisionFromSourceNeverRead(t *testing.T) {
 			if err := os.Rename(dir+"-aside", dir); err != nil {
 				t.Fatal(err)
 			}
-			r.ready()
+			r.WaitReady()
 			r.strict()
 		}
-		r.stop()
+		r.Stop()
 	}
 }
 
 // TestSourcesUnreadableAtRestart: what was read once is served from its last good state, which says so, and is current
 // again without a restart.
 func TestSourcesUnreadableAtRestart(t *testing.T) {
-	w := newWorld(t)
-	o, dir := w.statefulOptions()
-	mesh := filepath.Join(w.dir, "mesh-config.yaml")
+	f := newFixture(t)
+	o, dir := f.statefulOptions()
+	mesh := filepath.Join(f.dir, "mesh-config.yaml")
 	testkit.WriteFile(t, mesh, []byte("accessLogFile: /dev/stdout\n"))
 	o.MeshConfigFile = mesh
-	r := w.start(o)
-	r.ready()
+	r := f.start(o)
+	r.WaitReady()
 	r.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: stored}\n")
-	r.stop()
+	r.Stop()
 	journal := filepath.Join(o.StoreDir, "journal.json")
 	for name, c := range map[string]struct {
 		harm, mend  func()
@@ -157,15 +151,15 @@ func TestSourcesUnreadableAtRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.harm()
-			r := w.start(o)
-			r.ready()
+			r := f.start(o)
+			r.WaitReady()
 			sub := r.subscribe(nil, nil)
 			sub.next()
 			if sub.get("Service", "apps", "server.apps.svc.cluster.local") == nil || sub.get("PeerAuthentication", "apps", "strict") == nil ||
 				sub.get("Namespace", "", "stored") == nil || sub.get("MeshConfig", "", "default").GetMeshConfig().GetSource() == nil {
 				t.Errorf("the mesh has lost objects: %v", sub.held)
 			}
-			token := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+			token := f.admin()
 			if page := r.body(t, "/debug/sources", token); !strings.Contains(page, c.log) {
 				t.Errorf("%q is not told: %s", c.log, page)
 			}
@@ -188,77 +182,77 @@ func TestSourcesUnreadableAtRestart(t *testing.T) {
 			if c.source == "" {
 				r.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: stored, labels: {again: " + `"` + fmt.Sprint(len(name)) + `"}}` + "\n")
 			}
-			r.stop()
+			r.Stop()
 		})
 	}
 }
 
 // TestBrokenPeerAuthenticationAfterRestart is the attack on a STRICT mesh: cut the object's file off and restart.
 func TestBrokenPeerAuthenticationAfterRestart(t *testing.T) {
-	w := newWorld(t)
-	o, dir := w.statefulOptions()
+	f := newFixture(t)
+	o, dir := f.statefulOptions()
 	path := filepath.Join(dir, "strict.yaml")
 	put(t, filepath.Join(dir, "a.yaml"), shop)
 	put(t, path, strictApps)
-	r := w.start(o)
+	r := f.start(o)
 	if got := r.strict().GetMtls().GetMode(); got != security.PeerAuthentication_MutualTLS_STRICT {
 		t.Errorf("mode %v", got)
 	}
-	r.stop()
+	r.Stop()
 	for name, text := range map[string]string{"cut off": strictApps[:len(strictApps)-14], "misspelt": strings.Replace(strictApps, "STRICT", "STRIKT", 1)} {
 		put(t, path, text)
-		for _, state := range []string{o.StateDir, filepath.Join(w.dir, "empty-"+strings.ReplaceAll(name, " ", "-"))} {
+		for _, state := range []string{o.StateDir, filepath.Join(f.dir, "empty-"+strings.ReplaceAll(name, " ", "-"))} {
 			c := o
 			c.StateDir = state
-			r := w.start(c)
+			r := f.start(c)
 			if got := r.strict().GetMtls().GetMode(); got != security.PeerAuthentication_MutualTLS_STRICT {
 				t.Errorf("%s: mode %v", name, got)
 			}
-			page := r.body(t, "/debug/sources", w.issuer.Token("istio-system", "fairlead-admin", "fairlead"))
+			page := r.body(t, "/debug/sources", f.admin())
 			if held := strings.Contains(page, "holds namespace apps closed: STRICT until corrected"); held != (state != o.StateDir) || !strings.Contains(page, "strict.yaml") {
 				t.Errorf("%s: %s", name, page)
 			}
-			r.stop()
+			r.Stop()
 		}
 	}
 }
 
 // TestOneOwnerOfDirectories: a second config-watcher on a directory refuses to start, and names the first.
 func TestOneOwnerOfDirectories(t *testing.T) {
-	w := newWorld(t)
-	o, _ := w.statefulOptions()
-	first := w.start(o)
+	f := newFixture(t)
+	o, _ := f.statefulOptions()
+	first := f.start(o)
 	for flag, change := range map[string]func(*Options){
-		"--store-dir": func(c *Options) { c.StateDir = filepath.Join(w.dir, "other") },
-		"--state-dir": func(c *Options) { c.StoreDir = filepath.Join(w.dir, "another") },
+		"--store-dir": func(c *Options) { c.StateDir = filepath.Join(f.dir, "other") },
+		"--state-dir": func(c *Options) { c.StoreDir = filepath.Join(f.dir, "another") },
 	} {
 		c := o
 		change(&c)
-		_, err := open(context.Background(), &c, w.deps(w.ca.RootsOnly()))
+		_, err := open(context.Background(), &c, f.deps(f.ca.RootsOnly()))
 		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}
-	first.stop()
-	w.start(o).ready()
+	first.Stop()
+	f.start(o).WaitReady()
 }
 
 // TestStoredSecretsAreEncrypted writes a Secret and reads the files; without its key the service refuses to start and
 // leaves them alone.
 func TestStoredSecretsAreEncrypted(t *testing.T) {
-	w := newWorld(t)
-	o, dir := w.statefulOptions()
-	keyFile := filepath.Join(w.dir, "keys")
+	f := newFixture(t)
+	o, dir := f.statefulOptions()
+	keyFile := filepath.Join(f.dir, "keys")
 	put(t, keyFile, hex.EncodeToString([]byte(strings.Repeat("k", 32))))
 	o.StoreKeyFile = keyFile
 	secret := func(name string) string {
 		return "apiVersion: v1\nkind: Secret\nmetadata: {name: " + name + ", namespace: apps}\nstringData: {password: hunter2}\n"
 	}
 	put(t, filepath.Join(dir, "secret.yaml"), secret("filed"))
-	r := w.start(o)
-	r.ready()
+	r := f.start(o)
+	r.WaitReady()
 	r.apply(secret("stored"))
-	r.stop()
+	r.Stop()
 	for _, d := range []string{o.StoreDir, o.StateDir} {
 		files := 0
 		_ = filepath.WalkDir(d, func(path string, e os.DirEntry, _ error) error {
@@ -279,7 +273,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 			t.Errorf("%d files in %s", files, d)
 		}
 	}
-	other := filepath.Join(w.dir, "other-keys")
+	other := filepath.Join(f.dir, "other-keys")
 	put(t, other, hex.EncodeToString([]byte(strings.Repeat("x", 32))))
 	stored := filepath.Join(o.StoreDir, "Secret", "apps", "stored.json")
 	before, err := os.ReadFile(stored)
@@ -289,7 +283,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 	for _, keys := range []string{"", other} {
 		c := o
 		c.StoreKeyFile = keys
-		s, err := open(context.Background(), &c, w.deps(w.ca.RootsOnly()))
+		s, err := open(context.Background(), &c, f.deps(f.ca.RootsOnly()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,8 +297,8 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 	if after, err := os.ReadFile(stored); err != nil || string(after) != string(before) {
 		t.Errorf("the file was changed: %v", err)
 	}
-	r = w.start(o)
-	r.ready()
+	r = f.start(o)
+	r.WaitReady()
 	if _, err := r.store().Get(context.Background(), &configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "apps", Name: "stored"}}); err != nil {
 		t.Error(err)
 	}
@@ -313,9 +307,9 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 // TestStoreAlarm fills the store's disk: the service stays ready, says that writes are refused and why, lets objects be
 // deleted, and recovers by itself.
 func TestStoreAlarm(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	var full atomic.Bool
-	r := w.start(w.options(), func(d *deps) {
+	r := f.start(f.options(), func(d *deps) {
 		d.StoreFS = fileio.FS{Fault: func(step fileio.Step, path string) error {
 			if full.Load() && step == fileio.StepWrite {
 				return &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
@@ -323,13 +317,13 @@ func TestStoreAlarm(t *testing.T) {
 			return nil
 		}}
 	})
-	r.ready()
+	r.WaitReady()
 	r.apply(shop)
 	full.Store(true)
 	tell := func(alarm bool) {
 		t.Helper()
-		r.ready()
-		if body := r.body(t, "/readyz/sources", ""); strings.Contains(body, `"alarm": "takes no writes`) != alarm || strings.Contains(body, w.dir) {
+		r.WaitReady()
+		if body := r.body(t, "/readyz/sources", ""); strings.Contains(body, `"alarm": "takes no writes`) != alarm || strings.Contains(body, f.dir) {
 			t.Errorf("alarm %v: %s", alarm, body)
 		}
 		want := map[bool]string{true: "fairlead_config_watcher_store_alarm 1", false: "fairlead_config_watcher_store_alarm 0"}[alarm]

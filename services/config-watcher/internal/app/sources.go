@@ -1,20 +1,34 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/file"
+	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/remote"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const (
@@ -103,15 +117,89 @@ func (s *Server) unlock() {
 	}
 }
 
-func (s *Server) buildSources(recorder *audit.Recorder) {
+func (s *Server) buildSources(recorder *audit.Recorder) error {
 	if s.cfg.MeshConfigFile != "" {
 		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
 	}
 	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept})
 	s.sources = append(s.sources, s.store)
+	if s.cfg.Kubernetes {
+		if err := s.buildKubernetes(); err != nil {
+			return err
+		}
+	}
 	if len(s.cfg.ConfigDirs) > 0 {
 		s.sources = append(s.sources, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
 	}
+	return nil
+}
+
+// clientGoLog sends what client-go logs apart from a call's context to the first log of the process.
+var clientGoLog sync.Once
+
+// connectKubernetes reads the settings of the connection to the API server, which a flag asks for.
+func (s *Server) connectKubernetes(flag string) (*rest.Config, error) {
+	clientGoLog.Do(func() { klog.SetSlogLogger(s.Log.With("component", "client-go")) })
+	api, err := kubernetes.Connect(kubernetes.Connection{
+		Kubeconfig: s.cfg.Kubeconfig, Context: s.cfg.KubeContext, QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: "fairlead-config-watcher/" + version.Version,
+	})
+	if err != nil {
+		return nil, process.WithExitCode(fmt.Errorf("--%s: %w", flag, err), process.ExitUsage)
+	}
+	return api, nil
+}
+
+func (s *Server) buildKubernetes() error {
+	api, err := s.connectKubernetes("kubernetes")
+	if err != nil {
+		return err
+	}
+	s.kubernetes, err = kubernetes.New(kubernetes.Config{
+		Cluster: s.cfg.ClusterID, API: api, Revision: s.cfg.IstioRevision, Saved: s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+	})
+	if err != nil {
+		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
+	}
+	s.sources = append(s.sources, s.kubernetes)
+	if s.cfg.RemoteClusters {
+		return s.buildRemoteClusters(api)
+	}
+	return nil
+}
+
+// buildRemoteClusters adds the clusters that Secrets of the API server name. A client of its own reads these, so that
+// they do not wait for the objects of the own cluster.
+func (s *Server) buildRemoteClusters(api *rest.Config) error {
+	own := rest.CopyConfig(api)
+	own.RateLimiter = nil
+	client, err := corev1client.NewForConfig(own)
+	if err != nil {
+		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
+	}
+	s.remotes = remote.New(remote.Config{
+		Own: s.cfg.ClusterID, Secrets: client.Secrets(validate.MeshNamespace), Namespace: validate.MeshNamespace, Allow: s.cfg.remoteAllow, Timeout: s.cfg.RemoteClusterTimeout,
+		QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
+		Submit: func(ctx context.Context, changes []normalise.Change) { s.pipeline.Submit(ctx, changes) },
+		Saved:  s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+	})
+	s.sources = append(s.sources, s.remotes)
+	return nil
+}
+
+// remoteSources are those of the remote clusters that are read now.
+func (s *Server) remoteSources() []source.Source {
+	if s.remotes == nil {
+		return nil
+	}
+	return s.remotes.Sources()
+}
+
+// lookup is the source that reads credentials one by one; nil if there is none.
+func (s *Server) lookup() credential.Lookup {
+	if s.kubernetes == nil {
+		return nil
+	}
+	return s.kubernetes
 }
 
 func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
@@ -131,12 +219,7 @@ func (s *Server) unsaved() error {
 // settled reports whether the first revision may be made: each source has been read, or is served from its last good
 // state. A revision without the objects of a source that was not read would remove their routes and their policies.
 func (s *Server) settled() bool {
-	for _, src := range s.sources {
-		if !src.Status().Settled() {
-			return false
-		}
-	}
-	return true
+	return lists.All(s.sources, func(src source.Source) bool { return src.Status().Settled() })
 }
 
 // sourcesReady is a readiness check: it fails until there is a revision, and names the sources that it waits for. The
@@ -164,7 +247,12 @@ func (s *Server) sourcesReady() error {
 
 // remedy says what to do about a source that cannot be read.
 func remedy(src source.Source) string {
+	if strings.HasPrefix(src.Name(), kubernetes.NamePrefix) {
+		return "make the API server reachable and let config-watcher's service account read it"
+	}
 	switch src.Name() {
+	case remote.Name:
+		return "let config-watcher's service account get, list and watch Secrets of namespace " + validate.MeshNamespace + ", or give --remote-clusters=false"
 	case meshConfigSource:
 		return "make the file of --mesh-config-file readable, or remove the flag"
 	case memory.Name:

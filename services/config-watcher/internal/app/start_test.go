@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,43 +13,41 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // TestStartsWithoutCA starts with no certificate and gets one while it runs.
 func TestStartsWithoutCA(t *testing.T) {
-	w := newWorld(t)
-	identity := w.ca.RootsOnly()
-	r := w.start(w.options(), func(d *deps) { d.Identity = identity })
+	f := newFixture(t)
+	identity := f.ca.RootsOnly()
+	r := f.start(f.options(), func(d *deps) { d.Identity = identity })
 	testkit.Eventually(t, patience, func() error {
-		resp, err := r.http("/readyz", "")
-		if err != nil {
-			return err
+		code, body, err := r.Get("/readyz", "")
+		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(body, "own-certificate") || strings.Contains(body, `"sources"`)) {
+			err = fmt.Errorf("%d: %s", code, body)
 		}
-		defer resp.Body.Close() //nolint:errcheck // test
-		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "own-certificate") || strings.Contains(string(body), `"sources"`) {
-			return fmt.Errorf("%s: %s", resp.Status, body)
-		}
-		return nil
+		return err
 	})
-	m, err := w.ca.NewSVID("istio-system", "config-watcher").Current()
+	m, err := f.ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount).Current()
 	if err != nil {
 		t.Fatal(err)
 	}
 	identity.Set(m)
-	r.ready()
+	r.WaitReady()
 	r.apply(shop)
 }
 
 // TestCAAway runs with a real certificate manager whose ca does not exist.
 func TestCAAway(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	o.RootCertFile = w.ca.WriteRoot(w.dir)
-	o.CATokenFile = w.issuer.TokenFile("istio-system", "config-watcher", "istio-ca")
-	o.StateDir = filepath.Join(w.dir, "state")
-	r := w.start(o, func(d *deps) { d.Identity = nil })
+	f := newFixture(t)
+	o := f.options()
+	o.RootCertFile = f.ca.WriteRoot(f.dir)
+	o.CATokenFile = f.issuer.TokenFile(contract.SystemNamespace, contract.ConfigWatcherAccount, contract.TokenAudience)
+	o.StateDir = filepath.Join(f.dir, "state")
+	r := f.start(o, func(d *deps) { d.Identity = nil })
 	testkit.Eventually(t, patience, func() error {
 		if snapshot, _ := r.revisions.Current(); snapshot == nil {
 			return fmt.Errorf("no revision without the ca")
@@ -60,16 +57,16 @@ func TestCAAway(t *testing.T) {
 }
 
 func TestBrokenObjectAtStartStopsNothing(t *testing.T) {
-	w := newWorld(t)
-	dir := filepath.Join(w.dir, "mesh")
+	f := newFixture(t)
+	dir := filepath.Join(f.dir, "mesh")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	testkit.WriteFile(t, filepath.Join(dir, "a.yaml"), []byte(shop+"---\n"+route(-5)))
 	testkit.WriteFile(t, filepath.Join(dir, "b.yaml"), []byte("{{{"))
-	o := w.options()
+	o := f.options()
 	o.ConfigDirs = []string{dir}
-	r := w.start(o)
+	r := f.start(o)
 	sub := r.subscribe(nil, nil)
 	sub.next()
 	if sub.get("Service", "apps", "server.apps.svc.cluster.local") == nil {
@@ -84,17 +81,17 @@ func TestBrokenObjectAtStartStopsNothing(t *testing.T) {
 }
 
 func TestStoreWinsOverFiles(t *testing.T) {
-	w := newWorld(t)
-	dir := filepath.Join(w.dir, "mesh")
+	f := newFixture(t)
+	dir := filepath.Join(f.dir, "mesh")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	testkit.WriteFile(t, filepath.Join(dir, "a.yaml"), []byte(shop))
-	mesh := filepath.Join(w.dir, "mesh-config.yaml")
+	mesh := filepath.Join(f.dir, "mesh-config.yaml")
 	testkit.WriteFile(t, mesh, []byte("accessLogFile: /dev/stdout\n"))
-	o := w.options()
+	o := f.options()
 	o.ConfigDirs, o.MeshConfigFile = []string{dir}, mesh
-	r := w.start(o)
+	r := f.start(o)
 	sub := r.subscribe(nil, nil)
 	sub.next()
 	generation := func() string {
@@ -116,7 +113,7 @@ func TestStoreWinsOverFiles(t *testing.T) {
 	if got := generation(); got != "memory " {
 		t.Errorf("source %q", got)
 	}
-	if page := r.body(t, "/debug/sources", w.issuer.Token("istio-system", "fairlead-admin", "fairlead")); !strings.Contains(page, `"shadowed"`) {
+	if page := r.body(t, "/debug/sources", f.admin()); !strings.Contains(page, `"shadowed"`) {
 		t.Errorf("the conflict is not told: %s", page)
 	}
 	deleted, err := r.store().Delete(context.Background(), &configv1.DeleteRequest{Key: key})
@@ -130,7 +127,7 @@ func TestStoreWinsOverFiles(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	for name, c := range map[string]struct {
 		change func(*Options)
 		want   string
@@ -142,12 +139,54 @@ func TestOptions(t *testing.T) {
 		"the same directory twice": {func(o *Options) { o.ConfigDirs = []string{"/a", "/a/"} }, "--config-dir: /a/ is given twice"},
 		"resync":                   {func(o *Options) { o.ResyncPeriod = time.Millisecond }, "--resync-period: 1ms is less than 1s"},
 		"cluster":                  {func(o *Options) { o.ClusterID = "a/b" }, "--cluster-id: "},
+		"a cluster":                {kubernetesWith(func(*Options) {}), ""},
+		"kubeconfig alone":         {func(o *Options) { o.Kubeconfig = "/a" }, "--kubeconfig: has no effect without --kubernetes"},
+		"revision alone":           {func(o *Options) { o.IstioRevision = "a" }, "--revision: has no effect without --kubernetes"},
+		"context alone":            {kubernetesWith(func(o *Options) { o.Kubeconfig, o.KubeContext = "", "b" }), "--kube-context: needs --kubeconfig"},
+		"no requests":              {kubernetesWith(func(o *Options) { o.KubeAPIQPS = 0 }), "--kube-api-qps: "},
+		"no burst":                 {kubernetesWith(func(o *Options) { o.KubeAPIBurst = 0 }), "--kube-api-burst: "},
+		"no revision":              {kubernetesWith(func(o *Options) { o.IstioRevision = "a b" }), "--revision: \"a b\" is no value of a label"},
 	} {
-		o := w.options()
+		o := f.options()
 		c.change(&o)
 		_, err := o.check()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// kubernetesWith are the flags of a cluster, changed.
+func kubernetesWith(change func(*Options)) func(*Options) {
+	return func(o *Options) {
+		o.Kubernetes, o.Kubeconfig, o.KubeAPIQPS, o.KubeAPIBurst, o.StatusLease = true, "/a", 80, 160, 15*time.Second
+		change(o)
+	}
+}
+
+func TestAClusterThatCannotBeNamedEndsTheStart(t *testing.T) {
+	w := newFixture(t)
+	broken := filepath.Join(t.TempDir(), "kubeconfig")
+	testkit.WriteFile(t, broken, []byte("{apiVersion: v1, kind: Config, contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for name, c := range map[string]struct {
+		kubeconfig, context string
+		want                []string
+	}{
+		"no file":    {"/does/not/exist", "", []string{"--kubeconfig /does/not/exist", "no such file"}},
+		"no context": {broken, "b", []string{"--kubeconfig " + broken, `context "b" does not exist`}},
+		"no Pod":     {"", "", []string{"does not run in a Pod", "--kubeconfig"}},
+	} {
+		o := w.options()
+		kubernetesWith(func(o *Options) { o.Kubeconfig, o.KubeContext = c.kubeconfig, c.context })(&o)
+		_, err := open(t.Context(), &o, w.deps(w.ca.NewSVID("istio-system", "config-watcher")))
+		if process.ExitCode(err) != process.ExitUsage {
+			t.Errorf("%s: exit code %d, %v", name, process.ExitCode(err), err)
+		}
+		for _, part := range append(c.want, "--kubernetes: ") {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v lacks %q", name, err, part)
+			}
 		}
 	}
 }

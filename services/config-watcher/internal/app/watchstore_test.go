@@ -9,8 +9,8 @@ import (
 )
 
 func TestStoreWatch(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
+	f := newFixture(t)
+	r := f.start(f.options())
 	r.apply(shop)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

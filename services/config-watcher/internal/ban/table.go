@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -28,17 +29,18 @@ type Config struct {
 // Table holds the IdentityBans in force, and passes changes on to the pipeline. To the pipeline, a ban that has ended
 // is removed, although its object still exists. It is safe for concurrent use.
 type Table struct {
+	// Notifier tells when a ban is added, changed, lifted or ended.
+	notify.Notifier
 	cfg Config
 
-	mu      sync.Mutex
-	held    map[object.Key]*object.Object
-	byID    map[string][]*object.Ban // those of held, by identity
-	changed chan struct{}
+	mu   sync.Mutex
+	held map[object.Key]*object.Object
+	byID map[string][]*object.Ban // those of held, by identity
 }
 
 // NewTable returns an empty table. Run must be called for bans to end.
 func NewTable(cfg Config) *Table {
-	return &Table{cfg: cfg, held: map[object.Key]*object.Object{}, byID: map[string][]*object.Ban{}, changed: make(chan struct{})}
+	return &Table{cfg: cfg, held: map[object.Key]*object.Object{}, byID: map[string][]*object.Ban{}}
 }
 
 // Submit applies the IdentityBans among the changes and passes all changes on to Config.Next. Bans that have ended, or
@@ -67,7 +69,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 		}
 	}
 	if touched {
-		t.touch()
+		t.Notify()
 	}
 	t.cfg.Next(ctx, changes)
 }
@@ -91,11 +93,6 @@ func (t *Table) lift(k object.Key) {
 	if len(t.byID[b.Identity]) == 0 {
 		delete(t.byID, b.Identity)
 	}
-}
-
-func (t *Table) touch() {
-	close(t.changed)
-	t.changed = make(chan struct{})
 }
 
 // Run ends bans at their time, until ctx ends.
@@ -132,10 +129,10 @@ func (t *Table) expire(ctx context.Context) (next time.Time, changed <-chan stru
 		}
 	}
 	if len(ended) > 0 {
-		t.touch()
+		t.Notify()
 		t.cfg.Next(ctx, ended)
 	}
-	return next, t.changed
+	return next, t.Changed()
 }
 
 // Banned returns the ban of an identity, nil if there is none.
@@ -148,11 +145,4 @@ func (t *Table) Banned(identity string) *object.Ban {
 		}
 	}
 	return nil
-}
-
-// Changed returns a channel that is closed when a ban is added, changed, lifted or ended.
-func (t *Table) Changed() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changed
 }

@@ -52,7 +52,16 @@ type Bans interface {
 	Changed() <-chan struct{}
 }
 
-// ServerConfig of a Server. All fields are required.
+// Lookup is a source that reads Secrets and ConfigMaps one by one, after Wanted has named them; source/kubernetes
+// implements it.
+type Lookup interface {
+	// Reading reports whether an object has been asked for, and whether the answer is still to come.
+	Reading(object.Key) (asked, reading bool)
+	// Looked is closed when an answer of Reading may have changed.
+	Looked() <-chan struct{}
+}
+
+// ServerConfig of a Server. All fields but Lookup are required.
 type ServerConfig struct {
 	Table       *Table
 	References  *References
@@ -62,6 +71,8 @@ type ServerConfig struct {
 	// Ready returns nil after the table has the credentials of all sources, and before a channel that closes when that
 	// may have changed.
 	Ready func() <-chan struct{}
+	// Lookup is nil if the table has the credentials of all sources as soon as it is ready.
+	Lookup Lookup
 	// Stop is closed to end all watches when the process drains.
 	Stop  <-chan struct{}
 	Clock clock.Clock
@@ -123,6 +134,10 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 	w := &watch{server: s, stream: stream, held: map[subscription]*answered{}, costs: map[string]int{}}
 	for first := true; ; {
 		changed, connected, banned := s.cfg.Table.Changed(), s.cfg.Fleet.IdentitiesChanged(), s.cfg.Bans.Changed()
+		var looked <-chan struct{}
+		if s.cfg.Lookup != nil {
+			looked = s.cfg.Lookup.Looked()
+		}
 		version, revised := s.cfg.References.Sync()
 		if err := w.answerAll(); err != nil {
 			return err
@@ -140,6 +155,8 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 				now, revised = s.cfg.References.Sync()
 				again = now != version
 			case <-changed:
+				again = true
+			case <-looked:
 				again = true
 			case <-connected:
 				again = true
@@ -232,8 +249,13 @@ func (w *watch) answer(sub subscription, last *answered) error {
 	var found *object.Credential
 	switch verdict, recheck := w.mayRead(sub); {
 	case verdict == allowed:
+		// The source is asked before the table is: it knows a credential no earlier than the table has it.
+		unknown := w.unknown(sub, last)
 		found = w.server.cfg.Table.Get(sub.ref)
 		w.recheckAt(recheck)
+		if found == nil && unknown {
+			return nil
+		}
 	case verdict == notYet && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
 		w.recheckAt(last.patience)
 		return nil
@@ -243,6 +265,28 @@ func (w *watch) answer(sub subscription, last *answered) error {
 	}
 	last.sent, last.version = true, found.Version()
 	return w.stream.Send(&secretv1.WatchResponse{Subscription: sub.proto(), Credential: found.Proto()})
+}
+
+// unknown reports whether it is not known yet whether a credential exists. The last answer stands meanwhile. A
+// credential that nobody has asked the source for counts as unknown for a moment: the revision that names it may be
+// new.
+func (w *watch) unknown(sub subscription, last *answered) bool {
+	if w.server.cfg.Lookup == nil {
+		return false
+	}
+	anyAsked := false
+	for _, k := range objectsOf(sub.ref) {
+		asked, reading := w.server.cfg.Lookup.Reading(k)
+		if reading {
+			return true
+		}
+		anyAsked = anyAsked || asked
+	}
+	if anyAsked || last.sent || !w.server.cfg.Clock.Now().Before(last.patience) {
+		return false
+	}
+	w.recheckAt(last.patience)
+	return true
 }
 
 func (w *watch) recheckAt(at time.Time) {
@@ -278,7 +322,7 @@ func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
 		return never, time.Time{}
 	}
 	p := s.cfg.Fleet.Connected(w.instance, sub.identity)
-	if !p.Connected || !s.cfg.References.MayUse(sub.ref, sub.identity, p.Router) {
+	if !p.Connected || !s.cfg.References.MayUse(sub.ref, sub.identity, p.Gateway) {
 		return notYet, time.Time{}
 	}
 	return allowed, p.Recheck

@@ -9,7 +9,6 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -53,31 +52,19 @@ type fixture struct {
 	conn  *grpc.ClientConn
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t *testing.T) *fixture { return newFixtureWith(t, nil) }
+
+func newFixtureWith(t *testing.T, lookup Lookup) *fixture {
 	t.Helper()
 	r := &fixture{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
 	r.log, r.fleet = revision.NewLog("test", r.clock), fleet.NewTable(r.clock)
-	g := grpc.NewServer()
 	stop := make(chan struct{})
-	secretv1.RegisterSecretServiceServer(g, NewServer(ServerConfig{
+	server := NewServer(ServerConfig{
 		Table: r.table, References: NewReferences(r.log), Fleet: r.fleet, Bans: r.bans, TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"),
-		Ready: func() <-chan struct{} { return nil }, Stop: stop, Clock: r.clock, Log: testkit.Logger(t),
-	}))
-	lis := testkit.LoopbackListener(t)
-	served := make(chan error, 1)
-	go func() { served <- g.Serve(lis) }()
-	var err error
-	if r.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		close(stop)
-		_ = r.conn.Close() // the test is over
-		g.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		Ready: func() <-chan struct{} { return nil }, Stop: stop, Clock: r.clock, Log: testkit.Logger(t), Lookup: lookup,
 	})
+	r.conn = testkit.ServeInMemory(t, func(g *grpc.Server) { secretv1.RegisterSecretServiceServer(g, server) })
+	t.Cleanup(func() { close(stop) })
 	return r
 }
 
@@ -253,7 +240,7 @@ func TestPermissionsOfASubscriptionChange(t *testing.T) {
 		t.Helper()
 		reporter.Apply(leave, false)
 		testkit.Eventually(t, testkit.Patience, func() error {
-			if in, ok := r.clock.NextIn(); !ok || in != fleet.Grace {
+			if in, ok := r.clock.NextIn(); !ok || in != fleet.LostServerGrace {
 				return fmt.Errorf("looks again in %v", in)
 			}
 			return nil
@@ -261,7 +248,7 @@ func TestPermissionsOfASubscriptionChange(t *testing.T) {
 		r.clock.Advance(d)
 	}
 	// The proxy is back in time: no answer until the next change, the removal of the Gateway.
-	away(fleet.Grace / 2)
+	away(fleet.LostServerGrace / 2)
 	reporter.Apply(report("edge", "router"), false)
 	r.commit(nil, gatewayKey("edge"))
 	if a.next(s) {
@@ -281,7 +268,7 @@ func TestPermissionsOfASubscriptionChange(t *testing.T) {
 	if !a.next(s) {
 		t.Error("not handed out to the workload's account")
 	}
-	away(fleet.Grace)
+	away(fleet.LostServerGrace)
 	if a.next(s) {
 		t.Error("still handed out to a proxy that has gone")
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"fairlead.dev/pkg/notify"
+
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -22,15 +24,17 @@ type Ref struct{ Namespace, Name string }
 // Table holds the newest credential of every Secret that has one, and the CA certificates of ConfigMaps. It is safe for
 // concurrent use.
 type Table struct {
-	mu      sync.Mutex
-	held    map[Ref]*object.Credential
-	public  map[Ref]*object.Credential // of ConfigMaps
-	changed chan struct{}
+	// Notifier tells when a credential changes.
+	notify.Notifier
+
+	mu     sync.Mutex
+	held   map[Ref]*object.Credential
+	public map[Ref]*object.Credential // of ConfigMaps
 }
 
 // NewTable returns an empty table.
 func NewTable() *Table {
-	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}, changed: make(chan struct{})}
+	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}}
 }
 
 // Take stores the credentials among the changes and returns the other changes, which may become part of a revision.
@@ -60,8 +64,7 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 		}
 	}
 	if touched {
-		close(t.changed)
-		t.changed = make(chan struct{})
+		t.Notify()
 	}
 	return others
 }
@@ -100,11 +103,4 @@ func (t *Table) Get(ref Ref) *object.Credential {
 		return a
 	}
 	return t.public[Ref{ref.Namespace, base}]
-}
-
-// Changed returns a channel that is closed when a credential changes.
-func (t *Table) Changed() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changed
 }

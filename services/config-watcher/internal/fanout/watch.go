@@ -234,16 +234,16 @@ type sender struct {
 }
 
 // send writes one revision. The last chunk has commit set even if nothing has changed for this subscriber, so that it
-// knows that it is up to date.
+// knows that it is up to date. What only revisions of endpoints have changed has chunks of its own.
 func (s *sender) send(to *revision.Snapshot, d revision.Difference) error {
 	chunk := &configv1.WatchResponse{Revision: to.Revision(), Server: s.server}
 	s.server = nil
-	base := proto.Size(chunk) + 2
+	base := proto.Size(chunk) + 4
 	size, total := base, 0
 	flush := func() error {
 		total += size
 		err := s.stream.Send(chunk)
-		chunk = &configv1.WatchResponse{Revision: to.Revision()}
+		chunk = &configv1.WatchResponse{Revision: to.Revision(), Endpoints: chunk.Endpoints}
 		size = base
 		return err
 	}
@@ -257,25 +257,41 @@ func (s *sender) send(to *revision.Snapshot, d revision.Difference) error {
 		size += n + 6
 		return nil
 	}
-	for _, r := range d.Upserts {
-		if err := room(proto.Size(r)); err != nil {
-			return err
+	fill := func(d revision.Difference) error {
+		for _, r := range d.Upserts {
+			if err := room(proto.Size(r)); err != nil {
+				return err
+			}
+			chunk.Upserts = append(chunk.Upserts, r)
 		}
-		chunk.Upserts = append(chunk.Upserts, r)
+		for _, k := range d.Removed {
+			m := k.Proto()
+			if err := room(proto.Size(m)); err != nil {
+				return err
+			}
+			chunk.Removed = append(chunk.Removed, m)
+		}
+		return nil
 	}
-	for _, k := range d.Removed {
-		m := k.Proto()
-		if err := room(proto.Size(m)); err != nil {
+	configuration, endpoints := d.Lanes()
+	if err := fill(configuration); err != nil {
+		return err
+	}
+	if endpoints.Len() > 0 && configuration.Len() > 0 {
+		if err := flush(); err != nil {
 			return err
 		}
-		chunk.Removed = append(chunk.Removed, m)
+		chunk.Endpoints = true
+	}
+	if err := fill(endpoints); err != nil {
+		return err
 	}
 	chunk.Commit = true
 	if err := flush(); err != nil {
 		return err
 	}
 	if s.observe != nil {
-		s.observe.Sent(to.Revision(), len(d.Upserts)+len(d.Removed), total)
+		s.observe.Sent(to.Revision(), d.Len(), total)
 	}
 	return nil
 }

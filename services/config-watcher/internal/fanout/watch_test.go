@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -37,16 +36,7 @@ func serve(t *testing.T) (*revision.Log, configv1.ConfigServiceClient, *Server) 
 	t.Helper()
 	log := revision.NewLog("epoch", clock.Real())
 	s := NewServer(log, testkit.Logger(t), &configv1.Subscriber{Instance: "test"}, nil)
-	g := grpc.NewServer()
-	configv1.RegisterConfigServiceServer(g, onlyWatch{Server: s})
-	lis := testkit.LoopbackListener(t)
-	go g.Serve(lis) //nolint:errcheck // ends with the test
-	t.Cleanup(g.Stop)
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := testkit.ServeInMemory(t, func(g *grpc.Server) { configv1.RegisterConfigServiceServer(g, onlyWatch{Server: s}) })
 	return log, configv1.NewConfigServiceClient(conn), s
 }
 

@@ -13,16 +13,19 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 const (
 	// chunk is the number of objects that are analyzed before other callers get the mesh.
-	chunk = 256
-	// maxPause bounds the pause between two rounds. A pause is as long as the round before it, so that the analysis
-	// takes at most half a core.
+	chunk = 32
+	// maxPause bounds the pause after a chunk. A pause is as long as the work before it, so that the analysis takes at
+	// most half a core, and never keeps one from a change on its way to subscribers for long.
 	maxPause = time.Second
 	// maxRecent is the number of newest findings that Since remembers at least.
 	maxRecent = 1 << 12
@@ -30,10 +33,12 @@ const (
 	maxLogged = 20
 )
 
-// Config of an Analyzer. All fields are required.
+// Config of an Analyzer. All fields but Lookup are required.
 type Config struct {
 	// Domain is the DNS suffix of service names.
 	Domain string
+	// Lookup is a source that reads Secrets one by one; nil if all are known with the first revision.
+	Lookup credential.Lookup
 	Log    *slog.Logger
 	Clock  clock.Clock
 }
@@ -57,10 +62,10 @@ type Analyzer struct {
 	mu        sync.Mutex
 	changes   []normalise.Change
 	settings  *mesh.MeshConfig
-	started   bool   // the first revision has been built
-	submitted uint64 // number of submissions so far
-	done      uint64 // number of submissions that the findings cover
-	advanced  chan struct{}
+	started   bool            // the first revision has been built
+	submitted uint64          // number of submissions so far
+	done      uint64          // number of submissions that the findings cover
+	advanced  notify.Notifier // done has grown
 	found     map[object.Key][]analyze.Finding
 	rounds    uint64
 	recent    []appearance
@@ -68,10 +73,17 @@ type Analyzer struct {
 
 // New returns an analyzer; Run does the work.
 func New(cfg Config) *Analyzer {
-	return &Analyzer{
-		cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), mesh: analyze.New(cfg.Domain), advanced: make(chan struct{}),
+	a := &Analyzer{
+		cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), mesh: analyze.New(cfg.Domain),
 		found: map[object.Key][]analyze.Finding{},
 	}
+	if cfg.Lookup != nil {
+		a.mesh.Lookup(func(k object.Key) bool {
+			asked, reading := cfg.Lookup.Reading(k)
+			return !asked || reading
+		})
+	}
+	return a
 }
 
 // Submit queues the changes that a revision has made to the discovered objects, and the mesh configuration in force.
@@ -85,12 +97,7 @@ func (a *Analyzer) Submit(changes []normalise.Change, settings *mesh.MeshConfig)
 
 // SubmitCredentials queues the changes of Secrets and ConfigMaps, which no revision holds.
 func (a *Analyzer) SubmitCredentials(changes []normalise.Change) {
-	var own []normalise.Change
-	for _, c := range changes {
-		if analyze.IsCredential(c.Key) {
-			own = append(own, c)
-		}
-	}
+	own := lists.Filter(changes, func(c normalise.Change) bool { return analyze.IsCredential(c.Key) })
 	if len(own) == 0 {
 		return
 	}
@@ -106,36 +113,43 @@ func (a *Analyzer) queue(changes []normalise.Change) {
 		}
 	}
 	a.submitted++
-	signal(a.wake)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	notify.Wake(a.wake)
 }
 
 // Run analyzes until ctx ends.
 func (a *Analyzer) Run(ctx context.Context) error {
 	for {
+		var looked <-chan struct{}
+		if a.cfg.Lookup != nil {
+			looked = a.cfg.Lookup.Looked()
+			a.answered()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
+		case <-looked:
+			continue
 		}
-		began := a.cfg.Clock.Now()
-		for !a.work(chunk) {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the end of ctx is no failure of this task
+		for done := false; !done; {
+			began := a.cfg.Clock.Now()
+			done = a.work(chunk)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-a.urgent:
+			case <-a.cfg.Clock.After(min(a.cfg.Clock.Now().Sub(began), maxPause)):
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.urgent:
-		case <-a.cfg.Clock.After(min(a.cfg.Clock.Now().Sub(began), maxPause)):
-		}
+	}
+}
+
+// answered takes over what the Lookup knows now. What a Secret's answer brought has been submitted before.
+func (a *Analyzer) answered() {
+	a.working.Lock()
+	defer a.working.Unlock()
+	if a.mesh.Answered() {
+		notify.Wake(a.wake)
 	}
 }
 
@@ -175,8 +189,7 @@ func (a *Analyzer) publish(d analyze.Delta, submitted uint64) {
 		a.recent = slices.Clone(a.recent[len(a.recent)-maxRecent:])
 	}
 	a.done = submitted
-	close(a.advanced)
-	a.advanced = make(chan struct{})
+	a.advanced.Notify()
 	a.mu.Unlock()
 	for i, f := range d.Appeared {
 		if i == maxLogged {
@@ -194,12 +207,12 @@ func (a *Analyzer) Wait(ctx context.Context) error {
 	a.mu.Unlock()
 	for {
 		a.mu.Lock()
-		done, advanced := a.done, a.advanced
+		done, advanced := a.done, a.advanced.Changed()
 		a.mu.Unlock()
 		if done >= want {
 			return nil
 		}
-		signal(a.urgent)
+		notify.Wake(a.urgent)
 		select {
 		case <-advanced:
 		case <-ctx.Done():

@@ -33,7 +33,12 @@ func service(name string, there bool) normalise.Change {
 
 func start(t *testing.T) *Analyzer {
 	t.Helper()
-	a := New(Config{Log: testkit.Logger(t), Clock: clock.Real()})
+	return startWith(t, Config{Log: testkit.Logger(t), Clock: clock.Real()})
+}
+
+func startWith(t *testing.T, cfg Config) *Analyzer {
+	t.Helper()
+	a := New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()

@@ -85,7 +85,7 @@ func TestReplicasComeAndGo(t *testing.T) {
 	r1.Close()
 	expect("the old stream says no more", "acked 1 pending []")
 	again.Close()
-	clk.Advance(Grace)
+	clk.Advance(LostServerGrace)
 	expect("after the grace nobody is left", "acked 0 pending []")
 	table.Unsubscribed("x1")
 	if got := len(table.List("")); got != 0 {
@@ -167,7 +167,8 @@ func TestWaitAcked(t *testing.T) {
 	clk := testkit.NewClock(time.Unix(1000, 0))
 	table := NewTable(clk)
 	log := revision.NewLog("e", clk)
-	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) { return nil, nil })
+	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) { return nil, nil },
+		func(string) ([]*configv1.RefusedRegistration, <-chan struct{}) { return nil, nil })
 	log.Commit(nil, nil, "")
 	r := table.Report("x")
 	r.Apply(report(1, 0, "a"), true)

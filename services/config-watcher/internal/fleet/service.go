@@ -25,15 +25,21 @@ type Service struct {
 	log   *revision.Log
 	stop  <-chan struct{}
 	sight Sight
+	// refused returns the refused registrations of an xds-server and a channel that is closed when they change.
+	refused Refused
 }
+
+// Refused returns the proxies of an xds-server whose registration is refused, and a channel that is closed when that
+// may have changed.
+type Refused func(xdsServer string) ([]*configv1.RefusedRegistration, <-chan struct{})
 
 // Sight reports which namespaces' proxies the caller may see. If namespace is not empty the caller asks for that one
 // alone. A nil visible means all namespaces. The service returns err to the caller.
 type Sight func(ctx context.Context, namespace string) (visible func(namespace string) bool, err error)
 
 // NewService serves a table. Closing stop ends report streams and waits, so that the server can drain.
-func NewService(t *Table, log *revision.Log, stop <-chan struct{}, sight Sight) *Service {
-	return &Service{table: t, log: log, stop: stop, sight: sight}
+func NewService(t *Table, log *revision.Log, stop <-chan struct{}, sight Sight, refused Refused) *Service {
+	return &Service{table: t, log: log, stop: stop, sight: sight, refused: refused}
 }
 
 // Report implements ConfigService.
@@ -56,46 +62,60 @@ func (s *Service) Report(stream grpc.BidiStreamingServer[configv1.ReportRequest,
 			}
 		}
 	}()
-	var reporter *Reporter
+	var reports *ReportStream
 	received := uint64(0)
+	var refusals <-chan struct{} // nil before the first report
 	for {
 		select {
+		case <-refusals:
+			var refused []*configv1.RefusedRegistration
+			if refused, refusals = s.refused(reports.name); len(refused) == 0 {
+				continue
+			}
+			if err := stream.Send(&configv1.ReportResponse{Received: received, KnowsSettled: true, Refused: refused}); err != nil {
+				closeReports(reports)
+				return err
+			}
 		case <-stream.Context().Done():
-			closeReporter(reporter)
+			closeReports(reports)
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-s.stop:
-			closeReporter(reporter)
+			closeReports(reports)
 			return status.Error(codes.Unavailable, "config-watcher is stopping")
 		case r := <-requests:
 			if errors.Is(r.err, io.EOF) {
-				closeReporter(reporter)
+				closeReports(reports)
 				return nil
 			}
 			if r.err != nil {
-				closeReporter(reporter)
+				closeReports(reports)
 				return r.err
 			}
-			if reporter == nil {
+			if reports == nil {
 				name := r.message.GetSubscriber().GetInstance()
 				if name == "" {
 					return status.Error(codes.InvalidArgument, "the first report names its subscriber")
 				}
-				reporter = s.table.Report(name)
+				reports = s.table.Report(name)
+				refusals = closed
 			}
 			received++
-			reporter.Apply(r.message, received == 1)
+			reports.Apply(r.message, received == 1)
 			if received%answerEvery != 1 {
 				continue
 			}
 			if err := stream.Send(&configv1.ReportResponse{Received: received, KnowsSettled: true}); err != nil {
-				closeReporter(reporter)
+				closeReports(reports)
 				return err
 			}
 		}
 	}
 }
 
-func closeReporter(r *Reporter) {
+// closed is a channel that makes Report look at refused registrations at once.
+var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func closeReports(r *ReportStream) {
 	if r != nil {
 		r.Close()
 	}
@@ -112,6 +132,8 @@ func (s *Service) ListProxies(ctx context.Context, req *configv1.ListProxiesRequ
 		return nil, err
 	}
 	out := &configv1.ListProxiesResponse{Proxies: s.table.List(req.Namespace), Refusals: s.table.Refusals(req.Namespace)}
+	r := s.table.Registering()
+	out.Reporters, out.Unsettled = uint32(r.Reporters), r.Unsettled //nolint:gosec // small
 	if visible != nil {
 		out.Proxies = slices.DeleteFunc(out.Proxies, func(p *configv1.ProxyStatus) bool { return !visible(p.Namespace) })
 		out.Refusals = slices.DeleteFunc(out.Refusals, func(r *configv1.Refusal) bool { return !visible(namespaceOf(r.Identity)) })

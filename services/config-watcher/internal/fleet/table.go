@@ -14,16 +14,20 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Grace is how long the proxies of a lost report stream still count, because their xds-server or another one will
-// report them again. For the same time after the start, or after a subscriber appeared, the fleet counts as incomplete
-// while reports are missing.
-const Grace = 10 * time.Second
+// LostServerGrace is how long the proxies of a lost xds-server, one whose report stream has ended, still count, because
+// it or another one will report them again. For the same time after the start, or after a subscriber appeared, the
+// fleet counts as incomplete while reports are missing.
+const LostServerGrace = 10 * time.Second
 
 // Table is the fleet. It is safe for concurrent use.
 type Table struct {
+	// Notifier tells of every change.
+	notify.Notifier
+
 	clock clock.Clock
 	start time.Time
 
@@ -31,9 +35,8 @@ type Table struct {
 	instances map[string]*instance
 	// watching are the subscribers of ConfigService.Watch. Each is expected to report too.
 	watching map[string]*watcher
-	changed  chan struct{}
-	// identities is closed when presence changes.
-	identities chan struct{}
+	// identities tells when presence changes.
+	identities notify.Notifier
 }
 
 // instance is one xds-server that reports.
@@ -114,12 +117,7 @@ type watcher struct {
 
 // NewTable returns an empty fleet.
 func NewTable(c clock.Clock) *Table {
-	return &Table{clock: c, start: c.Now(), instances: map[string]*instance{}, watching: map[string]*watcher{}, changed: make(chan struct{}), identities: make(chan struct{})}
-}
-
-func (t *Table) touch() {
-	close(t.changed)
-	t.changed = make(chan struct{})
+	return &Table{clock: c, start: c.Now(), instances: map[string]*instance{}, watching: map[string]*watcher{}}
 }
 
 // Subscribed records that an instance watches; a report is expected of it.
@@ -132,7 +130,7 @@ func (t *Table) Subscribed(name string) {
 		t.watching[name] = w
 	}
 	w.streams++
-	t.touch()
+	t.Notify()
 }
 
 // Unsubscribed reverses Subscribed.
@@ -144,11 +142,11 @@ func (t *Table) Unsubscribed(name string) {
 			delete(t.watching, name)
 		}
 	}
-	t.touch()
+	t.Notify()
 }
 
-// Reporter is one report stream.
-type Reporter struct {
+// ReportStream is the receiver of one stream of ConfigService.Report. The sender is report.Reporter of an xds-server.
+type ReportStream struct {
 	table *Table
 	name  string
 	id    uint64
@@ -156,7 +154,7 @@ type Reporter struct {
 
 // Report opens a report stream of an instance. Its first message replaces everything from the instance's earlier
 // streams.
-func (t *Table) Report(name string) *Reporter {
+func (t *Table) Report(name string) *ReportStream {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	in := t.instances[name]
@@ -166,12 +164,12 @@ func (t *Table) Report(name string) *Reporter {
 	}
 	in.last++
 	in.stream = in.last
-	return &Reporter{table: t, name: name, id: in.stream}
+	return &ReportStream{table: t, name: name, id: in.stream}
 }
 
 // Apply stores one message; first says that the message lists everything. A message of a stream that a newer one of the
 // instance has replaced is ignored.
-func (r *Reporter) Apply(m *configv1.ReportRequest, first bool) {
+func (r *ReportStream) Apply(m *configv1.ReportRequest, first bool) {
 	t := r.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +179,7 @@ func (r *Reporter) Apply(m *configv1.ReportRequest, first bool) {
 	}
 	now := t.clock.Now()
 	in.presence.forget(now)
-	// Identities whose proxies are reported anew do not count as gone: Grace covers the time in between.
+	// Identities whose proxies are reported anew do not count as gone: LostServerGrace covers the time in between.
 	flipped := first
 	if first || in.proxies == nil {
 		for _, of := range in.proxies {
@@ -207,12 +205,12 @@ func (r *Reporter) Apply(m *configv1.ReportRequest, first bool) {
 		t.moved(keyOf(p))
 	}
 	if flipped {
-		t.touchIdentities()
+		t.identities.Notify()
 	}
 	if m.Revision != nil {
 		in.revision = m.Revision
 	}
-	t.touch()
+	t.Notify()
 }
 
 // moved removes a proxy from lost streams: it has been reported elsewhere since. The caller holds t.mu.
@@ -224,16 +222,16 @@ func (t *Table) moved(k key) {
 	}
 }
 
-// Close ends the stream. Its proxies count for Grace longer.
-func (r *Reporter) Close() {
+// Close ends the stream. Its proxies count for LostServerGrace longer.
+func (r *ReportStream) Close() {
 	t := r.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in := t.instances[r.name]; in != nil && in.stream == r.id {
 		in.stream = 0
 		in.lostAt = t.clock.Now()
-		t.touch()
-		t.touchIdentities()
+		t.Notify()
+		t.identities.Notify()
 	}
 }
 
@@ -252,7 +250,7 @@ func (t *Table) proxies() map[key]proxy {
 	out := map[key]proxy{}
 	now := t.clock.Now()
 	for name, in := range t.instances {
-		if in.stream == 0 && now.Sub(in.lostAt) >= Grace {
+		if in.stream == 0 && now.Sub(in.lostAt) >= LostServerGrace {
 			delete(t.instances, name)
 			continue
 		}
@@ -356,13 +354,6 @@ func (t *Table) starting(nodeIDs string) []proxy {
 	return out
 }
 
-// Changed is closed at the next change.
-func (t *Table) Changed() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changed
-}
-
 // Counts returns the number of proxies and of instances with an open report stream, for metrics.
 func (t *Table) Counts() (proxies, reporters int) {
 	t.mu.Lock()
@@ -413,34 +404,40 @@ func (t *Table) ProgressOf(target *configv1.Revision, visible func(namespace str
 	slices.Sort(v.Pending)
 	slices.SortFunc(v.Rejected, byKey)
 	now := t.clock.Now()
-	later := func(at time.Time) {
-		if d := at.Sub(now); d > 0 && (recheck == 0 || d < recheck) {
-			recheck = d
+	v.Incomplete, recheck = t.incomplete(now)
+	for _, in := range t.instances {
+		if in.stream == 0 {
+			recheck = sooner(recheck, in.lostAt.Add(LostServerGrace).Sub(now))
+		}
+	}
+	return v, t.Changed(), recheck
+}
+
+// sooner returns the shorter of two times; those that are not positive do not count.
+func sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// incomplete reports whether an xds-server that should report has not, and for how long that may count. The caller
+// holds t.mu.
+func (t *Table) incomplete(now time.Time) (yes bool, until time.Duration) {
+	wait := func(at time.Time) {
+		if now.Before(at) {
+			yes, until = true, sooner(until, at.Sub(now))
 		}
 	}
 	for name, w := range t.watching {
-		in := t.instances[name]
-		if in != nil && in.stream != 0 && in.proxies != nil {
-			continue
-		}
-		if until := w.since.Add(Grace); now.Before(until) {
-			v.Incomplete = true
-			later(until)
+		if in := t.instances[name]; in == nil || in.stream == 0 || in.proxies == nil {
+			wait(w.since.Add(LostServerGrace))
 		}
 	}
 	if len(t.instances) == 0 {
-		// Just after the start no xds-server has reconnected yet.
-		if until := t.start.Add(Grace); now.Before(until) {
-			v.Incomplete = true
-			later(until)
-		}
+		wait(t.start.Add(LostServerGrace)) // just after the start no xds-server has reconnected yet
 	}
-	for _, in := range t.instances {
-		if in.stream == 0 {
-			later(in.lostAt.Add(Grace))
-		}
-	}
-	return v, t.changed, recheck
+	return yes, until
 }
 
 // Reached reports whether an acknowledged revision contains the target. Sequences compare only within one epoch. Across

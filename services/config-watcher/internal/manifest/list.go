@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -41,9 +42,7 @@ func items(doc *Document) ([]*Document, *object.Problem) {
 		item.Line = item.line("")
 		got, problem := items(item)
 		out = append(out, got...)
-		if first == nil {
-			first = problem
-		}
+		first = cmp.Or(first, problem)
 	}
 	return out, first
 }

@@ -45,12 +45,22 @@ type Document struct {
 	// Tree is the object: map[string]any, []any, string, bool, int64, float64, nil.
 	Tree map[string]any
 
+	json []byte
 	text []byte
 	// first is the line of text in File: the List's line for an item of a List, Line otherwise.
 	first int
 	// prefix is the path of the object within its document, set for items of a List.
 	prefix string
 	lines  map[string]int
+}
+
+// JSON returns the document's object as JSON on one line. It is made at the first call: later changes of Tree are
+// not in it.
+func (d *Document) JSON() (js []byte, err error) {
+	if d.json == nil {
+		d.json, err = AppendJSON(nil, d.Tree)
+	}
+	return d.json, err
 }
 
 // Location is "file:line" of the document; empty without a file name.
@@ -114,12 +124,12 @@ func Each(file string, content []byte, do func(*Document)) object.Problems {
 		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}}
 	}
 	var problems object.Problems
-	count := 0
+	count, known := 0, texts{}
 	for part := range split(content) {
 		if count++; count > MaxDocuments {
 			return append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments), Remedy: "divide the file"})
 		}
-		got, p := decode(file, part)
+		got, p := decode(file, part, known)
 		for _, d := range got {
 			do(d)
 		}
@@ -161,7 +171,7 @@ func Fragments(file string, content []byte, match func(text []byte) bool) []Frag
 			out = append(out, Fragment{File: file, Line: p.line, Text: p.text})
 			continue
 		}
-		if docs, problem := decode(file, p); problem != nil && len(docs) == 0 {
+		if docs, problem := decode(file, p, texts{}); problem != nil && len(docs) == 0 {
 			out = append(out, Fragment{File: file, Line: p.line, Text: p.text})
 		}
 	}
@@ -224,7 +234,8 @@ func blank(text []byte) bool {
 	return true
 }
 
-func decode(file string, p part) ([]*Document, *object.Problem) {
+// decode decodes one part of a file; known are texts of the parts before.
+func decode(file string, p part, known texts) ([]*Document, *object.Problem) {
 	// A document begins at its first line that is neither blank nor a comment: editors jump there.
 	line := p.line
 	text := p.text
@@ -236,12 +247,14 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 		text = text[i+1:]
 		line++
 	}
-	var over *yamltext.Error
-	if errors.As(yamltext.Check(text), &over) {
+	if over, ok := errors.AsType[*yamltext.Error](yamltext.Check(text)); ok {
 		return nil, &object.Problem{Location: locate(file, line+over.Line-1), Reason: object.Cut(over.Reason, 300), Remedy: over.Remedy}
 	}
 	if tooDeep(text) {
 		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document nests deeper than %d levels", maxDepth), Remedy: "flatten it; no kind needs that"}
+	}
+	if tree, ok := decodeBlock(text, known); ok {
+		return items(&Document{File: file, Line: line, Tree: tree, text: text, first: line})
 	}
 	tree, err := toTree(text)
 	if err != nil {
@@ -273,10 +286,7 @@ func toTree(text []byte) (tree any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := kjson.Unmarshal(js, &tree); err != nil {
-		return nil, err
-	}
-	return tree, nil
+	return tree, kjson.Unmarshal(js, &tree)
 }
 
 // overridesMerged reports whether the only duplicate keys of text are those that override what "<<" merged; the strict
@@ -405,8 +415,6 @@ func indexLines(text []byte) (lines map[string]int) {
 	return lines
 }
 
-var plainField = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` if the name is no identifier. A path
 // longer than maxPath stays as it is, and a long name is cut.
 func Field(path, name string) string {
@@ -414,11 +422,20 @@ func Field(path, name string) string {
 		return path
 	}
 	name = object.Cut(name, maxPath)
-	if !plainField.MatchString(name) {
+	if !identifier(name) {
 		return path + "[" + strconv.Quote(name) + "]"
 	}
 	if path == "" {
 		return name
 	}
 	return path + "." + name
+}
+
+func identifier(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; !letter(c) && (i == 0 || !digit(c)) {
+			return false
+		}
+	}
+	return name != ""
 }

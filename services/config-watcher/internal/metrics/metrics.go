@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
 const namespace = "fairlead_config_watcher"
@@ -24,7 +26,9 @@ type Watchers interface {
 
 // State is what a scrape reads.
 type State struct {
-	Sources   []source.Source
+	Sources []source.Source
+	// Remotes are the remote clusters; nil if there can be none.
+	Remotes   *remote.Clusters
 	Conflicts func() int
 	Pending   func() int
 	Revisions *revision.Log
@@ -40,6 +44,7 @@ type Metrics struct {
 	watchers Watchers
 
 	build       prometheus.Histogram
+	delay       prometheus.Histogram
 	changed     prometheus.Counter
 	failures    prometheus.Counter
 	subscribers prometheus.Gauge
@@ -58,6 +63,9 @@ func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
 		watchers: watchers,
 		build: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "revision_build_seconds",
 			Help: "Time to normalise the gathered changes and commit a revision.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 11)}),
+		// A bound at 1 s, which the objective names.
+		delay: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "revision_delay_seconds",
+			Help: "Time from the arrival of the first change of a revision until the revision was committed.", Buckets: prometheus.ExponentialBuckets(1.0/4096, 4, 9)}),
 		changed:  counter("changed_resources_total", "Resources upserted and removed by all revisions."),
 		failures: counter("normalise_failures_total", "Objects that could not be normalised although they were valid."),
 		subscribers: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "subscribers",
@@ -67,13 +75,14 @@ func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
 		sentCount: counter("sent_revisions_total", "Revisions sent to subscribers."),
 		acks:      counter("acknowledged_revisions_total", "Revisions that subscribers have taken over."),
 	}
-	reg.MustRegister(m.build, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks, newCollector(state))
+	reg.MustRegister(m.build, m.delay, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks, newCollector(state))
 	return m
 }
 
 // Committed implements pipeline.Observer.
-func (m *Metrics) Committed(_ *revision.Snapshot, d normalise.Delta, took time.Duration) {
+func (m *Metrics) Committed(_ *revision.Snapshot, d normalise.Delta, took, delay time.Duration) {
 	m.build.Observe(took.Seconds())
+	m.delay.Observe(delay.Seconds())
 	m.changed.Add(float64(len(d.Upserts) + len(d.Removed)))
 }
 
@@ -115,6 +124,9 @@ type collector struct {
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 	staying, unread                         *prometheus.Desc
+	remotes                                 *prometheus.Desc
+
+	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
 }
 
 func newCollector(s State) *collector {
@@ -137,15 +149,25 @@ func newCollector(s State) *collector {
 		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
 		staying:   d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
 		unread:    d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
-		alarm:     d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
-		refused:   d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
-		unsaved:   d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),
+
+		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known endpoints stay.", "state"),
+
+		kindObjects:  d("source_kind_objects", "Objects of a kind that a source delivers.", "source", "kind"),
+		kindWatches:  d("source_kind_watches", "Watches of a kind that a source has open at an API server; subscribers of config-watcher add none.", "source", "kind"),
+		kindEvents:   d("source_kind_events_total", "Changes of objects of a kind that a source has delivered.", "source", "kind"),
+		kindRestarts: d("source_kind_watch_restarts_total", "Watches of a kind that ended and were opened again.", "source", "kind"),
+		kindDegraded: d("source_kind_degraded", "1 while a kind, or one of its objects, cannot be read; its last known objects stay.", "source", "kind"),
+
+		alarm:   d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
+		refused: d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
+		unsaved: d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread} {
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread, c.remotes,
+		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
 }
@@ -156,7 +178,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	alarm, twice := false, 0
-	for _, s := range c.state.Sources {
+	sources := c.state.Sources
+	if c.state.Remotes != nil {
+		sources = slices.Concat(sources, c.state.Remotes.Sources())
+		counts := c.state.Remotes.Counts()
+		for _, state := range remote.States {
+			gauge(c.remotes, float64(counts[state]), string(state))
+		}
+	}
+	for _, s := range sources {
 		st := s.Status()
 		alarm = alarm || st.Alarm != nil
 		gauge(c.lastGood, number(!st.LastGood.IsZero()), s.Name())
@@ -172,6 +202,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.problems, float64(len(st.Problems)), s.Name())
 		gauge(c.synced, number(st.Synced), s.Name())
 		gauge(c.degraded, number(st.Degraded != nil), s.Name())
+		for _, k := range st.Kinds {
+			gauge(c.kindObjects, float64(k.Objects), s.Name(), k.Name)
+			gauge(c.kindWatches, float64(k.Watches), s.Name(), k.Name)
+			gauge(c.kindDegraded, number(k.Degraded != nil), s.Name(), k.Name)
+			ch <- prometheus.MustNewConstMetric(c.kindEvents, prometheus.CounterValue, float64(k.Events), s.Name(), k.Name)
+			ch <- prometheus.MustNewConstMetric(c.kindRestarts, prometheus.CounterValue, float64(k.Restarts), s.Name(), k.Name)
+		}
 	}
 	gauge(c.alarm, number(alarm))
 	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.state.Refused()))

@@ -2,6 +2,7 @@ package normalise
 
 import (
 	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	mesh "istio.io/api/mesh/v1alpha1"
@@ -37,22 +38,18 @@ func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
 	return out, nil
 }
 
-// discovered reports whether the mesh discovers a namespace. It always discovers the root namespace and the one of the
-// mesh configuration.
-func (m *Mesh) discovered(namespace string) bool {
+// discovered reports whether the mesh discovers a namespace, by the labels that it has in its cluster. It always
+// discovers the root namespace and the one of the mesh configuration.
+func (m *Mesh) discovered(at place) bool {
+	namespace := at.namespace
 	if len(m.discovery.selectors) == 0 || namespace == "" || namespace == m.settings.GetRootNamespace() || namespace == validate.MeshNamespace {
 		return true
 	}
 	set := labels.Set{namespaceNameLabel: namespace}
-	if o := m.namespaces[namespace]; o != nil {
+	if o := m.namespaces[at]; o != nil {
 		maps.Copy(set, o.Labels)
 	}
-	for _, s := range m.discovery.selectors {
-		if s.Matches(set) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.discovery.selectors, func(s labels.Selector) bool { return s.Matches(set) })
 }
 
 // rediscover takes over hidden objects whose namespace is now selected, and hides objects whose namespace no longer is.
@@ -62,17 +59,18 @@ func (m *Mesh) rediscover() {
 		return
 	}
 	m.discovery.stale = false
-	shown := map[string]bool{}
-	discovered := func(namespace string) bool {
-		known, ok := shown[namespace]
+	shown := map[place]bool{}
+	discovered := func(k object.Key) bool {
+		at := place{k.Namespace, k.Cluster}
+		known, ok := shown[at]
 		if !ok {
-			known = m.discovered(namespace)
-			shown[namespace] = known
+			known = m.discovered(at)
+			shown[at] = known
 		}
 		return known
 	}
 	for k, o := range m.discovery.hidden {
-		if discovered(k.Namespace) {
+		if discovered(k) {
 			delete(m.discovery.hidden, k)
 			m.updateNamespaced(k, o)
 		}
@@ -82,7 +80,7 @@ func (m *Mesh) rediscover() {
 	}
 	var hidden []*object.Object
 	hide := func(o *object.Object) {
-		if o != nil && !discovered(o.Key.Namespace) {
+		if o != nil && !discovered(o.Key) {
 			hidden = append(hidden, o)
 		}
 	}
@@ -93,9 +91,19 @@ func (m *Mesh) rediscover() {
 		hide(in.object)
 	}
 	for _, o := range m.slices {
+		if o.Key.Kind == "EndpointSlice" {
+			hide(o)
+		}
+	}
+	for _, o := range m.mirrored {
 		hide(o)
 	}
 	for _, o := range m.configs {
+		if o.Origin == nil {
+			hide(o)
+		}
+	}
+	for _, o := range m.ingresses.all {
 		hide(o)
 	}
 	for _, o := range hidden {

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -113,5 +114,57 @@ func TestDiscoverySelectors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHiddenEndpointsComeBack: an Endpoints object of a namespace that is left out and selected again has its endpoints
+// again.
+func TestHiddenEndpointsComeBack(t *testing.T) {
+	s := newState(t, selectedMesh+`
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: b, labels: {team: a}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: outside, namespace: b}, spec: {clusterIP: 10.0.0.9, ports: [{name: http, port: 80}]}}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: outside, namespace: b}, subsets: [{addresses: [{ip: 10.9.0.1}], ports: [{name: http, port: 80}]}]}
+`)
+	const name = "outside.b.svc.cluster.local:80/Kubernetes"
+	want := s.endpoints("b", name)
+	if !strings.Contains(want, "10.9.0.1:80") {
+		t.Fatalf("endpoints %q", want)
+	}
+	for range 2 {
+		s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: b}}")
+		if got := s.namespaces(); strings.Contains(got, "b") {
+			t.Fatalf("sees %q", got)
+		}
+		s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: b, labels: {team: a}}}")
+		if got := s.endpoints("b", name); got != want {
+			t.Fatalf("endpoints %q, want %q", got, want)
+		}
+	}
+}
+
+// TestOneAddressInTwoSlices: of an address that two slices list in different states, the ready one counts, whichever
+// came first.
+func TestOneAddressInTwoSlices(t *testing.T) {
+	slice := func(name string, ready bool) string {
+		return fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: apps, labels: {kubernetes.io/service-name: s}}, "+
+			"addressType: IPv4, endpoints: [{addresses: [10.9.0.1], conditions: {ready: %v}}], ports: [{name: http, port: 80}]}", name, ready)
+	}
+	const svc = "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: apps}, spec: {clusterIP: 10.0.0.9, ports: [{name: http, port: 80}]}}"
+	var seen []string
+	for _, order := range [][]string{{slice("x", true), slice("z", false)}, {slice("z", false), slice("x", true)}, {slice("x", false), slice("z", true)}} {
+		s := newState(t, svc)
+		for _, one := range order {
+			s.apply(one)
+		}
+		seen = append(seen, s.endpoints("apps", "s.apps.svc.cluster.local:80/Kubernetes"))
+	}
+	ready := newState(t, svc+"\n---\n"+slice("x", true)).endpoints("apps", "s.apps.svc.cluster.local:80/Kubernetes")
+	for _, got := range seen {
+		if got != ready {
+			t.Errorf("endpoints %q, want %q", seen, ready)
+		}
 	}
 }

@@ -13,13 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// endpointSets builds an EndpointSet for every TCP port of a hostname; an empty one for a port without endpoints, so
-// that xds-server knows that nothing serves it. Services whose proxies connect to the address or name that the client
-// asked for have no sets, except headless ones.
+// endpointSets builds an EndpointSet for every TCP port of a hostname and each cluster; an empty one of the own cluster
+// for a port without endpoints there, so that xds-server knows that nothing serves it. Services whose proxies connect
+// to the address or name that the client asked for have no sets, except headless ones.
 func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 	var out []*configv1.EndpointSet
 	for _, svc := range m.built[h] {
@@ -43,16 +44,20 @@ func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Ser
 		for _, o := range claimants {
 			switch body := o.Body.(type) {
 			case *corev1.Service:
-				m.serviceEndpoints(&b, o, body, svc, port)
+				for _, same := range m.servicesOf(hostKey{o.Key.Namespace, svc.Hostname}) {
+					m.serviceEndpoints(&b, same, same.Body.(*corev1.Service), svc, port)
+				}
 			case *networking.ServiceEntry:
 				if o.Key.Name == svc.Name && svc.Source.Kind == "ServiceEntry" || resolutions[body.Resolution] == svc.Resolution {
 					m.entryEndpoints(&b, o, body, svc.Hostname, port)
 				}
 			}
 		}
-		set := b.build(svc.Hostname, port.Number, m.cfg.Cluster)
-		set.Audience = svc.Audience
-		out = append(out, set)
+		for _, cluster := range b.clusters() {
+			set := b.build(svc.Hostname, port.Number, cluster, m.clusterID(cluster))
+			set.Audience = svc.Audience
+			out = append(out, set)
+		}
 	}
 	return out
 }
@@ -60,26 +65,69 @@ func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Ser
 // candidate is one endpoint before its labels and locality are replaced by indices into the set's lists.
 type candidate struct {
 	endpoint *configv1.Endpoint
+	// pod is true for a Pod: that it has the address is known from the cluster, and not from what somebody wrote.
+	pod      bool
 	labels   map[string]string
 	locality *configv1.Locality
+	cluster  string // empty for the own one
 }
 
-// setBuilder collects the endpoints of one EndpointSet and sorts them.
+// compare orders candidates by address. The first of several with one address counts: a Pod before a WorkloadEntry, and
+// of two Pods the one that is ready, because an ended Pod's address is given to another. It must not depend on the
+// order in which objects came.
+func (c candidate) compare(o candidate) int {
+	x, y := c.endpoint, o.endpoint
+	if order := cmp.Or(strings.Compare(x.Address, y.Address), cmp.Compare(x.Port, y.Port), strings.Compare(x.Network, y.Network)); order != 0 {
+		return order
+	}
+	if c.pod != o.pod {
+		if c.pod {
+			return -1
+		}
+		return 1
+	}
+	if order := cmp.Or(cmp.Compare(x.Health, y.Health), strings.Compare(x.Workload, y.Workload)); order != 0 {
+		return order
+	}
+	return cmp.Or(strings.Compare(labelText(c.labels), labelText(o.labels)), cmp.Compare(x.TlsMode, y.TlsMode), strings.Compare(x.Identity, y.Identity),
+		cmp.Compare(x.Weight, y.Weight), strings.Compare(x.Hostname, y.Hostname), slices.Compare(x.AdditionalAddresses, y.AdditionalAddresses),
+		strings.Compare(localityText(c.locality), localityText(o.locality)))
+}
+
+func localityText(l *configv1.Locality) string {
+	return l.GetRegion() + "/" + l.GetZone() + "/" + l.GetSubzone()
+}
+
+// setBuilder collects the endpoints of one port, of which each cluster's make an EndpointSet.
 type setBuilder struct {
 	items []candidate
 	// byNode is true if endpoints carry the label of their node, see Mesh.byNode.
 	byNode bool
 }
 
-func (b *setBuilder) build(hostname string, port uint32, cluster string) *configv1.EndpointSet {
-	out := &configv1.EndpointSet{Hostname: hostname, Port: port, Cluster: cluster}
-	slices.SortFunc(b.items, func(x, y candidate) int {
-		return cmp.Or(strings.Compare(x.endpoint.Address, y.endpoint.Address), cmp.Compare(x.endpoint.Port, y.endpoint.Port), strings.Compare(x.endpoint.Network, y.endpoint.Network),
-			strings.Compare(x.endpoint.Workload, y.endpoint.Workload), strings.Compare(labelText(x.labels), labelText(y.labels)))
-	})
+// clusters are those that have endpoints; the own one comes first, whether it has any or not.
+func (b *setBuilder) clusters() []string {
+	out := []string{""}
+	for _, c := range b.items {
+		if !slices.Contains(out, c.cluster) {
+			out = append(out, c.cluster)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// build makes the EndpointSet of a cluster, which is called id.
+func (b *setBuilder) build(hostname string, port uint32, cluster, id string) *configv1.EndpointSet {
+	out := &configv1.EndpointSet{Hostname: hostname, Port: port, Cluster: id}
+	items := b.items
+	if slices.ContainsFunc(items, func(c candidate) bool { return c.cluster != cluster }) {
+		items = lists.Filter(items, func(c candidate) bool { return c.cluster == cluster })
+	}
+	slices.SortFunc(items, candidate.compare)
 	labels, localities := map[string]uint32{}, map[string]uint32{}
-	for i, c := range b.items {
-		if last := b.items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address != "" && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
+	for i, c := range items {
+		if last := items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address != "" && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
 			continue // the same address twice, such as a Pod that two objects list
 		}
 		lt := labelText(c.labels)
@@ -89,11 +137,10 @@ func (b *setBuilder) build(hostname string, port uint32, cluster string) *config
 			labels[lt] = ln
 			out.LabelSets = append(out.LabelSets, &configv1.LabelSet{Labels: c.labels})
 		}
-		loc := c.locality
+		loc, zt := c.locality, localityText(c.locality)
 		if loc == nil {
 			loc = &configv1.Locality{}
 		}
-		zt := loc.Region + "/" + loc.Zone + "/" + loc.Subzone
 		zn, ok := localities[zt]
 		if !ok {
 			zn = uint32(len(out.Localities))
@@ -126,11 +173,11 @@ func (m *Mesh) identity(namespace, account string) string {
 }
 
 func (m *Mesh) localityOf(in *instance) *configv1.Locality {
-	return cmp.Or(in.locality, m.nodes[in.node])
+	return cmp.Or(in.locality, m.nodes[in.nodeKey()], in.copied)
 }
 
 func (m *Mesh) networkOf(in *instance) string {
-	return cmp.Or(in.network, m.clusterNetwork())
+	return cmp.Or(in.network, m.clusterNetwork(in.key.cluster))
 }
 
 // add makes an endpoint of an instance on a port of the instance. Its address is the first one; the first address of
@@ -157,7 +204,7 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	if b.byNode {
 		labels = merged(labels, nodeLabels(in))
 	}
-	b.items = append(b.items, candidate{e, labels, m.localityOf(in)})
+	b.items = append(b.items, candidate{e, in.key.kind == "Pod", labels, m.localityOf(in), in.key.cluster})
 	return e
 }
 
@@ -192,16 +239,23 @@ func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
 // serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, otherwise the Pods
 // that it selects, and the WorkloadEntries that it selects in either case.
 func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Service, svc *configv1.Service, port *configv1.ServicePort) {
-	slices := m.bySlice[namespacedName{o.Key.Namespace, o.Key.Name}]
+	slices := m.bySlice[namespacedName{o.Key.Namespace, o.Key.Name, o.Key.Cluster}]
 	for k := range slices.all {
 		m.sliceEndpoints(b, m.slices[k], s, port)
 	}
-	m.instances.matching(o.Key.Namespace, ownerSelector(owner{"Service", o.Key.Namespace, o.Key.Name}, o), func(in *instance) {
+	own := owner{"Service", o.Key.Namespace, o.Key.Name, o.Key.Cluster}
+	target := port
+	for _, p := range m.ports[own] {
+		if p.Name == port.Name {
+			target = p // that of its own cluster
+		}
+	}
+	m.instances.matching(own.place(), ownerSelector(own, o), func(in *instance) {
 		addresses := ofFamilies(in.endpointAddresses(), s.Spec.IPFamilies)
 		if slices.len() > 0 && in.key.kind == "Pod" || len(addresses) == 0 {
 			return
 		}
-		target, ok := targetPort(in, port)
+		number, ok := targetPort(in, target)
 		if !ok {
 			return
 		}
@@ -209,7 +263,7 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 		if s.Spec.PublishNotReadyAddresses && health == configv1.Health_HEALTH_NOT_READY {
 			health = configv1.Health_HEALTH_READY
 		}
-		added := m.add(b, in, addresses, target, health)
+		added := m.add(b, in, addresses, number, health)
 		if in.subdomain == o.Key.Name && svc.Headless {
 			added.Hostname = in.hostname
 		}
@@ -273,15 +327,15 @@ func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32
 // sliceInstance is the Pod that a slice's endpoint refers to, or an instance made from the endpoint itself.
 func (m *Mesh) sliceInstance(o *object.Object, e *discoveryv1.Endpoint) *instance {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-		if in := m.instances.byKey[instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name}]; in != nil {
+		if in := m.instances.byKey[instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name, o.Key.Cluster}]; in != nil {
 			return in
 		}
 	}
-	in := &instance{key: instKey{namespace: o.Key.Namespace}, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED}
+	in := &instance{key: instKey{namespace: o.Key.Namespace, cluster: o.Key.Cluster}, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED}
 	if e.NodeName != nil {
 		in.node = *e.NodeName
 	}
-	if e.Zone != nil && m.nodes[in.node] == nil {
+	if e.Zone != nil && m.nodes[in.nodeKey()] == nil {
 		in.locality = &configv1.Locality{Zone: *e.Zone}
 	}
 	return in
@@ -317,7 +371,7 @@ func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.Se
 		m.add(b, in, addresses, target, configv1.Health_HEALTH_READY)
 	}
 	selector := entrySelector(se)
-	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
+	m.instances.everywhere(o.Key.Namespace, selector, func(in *instance) {
 		if addresses := in.endpointAddresses(); len(addresses) > 0 {
 			target, _ := targetPort(in, own)
 			m.add(b, in, addresses, target, in.health)

@@ -24,7 +24,7 @@ func (m *Mesh) updateSlice(k namespacedName, o *object.Object) {
 		return
 	}
 	m.slices[k] = o
-	svc := namespacedName{k.namespace, o.Labels[labelServiceName]}
+	svc := namespacedName{k.namespace, o.Labels[labelServiceName], k.cluster}
 	m.sliceOf[k] = svc
 	m.bySlice.add(svc, k)
 	for _, pod := range slicePods(o) {
@@ -37,9 +37,9 @@ func (m *Mesh) updateSlice(k namespacedName, o *object.Object) {
 // touchSliceTarget marks the Workload of a Pod whose ServiceTargets come from an EndpointSlice, that is, if its Service
 // has no selector.
 func (m *Mesh) touchSliceTarget(svc namespacedName, pod instKey) {
-	o := owner{"Service", svc.namespace, svc.name}
+	o := owner{"Service", svc.namespace, svc.name, svc.cluster}
 	if len(ownerSelector(o, m.owners[o])) == 0 {
-		m.dirty.workloads.add(namespacedName{pod.namespace, pod.name})
+		m.dirty.workloads.add(pod.workload())
 	}
 }
 
@@ -63,7 +63,7 @@ func slicePods(o *object.Object) []instKey {
 	var out []instKey
 	for _, e := range o.Body.(*discoveryv1.EndpointSlice).Endpoints {
 		if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-			out = append(out, instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name})
+			out = append(out, instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name, o.Key.Cluster})
 		}
 	}
 	return out

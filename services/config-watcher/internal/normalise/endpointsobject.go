@@ -13,12 +13,15 @@ import (
 // an EndpointSlice of the Service with the object's name.
 func (m *Mesh) updateEndpoints(k object.Key, o *object.Object) {
 	var mirrored []*discoveryv1.EndpointSlice
-	if o != nil {
+	if own := (namespacedName{k.Namespace, k.Name, k.Cluster}); o == nil {
+		delete(m.mirrored, own)
+	} else {
+		m.mirrored[own] = o
 		mirrored = slicesOf(o.Body.(*object.Endpoints))
 	}
 	for i := 0; ; i++ {
 		// No EndpointSlice can have such a name.
-		name := namespacedName{k.Namespace, fmt.Sprintf("%s/%d", k.Name, i)}
+		name := namespacedName{k.Namespace, fmt.Sprintf("%s/%d", k.Name, i), k.Cluster}
 		if i >= len(mirrored) {
 			if m.slices[name] == nil {
 				return

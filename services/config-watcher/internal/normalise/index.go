@@ -80,8 +80,13 @@ func (m multimap[K, V]) remove(k K, v V) {
 	}
 }
 
+// place is a namespace of a cluster, which is empty for the own one.
+type place struct{ namespace, cluster string }
+
 // owner names a Service or a ServiceEntry, which select workloads and claim hostnames.
-type owner struct{ kind, namespace, name string }
+type owner struct{ kind, namespace, name, cluster string }
+
+func (o owner) place() place { return place{o.namespace, o.cluster} }
 
 // allWorkloads is the selector of a ServiceEntry whose workloadSelector has no labels: as in Istio it selects all
 // workloads of the namespace. It is indexed under a pair that no workload has as label.
@@ -89,12 +94,12 @@ var allWorkloads = map[string]string{"": ""}
 
 // selectors finds the owners whose selector matches given labels. Each owner is indexed under one pair of its selector.
 type selectors struct {
-	byPair   map[string]multimap[label, owner]
+	byPair   map[place]multimap[label, owner]
 	selector map[owner]map[string]string
 }
 
 func newSelectors() *selectors {
-	return &selectors{byPair: map[string]multimap[label, owner]{}, selector: map[owner]map[string]string{}}
+	return &selectors{byPair: map[place]multimap[label, owner]{}, selector: map[owner]map[string]string{}}
 }
 
 // indexPair is the pair that a selector is indexed under: the one with the smallest key.
@@ -112,24 +117,37 @@ func indexPair(selector map[string]string) label {
 // set replaces the owner's selector; an empty one removes it.
 func (s *selectors) set(o owner, selector map[string]string) {
 	if old := s.selector[o]; len(old) > 0 {
-		s.byPair[o.namespace].remove(indexPair(old), o)
+		s.byPair[o.place()].remove(indexPair(old), o)
 		delete(s.selector, o)
 	}
 	if len(selector) == 0 {
 		return
 	}
-	ns := s.byPair[o.namespace]
+	ns := s.byPair[o.place()]
 	if ns == nil {
 		ns = multimap[label, owner]{}
-		s.byPair[o.namespace] = ns
+		s.byPair[o.place()] = ns
 	}
 	ns.add(indexPair(selector), o)
 	s.selector[o] = selector
 }
 
+// of calls f for every owner that selects the instance: Services of its cluster, and ServiceEntries, which select
+// workloads of all clusters.
+func (s *selectors) of(in *instance, f func(owner)) {
+	s.matching(in.key.place(), in.labels, f)
+	if in.key.cluster != "" {
+		s.matching(place{namespace: in.key.namespace}, in.labels, func(o owner) {
+			if o.kind != "Service" {
+				f(o)
+			}
+		})
+	}
+}
+
 // matching calls f for every owner of the namespace that selects the labels.
-func (s *selectors) matching(namespace string, labels map[string]string, f func(owner)) {
-	ns := s.byPair[namespace]
+func (s *selectors) matching(at place, labels map[string]string, f func(owner)) {
+	ns := s.byPair[at]
 	if ns == nil {
 		return
 	}
@@ -148,28 +166,37 @@ func (s *selectors) matching(namespace string, labels map[string]string, f func(
 // instances finds the workload instances that a selector matches.
 type instances struct {
 	byKey  map[instKey]*instance
-	byPair map[string]multimap[label, instKey]
-	byNode multimap[string, instKey]
+	byPair map[place]multimap[label, instKey]
+	byNode multimap[nodeKey, instKey]
+	// remote counts the instances of each remote cluster.
+	remote map[string]int
 }
 
+// nodeKey names a Node.
+type nodeKey struct{ name, cluster string }
+
 func newInstances() *instances {
-	return &instances{byKey: map[instKey]*instance{}, byPair: map[string]multimap[label, instKey]{}, byNode: multimap[string, instKey]{}}
+	return &instances{byKey: map[instKey]*instance{}, byPair: map[place]multimap[label, instKey]{}, byNode: multimap[nodeKey, instKey]{}, remote: map[string]int{}}
 }
 
 func (x *instances) put(in *instance) {
 	x.remove(in.key)
 	x.byKey[in.key] = in
-	ns := x.byPair[in.key.namespace]
+	at := in.key.place()
+	ns := x.byPair[at]
 	if ns == nil {
 		ns = multimap[label, instKey]{}
-		x.byPair[in.key.namespace] = ns
+		x.byPair[at] = ns
 	}
 	ns.add(label{}, in.key)
 	for k, v := range in.labels {
 		ns.add(label{k, v}, in.key)
 	}
 	if in.node != "" {
-		x.byNode.add(in.node, in.key)
+		x.byNode.add(in.nodeKey(), in.key)
+	}
+	if at.cluster != "" {
+		x.remote[at.cluster]++
 	}
 }
 
@@ -179,19 +206,25 @@ func (x *instances) remove(k instKey) {
 		return
 	}
 	delete(x.byKey, k)
-	x.byPair[k.namespace].remove(label{}, k)
+	ns := x.byPair[k.place()]
+	ns.remove(label{}, k)
 	for lk, lv := range old.labels {
-		x.byPair[k.namespace].remove(label{lk, lv}, k)
+		ns.remove(label{lk, lv}, k)
 	}
 	if old.node != "" {
-		x.byNode.remove(old.node, k)
+		x.byNode.remove(old.nodeKey(), k)
+	}
+	if k.cluster != "" {
+		if x.remote[k.cluster]--; x.remote[k.cluster] == 0 {
+			delete(x.remote, k.cluster)
+		}
 	}
 }
 
 // matching calls f for every instance of the namespace that the selector matches, in no order. It compares only the
 // instances with the rarest pair of the selector.
-func (x *instances) matching(namespace string, selector map[string]string, f func(*instance)) {
-	ns := x.byPair[namespace]
+func (x *instances) matching(at place, selector map[string]string, f func(*instance)) {
+	ns := x.byPair[at]
 	if ns == nil || len(selector) == 0 {
 		return
 	}
@@ -207,5 +240,22 @@ func (x *instances) matching(namespace string, selector map[string]string, f fun
 		if in := x.byKey[k]; matches(selector, in.labels) {
 			f(in)
 		}
+	}
+}
+
+// everywhere is matching for a namespace of all clusters.
+func (x *instances) everywhere(namespace string, selector map[string]string, f func(*instance)) {
+	x.matching(place{namespace: namespace}, selector, f)
+	for cluster := range x.remote {
+		x.matching(place{namespace, cluster}, selector, f)
+	}
+}
+
+// selectedBy is matching for what an owner selects: a Service workloads of its cluster, a ServiceEntry those of all.
+func (x *instances) selectedBy(o owner, selector map[string]string, f func(*instance)) {
+	if o.kind == "Service" {
+		x.matching(o.place(), selector, f)
+	} else {
+		x.everywhere(o.namespace, selector, f)
 	}
 }

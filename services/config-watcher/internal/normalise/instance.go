@@ -25,7 +25,12 @@ const (
 )
 
 // instKey names a workload instance; kind is Pod or WorkloadEntry.
-type instKey struct{ kind, namespace, name string }
+type instKey struct{ kind, namespace, name, cluster string }
+
+func (k instKey) place() place { return place{k.namespace, k.cluster} }
+
+// workload is the name of the instance's Workload.
+func (k instKey) workload() namespacedName { return namespacedName{k.namespace, k.name, k.cluster} }
 
 // instance is what a Pod or a WorkloadEntry contributes to endpoints and Workloads. Selectors match both alike.
 type instance struct {
@@ -36,10 +41,13 @@ type instance struct {
 	account   string
 	node      string
 	locality  *configv1.Locality // of the object itself; nil means the node's
-	network   string
-	health    configv1.Health
-	tlsMode   configv1.TlsMode
-	weight    uint32
+	// copied is the locality in the labels that Kubernetes copies from the node to a Pod, which lack the subzone. It
+	// counts where the node is not known.
+	copied  *configv1.Locality
+	network string
+	health  configv1.Health
+	tlsMode configv1.TlsMode
+	weight  uint32
 	// ports by name: container ports of a Pod, ports of a WorkloadEntry.
 	ports map[string]uint32
 	// hostname and subdomain of a StatefulSet's Pod.
@@ -52,14 +60,14 @@ func fromPod(o *object.Object, p *object.Pod) *instance {
 		return nil
 	}
 	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: o.Labels, account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
 		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
 	}
 	if o.Labels[labelTLSMode] == "istio" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
 	}
-	in.locality = podLocality(o.Labels)
+	in.locality, in.copied = podLocality(o.Labels), topologyLocality(o.Labels)
 	return in
 }
 
@@ -83,16 +91,14 @@ func (in *instance) endpointAddresses() []string {
 	return in.addresses
 }
 
-// podLocality reads the Pod's istio-locality label, or the topology labels that Kubernetes copies from the node; nil if
-// the Pod has none. The label separates "region.zone.subzone" by dots, since labels have no slashes.
+// podLocality reads the Pod's istio-locality label; nil if the Pod has none. The label separates "region.zone.subzone"
+// by dots, since labels have no slashes.
 func podLocality(labels map[string]string) *configv1.Locality {
-	if s := labels[labelLocality]; s != "" {
-		if !strings.Contains(s, "/") {
-			s = strings.ReplaceAll(s, ".", "/")
-		}
-		return parseLocality(s)
+	s := labels[labelLocality]
+	if !strings.Contains(s, "/") {
+		s = strings.ReplaceAll(s, ".", "/")
 	}
-	return topologyLocality(labels)
+	return parseLocality(s)
 }
 
 func topologyLocality(labels map[string]string) *configv1.Locality {
@@ -123,9 +129,12 @@ func parseLocality(s string) *configv1.Locality {
 // ServiceEntry).
 func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
 	in := &instance{
-		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name}, object: o, labels: we.Labels, account: we.ServiceAccount, network: we.Network,
+		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: we.Labels, account: we.ServiceAccount, network: we.Network,
 		health: configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
 		locality: parseLocality(we.Locality),
+	}
+	if h := o.Health; h != nil && h.Counts && !h.Well {
+		in.health = configv1.Health_HEALTH_NOT_READY
 	}
 	// Without the label a service account means that the workload has an identity, and therefore a proxy.
 	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
@@ -137,6 +146,9 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 	return in
 }
 
+// nodeKey names the instance's node.
+func (in *instance) nodeKey() nodeKey { return nodeKey{in.node, in.key.cluster} }
+
 // same reports whether two instances contribute the same to endpoints and Workloads.
 func (in *instance) same(o *instance) bool {
 	if in == nil || o == nil {
@@ -144,7 +156,7 @@ func (in *instance) same(o *instance) bool {
 	}
 	a, b := *in, *o
 	a.object, b.object = nil, nil
-	return reflect.DeepEqual(a, b) && reflect.DeepEqual(meshAnnotations(in.object.Annotations), meshAnnotations(o.object.Annotations)) &&
+	return reflect.DeepEqual(a, b) && reflect.DeepEqual(MeshAnnotations(in.object.Annotations), MeshAnnotations(o.object.Annotations)) &&
 		in.object.Location == o.object.Location && in.object.Source == o.object.Source && in.object.Generation == o.object.Generation
 }
 

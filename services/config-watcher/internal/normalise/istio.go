@@ -53,7 +53,7 @@ func (m *Mesh) istioConfig(k object.Key) (proto.Message, error) {
 		return nil, err
 	}
 	return &configv1.IstioConfig{
-		Spec: packed, Labels: o.Labels, Annotations: meshAnnotations(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
+		Spec: packed, Labels: o.Labels, Annotations: MeshAnnotations(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
 	}, nil
 }
 
@@ -160,7 +160,7 @@ func delegateNames(o *object.Object) []namespacedName {
 		if r.Delegate == nil {
 			continue
 		}
-		if k := (namespacedName{cmp.Or(r.Delegate.Namespace, o.Key.Namespace), r.Delegate.Name}); !slices.Contains(out, k) {
+		if k := (namespacedName{namespace: cmp.Or(r.Delegate.Namespace, o.Key.Namespace), name: r.Delegate.Name}); !slices.Contains(out, k) {
 			out = append(out, k)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -28,7 +29,7 @@ import (
 
 // Config holds the settings of the whole mesh that come from no object.
 type Config struct {
-	// Cluster is the ID of the cluster that EndpointSets and Workloads belong to, "Kubernetes" by default.
+	// Cluster is the ID of the own cluster, "Kubernetes" by default.
 	Cluster string
 	// Domain is the DNS suffix of service names, "cluster.local" by default.
 	Domain string
@@ -65,23 +66,25 @@ type hostKey struct{ namespace, hostname string }
 
 // namespacedName names a Workload, which a Pod and a WorkloadEntry of the same name share (the Pod wins), or an
 // EndpointSlice, a Kubernetes Service or a VirtualService.
-type namespacedName struct{ namespace, name string }
+type namespacedName struct{ namespace, name, cluster string }
 
 // Mesh is the state of the normalised mesh: the objects, indexed, and the hashes of the resources. It is not safe for
 // concurrent use.
 type Mesh struct {
 	cfg Config
 
-	settings   *mesh.MeshConfig
-	meshObject *object.Object
+	settings     *mesh.MeshConfig
+	meshObject   *object.Object
+	clusterLocal map[string]bool // see clusterLocalHosts
 
-	namespaces map[string]*object.Object
-	nodes      map[string]*configv1.Locality
+	namespaces map[place]*object.Object
+	nodes      map[nodeKey]*configv1.Locality
 	owners     map[owner]*object.Object
 	claims     multimap[hostKey, owner]
 	selectors  *selectors
 	instances  *instances
 	slices     map[namespacedName]*object.Object
+	mirrored   map[namespacedName]*object.Object        // Endpoints objects, whose slices are in slices too
 	bySlice    multimap[namespacedName, namespacedName] // service -> slices
 	sliceOf    map[namespacedName]namespacedName        // slice -> service
 	sliceRefs  multimap[instKey, namespacedName]        // Pod -> slices that refer to it
@@ -91,6 +94,7 @@ type Mesh struct {
 	nodeRules map[object.Key]string
 	discovery discovery
 	bans      bans
+	ingresses ingresses
 	// onDemandConfigs are the ProxyConfigs that switch on-demand configuration on or off.
 	onDemandConfigs set[object.Key]
 
@@ -127,13 +131,14 @@ func newDirty() dirty {
 // New returns an empty mesh. Its first Apply also upserts the default mesh configuration.
 func New(cfg Config) *Mesh {
 	m := &Mesh{
-		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
-		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[namespacedName]*object.Object{}, bySlice: multimap[namespacedName, namespacedName]{},
+		cfg: cfg.withDefaults(), namespaces: map[place]*object.Object{}, nodes: map[nodeKey]*configv1.Locality{}, owners: map[owner]*object.Object{},
+		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[namespacedName]*object.Object{}, mirrored: map[namespacedName]*object.Object{}, bySlice: multimap[namespacedName, namespacedName]{},
 		sliceOf: map[namespacedName]namespacedName{}, sliceRefs: multimap[instKey, namespacedName]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[namespacedName, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
 		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
-		bans: newBans(), discovery: discovery{hidden: map[object.Key]*object.Object{}},
+		bans: newBans(), ingresses: newIngresses(), discovery: discovery{hidden: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()
+	m.clusterLocal = clusterLocalHosts(m.settings, m.cfg.Domain)
 	m.dirty.mesh = true
 	return m
 }
@@ -163,6 +168,7 @@ func (m *Mesh) Apply(changes []Change) Delta {
 		}
 	}
 	d.Discovered, m.discoveredChanges = m.discoveredChanges, nil
+	m.rebuildIngresses()
 	m.rebuild(&d)
 	sort.Slice(d.Upserts, func(i, j int) bool {
 		return resource.KeyOf(d.Upserts[i].Key).Compare(resource.KeyOf(d.Upserts[j].Key)) < 0
@@ -180,15 +186,16 @@ func (c Change) decidesDiscovery() bool {
 func (m *Mesh) update(c Change, d *Delta) {
 	switch k := c.Key; {
 	case k.Group == "" && k.Kind == "Namespace":
-		m.discoveredChanges = append(m.discoveredChanges, c)
-		m.updateNamespace(k.Name, c.Object)
+		m.tellDiscovered(c)
+		m.updateNamespace(place{k.Name, k.Cluster}, c.Object)
 	case k.Group == "" && k.Kind == "Node":
-		m.updateNode(k.Name, c.Object)
+		m.tellDiscovered(c)
+		m.updateNode(nodeKey{k.Name, k.Cluster}, c.Object)
 	case validate.IsMeshConfig(k):
 		m.updateMesh(c.Object, d)
 	case validate.IsIdentityBan(k):
 		m.updateBan(k, c.Object)
-	case m.discovered(k.Namespace):
+	case m.discovered(place{k.Namespace, k.Cluster}):
 		m.updateNamespaced(k, c.Object)
 	case c.Object == nil:
 		delete(m.discovery.hidden, k)
@@ -197,29 +204,42 @@ func (m *Mesh) update(c Change, d *Delta) {
 	}
 }
 
+// tellDiscovered adds to Delta.Discovered. Objects of remote clusters are no configuration of the mesh.
+func (m *Mesh) tellDiscovered(c Change) {
+	if c.Key.Cluster == "" {
+		m.discoveredChanges = append(m.discoveredChanges, c)
+	}
+}
+
 // updateNamespaced is update for an object of a discovered namespace.
 func (m *Mesh) updateNamespaced(k object.Key, o *object.Object) {
-	m.discoveredChanges = append(m.discoveredChanges, Change{k, o})
+	m.tellDiscovered(Change{k, o})
 	switch {
 	case k.Group == "" && k.Kind == "Service", k.Group == validate.GroupNetworking && k.Kind == "ServiceEntry":
-		m.updateOwner(owner{k.Kind, k.Namespace, k.Name}, o)
+		m.updateOwner(owner{k.Kind, k.Namespace, k.Name, k.Cluster}, o)
 	case k.Group == "" && k.Kind == "Pod":
 		var in *instance
 		if o != nil {
 			in = fromPod(o, o.Body.(*object.Pod))
 		}
-		m.updateInstance(instKey{"Pod", k.Namespace, k.Name}, in)
+		m.updateInstance(instKey{"Pod", k.Namespace, k.Name, k.Cluster}, in)
 	case k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
 		var in *instance
 		if o != nil {
 			in = fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
 			in.labels = merged(o.Labels, in.labels)
 		}
-		m.updateInstance(instKey{"WorkloadEntry", k.Namespace, k.Name}, in)
+		m.updateInstance(instKey{"WorkloadEntry", k.Namespace, k.Name, k.Cluster}, in)
 	case k.Group == validate.GroupDiscovery && k.Kind == "EndpointSlice":
-		m.updateSlice(namespacedName{k.Namespace, k.Name}, o)
+		m.updateSlice(namespacedName{k.Namespace, k.Name, k.Cluster}, o)
 	case k.Group == "" && k.Kind == "Endpoints":
 		m.updateEndpoints(k, o)
+	case k.Group == validate.GroupIngress && k.Kind == "Ingress":
+		m.ingresses.updateIngress(k, o)
+	case k.Group == validate.GroupIngress && k.Kind == "IngressClass":
+		m.ingresses.updateClass(k.Name, o)
+	case k.Group != "" && o == nil:
+		m.updateConfig(k, m.ingresses.made[k])
 	case k.Group != "":
 		m.updateConfig(k, o)
 	}
@@ -234,30 +254,32 @@ func merged(base, over map[string]string) map[string]string {
 	return out
 }
 
-func (m *Mesh) updateNamespace(name string, o *object.Object) {
-	network, seen := m.clusterNetwork(), m.discovered(name)
+func (m *Mesh) updateNamespace(at place, o *object.Object) {
+	network, seen := m.clusterNetwork(at.cluster), m.discovered(at)
 	if o == nil {
-		delete(m.namespaces, name)
+		delete(m.namespaces, at)
 	} else {
-		m.namespaces[name] = o
+		m.namespaces[at] = o
 	}
-	m.dirty.namespaces.add(name)
-	m.discovery.stale = m.discovery.stale || m.discovered(name) != seen
-	if m.clusterNetwork() != network {
+	if at.cluster == "" {
+		m.dirty.namespaces.add(at.namespace)
+	}
+	m.discovery.stale = m.discovery.stale || m.discovered(at) != seen
+	if m.clusterNetwork(at.cluster) != network {
 		m.allDirty()
 	}
 }
 
-// clusterNetwork is the network of every workload that names none: a label of the root namespace, as in Istio's
-// multi-network installation.
-func (m *Mesh) clusterNetwork() string {
-	if o := m.namespaces[validate.MeshNamespace]; o != nil {
+// clusterNetwork is the network of every workload of a cluster that names none: a label of the root namespace, as in
+// Istio's multi-network installation.
+func (m *Mesh) clusterNetwork(cluster string) string {
+	if o := m.namespaces[place{validate.MeshNamespace, cluster}]; o != nil {
 		return o.Labels[labelNetwork]
 	}
 	return ""
 }
 
-func (m *Mesh) updateNode(name string, o *object.Object) {
+func (m *Mesh) updateNode(name nodeKey, o *object.Object) {
 	var l *configv1.Locality
 	if o != nil {
 		l = topologyLocality(o.Labels)
@@ -295,7 +317,7 @@ func (m *Mesh) updateMesh(o *object.Object, d *Delta) {
 			}
 		}
 	}
-	m.meshObject, m.settings = o, settings
+	m.meshObject, m.settings, m.clusterLocal = o, settings, clusterLocalHosts(settings, m.cfg.Domain)
 	m.dirty.mesh = true
 	if proto.Equal(settings, before) {
 		return
@@ -312,10 +334,13 @@ func (m *Mesh) allDirty() {
 		m.dirty.endpoints.add(h)
 	}
 	for k := range m.instances.byKey {
-		m.dirty.workloads.add(namespacedName{k.namespace, k.name})
+		m.dirty.workloads.add(k.workload())
 	}
 	for k := range m.configs {
 		m.dirty.configs.add(k)
+	}
+	for k := range m.ingresses.all {
+		m.ingresses.dirty.add(k)
 	}
 }
 
@@ -324,11 +349,7 @@ func (m *Mesh) hosts(o owner, obj *object.Object) []hostKey {
 	if obj == nil {
 		return nil
 	}
-	var out []hostKey
-	for _, h := range HostsOf(obj, m.cfg.Domain) {
-		out = append(out, hostKey{o.namespace, h})
-	}
-	return out
+	return lists.Map(HostsOf(obj, m.cfg.Domain), func(h string) hostKey { return hostKey{o.namespace, h} })
 }
 
 func ownerSelector(o owner, obj *object.Object) map[string]string {
@@ -359,11 +380,9 @@ func (m *Mesh) updateOwner(o owner, obj *object.Object) {
 			m.dirty.services.add(h)
 			m.dirty.endpoints.add(h)
 		}
-		m.instances.matching(o.namespace, ownerSelector(o, obj), func(in *instance) {
-			m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
-		})
+		m.instances.selectedBy(o, ownerSelector(o, obj), m.touchWorkload)
 		if o.kind == "Service" && obj != nil {
-			m.eachSlicePod(namespacedName{o.namespace, o.name}, func(k instKey) { m.dirty.workloads.add(namespacedName{k.namespace, k.name}) })
+			m.eachSlicePod(namespacedName{o.namespace, o.name, o.cluster}, func(k instKey) { m.dirty.workloads.add(k.workload()) })
 		}
 	}
 	old := m.owners[o]
@@ -383,6 +402,9 @@ func (m *Mesh) updateOwner(o owner, obj *object.Object) {
 	}
 	m.selectors.set(o, ownerSelector(o, obj))
 	touch(obj)
+	if o.kind == "Service" && o.cluster == "" {
+		m.ingresses.touchService(namespacedName{namespace: o.namespace, name: o.name})
+	}
 }
 
 func (m *Mesh) updateInstance(k instKey, in *instance) {
@@ -402,7 +424,7 @@ func (m *Mesh) updateInstance(k instKey, in *instance) {
 			m.touchInstance(in)
 		}
 	}
-	m.dirty.workloads.add(namespacedName{k.namespace, k.name})
+	m.dirty.workloads.add(k.workload())
 }
 
 // touchInstance marks the Workload of the instance and the endpoints of every service that leads to it.
@@ -410,8 +432,8 @@ func (m *Mesh) touchInstance(in *instance) {
 	if in == nil {
 		return
 	}
-	m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
-	m.selectors.matching(in.key.namespace, in.labels, func(o owner) {
+	m.touchWorkload(in)
+	m.selectors.of(in, func(o owner) {
 		for _, h := range m.hosts(o, m.owners[o]) {
 			m.dirty.endpoints.add(h)
 		}
@@ -440,7 +462,7 @@ func (m *Mesh) updateConfig(k object.Key, o *object.Object) {
 				m.delegates.add(d, k)
 			}
 		}
-		for root := range m.delegates[namespacedName{k.Namespace, k.Name}].all {
+		for root := range m.delegates[namespacedName{namespace: k.Namespace, name: k.Name}].all {
 			m.dirty.configs.add(root)
 		}
 	}

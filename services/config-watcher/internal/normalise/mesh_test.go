@@ -80,7 +80,7 @@ func (s *state) change(changes ...Change) {
 		s.t.Error(err)
 	}
 	for _, r := range s.last.Upserts {
-		s.held[resource.KeyOf(r.Key)] = r
+		s.held[resource.KeyOf(r.Key)] = withBody(s.t, r)
 	}
 	for _, k := range s.last.Removed {
 		if s.held[k] == nil {
@@ -88,6 +88,16 @@ func (s *state) change(changes ...Change) {
 		}
 		delete(s.held, k)
 	}
+}
+
+// withBody is resource.Decoded.
+func withBody(t testing.TB, r *configv1.Resource) *configv1.Resource {
+	t.Helper()
+	out, err := resource.Decoded(r)
+	if err != nil || out.GetBody() == nil {
+		t.Fatalf("%v: no body: %v", r.Key, err)
+	}
+	return out
 }
 
 // touched lists the kinds of the last delta, sorted, with a minus before removals.

@@ -130,8 +130,8 @@ func ParseProtocol(s string) configv1.Protocol {
 	return configv1.Protocol_PROTOCOL_UNSPECIFIED
 }
 
-// meshAnnotations keeps the annotations of Istio and Fairlead. It drops the injector's status, which is large.
-func meshAnnotations(annotations map[string]string) map[string]string {
+// MeshAnnotations keeps the annotations of Istio and Fairlead. It drops the injector's status, which is large.
+func MeshAnnotations(annotations map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range annotations {
 		domain, _, _ := strings.Cut(k, "/")
@@ -147,6 +147,9 @@ func meshAnnotations(annotations map[string]string) map[string]string {
 }
 
 func sourceRef(o *object.Object) *configv1.SourceRef {
+	if o.Origin != nil {
+		o = o.Origin
+	}
 	return &configv1.SourceRef{
 		Source: o.Source, ApiVersion: o.APIVersion, Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Generation: o.Generation, Location: o.Location,
 	}

@@ -12,7 +12,7 @@ import (
 // workloadAnnotations are the annotations of a Workload resource. If a ProxyConfig decides about on-demand
 // configuration, workloadAnnotations writes its value into the annotation that a user could set on the workload.
 func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
-	out := meshAnnotations(in.object.Annotations)
+	out := MeshAnnotations(in.object.Annotations)
 	if _, own := out[validate.OnDemandAnnotation]; own {
 		return out
 	}
@@ -73,7 +73,7 @@ func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
 		}
 		selector := proxyConfigOf(o).GetSelector().GetMatchLabels()
 		if len(selector) > 0 {
-			m.instances.matching(k.Namespace, selector, m.touchWorkload)
+			m.instances.everywhere(k.Namespace, selector, m.touchWorkload)
 			continue
 		}
 		for _, in := range m.instances.byKey {
@@ -90,7 +90,7 @@ func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
 }
 
 func (m *Mesh) touchWorkload(in *instance) {
-	m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
+	m.dirty.workloads.add(in.key.workload())
 }
 
 func onDemandVariable(o *object.Object) string {

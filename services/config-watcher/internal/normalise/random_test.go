@@ -267,7 +267,7 @@ func TestDrawer(t *testing.T) {
 		}
 		for _, r := range New(Config{}).Apply(changes).Upserts {
 			kinds[r.Key.Kind]++
-			if es := r.GetEndpointSet(); len(es.GetEndpoints()) > 0 {
+			if es := withBody(t, r).GetEndpointSet(); len(es.GetEndpoints()) > 0 {
 				kinds["Endpoint"]++
 			}
 			if len(r.GetWorkload().GetTargets()) > 0 {

@@ -23,7 +23,7 @@ func (m *Mesh) rebuild(d *Delta) {
 	}
 	for name := range todo.namespaces {
 		var body proto.Message
-		if o := m.namespaces[name]; o != nil {
+		if o := m.namespaces[place{namespace: name}]; o != nil {
 			body = &configv1.Namespace{Name: name, Labels: o.Labels}
 		}
 		m.emit(d, resource.Key{Kind: resource.KindNamespace, Name: name}, body)
@@ -37,7 +37,7 @@ func (m *Mesh) rebuild(d *Delta) {
 		if wl := m.workload(w); wl != nil {
 			body = wl
 		}
-		m.emit(d, resource.Key{Kind: resource.KindWorkload, Namespace: w.namespace, Name: w.name}, body)
+		m.emit(d, resource.Key{Kind: resource.KindWorkload, Namespace: w.namespace, Name: contract.WorkloadName(w.name, w.cluster)}, body)
 	}
 	for k := range todo.bans {
 		m.emit(d, resource.Key{Kind: resource.KindIdentityBan, Name: k.Name}, m.ban(k))
@@ -64,7 +64,7 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 		d.Errors = append(d.Errors, fmt.Errorf("mesh configuration: %w", err))
 		return
 	}
-	body := &configv1.MeshConfig{Settings: settings, ClusterDomain: m.cfg.Domain}
+	body := &configv1.MeshConfig{Settings: settings, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster}
 	if m.meshObject != nil {
 		body.Source = sourceRef(m.meshObject)
 	}
@@ -157,15 +157,33 @@ func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 }
 
 // claimants are the objects behind a hostname: the Kubernetes Service first, then ServiceEntries, oldest first. The
-// first decides.
+// first decides. Of Services of several clusters it is the first of servicesOf alone.
 func (m *Mesh) claimants(h hostKey) []*object.Object {
 	var out []*object.Object
 	for o := range m.claims[h].all {
-		out = append(out, m.owners[o])
+		if o.kind != "Service" {
+			out = append(out, m.owners[o])
+		}
+	}
+	slices.SortFunc(out, object.CompareAge)
+	if services := m.servicesOf(h); len(services) > 0 {
+		return append(services[:1:1], out...)
+	}
+	return out
+}
+
+// servicesOf are the Kubernetes Services of a hostname, one of each cluster: that of the own cluster first, then the
+// oldest.
+func (m *Mesh) servicesOf(h hostKey) []*object.Object {
+	var out []*object.Object
+	for o := range m.claims[h].all {
+		if o.kind == "Service" {
+			out = append(out, m.owners[o])
+		}
 	}
 	slices.SortFunc(out, func(a, b *object.Object) int {
-		if service := a.Key.Kind == "Service"; service != (b.Key.Kind == "Service") {
-			if service {
+		if own := a.Key.Cluster == ""; own != (b.Key.Cluster == "") {
+			if own {
 				return -1
 			}
 			return 1

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -121,12 +122,7 @@ func clusterIPs(s *corev1.Service) []string {
 	if len(ips) == 0 {
 		ips = []string{s.Spec.ClusterIP}
 	}
-	var out []string
-	for _, ip := range ips {
-		if ip != "" && ip != corev1.ClusterIPNone {
-			out = append(out, ip)
-		}
-	}
+	out := lists.Filter(ips, func(ip string) bool { return ip != "" && ip != corev1.ClusterIPNone })
 	return sortedUnique(out)
 }
 

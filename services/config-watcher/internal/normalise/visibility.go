@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -53,13 +54,7 @@ func (m *Mesh) visibleClaimants(claimants []*object.Object, visibility []string)
 	if len(claimants) < 2 {
 		return claimants
 	}
-	var out []*object.Object
-	for _, o := range claimants {
-		if VisibleTo(m.exportedTo(o), visibility[0]) {
-			out = append(out, o)
-		}
-	}
-	return out
+	return lists.Filter(claimants, func(o *object.Object) bool { return VisibleTo(m.exportedTo(o), visibility[0]) })
 }
 
 // buildServices builds the Services of a hostname, one for each visibility. A Service that has no port and is no alias
@@ -74,6 +69,7 @@ func (m *Mesh) buildServices(h hostKey) []*configv1.Service {
 			continue
 		}
 		s.ExportedTo = visibility
+		m.setClusters(h, s)
 		if len(visibilities) > 1 && visibility[0] != exportedToAll {
 			s.Audience = visibility[0]
 		}

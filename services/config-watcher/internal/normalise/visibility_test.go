@@ -84,7 +84,7 @@ func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 			}
 			m, held := New(Config{}), map[resource.Key]*configv1.Resource{}
 			for _, r := range m.Apply(changes).Upserts {
-				held[resource.KeyOf(r.Key)] = r
+				held[resource.KeyOf(r.Key)] = withBody(t, r)
 				if r.GetService().GetAudience() != "" {
 					split++
 				}

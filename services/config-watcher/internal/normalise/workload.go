@@ -12,13 +12,13 @@ import (
 
 // workload builds the Workload of a Pod, or else of a WorkloadEntry; nil if there is neither.
 func (m *Mesh) workload(w namespacedName) *configv1.Workload {
-	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name}], m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name}])
+	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name, w.cluster}], m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name, w.cluster}])
 	if in == nil {
 		return nil
 	}
 	return &configv1.Workload{
 		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: merged(nodeLabels(in), in.labels), ServiceAccount: in.account, Identity: m.identity(w.namespace, in.account),
-		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.cfg.Cluster, Targets: m.targets(in), TlsMode: in.tlsMode,
+		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.clusterID(w.cluster), Targets: m.targets(in), TlsMode: in.tlsMode,
 		Annotations: m.workloadAnnotations(in), Source: sourceRef(in.object),
 	}
 }
@@ -26,7 +26,7 @@ func (m *Mesh) workload(w namespacedName) *configv1.Workload {
 // targets are the service ports that lead to an instance, ready or not: a sidecar must listen before its Pod is ready.
 func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
 	var out []*configv1.ServiceTarget
-	m.selectors.matching(in.key.namespace, in.labels, func(o owner) {
+	m.selectors.of(in, func(o owner) {
 		for _, h := range m.hosts(o, m.owners[o]) {
 			out = append(out, m.ownerTargets(in, o, h)...)
 		}
@@ -58,7 +58,7 @@ func (m *Mesh) ownerTargets(in *instance, o owner, h hostKey) []*configv1.Servic
 // sliceTargets are the targets of Services without a selector, whose EndpointSlices name the Pod.
 func (m *Mesh) sliceTargets(slice namespacedName) []*configv1.ServiceTarget {
 	svc := m.sliceOf[slice]
-	o := owner{"Service", svc.namespace, svc.name}
+	o := owner{"Service", svc.namespace, svc.name, svc.cluster}
 	obj := m.owners[o]
 	if obj == nil || len(ownerSelector(o, obj)) > 0 {
 		return nil

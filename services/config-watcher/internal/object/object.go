@@ -15,9 +15,12 @@ type Key struct {
 	Kind      string
 	Namespace string
 	Name      string
+	// Cluster is the id of the remote cluster that the object is in; empty for the own cluster, files and the store.
+	Cluster string
 }
 
-// String returns "VirtualService apps/server", or "Namespace apps" for a cluster-scoped kind.
+// String returns "VirtualService apps/server", or "Namespace apps" for a cluster-scoped kind; for an object of a remote
+// cluster "Service apps/server of cluster east".
 func (k Key) String() string {
 	var b strings.Builder
 	b.WriteString(k.Kind)
@@ -27,20 +30,43 @@ func (k Key) String() string {
 		b.WriteByte('/')
 	}
 	if k.Name == "" {
-		b.WriteString("(unnamed)")
+		b.WriteString(unnamed)
 	} else {
 		b.WriteString(k.Name)
+	}
+	if k.Cluster != "" {
+		b.WriteString(" of cluster " + k.Cluster)
 	}
 	return b.String()
 }
 
-// Compare orders keys by kind, namespace, name and group.
+// unnamed stands for the name of an object without one.
+const unnamed = "(unnamed)"
+
+// ParseKey parses the text of Key.String, which has no group.
+func ParseKey(text string) (k Key, ok bool) {
+	kind, name, ok := strings.Cut(text, " ")
+	if !ok {
+		return Key{}, false
+	}
+	k = Key{Kind: kind, Name: name}
+	if namespace, rest, namespaced := strings.Cut(name, "/"); namespaced {
+		k.Namespace, k.Name = namespace, rest
+	}
+	return k, true
+}
+
+// Named reports whether a parsed key names an object.
+func (k Key) Named() bool { return k.Name != "" && k.Name != unnamed }
+
+// Compare orders keys by kind, namespace, name, group and cluster.
 func (k Key) Compare(o Key) int {
 	return cmp.Or(
 		strings.Compare(k.Kind, o.Kind),
 		strings.Compare(k.Namespace, o.Namespace),
 		strings.Compare(k.Name, o.Name),
 		strings.Compare(k.Group, o.Group),
+		strings.Compare(k.Cluster, o.Cluster),
 	)
 }
 
@@ -54,22 +80,45 @@ type Object struct {
 	Created time.Time
 	// Generation counts changes of the spec; 0 if the source does not count them.
 	Generation int64
+	// UID tells an object from another one of its name; empty if the source has none, or does not keep it.
+	UID string
 	// Source is the name of the delivering source, set by the source.
 	Source string
 	// Location is "dir/mesh.yaml:12"; empty for an object that stands in no file.
 	Location string
 	// Body is the typed content: the Istio spec as a proto.Message, or a pointer to the Kubernetes type
 	// (*corev1.Service, ...). For kinds with many or large objects it keeps only what the mesh reads: *Pod for a Pod,
-	// *Ban for an IdentityBan, *Credential for a Secret or a ConfigMap that holds one, nil for any other Secret and for
-	// any other ConfigMap except the mesh configuration's.
+	// *Node for a Node, *Ban for an IdentityBan, *Credential for a Secret or a ConfigMap that holds one, nil for any
+	// other Secret and for any other ConfigMap except the mesh configuration's.
 	Body any
 	// Warnings name fields that are accepted and have no effect.
 	Warnings Problems
 	// Digest identifies content and location: equal digests mean that nothing changed.
 	Digest [16]byte
+	// Origin is the object that this one was made from: the oldest Ingress behind a generated Gateway or
+	// VirtualService; nil for an object of a user.
+	Origin *Object
 	// Held marks the object that replaces a security object that cannot be used and has no known good version, see
 	// validate.Hold. A held object without a namespace holds for the whole mesh.
 	Held bool
+	// Health is that of a WorkloadEntry which follows its proxy's, see package health; nil for all others.
+	Health *Health
+}
+
+// Health is what a workload's agent has told.
+type Health struct {
+	Well    bool
+	Message string
+	// Counts is true if a workload that is not well gets no traffic.
+	Counts bool
+}
+
+// Place names the place of the object in a sentence.
+func (o *Object) Place() string {
+	if o.Location == "" {
+		return "source " + o.Source
+	}
+	return o.Location
 }
 
 // CompareAge orders objects by Istio's rule "the oldest wins": creation time, then kind, namespace and name.

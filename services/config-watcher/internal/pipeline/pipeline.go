@@ -1,5 +1,6 @@
 // Package pipeline is the single worker between sources and subscribers. The aggregate submits changed objects;
-// Pipeline.Run applies them to normalise.Mesh and commits each result as a revision.
+// Pipeline.Run applies them to normalise.Mesh and commits each result as a revision. Changes of endpoints overtake
+// queued configuration (queue.go).
 package pipeline
 
 import (
@@ -14,13 +15,16 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
 // Observer is called after every commit, for metrics.
 type Observer interface {
-	Committed(snapshot *revision.Snapshot, delta normalise.Delta, took time.Duration)
+	// Committed receives the time that the build took, and that since the first of its changes was submitted;
+	// of the first revision, which waits for the sources, the latter is 0.
+	Committed(snapshot *revision.Snapshot, delta normalise.Delta, took, delay time.Duration)
 	Failed(err error)
 }
 
@@ -41,46 +45,67 @@ type Config struct {
 }
 
 // Pipeline turns changes into revisions. It applies a first change at once. Changes that arrive while it builds a
-// revision go into the next one; there is no timer.
+// revision gather in the queue; there is no timer. The changes of one submission take effect in one revision, except
+// endpoint states that are newer.
+//
+// Each round makes a revision of all endpoint changes, and then one of a batch of configuration. So an endpoint change
+// waits for one batch at most, and configuration gets at least half of the time while endpoints never rest: a batch may
+// take as long as the endpoints before it.
 type Pipeline struct {
 	cfg Config
 
-	mu      sync.Mutex
-	changes []normalise.Change
-	ctx     context.Context // trace of the first pending change
-	taken   uint64          // number of submissions so far
-	wake    chan struct{}
+	mu    sync.Mutex
+	queue queue
+	wake  chan struct{}
+	// urgent has a token while endpoint changes are in the queue.
+	urgent chan struct{}
 
-	// applied is the number of submissions that revision sequence contains. mu guards both.
+	// applied is the number of the last submission up to which revision sequence contains all. mu guards both.
 	applied  uint64
 	sequence uint64
-	advanced chan struct{}
+	advanced notify.Notifier
+
+	// cost is the measured time per change of configuration, and endpointsAt when endpoints have changed last. Used by
+	// Run's goroutine only.
+	cost        time.Duration
+	endpointsAt time.Time
 }
+
+const (
+	// While endpoints change, a batch of configuration takes about shortBatch, and batchPause is between two: each
+	// change of an endpoint finds the processor free, or nearly so. Otherwise a batch takes about longBatch.
+	shortBatch = 150 * time.Microsecond
+	batchPause = 200 * time.Microsecond
+	longBatch  = 5 * time.Millisecond
+	// endpointsActiveFor is how long after a change of an endpoint the next one is expected.
+	endpointsActiveFor = time.Second
+	// minBatch and maxBatch bound the changes of a batch, whatever they cost. A single submission may have more.
+	minBatch = 2
+	maxBatch = 256
+	// firstCost is the assumed cost per change before the first batch.
+	firstCost = 50 * time.Microsecond
+)
 
 // New makes a pipeline; Run does the work.
 func New(cfg Config) *Pipeline {
-	return &Pipeline{cfg: cfg, wake: make(chan struct{}, 1), advanced: make(chan struct{})}
+	return &Pipeline{cfg: cfg, queue: newQueue(), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), cost: firstCost}
 }
 
-// Submit queues changes. The ban table calls it with changes of the aggregate.
+// Submit queues changes that take effect together. The ban table calls it with changes of the aggregate. The caller
+// must not change them any more.
 func (p *Pipeline) Submit(ctx context.Context, changes []normalise.Change) {
+	trace := trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx))
 	p.mu.Lock()
-	if len(p.changes) == 0 {
-		p.ctx = trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx))
-	}
-	p.changes = append(p.changes, changes...)
-	p.taken++
+	urgent := p.queue.add(trace, p.cfg.Clock.Now(), changes)
 	p.mu.Unlock()
+	if urgent {
+		notify.Wake(p.urgent)
+	}
 	p.Poke()
 }
 
 // Poke makes the pipeline call Settled again.
-func (p *Pipeline) Poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *Pipeline) Poke() { notify.Wake(p.wake) }
 
 // pollSettled is the interval of calling Settled before the first revision; sources also call Poke.
 const pollSettled = 50 * time.Millisecond
@@ -89,33 +114,82 @@ const pollSettled = 50 * time.Millisecond
 func (p *Pipeline) Run(ctx context.Context) error {
 	settled := false
 	for {
-		var poll <-chan time.Time
-		if !settled {
-			if settled = p.cfg.Settled(); settled {
-				p.build(ctx, true)
-			} else {
-				poll = p.cfg.Clock.After(pollSettled)
+		wake, pause := p.wake, time.Duration(0)
+		switch {
+		case settled:
+			if p.round(ctx); p.Pending() > 0 {
+				// Configuration that is added meanwhile waits too.
+				wake, pause = p.urgent, p.pause()
 			}
-		} else {
-			p.build(ctx, false)
+		case p.cfg.Settled():
+			settled = true
+			// Subscribers start with everything, so the first revision is not cut into batches.
+			p.build(ctx, (*queue).takeAll, true)
+		default:
+			pause = pollSettled
+		}
+		var timer <-chan time.Time
+		if pause > 0 {
+			timer = p.cfg.Clock.After(pause)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.wake:
-		case <-poll:
+		case <-wake:
+		case <-timer:
 		}
 	}
 }
 
-// build commits one revision with everything pending. The first revision is committed even if it is empty.
-func (p *Pipeline) build(ctx context.Context, first bool) {
+// round makes a revision of the endpoint changes and one of a batch of configuration.
+func (p *Pipeline) round(ctx context.Context) {
+	select {
+	case <-p.urgent: // for what is taken now
+	default:
+	}
+	endpoints, spent := p.build(ctx, (*queue).takeEndpoints, false)
+	if endpoints > 0 {
+		p.endpointsAt = p.cfg.Clock.Now()
+	}
+	limit := min(max(int(max(p.batchTime(), spent)/max(p.cost, 1)), minBatch), maxBatch)
+	changes, took := p.build(ctx, func(q *queue) batch { return q.takeOrdered(limit) }, false)
+	if changes > 0 {
+		// A batch that took long because the process had to wait says little.
+		p.cost = (7*p.cost + min(took/time.Duration(changes), 4*p.cost)) / 8
+	}
+}
+
+// endpointsActive reports whether endpoints have changed lately.
+func (p *Pipeline) endpointsActive() bool {
+	return p.cfg.Clock.Now().Sub(p.endpointsAt) < endpointsActiveFor
+}
+
+func (p *Pipeline) batchTime() time.Duration {
+	if p.endpointsActive() {
+		return shortBatch
+	}
+	return longBatch
+}
+
+// pause is the time between two batches. It is never 0, so that goroutines which wait for the processor or the network
+// get their turn.
+func (p *Pipeline) pause() time.Duration {
+	if p.endpointsActive() {
+		return batchPause
+	}
+	return time.Microsecond
+}
+
+// build commits one revision with what take takes from the queue. The first revision is committed even if it is empty.
+// It returns the number of changes and the time that they took.
+func (p *Pipeline) build(ctx context.Context, take func(*queue) batch, first bool) (int, time.Duration) {
 	p.mu.Lock()
-	changes, parent, taken := p.changes, p.ctx, p.taken
-	p.changes, p.ctx = nil, nil
+	taken := take(&p.queue)
 	p.mu.Unlock()
+	changes, parent := taken.changes, taken.trace
 	if len(changes) == 0 && !first {
-		return
+		p.advance(p.sequenceNow()) // all that was taken has been overtaken
+		return 0, 0
 	}
 	if parent == nil {
 		parent = ctx
@@ -132,25 +206,35 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 		snapshot := p.cfg.Out.Commit(delta.Upserts, delta.Removed, traceParent(spanCtx))
 		sequence = snapshot.Sequence()
 		span.SetAttributes(attribute.Int64("fairlead.revision", int64(sequence)))
-		took := p.cfg.Clock.Now().Sub(start)
+		took, delay := p.cfg.Clock.Now().Sub(start), time.Duration(0)
+		if !first && !taken.since.IsZero() { // the first revision waits for the sources
+			delay = p.cfg.Clock.Now().Sub(taken.since)
+		}
 		level := slog.LevelDebug
 		if first {
 			level = slog.LevelInfo
 		}
 		p.cfg.Log.Log(parent, level, "revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed), "resources", snapshot.Len(), "took", took)
 		if p.cfg.Observe != nil {
-			p.cfg.Observe.Committed(snapshot, delta, took)
+			p.cfg.Observe.Committed(snapshot, delta, took, delay)
 		}
 	}
 	span.End()
 	if p.cfg.Discovered != nil {
 		p.cfg.Discovered(delta.Discovered, p.cfg.Mesh.Settings())
 	}
+	p.advance(sequence)
+	return len(changes), p.cfg.Clock.Now().Sub(start)
+}
+
+// advance tells Wait that everything that is not in the queue any more is in revision sequence.
+func (p *Pipeline) advance(sequence uint64) {
 	p.mu.Lock()
-	p.applied, p.sequence = taken, sequence
-	close(p.advanced)
-	p.advanced = make(chan struct{})
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	if done := p.queue.done(); done != p.applied || sequence != p.sequence {
+		p.applied, p.sequence = done, sequence
+		p.advanced.Notify()
+	}
 }
 
 func (p *Pipeline) observeFailure(err error) {
@@ -182,11 +266,12 @@ func traceParent(ctx context.Context) string {
 // Wait blocks until everything submitted before the call is in a revision and returns that revision's sequence.
 func (p *Pipeline) Wait(ctx context.Context) (uint64, error) {
 	p.mu.Lock()
-	want := p.taken
+	want := p.queue.submitted
 	p.mu.Unlock()
 	for {
+		advanced := p.advanced.Changed()
 		p.mu.Lock()
-		applied, sequence, advanced := p.applied, p.sequence, p.advanced
+		applied, sequence := p.applied, p.sequence
 		p.mu.Unlock()
 		if applied >= want && sequence > 0 {
 			return sequence, nil
@@ -203,5 +288,5 @@ func (p *Pipeline) Wait(ctx context.Context) (uint64, error) {
 func (p *Pipeline) Pending() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.changes)
+	return p.queue.len()
 }

@@ -21,7 +21,7 @@ type slow struct {
 	leave   chan struct{}
 }
 
-func (s slow) Committed(snapshot *revision.Snapshot, _ normalise.Delta, _ time.Duration) {
+func (s slow) Committed(snapshot *revision.Snapshot, _ normalise.Delta, _, _ time.Duration) {
 	s.entered <- snapshot.Sequence()
 	<-s.leave
 }
@@ -55,8 +55,8 @@ func TestChangesGatherWhileARevisionIsBuilt(t *testing.T) {
 	if got := <-obs.entered; got != 1 {
 		t.Fatalf("first revision is %d", got)
 	}
-	// The first revision is not finished: everything below belongs to the second.
-	for i := range 100 {
+	// The first revision is not finished: everything below belongs to the second, which is a batch.
+	for i := range 10 {
 		p.Submit(ctx, change("busy", fmt.Sprint(i)))
 	}
 	p.Submit(ctx, change("last", "1"))
@@ -78,7 +78,7 @@ func TestChangesGatherWhileARevisionIsBuilt(t *testing.T) {
 	}
 	snapshot, _ := log.Current()
 	busy := snapshot.Get(resource.Key{Kind: "Namespace", Name: "busy"})
-	if busy.GetNamespace().GetLabels()["v"] != "99" || snapshot.Get(resource.Key{Kind: "Namespace", Name: "early"}) == nil {
+	if busy.GetNamespace().GetLabels()["v"] != "9" || snapshot.Get(resource.Key{Kind: "Namespace", Name: "early"}) == nil {
 		t.Errorf("newest state %v", busy)
 	}
 	// A change without effect makes no revision, and Wait returns nevertheless.

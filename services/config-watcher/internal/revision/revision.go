@@ -10,7 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
@@ -73,7 +76,35 @@ func (s *Snapshot) EachIn(kind, namespace string, f func(resource.Key, *configv1
 type Difference struct {
 	Upserts []*configv1.Resource
 	Removed []resource.Key
+	// configured are the keys that other revisions than those of endpoints have changed; nil if all are.
+	configured map[resource.Key]struct{}
 }
+
+// Lanes divides the difference: endpoints is what only revisions of endpoints have changed (contract.IsEndpointKind).
+func (d Difference) Lanes() (configuration, endpoints Difference) {
+	if d.configured == nil {
+		return d, Difference{}
+	}
+	configuration.configured = d.configured
+	for _, r := range d.Upserts {
+		part := &endpoints
+		if _, ok := d.configured[resource.KeyOf(r.Key)]; ok {
+			part = &configuration
+		}
+		part.Upserts = append(part.Upserts, r)
+	}
+	for _, k := range d.Removed {
+		part := &endpoints
+		if _, ok := d.configured[k]; ok {
+			part = &configuration
+		}
+		part.Removed = append(part.Removed, k)
+	}
+	return configuration, endpoints
+}
+
+// Len is the number of resources in the difference.
+func (d Difference) Len() int { return len(d.Upserts) + len(d.Removed) }
 
 // Limits of the changed keys that Log remembers. For a subscriber further behind, Between compares whole snapshots.
 const (
@@ -89,7 +120,7 @@ type Log struct {
 
 	mu      sync.Mutex
 	current *Snapshot
-	changed chan struct{}
+	changed notify.Notifier
 	// keys[i] are the keys changed by revision first+i.
 	first uint64
 	keys  [][]resource.Key
@@ -101,7 +132,7 @@ type Log struct {
 
 // NewLog returns an empty log. epoch identifies this run of the process.
 func NewLog(epoch string, c clock.Clock) *Log {
-	return &Log{epoch: epoch, clock: c, changed: make(chan struct{}), first: 1}
+	return &Log{epoch: epoch, clock: c, first: 1}
 }
 
 // Continue makes the log count on from the counter's number and store each new one there. It is called before the first
@@ -156,8 +187,7 @@ func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, trace
 		l.first++
 	}
 	l.current = next
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.changed.Notify()
 	return next
 }
 
@@ -173,7 +203,7 @@ func (l *Log) next() uint64 {
 func (l *Log) Current() (*Snapshot, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.current, l.changed
+	return l.current, l.changed.Changed()
 }
 
 // Between returns the difference from one snapshot of this log to a later one, in time proportional to what changed.
@@ -188,11 +218,14 @@ func (l *Log) Between(from, to *Snapshot) Difference {
 	if !known {
 		return from.compare(to)
 	}
-	var d Difference
+	d := Difference{configured: map[resource.Key]struct{}{}}
 	touched := btree.NewBTreeG(resourceLess)
 	for _, keys := range recent {
+		endpoints := lists.All(keys, func(k resource.Key) bool { return contract.IsEndpointKind(k.Kind) })
 		for _, k := range keys {
-			touched.Set(k)
+			if touched.Set(k); !endpoints {
+				d.configured[k] = struct{}{}
+			}
 		}
 	}
 	touched.Scan(func(k resource.Key) bool {

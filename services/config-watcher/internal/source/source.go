@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Event is the new state of one object; a nil Object means that the object is gone.
@@ -18,8 +19,13 @@ type Event struct {
 	Object *object.Object
 }
 
-// Handler receives events that belong together. It must return quickly. The context carries only the trace of the
-// change and may end before the change is processed.
+// MaxTogether bounds the events that a source delivers together although nothing says that they belong together, such
+// as objects that it found changed at the same time: everything else has to wait for one revision with all of them.
+const MaxTogether = 64
+
+// Handler receives events that belong together: they take effect in one revision. Events of endpoints alone
+// (validate.IsEndpoint) overtake others. It must return quickly. The context carries only the trace of the change and
+// may end before the change is processed.
 type Handler func(ctx context.Context, source string, events []Event)
 
 // Status is the state of a source.
@@ -46,7 +52,36 @@ type Status struct {
 	Unread object.Problems
 	// UnreadTotal is the number of all of them.
 	UnreadTotal int
+	// Kinds are the states of the kinds that the source reads apart from each other, sorted by name; empty for a source
+	// that reads all kinds at once.
+	Kinds []KindStatus
+	// Versions tells how far an API server was read: the resource version up to which every change was delivered, by
+	// kind as in KindStatus.Name, or by "Secret ns/name" for what is watched one by one; empty before the first list.
+	Versions map[string]string
 }
+
+// KindStatus is the state of one kind of objects in a source that can lose one kind alone.
+type KindStatus struct {
+	// Name is the kind and its group, "VirtualService.networking.istio.io", or "Service" for the core group.
+	Name string
+	// Objects is the number of delivered objects. Watches are those that are open now.
+	Objects, Watches int
+	// Events counts delivered changes. Restarts counts watches that ended and were opened again.
+	Events, Restarts uint64
+	// Degraded is why the kind, or some of its objects, cannot be read now; nil if it can. Its last known objects stay.
+	Degraded error
+	// Reason is Degraded in one word that may be public: ReasonForbidden, ReasonUnreachable or ReasonFailed.
+	Reason string
+	// Since is when the kind was found to be degraded.
+	Since time.Time
+}
+
+// Values of KindStatus.Reason.
+const (
+	ReasonForbidden   = "forbidden"
+	ReasonUnreachable = "unreachable"
+	ReasonFailed      = "failed"
+)
 
 // MaxUnread bounds Status.Unread.
 const MaxUnread = 1000
@@ -96,4 +131,49 @@ type Source interface {
 	HasSynced() bool
 	// Status may be called at any time from any goroutine.
 	Status() Status
+}
+
+// Refused is an object whose newest version is refused.
+type Refused struct {
+	Key        object.Key
+	APIVersion string
+	// UID and Generation are those of the refused version; empty and 0 if the source has none.
+	UID        string
+	Generation int64
+	Problems   object.Problems
+}
+
+// Location is the place of the object, empty if it stands in no file.
+func (r Refused) Location() string {
+	if len(r.Problems) == 0 {
+		return ""
+	}
+	return r.Problems[0].Location
+}
+
+// Refuser is a source that knows the versions of the objects that it refuses.
+type Refuser interface{ Refused() []Refused }
+
+// RefusedOf lists the refused objects of a source, as far as its problems name their objects.
+func RefusedOf(s Source) []Refused {
+	if r, ok := s.(Refuser); ok {
+		return r.Refused()
+	}
+	var out []Refused
+	at := map[string]int{}
+	for _, p := range s.Status().Problems {
+		k, ok := object.ParseKey(p.Object)
+		if !ok || !k.Named() {
+			continue
+		}
+		i, known := at[p.Object]
+		if !known {
+			i = len(out)
+			at[p.Object] = i
+			k.Group = validate.GroupOf(k.Kind)
+			out = append(out, Refused{Key: k, APIVersion: validate.Canonical(k.Group, k.Kind)})
+		}
+		out[i].Problems = append(out[i].Problems, p)
+	}
+	return out
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/analyze"
@@ -38,11 +39,7 @@ func warning(f analyze.Finding) *configv1.Warning {
 }
 
 func warnings(list []analyze.Finding, most int) []*configv1.Warning {
-	var out []*configv1.Warning
-	for _, f := range list[:min(len(list), most)] {
-		out = append(out, warning(f))
-	}
-	return out
+	return lists.Map(list[:min(len(list), most)], warning)
 }
 
 // broken lists the findings since a mark about objects that the caller may see, except the written ones. Call it after
@@ -68,10 +65,9 @@ func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.
 func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
 	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
 	if dryRun {
-		var changes []normalise.Change
-		for _, r := range results {
-			changes = append(changes, normalise.Change{Key: r.Item.Key, Object: r.Item.Object()})
-		}
+		changes := lists.Map(results, func(r memory.Result) normalise.Change {
+			return normalise.Change{Key: r.Item.Key, Object: r.Item.Object()}
+		})
 		found, others, err := s.findings.DryRun(ctx, changes)
 		if err != nil {
 			return

@@ -1,6 +1,7 @@
 package storeapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
@@ -26,7 +29,7 @@ import (
 // getInForce returns the version of an object that is in force, from whichever source.
 func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object, error) {
 	if o := s.elsewhere.Get(k); o != nil {
-		_, less := s.elsewhere.Others(k, o.Source)
+		_, less := s.elsewhere.Others(o)
 		return s.inForce(slices.Insert(less, 0, o), s.stayUntil(), true)
 	}
 	all := s.elsewhere.All()
@@ -170,15 +173,11 @@ func place(o *object.Object) *configv1.Place {
 }
 
 func places(list []*object.Object) []*configv1.Place {
-	var out []*configv1.Place
-	for _, o := range list {
-		out = append(out, place(o))
-	}
-	return out
+	return lists.Map(list, place)
 }
 
-// render makes JSON of an object from a file. Parts that config-watcher does not keep are replaced by a text that is
-// not a valid value, so that nobody writes the JSON back by mistake.
+// render makes JSON of an object that is not from the store. Parts that config-watcher does not keep are replaced by a
+// text that is not a valid value, so that nobody writes the JSON back by mistake.
 func render(o *object.Object) ([]byte, error) {
 	tree := map[string]any{}
 	if isWhole(o.Body) {
@@ -205,7 +204,7 @@ func render(o *object.Object) ([]byte, error) {
 	if !o.Created.IsZero() {
 		meta["creationTimestamp"] = o.Created.UTC().Format(time.RFC3339)
 	}
-	elsewhere := fmt.Sprintf("(only in %s)", o.Location)
+	elsewhere := fmt.Sprintf("(only in %s)", cmp.Or(o.Location, o.Source))
 	switch b := o.Body.(type) {
 	case proto.Message:
 		tree["spec"] = b // Istio's types encode themselves
@@ -218,14 +217,12 @@ func render(o *object.Object) ([]byte, error) {
 			spec["until"] = b.Until.UTC().Format(time.RFC3339)
 		}
 		tree["spec"] = spec
-	case *object.Pod:
+	case *object.Pod, *object.Node:
 		tree["spec"] = elsewhere
 	case *object.Credential, nil:
 		switch o.Key.Kind {
 		case "Secret", "ConfigMap":
 			tree["data"] = elsewhere
-		case "Node":
-			tree["spec"] = elsewhere
 		}
 	}
 	return json.Marshal(tree)
@@ -234,7 +231,7 @@ func render(o *object.Object) ([]byte, error) {
 // isWhole reports whether a body is kept as it was decoded.
 func isWhole(body any) bool {
 	switch body.(type) {
-	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice: //nolint:staticcheck // users have Endpoints
+	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice, *networkingv1.Ingress, *networkingv1.IngressClass: //nolint:staticcheck // users have Endpoints
 		return true
 	}
 	return false

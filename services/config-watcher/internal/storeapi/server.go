@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -35,7 +36,7 @@ type Revisions interface {
 // Elsewhere has the objects of all sources; aggregate.Aggregate implements it.
 type Elsewhere interface {
 	Get(object.Key) *object.Object
-	Others(k object.Key, than string) (more, less []*object.Object)
+	Others(*object.Object) (more, less []*object.Object)
 	All() [][]*object.Object
 }
 
@@ -51,7 +52,10 @@ type Server struct {
 	needed    func(identity string) string
 	log       *slog.Logger
 	stop      <-chan struct{}
+	statuses  Statuses
 	sources   []source.Source
+	remotes   *remote.Clusters
+	cluster   string
 }
 
 // Config of a Server. All fields are required.
@@ -62,6 +66,7 @@ type Config struct {
 	Access    Access
 	Audit     Audit
 	Findings  Findings
+	Statuses  Statuses
 	// Needed returns what the mesh needs an identity for, which then cannot be banned; "" if nothing.
 	Needed func(identity string) string
 	Log    *slog.Logger
@@ -69,13 +74,16 @@ type Config struct {
 	Stop <-chan struct{}
 	// Sources are in order of precedence.
 	Sources []source.Source
+	// Remotes are the remote clusters; nil if there can be none. Cluster is the id of the own one.
+	Remotes *remote.Clusters
+	Cluster string
 }
 
 // NewServer serves a store.
 func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		sources: cfg.Sources,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster,
 	}
 }
 
@@ -220,8 +228,7 @@ func one(text []byte) (memory.Write, error) {
 
 func decode(doc *manifest.Document) (*object.Object, error) {
 	o, err := validate.Document(doc)
-	var unread *validate.UnreadError
-	if errors.As(err, &unread) {
+	if unread, ok := errors.AsType[*validate.UnreadError](err); ok {
 		return nil, object.Problems{unread.Problem}
 	}
 	return o, err
@@ -385,7 +392,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 		if !req.DryRun {
 			res.ResourceVersion = r.Item.Version
 		}
-		more, less := s.elsewhere.Others(r.Item.Key, memory.Name)
+		more, less := s.elsewhere.Others(r.Item.Object())
 		if res.Overrides = places(less); len(more) > 0 {
 			res.OverriddenBy = place(more[0])
 		}

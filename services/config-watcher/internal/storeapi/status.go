@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Status implements ConfigStoreService. It shows findings about objects that the caller may list, and those about no
-// object, such as an unreadable path, only to callers who may list everything.
+// Status implements ConfigStoreService. It shows findings about, and conditions of, objects that the caller may list,
+// and those about no object, such as an unreadable path, only to callers who may list everything.
 func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*configv1.StatusResponse, error) {
 	s.loaded(ctx)
 	if err := knownKind(req.Kind); err != nil {
@@ -32,17 +32,18 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	everything := readable(object.Key{})
 	out := &configv1.StatusResponse{}
 	add := func(f *configv1.Finding) {
-		if k, ok := keyOf(f.Object); !ok && everything && req.Kind+req.Namespace+req.Name == "" || ok && readable(k) && wanted(req, k) {
+		if k, ok := object.ParseKey(f.Object); !ok && everything && req.Kind+req.Namespace+req.Name == "" || ok && readable(k) && wanted(req, k) {
 			out.Findings = append(out.Findings, f)
 		}
 	}
-	for _, src := range s.sources {
+	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
 		st := src.Status()
 		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)), Unread: uint32(st.UnreadTotal)}
 		row.Degraded, row.Alarm = errorText(st.Degraded, "cannot be read", everything), errorText(st.Alarm, "takes no writes", everything)
 		if !st.LastGood.IsZero() {
 			row.LastGood = timestamppb.New(st.LastGood)
 		}
+		row.StatusUnwritten = errorText(s.statuses.Unwritten(src.Name()), "cannot be written", everything)
 		for _, p := range st.Problems {
 			add(finding(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
 		}
@@ -67,7 +68,7 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 		for _, o := range list[1:] {
 			add(&configv1.Finding{
 				Type: configv1.FindingType_FINDING_TYPE_OVERRIDDEN, Object: o.Key.String(), Source: o.Source, Location: o.Location,
-				Message: "the same object of " + placeText(list[0]) + " counts; remove one of them",
+				Message: "the same object of " + list[0].Place() + " counts; remove one of them",
 			})
 		}
 		for _, w := range list[0].Warnings {
@@ -79,6 +80,7 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 		one.Message += " [" + string(f.Code) + "]"
 		add(one)
 	}
+	s.addObjects(out, func(k object.Key) bool { return readable(k) && wanted(req, k) })
 	slices.SortStableFunc(out.Findings, func(a, b *configv1.Finding) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Source, b.Source), comparePlaces(a.Location, b.Location), cmp.Compare(a.Object, b.Object))
 	})
@@ -104,14 +106,6 @@ func finding(kind configv1.FindingType, source string, p object.Problem) *config
 	return &configv1.Finding{Type: kind, Object: p.Object, Source: source, Location: p.Location, Message: message}
 }
 
-// placeText names the place of an object in a sentence.
-func placeText(o *object.Object) string {
-	if o.Location == "" {
-		return "source " + o.Source
-	}
-	return o.Location
-}
-
 // comparePlaces orders "file:line" by file and then by line number.
 func comparePlaces(a, b string) int {
 	fileA, lineA := cutLine(a)
@@ -124,19 +118,6 @@ func cutLine(location string) (file, line string) {
 		return location[:i], location[i+1:]
 	}
 	return location, ""
-}
-
-// keyOf parses the text of object.Key.String, which has no group.
-func keyOf(text string) (k object.Key, ok bool) {
-	kind, name, ok := strings.Cut(text, " ")
-	if !ok {
-		return object.Key{}, false
-	}
-	k = object.Key{Kind: kind, Name: name}
-	if namespace, rest, namespaced := strings.Cut(name, "/"); namespaced {
-		k.Namespace, k.Name = namespace, rest
-	}
-	return k, true
 }
 
 func wanted(req *configv1.StatusRequest, k object.Key) bool {

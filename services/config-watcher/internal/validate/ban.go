@@ -28,6 +28,8 @@ type identityBan struct {
 		Reason   string       `json:"reason,omitempty"`
 		Until    *metav1.Time `json:"until,omitempty"`
 	} `json:"spec"`
+	// Status is what Kubernetes keeps; nothing reads it.
+	Status map[string]any `json:"status,omitempty"`
 }
 
 func checkIdentityBan(c *checker, _ *object.Object, b *identityBan) {

@@ -13,6 +13,7 @@ import (
 func TestIdentityBanObjects(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, want string }{
 		"whole":          {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'", ""},
+		"with a status":  {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'}\nstatus: {observedGeneration: 1", ""},
 		"no identity":    {"reason: stolen", "spec.identity"},
 		"no workload":    {"identity: spiffe://cluster.local/a", "spec.identity"},
 		"another form":   {"identity: 'SPIFFE://cluster.local/ns/a/sa/b'", "spec.identity"},

@@ -1,9 +1,10 @@
 package validate
 
 import (
-	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strconv"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -43,6 +44,25 @@ func (c *checker) remark(path, reason, remedy string) {
 	c.add(&c.warnings, path, nil, reason, remedy)
 }
 
+// failIf, warnIf and remarkIf do so if a field breaks a rule. Their arguments are evaluated either way.
+func (c *checker) failIf(broken bool, path string, value any, reason, remedy string) {
+	if broken {
+		c.fail(path, value, reason, remedy)
+	}
+}
+
+func (c *checker) warnIf(broken bool, path string, v verdict) {
+	if broken {
+		c.warn(path, v)
+	}
+}
+
+func (c *checker) remarkIf(broken bool, path, reason, remedy string) {
+	if broken {
+		c.remark(path, reason, remedy)
+	}
+}
+
 func (c *checker) add(to *object.Problems, path string, value any, reason, remedy string) {
 	if len(*to) >= maxProblems || c.follows(path) {
 		return
@@ -61,12 +81,25 @@ func again[K comparable](seen map[K]int, k K, i int) (earlier int, dup bool) {
 	return earlier, dup
 }
 
-func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// each yields the items of the list at path, each with its own path.
+func each[T any](path string, list []T) iter.Seq2[string, T] {
+	return func(yield func(string, T) bool) {
+		for i, item := range list {
+			if !yield(index(path, i), item) {
+				return
+			}
+		}
+	}
+}
 
 func field(path, name string) string { return manifest.Field(path, name) }
 
 func sortedKeys[V any](m map[string]V) []string {
-	return slices.Sorted(maps.Keys(m))
+	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	return keys
 }
 
 // metadataFields are the fields of Kubernetes' ObjectMeta, all of them, since users also load objects exported from a

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -39,16 +40,11 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 		c.fail("spec.trafficDistribution", *d, "unknown traffic distribution", suggestion(*d, TrafficDistributions))
 	}
 	if v := o.Annotations[ExportToAnnotation]; v != "" {
-		var to []string
-		for _, namespace := range strings.Split(v, ",") {
-			to = append(to, strings.TrimSpace(namespace))
-		}
+		to := lists.Map(strings.Split(v, ","), strings.TrimSpace)
 		c.exportTo(field("metadata.annotations", ExportToAnnotation), to, exporter{service: true})
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		if !fqdn(s.Spec.ExternalName) {
-			c.fail("spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")
-		}
+		c.failIf(!fqdn(s.Spec.ExternalName), "spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")
 	} else if len(s.Spec.Ports) == 0 && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		c.fail("spec.ports", nil, "missing", "list the ports")
 	}
@@ -56,9 +52,7 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 	for i, p := range s.Spec.Ports {
 		at := index("spec.ports", i)
 		checkPort(c, at+".port", p.Port)
-		if p.Name == "" && len(s.Spec.Ports) > 1 {
-			c.fail(at+".name", nil, "missing", "name every port of a service that has several")
-		}
+		c.failIf(p.Name == "" && len(s.Spec.Ports) > 1, at+".name", nil, "missing", "name every port of a service that has several")
 		if p.Name != "" {
 			c.portName(at+".name", p.Name)
 		}
@@ -115,8 +109,7 @@ func checkPod(c *checker, o *object.Object, p *corev1.Pod) {
 }
 
 func checkEndpoints(c *checker, _ *object.Object, e *object.Endpoints) {
-	for i, s := range e.Subsets {
-		at := index("subsets", i)
+	for at, s := range each("subsets", e.Subsets) {
 		c.endpointAddresses(at+".addresses", s.Addresses)
 		c.endpointAddresses(at+".notReadyAddresses", s.NotReadyAddresses)
 		for j, p := range s.Ports {
@@ -138,11 +131,8 @@ func checkEndpointSlice(c *checker, _ *object.Object, s *discoveryv1.EndpointSli
 		c.fail("addressType", string(s.AddressType), "unknown address type", "use IPv4, IPv6 or FQDN")
 		return
 	}
-	for i, e := range s.Endpoints {
-		at := index("endpoints", i)
-		if len(e.Addresses) == 0 {
-			c.fail(at+".addresses", nil, "missing", "list the address")
-		}
+	for at, e := range each("endpoints", s.Endpoints) {
+		c.failIf(len(e.Addresses) == 0, at+".addresses", nil, "missing", "list the address")
 		for j, a := range e.Addresses {
 			if s.AddressType != discoveryv1.AddressTypeFQDN && !isIP(a) {
 				c.fail(index(at+".addresses", j), a, "not an IP address", "correct it, or use addressType FQDN")
@@ -166,6 +156,20 @@ const (
 // IsMeshConfig reports whether the key names the ConfigMap with the mesh configuration.
 func IsMeshConfig(k object.Key) bool {
 	return k.Kind == "ConfigMap" && k.Group == "" && k.Namespace == MeshNamespace && k.Name == MeshName
+}
+
+// IsEndpoint reports whether an object is of a kind that only says where workloads are and whether they are ready.
+// Changes of such objects overtake queued configuration.
+func IsEndpoint(k object.Key) bool {
+	switch k.Group {
+	case "":
+		return k.Kind == "Pod" || k.Kind == "Endpoints"
+	case GroupDiscovery:
+		return k.Kind == "EndpointSlice"
+	case GroupNetworking:
+		return k.Kind == "WorkloadEntry"
+	}
+	return false
 }
 
 // meshNetworks warns of networks listed in meshNetworks, which Fairlead does not read. Every installation has the key,

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -37,9 +38,7 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 		return key, apiVersion
 	}
 	key.Namespace, _ = meta["namespace"].(string)
-	if key.Namespace == "" {
-		key.Namespace = DefaultNamespace
-	}
+	key.Namespace = cmp.Or(key.Namespace, DefaultNamespace)
 	return key, apiVersion
 }
 
@@ -85,7 +84,9 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	if err := c.problems.Err(); err != nil {
 		return nil, err
 	}
-	o.Digest = Digest(doc.Tree, o.Location)
+	if js, err := doc.JSON(); err == nil {
+		o.Digest = digest(js, o.Location)
+	}
 	o.Body = kept(o)
 	o.Warnings = c.warnings
 	return o, nil
@@ -111,7 +112,9 @@ func kept(o *object.Object) any {
 		return nil
 	case *identityBan:
 		return b.kept()
-	case *corev1.ServiceAccount, *corev1.Namespace, *corev1.Node:
+	case *corev1.Node:
+		return object.NodeOf(b)
+	case *corev1.ServiceAccount, *corev1.Namespace:
 		return nil
 	default:
 		return b
@@ -172,7 +175,7 @@ func (c *checker) decodeSpec(path, kindName string, tree any, into proto.Message
 	if !usable {
 		return false
 	}
-	js, err := json.Marshal(tree)
+	js, err := manifest.AppendJSON(nil, tree)
 	if err == nil {
 		// The types' own decoder, as in Istio: it accepts durations in Go's form ("10ms") as well as in protobuf's.
 		err = json.Unmarshal(js, into)
@@ -196,12 +199,13 @@ func cleanProtoError(err error) string {
 }
 
 func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object) {
+	js, err := c.doc.JSON()
 	if len(c.problems) > 0 {
 		// Problems of the metadata have been reported.
 		tree = maps.Clone(tree)
 		delete(tree, "metadata")
+		js, err = manifest.AppendJSON(nil, tree)
 	}
-	js, err := json.Marshal(tree)
 	if err != nil {
 		c.fail("", nil, "cannot be decoded: "+err.Error(), "")
 		return
@@ -223,12 +227,19 @@ func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object)
 
 // Digest hashes an object and its location.
 func Digest(tree map[string]any, location string) [16]byte {
-	js, err := json.Marshal(tree)
+	js, err := manifest.AppendJSON(nil, tree)
 	if err != nil {
 		return [16]byte{}
 	}
-	sum := sha256.Sum256(append(append(js, 0), location...))
-	return [16]byte(sum[:16])
+	return digest(js, location)
+}
+
+func digest(js []byte, location string) [16]byte {
+	h := sha256.New()
+	h.Write(js)
+	h.Write([]byte{0})
+	h.Write([]byte(location))
+	return [16]byte(h.Sum(nil)[:16])
 }
 
 func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }

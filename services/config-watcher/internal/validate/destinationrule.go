@@ -49,9 +49,7 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 		c.fail(at, nil, "traffic policy sets nothing", "set one of its fields, or remove it")
 		return
 	}
-	if p.Tunnel != nil && p.ProxyProtocol != nil {
-		c.fail(at+".proxyProtocol", nil, "cannot be combined with tunnel", "keep one of them")
-	}
+	c.failIf(p.Tunnel != nil && p.ProxyProtocol != nil, at+".proxyProtocol", nil, "cannot be combined with tunnel", "keep one of them")
 	c.loadBalancer(at+".loadBalancer", p.LoadBalancer, p.OutlierDetection)
 	c.connectionPool(at+".connectionPool", p.ConnectionPool)
 	c.outlierDetection(at+".outlierDetection", p.OutlierDetection)
@@ -122,9 +120,7 @@ func (c *checker) outlierDetection(at string, o *networking.OutlierDetection) {
 		c.fail(at+".consecutiveLocalOriginFailures", o.ConsecutiveLocalOriginFailures.Value, "has no effect unless splitExternalLocalOriginErrors is true", "set splitExternalLocalOriginErrors: true")
 	}
 	for i, code := range o.OutlierDetectionHttpErrorCodes {
-		if code < 100 || code > 599 {
-			c.fail(index(at+".outlierDetectionHttpErrorCodes", i), code, "no HTTP status", "use 100 to 599")
-		}
+		c.failIf(code < 100 || code > 599, index(at+".outlierDetectionHttpErrorCodes", i), code, "no HTTP status", "use 100 to 599")
 	}
 }
 
@@ -132,9 +128,7 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 	if p == nil {
 		return
 	}
-	if p.Http == nil && p.Tcp == nil {
-		c.fail(at, nil, "connection pool sets nothing", "set tcp or http")
-	}
+	c.failIf(p.Http == nil && p.Tcp == nil, at, nil, "connection pool sets nothing", "set tcp or http")
 	if h := p.Http; h != nil {
 		c.notNegative(at+".http.http1MaxPendingRequests", h.Http1MaxPendingRequests)
 		c.notNegative(at+".http.http2MaxRequests", h.Http2MaxRequests)
@@ -168,9 +162,7 @@ func (c *checker) keepalive(at string, k *networking.ConnectionPoolSettings_TCPS
 		value *durationpb.Duration
 	}{{at + ".time", k.GetTime()}, {at + ".interval", k.GetInterval()}} {
 		c.duration(part.at, part.value)
-		if part.value.GetNanos() != 0 {
-			c.remark(part.at, "only its whole seconds count", "round it")
-		}
+		c.remarkIf(part.value.GetNanos() != 0, part.at, "only its whole seconds count", "round it")
 	}
 }
 
@@ -184,9 +176,7 @@ func (c *checker) requiredDuration(at string, d *durationpb.Duration) {
 }
 
 func (c *checker) notNegative(at string, n int32) {
-	if n < 0 {
-		c.fail(at, n, "negative", "use 0 (the default) or more")
-	}
+	c.failIf(n < 0, at, n, "negative", "use 0 (the default) or more")
 }
 
 // clientTLS checks the TLS settings towards a destination. Certificates come from files or from a credentialName.
@@ -211,9 +201,7 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		c.remark(at+".sni", "no server has such a name", "use a DNS name")
 	}
 	for i, san := range t.SubjectAltNames {
-		if san == "" {
-			c.warn(index(at+".subjectAltNames", i), verdict{"no server has an empty name", "remove it"})
-		}
+		c.warnIf(san == "", index(at+".subjectAltNames", i), verdict{"no server has an empty name", "remove it"})
 		c.printable(index(at+".subjectAltNames", i), san)
 	}
 	c.filePath(at+".clientCertificate", t.ClientCertificate)
@@ -251,8 +239,6 @@ func (c *checker) clientCertificates(at string, t *networking.ClientTLSSettings)
 		case !simple && t.PrivateKey == "":
 			c.fail(at+".privateKey", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
 		}
-		if skips && t.CaCrl != "" {
-			c.warn(at+".caCrl", verdict{"with insecureSkipVerify nothing is verified", "remove one of them"})
-		}
+		c.warnIf(skips && t.CaCrl != "", at+".caCrl", verdict{"with insecureSkipVerify nothing is verified", "remove one of them"})
 	}
 }

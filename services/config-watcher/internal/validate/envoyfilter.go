@@ -40,13 +40,9 @@ var matchKinds = map[networking.EnvoyFilter_ApplyTo]string{
 // verdicts: a patch that Istio accepts and ignores is accepted with a warning.
 func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) {
 	c.selector("spec.workloadSelector.labels", ef.WorkloadSelector != nil, ef.WorkloadSelector.GetLabels())
-	if len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil {
-		c.fail("spec.targetRefs", nil, "cannot be combined with workloadSelector", "keep one of them")
-	}
+	c.failIf(len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil, "spec.targetRefs", nil, "cannot be combined with workloadSelector", "keep one of them")
 	c.filterTargets("spec.targetRefs", ef.TargetRefs)
-	if len(ef.ConfigPatches) == 0 {
-		c.warn("spec.configPatches", verdict{"there is no patch", "add one"})
-	}
+	c.warnIf(len(ef.ConfigPatches) == 0, "spec.configPatches", verdict{"there is no patch", "add one"})
 	for i, p := range ef.ConfigPatches {
 		c.configPatch(index("spec.configPatches", i), p)
 	}
@@ -187,9 +183,7 @@ func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyT
 		c.fail(at+".subFilter.name", nil, "missing", "name the HTTP filter")
 		return false
 	}
-	if applyTo == networking.EnvoyFilter_FILTER_CHAIN {
-		c.warn(at, verdict{"it does not fit FILTER_CHAIN", "remove it"})
-	}
+	c.warnIf(applyTo == networking.EnvoyFilter_FILTER_CHAIN, at, verdict{"it does not fit FILTER_CHAIN", "remove it"})
 	if f.Name == oldManager {
 		c.matchesNothing(at+".name", "an old name", "name "+manager)
 	}
@@ -244,9 +238,7 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 		return
 	case merge, mergeLists:
 		// A part of an object is validated when it is merged.
-		if proto.Size(m) == 0 {
-			c.warn(at, verdict{"there is nothing to merge", "write the configuration to apply"})
-		}
+		c.warnIf(proto.Size(m) == 0, at, verdict{"there is nothing to merge", "write the configuration to apply"})
 		if p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP {
 			c.bootstrap(at, m)
 		}

@@ -75,9 +75,7 @@ func (c *checker) module(at string, m module) {
 	seen := map[string]int{}
 	for i, e := range m.GetVmConfig().GetEnv() {
 		at := index(at+".vmConfig.env", i)
-		if e.Name == "" {
-			c.fail(at+".name", nil, "missing", "name the variable")
-		}
+		c.failIf(e.Name == "", at+".name", nil, "missing", "name the variable")
 		c.maxLength(at+".name", e.Name, 256)
 		if first, dup := again(seen, e.Name, i); dup {
 			c.fail(at+".name", e.Name, fmt.Sprintf("same name as env[%d]", first), "keep one of them")

@@ -15,6 +15,7 @@ func FuzzDocument(f *testing.F) {
 	for _, kind := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "ServiceEntry", "WorkloadEntry", "PeerAuthentication", "Service", "Pod"} {
 		f.Add([]byte(of(kind, "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1}], match: [{uri: {regex: '('}}], timeout: 1s}], host: b, servers: [{}], ports: [{}]}")))
 	}
+	f.Add([]byte(anIngress("{defaultBackend: {resource: {kind: a, name: b}}, rules: [{host: '*.a', http: {paths: [{path: '/a/*', pathType: Exact, backend: {service: {name: a, port: {name: b}}}}, {}]}}, {}], tls: [{}]}")))
 	f.Add([]byte(ef("HTTP_FILTER", "context: GATEWAY, proxy: {proxyVersion: '^1'}", "operation: ADD, value: {"+lua+"}")))
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: a'}"))
 	f.Add([]byte("a: &a [x]\nb: *a\n---\n- 1\n--- |\n x\n"))

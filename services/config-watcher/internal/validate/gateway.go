@@ -12,12 +12,8 @@ import (
 
 // checkGateway follows https://istio.io/latest/docs/reference/config/networking/gateway/.
 func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
-	if o.Key.Name != "" && !nameLabel(o.Key.Name) {
-		c.fail("metadata.name", o.Key.Name, "not a Gateway's name", "use at most 63 letters, digits and '-', without dots")
-	}
-	if len(g.Servers) == 0 {
-		c.fail("spec.servers", nil, "missing", "add a server with port and hosts")
-	}
+	c.failIf(o.Key.Name != "" && !nameLabel(o.Key.Name), "metadata.name", o.Key.Name, "not a Gateway's name", "use at most 63 letters, digits and '-', without dots")
+	c.failIf(len(g.Servers) == 0, "spec.servers", nil, "missing", "add a server with port and hosts")
 	for _, k := range sortedKeys(g.Selector) {
 		if !labelKey(k) || !labelValue(g.Selector[k]) {
 			c.noWorkload(field("spec.selector", k))
@@ -58,9 +54,7 @@ func (c *checker) server(at string, s *networking.Server) {
 	case s.Bind != "" && !isIP(s.Bind):
 		c.fail(at+".bind", s.Bind, "neither an IP address nor a unix socket", `use an address such as "0.0.0.0", or "unix:///path"`)
 	}
-	if len(s.Hosts) == 0 {
-		c.fail(at+".hosts", nil, "missing", `list the hosts served, "*" for all`)
-	}
+	c.failIf(len(s.Hosts) == 0, at+".hosts", nil, "missing", `list the hosts served, "*" for all`)
 	for i, h := range s.Hosts {
 		c.gatewayHost(index(at+".hosts", i), h)
 	}
@@ -74,9 +68,7 @@ func (c *checker) server(at string, s *networking.Server) {
 	case !socket:
 		checkPort(c, at+".port.number", n)
 	}
-	if s.Port.Name == "" {
-		c.fail(at+".port.name", nil, "port has no name", `name it after its protocol, such as "http"`)
-	}
+	c.failIf(s.Port.Name == "", at+".port.name", nil, "port has no name", `name it after its protocol, such as "http"`)
 	c.caption(at+".port.name", s.Port.Name)
 	c.protocol(at+".port.protocol", s.Port.Protocol, "HTTP_PROXY")
 	c.serverProtocol(at, s)

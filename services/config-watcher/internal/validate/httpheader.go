@@ -50,8 +50,7 @@ func (c *checker) headerOperations(at string, ops *networking.Headers_HeaderOper
 	for _, name := range sortedKeys(ops.Add) {
 		c.changedHeader(field(at+".add", name), name, ops.Add[name], request)
 	}
-	for i, name := range ops.Remove {
-		rp := index(at+".remove", i)
+	for rp, name := range each(at+".remove", ops.Remove) {
 		if strings.EqualFold(name, "host") || strings.HasPrefix(name, ":") {
 			c.fail(rp, name, "the proxy cannot route without it", "remove another header")
 			continue
@@ -123,9 +122,7 @@ func (c *checker) oneAuthority(at string, r *networking.HTTPRoute) {
 
 // headerValueText refuses characters that no header has (RFC 9110 §5.5).
 func (c *checker) headerValueText(at, s string) {
-	if len(s) > maxHeaderValue {
-		c.fail(at, nil, "longer than 16 KiB", "shorten it")
-	}
+	c.failIf(len(s) > maxHeaderValue, at, nil, "longer than 16 KiB", "shorten it")
 	switch {
 	case strings.ContainsAny(s, "\r\n\x00"):
 		c.fail(at, s, "contains a line break or a NUL", "remove it")

@@ -21,9 +21,7 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 	if r == nil {
 		return
 	}
-	if r.Attempts < 0 {
-		c.fail(at+".attempts", r.Attempts, "negative", "use 0 to switch retries off, or a positive number")
-	}
+	c.failIf(r.Attempts < 0, at+".attempts", r.Attempts, "negative", "use 0 to switch retries off, or a positive number")
 	if r.Attempts == 0 {
 		switch {
 		case r.PerTryTimeout != nil, r.RetryOn != "", r.RetryRemoteLocalities != nil:
@@ -59,9 +57,7 @@ func (c *checker) fault(at string, f *networking.HTTPFaultInjection) {
 	if f == nil {
 		return
 	}
-	if f.Delay == nil && f.Abort == nil {
-		c.fail(at, nil, "fault does nothing", "set delay or abort")
-	}
+	c.failIf(f.Delay == nil && f.Abort == nil, at, nil, "fault does nothing", "set delay or abort")
 	if f.Delay != nil {
 		c.delay(at+".delay", f.Delay)
 	}
@@ -97,14 +93,10 @@ func (c *checker) delay(at string, d *networking.HTTPFaultInjection_Delay) {
 
 func (c *checker) abort(at string, a *networking.HTTPFaultInjection_Abort) {
 	c.faultPercentage(at, a.Percentage)
-	if a.Percentage == nil {
-		c.warn(at, verdict{"without a percentage it strikes nobody", "set percentage"})
-	}
+	c.warnIf(a.Percentage == nil, at, verdict{"without a percentage it strikes nobody", "set percentage"})
 	switch t := a.ErrorType.(type) {
 	case *networking.HTTPFaultInjection_Abort_HttpStatus:
-		if t.HttpStatus < 200 || t.HttpStatus > 599 {
-			c.fail(at+".httpStatus", t.HttpStatus, "no final HTTP status", "use 200 to 599")
-		}
+		c.failIf(t.HttpStatus < 200 || t.HttpStatus > 599, at+".httpStatus", t.HttpStatus, "no final HTTP status", "use 200 to 599")
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
 		if !slices.Contains(grpcStatus, t.GrpcStatus) {
 			c.fail(at+".grpcStatus", t.GrpcStatus, "no gRPC status", suggestion(t.GrpcStatus, grpcStatus))
@@ -121,9 +113,7 @@ func (c *checker) faultPercentage(at string, p *networking.Percent) {
 		return
 	}
 	c.percent(at+".percentage.value", p.Value)
-	if p.Value > 0 && p.Value < 0.0001 {
-		c.fail(at+".percentage.value", p.Value, "less than a millionth of the requests", "use 0, or at least 0.0001")
-	}
+	c.failIf(p.Value > 0 && p.Value < 0.0001, at+".percentage.value", p.Value, "less than a millionth of the requests", "use 0, or at least 0.0001")
 }
 
 // corsMethods are the methods that Istio's webhook accepts: all of HTTP's.
@@ -133,8 +123,7 @@ func (c *checker) cors(at string, p *networking.CorsPolicy) {
 	if p == nil {
 		return
 	}
-	for i, o := range p.AllowOrigins {
-		op := index(at+".allowOrigins", i)
+	for op, o := range each(at+".allowOrigins", p.AllowOrigins) {
 		if o.GetExact()+o.GetPrefix()+o.GetRegex() == "" {
 			c.fail(op, nil, "match is empty", "set exact, prefix or regex")
 			continue
@@ -143,9 +132,7 @@ func (c *checker) cors(at string, p *networking.CorsPolicy) {
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := p.AllowOrigin; len(old) > 0 {
-		if len(p.AllowOrigins) > 0 {
-			c.warn(at+".allowOrigin", verdict{"allowOrigins comes before it", "remove it"})
-		}
+		c.warnIf(len(p.AllowOrigins) > 0, at+".allowOrigin", verdict{"allowOrigins comes before it", "remove it"})
 		for i, o := range old {
 			c.matchText(index(at+".allowOrigin", i), o)
 		}
@@ -167,8 +154,6 @@ func (c *checker) cors(at string, p *networking.CorsPolicy) {
 	}
 	if p.MaxAge != nil {
 		c.duration(at+".maxAge", p.MaxAge)
-		if p.MaxAge.GetNanos() != 0 {
-			c.fail(at+".maxAge", p.MaxAge.AsDuration(), "not a whole number of seconds", "round it")
-		}
+		c.failIf(p.MaxAge.GetNanos() != 0, at+".maxAge", p.MaxAge.AsDuration(), "not a whole number of seconds", "round it")
 	}
 }

@@ -61,9 +61,7 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 	case len(actions) > 1:
 		c.fail(at, nil, strings.Join(actions, " and ")+" exclude each other", "keep one of them")
 	}
-	if r.Mirror != nil && len(r.Mirrors) > 0 {
-		c.fail(at+".mirrors", nil, "cannot be set together with mirror", "keep mirrors")
-	}
+	c.failIf(r.Mirror != nil && len(r.Mirrors) > 0, at+".mirrors", nil, "cannot be set together with mirror", "keep mirrors")
 	if r.Redirect == nil && r.DirectResponse == nil {
 		return
 	}
@@ -104,16 +102,12 @@ func (c *checker) delegateOf(at string, r *networking.HTTPRoute, role routeRole)
 		field string
 		set   bool
 	}{{"route", len(r.Route) > 0}, {"redirect", r.Redirect != nil}} {
-		if part.set {
-			c.fail(at, nil, part.field+" and delegate exclude each other", "keep one of them")
-		}
+		c.failIf(part.set, at, nil, part.field+" and delegate exclude each other", "keep one of them")
 	}
 	if r.DirectResponse != nil {
 		c.remark(at+".directResponse", "answers all that the delegate's routes match, unless they redirect", "keep one of directResponse and delegate")
 	}
-	if !dnsSubdomain(r.Delegate.Name) {
-		c.warn(at+".delegate.name", verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
-	}
+	c.warnIf(!dnsSubdomain(r.Delegate.Name), at+".delegate.name", verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
 	c.possibleNamespace(at+".delegate.namespace", r.Delegate.Namespace)
 }
 
@@ -140,9 +134,7 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 		c.matchHeader(at+".withoutHeaders", name, value)
 	}
 	for _, name := range sortedKeys(m.QueryParams) {
-		if name == "" {
-			c.fail(at+".queryParams", nil, "parameter name is empty", "name the parameter")
-		}
+		c.failIf(name == "", at+".queryParams", nil, "parameter name is empty", "name the parameter")
 		c.matchText(field(at+".queryParams", name), name)
 		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name])
 	}
@@ -160,9 +152,7 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 	case *networking.StringMatch_Exact:
 		c.matchText(at+".exact", t.Exact)
 	case *networking.StringMatch_Prefix:
-		if t.Prefix == "" {
-			c.fail(at+".prefix", "", "prefix is empty", "write a prefix, or leave the match out to match everything")
-		}
+		c.failIf(t.Prefix == "", at+".prefix", "", "prefix is empty", "write a prefix, or leave the match out to match everything")
 		c.matchText(at+".prefix", t.Prefix)
 	case *networking.StringMatch_Regex:
 		if t.Regex == "" {
@@ -178,16 +168,12 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 func (c *checker) uriMatch(at string, m *networking.StringMatch) {
 	switch t := m.GetMatchType().(type) {
 	case nil:
-		if m != nil {
-			c.warn(at, verdict{"an empty condition holds for every path", "set exact, prefix or regex, or remove it"})
-		}
+		c.warnIf(m != nil, at, verdict{"an empty condition holds for every path", "set exact, prefix or regex, or remove it"})
 		return
 	case *networking.StringMatch_Prefix:
 		c.matchText(at+".prefix", t.Prefix)
 	case *networking.StringMatch_Exact:
-		if t.Exact == "" {
-			c.remark(at+".exact", "matches nothing: no path is empty", `write "/" for the root`)
-		}
+		c.remarkIf(t.Exact == "", at+".exact", "matches nothing: no path is empty", `write "/" for the root`)
 		c.matchText(at+".exact", t.Exact)
 	default:
 		c.stringMatch(at, m)
@@ -207,9 +193,7 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 	if r.Uri == "" && r.Authority == "" && r.RedirectPort == nil && r.Scheme == "" && r.PrefixRewrite == "" {
 		c.fail(at, nil, "redirect changes nothing", "set uri, authority, port, derivePort or scheme")
 	}
-	if r.Uri != "" && r.PrefixRewrite != "" {
-		c.fail(at+".prefixRewrite", r.PrefixRewrite, "cannot be set together with uri", "keep one of them")
-	}
+	c.failIf(r.Uri != "" && r.PrefixRewrite != "", at+".prefixRewrite", r.PrefixRewrite, "cannot be set together with uri", "keep one of them")
 	if code := r.RedirectCode; code != 0 && !slices.Contains(redirectCodes, code) {
 		c.fail(at+".redirectCode", code, "no redirect status", "use 301, 302, 303, 307 or 308")
 	}
@@ -218,9 +202,7 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 	} else if ok {
 		c.warn(at+".port", verdict{"0 is no port", "name the port, or remove it"})
 	}
-	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
-		c.fail(at+".scheme", r.Scheme, "unknown scheme", "use http or https")
-	}
+	c.failIf(r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https", at+".scheme", r.Scheme, "unknown scheme", "use http or https")
 	c.redirectPath(at+".uri", r.Uri)
 	c.redirectPath(at+".prefixRewrite", r.PrefixRewrite)
 	if r.Authority != "" {
@@ -234,18 +216,14 @@ func (c *checker) redirectPath(at, s string) {
 		return
 	}
 	c.headerValueText(at, s)
-	if c.printable(at, s) && s[0] != '/' {
-		c.fail(at, s, "not a path", "begin it with a slash; the host is authority")
-	}
+	c.failIf(c.printable(at, s) && s[0] != '/', at, s, "not a path", "begin it with a slash; the host is authority")
 }
 
 func (c *checker) directResponse(at string, r *networking.HTTPDirectResponse) {
 	if r == nil {
 		return
 	}
-	if r.Status < 200 || r.Status > 599 {
-		c.fail(at+".status", r.Status, "no final HTTP status", "use 200 to 599")
-	}
+	c.failIf(r.Status < 200 || r.Status > 599, at+".status", r.Status, "no final HTTP status", "use 200 to 599")
 	size := len(r.Body.GetString_()) + len(r.Body.GetBytes())
 	if size > 1<<20 {
 		c.fail(at+".body", nil, fmt.Sprintf("body has %d bytes, more than 1 MiB", size), "serve it from a workload")
@@ -260,9 +238,7 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 	if r == nil {
 		return
 	}
-	if r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil {
-		c.fail(at, nil, "rewrite changes nothing", "set uri, uriRegexRewrite or authority")
-	}
+	c.failIf(r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil, at, nil, "rewrite changes nothing", "set uri, uriRegexRewrite or authority")
 	if r.Authority != "" {
 		c.authority(at+".authority", r.Authority)
 	}
@@ -272,9 +248,7 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 	if x == nil {
 		return
 	}
-	if r.Uri != "" {
-		c.fail(at+".uriRegexRewrite", nil, "cannot be set together with uri", "keep one of them")
-	}
+	c.failIf(r.Uri != "", at+".uriRegexRewrite", nil, "cannot be set together with uri", "keep one of them")
 	if x.Match == "" || x.Rewrite == "" {
 		c.fail(at+".uriRegexRewrite", nil, "match and rewrite are both required", "set both")
 		return
@@ -305,8 +279,7 @@ func (c *checker) mirror(at string, r *networking.HTTPRoute) {
 	if r.Mirror != nil {
 		c.destination(at+".mirror", r.Mirror)
 	}
-	for i, m := range r.Mirrors {
-		mp := index(at+".mirrors", i)
+	for mp, m := range each(at+".mirrors", r.Mirrors) {
 		c.destination(mp+".destination", m.Destination)
 		if m.Percentage != nil {
 			c.percent(mp+".percentage.value", m.Percentage.Value)
@@ -315,9 +288,7 @@ func (c *checker) mirror(at string, r *networking.HTTPRoute) {
 	const without = "there is no mirror"
 	if r.MirrorPercentage != nil {
 		c.percent(at+".mirrorPercentage.value", r.MirrorPercentage.Value)
-		if r.Mirror == nil {
-			c.warn(at+".mirrorPercentage", verdict{without, "set mirror, or the percentage of each of mirrors"})
-		}
+		c.warnIf(r.Mirror == nil, at+".mirrorPercentage", verdict{without, "set mirror, or the percentage of each of mirrors"})
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	old := r.MirrorPercent

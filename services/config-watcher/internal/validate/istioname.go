@@ -94,9 +94,7 @@ func covered(name string, hosts []string) bool {
 
 // possibleNamespace warns of a namespace that Istio's webhook accepts and Kubernetes does not.
 func (c *checker) possibleNamespace(at, s string) {
-	if s != "" && !dnsLabel(s) {
-		c.warn(at, verdict{"no namespace can have this name", "use at most 63 lower-case letters, digits and '-'"})
-	}
+	c.warnIf(s != "" && !dnsLabel(s), at, verdict{"no namespace can have this name", "use at most 63 lower-case letters, digits and '-'"})
 }
 
 // Labels as Istio's webhook accepts them: values of any length, prefixes with upper case.

@@ -1,8 +1,9 @@
 // Package validate decodes objects of Kubernetes' and Istio's kinds strictly and checks every field by Istio's own
-// rules. All configuration passes it: the file source and the config API (package storeapi) call Document for each
-// object, `config-watcher validate` calls it through package offline, and a broken PeerAuthentication becomes a Hold
-// (HoldOf, HoldsIn). kinds.go has the table of kinds; each kind's check function is in the file of its name. It is also
-// the one place that sets MeshConfig's defaults (DefaultMeshConfig). It has no state and does no I/O.
+// rules. All configuration passes it: the sources, the config API (package storeapi) and the webhook (package
+// admission) call Document for each object, `config-watcher validate` calls it through package offline, and a broken
+// PeerAuthentication becomes a Hold (HoldOf, HoldsIn). kinds.go has the table of kinds; each kind's check function is
+// in the file of its name. It is also the one place that sets MeshConfig's defaults (DefaultMeshConfig). It has no
+// state and does no I/O.
 package validate
 
 import (
@@ -10,6 +11,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -94,6 +96,8 @@ var kinds = []kind{
 	kubernetes("", "Secret", "v1", Namespaced, checkSecret),
 	kubernetes[corev1.ServiceAccount]("", "ServiceAccount", "v1", Namespaced, nil),
 	kubernetes[discoveryv1.EndpointSlice](GroupDiscovery, "EndpointSlice", "v1", Namespaced, checkEndpointSlice),
+	kubernetes[networkingv1.Ingress](GroupIngress, "Ingress", "v1", Namespaced, checkIngress),
+	kubernetes[networkingv1.IngressClass](GroupIngress, "IngressClass", "v1", Cluster, checkIngressClass),
 
 	kubernetes(GroupFairlead, KindIdentityBan, "v1", Cluster, checkIdentityBan),
 }
@@ -109,6 +113,12 @@ func find(group, name string) (k *kind, own bool) {
 		}
 	}
 	return nil, own
+}
+
+// OwnGroup reports whether the group is Istio's or Fairlead's: every kind of it that is not in the table is a mistake.
+func OwnGroup(group string) bool {
+	_, own := find(group, "")
+	return own
 }
 
 // Canonical is the API version that objects of the kind are stored under; empty for unknown kinds.
@@ -141,6 +151,14 @@ func GroupsOf(name string) []string {
 		}
 	}
 	return out
+}
+
+// GroupOf is the API group of a kind that only one group has, or the first one; empty for unknown kinds.
+func GroupOf(name string) string {
+	if groups := GroupsOf(name); len(groups) > 0 {
+		return groups[0]
+	}
+	return ""
 }
 
 // refuseUnenforced refuses every object of a policy kind: one that is stored but not enforced would only look like

@@ -25,19 +25,13 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings, o
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := lb.WarmupDurationSecs; old != nil {
-		if c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0 {
-			c.fail(at+".warmupDurationSecs", old.AsDuration(), "negative", "use 0s or more")
-		}
-		if lb.Warmup != nil {
-			c.warn(at+".warmupDurationSecs", verdict{"warmup comes before it", "remove it"})
-		}
+		c.failIf(c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0, at+".warmupDurationSecs", old.AsDuration(), "negative", "use 0s or more")
+		c.warnIf(lb.Warmup != nil, at+".warmupDurationSecs", verdict{"warmup comes before it", "remove it"})
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	warmup := lb.WarmupDurationSecs != nil || lb.Warmup != nil
 	if w := lb.Warmup; w != nil {
-		if w.Duration == nil {
-			c.fail(at+".warmup.duration", nil, "missing", `set how long an endpoint warms up, like "30s"`)
-		}
+		c.failIf(w.Duration == nil, at+".warmup.duration", nil, "missing", `set how long an endpoint warms up, like "30s"`)
 		c.duration(at+".warmup.duration", w.Duration)
 		if w.MinimumPercent != nil {
 			c.percent(at+".warmup.minimumPercent", w.MinimumPercent.Value)
@@ -65,13 +59,9 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		c.headerName(at+".httpHeaderName", k.HttpHeaderName)
 	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
-		if !k.UseSourceIp {
-			c.remark(at+".useSourceIp", spread, "set it to true, or another key")
-		}
+		c.remarkIf(!k.UseSourceIp, at+".useSourceIp", spread, "set it to true, or another key")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
-		if k.HttpQueryParameterName == "" {
-			c.fail(at+".httpQueryParameterName", "", "parameter name is empty", "name the parameter")
-		}
+		c.failIf(k.HttpQueryParameterName == "", at+".httpQueryParameterName", "", "parameter name is empty", "name the parameter")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		c.cookie(at+".httpCookie", k.HttpCookie)
 	}
@@ -81,15 +71,11 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := h.MinimumRingSize; old != 0 {
 		c.remark(at+".minimumRingSize", "deprecated", "use ringHash.minimumRingSize")
-		if h.HashAlgorithm != nil {
-			c.fail(at+".minimumRingSize", old, "cannot be combined with ringHash or maglev", "remove it")
-		}
+		c.failIf(h.HashAlgorithm != nil, at+".minimumRingSize", old, "cannot be combined with ringHash or maglev", "remove it")
 	}
 	//nolint:staticcheck // see above
 	for path, size := range map[string]uint64{at + ".ringHash.minimumRingSize": h.GetRingHash().GetMinimumRingSize(), at + ".minimumRingSize": h.MinimumRingSize} {
-		if size > 8<<20 {
-			c.fail(path, size, "larger than Envoy's largest ring, 8388608", "use a smaller ring")
-		}
+		c.failIf(size > 8<<20, path, size, "larger than Envoy's largest ring, 8388608", "use a smaller ring")
 	}
 }
 
@@ -144,15 +130,10 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 	if l == nil {
 		return
 	}
-	if len(l.Distribute) > 0 && len(l.Failover) > 0 {
-		c.fail(at+".distribute", nil, "cannot be combined with failover", "keep one of them")
-	}
-	if len(l.Distribute) > 0 && len(l.FailoverPriority) > 0 {
-		c.warn(at+".failoverPriority", verdict{"distribute decides where requests go", "keep one of them"})
-	}
+	c.failIf(len(l.Distribute) > 0 && len(l.Failover) > 0, at+".distribute", nil, "cannot be combined with failover", "keep one of them")
+	c.warnIf(len(l.Distribute) > 0 && len(l.FailoverPriority) > 0, at+".failoverPriority", verdict{"distribute decides where requests go", "keep one of them"})
 	from := localities{}
-	for i, d := range l.Distribute {
-		dp := index(at+".distribute", i)
+	for dp, d := range each(at+".distribute", l.Distribute) {
 		c.locality(dp+".from", d.From, from)
 		total := uint64(0)
 		// The most general go last: the map has no order.
@@ -165,9 +146,7 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 			}
 			total += uint64(d.To[dest])
 		}
-		if total != 100 {
-			c.fail(dp+".to", total, "weights do not sum to 100", "make them sum to 100")
-		}
+		c.failIf(total != 100, dp+".to", total, "weights do not sum to 100", "make them sum to 100")
 	}
 	first := map[string]int{}
 	for i, f := range l.Failover {
@@ -179,11 +158,8 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 			first[f.From] = i
 		}
 	}
-	for i, p := range l.FailoverPriority {
-		ip := index(at+".failoverPriority", i)
-		if len(l.Failover) > 0 && slices.Contains(topologyLabels, p) {
-			c.fail(ip, p, "orders places, as failover does", "keep one of them")
-		}
+	for ip, p := range each(at+".failoverPriority", l.FailoverPriority) {
+		c.failIf(len(l.Failover) > 0 && slices.Contains(topologyLabels, p), ip, p, "orders places, as failover does", "keep one of them")
 		if key, value, _ := strings.Cut(p, "="); !labelKey(key) || !labelValue(value) {
 			c.noWorkload(ip)
 		}

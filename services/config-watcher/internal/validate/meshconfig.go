@@ -91,9 +91,7 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mes
 		return out, nil, nil
 	}
 	c := &checker{object: "MeshConfig", doc: docs[0]}
-	if len(docs) > 1 {
-		c.fail("", nil, "more than one document", "keep one")
-	}
+	c.failIf(len(docs) > 1, "", nil, "more than one document", "keep one")
 	tree := docs[0].Tree
 	if config, ok := tree["defaultConfig"].(map[string]any); ok {
 		tree = maps.Clone(tree)
@@ -137,17 +135,12 @@ func overlay(dst, src protoreflect.Message, tree map[string]any) {
 }
 
 func (c *checker) meshConfig(m *mesh.MeshConfig) {
-	if !fqdn(m.TrustDomain) {
-		c.fail("trustDomain", m.TrustDomain, "not a trust domain", `use a DNS name such as "cluster.local"`)
-	}
+	c.failIf(!fqdn(m.TrustDomain), "trustDomain", m.TrustDomain, "not a trust domain", `use a DNS name such as "cluster.local"`)
 	for i, td := range m.TrustDomainAliases {
-		if !fqdn(td) {
-			c.fail(index("trustDomainAliases", i), td, "not a trust domain", "use a DNS name")
-		}
+		c.failIf(!fqdn(td), index("trustDomainAliases", i), td, "not a trust domain", "use a DNS name")
 	}
-	if !dnsLabel(m.RootNamespace) {
-		c.fail("rootNamespace", m.RootNamespace, "not a namespace", `use a name such as "istio-system"`)
-	}
+	c.caCertificates("caCertificates", m)
+	c.failIf(!dnsLabel(m.RootNamespace), "rootNamespace", m.RootNamespace, "not a namespace", `use a name such as "istio-system"`)
 	c.portNumber("proxyListenPort", m.ProxyListenPort)
 	c.portNumber("proxyInboundListenPort", m.ProxyInboundListenPort)
 	c.portNumber("proxyHttpPort", m.ProxyHttpPort)
@@ -171,15 +164,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 		c.outlierDetection("defaultTrafficPolicy.outlierDetection", p.OutlierDetection)
 	}
 	if d := m.DefaultConfig; d != nil {
-		c.duration("defaultConfig.drainDuration", d.DrainDuration)
-		c.durationNotNegative("defaultConfig.terminationDrainDuration", d.TerminationDrainDuration)
-		c.duration("defaultConfig.fileFlushInterval", d.FileFlushInterval)
-		c.headerValueText("defaultConfig.proxyHeaders.server.value", d.GetProxyHeaders().GetServer().GetValue())
-		c.portNumber("defaultConfig.proxyAdminPort", d.ProxyAdminPort)
-		c.portNumber("defaultConfig.statusPort", d.StatusPort)
-		if d.Concurrency != nil {
-			c.notNegative("defaultConfig.concurrency", d.Concurrency.Value)
-		}
+		c.proxyConfig("defaultConfig", d)
 	}
 	for i, s := range m.DiscoverySelectors {
 		if _, err := LabelSelector(s); err != nil {
@@ -188,9 +173,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 	names := map[string]bool{}
 	for i, p := range m.ExtensionProviders {
-		if p.Name == "" || names[p.Name] {
-			c.fail(index("extensionProviders", i)+".name", p.Name, "missing or used twice", "name every provider once")
-		}
+		c.failIf(p.Name == "" || names[p.Name], index("extensionProviders", i)+".name", p.Name, "missing or used twice", "name every provider once")
 		names[p.Name] = true
 	}
 }
@@ -253,7 +236,5 @@ func LabelSelector(in *mesh.LabelSelector) (labels.Selector, error) {
 }
 
 func (c *checker) portNumber(path string, n int32) {
-	if n < 0 || n > 65535 {
-		c.fail(path, n, "not a port", "use 1 to 65535")
-	}
+	c.failIf(n < 0 || n > 65535, path, n, "not a port", "use 1 to 65535")
 }

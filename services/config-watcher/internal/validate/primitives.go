@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/proxytext"
 )
 
@@ -37,12 +38,7 @@ func dnsSubdomain(s string) bool {
 	if len(s) == 0 || len(s) > 253 {
 		return false
 	}
-	for _, l := range strings.Split(s, ".") {
-		if !dnsLabelRE.MatchString(l) {
-			return false
-		}
-	}
-	return true
+	return lists.All(strings.Split(s, "."), dnsLabelRE.MatchString)
 }
 
 // fqdn reports whether s is a short or dotted name, with or without a trailing dot.
@@ -51,12 +47,7 @@ func fqdn(s string) bool {
 	if len(s) == 0 || len(s) > 255 {
 		return false
 	}
-	for _, l := range strings.Split(s, ".") {
-		if len(l) > 63 || !hostLabelRE.MatchString(l) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(strings.Split(s, "."), func(l string) bool { return len(l) > 63 || !hostLabelRE.MatchString(l) })
 }
 
 // dnsName reports whether s is a name in the DNS: labels of letters, digits and '-', the last one not a number, with or
@@ -85,21 +76,15 @@ func (c *checker) ipOrCIDR(path, s string) {
 		}
 		return
 	}
-	if !isIP(s) {
-		c.fail(path, s, "not a valid IP address or CIDR block", `write it like "10.1.2.3" or "10.1.0.0/16"`)
-	}
+	c.failIf(!isIP(s), path, s, "not a valid IP address or CIDR block", `write it like "10.1.2.3" or "10.1.0.0/16"`)
 }
 
 func (c *checker) ip(path, s string) {
-	if !isIP(s) {
-		c.fail(path, s, "not an IP address", "correct it")
-	}
+	c.failIf(!isIP(s), path, s, "not an IP address", "correct it")
 }
 
 func checkPort[N int32 | uint32](c *checker, path string, n N) {
-	if n < 1 || n > 65535 {
-		c.fail(path, n, "not a port", "use 1 to 65535")
-	}
+	c.failIf(n < 1 || n > 65535, path, n, "not a port", "use 1 to 65535")
 }
 
 func (c *checker) portName(path, s string) {
@@ -107,9 +92,7 @@ func (c *checker) portName(path, s string) {
 		c.fail(path, nil, "port has no name", `name it after its protocol, such as "http"`)
 		return
 	}
-	if len(s) > 63 || !portNameRE.MatchString(s) {
-		c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
-	}
+	c.failIf(len(s) > 63 || !portNameRE.MatchString(s), path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
 }
 
 // entryPortName is portName where Istio requires a DNS label.
@@ -124,12 +107,8 @@ func (c *checker) entryPortName(path, s string) {
 // label checks one key: value pair of labels or of a selector.
 func (c *checker) label(path, key, value string) {
 	at := field(path, key)
-	if !labelKey(key) {
-		c.fail(at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
-	}
-	if !labelValue(value) {
-		c.fail(at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
-	}
+	c.failIf(!labelKey(key), at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
+	c.failIf(!labelValue(value), at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
 }
 
 func labelKey(key string) bool {
@@ -196,9 +175,7 @@ func (c *checker) durationRange(path string, d *durationpb.Duration) bool {
 }
 
 func (c *checker) percent(path string, v float64) {
-	if !(v >= 0 && v <= 100) {
-		c.fail(path, v, "not a percentage", "use 0 to 100")
-	}
+	c.failIf(!(v >= 0 && v <= 100), path, v, "not a percentage", "use 0 to 100")
 }
 
 // regex checks that Envoy compiles the expression and that it is not too large.
@@ -216,15 +193,11 @@ func (c *checker) regex(path, s string) bool {
 }
 
 func (c *checker) headerName(path, s string) {
-	if len(s) > maxHeaderName || !tokenRE.MatchString(s) {
-		c.fail(path, s, "not a valid header name", "use letters, digits and '-'")
-	}
+	c.failIf(len(s) > maxHeaderName || !tokenRE.MatchString(s), path, s, "not a valid header name", "use letters, digits and '-'")
 }
 
 func (c *checker) token(path, s, what string) {
-	if !tokenRE.MatchString(s) {
-		c.fail(path, s, "not a valid "+what, "use letters, digits and '-'")
-	}
+	c.failIf(!tokenRE.MatchString(s), path, s, "not a valid "+what, "use letters, digits and '-'")
 }
 
 // exporter says whose exportTo a list is.

@@ -49,8 +49,7 @@ func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 // filterTargets checks the targets of an EnvoyFilter. The CRD requires a name; neither the CRD nor istioctl checks the
 // kind.
 func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
-	for i, ref := range refs {
-		at := index(at, i)
+	for at, ref := range each(at, refs) {
 		c.targetName(at, ref)
 		if ref.Group != "gateway.networking.k8s.io" || ref.Kind != "Gateway" {
 			c.warn(at, verdict{"only a Gateway of group gateway.networking.k8s.io has proxies here", "target a Gateway, or use a selector"})
@@ -59,10 +58,6 @@ func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetRefer
 }
 
 func (c *checker) targetName(at string, ref *typev1beta1.PolicyTargetReference) {
-	if ref.Name == "" {
-		c.fail(at+".name", nil, "missing", "name the target")
-	}
-	if ref.Namespace != "" {
-		c.fail(at+".namespace", ref.Namespace, "targets are of the object's own namespace", "remove it")
-	}
+	c.failIf(ref.Name == "", at+".name", nil, "missing", "name the target")
+	c.failIf(ref.Namespace != "", at+".namespace", ref.Namespace, "targets are of the object's own namespace", "remove it")
 }

@@ -47,9 +47,7 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 		c.remark(at+".minProtocolVersion", "no default cipher suite is for versions below TLSV1_2: they are not spoken", "set cipherSuites such as ECDHE-RSA-AES128-SHA too, or TLSV1_2")
 	}
 	for i, name := range t.SubjectAltNames {
-		if name == "" {
-			c.warn(index(at+".subjectAltNames", i), verdict{"no client has an empty name", "name a client, or remove it"})
-		}
+		c.warnIf(name == "", index(at+".subjectAltNames", i), verdict{"no client has an empty name", "name a client, or remove it"})
 	}
 	if !verifiesClients(t) {
 		return
@@ -141,9 +139,7 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 			ways++
 		}
 	}
-	if ways > 1 {
-		c.fail(at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
-	}
+	c.failIf(ways > 1, at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
 	switch {
 	case passesTLS(t):
 		if t.CaCrl != "" && t.CredentialName != "" {
@@ -179,8 +175,7 @@ func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
 		c.warn(at, verdict{"tlsCertificates come before half a pair of serverCertificate and privateKey", "remove the half"})
 	}
 	c.fewCertificates(at+".tlsCertificates", len(t.TlsCertificates))
-	for i, pair := range t.TlsCertificates {
-		pp := index(at+".tlsCertificates", i)
+	for pp, pair := range each(at+".tlsCertificates", t.TlsCertificates) {
 		c.certificateFiles(pp, pair.GetServerCertificate(), pair.GetPrivateKey())
 		if pair.GetCaCertificates() != "" {
 			c.warn(pp+".caCertificates", verdict{"clients are verified with tls.caCertificates, whichever certificate they are shown", "set it there"})
@@ -207,9 +202,7 @@ func (c *checker) fewCertificates(at string, n int) {
 
 // certificateFiles checks a certificate and its key in files.
 func (c *checker) certificateFiles(at, certificate, key string) {
-	if certificate == "" || key == "" {
-		c.fail(at, nil, "serverCertificate and privateKey belong together", "set both")
-	}
+	c.failIf(certificate == "" || key == "", at, nil, "serverCertificate and privateKey belong together", "set both")
 	c.filePath(at+".serverCertificate", certificate)
 	c.filePath(at+".privateKey", key)
 }
@@ -217,9 +210,7 @@ func (c *checker) certificateFiles(at, certificate, key string) {
 // filePath checks the path of a file that Envoy requests from the agent by SDS. The resource name joins two paths with
 // "~".
 func (c *checker) filePath(at, path string) {
-	if c.printable(at, path) && strings.Contains(path, "~") {
-		c.fail(at, path, "a path with ~ cannot be asked for", "give the file another name")
-	}
+	c.failIf(c.printable(at, path) && strings.Contains(path, "~"), at, path, "a path with ~ cannot be asked for", "give the file another name")
 }
 
 // credentialName warns of schemes that no secret is served for.

@@ -13,9 +13,7 @@ import (
 // checkServiceEntry follows https://istio.io/latest/docs/reference/config/networking/service-entry/ and the rules of
 // its CRD.
 func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry) {
-	if len(se.Hosts) == 0 {
-		c.fail("spec.hosts", nil, "missing", "list the hosts")
-	}
+	c.failIf(len(se.Hosts) == 0, "spec.hosts", nil, "missing", "list the hosts")
 	seen := map[string]int{}
 	for i, h := range se.Hosts {
 		at := index("spec.hosts", i)
@@ -25,11 +23,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 		}
 	}
 	c.selector("spec.workloadSelector.labels", se.WorkloadSelector != nil, se.WorkloadSelector.GetLabels())
-	if se.WorkloadSelector != nil && len(se.Endpoints) > 0 {
-		c.fail("spec.workloadSelector", nil, "cannot be combined with endpoints", "keep one of them")
-	}
-	for i, a := range se.Addresses {
-		at := index("spec.addresses", i)
+	c.failIf(se.WorkloadSelector != nil && len(se.Endpoints) > 0, "spec.workloadSelector", nil, "cannot be combined with endpoints", "keep one of them")
+	for at, a := range each("spec.addresses", se.Addresses) {
 		c.ipOrCIDR(at, a)
 		if strings.Contains(a, "/") && se.Resolution != networking.ServiceEntry_NONE && se.Resolution != networking.ServiceEntry_STATIC {
 			c.fail(at, a, "a CIDR block needs resolution NONE or STATIC", "write single addresses")
@@ -49,8 +44,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 			c.warn(field("metadata.labels", waypoint), verdict{"waypoints are of ambient mode, which is not supported", "remove the label"})
 		}
 	}
-	for i, e := range se.Endpoints {
-		at := index("spec.endpoints", i)
+	for at, e := range each("spec.endpoints", se.Endpoints) {
 		c.workloadEntry(at, e, se.Resolution == networking.ServiceEntry_STATIC || se.Resolution == networking.ServiceEntry_NONE)
 		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) != 1 {
 			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)), "write one ServiceEntry for each port")
@@ -63,9 +57,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	}
 	c.exportTo("spec.exportTo", se.ExportTo, exporter{service: true})
 	for i, san := range se.SubjectAltNames {
-		if san == "" {
-			c.remark(index("spec.subjectAltNames", i), "matches no certificate: it is empty", "remove it")
-		}
+		c.remarkIf(san == "", index("spec.subjectAltNames", i), "matches no certificate: it is empty", "remove it")
 	}
 }
 
@@ -91,9 +83,7 @@ func (c *checker) entryHost(at, h string) {
 }
 
 func (c *checker) entryPorts(se *networking.ServiceEntry) {
-	if len(se.Ports) == 0 {
-		c.remark("spec", "has no ports: its hosts are treated like unknown ones", "list the ports with number, name and protocol")
-	}
+	c.remarkIf(len(se.Ports) == 0, "spec", "has no ports: its hosts are treated like unknown ones", "list the ports with number, name and protocol")
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.Ports {
 		at := index("spec.ports", i)
@@ -158,9 +148,7 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			c.fail("spec.endpoints", nil, "resolution DYNAMIC_DNS looks up the requested host, endpoints have no effect", "remove endpoints, or use resolution DNS")
 		}
 		for i, h := range se.Hosts {
-			if !strings.HasPrefix(h, "*") {
-				c.fail(index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
-			}
+			c.failIf(!strings.HasPrefix(h, "*"), index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
 		}
 		if len(se.Addresses) > 0 {
 			c.fail("spec.addresses", nil, "resolution DYNAMIC_DNS looks up the requested host, addresses have no effect", "remove addresses, or use resolution NONE")
@@ -192,9 +180,7 @@ func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly 
 		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path, or the network whose gateways lead there")
 	case strings.HasPrefix(a, "unix://"):
 		c.unixSocket(at+".address", a)
-		if len(we.Ports) > 0 {
-			c.fail(at+".ports", nil, "a unix socket has no ports", "remove ports")
-		}
+		c.failIf(len(we.Ports) > 0, at+".ports", nil, "a unix socket has no ports", "remove ports")
 	case isIP(a):
 	case ipOnly:
 		c.fail(at+".address", a, "not an IP address, which resolution STATIC needs", "write an IP address, or use resolution DNS")

@@ -23,9 +23,7 @@ func checkSidecar(c *checker, _ *object.Object, s *networking.Sidecar) {
 	c.connectionPool("spec.inboundConnectionPool", s.InboundConnectionPool)
 	if p := s.OutboundTrafficPolicy; p != nil && p.EgressProxy != nil {
 		at := "spec.outboundTrafficPolicy.egressProxy"
-		if p.Mode != networking.OutboundTrafficPolicy_ALLOW_ANY {
-			c.fail(at, nil, "has no effect in mode REGISTRY_ONLY", "set mode ALLOW_ANY")
-		}
+		c.failIf(p.Mode != networking.OutboundTrafficPolicy_ALLOW_ANY, at, nil, "has no effect in mode REGISTRY_ONLY", "set mode ALLOW_ANY")
 		c.destination(at, p.EgressProxy)
 		switch h := p.EgressProxy.Host; {
 		case !dnsName(h):
@@ -33,9 +31,7 @@ func checkSidecar(c *checker, _ *object.Object, s *networking.Sidecar) {
 		case !strings.Contains(h, "."):
 			c.remark(at+".host", "a short name: the proxy looks up no search domains, so that no service is found", "write the FQDN")
 		}
-		if p.EgressProxy.Port == nil {
-			c.fail(at+".port", nil, "missing", "set the port's number")
-		}
+		c.failIf(p.EgressProxy.Port == nil, at+".port", nil, "missing", "set the port's number")
 	}
 }
 
@@ -53,9 +49,7 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 		if first, dup := again(seen, l.Port.Number, i); dup {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
 		}
-		if l.Bind != "" && !isIP(l.Bind) {
-			c.fail(at+".bind", l.Bind, "not an IP address", `use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
-		}
+		c.failIf(l.Bind != "" && !isIP(l.Bind), at+".bind", l.Bind, "not an IP address", `use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
 		c.defaultEndpoint(at+".defaultEndpoint", l.DefaultEndpoint)
 		c.connectionPool(at+".connectionPool", l.ConnectionPool)
 		c.ingressTLS(at, l)
@@ -116,12 +110,8 @@ func (c *checker) defaultEndpoint(at, s string) {
 		return
 	}
 	port, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || port == 0 {
-		c.fail(at, s, "not an address with port", remedy)
-	}
-	if !slices.Contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host) {
-		c.fail(at, s, "a sidecar forwards only to its own workload", remedy)
-	}
+	c.failIf(err != nil || port == 0, at, s, "not an address with port", remedy)
+	c.failIf(!slices.Contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host), at, s, "a sidecar forwards only to its own workload", remedy)
 }
 
 func (c *checker) egressListeners(s *networking.Sidecar) {
@@ -129,9 +119,7 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 	portless := -1
 	for i, l := range s.Egress {
 		at := index("spec.egress", i)
-		if len(l.Hosts) == 0 {
-			c.fail(at+".hosts", nil, "missing", `list what may be reached, like "./*" or "*/*"`)
-		}
+		c.failIf(len(l.Hosts) == 0, at+".hosts", nil, "missing", `list what may be reached, like "./*" or "*/*"`)
 		for j, h := range l.Hosts {
 			c.egressHost(index(at+".hosts", j), h)
 		}
@@ -140,15 +128,11 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless), "only one listener, the last, can be without a port: merge them")
 			}
 			portless = i
-			if l.Bind != "" {
-				c.warn(at+".bind", verdict{"there is no port to bind", "set port"})
-			}
+			c.warnIf(l.Bind != "", at+".bind", verdict{"there is no port to bind", "set port"})
 			continue
 		}
 		c.egressBind(at, l)
-		if portless >= 0 {
-			c.fail(index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
-		}
+		c.failIf(portless >= 0, index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
 		c.listenerName(at+".port.name", l.Port.Name)
 		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		onSocket := strings.HasPrefix(l.Bind, "unix://")
@@ -198,7 +182,5 @@ func (c *checker) egressHost(at, s string) {
 	case !dnsName(strings.TrimPrefix(host, "*.")):
 		c.fail(at, s, "not a valid host", `use letters, digits, '-' and '.'; a wildcard is the whole first label: "*.example.com"`)
 	}
-	if !special && nameLabel(ns) && !dnsLabel(ns) {
-		c.remark(at, "matches nothing: no namespace is called so", "write it in lower case")
-	}
+	c.remarkIf(!special && nameLabel(ns) && !dnsLabel(ns), at, "matches nothing: no namespace is called so", "write it in lower case")
 }

@@ -67,8 +67,7 @@ func (c *checker) strictField(path string, v any, f protoreflect.FieldDescriptor
 			c.fail(path, v, "expected a list, found "+typeName(v), `write its items as "- ..." below it`)
 			return
 		}
-		for i, item := range l {
-			at := index(path, i)
+		for at, item := range each(path, l) {
 			if item == nil {
 				c.fail(at, nil, "item is empty", "remove it or fill it in")
 				continue
@@ -115,9 +114,7 @@ func (c *checker) strictEnum(path string, v any, e protoreflect.EnumDescriptor) 
 			c.fail(path, v, "unknown value", remedy)
 		}
 	case int64:
-		if t < -1<<31 || t > 1<<31-1 || e.Values().ByNumber(protoreflect.EnumNumber(t)) == nil {
-			c.fail(path, v, "unknown value", "use the value's name")
-		}
+		c.failIf(t < -1<<31 || t > 1<<31-1 || e.Values().ByNumber(protoreflect.EnumNumber(t)) == nil, path, v, "unknown value", "use the value's name")
 	default:
 		c.fail(path, v, "expected a name, found "+typeName(v), "use the value's name")
 	}

@@ -13,8 +13,7 @@ func checkTelemetry(c *checker, _ *object.Object, t *telemetry.Telemetry) {
 	for i, l := range t.AccessLogging {
 		c.providers(index("spec.accessLogging", i), l.Providers)
 	}
-	for i, l := range t.Tracing {
-		at := index("spec.tracing", i)
+	for at, l := range each("spec.tracing", t.Tracing) {
 		c.providers(at, l.Providers)
 		if p := l.RandomSamplingPercentage; p != nil {
 			c.percent(at+".randomSamplingPercentage", p.Value)
@@ -23,8 +22,7 @@ func checkTelemetry(c *checker, _ *object.Object, t *telemetry.Telemetry) {
 			c.customTag(field(at+".customTags", name), name, l.CustomTags[name])
 		}
 	}
-	for i, m := range t.Metrics {
-		at := index("spec.metrics", i)
+	for at, m := range each("spec.metrics", t.Metrics) {
 		c.providers(at, m.Providers)
 		for j, o := range m.Overrides {
 			c.metricsOverride(index(at+".overrides", j), o)
@@ -34,29 +32,19 @@ func checkTelemetry(c *checker, _ *object.Object, t *telemetry.Telemetry) {
 
 func (c *checker) providers(at string, list []*telemetry.ProviderRef) {
 	for i, p := range list {
-		if p.Name == "" {
-			c.fail(index(at+".providers", i)+".name", nil, "missing", "name one of MeshConfig's extensionProviders")
-		}
+		c.failIf(p.Name == "", index(at+".providers", i)+".name", nil, "missing", "name one of MeshConfig's extensionProviders")
 	}
 }
 
 func (c *checker) customTag(at, name string, tag *telemetry.Tracing_CustomTag) {
-	if name == "" {
-		c.fail(at, nil, "tag has no name", "name it")
-	}
+	c.failIf(name == "", at, nil, "tag has no name", "name it")
 	switch t := tag.GetType().(type) {
 	case *telemetry.Tracing_CustomTag_Literal:
-		if t.Literal.GetValue() == "" {
-			c.fail(at+".literal.value", nil, "missing", "write the tag's value")
-		}
+		c.failIf(t.Literal.GetValue() == "", at+".literal.value", nil, "missing", "write the tag's value")
 	case *telemetry.Tracing_CustomTag_Header:
-		if t.Header.GetName() == "" {
-			c.fail(at+".header.name", nil, "missing", "name the header")
-		}
+		c.failIf(t.Header.GetName() == "", at+".header.name", nil, "missing", "name the header")
 	case *telemetry.Tracing_CustomTag_Environment:
-		if t.Environment.GetName() == "" {
-			c.fail(at+".environment.name", nil, "missing", "name the variable")
-		}
+		c.failIf(t.Environment.GetName() == "", at+".environment.name", nil, "missing", "name the variable")
 	}
 }
 

@@ -13,22 +13,19 @@ import (
 // delegates is no such earlier one: requests that its delegate does not match go to the rules after it.
 func (c *checker) unreachable(vs *networking.VirtualService) {
 	var http, tls, tcp routeList
-	for i, r := range vs.Http {
-		at := index("spec.http", i)
+	for at, r := range each("spec.http", vs.Http) {
 		http.addRule(c, at, len(r.Match), r.Delegate == nil)
 		for j, m := range r.Match {
 			http.addMatch(c, index(at+".match", j), m, r.Delegate == nil)
 		}
 	}
-	for i, r := range vs.Tls {
-		at := index("spec.tls", i)
+	for at, r := range each("spec.tls", vs.Tls) {
 		tls.addRule(c, at, len(r.Match), true)
 		for j, m := range r.Match {
 			tls.addMatch(c, index(at+".match", j), m, true)
 		}
 	}
-	for i, r := range vs.Tcp {
-		at := index("spec.tcp", i)
+	for at, r := range each("spec.tcp", vs.Tcp) {
 		tcp.addRule(c, at, len(r.Match), true)
 		for j, m := range r.Match {
 			tcp.addMatch(c, index(at+".match", j), m, true)

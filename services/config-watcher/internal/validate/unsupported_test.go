@@ -115,11 +115,11 @@ kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
 data: {mesh: "", meshNetworks: "networks: {n1: {endpoints: [{fromRegistry: a}]}}"}
 `, "ConfigMap istio-system/istio: data.meshNetworks: has no effect: networks are found by labels"},
-		"a field of a resource": {`apiVersion: networking.istio.io/v1beta1
-kind: ProxyConfig
-metadata: {name: p, namespace: apps}
-spec: {concurrency: 2, image: {imageType: debug}}
-`, "ProxyConfig apps/p: spec.image: has no effect: "},
+		"a field of a resource": {`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: apps}
+spec: {selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [a.com], defaultEndpoint: "127.0.0.1:80"}]}
+`, "Gateway apps/g: spec.servers[0].defaultEndpoint: has no effect: "},
 		"a certificate that a gateway does not show": {`apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: g, namespace: apps}

@@ -82,10 +82,10 @@ func TestIstiosVerdicts(t *testing.T) {
 		{"traffic distribution", annotated("{networking.istio.io/traffic-distribution: Nearest}"), `~unknown traffic distribution "Nearest"`},
 
 		{"group without a template", of("WorkloadGroup", "{}"), "spec.template: missing"},
-		{"group with an address", of("WorkloadGroup", "{template: {address: 1.1.1.1, labels: {a b: c}}}"), "~spec: has no effect"},
+		{"group with an address", of("WorkloadGroup", "{template: {address: 1.1.1.1, labels: {a b: c}}}"), ""},
 		{"group of bad labels", of("WorkloadGroup", "{template: {}, metadata: {labels: {a b: c}}}"), "not a valid label name"},
 		{"probe of nothing", probe(""), "spec.probe: no way to probe"},
-		{"probe", probe("httpGet: {port: 80, scheme: HTTPS, httpHeaders: [{name: a-b}]}"), "~has no effect"},
+		{"probe", probe("httpGet: {port: 80, scheme: HTTPS, httpHeaders: [{name: a-b}]}"), ""},
 		{"probe of no port", probe("tcpSocket: {port: 0}"), "tcpSocket.port: 0: not a port"},
 		{"probe of a scheme", probe("httpGet: {port: 80, scheme: http}"), "unknown scheme"},
 		{"probe with a header", probe("httpGet: {port: 80, httpHeaders: [{name: a_b}]}"), "not a valid header name"},

@@ -30,17 +30,11 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 		if len(vs.Gateways) > 0 {
 			c.fail("spec.gateways", nil, "a delegate (no hosts) takes its gateways from the VirtualService that delegates", "remove gateways, or add hosts")
 		}
-		if len(vs.Tcp) > 0 || len(vs.Tls) > 0 {
-			c.fail("spec.hosts", nil, "missing, and tcp and tls routes cannot be delegated to", "add hosts")
-		}
-		if len(vs.Http) == 0 {
-			c.fail("spec.hosts", nil, "missing", "list the hosts whose traffic is routed; only a delegate with http routes has none")
-		}
+		c.failIf(len(vs.Tcp) > 0 || len(vs.Tls) > 0, "spec.hosts", nil, "missing, and tcp and tls routes cannot be delegated to", "add hosts")
+		c.failIf(len(vs.Http) == 0, "spec.hosts", nil, "missing", "list the hosts whose traffic is routed; only a delegate with http routes has none")
 	}
 	c.virtualHosts(vs, mesh)
-	if len(vs.Http)+len(vs.Tls)+len(vs.Tcp) == 0 && !isDelegate {
-		c.fail("spec", nil, "no route", "add http, tls or tcp")
-	}
+	c.failIf(len(vs.Http)+len(vs.Tls)+len(vs.Tcp) == 0 && !isDelegate, "spec", nil, "no route", "add http, tls or tcp")
 	for i, r := range vs.Http {
 		role := independent
 		switch {
@@ -54,8 +48,7 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 	for i, r := range vs.Tls {
 		c.tlsRoute(index("spec.tls", i), r, vs.Hosts)
 	}
-	for i, r := range vs.Tcp {
-		at := index("spec.tcp", i)
+	for at, r := range each("spec.tcp", vs.Tcp) {
 		for j, m := range r.Match {
 			mp := index(at+".match", j)
 			c.l4Match(mp, m.DestinationSubnets, m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
@@ -73,8 +66,7 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 // apply.
 func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
 	valid := true
-	for i, h := range vs.Hosts {
-		at := index("spec.hosts", i)
+	for at, h := range each("spec.hosts", vs.Hosts) {
 		switch {
 		case isIP(h):
 		case !mesh && hasSNI(vs) && clusterSNI(h):
@@ -128,14 +120,10 @@ var clusterSNIRE = regexp.MustCompile(`^outbound_[^_]*[0-9][^_]*_[^_]*_[^_]*[a-z
 func clusterSNI(s string) bool { return len(s) <= 255 && clusterSNIRE.MatchString(s) }
 
 func (c *checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
-	if len(r.Match) == 0 {
-		c.fail(at+".match", nil, "missing", "add a match with sniHosts")
-	}
+	c.failIf(len(r.Match) == 0, at+".match", nil, "missing", "add a match with sniHosts")
 	for j, m := range r.Match {
 		mp := index(at+".match", j)
-		if len(m.SniHosts) == 0 {
-			c.fail(mp+".sniHosts", nil, "missing", "list the server names this route serves")
-		}
+		c.failIf(len(m.SniHosts) == 0, mp+".sniHosts", nil, "missing", "list the server names this route serves")
 		for k, sni := range m.SniHosts {
 			c.sniHost(index(mp+".sniHosts", k), sni, hosts)
 		}
@@ -173,16 +161,13 @@ func (c *checker) l4Match(at string, subnets []string, port uint32, labels map[s
 func (c *checker) gatewayRefs(path string, list []string) {
 	const remedy = `use "mesh", "<name>" or "<namespace>/<name>"`
 	short := false
-	for i, s := range list {
-		at := index(path, i)
+	for at, s := range each(path, list) {
 		ns, name, ok := strings.Cut(s, "/")
 		switch {
 		case s == contract.MeshGateway:
 		case short:
 			// Istio's webhook stops at the first name without a namespace.
-			if ok && (!dnsLabel(ns) || !dnsLabel(name)) || !ok && nameProblem(s) != "" {
-				c.warn(at, verdict{"no Gateway can have this name", remedy})
-			}
+			c.warnIf(ok && (!dnsLabel(ns) || !dnsLabel(name)) || !ok && nameProblem(s) != "", at, verdict{"no Gateway can have this name", remedy})
 		case !ok:
 			if reason := nameProblem(s); reason != "" {
 				c.fail(at, s, "not a gateway's name: "+reason, remedy)
@@ -222,12 +207,8 @@ func (c *checker) weights(at string, weights []int32) {
 		}
 		sum += int64(w)
 	}
-	if len(weights) > 1 && sum == 0 {
-		c.fail(index(at, 0)+".weight", nil, "the weights of all destinations sum to 0", "give at least one destination a weight above 0")
-	}
-	if sum > 1<<32-1 {
-		c.fail(at, sum, "the weights of all destinations sum to more than 4294967295", "use smaller weights")
-	}
+	c.failIf(len(weights) > 1 && sum == 0, index(at, 0)+".weight", nil, "the weights of all destinations sum to 0", "give at least one destination a weight above 0")
+	c.failIf(sum > 1<<32-1, at, sum, "the weights of all destinations sum to more than 4294967295", "use smaller weights")
 }
 
 func (c *checker) destination(at string, d *networking.Destination) {
@@ -249,7 +230,5 @@ func (c *checker) destination(at string, d *networking.Destination) {
 }
 
 func (c *checker) subsetName(at, s string) {
-	if !nameLabel(s) {
-		c.fail(at, s, "not a valid subset name", "use at most 63 letters, digits and '-'")
-	}
+	c.failIf(!nameLabel(s), at, s, "not a valid subset name", "use at most 63 letters, digits and '-'")
 }

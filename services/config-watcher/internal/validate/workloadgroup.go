@@ -11,11 +11,9 @@ import (
 var probeHeaderRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
 // checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. It does not
-// check the template, which has no effect before workloads register.
+// check the template: each WorkloadEntry that package registration makes from it is checked.
 func checkWorkloadGroup(c *checker, _ *object.Object, wg *networking.WorkloadGroup) {
-	if wg.Template == nil {
-		c.fail("spec.template", nil, "missing", "describe the workloads")
-	}
+	c.failIf(wg.Template == nil, "spec.template", nil, "missing", "describe the workloads")
 	c.labels("spec.metadata.labels", wg.Metadata.GetLabels())
 	if wg.Probe != nil {
 		c.readinessProbe("spec.probe", wg.Probe)
@@ -40,16 +38,12 @@ func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
 			c.fail(at+".scheme", s, "unknown scheme", "use HTTP or HTTPS")
 		}
 		for i, h := range m.HttpGet.GetHttpHeaders() {
-			if !probeHeaderRE.MatchString(h.Name) {
-				c.fail(index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name", "use letters, digits and '-'")
-			}
+			c.failIf(!probeHeaderRE.MatchString(h.Name), index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name", "use letters, digits and '-'")
 		}
 	case *networking.ReadinessProbe_TcpSocket:
 		checkPort(c, at+".tcpSocket.port", m.TcpSocket.GetPort())
 	case *networking.ReadinessProbe_Exec:
-		if len(m.Exec.GetCommand()) == 0 {
-			c.fail(at+".exec.command", nil, "missing", "write the command")
-		}
+		c.failIf(len(m.Exec.GetCommand()) == 0, at+".exec.command", nil, "missing", "write the command")
 	case nil:
 		c.fail(at, nil, "no way to probe", "set httpGet, tcpSocket or exec")
 	default:

@@ -11,17 +11,10 @@ import (
 // there, so failoverPriority may name only other labels.
 func (c *checker) zoneAware(at string, z *networking.ZoneAwareLoadBalancerSetting) {
 	for i, p := range z.GetFailoverPriority() {
-		if slices.Contains(topologyLabels, p) {
-			c.fail(index(at+".failoverPriority", i), p, "places are ordered without it", "remove it")
-		}
+		c.failIf(slices.Contains(topologyLabels, p), index(at+".failoverPriority", i), p, "places are ordered without it", "remove it")
 	}
-	for i, f := range z.GetFailover() {
-		at := index(at+".failover", i)
-		if strings.ContainsAny(f.From+f.To, "*/") {
-			c.fail(at, f.From+" to "+f.To, "not regions", "failover is between whole regions: remove zone and wildcard")
-		}
-		if f.From == f.To {
-			c.fail(at, f.From, "fails over to itself", "name another region in to")
-		}
+	for at, f := range each(at+".failover", z.GetFailover()) {
+		c.failIf(strings.ContainsAny(f.From+f.To, "*/"), at, f.From+" to "+f.To, "not regions", "failover is between whole regions: remove zone and wildcard")
+		c.failIf(f.From == f.To, at, f.From, "fails over to itself", "name another region in to")
 	}
 }

@@ -85,6 +85,7 @@ type Source struct {
 	files     map[string]*fileState
 	delivered map[object.Key]*object.Object
 	reported  map[string]bool
+	ahead     *ahead // of the scan under way
 }
 
 // New returns a source; Run reads.
@@ -239,6 +240,8 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	if err := s.restoreMissing(found); err != nil {
 		return 0, err
 	}
+	s.ahead = s.decodeAhead(ctx, found.files, full)
+	defer s.ahead.end()
 	for _, f := range found.files {
 		st := s.files[f.path]
 		if st == nil {
@@ -252,6 +255,7 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 		if changed = changed || differs; wait > 0 {
 			later(wait)
 		}
+		s.ahead.done(f.path)
 	}
 	for path, st := range s.files {
 		// A configured path that cannot be listed says nothing about its files: their objects stay.
@@ -383,6 +387,12 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 		}
 	}
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
+	parts := together(events, func(e source.Event) string {
+		if e.Object == nil {
+			return s.delivered[e.Key].Location
+		}
+		return e.Object.Location
+	})
 	s.delivered = next
 	s.report(problems, duplicates, unread, c)
 	// Problems are visible before the change, synced only after everything has been delivered.
@@ -390,8 +400,10 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	s.problems, s.degraded, s.objects, s.held = problems, c.degraded, len(next), held
 	s.duplicates, s.stay, s.unread, s.unreads = duplicates, stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
 	s.mu.Unlock()
-	if len(events) > 0 {
-		s.handler(ctx, s.cfg.Name, events)
+	for _, part := range parts {
+		if len(part) > 0 {
+			s.handler(ctx, s.cfg.Name, part)
+		}
 	}
 	s.mu.Lock()
 	first := c.complete && !s.synced

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -120,11 +121,7 @@ func (s *Source) expireGrace(st *fileState, next Decoded) {
 const maxNamed = 20
 
 func names(objects []*object.Object) []string {
-	var out []string
-	for _, o := range objects[:min(len(objects), maxNamed)] {
-		out = append(out, o.Key.String())
-	}
-	return out
+	return lists.Map(objects[:min(len(objects), maxNamed)], func(o *object.Object) string { return o.Key.String() })
 }
 
 // staying describes the objects of a file that stay because of its grace.

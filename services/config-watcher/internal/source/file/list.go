@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/lists"
 )
 
 // entry is a file found by list.
@@ -48,10 +49,7 @@ type listing struct {
 }
 
 func (l *listing) err() error {
-	var errs []error
-	for _, p := range slices.Sorted(maps.Keys(l.failed)) {
-		errs = append(errs, l.failed[p])
-	}
+	errs := lists.Map(slices.Sorted(maps.Keys(l.failed)), func(p string) error { return l.failed[p] })
 	return errors.Join(errs...)
 }
 

@@ -2,7 +2,6 @@ package file
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -60,7 +59,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		o, err := validate.Document(doc)
 		var text []byte
 		if err == nil && saved {
-			text, err = json.Marshal(doc.Tree)
+			text, err = doc.JSON()
 		}
 		var ps object.Problems
 		var unread *validate.UnreadError
@@ -145,8 +144,7 @@ type fileState struct {
 // writes the file; otherwise the objects stay for a grace.
 func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
 	expired := st.grace != nil && s.graceLeft(st, now) == 0
-	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
-	if unchanged && !full && !expired {
+	if sameFile(st.info, f.info) && !full && !expired {
 		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
@@ -172,7 +170,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
-	d := s.cfg.Decode.Decode(f.name, content)
+	d := s.decoded(f, sum, content)
 	age := now.Sub(f.info.ModTime())
 	rest := quiet
 	if st.grace != nil {
@@ -227,6 +225,11 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	st.objects, st.problems, st.unread = next.Objects, next.Problems, d.Unread
 	st.seen, st.restored = true, time.Time{}
 	return again, true, nil
+}
+
+// sameFile reports whether nothing says that a file has changed since it was last read.
+func sameFile(before, now fs.FileInfo) bool {
+	return before != nil && os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
 }
 
 // unchanged continues the grace of a file that is the same as when it was last read.

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/notify"
 )
 
 const (
@@ -67,10 +68,7 @@ func (d *Dir) set(rel string, content []byte) {
 	d.mu.Lock()
 	d.pending[rel] = content
 	d.mu.Unlock()
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	notify.Wake(d.wake)
 }
 
 // Get returns a file's content and when it was saved. The error wraps fs.ErrNotExist if there is no such file.
@@ -130,10 +128,8 @@ func (d *Dir) Run(ctx context.Context) error {
 		}
 		wait := delay
 		for {
-			select {
-			case <-ctx.Done():
+			if !clock.Sleep(ctx, d.cfg.Clock, wait) {
 				return nil
-			case <-d.cfg.Clock.After(wait):
 			}
 			if d.Flush() == nil {
 				break

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 )
@@ -165,10 +166,7 @@ var (
 
 // mentioned lists the objects that a damaged journal names.
 func mentioned(content []byte) []string {
-	var out []string
-	for _, m := range journalPath.FindAllSubmatch(content, -1) {
-		out = append(out, keyOf(string(m[1])).String())
-	}
+	out := lists.Map(journalPath.FindAllSubmatch(content, -1), func(m [][]byte) string { return keyOf(string(m[1])).String() })
 	for _, m := range journalObject.FindAllSubmatch(content, -1) {
 		out = append(out, object.Key{Kind: string(m[1]), Namespace: string(m[3]), Name: string(m[2])}.String())
 	}

@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -72,10 +73,7 @@ func (s *Store) audit(ctx context.Context, put []*Item, del ...object.Key) error
 	if s.cfg.Audit == nil {
 		return nil
 	}
-	commits := make([]Commit, 0, len(put)+len(del))
-	for _, it := range put {
-		commits = append(commits, Commit{it.Key, s.items[it.Key], it})
-	}
+	commits := lists.Map(put, func(it *Item) Commit { return Commit{it.Key, s.items[it.Key], it} })
 	for _, k := range del {
 		commits = append(commits, Commit{k, s.items[k], nil})
 	}
@@ -148,24 +146,18 @@ func (s *Store) Run(ctx context.Context) error {
 		s.failure = err
 		s.mu.Unlock()
 		s.serveSaved(ctx)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, s.cfg.Clock, s.retry) {
 			return nil
-		case <-s.cfg.Clock.After(s.retry):
 		}
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.cfg.Clock.After(probeEvery):
-		}
+	for clock.Sleep(ctx, s.cfg.Clock, probeEvery) {
 		s.mu.Lock()
 		if s.alarm != nil {
 			s.probe(true)
 		}
 		s.mu.Unlock()
 	}
+	return nil
 }
 
 // Loaded closes when the store can be used.

@@ -3,6 +3,8 @@ package memory
 import (
 	"errors"
 	"sync"
+
+	"fairlead.dev/pkg/notify"
 )
 
 // ErrSlow ends a watch whose reader is too far behind. The reader must watch again.
@@ -74,10 +76,7 @@ func (w *Watcher) push(e Event) {
 		w.queue = append(w.queue, e)
 	}
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	notify.Wake(w.wake)
 }
 
 // Ready receives a value when Take has events or an error.

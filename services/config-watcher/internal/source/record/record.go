@@ -23,6 +23,7 @@ var (
 
 // Record is one object and the place that it was read from.
 type Record struct {
+	// Key is kept without its cluster, which the place of the record says.
 	Key object.Key
 	// File and Line are the place of the object in a file source; empty and 0 for others.
 	File string
@@ -68,6 +69,8 @@ type wireKey struct {
 	Name      string `json:"name"`
 }
 
+func wireKeyOf(k object.Key) wireKey { return wireKey{k.Group, k.Kind, k.Namespace, k.Name} }
+
 // secret reports whether an object's content is encrypted if there is a key.
 func secret(k object.Key) bool { return k.Group == "" && k.Kind == "Secret" }
 
@@ -81,7 +84,7 @@ func (c Codec) Current(r Record) bool {
 
 // Encode returns the record's line with a line break.
 func (c Codec) Encode(r Record) ([]byte, error) {
-	w := wire{Key: wireKey(r.Key), File: r.File, Line: r.Line}
+	w := wire{Key: wireKeyOf(r.Key), File: r.File, Line: r.Line}
 	payload := r.Content
 	if secret(r.Key) && c.Sealer != nil {
 		var err error
@@ -108,7 +111,7 @@ func (c Codec) Decode(line []byte) (Record, error) {
 	if err := json.Unmarshal(line, &w); err != nil {
 		return Record{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	r := Record{Key: object.Key(w.Key), File: w.File, Line: w.Line, Content: w.Object, Sealed: w.Seal}
+	r := Record{Key: object.Key{Group: w.Key.Group, Kind: w.Key.Kind, Namespace: w.Key.Namespace, Name: w.Key.Name}, File: w.File, Line: w.Line, Content: w.Object, Sealed: w.Seal}
 	payload := []byte(w.Object)
 	if w.Seal != "" {
 		payload = w.Data

@@ -120,7 +120,7 @@ func TestRotation(t *testing.T) {
 // correct checksum.
 func TestContentBelongsToItsObject(t *testing.T) {
 	k := keys(t, newKey())
-	sealed, err := k.Seal(k.Key(), []byte(`{"mine":1}`), context(wire{Key: wireKey(secretKey)}))
+	sealed, err := k.Seal(k.Key(), []byte(`{"mine":1}`), context(wire{Key: wireKeyOf(secretKey)}))
 	if err != nil {
 		t.Fatal(err)
 	}

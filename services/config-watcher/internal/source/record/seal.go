@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/sha256"
@@ -96,9 +97,7 @@ func (k *Keys) add(key []byte) error {
 		return errors.New("the same key twice; remove one")
 	}
 	k.all[id] = aead
-	if k.first == "" {
-		k.first = id
-	}
+	k.first = cmp.Or(k.first, id)
 	return nil
 }
 

@@ -60,9 +60,9 @@ func (s gatewayStatus) text() string {
 // TestGatewayStatus: the status of a Gateway follows the proxies' answers and the credentials, and is no change of the
 // mesh.
 func TestGatewayStatus(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options())
-	r.ready()
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
 	applied := r.apply(fmt.Sprintf(statusGateway, "shop.example.com"), statusPod)
 	read := func() (out gatewayStatus, err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -117,7 +117,7 @@ func TestGatewayStatus(t *testing.T) {
 	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=False/CredentialMissing, Programmed=True/Programmed, https 443/HTTPS=CredentialMissing, http 80/HTTP=Programmed")
 
 	// The credential comes.
-	chain, key := w.ca.NewServer("shop.example.com")
+	chain, key := f.ca.NewServer("shop.example.com")
 	r.apply(tlsSecret("gateways", "shop", chain, key))
 	done := becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=True/Programmed, https 443/HTTPS=Programmed, http 80/HTTP=Programmed")
 	if at := done.Conditions[0].LastTransitionTime; at.IsZero() || time.Since(at) > patience {

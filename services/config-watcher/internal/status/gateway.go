@@ -1,7 +1,4 @@
-// Package gatewaystatus writes the status of Gateways: which proxies have acknowledged a Gateway, and which of its
-// servers are served. Updater.Run reads the fleet and writes to the store; Evaluate computes the conditions of one
-// Gateway.
-package gatewaystatus
+package status
 
 import (
 	"cmp"
@@ -18,7 +15,6 @@ import (
 // Gateway is one Gateway of the mesh, from whichever source.
 type Gateway struct {
 	Namespace, Name string
-	Generation      int64
 	Spec            *networking.Gateway
 	// Age orders Gateways that want one port: the smaller string is the older Gateway.
 	Age string
@@ -36,24 +32,14 @@ type Proxy struct {
 }
 
 // name names the proxy in messages.
-func (p Proxy) name() string {
-	if p.Workload != "" {
-		return p.Namespace + "/" + p.Workload
-	}
-	return p.NodeID
-}
+func (p Proxy) name() string { return proxyName(p.NodeID, p.Namespace, p.Workload) }
 
-// Reasons of conditions and of servers.
-const (
-	reasonAccepted   = "Accepted"
-	reasonProgrammed = "Programmed"
-	reasonNoProxy    = "NoProxy"
-	reasonPending    = "Pending"
-	reasonRejected   = "Rejected"
-	reasonConflict   = "PortConflict"
-	reasonCredential = "CredentialMissing"
-	reasonResolved   = "Resolved"
-)
+func proxyName(nodeID, namespace, workload string) string {
+	if workload != "" {
+		return namespace + "/" + workload
+	}
+	return nodeID
+}
 
 // Server is the status of one server.
 type Server struct {
@@ -62,24 +48,12 @@ type Server struct {
 	Reason, Message string
 }
 
-// Condition is one condition of a Gateway.
-type Condition struct {
-	Type            string
-	Holds           bool
-	Reason, Message string
-}
-
-// Status is the status of a Gateway.
-type Status struct {
-	Conditions []Condition
-	Servers    []Server
-}
-
-// Evaluate returns the status of a Gateway among all Gateways. hasCredential reports whether a credential exists.
-func Evaluate(g *Gateway, all []*Gateway, hasCredential func(credential.Ref) bool) Status {
-	var out Status
-	accepted := Condition{"Accepted", true, reasonAccepted, "the Gateway is valid and part of the mesh"}
-	resolved := Condition{"ResolvedRefs", true, reasonResolved, "every credential is there"}
+// EvaluateGateway returns the conditions and servers of a Gateway that is in force among all Gateways. hasCredential
+// reports whether a credential exists.
+func EvaluateGateway(g *Gateway, all []*Gateway, hasCredential func(credential.Ref) bool) Status {
+	out := Status{Servers: []Server{}}
+	accepted := acceptedCondition("Gateway")
+	resolved := Condition{Type: ResolvedRefs, Holds: true, Reason: reasonResolved, Message: "every credential is there"}
 	programmed := programmedOn(g)
 	for _, spec := range g.Spec.GetServers() {
 		s := Server{
@@ -88,10 +62,10 @@ func Evaluate(g *Gateway, all []*Gateway, hasCredential func(credential.Ref) boo
 		}
 		if other := conflicting(g, spec, all); other != "" {
 			s.Reason, s.Message = reasonConflict, "Gateway "+other+" is older and uses the port for another protocol"
-			accepted = Condition{"Accepted", false, reasonConflict, fmt.Sprintf("server %s: %s", s.Name, s.Message)}
+			accepted = Condition{Type: Accepted, Reason: reasonConflict, Message: fmt.Sprintf("server %s: %s", s.Name, s.Message)}
 		} else if missing := missingCredentials(g, spec.GetTls(), hasCredential); missing != "" {
 			s.Reason, s.Message = reasonCredential, missing
-			resolved = Condition{"ResolvedRefs", false, reasonCredential, fmt.Sprintf("server %s: %s", s.Name, missing)}
+			resolved = Condition{Type: ResolvedRefs, Reason: reasonCredential, Message: fmt.Sprintf("server %s: %s", s.Name, missing)}
 		}
 		out.Servers = append(out.Servers, s)
 	}
@@ -114,25 +88,14 @@ func programmedOn(g *Gateway) Condition {
 	}
 	switch {
 	case len(g.Proxies) == 0:
-		return Condition{"Programmed", false, reasonNoProxy, "no connected gateway has the labels of spec.selector"}
+		return Condition{Type: Programmed, Reason: reasonNoProxy, Message: "no connected gateway has the labels of spec.selector"}
 	case len(rejected) > 0:
-		return Condition{"Programmed", false, reasonRejected, listed(rejected)}
+		return Condition{Type: Programmed, Reason: reasonRejected, Message: listed(rejected)}
 	case len(pending) > 0:
-		return Condition{"Programmed", false, reasonPending, "not acknowledged yet by " + listed(pending)}
+		return Condition{Type: Programmed, Reason: reasonPending, Message: "not acknowledged yet by " + listed(pending)}
 	default:
-		return Condition{"Programmed", true, reasonProgrammed, "acknowledged by " + listed(has)}
+		return Condition{Type: Programmed, Holds: true, Reason: reasonProgrammed, Message: "acknowledged by " + listed(has)}
 	}
-}
-
-// maxListed bounds the names in a message.
-const maxListed = 10
-
-func listed(names []string) string {
-	slices.Sort(names)
-	if more := len(names) - maxListed; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }
 
 // conflicting names the older Gateway that uses the server's port for another kind of connections; "" if there is none.

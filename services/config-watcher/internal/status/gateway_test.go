@@ -1,4 +1,4 @@
-package gatewaystatus
+package status
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func text(v Status) string {
 	return strings.Join(out, "\n")
 }
 
-func TestEvaluate(t *testing.T) {
+func TestEvaluateGateway(t *testing.T) {
 	acked := Proxy{NodeID: "router~1~a.gateways~x", Namespace: "gateways", Workload: "a", Acked: true}
 	waiting := Proxy{NodeID: "router~2~b.gateways~x", Namespace: "gateways", Workload: "b"}
 	refusing := Proxy{NodeID: "router~3~c.gateways~x", Namespace: "gateways", Rejection: "Listener 0.0.0.0_80: no"}
@@ -65,7 +65,7 @@ func TestEvaluate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gateway{Namespace: "gateways", Name: "g", Age: "2", Spec: &networking.Gateway{Servers: tc.servers}, Proxies: tc.proxies}
-			got := text(Evaluate(g, append([]*Gateway{g}, tc.others...), has))
+			got := text(EvaluateGateway(g, append([]*Gateway{g}, tc.others...), has))
 			for _, want := range tc.want {
 				if !strings.Contains(got, want) {
 					t.Errorf("%q is not in\n%s", want, got)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -11,15 +12,15 @@ import (
 const GatewayPrefix = "router~"
 
 // count is the number of proxies of an identity on an xds-server, and the number of gateways among them.
-type count struct{ proxies, routers int }
+type count struct{ proxies, gateways int }
 
 // departure is when the last proxy of an identity left, and whether a gateway was among the last ones.
 type departure struct {
-	at     time.Time
-	router bool
+	at      time.Time
+	gateway bool
 }
 
-// presence records the identities whose proxies are connected to an instance, or left it less than Grace ago.
+// presence records the identities whose proxies are connected to an instance, or left it less than LostServerGrace ago.
 type presence struct {
 	now  map[string]count
 	past map[string]departure
@@ -34,12 +35,12 @@ func (p presence) add(status *configv1.ProxyStatus) bool {
 		return false
 	}
 	before := p.now[identity]
-	after := count{before.proxies + 1, before.routers}
+	after := count{before.proxies + 1, before.gateways}
 	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
-		after.routers++
+		after.gateways++
 	}
 	p.now[identity] = after
-	return before.proxies == 0 || before.routers == 0 && after.routers > 0
+	return before.proxies == 0 || before.gateways == 0 && after.gateways > 0
 }
 
 // remove reverses add. It reports whether the proxy was the identity's last one, or its last gateway.
@@ -49,24 +50,24 @@ func (p presence) remove(status *configv1.ProxyStatus, at time.Time) bool {
 	if before.proxies == 0 || status.GetUnverified() {
 		return false
 	}
-	after := count{before.proxies - 1, before.routers}
+	after := count{before.proxies - 1, before.gateways}
 	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
-		after.routers--
+		after.gateways--
 	}
 	if p.now[identity] = after; after.proxies == 0 {
 		delete(p.now, identity)
 	}
-	gone := after.proxies == 0 || before.routers > 0 && after.routers == 0
+	gone := after.proxies == 0 || before.gateways > 0 && after.gateways == 0
 	if gone {
-		p.past[identity] = departure{at, before.routers > 0}
+		p.past[identity] = departure{at, before.gateways > 0}
 	}
 	return gone
 }
 
-// forget drops departures that are older than Grace.
+// forget drops departures that are older than LostServerGrace.
 func (p presence) forget(now time.Time) {
 	for identity, l := range p.past {
-		if now.Sub(l.at) >= Grace {
+		if now.Sub(l.at) >= LostServerGrace {
 			delete(p.past, identity)
 		}
 	}
@@ -74,9 +75,9 @@ func (p presence) forget(now time.Time) {
 
 // Presence is what an xds-server has reported about an identity.
 type Presence struct {
-	// Connected is true if a proxy of the identity is connected or was less than Grace ago; Router is true if one of
-	// those is a gateway.
-	Connected, Router bool
+	// Connected is true if a proxy of the identity is connected or was less than LostServerGrace ago; Gateway is true
+	// if one of those is a gateway.
+	Connected, Gateway bool
 	// Recheck is when the answer may change without a report; zero for never.
 	Recheck time.Time
 }
@@ -100,7 +101,7 @@ func (t *Table) Connected(name, identity string) Presence {
 }
 
 func (p *Presence) join(o Presence) {
-	p.Connected, p.Router = p.Connected || o.Connected, p.Router || o.Router
+	p.Connected, p.Gateway = p.Connected || o.Connected, p.Gateway || o.Gateway
 	if !o.Recheck.IsZero() && (p.Recheck.IsZero() || o.Recheck.Before(p.Recheck)) {
 		p.Recheck = o.Recheck
 	}
@@ -110,27 +111,33 @@ func (p *Presence) join(o Presence) {
 func (in *instance) presenceOf(identity string, now time.Time) Presence {
 	var lost time.Time
 	if in.stream == 0 {
-		if lost = in.lostAt.Add(Grace); !now.Before(lost) {
+		if lost = in.lostAt.Add(LostServerGrace); !now.Before(lost) {
 			return Presence{}
 		}
 	}
 	c, l := in.presence.now[identity], in.presence.past[identity]
-	out := Presence{Connected: c.proxies > 0, Router: c.routers > 0, Recheck: lost}
-	if until := l.at.Add(Grace); !l.at.IsZero() && now.Before(until) {
-		out.join(Presence{Connected: true, Router: l.router, Recheck: until})
+	out := Presence{Connected: c.proxies > 0, Gateway: c.gateways > 0, Recheck: lost}
+	if until := l.at.Add(LostServerGrace); !l.at.IsZero() && now.Before(until) {
+		out.join(Presence{Connected: true, Gateway: l.gateway, Recheck: until})
 	}
 	return out
 }
 
-// IdentitiesChanged is closed when an answer of Connected may have changed because of a report.
-func (t *Table) IdentitiesChanged() <-chan struct{} {
+// GatewayNamespaces lists the namespaces of the gateways that are connected, sorted.
+func (t *Table) GatewayNamespaces() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.identities
+	var out []string
+	for _, in := range t.instances {
+		for identity, c := range in.presence.now {
+			if c.gateways > 0 {
+				out = append(out, namespaceOf(identity))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
-// touchIdentities closes the channel of IdentitiesChanged. The caller holds t.mu.
-func (t *Table) touchIdentities() {
-	close(t.identities)
-	t.identities = make(chan struct{})
-}
+// IdentitiesChanged is closed when an answer of Connected may have changed because of a report.
+func (t *Table) IdentitiesChanged() <-chan struct{} { return t.identities.Changed() }

@@ -1,0 +1,78 @@
+// Package admission is the validating webhook of the mesh's kinds. The Kubernetes API server calls Handler before it
+// stores an object, and gets the verdict that package validate gives to every source. Configuration keeps the one
+// ValidatingWebhookConfiguration that leads the API server here.
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	admissionv1 "k8s.io/api/admission/v1"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// Path is where the API server calls.
+const Path = "/validate"
+
+// Config of a Handler. All but Clock are required.
+type Config struct {
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Clock      clock.Clock
+}
+
+// Handler answers AdmissionReviews of version v1. It changes nothing, so it may be called for a dry run. It is safe for
+// concurrent use.
+type Handler struct {
+	*webhook.Handler
+	cfg     Config
+	reviews *prometheus.CounterVec
+}
+
+// NewHandler registers the metrics.
+func NewHandler(cfg Config) *Handler {
+	h := &Handler{cfg: cfg, reviews: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "fairlead_config_watcher_admission_reviews_total", Help: "Objects that the API server has asked about, by kind and verdict (allowed, denied).",
+	}, []string{"kind", "verdict"})}
+	h.Handler = webhook.NewHandler(webhook.Config{
+		Metrics: "fairlead_config_watcher", Serves: func(path string) bool { return path == Path }, Path: Path,
+		Review: h.review, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+	})
+	return h
+}
+
+// review answers one review.
+func (h *Handler) review(_ context.Context, _ *http.Request, body []byte) ([]byte, error) {
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		return nil, webhook.NotReview("no AdmissionReview: %w", err)
+	}
+	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" || review.Request == nil || review.Request.UID == "" {
+		return nil, webhook.NotReview("no AdmissionReview of %s with a request and its uid", admissionv1.SchemeGroupVersion)
+	}
+	response := decide(review.Request)
+	h.count(review.Request, response)
+	return json.Marshal(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
+}
+
+// count records a verdict. Kinds come from the API server, and only known ones become a label.
+func (h *Handler) count(request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) {
+	kind, verdict := "other", "denied"
+	if validate.Canonical(request.Kind.Group, request.Kind.Kind) != "" {
+		kind = request.Kind.Kind
+	}
+	if response.Allowed {
+		verdict = "allowed"
+	} else {
+		h.cfg.Log.Debug("object denied", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name, "dry_run", request.DryRun != nil && *request.DryRun,
+			"reason", response.Result.Message)
+	}
+	h.reviews.WithLabelValues(kind, verdict).Inc()
+}

@@ -1,0 +1,200 @@
+package analyzers
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// checks lists the checks, each a function of the whole mesh.
+var checks = []func(*run){
+	checkAnnotations, checkInjectionLabels, checkNamespaces, checkPods, checkProxyImages, checkUsers, checkImageAuto, checkWebhooks,
+	checkPortNames, checkExternalNames, checkSharedPorts, checkServiceSelectors, checkHiddenServices,
+	checkDestinationPorts, checkRouteOrder, checkGatewayHosts, checkGatewaySubsets, checkRegularExpressions,
+	checkSubsets, checkServerVerification, checkMutualTLS,
+	checkGatewayPorts, checkSharedCertificates, checkCertificateDates,
+	checkSelectors, checkSelectorConflicts, checkTelemetryProviders, checkReach,
+	checkEntryAddresses, checkEntryProtocols, checkNetworks, checkMeshNetworks, checkDiscovery,
+	checkPatches, checkConditions, checkJWKS, checkGatewayAPI,
+}
+
+// run is one call of Analyze.
+type run struct {
+	*Mesh
+}
+
+// Result of an analysis.
+type Result struct {
+	// Messages are sorted, the worst first.
+	Messages []Message
+	// Suppressed is the number of messages that the user suppresses.
+	Suppressed int
+	// Skipped are the codes that were not looked for, because objects that may exist are not known; sorted.
+	Skipped []analyze.Code
+}
+
+// Analyze runs all checks on the objects that were loaded. Call it once.
+func (m *Mesh) Analyze(ctx context.Context, suppress []Suppression) (Result, error) {
+	m.index()
+	m.settings = m.effectiveSettings()
+	m.references()
+	for _, check := range checks {
+		if err := ctx.Err(); err != nil {
+			return Result{}, err
+		}
+		m.check(check)
+	}
+	unknown := m.unknown()
+	var out Result
+	for _, d := range Descriptions() {
+		if slices.ContainsFunc(d.Needs, func(need string) bool { return unknown[need] }) {
+			out.Skipped = append(out.Skipped, d.Code)
+		}
+	}
+	slices.Sort(out.Skipped)
+	for _, msg := range sorted(specific(m.messages)) {
+		o := m.objects[msg.Key]
+		switch {
+		case slices.Contains(out.Skipped, msg.Code):
+		case o != nil && suppressedBy(o.Annotations, msg), slices.ContainsFunc(suppress, func(s Suppression) bool { return s.holds(msg) }):
+			out.Suppressed++
+		default:
+			out.Messages = append(out.Messages, msg)
+		}
+	}
+	return out, nil
+}
+
+// specific leaves out what validation says of a field without effect where a check says more about the field.
+func specific(list []Message) []Message {
+	type place struct {
+		key   object.Key
+		field string
+	}
+	said := map[place]bool{}
+	for _, m := range list {
+		if m.Code != FieldWithoutEffect {
+			said[place{m.Key, m.Field}] = true
+		}
+	}
+	return slices.DeleteFunc(list, func(m Message) bool { return m.Code == FieldWithoutEffect && said[place{m.Key, m.Field}] })
+}
+
+// check runs a check; a panic becomes a message, so that the other checks count.
+func (m *Mesh) check(check func(*run)) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.messages = append(m.messages, Message{Code: InternalError, Severity: analyze.Error, Istio: described[InternalError].Istio, Problem: object.Problem{
+				Value: object.Quote(p), Reason: "a check has failed", Remedy: "report this mesh as a defect of Fairlead",
+			}})
+		}
+	}()
+	check(&run{m})
+}
+
+func (r *run) report(o *Object, code analyze.Code, field string, value any, reason, remedy string) {
+	r.add(o, code, field, value, reason, remedy)
+}
+
+// effectiveSettings is the mesh configuration that holds.
+func (m *Mesh) effectiveSettings() *meshconfig.MeshConfig {
+	if m.cfg.Settings != nil {
+		return m.cfg.Settings
+	}
+	if o := m.meshConfigOf(); o != nil && o.Valid != nil {
+		if b, ok := o.Valid.Body.(*corev1.ConfigMap); ok {
+			if settings, _, problems := validate.MeshConfig("", []byte(b.Data[validate.MeshKey])); len(problems) == 0 && settings != nil {
+				return settings
+			}
+		}
+	}
+	return validate.DefaultMeshConfig()
+}
+
+// references runs the checks of a running mesh: references to missing objects, and objects that older ones leave
+// without effect.
+func (m *Mesh) references() {
+	running := analyze.New(m.cfg.Domain)
+	running.Configure(m.settings)
+	var changes []normalise.Change
+	for _, o := range m.objects {
+		switch {
+		case o.Valid != nil:
+			changes = append(changes, normalise.Change{Key: o.Key, Object: o.Valid})
+		case o.Key.Group == "" && o.Key.Kind == "Secret": // refused: it is there, and cannot be used
+			changes = append(changes, normalise.Change{Key: o.Key, Object: &object.Object{Key: o.Key}})
+		}
+	}
+	for _, w := range m.workloads {
+		if w.Valid == nil { // a template stands for its Pods
+			k := object.Key{Kind: "Pod", Namespace: w.Key.Namespace, Name: strings.ToLower(w.Key.Kind) + "/" + w.Key.Name}
+			changes = append(changes, normalise.Change{Key: k, Object: &object.Object{Key: k, Labels: w.labels, Annotations: w.annotations, Body: &object.Pod{}}})
+		}
+	}
+	slices.SortFunc(changes, func(a, b normalise.Change) int { return a.Key.Compare(b.Key) })
+	running.Apply(m.discovered(changes))
+	running.Analyze(0)
+	for _, f := range running.All() {
+		if o := m.objects[f.Key]; o != nil {
+			m.problem(o, f.Code, f.Problem)
+		}
+	}
+}
+
+// discovered leaves out the objects of namespaces that discoverySelectors do not select.
+func (m *Mesh) discovered(changes []normalise.Change) []normalise.Change {
+	if len(m.settings.GetDiscoverySelectors()) == 0 {
+		return changes
+	}
+	mesh := normalise.New(normalise.Config{Domain: m.cfg.Domain})
+	var credentials, rest []normalise.Change
+	for _, c := range changes {
+		if analyze.IsCredential(c.Key) && !validate.IsMeshConfig(c.Key) {
+			credentials = append(credentials, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return append(mesh.Apply(rest).Discovered, credentials...)
+}
+
+// anyWorkload is the need of a code for a Pod, or for anything that makes Pods or stands for one.
+const anyWorkload, anyService = "a workload", "a Service or ServiceEntry"
+
+// unknown lists what cannot be known to be missing.
+func (m *Mesh) unknown() map[string]bool {
+	out := map[string]bool{}
+	for _, kind := range m.cfg.Unreadable {
+		out[kind] = true
+		switch kind {
+		case "Pod":
+			out[anyWorkload] = true
+		case "Service", "ServiceEntry":
+			out[anyService] = true
+		}
+	}
+	if !m.cfg.Partial {
+		return out
+	}
+	for _, d := range Descriptions() {
+		for _, need := range d.Needs {
+			switch need {
+			case anyWorkload:
+				out[need] = out[need] || len(m.workloads) == 0
+			case anyService:
+				out[need] = out[need] || len(m.byKind["Service"])+len(m.byKind["ServiceEntry"]) == 0
+			default:
+				out[need] = out[need] || len(m.byKind[need]) == 0
+			}
+		}
+	}
+	return out
+}

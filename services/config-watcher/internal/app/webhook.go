@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+
+	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/admission"
+)
+
+// checkWebhookOnly refuses flags that would have no effect.
+func (o Options) checkWebhookOnly(errs *service.FlagErrors) {
+	errs.Required("webhook-address", o.WebhookAddress)
+	for flag, given := range map[string]bool{
+		"config-dir": len(o.ConfigDirs) > 0, "mesh-config-file": o.MeshConfigFile != "", "store-dir": o.StoreDir != "", "audit-log": o.AuditLog != "", "roles-file": o.RolesFile != "", "kubernetes": o.Kubernetes,
+	} {
+		if given {
+			errs.Add(flag, errors.New("has no effect with --webhook-only; leave one of them out"))
+		}
+	}
+}
+
+// serveWebhook binds the port of the validating webhook, if there is one, and adds its task.
+func (s *Server) serveWebhook(ctx context.Context) error {
+	if err := s.keepWebhookConfiguration(); err != nil || s.cfg.WebhookAddress == "" {
+		return err
+	}
+	lis, err := s.Listen(ctx, "webhook-address", s.cfg.WebhookAddress)
+	if err != nil {
+		return err
+	}
+	handler := admission.NewHandler(admission.Config{Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
+	s.Task("webhook", ops.HTTP{Listener: lis, TLS: tlsconf.Server(s.identity, tls.NoClientCert), Handler: handler, Log: s.Log}.Serve)
+	return nil
+}
+
+// keepWebhookConfiguration adds the task that keeps --webhook-configuration.
+func (s *Server) keepWebhookConfiguration() error {
+	if s.cfg.WebhookConfiguration == "" {
+		return nil
+	}
+	api, err := s.connectKubernetes("webhook-configuration")
+	if err != nil {
+		return err
+	}
+	keeper, err := admission.NewConfiguration(admission.ConfigurationConfig{
+		Name: s.cfg.WebhookConfiguration, API: api, Identity: s.identity, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
+	})
+	if err != nil {
+		return err
+	}
+	s.Task("webhook configuration", keeper.Run)
+	return nil
+}
+
+// openWebhookOnly adds what --webhook-only runs besides the identity.
+func (s *Server) openWebhookOnly(ctx context.Context) error {
+	if err := s.ServeOps(ctx, service.Admin{ID: s.cfg.admin, Audience: contract.AdminAudience}); err != nil {
+		return err
+	}
+	s.Ops.Ready("own-certificate", s.certificateReady)
+	return s.serveWebhook(ctx)
+}

@@ -1,0 +1,87 @@
+package kubernetes
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// remoteKinds are read of a remote cluster: as in Istio, no configuration of the mesh. Every API server has them.
+var remoteKinds = map[schema.GroupKind]served{
+	{Kind: "Namespace"}: {"v1", "namespaces"},
+	{Kind: "Node"}:      {"v1", "nodes"},
+	{Kind: "Pod"}:       {"v1", "pods"},
+	{Kind: "Service"}:   {"v1", "services"},
+	{Group: validate.GroupDiscovery, Kind: "EndpointSlice"}: {"v1", "endpointslices"},
+}
+
+// startRemote watches the kinds of a remote cluster. It is called with mu held.
+func (s *Source) startRemote() {
+	for _, k := range s.kinds {
+		s.start(k, types.NamespacedName{})
+	}
+}
+
+// Reconnect reads from now on as another configuration says: rotated credentials, or another address. What has been
+// delivered stays until the first lists of the new connection say otherwise. It is for remote clusters.
+func (s *Source) Reconnect(cfg *rest.Config) error {
+	api, err := newClients(cfg)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	old := s.api.Swap(api)
+	if s.ctx != nil {
+		s.startRemote()
+	}
+	s.mu.Unlock()
+	s.gate.reset()
+	old.http.CloseIdleConnections()
+	return nil
+}
+
+// Forget delivers that everything is gone, and removes the saved state. It is called after Run has returned.
+func (s *Source) Forget(ctx context.Context) {
+	var endpoints, others []source.Event
+	for _, k := range s.sortedKinds() {
+		for _, name := range slices.SortedFunc(maps.Keys(k.objects), compareNames) {
+			if gone := (source.Event{Key: k.key(name)}); k.lane == laneEndpoints {
+				endpoints = append(endpoints, gone)
+			} else {
+				others = append(others, gone)
+			}
+		}
+		clear(k.objects)
+	}
+	for _, list := range [][]source.Event{endpoints, others} {
+		for batch := range slices.Chunk(list, maxEvents) {
+			s.handler(ctx, s.name, batch)
+		}
+	}
+	s.api.Load().http.CloseIdleConnections()
+	RemoveSaved(s.cfg.Saved, s.cfg.Cluster)
+}
+
+// RemoveSaved removes the saved state of a remote cluster. saved may be nil.
+func RemoveSaved(saved *lastgood.Dir, cluster string) {
+	if saved == nil {
+		return
+	}
+	name := NamePrefix + cluster
+	saved.Remove(filepath.Join(name, readMark))
+	for gk := range remoteKinds {
+		k := kind{source: name, desc: validate.Kind{Group: gk.Group, Name: gk.Kind}}
+		for shard := range shards {
+			saved.Remove(k.shardFile(shard))
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// The last good state of the source is in a directory of its name: for each kind a directory, in it up to shards files
+// of records, one record a line. An object is in the shard that its name's hash says. The file readMark says that all
+// kinds have been read.
+
+const (
+	shards      = 64
+	savedSuffix = ".jsonl"
+	readMark    = "read"
+	// saveEvery is how often changed shards are saved; those of endpoints, which change all the time, every
+	// saveEndpointsEvery.
+	saveEvery          = time.Second
+	saveEndpointsEvery = 30 * time.Second
+	// restoreAfter is how long the API server may take at the start until its last good state is served instead.
+	// restoreAway is that for one that does not answer at all.
+	restoreAfter = 15 * time.Second
+	restoreAway  = 2 * time.Second
+)
+
+func shardOf(name types.NamespacedName) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name.String()))
+	return int(h.Sum32() % shards)
+}
+
+func (k *kind) shardFile(shard int) string {
+	return filepath.Join(k.source, k.String(), fmt.Sprintf("%02d%s", shard, savedSuffix))
+}
+
+// keep saves changed objects, and restores the last good state at the start if the API server does not answer.
+func (s *Source) keep(ctx context.Context) error {
+	if s.cfg.Saved == nil {
+		return nil
+	}
+	var endpoints time.Time // when those were saved last
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.cfg.Clock.After(saveEvery):
+		}
+		if err := s.restoreLate(); err != nil {
+			return err
+		}
+		now := s.cfg.Clock.Now()
+		due := now.Sub(endpoints) >= saveEndpointsEvery
+		if due {
+			endpoints = now
+		}
+		for _, k := range s.kinds {
+			if k.lane != laneEndpoints || due {
+				s.save(k)
+			}
+		}
+	}
+}
+
+// saveAll saves what is left at the end.
+func (s *Source) saveAll() {
+	if s.cfg.Saved == nil {
+		return
+	}
+	for _, k := range s.kinds {
+		s.save(k)
+	}
+}
+
+// markRead says that all kinds have been read.
+func (s *Source) markRead() {
+	if s.cfg.Saved != nil {
+		s.cfg.Saved.Put(filepath.Join(s.name, readMark), []byte(s.api.Load().config.Host+"\n"))
+	}
+}
+
+// save writes the changed shards of a kind that has been read.
+func (s *Source) save(k *kind) {
+	s.mu.Lock()
+	if len(k.dirty) == 0 || !k.settled || !k.known() {
+		s.mu.Unlock()
+		return
+	}
+	changed := map[int][]*object.Object{}
+	for shard := range k.dirty {
+		changed[shard] = nil
+	}
+	clear(k.dirty)
+	for name, o := range k.objects {
+		shard := shardOf(name)
+		if list, ok := changed[shard]; ok && !o.Held {
+			changed[shard] = append(list, o)
+		}
+	}
+	s.mu.Unlock()
+	for shard, list := range changed {
+		slices.SortFunc(list, func(a, b *object.Object) int { return a.Key.Compare(b.Key) })
+		var text bytes.Buffer
+		for _, o := range list {
+			line, err := s.encode(o)
+			if err != nil {
+				s.cfg.Log.Error("object cannot be saved, its last good version will not outlive a restart", "object", o.Key.String(), "error", err)
+				continue
+			}
+			text.Write(line)
+		}
+		if text.Len() == 0 {
+			s.cfg.Saved.Remove(k.shardFile(shard))
+		} else {
+			s.cfg.Saved.Put(k.shardFile(shard), text.Bytes())
+		}
+	}
+}
+
+// known reports whether the delivered objects are all that the API server has; before that, the saved state may know
+// more. It is called with Source.mu held.
+func (k *kind) known() bool {
+	for _, w := range k.watchers {
+		forbidden := w.failure != nil && w.failure.reason() == source.ReasonForbidden
+		if !w.delivered && (!k.byName() || !forbidden) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Source) encode(o *object.Object) ([]byte, error) {
+	content, err := manifestOf(o)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Codec.Encode(record.Record{Key: o.Key, Content: content})
+}
+
+// restoreLate restores the last good state of the kinds that have not been read, if the API server takes too long at
+// the start.
+func (s *Source) restoreLate() error {
+	away := s.gate.away()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waited := s.cfg.Clock.Now().Sub(s.started)
+	if s.synced || !s.restoring.IsZero() || waited < restoreAway || away == nil && waited < restoreAfter {
+		return nil
+	}
+	_, newest, err := s.cfg.Saved.Get(filepath.Join(s.name, readMark))
+	if err != nil {
+		return nil //nolint:nilerr // no earlier run has read everything
+	}
+	for _, k := range s.kinds {
+		at, err := s.restore(k)
+		if err != nil {
+			return err
+		}
+		if at.After(newest) {
+			newest = at
+		}
+	}
+	s.restoring = newest
+	notify.Wake(s.wake)
+	return nil
+}
+
+// restore makes the saved objects of a kind wait for delivery, if it has not been listed. It returns when the newest of
+// them were saved. It is called with mu held.
+func (s *Source) restore(k *kind) (newest time.Time, err error) {
+	if s.cfg.Saved == nil || k.restored || k.answered() {
+		return time.Time{}, nil
+	}
+	for shard := range shards {
+		entries, at, err := s.readShard(k, shard)
+		if err != nil {
+			return time.Time{}, err
+		}
+		for _, e := range entries {
+			k.restored = true
+			if _, newer := s.lanes[k.lane][k.key(e.name)]; !newer && k.objects[e.name] == nil {
+				k.change(s, e.name, e)
+			}
+		}
+		if at.After(newest) {
+			newest = at
+		}
+	}
+	return newest, nil
+}
+
+// savedVersion returns the saved version of an object; nil if there is none.
+func (s *Source) savedVersion(k *kind, name types.NamespacedName) (*object.Object, error) {
+	if s.cfg.Saved == nil {
+		return nil, nil
+	}
+	entries, _, err := s.readShard(k, shardOf(name))
+	for _, e := range entries {
+		if e.name == name {
+			return e.object, err
+		}
+	}
+	return nil, err
+}
+
+// readShard reads a file of records. It logs damaged ones, and returns a hold for each that may have been a security
+// object. An error means a record whose key was not given.
+func (s *Source) readShard(k *kind, shard int) (entries []*entry, at time.Time, err error) {
+	rel := k.shardFile(shard)
+	content, at, err := s.cfg.Saved.Get(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, time.Time{}, nil
+	}
+	if err != nil {
+		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.name, "file", rel, "error", err)
+		return nil, time.Time{}, nil
+	}
+	held := func(h validate.Hold) {
+		key := h.Object.Key
+		entries = append(entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true})
+	}
+	for i, line := range bytes.Split(content, []byte("\n")) {
+		if len(line) == 0 {
+			continue
+		}
+		place := fmt.Sprintf("%s:%d", rel, i+1)
+		r, err := s.cfg.Codec.Decode(line)
+		switch {
+		case errors.Is(err, record.ErrLocked):
+			return nil, time.Time{}, fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", place, err)
+		case err != nil:
+			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error", err)
+			if hold, ok := validate.HoldDamaged(place, line); ok {
+				held(hold)
+			}
+			continue
+		}
+		o, err := objectOf(r.Content)
+		if err != nil {
+			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.name, "object", r.Key.String(), "error", err)
+			if hold, ok := validate.HoldKey(r.Key, place); ok {
+				held(hold)
+			}
+			continue
+		}
+		o.Source, o.Key.Cluster = s.name, k.cluster
+		entries = append(entries, &entry{name: nameOf(o.Key), object: o, restored: true})
+	}
+	return entries, at, nil
+}
+
+// objectOf makes an object again from its manifest.
+func objectOf(content []byte) (*object.Object, error) {
+	doc := &manifest.Document{}
+	if err := kjson.Unmarshal(content, &doc.Tree); err != nil {
+		return nil, err
+	}
+	o, err := validate.Document(doc)
+	if err != nil {
+		return nil, err
+	}
+	meta, _ := doc.Tree["metadata"].(map[string]any)
+	o.UID, _ = meta["uid"].(string)
+	return o, nil
+}

@@ -1,0 +1,219 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+// backoff of a watcher whose requests are answered with errors, such as "forbidden". While nothing answers, the gate
+// holds requests back instead.
+var backoff = wait.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Jitter: 0.3, Steps: 10, Cap: 5 * time.Second}
+
+// deniedAfter is how long a kind must have been forbidden, without an answer before, until the first revision does not
+// wait for it any more. Rights that are granted at the same time as the process starts come in time.
+const deniedAfter = 5 * time.Second
+
+// watcher follows all objects of a kind, or one of them. It is the store of its reflector: client-go calls Replace with
+// the result of each list, and the other methods with events. Source.mu guards the fields below name.
+type watcher struct {
+	source *Source
+	kind   *kind
+	// name is the one object that is watched; empty for all.
+	name types.NamespacedName
+
+	stop    context.CancelFunc
+	stopped bool
+	// listed is true after the first list, delivered after the handler was called with it.
+	listed    bool
+	delivered bool
+	opened    bool
+	failure   *failure
+	// seen is the resource version of the newest change that was put into the lanes, taking what that was when deliver
+	// took the lanes, and version the one up to which all changes were delivered.
+	seen, taking, version string
+}
+
+// served is what the API server calls a kind.
+type served struct{ version, resource string }
+
+// start starts a watcher, in place of the one of the same name. It is called with mu held.
+func (s *Source) start(k *kind, name types.NamespacedName) {
+	gvk := schema.GroupVersionKind{Group: k.desc.Group, Version: k.served.version, Kind: k.desc.Name}
+	calls, err := s.api.Load().requests(gvk, k.served.resource, name.Namespace, k.desc.New != nil)
+	if err != nil {
+		s.cfg.Log.Error("kind cannot be watched", "source", s.name, "kind", k.String(), "error", err)
+		return
+	}
+	s.halt(k, name)
+	ctx, cancel := context.WithCancel(s.ctx)
+	w := &watcher{source: s, kind: k, name: name, stop: cancel}
+	k.watchers[name] = w
+	logger := klog.FromContext(ctx)
+	r := cache.NewReflectorWithOptions(&listWatch{source: s, watcher: w, requests: calls}, nil, w, cache.ReflectorOptions{
+		Logger: &logger, Name: s.name, TypeDescription: gvk.String(), Backoff: new(*s.cfg.Backoff),
+	})
+	s.watchers.Go(func() { r.RunWithContext(ctx) })
+}
+
+// halt stops a watcher. What it has delivered stays. It is called with mu held.
+func (s *Source) halt(k *kind, name types.NamespacedName) {
+	if w := k.watchers[name]; w != nil {
+		w.stopped = true
+		w.stop()
+		delete(k.watchers, name)
+	}
+}
+
+// asked takes over the outcome of a request of a watcher, a watch or a list. A list that succeeds does not prove that
+// the kind can be watched.
+func (s *Source) asked(ctx context.Context, w *watcher, watch bool, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := w.failure
+	if err == nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		if before != nil && (watch || !before.watch) {
+			w.failure = nil
+			if before.reason() != source.ReasonUnreachable {
+				s.cfg.Log.Info("kind can be read again", "source", s.name, "kind", w.kind.String(), "object", w.name.String())
+			}
+		}
+		return
+	}
+	f := &failure{err: err, since: s.cfg.Clock.Now(), watch: watch}
+	if before != nil && before.reason() == f.reason() {
+		f.since = before.since
+	}
+	if f.reason() == source.ReasonUnreachable {
+		s.gate.failed(err) // which says so once, for all kinds
+	} else if !w.stopped && (before == nil || before.reason() != f.reason()) {
+		s.cfg.Log.Warn("kind cannot be read, its last objects stay", "source", s.name, "kind", w.kind.String(), "object", w.name.String(), "error", err)
+	}
+	w.failure = f
+	if w.kind.byName() {
+		s.lookedUp()
+	}
+	notify.Wake(s.wake)
+}
+
+// watching counts open watches.
+func (s *Source) watching(w *watcher, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.kind.watches += n
+	if n > 0 && w.opened {
+		w.kind.restarts++
+	}
+	w.opened = true
+}
+
+// denied reports whether the watcher has been forbidden to read for so long that nobody should wait for it. A
+// credential that the API server does not know denies nothing: it says nothing about the kind. It is called with mu
+// held.
+func (w *watcher) denied(now time.Time) bool {
+	return !w.listed && w.failure != nil && apierrors.IsForbidden(w.failure.err) && now.Sub(w.failure.since) >= deniedAfter
+}
+
+var errNoEntry = errors.New("no entry")
+
+// put makes an entry wait for delivery, in place of an older one of the same object; gone removes the object.
+func (w *watcher) put(o any, gone bool) error {
+	e, ok := o.(*entry)
+	if !ok {
+		return errNoEntry
+	}
+	w.source.mu.Lock()
+	defer w.source.mu.Unlock()
+	if w.stopped {
+		return nil
+	}
+	w.seen = e.version
+	if gone {
+		w.kind.change(w.source, e.name, nil)
+	} else {
+		w.kind.change(w.source, e.name, e)
+	}
+	notify.Wake(w.source.wake)
+	return nil
+}
+
+// change makes an entry wait for delivery; nil means that the object is gone. It is called with Source.mu held.
+func (k *kind) change(s *Source, name types.NamespacedName, e *entry) {
+	s.lanes[k.lane][k.key(name)] = e
+}
+
+// Add implements cache.ReflectorStore.
+func (w *watcher) Add(o any) error { return w.put(o, false) }
+
+// Update implements cache.ReflectorStore.
+func (w *watcher) Update(o any) error { return w.put(o, false) }
+
+// Delete implements cache.ReflectorStore.
+func (w *watcher) Delete(o any) error { return w.put(o, true) }
+
+// Resync implements cache.ReflectorStore. Nothing needs to be delivered again.
+func (w *watcher) Resync() error { return nil }
+
+// Replace implements cache.ReflectorStore: the list is all that there is.
+func (w *watcher) Replace(list []any, version string) error {
+	s, k := w.source, w.kind
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.stopped {
+		return nil
+	}
+	there := make(map[types.NamespacedName]bool, len(list))
+	for _, o := range list {
+		e, ok := o.(*entry)
+		if !ok {
+			return errNoEntry
+		}
+		there[e.name] = true
+		k.change(s, e.name, e)
+	}
+	k.removeOthers(s, w.name, there)
+	w.listed, w.seen = true, version
+	notify.Wake(s.wake)
+	return nil
+}
+
+// removeOthers removes all objects but those in keep; with a name, no other object than that one. It is called with
+// Source.mu held.
+func (k *kind) removeOthers(s *Source, name types.NamespacedName, keep map[types.NamespacedName]bool) {
+	remove := func(n types.NamespacedName) {
+		if !keep[n] && (name.Name == "" || name == n) {
+			k.change(s, n, nil)
+		}
+	}
+	for n := range k.objects {
+		remove(n)
+	}
+	for n := range k.problems {
+		remove(n)
+	}
+	of := func(key object.Key) {
+		if key.Group == k.desc.Group && key.Kind == k.desc.Name {
+			remove(nameOf(key))
+		}
+	}
+	for key := range s.lanes[k.lane] {
+		of(key)
+	}
+	for key := range s.taken {
+		of(key)
+	}
+}

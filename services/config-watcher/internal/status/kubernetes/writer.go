@@ -1,0 +1,257 @@
+// Package kubernetes writes statuses into the objects of an API server. Writer.Write changes the subresource `status`
+// of one object; Leader runs what writes in one replica at a time.
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/status"
+)
+
+const (
+	// attempts is how often one write is tried when others change the object meanwhile.
+	attempts = 4
+	// pauseForbidden is how long no request is made for a kind whose status may not be written.
+	pauseForbidden = 30 * time.Second
+	// pageSize and maxListed bound the objects of a kind that are listed at once, and remembered.
+	pageSize  = 500
+	maxListed = 50_000
+)
+
+// Config of a Writer. All fields are required.
+type Config struct {
+	API *rest.Config
+	// QPS and Burst bound the requests a second.
+	QPS   float32
+	Burst int
+	Clock clock.Clock
+}
+
+// Writer implements status.Writer. It is safe for concurrent use.
+type Writer struct {
+	client dynamic.Interface
+	clock  clock.Clock
+
+	mu sync.Mutex
+	// listed are the statuses of a kind's objects as this replica has found them when it began to write. Each spares
+	// the first write of an object that has its status already.
+	listed map[schema.GroupVersionResource]map[types.NamespacedName]*unstructured.Unstructured
+	// forbidden is why the status of a kind's objects may not be written, and until when that is not tried again.
+	forbidden map[schema.GroupVersionResource]refusal
+}
+
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+// NewWriter returns a writer with a client of its own, so that statuses do not delay the reading of objects.
+func NewWriter(cfg Config) (*Writer, error) {
+	api := rest.CopyConfig(cfg.API)
+	api.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(cfg.QPS, cfg.Burst)
+	client, err := dynamic.NewForConfig(api)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{client: client, clock: cfg.Clock}
+	w.Reset()
+	return w, nil
+}
+
+// Reset forgets what was read. Call it when the replica becomes the leader: another one has written meanwhile.
+func (w *Writer) Reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listed = map[schema.GroupVersionResource]map[types.NamespacedName]*unstructured.Unstructured{}
+	w.forbidden = map[schema.GroupVersionResource]refusal{}
+}
+
+// Write implements status.Writer.
+func (w *Writer) Write(ctx context.Context, to status.Target, s *status.Status) (written bool, err error) {
+	gv, err := schema.ParseGroupVersion(to.APIVersion)
+	if err != nil {
+		return false, err
+	}
+	gvr := resourceOf(gv.WithKind(to.Key.Kind))
+	if err := w.paused(gvr); err != nil {
+		return false, err
+	}
+	name := types.NamespacedName{Namespace: to.Key.Namespace, Name: to.Key.Name}
+	if o := w.found(ctx, gvr, name); o != nil {
+		if patch, err := patchOf(o, to, s, w.clock.Now()); err == nil && patch == nil {
+			return false, nil
+		}
+	}
+	objects := w.client.Resource(gvr).Namespace(name.Namespace)
+	for range attempts {
+		var o *unstructured.Unstructured
+		if o, err = objects.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
+			break
+		}
+		var patch []byte
+		if patch, err = patchOf(o, to, s, w.clock.Now()); err != nil || patch == nil {
+			return false, err
+		}
+		if _, err = objects.Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err == nil {
+			return true, nil
+		}
+		if !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, status.ErrGone
+	case apierrors.IsForbidden(err):
+		err = fmt.Errorf("%w; allow config-watcher's service account to get %s.%s and to patch their status", err, gvr.Resource, gvr.Group)
+		w.mu.Lock()
+		w.forbidden[gvr] = refusal{err, w.clock.Now().Add(pauseForbidden)}
+		w.mu.Unlock()
+	}
+	return false, err
+}
+
+// resourceOf is the resource of one of Istio's kinds.
+func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
+	plural, singular := meta.UnsafeGuessKindToResource(kind)
+	if kind.Kind == "Gateway" { // where client-go guesses "gatewaies"
+		plural.Resource = singular.Resource + "s"
+	}
+	return plural
+}
+
+// paused is why the status of a kind's objects is not written at present; nil if it is.
+func (w *Writer) paused(gvr schema.GroupVersionResource) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, known := w.forbidden[gvr]
+	switch {
+	case !known:
+		return nil
+	case w.clock.Now().Before(r.until):
+		return r.err
+	}
+	delete(w.forbidden, gvr)
+	return nil
+}
+
+// found returns an object as it was found when the kind was listed, once; nil if it is not known. The first call for a
+// kind lists it.
+func (w *Writer) found(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) *unstructured.Unstructured {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	objects, listed := w.listed[gvr]
+	if !listed {
+		objects = w.list(ctx, gvr)
+		w.listed[gvr] = objects
+	}
+	o := objects[name]
+	delete(objects, name)
+	return o
+}
+
+// list reads what Merge needs of a kind's objects. Without an answer, each object is read when its status is written.
+func (w *Writer) list(ctx context.Context, gvr schema.GroupVersionResource) map[types.NamespacedName]*unstructured.Unstructured {
+	out := map[types.NamespacedName]*unstructured.Unstructured{}
+	options := metav1.ListOptions{Limit: pageSize}
+	for len(out) < maxListed {
+		page, err := w.client.Resource(gvr).List(ctx, options)
+		if err != nil {
+			return out
+		}
+		for i := range page.Items {
+			o := &page.Items[i]
+			kept := &unstructured.Unstructured{Object: map[string]any{}}
+			kept.SetUID(o.GetUID())
+			kept.SetGeneration(o.GetGeneration())
+			if st, ok := o.Object["status"]; ok {
+				kept.Object["status"] = st
+			}
+			out[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = kept
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			break
+		}
+	}
+	return out
+}
+
+// patchOf returns the merge patch that brings an object's status up to date; nil if it is. The patch names the version
+// that it was made from, so that it takes nothing back that others write meanwhile.
+func patchOf(o *unstructured.Unstructured, to status.Target, s *status.Status, now time.Time) ([]byte, error) {
+	switch {
+	case string(o.GetUID()) != to.UID:
+		return nil, status.ErrGone
+	case o.GetGeneration() != to.Generation:
+		return nil, status.ErrOutdated
+	}
+	before, _ := o.Object["status"].(map[string]any)
+	after, changed := status.Merge(before, s, now)
+	messages, _ := before[fieldMessages].([]any)
+	if own := messagesOf(s.Findings); !slices.EqualFunc(messages, own, sameCode) {
+		changed = true
+		after[fieldMessages] = own
+	}
+	if !changed {
+		return nil, nil
+	}
+	for name, value := range before {
+		if same, _ := json.Marshal(value); string(same) == marshalled(after[name]) {
+			delete(after, name) // others' fields stay out of the patch
+		}
+	}
+	if len(after) == 0 {
+		return nil, errors.New("a change of the status has no content")
+	}
+	return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion()}, "status": maps.Clone(after)})
+}
+
+func marshalled(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+// fieldMessages is the field of a status with what is found about the object, as in Istio.
+const fieldMessages = "validationMessages"
+
+// messagesOf are the fields that the CustomResourceDefinitions keep of a message. What it says is in the condition
+// Accepted.
+func messagesOf(codes []string) []any {
+	var out []any
+	for _, code := range codes {
+		out = append(out, map[string]any{
+			"type": map[string]any{"name": code, "code": code}, "level": "WARNING",
+			"documentationUrl": "docs/reference/findings.md#" + analyze.Code(code).Anchor(),
+		})
+	}
+	return out
+}
+
+// sameCode reports whether two messages have one code.
+func sameCode(a, b any) bool {
+	code := func(v any) any {
+		m, _ := v.(map[string]any)
+		t, _ := m["type"].(map[string]any)
+		return t["code"]
+	}
+	return code(a) != nil && code(a) == code(b)
+}

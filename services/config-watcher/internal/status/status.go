@@ -1,0 +1,146 @@
+// Package status tells the owner of an object of Istio's kinds what has become of it: conditions Accepted and
+// Programmed, for Gateways also which servers are served, in the object's `status` and in `fairlead config status`.
+//
+// Tracker.Run evaluates the objects of all sources: the pipeline submits each revision's changes, and the aggregate,
+// the sources, package findings, the credentials and the fleet are asked for the rest. Each source that can be written
+// to has a Dispatcher, which keeps the newest status of each object and hands it to a Writer: StoreWriter, or the
+// Writer of package status/kubernetes. docs/adr/0053-status-of-every-object.md has the rules.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// Types of conditions.
+const (
+	// Accepted holds if the newest version of the object is valid and part of the mesh.
+	Accepted = "Accepted"
+	// ResolvedRefs holds if every credential of a Gateway is there.
+	ResolvedRefs = "ResolvedRefs"
+	// Programmed holds if every proxy that uses the object has acknowledged its newest version.
+	Programmed = "Programmed"
+	// Healthy holds if the agent of a WorkloadEntry's proxy says so. Only those that follow their health have it.
+	Healthy = "Healthy"
+)
+
+// Reasons of conditions, and of servers.
+const (
+	reasonAccepted   = "Accepted"
+	reasonInvalid    = "Invalid"
+	reasonOverridden = "Overridden"
+	reasonProgrammed = "Programmed"
+	reasonNoProxy    = "NoProxy"
+	reasonPending    = "Pending"
+	reasonRejected   = "Rejected"
+	reasonConflict   = "PortConflict"
+	reasonCredential = "CredentialMissing"
+	reasonResolved   = "Resolved"
+	reasonHealthy    = "Healthy"
+	reasonUnhealthy  = "Unhealthy"
+)
+
+// Condition is one condition of an object.
+type Condition struct {
+	Type            string
+	Holds           bool
+	Reason, Message string
+	// KeepTrue is set if a written condition of the type that holds for the same generation stays as it is: a version
+	// that every proxy has acknowledged stays programmed when further proxies connect.
+	KeepTrue bool
+}
+
+// healthCondition is the condition Healthy.
+func healthCondition(h *object.Health) Condition {
+	c := Condition{Type: Healthy, Holds: h.Well, Reason: reasonUnhealthy, Message: h.Message}
+	if h.Well {
+		c.Reason = reasonHealthy
+	}
+	return c
+}
+
+// Text is the condition's status as clients read it.
+func (c Condition) Text() string {
+	if c.Holds {
+		return conditionTrue
+	}
+	return conditionFalse
+}
+
+// Status is the status of one version of an object. It is immutable.
+type Status struct {
+	// Generation is the generation that the conditions are about; 0 if the source does not count them.
+	Generation int64
+	Conditions []Condition
+	// Servers are those of a Gateway; nil for other kinds.
+	Servers []Server
+	// Findings are the codes of the findings about the object, for status.validationMessages.
+	Findings []string
+	// LoadBalancer are the addresses of an Ingress, which has no conditions; nil for other kinds.
+	LoadBalancer []networkingv1.IngressLoadBalancerIngress
+}
+
+// Get returns the condition of a type; the zero value if there is none.
+func (s *Status) Get(conditionType string) Condition {
+	for _, c := range s.Conditions {
+		if c.Type == conditionType {
+			return c
+		}
+	}
+	return Condition{}
+}
+
+// Target is the object that a status is written to.
+type Target struct {
+	Key        object.Key
+	APIVersion string
+	// UID tells an object from another one of the same key that was there before or comes later; empty if the source
+	// has none.
+	UID        string
+	Generation int64
+}
+
+// Errors of writers that ask for no further attempt.
+var (
+	// ErrGone means that the object is not there any more, or is another one of the same key.
+	ErrGone = errors.New("the object is gone")
+	// ErrOutdated means that the object has a newer version, whose status comes later.
+	ErrOutdated = errors.New("the object has a newer version")
+)
+
+// Writer writes statuses back to a source. Write changes nothing if the object has the status already, waits for the
+// writer's rate otherwise, and reports whether it has written. Conditions and fields of others stay.
+type Writer interface {
+	Write(ctx context.Context, to Target, s *Status) (written bool, err error)
+}
+
+// HasStatus reports whether objects of the kind have a status.
+func HasStatus(k object.Key) bool {
+	switch k.Group {
+	case validate.GroupNetworking, validate.GroupSecurity, validate.GroupTelemetry, validate.GroupExtensions:
+		return true
+	}
+	return false
+}
+
+// WriteError says that statuses cannot be written.
+type WriteError struct {
+	// Objects is the number of objects, Object one of them, and Err why its status was not written.
+	Objects int
+	Object  object.Key
+	Err     error
+}
+
+// Error implements error.
+func (e *WriteError) Error() string {
+	return fmt.Sprintf("the status of %d objects cannot be written, such as %s: %v", e.Objects, e.Object, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *WriteError) Unwrap() error { return e.Err }

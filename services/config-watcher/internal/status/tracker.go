@@ -1,0 +1,387 @@
+package status
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+const (
+	// minInterval is the least time between two rounds.
+	minInterval = 500 * time.Millisecond
+	// pollInterval is the most: refused objects and overridden versions come without a notice.
+	pollInterval = time.Second
+	// settleTime is how long a version may be pending before that is written. Most versions are acknowledged sooner,
+	// and need one write.
+	settleTime = time.Second
+	// maxSequences bounds the states of the mesh whose numbers are remembered.
+	maxSequences = 4096
+)
+
+// Config of a Tracker. Peers and Sinks may be empty, all other fields are required.
+type Config struct {
+	// Domain is the DNS suffix of service names.
+	Domain      string
+	Revisions   *revision.Log
+	Fleet       *fleet.Table
+	Credentials *credential.Table
+	Sources     []source.Source
+	// Overridden lists the versions of each object that several sources deliver, the one in force first.
+	Overridden func() [][]*object.Object
+	// Findings lists the findings about an object.
+	Findings func(object.Key) []analyze.Finding
+	// Peers returns the proxies of the other replicas, and whether some may be missing.
+	Peers func() (proxies []fleet.View, incomplete bool)
+	// Sinks take the statuses of a source's objects, by the name of the source.
+	Sinks map[string]Sink
+	Log   *slog.Logger
+	Clock clock.Clock
+}
+
+// Sink takes the newest status of objects; Dispatcher implements it.
+type Sink interface {
+	// Put takes the status of an object in place of an earlier one. It returns false if there is no room; the tracker
+	// then offers it again.
+	Put(to Target, s *Status) bool
+	// Forget drops the status of an object that is gone.
+	Forget(object.Key)
+	// Failure says why statuses cannot be written; nil if they can.
+	Failure() error
+}
+
+// ID names one version of an object.
+type ID struct {
+	Source string
+	Key    object.Key
+}
+
+// Row is the status of one version of an object.
+type Row struct {
+	ID
+	APIVersion, UID, Location string
+	// InForce is true for the version that the mesh uses. The newest version may be refused nevertheless.
+	InForce bool
+	Status  *Status
+}
+
+func (r *Row) target() Target { return Target{r.Key, r.APIVersion, r.UID, r.Status.Generation} }
+
+// Tracker evaluates the statuses of all objects. It is safe for concurrent use.
+type Tracker struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu      sync.Mutex
+	pending map[object.Key]change
+	rows    map[ID]*Row
+	awaited bool
+
+	// The fields below belong to Run.
+	entries   map[object.Key]*entry
+	sent      map[ID]*Status
+	sequences map[string]uint64
+	recent    []string
+	gateways  gatewaySpecs
+}
+
+// change is the newest version of an object, and the revision that contains it.
+type change struct {
+	object *object.Object
+	since  uint64
+}
+
+// entry is an object in force.
+type entry struct {
+	object    *object.Object
+	hosts     []string
+	since     uint64
+	changedAt time.Time
+	findings  []analyze.Finding
+	health    *object.Health
+	refused   *refusal
+	row       *Row
+	// latched is the condition Programmed since every proxy has acknowledged the version; nil before. Gateways have
+	// none.
+	latched *Condition
+	blamed  bool
+}
+
+// NewTracker returns a tracker; Run does the work.
+func NewTracker(cfg Config) *Tracker {
+	return &Tracker{
+		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, rows: map[ID]*Row{},
+		entries: map[object.Key]*entry{}, sent: map[ID]*Status{}, sequences: map[string]uint64{},
+	}
+}
+
+// Submit takes over the changes of the objects in force. The pipeline calls it after the commit of their revision.
+func (t *Tracker) Submit(changes []normalise.Change) {
+	snapshot, _ := t.cfg.Revisions.Current()
+	t.mu.Lock()
+	for _, c := range changes {
+		if HasStatus(c.Key) {
+			t.pending[c.Key] = change{c.Object, snapshot.Sequence()}
+		}
+	}
+	t.mu.Unlock()
+	notify.Wake(t.wake)
+}
+
+// Rows lists the statuses of all versions, sorted by key and source.
+func (t *Tracker) Rows() []*Row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*Row, 0, len(t.rows))
+	for _, r := range t.rows {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b *Row) int {
+		if c := a.Key.Compare(b.Key); c != 0 {
+			return c
+		}
+		if a.InForce != b.InForce {
+			if a.InForce {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Source, b.Source)
+	})
+	return out
+}
+
+// Awaited reports whether a version is not acknowledged by every proxy yet, or was rejected.
+func (t *Tracker) Awaited() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.awaited || len(t.pending) > 0
+}
+
+// Unwritten says why statuses cannot be written back to a source; nil if they can, or never are.
+func (t *Tracker) Unwritten(source string) error {
+	if sink := t.cfg.Sinks[source]; sink != nil {
+		return sink.Failure()
+	}
+	return nil
+}
+
+// Run evaluates until ctx ends.
+func (t *Tracker) Run(ctx context.Context) error {
+	for {
+		reported, credentials := t.cfg.Fleet.Changed(), t.cfg.Credentials.Changed()
+		if snapshot, _ := t.cfg.Revisions.Current(); snapshot != nil {
+			t.round(snapshot)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.cfg.Clock.After(minInterval):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.wake:
+		case <-reported:
+		case <-credentials:
+		case <-t.cfg.Clock.After(pollInterval - minInterval):
+		}
+	}
+}
+
+// round evaluates what may have changed and offers changed statuses to the sinks.
+func (t *Tracker) round(snapshot *revision.Snapshot) {
+	t.remember(snapshot.Revision())
+	t.take()
+	f := t.fleet(snapshot.Revision())
+	refused := refusals(t.cfg.Sources)
+	rows := make(map[ID]*Row, len(t.entries))
+	for k, e := range t.entries {
+		id := ID{e.object.Source, k}
+		t.evaluate(e, refused[id], f)
+		delete(refused, id)
+	}
+	t.evaluateGateways(snapshot, f)
+	for k, e := range t.entries {
+		if e.row != nil {
+			rows[ID{e.object.Source, k}] = e.row
+		}
+	}
+	for _, list := range t.cfg.Overridden() {
+		if t.entries[list[0].Key] == nil {
+			continue // of a kind without a status, or of a namespace that the mesh does not discover
+		}
+		for _, o := range list[1:] {
+			id := ID{o.Source, o.Key}
+			rows[id] = t.same(id, overriddenRow(id, o, list[0], refused[id]))
+			delete(refused, id)
+		}
+	}
+	for id, r := range refused {
+		if HasStatus(id.Key) {
+			rows[id] = t.same(id, refusedRow(id, r))
+		}
+	}
+	awaited := false
+	for _, row := range rows {
+		c := row.Status.Get(Programmed)
+		awaited = awaited || c.Reason == reasonPending || c.Reason == reasonRejected
+	}
+	t.mu.Lock()
+	t.rows, t.awaited = rows, awaited
+	t.mu.Unlock()
+	t.offer(rows)
+}
+
+// same returns the row of the round before if the new one has the same content, so that equal statuses are one.
+func (t *Tracker) same(id ID, row *Row) *Row {
+	t.mu.Lock()
+	old := t.rows[id]
+	t.mu.Unlock()
+	if old != nil && reflect.DeepEqual(old, row) {
+		return old
+	}
+	return row
+}
+
+// offer hands changed statuses to the sinks, and names the objects that are gone.
+func (t *Tracker) offer(rows map[ID]*Row) {
+	now := t.cfg.Clock.Now()
+	for id, row := range rows {
+		sink := t.cfg.Sinks[id.Source]
+		if sink == nil || t.sent[id] == row.Status {
+			continue
+		}
+		if e := t.entries[id.Key]; e != nil && e.row == row && now.Sub(e.changedAt) < settleTime {
+			if c := row.Status.Get(Programmed); c.Reason == reasonPending && c.KeepTrue {
+				continue
+			}
+		}
+		if sink.Put(row.target(), row.Status) {
+			t.sent[id] = row.Status
+		}
+	}
+	for id := range t.sent {
+		if rows[id] == nil {
+			delete(t.sent, id)
+			t.cfg.Sinks[id.Source].Forget(id.Key)
+		}
+	}
+}
+
+// remember keeps the number of a state of the mesh.
+func (t *Tracker) remember(r *configv1.Revision) {
+	hash := string(r.GetStateHash())
+	if _, known := t.sequences[hash]; !known {
+		if t.recent = append(t.recent, hash); len(t.recent) > maxSequences {
+			delete(t.sequences, t.recent[0])
+			t.recent = t.recent[1:]
+		}
+	}
+	t.sequences[hash] = r.GetSequence()
+}
+
+// take brings the entries up to date with what was submitted.
+func (t *Tracker) take() {
+	t.mu.Lock()
+	pending := t.pending
+	t.pending = map[object.Key]change{}
+	t.mu.Unlock()
+	for k, c := range pending {
+		e := t.entries[k]
+		switch {
+		case c.object == nil:
+			delete(t.entries, k)
+		case e != nil && sameVersion(e.object, c.object):
+			e.object = c.object // a change of its labels, or of its status
+		default:
+			t.entries[k] = &entry{object: c.object, hosts: hostsOf(c.object, t.cfg.Domain), since: c.since, changedAt: t.cfg.Clock.Now()}
+		}
+	}
+}
+
+// sameVersion reports whether two states of an object have the same spec.
+func sameVersion(a, b *object.Object) bool {
+	if a.Source != b.Source || a.APIVersion != b.APIVersion || a.UID != b.UID || !a.Created.Equal(b.Created) || a.Held != b.Held || a.Generation != b.Generation {
+		return false
+	}
+	return a.Generation > 0 || a.Digest == b.Digest
+}
+
+func (t *Tracker) fleet(current *configv1.Revision) *fleetState {
+	views, incomplete := t.cfg.Fleet.Verified()
+	if t.cfg.Peers != nil {
+		others, missing := t.cfg.Peers()
+		views, incomplete = joined(views, others), incomplete || missing
+	}
+	return newFleetState(views, incomplete, current, func(stateHash []byte) (uint64, bool) {
+		n, known := t.sequences[string(stateHash)]
+		return n, known
+	})
+}
+
+// joined adds the proxies of other replicas to the own ones. A proxy that several replicas know counts where its
+// connection is newest.
+func joined(own, others []fleet.View) []fleet.View {
+	type key struct{ node, identity string }
+	at := map[key]int{}
+	for _, v := range append(own, others...) {
+		k := key{v.Status.GetNodeId(), v.Status.GetIdentity()}
+		i, known := at[k]
+		switch {
+		case !known:
+			at[k] = len(at)
+			own = append(own[:at[k]], v)
+		case v.Reported && (!own[i].Reported || v.Status.GetConnectedAt().AsTime().After(own[i].Status.GetConnectedAt().AsTime())):
+			own[i] = v
+		}
+	}
+	return own
+}
+
+// evaluate brings the row of an entry up to date, except those of Gateways in force.
+func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
+	findings := t.cfg.Findings(e.object.Key)
+	blamed := len(f.blamed) > 0 && anyHost(e.hosts, f.blamed)
+	if e.row != nil && e.row.InForce && e.latched != nil && blamed == e.blamed && !blamed && refused.equal(e.refused) && slices.Equal(findings, e.findings) &&
+		e.health == e.object.Health {
+		return
+	}
+	e.findings, e.refused, e.blamed, e.health = findings, refused, blamed, e.object.Health
+	row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location, InForce: true}
+	switch {
+	case refused != nil:
+		row.Status, e.latched = refused.status(e.object), nil
+	case isGateway(e.object):
+		return
+	default:
+		c := f.programmed(e.object.Key, e.hosts, e.since)
+		switch {
+		case c.Holds && e.latched == nil:
+			e.latched = &c
+		case e.latched != nil && c.Reason != reasonRejected:
+			c = *e.latched
+		}
+		row.Status = &Status{Generation: e.object.Generation, Conditions: []Condition{withFindings(acceptedCondition(e.object.Key.Kind), e.object.Warnings, findings), c}, Findings: codes(findings)}
+		if h := e.object.Health; h != nil {
+			row.Status.Conditions = append(row.Status.Conditions, healthCondition(h))
+		}
+	}
+	if e.row == nil || !reflect.DeepEqual(e.row, row) {
+		e.row = row
+	}
+}

@@ -1,0 +1,64 @@
+package validate
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A definition of the chart base serves the versions that Document reads, and each kind that is not Kubernetes' own has
+// one.
+func TestEveryKindHasItsDefinition(t *testing.T) {
+	const dir = "../../../../services/installer/manifests/charts/base/files/crds"
+	files, err := filepath.Glob(filepath.Join(dir, "*.*.*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[[2]string][]string{}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd struct {
+			Metadata struct{ Name string }
+			Spec     struct {
+				Group, Scope string
+				Names        struct{ Kind string }
+				Versions     []struct {
+					Name   string
+					Served bool
+				}
+			}
+		}
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		if want := crd.Metadata.Name + ".yaml"; filepath.Base(f) != want {
+			t.Errorf("%s is the definition %s", f, want)
+		}
+		key := [2]string{crd.Spec.Group, crd.Spec.Names.Kind}
+		for _, v := range crd.Spec.Versions {
+			if v.Served {
+				served[key] = append(served[key], v.Name)
+			}
+		}
+		if scope, ok := ScopeOf(key[0], key[1]); ok && (scope == Cluster) != (crd.Spec.Scope == "Cluster") {
+			t.Errorf("%s: scope %s", f, crd.Spec.Scope)
+		}
+	}
+	for i := range kinds {
+		k := &kinds[i]
+		if k.newSpec == nil && k.group != GroupFairlead {
+			continue
+		}
+		versions := served[[2]string{k.group, k.name}]
+		slices.Sort(versions)
+		if want := slices.Sorted(slices.Values(k.versions)); !slices.Equal(versions, want) {
+			t.Errorf("%s %s: the definition serves %q, Document reads %q", k.group, k.name, versions, want)
+		}
+	}
+}
