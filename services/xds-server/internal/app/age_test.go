@@ -9,7 +9,7 @@ import (
 
 // A stream lives for its age and a tenth; a connection asked to end gives it more than that.
 func TestConnectionsOutliveTheirStreams(t *testing.T) {
-	for _, age := range []time.Duration{time.Minute, serve.DefaultMaxConnectionAge, 24 * time.Hour} {
+	for _, age := range []time.Duration{time.Minute, serve.DefaultMaxStreamAge, 24 * time.Hour} {
 		s := &Server{cfg: &config{}}
 		s.cfg.MaxConnectionAge = age
 		if _, grace := s.connectionAge(); grace <= age+age/10 {

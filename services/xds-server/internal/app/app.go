@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/footprint"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -109,10 +110,7 @@ func (s *Server) wire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	debuggers := make([]string, 0, len(cfg.debuggers))
-	for _, id := range cfg.debuggers {
-		debuggers = append(debuggers, id.String())
-	}
+	debuggers := lists.Map(cfg.debuggers, spiffeid.ID.String)
 	var istio *debug.Istio
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: s.Log, Registerer: s.Registry, TracerProvider: s.Tracer, Instance: cfg.Instance,
@@ -139,8 +137,8 @@ func (s *Server) wire(ctx context.Context) error {
 
 	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
-	mesh, err := configsource.New(configsource.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
-		Log: s.Log, Registerer: s.Registry})
+	mesh, err := configsource.New(configsource.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, ApplyEndpoints: ads.ApplyEndpoints,
+		Busy: ads.MostAnswered, Bans: ads.EnforceBans, Log: s.Log, Registerer: s.Registry})
 	if err != nil {
 		return err
 	}
@@ -193,8 +191,9 @@ func identified(identity *svid.Manager, run func(context.Context) error) func(co
 	}
 }
 
-// connectionAge returns when clients are asked to reconnect, and how long their streams may go on then. Package serve
-// ends every stream within that time, so gRPC cuts none.
+// connectionAge returns the age at which gRPC asks clients to reconnect, 0 for package rpc's default, and how long
+// their streams may go on then. Package serve ends every stream within --max-connection-age and a fifth, so gRPC cuts
+// none.
 func (s *Server) connectionAge() (age, grace time.Duration) {
 	if s.cfg.MaxConnectionAge < 0 { // streams are to live for ever
 		return -1, 0

@@ -25,6 +25,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -150,8 +151,8 @@ func TestWholeServer(t *testing.T) {
 	watcher := startWatcher(t, pki, append(bookMesh(), redirect("/one"))...)
 	spans, tracer := testkit.Spans(t)
 	server := startServer(t, pki, watcher.address, tracer)
-	server.ready(t)
-	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID("istio-system", "xds-server"))})
+	server.WaitReady()
+	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 	p := openStream(t, conn)
 	cluster := "outbound|9080||" + reviews
 	if got := names(p.subscribe(resource.ClusterType, "*")); !slices.Contains(got, cluster) {
@@ -237,9 +238,9 @@ func TestWhoMayConnect(t *testing.T) {
 		o.JWKSFile, o.Issuer = issuer.JWKSFile, issuer.Name
 	})
 	withoutTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider())
-	withTokens.ready(t)
-	withoutTokens.ready(t)
-	server := pki.ID("istio-system", "xds-server")
+	withTokens.WaitReady()
+	withoutTokens.WaitReady()
+	server := pki.ID(contract.SystemNamespace, contract.XDSServerAccount)
 	anonymous := tlsconf.Client(pki.RootsOnly(), server)
 	stranger := testkit.NewCA(t, "cluster.local", meshtest.Epoch)
 	for name, tc := range map[string]struct {
@@ -249,10 +250,10 @@ func TestWhoMayConnect(t *testing.T) {
 	}{
 		"certificate":               {withoutTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
 		"certificate, tokens too":   {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
-		"token":                     {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "istio-ca")}, codes.OK},
-		"token where none is taken": {withoutTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "istio-ca")}, codes.Unavailable},
+		"token":                     {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.OK},
+		"token where none is taken": {withoutTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.Unavailable},
 		"token for somebody else":   {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "vault")}, codes.Unauthenticated},
-		"token of a foreign pod":    {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("other", "default", "istio-ca")}, codes.PermissionDenied},
+		"token of a foreign pod":    {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("other", "default", contract.TokenAudience)}, codes.PermissionDenied},
 		"nothing":                   {withTokens, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
 		"certificate of a stranger": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID("default", "default"))}, codes.Unavailable},
 		"plaintext":                 {withTokens, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
@@ -282,12 +283,12 @@ func TestDebugPages(t *testing.T) {
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.AdminJWKSFile, o.AdminIssuer = issuer.JWKSFile, issuer.Name
 	})
-	server.ready(t)
+	server.WaitReady()
 	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"))})
 	p := openStream(t, conn)
 	p.subscribe(resource.ClusterType, "*")
 	watcher.acked(t, "productpage", 1)
-	admin := issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	admin := issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)
 	for path, want := range map[string]string{
 		"/debug/proxies":                                           "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local",
 		"/debug/class":                                             `"Namespace":"default"`,
@@ -296,7 +297,7 @@ func TestDebugPages(t *testing.T) {
 		"/debug/resources?proxy=productpage.default&type=clusters": "connectTimeout",
 	} {
 		t.Run(path, func(t *testing.T) {
-			for who, token := range map[string]string{"anonymous": "", "a workload": issuer.Token("default", "default", "fairlead"), "an agent's token": issuer.Token("istio-system", "fairlead-admin", "istio-ca")} {
+			for who, token := range map[string]string{"anonymous": "", "a workload": issuer.Token("default", "default", contract.AdminAudience), "an agent's token": issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience)} {
 				if code, _ := server.get(t, path, token); code != http.StatusUnauthorized && code != http.StatusForbidden {
 					t.Errorf("%s gets %d", who, code)
 				}

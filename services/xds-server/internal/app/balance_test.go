@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
 	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -32,13 +33,15 @@ func TestOnlyReplicasAskReplicas(t *testing.T) {
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.JWKSFile, o.Issuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
-	server.ready(t)
-	own := pki.ID("istio-system", "xds-server")
+	server.WaitReady()
+	own := pki.ID(contract.SystemNamespace, contract.XDSServerAccount)
 	certificate := func(namespace, account string) *tls.Config {
 		return tlsconf.Client(pki.NewSVID(namespace, account), own)
 	}
 	anonymous := tlsconf.Client(pki.RootsOnly(), own)
-	token := func(namespace, account string) string { return issuer.TokenFile(namespace, account, "istio-ca") }
+	token := func(namespace, account string) string {
+		return issuer.TokenFile(namespace, account, contract.TokenAudience)
+	}
 	var methods []string
 	services := xdsv1.File_fairlead_xds_v1_replica_proto.Services()
 	for i := range services.Len() {
@@ -55,14 +58,14 @@ func TestOnlyReplicasAskReplicas(t *testing.T) {
 		cfg     rpc.ClientConfig
 		want    codes.Code
 	}{
-		"another replica":                {server.secure, rpc.ClientConfig{TLS: certificate("istio-system", "xds-server")}, codes.OK},
+		"another replica":                {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.XDSServerAccount)}, codes.OK},
 		"anonymous":                      {server.secure, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
 		"a workload":                     {server.secure, rpc.ClientConfig{TLS: certificate("default", "default")}, codes.PermissionDenied},
 		"a workload by token":            {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token("default", "default")}, codes.PermissionDenied},
-		"config-watcher":                 {server.secure, rpc.ClientConfig{TLS: certificate("istio-system", "config-watcher")}, codes.PermissionDenied},
-		"the administrator":              {server.secure, rpc.ClientConfig{TLS: certificate("istio-system", "fairlead-admin")}, codes.PermissionDenied},
+		"config-watcher":                 {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.ConfigWatcherAccount)}, codes.PermissionDenied},
+		"the administrator":              {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.AdminAccount)}, codes.PermissionDenied},
 		"the same account elsewhere":     {server.secure, rpc.ClientConfig{TLS: certificate("default", "xds-server")}, codes.PermissionDenied},
-		"the same name of a stranger":    {server.secure, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID("istio-system", "xds-server"), own)}, codes.Unavailable},
+		"the same name of a stranger":    {server.secure, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), own)}, codes.Unavailable},
 		"without TLS on the secure port": {server.secure, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
 		"anyone on the plaintext port":   {server.plaintext, rpc.ClientConfig{Insecure: true}, codes.PermissionDenied},
 	} {
@@ -114,7 +117,7 @@ func TestReplicasFindEachOther(t *testing.T) {
 	}
 	first := begin(0, watcher.address)
 	begin(1, watcher.address)
-	conn := dial(t, addresses[1], rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("istio-system", "xds-server"), pki.ID("istio-system", "xds-server"))})
+	conn := dial(t, addresses[1], rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 	first.balanced(t, 2)
 	load, err := xdsv1.NewReplicaServiceClient(conn).GetLoad(t.Context(), &xdsv1.GetLoadRequest{})
 	if err != nil || !load.GetReady() || load.GetStreams() != 0 {

@@ -4,22 +4,22 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/app"
 )
 
@@ -36,20 +36,11 @@ func (caFake) ForwardCertificateRequest(ctx context.Context, req *cav1.ForwardCe
 // startCA serves a caFake as ca does, to xds-server alone.
 func startCA(t *testing.T, pki *testkit.CA) string {
 	t.Helper()
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ca", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
-		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "ca"), tls.RequireAndVerifyClientCert),
-		Policy: auth.Policy{cav1.ForwardingService_ForwardCertificateRequest_FullMethodName: auth.IDs(pki.ID("istio-system", "xds-server").String())},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cav1.RegisterForwardingServiceServer(g, caFake{})
 	lis := testkit.LoopbackListener(t)
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = rpc.Serve(ctx, g, lis, 0) }) // ends with the test
-	t.Cleanup(func() { stop(); wg.Wait() })
+	rpctest.Serve(t, lis, rpc.ServerConfig{
+		Service: "ca", Authenticator: auth.MTLS(), TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.CAAccount), tls.RequireAndVerifyClientCert),
+		Policy: auth.Policy{cav1.ForwardingService_ForwardCertificateRequest_FullMethodName: auth.IDs(pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String())},
+	}, func(g *grpc.Server) { cav1.RegisterForwardingServiceServer(g, caFake{}) })
 	return lis.Addr().String()
 }
 
@@ -67,10 +58,10 @@ func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 	server := serve(func(*app.Options) {})
 	closed := serve(func(o *app.Options) { o.ForwardCertificateRequests = false })
 	away := serve(func(o *app.Options) { o.CAAddress = "127.0.0.1:1" })
-	id := pki.ID("istio-system", "xds-server")
+	id := pki.ID(contract.SystemNamespace, contract.XDSServerAccount)
 	anonymous, certificate := tlsconf.Client(pki.RootsOnly(), id), tlsconf.Client(pki.NewSVID("default", "web"), id)
 	stranger := tlsconf.Client(testkit.PKI(t).NewSVID("default", "web"), id)
-	token := issuer.TokenFile("default", "web", "istio-ca")
+	token := issuer.TokenFile("default", "web", contract.TokenAudience)
 	for name, tc := range map[string]struct {
 		at   string
 		cfg  rpc.ClientConfig
@@ -115,7 +106,7 @@ func TestTLS12OnTheADSPort(t *testing.T) {
 		"other suite":    {open, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, false},
 		"by default":     {usual, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, false},
 	} {
-		cfg := tlsconf.Client(pki.NewSVID("default", "web"), pki.ID("istio-system", "xds-server"))
+		cfg := tlsconf.Client(pki.NewSVID("default", "web"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))
 		cfg.MinVersion, cfg.MaxVersion, cfg.CipherSuites, cfg.NextProtos = tls.VersionTLS12, tls.VersionTLS12, []uint16{tc.suite}, []string{"h2"}
 		conn, err := tls.Dial("tcp", tc.at, cfg)
 		if (err == nil) != tc.want {

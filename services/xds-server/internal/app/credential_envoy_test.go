@@ -17,6 +17,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -91,10 +92,10 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 			f.put("edge/mutual-cacert", &secretv1.Credential{CaCertificates: authority})
 			f.put("edge/without-ca", &secretv1.Credential{CertificateChain: chain, PrivateKey: key})
 			xds := startServer(t, pki, watcher.address, noop.NewTracerProvider())
-			xds.ready(t)
+			xds.WaitReady()
 			gateway := func(namespace, address string) *envoytest.Process {
 				config := envoytest.Bootstrap(t, gatewayNode(t, namespace, address), apiType, "", xds.secure)
-				return envoytest.Start(t, envoytest.Secure(t, config, pki, namespace, "gateway", pki.ID("istio-system", "xds-server").String()), nil)
+				return envoytest.Start(t, envoytest.Secure(t, config, pki, namespace, "gateway", pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String()), nil)
 			}
 			begun := time.Now()
 			e := gateway("edge", edge.Addr().String())

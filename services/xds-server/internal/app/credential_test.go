@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -98,7 +99,7 @@ func TestCredentials(t *testing.T) {
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.AdminJWKSFile, o.AdminIssuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
-	server.ready(t)
+	server.WaitReady()
 	chain, key := pki.NewServer("a.example.com")
 	chain2, key2 := pki.NewServer("a.example.com")
 	authority := testkit.CertPEM(pki.Cert)
@@ -111,7 +112,7 @@ func TestCredentials(t *testing.T) {
 	f.hold(true)
 
 	open := func(namespace, address string) *proxyStream {
-		conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(namespace, "gateway"), pki.ID("istio-system", "xds-server"))})
+		conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(namespace, "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 		p := openStream(t, conn)
 		p.node = gatewayNode(t, namespace, address)
 		return p
@@ -171,7 +172,7 @@ func TestCredentials(t *testing.T) {
 	anonymous := openStream(t, dial(t, server.plaintext, rpc.ClientConfig{Insecure: true}))
 	anonymous.node = gatewayNode(t, "edge", "10.1.0.22")
 	absent(anonymous, "kubernetes://shop-tls")
-	sidecar := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", "gateway"), pki.ID("istio-system", "xds-server"))}))
+	sidecar := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 	sidecar.node = &core.Node{Id: "sidecar~10.1.0.23~app.edge~edge.svc.cluster.local"}
 	absent(sidecar, "kubernetes://shop-tls")
 	if got, want := f.everAsked(), []string{"edge/client", "edge/mutual", "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls"}; !slices.Equal(got, want) {
@@ -179,7 +180,7 @@ func TestCredentials(t *testing.T) {
 	}
 
 	// The key is nowhere but in that one type.
-	admin := issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	admin := issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)
 	pages := []string{
 		"/debug/proxies", "/debug/class", "/debug/class?proxy=gateway.edge", "/debug/resources?proxy=gateway.edge",
 		"/debug/resources?proxy=gateway.edge&type=secrets", "/debug/why?proxy=gateway.edge&type=secrets&name=kubernetes://shop-tls",

@@ -65,8 +65,8 @@ func TestEnvoyLive(t *testing.T) {
 			}
 			first := startServer(t, pki, watcher.address, noop.NewTracerProvider(), plaintext("first"))
 			second := startServer(t, pki, watcher.address, noop.NewTracerProvider(), plaintext("second"))
-			first.ready(t)
-			second.ready(t)
+			first.WaitReady()
+			second.WaitReady()
 			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"),
 				first.plaintext, second.plaintext), nil)
 			watcher.acked(t, "productpage", 1)
@@ -96,7 +96,7 @@ func TestEnvoyLive(t *testing.T) {
 			}
 
 			// The replica goes: the other one takes over, and what the proxy holds is not sent again.
-			first.stop()
+			first.Stop()
 			var sent uint64
 			testkit.Eventually(t, patience, func() error {
 				var known bool

@@ -60,7 +60,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			inline := filter("inline", beforeRouter("INSERT_BEFORE", `{name: lua, typed_config: `+luaHeader("x-inline", "yes")+`}`))
 			watcher := startWatcher(t, pki, ingress, meshtest.PeerAuthentication("default", "off", "DISABLE"), inline, discovered("one"))
 			server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) { o.PlaintextAddress = "127.0.0.1:0" })
-			server.ready(t)
+			server.WaitReady()
 			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"), server.plaintext), nil)
 			e.Ready()
 			answers := func(inline, discovered string) {

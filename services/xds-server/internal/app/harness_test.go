@@ -1,32 +1,30 @@
 package app_test
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
-	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/rpc/rpctest"
+	"fairlead.dev/pkg/service/servicetest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/app"
 )
@@ -38,7 +36,7 @@ const patience = testkit.Patience
 type watcherFake struct {
 	configv1.UnimplementedConfigServiceServer
 	address string
-	stop    context.CancelFunc
+	stop    func()
 	secrets secretsFake
 
 	mu        sync.Mutex
@@ -63,23 +61,15 @@ func startWatcher(t *testing.T, pki *testkit.CA, resources ...*configv1.Resource
 // serve runs the fake on a listener until stop.
 func (f *watcherFake) serve(t *testing.T, pki *testkit.CA, lis net.Listener) {
 	t.Helper()
-	own := auth.IDs(pki.ID("istio-system", "xds-server").String())
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "config", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
-		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "config-watcher"), tls.RequireAndVerifyClientCert),
-		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": own, "/fairlead.secret.v1.SecretService/*": own},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	configv1.RegisterConfigServiceServer(g, f)
-	secretv1.RegisterSecretServiceServer(g, &f.secrets)
+	own := auth.IDs(pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String())
 	f.address = lis.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = rpc.Serve(ctx, g, lis, 0) }) // ends with stop
-	f.stop = func() { stop(); wg.Wait() }
-	t.Cleanup(f.stop)
+	f.stop = rpctest.Serve(t, lis, rpc.ServerConfig{
+		Service: "config", Authenticator: auth.MTLS(), TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.RequireAndVerifyClientCert),
+		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": own, "/fairlead.secret.v1.SecretService/*": own},
+	}, func(g *grpc.Server) {
+		configv1.RegisterConfigServiceServer(g, f)
+		secretv1.RegisterSecretServiceServer(g, &f.secrets)
+	})
 }
 
 // edit changes the mesh.
@@ -205,8 +195,8 @@ func (f *watcherFake) statuses() map[string]*configv1.ProxyStatus {
 
 // instance is a running xds-server.
 type instance struct {
-	secure, plaintext, ops string
-	stop                   func()
+	*servicetest.Running
+	secure, plaintext string
 }
 
 // startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before:
@@ -214,7 +204,7 @@ type instance struct {
 func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.TracerProvider, change ...func(*app.Options)) *instance {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
-	own, err := pki.NewSVID("istio-system", "xds-server").Current()
+	own, err := pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount).Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,56 +217,24 @@ func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.Tra
 	for _, f := range change {
 		f(&o)
 	}
-	s, err := app.Open(t.Context(), &o, service.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Tracer: tracer})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
-	i := &instance{secure: s.Addr("secure-address").String(), ops: s.Addr("ops-address").String(), stop: func() { cancel(); wg.Wait() }}
+	deps := servicetest.Deps(t)
+	deps.Tracer = tracer
+	_, running := servicetest.Start(t, app.Open, &o, deps)
+	i := &instance{Running: running, secure: running.Address("secure-address")}
 	if o.PlaintextAddress != "" {
-		i.plaintext = s.Addr("plaintext-address").String()
+		i.plaintext = running.Address("plaintext-address")
 	}
-	t.Cleanup(i.stop)
 	return i
 }
 
-// get asks the ops port.
+// get asks the port for operators.
 func (i *instance) get(t *testing.T, path, token string) (code int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+i.ops+path, nil)
+	code, body, err := i.Get(path, token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // read to its end
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(raw)
-}
-
-// ready waits for readiness.
-func (i *instance) ready(t *testing.T) {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if code, body := i.get(t, "/readyz", ""); code != http.StatusOK {
-			return fmt.Errorf("%d %s", code, body)
-		}
-		return nil
-	})
+	return code, body
 }
 
 // remove takes resources out of the mesh.

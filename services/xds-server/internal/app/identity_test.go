@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -67,7 +68,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 		rule("gateways", nil, "upstream"), rule("payments", map[string]string{"app": "payments"}, "payments"),
 		rule("batch", map[string]string{"app": "batch"}, "batch"))...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider())
-	server.ready(t)
+	server.WaitReady()
 	chain, key := pki.NewServer("a.example.com")
 	all := []string{"shop-tls", "for-all", "upstream", "payments", "batch"}
 	for _, name := range all {
@@ -75,7 +76,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 	}
 	open := func(t *testing.T, account string, node *core.Node) *proxyStream {
 		t.Helper()
-		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID("istio-system", "xds-server"))}))
+		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 		p.node = node
 		return p
 	}
@@ -146,10 +147,10 @@ func TestForgedRejections(t *testing.T) {
 		meshtest.Workload("edge", "entry-of-the-machine", "10.1.0.40", ofAccount("machine", "app", "machine")),
 		meshtest.Workload("edge", "batch", "10.1.0.30", ofAccount("batch", "app", "batch")))...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider())
-	server.ready(t)
+	server.WaitReady()
 	const id = "sidecar~10.1.0.40~vm.edge~edge.svc.cluster.local"
 	open := func(account string) *proxyStream {
-		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID("istio-system", "xds-server"))}))
+		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 		p.node = &core.Node{Id: id}
 		return p
 	}

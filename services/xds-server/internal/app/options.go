@@ -30,7 +30,7 @@ type Options struct {
 	SecureAddress, PlaintextAddress                string
 	ConfigWatcherAddress                           string
 	Instance                                       string
-	Identity                                       string
+	Identity, CAIdentity, ConfigWatcherIdentity    string
 	CAAddress, CATokenFile, RootCertFile           string
 	StateDir                                       string
 	JWKSFile, Issuer                               string
@@ -59,6 +59,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ConfigWatcherAddress, "config-watcher-address", "", "host:port of config-watcher, or a list of them (required)")
 	flags.StringVar(&o.Instance, "instance", "", "name of this process in statuses (default: the host's name)")
 	flags.StringVar(&o.Identity, "identity", "istio-system/xds-server", "xds-server's own identity, namespace/service-account")
+	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, namespace/service-account (default: ca in the namespace of --identity)")
+	flags.StringVar(&o.ConfigWatcherIdentity, "config-watcher-identity", "", "config-watcher's identity, namespace/service-account (default: config-watcher in the namespace of --identity)")
 	flags.StringVar(&o.CAAddress, "ca-address", "", "host:port of ca, or a list of them (required)")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "token that proves the own identity to ca (audience istio-ca); followed while xds-server runs")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "PEM file of the roots of trust; followed while xds-server runs (required)")
@@ -77,7 +79,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up regularly; empty: no balancing")
 	flags.DurationVar(&o.RebalancePeriod, "rebalance-period", balance.DefaultPeriod,
 		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
-	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxConnectionAge,
+	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxStreamAge,
 		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: until its certificate expires")
 	flags.IntVar(&o.MaxOnDemandHosts, "max-on-demand-hosts", serve.DefaultMaxOnDemandHosts,
 		"how many hosts one on-demand proxy may ask for; further ones are answered with \"not found\"")
@@ -97,7 +99,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 type config struct {
 	Options
 	trustDomain spiffeid.TrustDomain
-	// own is the identity of this xds-server and of its peers. All are in one namespace.
+	// own is the identity of this xds-server and of its peers.
 	own, ca, configWatcher, admin spiffeid.ID
 	// debuggers may ask for Istio's debug types; the administrator is the first.
 	debuggers []spiffeid.ID
@@ -175,7 +177,16 @@ func (c *config) identities(errs *service.FlagErrors) {
 		return
 	}
 	c.own = id("identity", namespace, account)
-	c.ca, c.configWatcher = id("identity", namespace, contract.CAAccount), id("identity", namespace, contract.ConfigWatcherAccount)
+	for _, i := range []struct {
+		id                  *spiffeid.ID
+		flag, text, account string
+	}{{&c.ca, "ca-identity", c.CAIdentity, contract.CAAccount}, {&c.configWatcher, "config-watcher-identity", c.ConfigWatcherIdentity, contract.ConfigWatcherAccount}} {
+		if i.text == "" {
+			*i.id = id("identity", namespace, i.account)
+		} else if namespace, account, ok := workload(i.flag, i.text); ok {
+			*i.id = id(i.flag, namespace, account)
+		}
+	}
 	c.admin = id("identity", namespace, contract.AdminAccount)
 	c.debuggers = []spiffeid.ID{c.admin}
 	for _, text := range c.DebugIdentities {

@@ -38,12 +38,23 @@ func TestDefaultsHold(t *testing.T) {
 	}
 }
 
+// TestServicesMayBeInOtherNamespaces holds that the ca and config-watcher have the identities that flags say.
+func TestServicesMayBeInOtherNamespaces(t *testing.T) {
+	c, err := parse(t, "--identity=edge/xds-server", "--ca-identity=trust/ca", "--config-watcher-identity=edge/xds-server")
+	if err != nil || c.ca.Path() != "/ns/trust/sa/ca" || c.configWatcher != c.own || c.admin.Path() != "/ns/edge/sa/fairlead-admin" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if c, err = parse(t, "--identity=edge/xds-server"); err != nil || c.ca.Path() != "/ns/edge/sa/ca" || c.configWatcher.Path() != "/ns/edge/sa/config-watcher" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
 // TestRefusals: each names the flag, and all are reported at once.
 func TestRefusals(t *testing.T) {
 	for _, flag := range []string{
 		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
 		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-response-mib=99999999",
-		"--tls-min-version=1.1", "--debug-identities=one", "--debug-identities=istio-system/No Name",
+		"--ca-identity=one", "--config-watcher-identity=a/No Name", "--tls-min-version=1.1", "--debug-identities=one", "--debug-identities=istio-system/No Name",
 	} {
 		name, _, _ := strings.Cut(flag, "=")
 		if name == "--jwks-file" {

@@ -4,6 +4,7 @@
 package balance
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
 )
 
@@ -64,9 +66,7 @@ type Config struct {
 	// Rand gives jitter in [0, 1); nil means math/rand.
 	Rand func() float64
 	// Resolver is net.DefaultResolver unless a test needs another.
-	Resolver interface {
-		LookupHost(ctx context.Context, host string) ([]string, error)
-	}
+	Resolver rpc.Resolver
 }
 
 // Balancer answers the peers' questions for this replica's load, and reduces the load if it is above the mean.
@@ -74,7 +74,7 @@ type Balancer struct {
 	xdsv1.UnimplementedReplicaServiceServer
 
 	cfg     Config
-	peers   *peers
+	peers   *rpc.Peers
 	policy  *policy
 	metrics metrics
 
@@ -104,9 +104,7 @@ func New(cfg Config) (*Balancer, error) {
 	case cfg.Period < 0:
 		return nil, errors.New("balance: Period must not be negative")
 	}
-	if cfg.Period == 0 {
-		cfg.Period = DefaultPeriod
-	}
+	cfg.Period = cmp.Or(cfg.Period, DefaultPeriod)
 	cfg.Clock = clock.Or(cfg.Clock)
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
@@ -148,7 +146,7 @@ func (b *Balancer) load() Load {
 
 // Run balances until ctx ends. It never fails: a peer that does not answer does not count.
 func (b *Balancer) Run(ctx context.Context) error {
-	defer b.peers.close()
+	defer b.peers.Close()
 	if len(b.cfg.Peers) == 0 {
 		<-ctx.Done()
 		return nil
@@ -164,7 +162,7 @@ func (b *Balancer) Run(ctx context.Context) error {
 // round asks the peers and gives away excess streams in the first half of the period. In the second half they
 // reconnect.
 func (b *Balancer) round(ctx context.Context) {
-	answers := b.peers.ask(ctx)
+	answers := b.ask(ctx)
 	v := b.policy.decide(b.load(), answers)
 	b.metrics.peers.Set(float64(v.replicas))
 	window := b.cfg.Period / 2

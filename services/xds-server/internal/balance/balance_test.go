@@ -15,9 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/testkit"
 )
 
@@ -71,7 +73,7 @@ func balancer(t *testing.T, cfg Config) *Balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.peers.close)
+	t.Cleanup(b.peers.Close)
 	return b
 }
 
@@ -153,24 +155,9 @@ func (n *names) LookupHost(_ context.Context, host string) ([]string, error) {
 func peer(t *testing.T, instance string, f *fleet) (port string, stop func()) {
 	t.Helper()
 	b := balancer(t, config(f, func(c *Config) { c.Instance = instance }))
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Insecure: true, Policy: auth.Policy{Methods: auth.Anonymous()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Register(g)
 	lis := testkit.LoopbackListener(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := rpc.Serve(ctx, g, lis, 0); err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	stop = func() { cancel(); wg.Wait() }
-	t.Cleanup(stop)
-	_, port, err = net.SplitHostPort(lis.Addr().String())
+	stop = rpctest.Serve(t, lis, rpc.ServerConfig{Service: "ads", Insecure: true, Policy: auth.Policy{Methods: auth.Anonymous()}}, func(g *grpc.Server) { b.Register(g) })
+	_, port, err := net.SplitHostPort(lis.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +174,7 @@ func TestPeersAreAskedByNameAndByAddress(t *testing.T) {
 	ask := func(want ...Load) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {
-			got := b.peers.ask(t.Context())
+			got := b.ask(t.Context())
 			slices.SortFunc(got, func(a, b Load) int { return strings.Compare(a.Instance, b.Instance) })
 			if !slices.Equal(got, want) {
 				return errors.New("other answers than wanted")
@@ -203,7 +190,7 @@ func TestPeersAreAskedByNameAndByAddress(t *testing.T) {
 	ask(one, two)
 	resolver.hosts["one"] = nil // the replica is gone from the name
 	ask(two)
-	if n := len(b.peers.conns); n != 2 {
+	if n := len(b.peers.Conns(t.Context())); n != 2 {
 		t.Errorf("%d connections, want those to the second peer and to the dead address", n)
 	}
 	resolver.hosts["one"] = []string{"127.0.0.1"}

@@ -37,6 +37,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"Addresses":       func(k *class.Key) { k.Addresses = []string{"10.0.0.1"} },
 		"Locality":        func(k *class.Key) { k.Locality = "eu" },
 		"Network":         func(k *class.Key) { k.Network = "n1" },
+		"Cluster":         func(k *class.Key) { k.Cluster = "east" },
 		"Interception":    func(k *class.Key) { k.Interception = class.None },
 		"TrustDomain":     func(k *class.Key) { k.TrustDomain = "td" },
 		"DNSDomain":       func(k *class.Key) { k.DNSDomain = "d" },
@@ -117,7 +118,7 @@ func TestParseNode(t *testing.T) {
 	}
 	want := &class.Node{
 		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop",
-		Addresses: []string{"10.0.0.1", "fd00::1"}, ServiceAccount: "web", Interception: class.None, Version: "1.40.0",
+		Addresses: []string{"10.0.0.1", "fd00::1"}, ServiceAccount: "web", Interception: class.None, Cluster: "one", Version: "1.40.0",
 		Metadata: map[string]string{
 			"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
 			"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense",

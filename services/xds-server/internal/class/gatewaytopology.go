@@ -46,15 +46,20 @@ func canonical(name string, v *structpb.Value, as proto.Message) (string, error)
 
 // WithDefaults returns the settings, with those of defaults for all fields that are not set.
 func (t GatewayTopology) WithDefaults(defaults *meshv1alpha1.Topology) *meshv1alpha1.Topology {
-	if t == "" {
+	return withDefaults(string(t), defaults)
+}
+
+// withDefaults returns what canonical has parsed, over defaults.
+func withDefaults[M proto.Message](text string, defaults M) M {
+	if text == "" {
 		return defaults
 	}
-	out := &meshv1alpha1.Topology{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(t), out); err != nil {
-		return defaults // gatewayTopology has parsed it before
+	own := defaults.ProtoReflect().New().Interface().(M)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), own); err != nil {
+		return defaults // canonical has parsed it before
 	}
-	merged := &meshv1alpha1.Topology{}
+	merged := defaults.ProtoReflect().New().Interface().(M)
 	proto.Merge(merged, defaults)
-	proto.Merge(merged, out)
+	proto.Merge(merged, own)
 	return merged
 }

@@ -95,7 +95,9 @@ type Key struct {
 	Locality string
 	// Network of the proxy; "" if unknown. It is always "" while no network of the mesh has gateways, when all networks
 	// count as one.
-	Network      string
+	Network string
+	// Cluster of the proxy. It is always "" while no service looks different to clients of different clusters.
+	Cluster      string
 	Interception Interception
 	// TrustDomain of the mesh, and DNSDomain of the proxy, for example "default.svc.cluster.local".
 	TrustDomain, DNSDomain string
@@ -159,6 +161,7 @@ type Common struct {
 	Type         NodeType
 	Locality     string
 	Network      string
+	Cluster      string
 	Interception Interception
 	TrustDomain  string
 	// ClusterDomain is the mesh's part of the proxy's DNS domain, for example "cluster.local".
@@ -172,7 +175,7 @@ type Common struct {
 // Common returns the key's common part.
 func (k *Key) Common() Common {
 	return Common{
-		Type: k.Type, Locality: k.Locality, Network: k.Network, Interception: k.Interception,
+		Type: k.Type, Locality: k.Locality, Network: k.Network, Cluster: k.Cluster, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
 		ProxyHeaders: k.ProxyHeaders,
@@ -183,7 +186,7 @@ func (k *Key) Common() Common {
 // Sidecar share.
 func (k *Key) OfNamespace() *Key {
 	return &Key{
-		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Network: k.Network, Interception: k.Interception,
+		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Network: k.Network, Cluster: k.Cluster, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
 		ProxyHeaders: k.ProxyHeaders,
@@ -244,6 +247,7 @@ var fields = []field{
 	}},
 	{"locality", func(k *Key, d digest) { d.text(k.Locality) }},
 	{"network", func(k *Key, d digest) { d.text(k.Network) }},
+	{"cluster", func(k *Key, d digest) { d.text(k.Cluster) }},
 	{"interception", func(k *Key, d digest) { d.number(uint64(k.Interception)) }},
 	{"trust_domain", func(k *Key, d digest) { d.text(k.TrustDomain) }},
 	{"dns_domain", func(k *Key, d digest) { d.text(k.DNSDomain) }},

@@ -1,6 +1,7 @@
 package class
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,11 +14,16 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // dnsCaptureMetadata is the metadata entry in which Istio's agents say "true" if they answer DNS queries.
 const dnsCaptureMetadata = "DNS_CAPTURE"
+
+// registerGroupMetadata is the metadata entry in which Istio's agents outside of Kubernetes name the WorkloadGroup
+// whose members they are.
+const registerGroupMetadata = "AUTO_REGISTER_GROUP"
 
 // Bounds on the node that a proxy sends. Envoy lists some hundreds of extensions in it, hence the size.
 const (
@@ -57,6 +63,9 @@ type Node struct {
 	// ServiceAccount is the claimed one until Authorize sets the caller's.
 	ServiceAccount string
 	Interception   Interception
+	// Cluster is the id of the cluster that the proxy says it runs in. It only chooses between Workloads that have the
+	// proxy's name and service account.
+	Cluster string
 	// Version of the proxy, for debug pages.
 	Version string
 	// OnDemand is the value of OnDemandMetadata in the proxy's own ProxyConfig; "" if it has none.
@@ -72,6 +81,11 @@ type Node struct {
 	GatewayTopology GatewayTopology
 	// ProxyHeaders are the proxy headers of the proxy's own ProxyConfig.
 	ProxyHeaders ProxyHeaders
+	// RegisterGroup names the WorkloadGroup in which the proxy wants to be registered; "" if it does not.
+	// config-watcher decides whether it may.
+	RegisterGroup string
+	// Probed is true if the proxy's agent probes the application.
+	Probed bool
 	// Metadata are the text entries, which EnvoyFilters may match.
 	Metadata map[string]string
 }
@@ -117,6 +131,8 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		return fmt.Errorf("%w: namespace %q in the metadata, %q in the id", ErrMalformed, ns, n.Namespace)
 	}
 	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
+	n.Cluster = m.text("CLUSTER_ID")
+	n.RegisterGroup = m.text(registerGroupMetadata)
 	n.OnDemand = m.text(OnDemandMetadata)
 	if n.OnDemand == "" {
 		config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["proxyMetadata"].GetStructValue()
@@ -131,6 +147,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	if n.ProxyHeaders, err = proxyHeaders(config["proxyHeaders"]); err != nil {
 		return err
 	}
+	n.Probed = config["readinessProbe"].GetStructValue() != nil
 	if n.Type == Sidecar && m.text("GENERATOR") == generatorGRPC {
 		n.Type = Proxyless
 	}
@@ -236,6 +253,9 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	}
 	topics.Add(mesh.SelectsCredentialTopic(n.Namespace))
 	topics.Add(mesh.WorkloadTopic(n.Namespace, n.Name))
+	if n.Cluster != "" {
+		topics.Add(mesh.WorkloadTopic(n.Namespace, contract.WorkloadName(n.Name, n.Cluster)))
+	}
 	w, _ := n.Workload(state) // package serve rejects a node that names the Workload of another service account
 	if w.GetName() != n.Name || len(w.GetAddresses()) == 0 {
 		for _, a := range n.Addresses {
@@ -257,6 +277,10 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	topics.Add(mesh.ManyNetworksTopic())
 	if state.ManyNetworks() {
 		k.Network = w.GetNetwork()
+	}
+	topics.Add(mesh.ManyClustersTopic())
+	if state.ManyClusters() {
+		k.Cluster = cmp.Or(w.GetCluster(), state.Cluster())
 	}
 	addresses := n.addresses(state, w)
 	k.DNSCapture, k.Families = n.DNSCapture, familiesOf(addresses)

@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -42,7 +43,7 @@ func (n *Node) Authorize(id spiffeid.ID) error {
 // ErrForeign, says that the node id names a Workload of another service account; the server then rejects the proxy. The
 // name of a node without a proven identity is trusted.
 func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
-	w := state.Workload(n.Namespace, n.Name)
+	w := n.named(state)
 	switch {
 	case w == nil:
 		return n.workloadAtAddress(state), nil
@@ -54,6 +55,21 @@ func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
 		return nil, fmt.Errorf("%w: node %q names Workload %s/%s of service account %q, the caller is %s; a proxy runs as the service account of "+
 			"its Pod, or as the one in spec.serviceAccount of its WorkloadEntry", ErrForeign, n.ID, w.GetNamespace(), w.GetName(), account(w), n.Identity)
 	}
+}
+
+// named returns the Workload of the proxy's name: that of the cluster which the proxy names, else that of
+// config-watcher's own cluster.
+func (n *Node) named(state *mesh.Snapshot) *configv1.Workload {
+	if n.Cluster != "" {
+		if w := state.Workload(n.Namespace, contract.WorkloadName(n.Name, n.Cluster)); w != nil {
+			return w
+		}
+	}
+	w := state.Workload(n.Namespace, n.Name)
+	if n.Cluster != "" && w.GetCluster() != n.Cluster && state.ManyClusters() {
+		return nil // the Pod of that name in another cluster
+	}
+	return w
 }
 
 // workloadAtAddress finds the Workload of a machine, whose WorkloadEntry may have another name than its proxy: one of

@@ -1,7 +1,6 @@
 package class
 
 import (
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -19,17 +18,7 @@ func proxyHeaders(v *structpb.Value) (ProxyHeaders, error) {
 
 // WithDefaults returns the settings, with those of defaults for all fields that are not set.
 func (h ProxyHeaders) WithDefaults(defaults *meshv1alpha1.ProxyConfig_ProxyHeaders) *meshv1alpha1.ProxyConfig_ProxyHeaders {
-	if h == "" {
-		return defaults
-	}
-	out := &meshv1alpha1.ProxyConfig_ProxyHeaders{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(h), out); err != nil {
-		return defaults // proxyHeaders has parsed it before
-	}
-	merged := &meshv1alpha1.ProxyConfig_ProxyHeaders{}
-	proto.Merge(merged, defaults)
-	proto.Merge(merged, out)
-	return merged
+	return withDefaults(string(h), defaults)
 }
 
 // unlessDefault returns "" if the settings add nothing to the defaults. Agents repeat the mesh's settings in the node's

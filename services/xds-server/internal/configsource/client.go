@@ -1,5 +1,8 @@
 // Package configsource receives the mesh from config-watcher, revision by revision, and keeps the last whole snapshot
 // while config-watcher is away.
+//
+// Revisions wait in a queue (queue.go) until they are applied (apply.go): those of configuration until the proxies have
+// answered the ones before, those of endpoints hardly at all.
 package configsource
 
 import (
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -23,13 +27,6 @@ import (
 
 // maxHeldKeys bounds the keys in one Held message: about 1 MiB of names and hashes.
 const maxHeldKeys = 8192
-
-// A revision waits while proxies have to acknowledge the one before: for maxHold at most, and only as long as an
-// acknowledgement arrives within each holdStep.
-const (
-	maxHold  = time.Second
-	holdStep = 50 * time.Millisecond
-)
 
 // Watcher opens a Watch; configv1.ConfigServiceClient does.
 type Watcher interface {
@@ -40,14 +37,18 @@ type Watcher interface {
 type Config struct {
 	Watcher    Watcher
 	Subscriber *configv1.Subscriber
-	// Apply takes a newer snapshot. One goroutine calls it; revisions that arrive meanwhile are merged into its next
-	// call.
+	// Apply takes a newer snapshot. One goroutine calls it and ApplyEndpoints; revisions that arrive meanwhile are
+	// merged into its next calls.
 	Apply func(*mesh.Snapshot, *mesh.Change)
-	// Busy, if not nil, returns a channel that is closed when enough proxies have acknowledged what was applied last,
-	// nil if they have, and a number that grows with each acknowledgement. Newer revisions wait meanwhile, for a
-	// bounded time, so that each proxy receives their changes at once.
-	Busy func() (settled <-chan struct{}, progress uint64)
-	// Bans, if not nil, is called at once with a snapshot whose bans of identities have changed. It must not block.
+	// ApplyEndpoints takes a snapshot that differs from the last one in endpoints and Workloads alone; nil means Apply.
+	// Its revision may be that of the last one, see queue.
+	ApplyEndpoints func(*mesh.Snapshot, *mesh.Change)
+	// Busy, if not nil, returns a channel that is closed when enough proxies have acknowledged what Apply was called
+	// with last, nil if they have, and a number that grows with each acknowledgement. Newer revisions of configuration
+	// wait meanwhile, for a bounded time, so that each proxy receives their changes at once.
+	Busy func() (answered <-chan struct{}, progress uint64)
+	// Bans, if not nil, is called at once after bans of identities have changed, with a snapshot of all bans alone. It
+	// must not block.
 	Bans       func(*mesh.Snapshot)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -61,21 +62,24 @@ type Client struct {
 	cfg     Config
 	metrics metrics
 
+	ready chan struct{} // one token after something has come into the queue
+
+	// stateMu is taken before mu. It is held while the next snapshot is made, so that only one goroutine makes one.
+	stateMu sync.Mutex
+	// state is the newest snapshot that was applied, or is being applied.
+	state *mesh.Snapshot
+
 	mu      sync.Mutex
-	state   *mesh.Snapshot
-	pending *mesh.Change
-	// queued counts the revisions merged in pending.
-	queued int
-	// from is the stream of the newest of them, which is acknowledged.
-	from    watchStream
-	applied bool
+	queue   queue
+	applied bool // at least once
 	trouble error
-	ready   chan struct{} // one token while something is pending
+	// bans has all IdentityBans that were received and nothing else. The goroutine of watch uses it.
+	bans *mesh.Snapshot
 }
 
 type metrics struct {
-	connected, queued, resources prometheus.Gauge
-	revisions, rejected, retries prometheus.Counter
+	connected, queued, resources            prometheus.Gauge
+	revisions, overtaken, rejected, retries prometheus.Counter
 }
 
 // New checks the configuration; Run does the work.
@@ -84,15 +88,19 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("configsource: Watcher, Subscriber, Apply, Log and Registerer are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
+	if cfg.ApplyEndpoints == nil {
+		cfg.ApplyEndpoints = cfg.Apply
+	}
 	f := promauto.With(cfg.Registerer)
 	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
 	return &Client{
-		cfg: cfg, state: mesh.Empty(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
+		cfg: cfg, state: mesh.Empty(), bans: mesh.Empty(), queue: newQueue(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
 		metrics: metrics{
 			connected: f.NewGauge(prometheus.GaugeOpts{Name: name("config_watcher_connected"), Help: "1 while a watch on config-watcher is open and has delivered, else 0."}),
 			queued:    f.NewGauge(prometheus.GaugeOpts{Name: name("queued_revisions"), Help: "Revisions received and not yet served from."}),
 			resources: f.NewGauge(prometheus.GaugeOpts{Name: name("mesh_resources"), Help: "Resources of the mesh held."}),
 			revisions: f.NewCounter(prometheus.CounterOpts{Name: name("revisions_received_total"), Help: "Revisions received from config-watcher."}),
+			overtaken: f.NewCounter(prometheus.CounterOpts{Name: name("overtaking_updates_total"), Help: "Times that endpoints were updated before configuration that had come earlier."}),
 			rejected:  f.NewCounter(prometheus.CounterOpts{Name: name("undecodable_resources_total"), Help: "Resources received that could not be decoded; their last good version stays."}),
 			retries:   f.NewCounter(prometheus.CounterOpts{Name: name("config_watcher_retries_total"), Help: "Times the watch on config-watcher had to be opened again."}),
 		},
@@ -109,11 +117,25 @@ func (c *Client) Ready() error {
 	return fmt.Errorf("no configuration received from config-watcher yet: %w", c.trouble)
 }
 
-// State returns the newest whole snapshot.
-func (c *Client) State() *mesh.Snapshot {
+// Newest returns the newest revision that was received whole; nil before the first.
+func (c *Client) Newest() *configv1.Revision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state
+	return c.queue.newest.revision
+}
+
+// held lists what was received, in the form of Snapshot.Held: what was applied and what is in the queue.
+func (c *Client) held() []*configv1.Held {
+	c.stateMu.Lock()
+	defer c.stateMu.Unlock()
+	c.mu.Lock()
+	queued := c.queue.all()
+	c.mu.Unlock()
+	state := c.state
+	for _, r := range queued {
+		state, _ = state.Apply(nil, r.upserts(), r.removals())
+	}
+	return state.Held(maxHeldKeys)
 }
 
 // Run watches, and opens the watch again after an error, until ctx ends.
@@ -121,7 +143,7 @@ func (c *Client) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.apply(ctx)
+		(&applier{Client: c, cost: firstCost}).run(ctx)
 	}()
 	defer func() { <-done }()
 	watch := func(ctx context.Context) (bool, error) {
@@ -157,19 +179,19 @@ func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 	if err := c.introduce(stream); err != nil {
 		return false, err
 	}
-	var upserts []*configv1.Resource
-	var removed []*configv1.ResourceKey
+	next := &revision{}
 	for {
 		chunk, err := stream.Recv()
 		if err != nil {
 			return delivered, fmt.Errorf("watch: %w", err)
 		}
-		upserts, removed = append(upserts, chunk.GetUpserts()...), append(removed, chunk.GetRemoved()...)
+		next.receive(chunk)
 		if !chunk.GetCommit() {
 			continue
 		}
-		c.commit(stream, chunk.GetRevision(), upserts, removed)
-		upserts, removed = nil, nil
+		next.at = position{chunk.GetRevision(), stream}
+		c.commit(next)
+		next = &revision{}
 		if !delivered {
 			c.metrics.connected.Set(1)
 			c.cfg.Log.Info("following config-watcher", "server", chunk.GetServer().GetInstance(), "epoch", chunk.GetRevision().GetEpoch(),
@@ -181,7 +203,7 @@ func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 
 // introduce sends the keys and hashes of what is held, so that config-watcher sends only the difference.
 func (c *Client) introduce(stream watchStream) error {
-	for _, part := range c.State().Held(maxHeldKeys) {
+	for _, part := range c.held() {
 		if err := stream.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: part}}); err != nil {
 			return c.sendError(stream, err)
 		}
@@ -203,87 +225,17 @@ func (c *Client) sendError(stream watchStream, err error) error {
 	return fmt.Errorf("introduce to config-watcher: %w", err)
 }
 
-// commit makes a whole revision the snapshot.
-func (c *Client) commit(from watchStream, rev *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
-	next, change := c.State().Apply(rev, upserts, removed)
-	for _, err := range change.Rejected {
-		c.cfg.Log.Error("resource not understood, its last good version stays", "error", err)
-	}
-	if c.cfg.Bans != nil && change.HasBans() {
-		c.cfg.Bans(next)
+// commit queues a whole revision. Bans take effect before: the queue may have to wait.
+func (c *Client) commit(r *revision) {
+	if c.cfg.Bans != nil && r.has(mesh.KindIdentityBan) {
+		bans := r.only(mesh.KindIdentityBan)
+		c.bans, _ = c.bans.Apply(nil, bans.upserts(), bans.removals())
+		c.cfg.Bans(c.bans)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.state = next
-	if c.pending == nil {
-		c.pending = change
-	} else {
-		c.pending.Merge(change)
-	}
-	c.from = from
-	c.queued++
-	c.metrics.queued.Set(float64(c.queued))
-	c.metrics.resources.Set(float64(next.Len()))
+	c.queue.add(r)
+	c.metrics.queued.Set(float64(c.queue.revisions))
+	c.mu.Unlock()
 	c.metrics.revisions.Inc()
-	c.metrics.rejected.Add(float64(len(change.Rejected)))
-	select {
-	case c.ready <- struct{}{}:
-	default:
-	}
-}
-
-// apply calls Apply with the newest snapshot after each revision, and acknowledges it.
-func (c *Client) apply(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.ready:
-		}
-		if !c.hold(ctx) {
-			return
-		}
-		c.mu.Lock()
-		state, change, from := c.state, c.pending, c.from
-		c.pending, c.queued, c.from = nil, 0, nil
-		c.metrics.queued.Set(0)
-		c.mu.Unlock()
-		if change == nil {
-			continue
-		}
-		c.cfg.Apply(state, change)
-		c.mu.Lock()
-		c.applied = true
-		c.mu.Unlock()
-		ack := &configv1.WatchAck{Sequence: state.Revision().GetSequence()}
-		// If the stream has broken meanwhile, watch gets the error from Recv.
-		_ = from.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Ack{Ack: ack}})
-	}
-}
-
-// hold waits while Busy says so; false if ctx has ended.
-func (c *Client) hold(ctx context.Context) bool {
-	if c.cfg.Busy == nil {
-		return true
-	}
-	settled, progress := c.cfg.Busy()
-	if settled == nil {
-		return true
-	}
-	step := c.cfg.Clock.NewTimer(holdStep)
-	defer step.Stop()
-	for begun := c.cfg.Clock.Now(); ; step.Reset(holdStep) {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-settled:
-			return true
-		case <-step.C():
-		}
-		_, reached := c.cfg.Busy()
-		if reached == progress || c.cfg.Clock.Now().Sub(begun) >= maxHold {
-			return true
-		}
-		progress = reached
-	}
+	notify.Wake(c.ready)
 }

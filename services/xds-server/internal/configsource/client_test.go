@@ -1,7 +1,6 @@
 package configsource_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/testkit"
@@ -91,14 +89,7 @@ func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *configsource.Cli
 func followWith(t *testing.T, gate <-chan struct{}, change func(*configsource.Config)) (*watcherFake, *configsource.Client, <-chan applied) {
 	t.Helper()
 	fake := &watcherFake{streams: make(chan *watchFake, 10)}
-	lis, dialer := testkit.Bufconn(t)
-	g := grpc.NewServer()
-	configv1.RegisterConfigServiceServer(g, fake)
-	go func() { _ = g.Serve(lis) }() // ends with Stop
-	conn, err := grpc.NewClient("passthrough:///test", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.ServeInMemory(t, func(g *grpc.Server) { configv1.RegisterConfigServiceServer(g, fake) })
 	got := make(chan applied, 100)
 	cfg := configsource.Config{
 		Watcher: configv1.NewConfigServiceClient(conn), Subscriber: &configv1.Subscriber{Instance: "test"}, Log: testkit.Logger(t),
@@ -115,19 +106,7 @@ func followWith(t *testing.T, gate <-chan struct{}, change func(*configsource.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := c.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		wg.Wait()
-		_ = conn.Close() // the test is over
-		g.Stop()
-	})
+	testkit.Background(t, c.Run)
 	return fake, c, got
 }
 
@@ -153,7 +132,7 @@ func TestRevisionsAreTakenWhole(t *testing.T) {
 	}
 	w.send <- chunk("e", 1, false, meshtest.Service("default", "a", 80))
 	w.send <- chunk("e", 1, false, meshtest.Service("default", "b", 80))
-	if c.State().Len() != 0 || c.Ready() == nil {
+	if c.Newest() != nil || c.Ready() == nil {
 		t.Error("half a revision is in use")
 	}
 	w.send <- chunk("e", 1, true, meshtest.Service("default", "c", 80))
@@ -191,7 +170,7 @@ func TestResumeKeepsTheStateOverOutages(t *testing.T) {
 	if d := cmp.Diff(applied{1, 3, 2}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
 		t.Error(d)
 	}
-	if got := c.State().Revision().GetEpoch(); got != "f" {
+	if got := c.Newest().GetEpoch(); got != "f" {
 		t.Errorf("epoch %q", got)
 	}
 
@@ -225,12 +204,12 @@ func TestRevisionsJoinWhileOneIsApplied(t *testing.T) {
 	}
 }
 
-// received waits until the client holds a revision.
+// received waits until the client has received a revision.
 func received(t *testing.T, c *configsource.Client, sequence uint64) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
-		if got := c.State().Revision().GetSequence(); got != sequence {
-			return fmt.Errorf("holds revision %d, want %d", got, sequence)
+		if got := c.Newest().GetSequence(); got != sequence {
+			return fmt.Errorf("has received revision %d, want %d", got, sequence)
 		}
 		return nil
 	})
@@ -299,7 +278,7 @@ func TestRevisionsWaitForBusyProxies(t *testing.T) {
 			tc.fleet.settled = make(chan struct{})
 			tc.fleet.mu.Unlock()
 			for i := range uint64(5) {
-				w.send <- chunk("e", i+2, true, meshtest.Workload("default", fmt.Sprint("w", i), "10.0.0.1"))
+				w.send <- chunk("e", i+2, true, meshtest.Service("default", fmt.Sprint("b", i), 80))
 			}
 			received(t, c, 6)
 			for range tc.waits {

@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
@@ -95,7 +96,7 @@ func (c *Client) Follow(ref Ref) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.users[ref]++; c.users[ref] == 1 {
-		signal(c.send)
+		notify.Wake(c.send)
 	}
 }
 
@@ -110,15 +111,8 @@ func (c *Client) Unfollow(ref Ref) {
 	delete(c.known, ref)
 	c.changed[ref] = struct{}{}
 	c.unfollowed[ref] = struct{}{}
-	signal(c.send)
-	signal(c.ready)
-}
-
-func signal(to chan struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
-	}
+	notify.Wake(c.send)
+	notify.Wake(c.ready)
 }
 
 // Run watches, and opens the watch again after an error, until ctx ends.
@@ -280,5 +274,5 @@ func (c *Client) receive(m *secretv1.WatchResponse) {
 	}
 	c.known[ref] = next
 	c.changed[ref] = struct{}{}
-	signal(c.ready)
+	notify.Wake(c.ready)
 }

@@ -1,7 +1,6 @@
 package credential_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"fairlead.dev/pkg/testkit"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
@@ -86,16 +84,8 @@ type rig struct {
 func start(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, server: &server{streams: make(chan *watching)}}
-	lis, dialer := testkit.Bufconn(t)
-	g := grpc.NewServer()
-	secretv1.RegisterSecretServiceServer(g, r.server)
-	go func() { _ = g.Serve(lis) }() // ends with Stop
-	t.Cleanup(g.Stop)
-	conn, err := grpc.NewClient("passthrough:///bufconn", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	conn := testkit.ServeInMemory(t, func(g *grpc.Server) { secretv1.RegisterSecretServiceServer(g, r.server) })
+	var err error
 	r.client, err = credential.NewClient(credential.Config{
 		Watcher: secretv1.NewSecretServiceClient(conn), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Apply: func(set *credential.Set, _ []credential.Ref) {
@@ -107,10 +97,7 @@ func start(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var group sync.WaitGroup
-	group.Go(func() { _ = r.client.Run(ctx) }) // it returns nil
-	t.Cleanup(func() { cancel(); group.Wait() })
+	testkit.Background(t, r.client.Run)
 	return r
 }
 

@@ -42,8 +42,8 @@ func newLookup(state *mesh.Snapshot, key *class.Key, origins []input.Origin) *lo
 }
 
 // describe shows the origins. Endpoints have no object of their own: it shows the service port and their number.
-func (l *lookup) describe(origins []input.Origin) []object {
-	list := []object{}
+func (l *lookup) describe(origins []input.Origin) []contract.ExplainedObject {
+	list := []contract.ExplainedObject{}
 	seen := map[string]bool{}
 	for _, o := range origins {
 		if o.Key.Kind != mesh.KindEndpointSet {
@@ -67,7 +67,7 @@ func (l *lookup) describe(origins []input.Origin) []object {
 		for _, set := range sets {
 			count += len(set.GetEndpoints())
 		}
-		list = append(list, object{
+		list = append(list, contract.ExplainedObject{
 			Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: name, Detail: fmt.Sprintf("%s of %s", plural(count, "endpoint"), plural(len(sets), "cluster")),
 		})
 	}
@@ -164,7 +164,7 @@ const fewHosts = 8
 
 // passedOver lists the VirtualServices and DestinationRules that name a host in question and have no effect on the
 // resource, with the reason.
-func (l *lookup) passedOver(topics []mesh.Topic) []object {
+func (l *lookup) passedOver(topics []mesh.Topic) []contract.ExplainedObject {
 	hosts := 0
 	for _, t := range topics {
 		if t.Subject == mesh.SubjectDestinationRule || t.Subject == mesh.SubjectHostRoutes {
@@ -174,7 +174,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 	if hosts > 2*fewHosts {
 		return nil
 	}
-	var list []object
+	var list []contract.ExplainedObject
 	seen := map[mesh.Key]bool{}
 	add := func(o input.Origin, reason string) {
 		if l.used[o.Key] || seen[o.Key] {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"fairlead.dev/proto/fairlead/contract"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
@@ -24,6 +25,7 @@ var kinds = []struct{ name, url string }{
 	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
 	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
 	{"extensions", resource.ExtensionConfigType}, {"nametables", ndsv1.NameTableType}, {"bootstraps", bootstrap.TypeURL},
+	{"proxyconfigs", contract.ProxyConfigType},
 }
 
 func typeNames() []string {

@@ -9,62 +9,11 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
-
-// object is an object of the mesh that has an effect on a resource, or might have had one.
-type object struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	// Source delivered the object; "" for objects that the mesh has made itself.
-	Source string `json:"source,omitempty"`
-	// Generation counts the changes of the object's spec; 0 if the source keeps none.
-	Generation int64  `json:"generation,omitempty"`
-	Location   string `json:"location,omitempty"`
-	// Detail tells which part of the object has an effect, or why it has none.
-	Detail string `json:"detail,omitempty"`
-}
-
-// candidate is one of several resources that a name may mean.
-type candidate struct {
-	Type string `json:"type"`
-	Name string `json:"name"`
-}
-
-// explanation is the answer of the page why. If the name may mean several resources, only Proxy and Candidates are set.
-type explanation struct {
-	Proxy      string      `json:"proxy"`
-	Candidates []candidate `json:"candidates,omitempty"`
-
-	Type string `json:"type,omitempty"`
-	Name string `json:"name,omitempty"`
-	// RouteConfiguration contains the virtual host, if that is no resource of its own.
-	RouteConfiguration string `json:"routeConfiguration,omitempty"`
-	// Version is the hash of the bytes that proxies of the class are served; "" if there are none.
-	Version string `json:"version,omitempty"`
-	// Revision that the explanation is about. Sent and Acked are those of the newest response of the type to this
-	// proxy.
-	Revision uint64 `json:"revision,omitempty"`
-	Sent     uint64 `json:"sent,omitempty"`
-	Acked    uint64 `json:"acked,omitempty"`
-	// Class of the proxy, and the Workload and the Sidecar that have put it there.
-	Class    string  `json:"class,omitempty"`
-	Workload *object `json:"workload,omitempty"`
-	Sidecar  string  `json:"sidecar,omitempty"`
-	// Problem is why the resource could not be built or was rejected, or that the proxy does not have it.
-	Problem string `json:"problem,omitempty"`
-	// MadeFrom are the objects that the resource was made from.
-	MadeFrom []object `json:"madeFrom"`
-	// PassedOver are objects that are about the same hosts and have no effect on the resource.
-	PassedOver []object `json:"passedOver,omitempty"`
-	// NotFound lists the lookups that found nothing.
-	NotFound []string `json:"notFound,omitempty"`
-	// LookedUp lists everything that the resource depends on: a change of any of it builds the resource again.
-	LookedUp []string `json:"lookedUp,omitempty"`
-}
 
 // maxCandidates bounds the resources that are listed if a name may mean several.
 const maxCandidates = 50
@@ -91,9 +40,9 @@ func (d *pages) why(r *http.Request) (any, error) {
 	case len(found) == 0:
 		return nil, fmt.Errorf("proxy %s.%s has no resource %q, and none for a host or port of that name", p.GetWorkload(), p.GetNamespace(), name)
 	case len(found) > 1:
-		e := &explanation{Proxy: p.GetNodeId(), MadeFrom: []object{}}
+		e := &contract.Explanation{Proxy: p.GetNodeId(), MadeFrom: []contract.ExplainedObject{}}
 		for _, m := range found[:min(len(found), maxCandidates)] {
-			e.Candidates = append(e.Candidates, candidate{typeName(m.url), m.name})
+			e.Candidates = append(e.Candidates, contract.ResourceName{Type: typeName(m.url), Name: m.name})
 		}
 		return e, nil
 	}
@@ -101,7 +50,7 @@ func (d *pages) why(r *http.Request) (any, error) {
 }
 
 // explain explains one resource.
-func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*explanation, error) {
+func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*contract.Explanation, error) {
 	url, name := m.url, m.name
 	if m.routeConfig != "" {
 		url, name = resource.RouteType, m.routeConfig
@@ -109,7 +58,7 @@ func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*expla
 	state := d.engine.State()
 	origins, topics, err := c.Explain(url, name)
 	item, _ := c.Snapshot().Type(url).Get(name)
-	e := &explanation{
+	e := &contract.Explanation{
 		Proxy: p.GetNodeId(), Type: typeName(m.url), Name: m.name, RouteConfiguration: m.routeConfig, Revision: state.Revision().GetSequence(),
 		Class: c.ID(), Sidecar: c.Key().Sidecar,
 	}
@@ -150,12 +99,12 @@ func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*expla
 }
 
 // describeOrigin shows the user's object if it is known, else the mesh's own.
-func describeOrigin(o input.Origin) object {
+func describeOrigin(o input.Origin) contract.ExplainedObject {
 	s := o.Source
 	if s.GetName() == "" {
-		return object{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Source: s.GetSource()}
+		return contract.ExplainedObject{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Source: s.GetSource()}
 	}
-	out := object{
+	out := contract.ExplainedObject{
 		Kind: s.GetKind(), Namespace: s.GetNamespace(), Name: s.GetName(), Source: s.GetSource(), Generation: s.GetGeneration(),
 		Location: s.GetLocation(),
 	}

@@ -195,9 +195,10 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 }
 
 // TestDeltaSotwAndScratchAgree edits the meshes of two replicas at random. Meanwhile proxies of every class connect,
-// disconnect, lose their streams, change replicas and, in half of the meshes, reject responses. Every few edits, and in
-// the end, all must hold what a build from scratch returns. -rapid.checks sets the number of meshes; each has a hundred
-// edits.
+// disconnect, lose their streams, change replicas and, in half of the meshes, reject responses. The second replica
+// receives its revisions by package configsource, where endpoints overtake configuration that waits for proxies. Every
+// few edits, and in the end, all must hold what a build from scratch returns. -rapid.checks sets the number of meshes;
+// each has a hundred edits.
 func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	edits := 0
 	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "rejecting")) })
@@ -210,10 +211,18 @@ func TestDeltaSotwAndScratchAgree(t *testing.T) {
 func editMesh(t *testing.T, rt *rapid.T, rejecting bool) (edits int) {
 	servers := []*servetest.Server{start(t), start(t)}
 	held := map[string]*configv1.Resource{}
+	waiting := &gate{}
+	lanes, stop := servers[1].Follow(t, waiting.busy)
+	defer stop()
 	for _, s := range servers {
 		defer s.Stop()
-		s.Apply([]*configv1.Resource{settings(0)}, nil)
 	}
+	apply := func(upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+		servers[0].Apply(upserts, removed)
+		lanes.Commit(upserts, removed)
+	}
+	apply([]*configv1.Resource{settings(0)}, nil)
+	lanes.WaitApplied()
 	proxies := drawProxies(rt, rejecting)
 	for i, p := range proxies {
 		p.Connect(t, servers[i%2].Conn)
@@ -221,23 +230,27 @@ func editMesh(t *testing.T, rt *rapid.T, rejecting bool) (edits int) {
 	}
 	checked := 0
 	for edits < editsPerMesh {
+		waiting.set(rapid.Bool().Draw(rt, "configuration waits"))
 		upserts, removed := drawRevision(rt, held)
+		if rapid.IntRange(0, 2).Draw(rt, "endpoints alone") == 0 {
+			upserts, removed = drawEndpoints(rt, held)
+		}
 		if rapid.IntRange(0, 40).Draw(rt, "settings") == 0 {
 			upserts = append(upserts, settings(edits))
 		}
 		edits += len(upserts) + len(removed)
-		for _, s := range servers {
-			s.Apply(upserts, removed)
-		}
+		apply(upserts, removed)
 		if rapid.IntRange(0, 2).Draw(rt, "move") == 0 {
 			who := rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")
 			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
 		if !rejecting && edits-checked >= 25 {
+			waiting.set(false)
 			waitForAgreement(rt, proxies, servers[0].Snapshot)
 			checked = edits
 		}
 	}
+	waiting.set(false)
 	if rejecting {
 		stopRejecting(t, proxies, servers)
 	}

@@ -49,34 +49,55 @@ func drawRevision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*co
 	return upserts, removed
 }
 
+// drawEndpoints draws a revision of endpoints: a set that is created, changed or removed.
+func drawEndpoints(t *rapid.T, held map[string]*configv1.Resource) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+	ns, to := rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(exports).Draw(t, "exported to")
+	r := forAudience(t, drawEndpointSet(t, ns, rapid.SampledFrom(hosts).Draw(t, "host"), rapid.IntRange(1, 3).Draw(t, "variant")), to)
+	k := r.GetKey().String()
+	if held[k] != nil && rapid.IntRange(0, 2).Draw(t, "remove") == 0 {
+		delete(held, k)
+		return nil, []*configv1.ResourceKey{r.GetKey()}
+	}
+	held[k] = r
+	return []*configv1.Resource{r}, nil
+}
+
+func drawEndpointSet(t *rapid.T, ns, host string, n int) *configv1.Resource {
+	r := meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
+	r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
+	return r
+}
+
+// forAudience makes of some resources the variant that is beside what is exported to all.
+func forAudience(t *rapid.T, r *configv1.Resource, to []string) *configv1.Resource {
+	if to[0] != "*" && rapid.Bool().Draw(t, "beside what is exported to all") {
+		return meshtest.VisibleOnlyIn(r, to...)
+	}
+	return r
+}
+
 // drawObject draws an object of a namespace, exported to others as far as its kind can be. A workload is always the
 // same one in x.
 func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
-	forAudience := func(r *configv1.Resource) *configv1.Resource {
-		if to[0] != "*" && rapid.Bool().Draw(t, "beside what is exported to all") {
-			return meshtest.VisibleOnlyIn(r, to...)
-		}
-		return r
-	}
 	switch rapid.IntRange(0, 18).Draw(t, "kind") {
 	case 15, 16, 17, 18:
 		return drawAnySpec(t, ns, name, to, n)
 	case 0, 1, 2, 3:
-		return forAudience(drawService(t, ns, host, to, n))
+		return forAudience(t, drawService(t, ns, host, to, n), to)
 	case 4, 5, 6:
-		r := meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
-		r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
-		return forAudience(r)
+		return forAudience(t, drawEndpointSet(t, ns, host, n), to)
 	case 7, 8:
 		return meshtest.Config(mesh.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:
 		return meshtest.Config(mesh.KindVirtualService, ns, name, drawVirtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 	case 11:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{
-			Hosts: rapid.SampledFrom([][]string{{"./*"}, {"*/*"}, {"x/*", "istio-system/*"}, {"~/*"}}).Draw(t, "egress"),
+			Hosts: rapid.SampledFrom([][]string{
+				{"./*"}, {"*/*"}, {"x/*", "istio-system/*"}, {"~/*"}, {"*/" + host, "./" + hosts[1]}, {"*/*", "~y/*"},
+			}).Draw(t, "egress"),
 		}}}
 		if n == 1 {
 			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "d"}}
@@ -88,7 +109,7 @@ func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 		return drawEnvoyFilter(t, ns, name)
 	default:
 		return meshtest.Workload("x", "d", "10.0.1.100", func(w *configv1.Workload) {
-			w.Network = networks[n-1]
+			w.Network, w.Cluster = networks[n-1], []string{"", "test", "east"}[n-1]
 			w.Labels = map[string]string{"app": []string{"d", "e", "f"}[n-1]}
 			if n > 1 {
 				w.Targets = []*configv1.ServiceTarget{{Hostname: hosts[0], Namespace: "x", Port: 80, TargetPort: 8080}}
@@ -152,6 +173,12 @@ func drawService(t *rapid.T, ns, host string, to []string, n int) *configv1.Reso
 		}
 		if rapid.IntRange(0, 7).Draw(t, "leads into a network") == 0 {
 			s.NetworkGateway = &configv1.NetworkGateway{Network: networks[1+n%2], Addresses: []string{"10.7.0.1", fmt.Sprintf("10.7.0.%d", n+1)}, Port: 15443}
+		}
+		if rapid.IntRange(0, 3).Draw(t, "is in another cluster") == 0 {
+			s.Source, s.ClusterLocal = &configv1.SourceRef{Kind: "Service"}, n%2 == 0
+			at := &configv1.ClusterAddresses{Cluster: rapid.SampledFrom([]string{"test", "east"}).Draw(t, "cluster")}
+			at.Addresses = []string{fmt.Sprintf("10.96.0.%d", rapid.IntRange(1, 4).Draw(t, "vip there"))}
+			s.ClusterAddresses = append(s.ClusterAddresses, at)
 		}
 		switch rapid.IntRange(0, 3).Draw(t, "addresses") {
 		case 0:

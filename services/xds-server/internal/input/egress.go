@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -115,6 +116,15 @@ func (e egress) virtualServices(found []*mesh.VirtualService) []*mesh.VirtualSer
 		}
 	}
 	return kept
+}
+
+// virtualServicesBy lists the visible VirtualServices of sidecars that the rules admit.
+func (r *Reader) virtualServicesBy(rules egress) (found []*mesh.VirtualService) {
+	r.record(mesh.VirtualServicesTopics(r.client(), contract.MeshGateway)...)
+	for _, from := range rules.namespaces() {
+		found = append(found, rules.virtualServices(r.view.state.VirtualServicesIn(r.client(), contract.MeshGateway, from))...)
+	}
+	return found
 }
 
 // covers reports whether the pattern, a host or a wildcard host, matches the host. A wildcard host is matched by an

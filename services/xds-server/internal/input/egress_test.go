@@ -4,9 +4,12 @@ import (
 	"slices"
 	"testing"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
@@ -75,5 +78,38 @@ func TestImportedServicesHavePorts(t *testing.T) {
 		if got := reader.Speaks(reader.EgressListeners()[0], 81, configv1.Protocol_PROTOCOL_HTTP); got != want {
 			t.Errorf("port 81: %v, want %v", got, want)
 		}
+	}
+}
+
+// TestPortsThatNothingSpeaksAt: of a port at which no service at all speaks a protocol, VirtualServices are not asked,
+// so that no change of theirs costs anything. When a service comes that one of them imports, the answer changes.
+func TestPortsThatNothingSpeaksAt(t *testing.T) {
+	vs := meshtest.Config(mesh.KindVirtualService, "client", "vs", &networking.VirtualService{
+		Hosts: []string{"own"}, Gateways: []string{"mesh"},
+		Tcp: []*networking.TCPRoute{{Route: []*networking.RouteDestination{{Destination: &networking.Destination{Host: "far"}}}}},
+	})
+	settings := meshtest.Mesh(&meshv1alpha1.MeshConfig{RootNamespace: "root"})
+	state := meshtest.State(t, settings, vs, sidecar("client", "s", nil, "./*"), meshtest.Service("client", "own", 80))
+	view := input.NewView((&class.Key{Type: class.Sidecar, Namespace: "client"}).WithSidecar(state, nil), state)
+	speaks := func() (answer, asks bool, r *input.Reader) {
+		r = view.Reader()
+		answer = r.Speaks(r.EgressListeners()[0], 81, configv1.Protocol_PROTOCOL_HTTP)
+		for topic := range r.Dependencies() {
+			for _, routes := range mesh.VirtualServicesTopics("client", "mesh") {
+				asks = asks || view.DependsOn(topic, func(t mesh.Topic) bool { return t == routes })
+			}
+		}
+		return answer, asks, r
+	}
+	answer, asks, r := speaks()
+	if answer || asks {
+		t.Errorf("port 81 of no service: %v, VirtualServices are asked: %v", answer, asks)
+	}
+	next, change := state.Apply(&configv1.Revision{Sequence: 2}, []*configv1.Resource{meshtest.Service("server", "far", 81)}, nil)
+	if !r.Dependencies().Meets(view.Advance(next, change.Topics)) {
+		t.Error("the answer is not told of the service that comes")
+	}
+	if answer, asks, _ := speaks(); !answer || !asks {
+		t.Errorf("port 81 of an imported service: %v, VirtualServices are asked: %v", answer, asks)
 	}
 }

@@ -165,10 +165,10 @@ func (r *Reader) MeshGateways() bool {
 	return r.view.state.MeshGateways()
 }
 
-// NetworkGateways lists, sorted, the addresses at which other networks enter a network.
-func (r *Reader) NetworkGateways(network string) []mesh.NetworkGateway {
+// NetworkGateways lists, sorted, the addresses at which other networks enter a network, for endpoints in a cluster.
+func (r *Reader) NetworkGateways(network, cluster string) []mesh.NetworkGateway {
 	r.record(mesh.NetworkGatewaysTopic(network))
-	return r.view.state.NetworkGateways(network)
+	return r.view.state.NetworkGateways(network, cluster)
 }
 
 // IsGateway reports whether the class is a router's that a Gateway with a selector selects.

@@ -2,6 +2,7 @@ package input
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
@@ -71,8 +71,9 @@ func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.S
 // maxAliases bounds how many ExternalNames are followed one after the other.
 const maxAliases = 8
 
-// Concrete is Service with ExternalNames followed; nil if the class may not address the service that they lead to.
-func (r *Reader) Concrete(hostname string) *configv1.Service {
+// FollowExternalName returns Service(hostname), or the service that its chain of ExternalNames leads to; nil if the
+// class may not address that one.
+func (r *Reader) FollowExternalName(hostname string) *configv1.Service {
 	svc := r.Service(hostname)
 	for range maxAliases {
 		if svc.GetExternalName() == "" {
@@ -83,14 +84,31 @@ func (r *Reader) Concrete(hostname string) *configv1.Service {
 	return nil
 }
 
-// VIPs lists the addresses by which clients of the class connect to a service of their network: its own, or if it has
-// none and the agent captures DNS, the automatically allocated ones.
+// VIPs lists the addresses by which clients of the class connect to a service: those that it has in their cluster; if
+// it is not there, its first ones, except those that another service has there; or if it has none and the agent
+// captures DNS, the automatically allocated ones.
 func (r *Reader) VIPs(svc *configv1.Service) []string {
-	out := mesh.VIPs(svc)
+	cluster := r.Class().Cluster
+	out := mesh.VIPsIn(svc, cluster)
+	if cluster != "" && len(out) > 0 && !r.view.state.IsIn(svc, cluster) {
+		out = slices.DeleteFunc(out, func(address string) bool { return r.isTaken(svc, address, cluster) })
+	}
 	if len(out) == 0 && r.Class().DNSCapture {
 		out = slices.DeleteFunc(mesh.AutoVIPs(svc), func(a string) bool { return !r.Class().Families.Has(a) })
 	}
 	return out
+}
+
+// isTaken reports whether a service of the cluster has an address, on a port that the given one, of another cluster,
+// has too: clusters may use the same range of VIPs.
+func (r *Reader) isTaken(svc *configv1.Service, address, cluster string) bool {
+	r.record(mesh.SettingsTopic())
+	return slices.ContainsFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool {
+		r.record(mesh.ServicesAtTopic(p.GetNumber(), address))
+		return slices.ContainsFunc(r.view.state.ServicesAt(r.client(), p.GetNumber(), address), func(other *configv1.Service) bool {
+			return other != svc && r.view.state.IsIn(other, cluster) && slices.Contains(mesh.VIPsIn(other, cluster), address)
+		})
+	})
 }
 
 // egress returns what the Sidecar admits.
@@ -112,16 +130,10 @@ func (r *Reader) egress() egress {
 func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	ns := r.client()
 	byHost := map[string]*configv1.Service{}
-	for _, from := range rules.namespaces() {
-		r.record(mesh.ServicesInTopics(ns, from)...)
-		r.view.state.ServicesIn(ns, from, func(svc *configv1.Service) {
-			if !rules.service(svc) {
-				return
-			}
-			if held, ok := byHost[svc.GetHostname()]; !ok || mesh.Wins(svc, held, ns) {
-				byHost[svc.GetHostname()] = svc
-			}
-		})
+	for _, svc := range r.admittedServices(rules) {
+		if held, ok := byHost[svc.GetHostname()]; !ok || mesh.Wins(svc, held, ns) {
+			byHost[svc.GetHostname()] = svc
+		}
 	}
 	r.addImported(rules, byHost)
 	services := make([]*configv1.Service, 0, len(byHost))
@@ -133,14 +145,26 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	return services
 }
 
+// admittedServices lists the visible services that the rules admit. A hostname may come several times.
+func (r *Reader) admittedServices(rules egress) (found []*configv1.Service) {
+	for _, from := range rules.namespaces() {
+		r.record(mesh.ServicesInTopics(r.client(), from)...)
+		r.view.state.ServicesIn(r.client(), from, func(svc *configv1.Service) {
+			if rules.service(svc) {
+				found = append(found, svc)
+			}
+		})
+	}
+	return found
+}
+
 // addImported adds the services that the rules import, for hostnames of which they admit none.
 func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) {
 	if rules.all() {
 		return
 	}
 	ns := r.client()
-	r.record(mesh.VirtualServicesTopics(ns, contract.MeshGateway)...)
-	for _, vs := range rules.virtualServices(r.view.state.VirtualServices(ns, contract.MeshGateway)) {
+	for _, vs := range r.virtualServicesBy(rules) {
 		for _, host := range mesh.Destinations(vs.Spec) {
 			if byHost[host] != nil {
 				continue
@@ -170,7 +194,19 @@ func (r *Reader) ServicesAt(port uint32, address string, protocols ...configv1.P
 func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Protocol) []*configv1.Service {
 	r.record(mesh.ServicesAtTopic(port, address))
 	found := r.view.state.ServicesAt(r.client(), port, address, protocols...)
-	return slices.DeleteFunc(found, func(svc *configv1.Service) bool { return r.Service(svc.GetHostname()) != svc })
+	return slices.DeleteFunc(found, func(svc *configv1.Service) bool {
+		return r.Service(svc.GetHostname()) != svc || r.isOfOtherCluster(svc, address)
+	})
+}
+
+// isOfOtherCluster reports whether only clients in other clusters connect to the service at an address.
+func (r *Reader) isOfOtherCluster(svc *configv1.Service, address string) bool {
+	cluster := r.Class().Cluster
+	if cluster == "" || svc.GetHeadless() {
+		return false
+	}
+	_, err := netip.ParseAddr(address)
+	return err == nil && !slices.Contains(r.VIPs(svc), address) && !slices.Contains(mesh.AutoVIPs(svc), address)
 }
 
 // Speaks reports whether a service that the egress listener admits or imports has a port of that number with one of the
@@ -228,6 +264,13 @@ func (r *Reader) speaks(
 	}
 	if found(rules.service) {
 		return true
+	}
+	// If no service at all speaks one of the protocols there, no VirtualService can import one.
+	if !slices.ContainsFunc(protocols, func(p configv1.Protocol) (some bool) {
+		each(r, p, func(*configv1.Service) bool { some = true; return false })
+		return some
+	}) {
+		return false
 	}
 	imported := map[string]*configv1.Service{}
 	r.addImported(rules, imported)

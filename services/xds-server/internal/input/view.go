@@ -170,10 +170,11 @@ func (v *View) addUser(topic mesh.Topic, deps, before mesh.Topics) {
 	}
 }
 
-// DropUnused drops the derived answers that nothing depends on; live reports whether a build depends on a topic.
+// DropUnused drops the derived answers that nothing depends on; live reports whether a build depends on a topic. What
+// the Sidecar admits stays, for ReachMoved.
 func (v *View) DropUnused(live func(mesh.Topic) bool) {
 	needed := mesh.Topics{}
-	for subject := subjectsEnd - 1; subject >= subjectEgress; subject-- {
+	for subject := subjectsEnd - 1; subject > subjectEgress; subject-- {
 		for topic, a := range v.answers {
 			if topic.Subject != subject {
 				continue

@@ -22,6 +22,25 @@ const (
 // unspecified address.
 func VIPs(svc *configv1.Service) []string { return addresses(svc.GetAddresses()) }
 
+// VIPsIn is VIPs for clients in a cluster: those that the service has there, or VIPs if it is not there.
+func VIPsIn(svc *configv1.Service, cluster string) []string {
+	for _, c := range svc.GetClusterAddresses() {
+		if c.GetCluster() == cluster {
+			return addresses(c.GetAddresses())
+		}
+	}
+	return VIPs(svc)
+}
+
+// allVIPs lists the VIPs of all clusters.
+func allVIPs(svc *configv1.Service) []string {
+	all := svc.GetAddresses()
+	for _, c := range svc.GetClusterAddresses() {
+		all = append(slices.Clip(all), c.GetAddresses()...)
+	}
+	return addresses(all)
+}
+
 // AutoVIPs lists the addresses that were allocated for a service; none if the service was given addresses.
 func AutoVIPs(svc *configv1.Service) []string {
 	if len(svc.GetAddresses()) > 0 {
@@ -61,11 +80,11 @@ func Networks(svc *configv1.Service) []netip.Prefix {
 // indexAddresses indexes a service by every address and port that clients reach it at. Whether allocated addresses
 // count depends on the client.
 func (w *writer) indexAddresses(v *configv1.Service, add bool) {
-	at := append(VIPs(v), AutoVIPs(v)...)
+	at := append(allVIPs(v), AutoVIPs(v)...)
 	switch {
 	case len(Networks(v)) > 0:
 		at = append(at, Within)
-	case len(VIPs(v)) == 0:
+	case len(allVIPs(v)) == 0:
 		at = append(at, "")
 	}
 	if v.GetResolution() == configv1.Resolution_RESOLUTION_DYNAMIC_DNS {

@@ -84,7 +84,8 @@ func (k Key) String() string { return k.Kind + "/" + k.Namespace + "/" + k.Name 
 // path is the key within its kind, in the form that configv1.Held.keys wants: "<namespace>/<name>".
 func (k Key) path() string { return k.Namespace + "/" + k.Name }
 
-func keyOf(k *configv1.ResourceKey) Key {
+// KeyOf returns the key of a resource.
+func KeyOf(k *configv1.ResourceKey) Key {
 	return Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 }
 
@@ -117,7 +118,7 @@ type entry struct {
 
 // decode turns a resource into an entry. An error names the resource.
 func decode(r *configv1.Resource) (*entry, error) {
-	e := &entry{key: keyOf(r.GetKey())}
+	e := &entry{key: KeyOf(r.GetKey())}
 	var err error
 	if n := copy(e.hash[:], r.GetHash()); n != len(e.hash) {
 		if e.hash, err = HashOf(r); err != nil {

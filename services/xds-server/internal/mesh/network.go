@@ -3,6 +3,9 @@ package mesh
 import (
 	"cmp"
 	"slices"
+
+	"fairlead.dev/pkg/lists"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
 // NetworkGateway is an address and a port through which a network is entered.
@@ -11,21 +14,38 @@ type NetworkGateway struct {
 	Port    uint32
 }
 
-// NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it.
-func (s *Snapshot) NetworkGateways(network string) []NetworkGateway {
-	var found []NetworkGateway
-	for _, svc := range s.networks.list(network + sep) {
-		for _, a := range svc.GetNetworkGateway().GetAddresses() {
-			found = append(found, NetworkGateway{a, svc.GetNetworkGateway().GetPort()})
-		}
-	}
-	slices.SortFunc(found, func(a, b NetworkGateway) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
-	})
-	return slices.Compact(found)
+// networkGateways lists the gateways that a service is, in all clusters.
+func networkGateways(svc *configv1.Service) []*configv1.NetworkGateway {
+	return lists.Filter(append([]*configv1.NetworkGateway{svc.GetNetworkGateway()}, svc.GetMoreNetworkGateways()...), func(g *configv1.NetworkGateway) bool { return g.GetNetwork() != "" })
 }
 
-// NetworkGatewaysTopic names the answer of NetworkGateways.
+// NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it. Gateways in the cluster
+// come before others: if there are any, only they are listed.
+func (s *Snapshot) NetworkGateways(network, cluster string) []NetworkGateway {
+	var all, own []NetworkGateway
+	for _, svc := range s.networks.list(network + sep) {
+		for _, g := range networkGateways(svc) {
+			if g.GetNetwork() != network {
+				continue
+			}
+			for _, a := range g.GetAddresses() {
+				all = append(all, NetworkGateway{a, g.GetPort()})
+				if g.GetCluster() == cluster {
+					own = append(own, all[len(all)-1])
+				}
+			}
+		}
+	}
+	if len(own) > 0 {
+		all = own
+	}
+	slices.SortFunc(all, func(a, b NetworkGateway) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return slices.Compact(all)
+}
+
+// NetworkGatewaysTopic names the answers of NetworkGateways.
 func NetworkGatewaysTopic(network string) Topic { return Topic{SubjectNetworkGateways, network, ""} }
 
 // ManyNetworks reports whether any network has gateways. Only then does the network of a proxy matter.

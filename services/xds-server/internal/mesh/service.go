@@ -17,9 +17,10 @@ func ServiceKey(svc *configv1.Service) Key {
 func (w *writer) indexService(_ *entry, v *configv1.Service, add bool) {
 	put(w, &w.next.services, add, join(v.GetHostname(), v.GetNamespace(), v.GetAudience()), v)
 	w.touch(SubjectService, v.GetHostname(), "")
-	if network := v.GetNetworkGateway().GetNetwork(); network != "" {
-		put(w, &w.next.networks, add, join(network, v.GetHostname(), v.GetNamespace(), v.GetAudience()), v)
-		w.touch(SubjectNetworkGateways, network, "")
+	w.indexCluster(v, add)
+	for _, g := range networkGateways(v) {
+		put(w, &w.next.networks, add, join(g.GetNetwork(), v.GetHostname(), v.GetNamespace(), v.GetAudience()), v)
+		w.touch(SubjectNetworkGateways, g.GetNetwork(), "")
 		w.touch(SubjectNetworkGateways, "", "")
 	}
 	for _, to := range v.GetExportedTo() {
@@ -27,7 +28,7 @@ func (w *writer) indexService(_ *entry, v *configv1.Service, add bool) {
 		w.touch(SubjectServices, to, v.GetNamespace())
 		w.touch(SubjectServices, to, "")
 		w.count(&w.next.suffixes, join(to, reversed(v.GetHostname())), add)
-		if MindsNode(v) {
+		if PrefersSameNode(v) {
 			w.countRelevantLabels(to, map[string]string{LabelHostname: ""}, add)
 		}
 	}
@@ -54,11 +55,12 @@ func precedenceTopics(v *configv1.Service) []Topic {
 	return []Topic{ServiceTopic(v.GetHostname()), {SubjectServices, "*", v.GetNamespace()}, {SubjectServices, "*", ""}}
 }
 
-// LabelHostname is the label that says which node a workload, and an endpoint of a service with MindsNode, is on.
+// LabelHostname is the label that says which node a workload, and an endpoint of a service with PrefersSameNode, is on.
 const LabelHostname = "kubernetes.io/hostname"
 
-// MindsNode tells whether clients of a service have to know their own node.
-func MindsNode(v *configv1.Service) bool {
+// PrefersSameNode tells whether clients of a service have to know their own node: for internalTrafficPolicy Local or
+// trafficDistribution PreferSameNode.
+func PrefersSameNode(v *configv1.Service) bool {
 	return v.GetNodeLocal() || v.GetTrafficDistribution() == "PreferSameNode"
 }
 
@@ -206,10 +208,11 @@ func (s *Snapshot) NamesHost(gateway, host string) bool {
 	return s.hostRoutes.any(join(gateway, host) + sep)
 }
 
-// HostOf returns the host whose appearance in Hosts changes the answer of the topic; ok is false if there is none.
+// HostOf returns the host that may begin or cease to be one of Hosts, or one that a Sidecar lets clients reach, when
+// the answer of the topic changes; ok is false if there is none.
 func HostOf(gateway string, t Topic) (host string, ok bool) {
 	switch {
-	case t.Subject == SubjectService:
+	case t.Subject == SubjectService, t.Subject == SubjectDestinations:
 		return t.A, true
 	case t.Subject == SubjectHostRoutes && t.A == gateway:
 		return t.B, true

@@ -24,6 +24,7 @@ type Snapshot struct {
 	exported  index[*configv1.Service]     // exported to, service namespace, hostname, visibility
 	endpoints index[*configv1.EndpointSet] // hostname, port, namespace, visibility, cluster
 	addressed index[*configv1.Service]     // port, address, protocol, hostname, namespace, visibility
+	clustered index[int]                   // "": number of Services that look different to clients of different clusters
 	networks  index[*configv1.Service]     // network, hostname, namespace, visibility: Services that lead into it
 	suffixes  index[int]                   // exported to, hostname backwards: number of services
 
@@ -98,7 +99,7 @@ func (s *Snapshot) Apply(revision *configv1.Revision, upserts []*configv1.Resour
 	change := &Change{Topics: Topics{}, Private: map[string]Topics{}}
 	w := &writer{next: &next, topics: change.Topics, private: change.Private}
 	for _, k := range removed {
-		key := keyOf(k)
+		key := KeyOf(k)
 		if w.replace(key, nil) {
 			change.Keys = append(change.Keys, key)
 		}
@@ -118,6 +119,9 @@ func (s *Snapshot) Apply(revision *configv1.Revision, upserts []*configv1.Resour
 
 // Revision returns the revision of the snapshot; nil before the first.
 func (s *Snapshot) Revision() *configv1.Revision { return s.revision }
+
+// Generation grows with each snapshot that is made from another by Apply.
+func (s *Snapshot) Generation() uint64 { return s.generation }
 
 // Len returns the number of resources.
 func (s *Snapshot) Len() int {

@@ -66,6 +66,8 @@ const (
 	SubjectMeshGateways
 	// SubjectNetworkGateways, the gateways of a network: A = network, or "" for whether there is any of any network.
 	SubjectNetworkGateways
+	// SubjectClusters, whether any service looks different to clients of different clusters.
+	SubjectClusters
 	// SubjectDestinations, the VirtualServices of sidecars that send to a host: A = host.
 	SubjectDestinations
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
@@ -132,6 +134,8 @@ func (t Topic) String() string {
 			return "Service with a network's gateways"
 		}
 		return "Service with gateways of network " + t.A
+	case SubjectClusters:
+		return "Service of several clusters"
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectRelevantLabels:

@@ -78,7 +78,21 @@ func (s *Snapshot) VirtualServices(to, gateway string) []*VirtualService {
 	return merge(s.gatewayRoutes, join("*", gateway)+sep, join(to, gateway)+sep)
 }
 
-// VirtualServicesTopics names the answers of VirtualServices.
+// VirtualServicesIn lists those of VirtualServices that are in a namespace, by name; "" means all, oldest first.
+func (s *Snapshot) VirtualServicesIn(to, gateway, namespace string) (found []*VirtualService) {
+	if namespace == "" {
+		return s.VirtualServices(to, gateway)
+	}
+	s.kinds[KindVirtualService].scan(namespace+"/", func(_ string, e *entry) bool {
+		if v := e.value.(*VirtualService); v.Visible(to) && slices.Contains(boundTo(v), gateway) {
+			found = append(found, v)
+		}
+		return true
+	})
+	return found
+}
+
+// VirtualServicesTopics names the answers of VirtualServices and VirtualServicesIn.
 func VirtualServicesTopics(to, gateway string) []Topic {
 	return []Topic{{SubjectGatewayRoutes, "*", gateway}, {SubjectGatewayRoutes, to, gateway}}
 }

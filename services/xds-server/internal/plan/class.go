@@ -57,7 +57,7 @@ type Class struct {
 
 func newClass(e *Engine, key *class.Key, plan *scopePlan) *Class {
 	c := &Class{key: key, engine: e, plan: plan, watchers: map[Watcher]struct{}{}, undelivered: Changes{}, arrived: Changes{}}
-	c.snapshot.Store(&Snapshot{Revision: plan.graph.view.State().Revision()})
+	c.snapshot.Store(&Snapshot{Point: pointOf(plan.graph.view.State())})
 	return c
 }
 
@@ -155,7 +155,7 @@ func (c *Class) unsubscribe(who Watcher, url string, names []string, linger bool
 // refresh applies the engine's last update to the class, if it has not been, and publishes the changes. The caller
 // holds Engine.updateMu for reading and the plan's lock.
 func (c *Class) refresh() {
-	u := c.engine.lastUpdate
+	u := c.engine.lastUpdate.Load()
 	if u == nil || u.sequence <= c.plan.sequence {
 		return
 	}
@@ -197,7 +197,7 @@ func (c *Class) publish() {
 		same = same && types[url] == before.types[url]
 	}
 	if !same {
-		c.snapshot.Store(&Snapshot{Revision: c.plan.graph.view.State().Revision(), types: types})
+		c.snapshot.Store(&Snapshot{Point: pointOf(c.plan.graph.view.State()), types: types})
 	}
 }
 

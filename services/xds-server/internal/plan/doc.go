@@ -2,7 +2,8 @@
 //
 // The Engine holds one Class for each class.Key in use. A class is planned in up to three scope plans, one above the
 // other: the mesh's (what all namespaces share), the namespace's and the workload's. A class with a Sidecar has no
-// mesh scope. A scope plan holds only what differs from the plan below it: see scopePlan.
+// mesh scope, and its lowest plan has lists only for the hosts that it reaches (input.Reader.Reaches). A scope plan
+// holds only what differs from the plan below it: see scopePlan.
 //
 // Each scope plan has a dependency graph. A node of it is a memoised result of a Translator, one list of names or one
 // resource; its dependencies are the topics that the translator has read. To build a node is to run the translator.

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/pkg/clock"
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -70,13 +69,14 @@ type Engine struct {
 	applyMu sync.Mutex
 	// updateMu is held for reading while classes are planned, and for writing while the shared scope plans are updated.
 	updateMu sync.RWMutex
-	// lastUpdate is nil before the first revision; updateMu guards it.
-	lastUpdate *update
+	// lastUpdate is the update that Apply brings the classes to. Apply drops it after the last class, because an update
+	// may be as large as the mesh.
+	lastUpdate atomic.Pointer[update]
 
 	mu       sync.Mutex
 	state    *mesh.Snapshot
-	sequence uint64 // of lastUpdate
-	served   *configv1.Revision
+	sequence uint64 // of the last update
+	served   Point
 	classes  map[class.Hash]*Class
 	// shared are the scope plans of the mesh and of namespaces.
 	shared   map[scopeID]*scopePlan
@@ -123,8 +123,8 @@ func (e *Engine) State() *mesh.Snapshot {
 	return e.state
 }
 
-// Served returns the newest revision that every class has been updated to; nil before the first.
-func (e *Engine) Served() *configv1.Revision {
+// Served returns the newest state that every class has been updated to.
+func (e *Engine) Served() Point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.served
@@ -171,10 +171,10 @@ func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, reclassify fun
 			count.Add(int64(len(names)))
 		}
 	})
-
+	e.lastUpdate.Store(nil)
 	e.requestPrebuild()
 	e.mu.Lock()
-	e.served = state.Revision()
+	e.served = pointOf(state)
 	e.mu.Unlock()
 	return int(count.Load())
 }
@@ -186,14 +186,15 @@ func (e *Engine) updateShared(state *mesh.Snapshot, change *mesh.Change) {
 	e.mu.Lock()
 	e.state = state
 	e.sequence++
-	e.lastUpdate = &update{sequence: e.sequence, state: state, change: change}
+	u := &update{sequence: e.sequence, state: state, change: change}
+	e.lastUpdate.Store(u)
 	shared := slices.Collect(maps.Values(e.shared))
 	e.mu.Unlock()
 	for _, scope := range []input.Scope{input.MeshScope, input.NamespaceScope} {
 		plans := slices.DeleteFunc(slices.Clone(shared), func(s *scopePlan) bool { return s.scope != scope })
 		each(e.workers, len(plans), func(i int) {
 			defer plans[i].lock()()
-			plans[i].apply(e.lastUpdate)
+			plans[i].apply(u)
 		})
 	}
 }

@@ -204,7 +204,7 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			if d := cmp.Diff(tc.changes, w.take()); d != "" {
 				t.Errorf("changes (-want +got):\n%s", d)
 			}
-			if got := b.Served().GetSequence(); got != 2 {
+			if got := b.Served().Revision.GetSequence(); got != 2 {
 				t.Errorf("serves revision %d, want 2", got)
 			}
 		})

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -226,10 +227,35 @@ func (g *graph) buildResource(n *node) {
 	}
 }
 
-// isObsolete reports whether a list is of a host that no longer exists.
-func (g *graph) isObsolete(n *node) bool {
-	state := g.view.State()
-	return n.name != "" && len(n.names) == 0 && n.failure == nil && !state.HasHost(n.name) && !state.NamesHost(contract.MeshGateway, n.name)
+// hosts lists the hosts that the class reaches: those that the lowest plan has lists for.
+func (g *graph) hosts() (hosts []string) {
+	g.view.Reader().Hosts(func(host string) { hosts = append(hosts, host) })
+	return hosts
+}
+
+// newHosts lists, sorted, the hosts that the class reaches after a change of the topics and that a wildcard set has no
+// list for.
+func (g *graph) newHosts(topics mesh.Topics) []string {
+	candidates := map[string]struct{}{}
+	add := func(host string) {
+		for _, p := range g.types {
+			if p.wildcard && p.lists[host] == nil {
+				candidates[host] = struct{}{}
+			}
+		}
+	}
+	if input.ReachMoved(topics) {
+		g.view.Reader().Hosts(add)
+		return slices.Sorted(maps.Keys(candidates))
+	}
+	for t := range topics {
+		if host, ok := mesh.HostOf(contract.MeshGateway, t); ok {
+			add(host)
+		}
+	}
+	r := g.view.Reader()
+	maps.DeleteFunc(candidates, func(host string, _ struct{}) bool { return !r.Reaches(host) })
+	return slices.Sorted(maps.Keys(candidates))
 }
 
 // built records what a build has read and how it ended.

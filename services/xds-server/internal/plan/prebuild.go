@@ -3,6 +3,8 @@ package plan
 import (
 	"time"
 
+	"fairlead.dev/pkg/notify"
+
 	"fairlead.dev/services/xds-server/internal/class"
 )
 
@@ -23,10 +25,7 @@ func (e *Engine) requestPrebuild() {
 	if e.prebuilt.done || len(e.prebuilt.types) == 0 {
 		return
 	}
-	select {
-	case e.prebuilt.requested <- struct{}{}:
-	default:
-	}
+	notify.Wake(e.prebuilt.requested)
 }
 
 // prebuild builds the wildcard sets of the scopes that the sidecars of the mesh's workloads will share: those of their

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
@@ -18,8 +17,7 @@ func (s *scopePlan) planWildcard(url string) {
 	}
 	p.wildcard = true
 	if s.below == nil {
-		var hosts []string
-		s.graph.view.State().Hosts(contract.MeshGateway, func(host string) { hosts = append(hosts, host) })
+		hosts := s.graph.hosts()
 		defer s.graph.computeAll(p, hosts)()
 		s.refreshList(p, "")
 		for _, host := range hosts {
@@ -84,7 +82,8 @@ func (s *scopePlan) refreshList(p *typePlan, host string) {
 	if n == nil && !needed {
 		return
 	}
-	if n == nil {
+	added := n == nil
+	if added {
 		n = &node{plan: p, nodeKey: nodeKey{list: true, name: host}}
 		p.lists[host] = n
 	}
@@ -95,6 +94,11 @@ func (s *scopePlan) refreshList(p *typePlan, host string) {
 	n.replaced = nil
 	if needed && (!n.built || n.stale) {
 		before := s.graph.buildList(n)
+		if added && below == nil && s.isObsolete(n) {
+			s.graph.reset(n)
+			delete(p.lists, host)
+			return
+		}
 		s.nodeChanged(n)
 		for _, name := range n.names {
 			p.resource(name).listed++
@@ -111,7 +115,7 @@ func (s *scopePlan) refreshList(p *typePlan, host string) {
 		}
 		affected = slices.Concat(affected, n.replaced)
 	}
-	if !needed || below == nil && s.graph.isObsolete(n) {
+	if !needed || below == nil && s.isObsolete(n) {
 		for _, name := range n.names {
 			p.resource(name).listed--
 		}
@@ -126,6 +130,16 @@ func (s *scopePlan) refreshList(p *typePlan, host string) {
 			s.addRebuilt(p.resources[name])
 		}
 	}
+}
+
+// isObsolete reports whether a list of the lowest plan needs no node: it is empty, and either its host is not reached,
+// or it stays empty whatever changes, because it depends on nothing. All lists of clusters of on-demand proxies are
+// such.
+func (s *scopePlan) isObsolete(n *node) bool {
+	if n.name == "" || len(n.names) > 0 || n.failure != nil {
+		return false
+	}
+	return len(n.dependencies) == 0 && n.scope <= s.scope || !s.graph.view.Reader().Reaches(n.name)
 }
 
 // refreshResource brings a resource up to date. The plan gets a node for it if the one below may differ here.

@@ -136,7 +136,7 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 }
 
 // compare checks a class's snapshot against direct translation.
-func compare(rt *rapid.T, b *bench, c *plan.Class) {
+func compare(rt rapid.TB, b *bench, c *plan.Class) {
 	snapshot := c.Snapshot()
 	for _, tr := range b.set.Translators() {
 		want := map[string]string{}
@@ -186,7 +186,7 @@ func compare(rt *rapid.T, b *bench, c *plan.Class) {
 	}
 }
 
-func built(rt *rapid.T, tr plan.Translator, key *class.Key, state *mesh.Snapshot, name string) string {
+func built(rt rapid.TB, tr plan.Translator, key *class.Key, state *mesh.Snapshot, name string) string {
 	m, err := tr.Build(input.NewView(key, state).Reader(), name)
 	if err != nil {
 		rt.Fatal(err)
@@ -246,7 +246,7 @@ func (m *mirror) now() map[string]plan.Item {
 }
 
 // verify fails if the mirror was not notified of a change.
-func (m *mirror) verify(rt *rapid.T) {
+func (m *mirror) verify(rt rapid.TB) {
 	now := m.now()
 	for name, item := range now {
 		if m.held[name] != item {

@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/btree"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -25,11 +26,22 @@ type Item struct {
 	Pending bool
 }
 
-// Snapshot is all resources that a class has at one revision. It is immutable and safe for concurrent use.
-type Snapshot struct {
-	// Revision that brought the last change to the class; nil before the first.
+// Point is a state of the mesh in the order in which they are served. The zero Point is that before the first revision.
+type Point struct {
+	// Revision whose configuration the state has. Several states may have one revision, because endpoints overtake
+	// configuration (package configsource).
 	Revision *configv1.Revision
-	types    map[string]*TypeSnapshot
+	// Generation is greater than that of all states before.
+	Generation uint64
+}
+
+func pointOf(state *mesh.Snapshot) Point { return Point{state.Revision(), state.Generation()} }
+
+// Snapshot is all resources that a class has at one state of the mesh. It is immutable and safe for concurrent use.
+type Snapshot struct {
+	// Point is the state that brought the last change to the class.
+	Point
+	types map[string]*TypeSnapshot
 }
 
 // Type returns the resources of one type; never nil.

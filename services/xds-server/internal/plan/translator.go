@@ -25,7 +25,8 @@ type Translator interface {
 	// on the list of all services; HostNames lists what each service adds.
 	Names(r *input.Reader) ([]string, error)
 	// HostNames lists, sorted, the names that a wildcard subscription receives because of one host: the name of a
-	// service, or a host that only VirtualServices have. Several hosts may list the same resource.
+	// service, or a host that only VirtualServices have. Several hosts may list the same resource. It lists none for a
+	// host that the class does not reach (Reader.Reaches), for the engine does not ask then.
 	HostNames(r *input.Reader, host string) ([]string, error)
 	// Build makes one resource. It returns nil, nil if the class has no resource of that name. The message must not be
 	// changed afterwards. A message that comes with an *Incomplete is used, and the error is reported.

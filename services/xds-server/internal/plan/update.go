@@ -3,7 +3,6 @@ package plan
 import (
 	"slices"
 
-	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -49,7 +48,8 @@ func (s *scopePlan) apply(u *update) {
 	s.lastUpdate = updateResult{running: true, changed: Changes{}}
 	defer func() { s.lastUpdate.running = false }()
 	privateChanges := s.updatePrivateTopics(u)
-	invalid := s.graph.dependents(s.graph.view.Advance(u.state, u.change.Topics))
+	touched := s.graph.view.Advance(u.state, u.change.Topics)
+	invalid := s.graph.dependents(touched)
 	for _, n := range invalid {
 		n.stale = true
 	}
@@ -66,9 +66,9 @@ func (s *scopePlan) apply(u *update) {
 		}
 	}
 	if s.below == nil {
-		for _, p := range s.graph.types {
-			if p.wildcard {
-				for _, host := range p.newHosts(u.change.Topics) {
+		for _, host := range s.graph.newHosts(touched) {
+			for _, p := range s.graph.types {
+				if p.wildcard {
 					s.refreshList(p, host)
 				}
 			}
@@ -131,16 +131,4 @@ func (s *scopePlan) addInheritedChanges() {
 			s.lastUpdate.changed.add(url, name)
 		}
 	}
-}
-
-// newHosts lists the hosts of the topics for which the plan has no list of the type yet.
-func (p *typePlan) newHosts(topics mesh.Topics) []string {
-	var hosts []string
-	for t := range topics {
-		if host, ok := mesh.HostOf(contract.MeshGateway, t); ok && p.lists[host] == nil {
-			hosts = append(hosts, host)
-		}
-	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
 }

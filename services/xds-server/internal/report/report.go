@@ -46,8 +46,11 @@ type Fleet interface {
 	NewRefusals(all bool) *configv1.Refusals
 	// Served returns the revision that is served. Reports made afterwards include what it means for the proxies.
 	Served() *configv1.Revision
-	// Settled is closed once all proxies have answered what they were sent of the served revision; nil if they have.
-	Settled() <-chan struct{}
+	// RefuseRegistrations ends the streams of proxies that want to be registered and may not.
+	RefuseRegistrations([]*configv1.RefusedRegistration)
+	// AllAnswered is closed once all proxies have answered what they were sent of the served revision; nil if they
+	// have.
+	AllAnswered() <-chan struct{}
 }
 
 // Config of a Reporter. Sink, Fleet, Subscriber and Log are required.
@@ -89,7 +92,7 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open report: %w", err)
 	}
-	heard := listen(stream)
+	heard := listen(stream, r.cfg.Fleet.RefuseRegistrations)
 	var (
 		served *configv1.Revision
 		next   time.Time // nothing is sent before
@@ -145,14 +148,14 @@ func (r *Reporter) collect(ctx context.Context, until time.Time) error {
 		case <-r.cfg.Clock.After(wait):
 		}
 	}
-	settled := r.cfg.Fleet.Settled()
-	if settled == nil {
+	answered := r.cfg.Fleet.AllAnswered()
+	if answered == nil {
 		return nil
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-settled:
+	case <-answered:
 	case <-r.cfg.Clock.After(gap):
 	}
 	return nil
@@ -165,7 +168,8 @@ type answers struct {
 	end                 chan error
 }
 
-func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse]) *answers {
+// listen receives answers until the stream ends, and calls refuse for those that refuse registrations.
+func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse], refuse func([]*configv1.RefusedRegistration)) *answers {
 	heard := &answers{end: make(chan error, 1)}
 	go func() {
 		for {
@@ -176,6 +180,7 @@ func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.Rep
 			}
 			heard.first.Store(true)
 			heard.knowsSettled.Store(m.GetKnowsSettled())
+			refuse(m.GetRefused())
 		}
 	}()
 	return heard

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/report"
 )
@@ -28,7 +28,7 @@ import (
 type fakeFleet struct {
 	// refusals are reported once.
 	refusals atomic.Pointer[configv1.Refusals]
-	tlsconf.Notifier
+	notify.Notifier
 	mu       sync.Mutex
 	statuses map[string]*configv1.ProxyStatus
 	dirty    map[string]bool
@@ -56,13 +56,15 @@ func (f *fakeFleet) Report(all bool) (statuses []*configv1.ProxyStatus, gone []s
 
 func (f *fakeFleet) NewRefusals(bool) *configv1.Refusals { return f.refusals.Swap(nil) }
 
+func (f *fakeFleet) RefuseRegistrations([]*configv1.RefusedRegistration) {}
+
 func (f *fakeFleet) Served() *configv1.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.served
 }
 
-func (f *fakeFleet) Settled() <-chan struct{} {
+func (f *fakeFleet) AllAnswered() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.settled

@@ -63,17 +63,17 @@ func (st *stream) handleNonce(sub *subscription, nonce string, failure *rpcstatu
 	if len(sub.rejectedVersions) == 0 {
 		sub.rejection, sub.rejectedTogether = nil, false
 	}
-	if sub.rejection == nil && out.heldRevision != nil {
-		sub.heldRevision = out.heldRevision
+	if sub.rejection == nil && out.held.Revision != nil {
+		sub.held = out.held
 	}
 	return true
 }
 
-// endOutstanding closes the books on an outstanding response: acknowledged, rejected, dropped by the loop, or lost with
+// endOutstanding records the end of an outstanding response: acknowledged, rejected, dropped by the loop, or lost with
 // its stream. An empty failure means acknowledged.
 func (st *stream) endOutstanding(sub *subscription, out *response, failure string) {
 	sub.outstanding = nil
-	st.server.settling.responseAnswered(out.round)
+	st.server.answers.responseAnswered(out.counted)
 	if failure == "" {
 		sub.metrics.ackSeconds.Observe(st.server.clock.Now().Sub(out.sentAt).Seconds())
 	}

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/servetest"
 )
@@ -27,10 +28,10 @@ func (r *fixture) secure(t *testing.T, pki *testkit.CA) (connect func(caller *te
 	lis := testkit.LoopbackListener(t)
 	t.Cleanup(r.Listen(lis, rpc.ServerConfig{
 		Authenticator: auth.MTLS(), Policy: servetest.Policy(auth.InTrustDomain(pki.TrustDomain)),
-		TLS: tlsconf.Server(pki.NewSVID("istio-system", "xds-server"), tls.RequireAndVerifyClientCert),
+		TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), tls.RequireAndVerifyClientCert),
 	}))
 	return func(caller *testkit.Static) *grpc.ClientConn {
-		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(caller, pki.ID("istio-system", "xds-server"))})
+		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(caller, pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -15,14 +14,14 @@ import (
 type changeQueue struct {
 	changesMu sync.Mutex
 	changes   []queuedChange
-	// servedRevision is the newest revision whose changes the stream has applied. The stream's mutex guards it.
-	servedRevision *configv1.Revision
+	// served is the newest state whose changes the stream has applied. The stream's mutex guards it.
+	served plan.Point
 }
 
-// queuedChange is a call of Changed, or of enqueueReclassify, and the revision that was served before it.
+// queuedChange is a call of Changed, or of enqueueReclassify, and the state that was served before it.
 type queuedChange struct {
 	changed, added plan.Changes
-	servedBefore   *configv1.Revision
+	servedBefore   plan.Point
 	reclassify     bool
 }
 
@@ -31,7 +30,7 @@ func (st *stream) lock() {
 	st.mu.Lock()
 	served := st.server.engine.Served()
 	st.applyChanges()
-	st.servedRevision = served
+	st.served = served
 }
 
 // unlock applies the queued changes and releases the mutex. If a change is queued meanwhile, unlock takes the mutex
@@ -40,7 +39,7 @@ func (st *stream) unlock() {
 	for {
 		served := st.server.engine.Served()
 		st.applyChanges()
-		st.servedRevision = served
+		st.served = served
 		st.mu.Unlock()
 		if st.noChangesQueued() || !st.mu.TryLock() {
 			return
@@ -82,7 +81,7 @@ func (st *stream) applyChanges() {
 	}
 	dirty := false
 	for _, c := range queued {
-		st.servedRevision = c.servedBefore
+		st.served = c.servedBefore
 		if c.reclassify {
 			dirty = st.reclassify() || dirty
 			continue

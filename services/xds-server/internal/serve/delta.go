@@ -18,6 +18,9 @@ func (st *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscrip
 	defer st.unlock()
 	sub, isNew, err := st.acceptRequest(payload.node, req.GetTypeUrl())
 	if sub == nil {
+		if err == nil {
+			st.noteUnserved(req.GetTypeUrl(), req.GetErrorDetail())
+		}
 		return nil, err
 	}
 	answers := st.handleNonce(sub, req.GetResponseNonce(), req.GetErrorDetail())

@@ -9,7 +9,7 @@ import (
 // markDirty notes that a resource may differ from what the client holds. The next flush looks at it.
 func (st *stream) markDirty(sub *subscription, name string) {
 	if sub.answered && sub.clean() {
-		sub.heldRevision = st.servedRevision
+		sub.held = st.served
 	}
 	sub.dirty.add(name)
 	if sub.deferred.len() > 0 {
@@ -52,7 +52,7 @@ func (st *stream) markListingDirty(sub *subscription, snapshot *plan.TypeSnapsho
 		return false
 	}
 	if sub.answered && sub.clean() {
-		sub.heldRevision = st.servedRevision
+		sub.held = st.served
 	}
 	sub.dirty.setShared(l.Names)
 	return true

@@ -22,9 +22,9 @@
 //     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
 //     until they change. Then flush sends what has waited.
 //   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
-//     describes; settled.go counts the responses that are not answered yet.
-//   - End: the client, Drain, the maximum age, a stalled client, a ban, Reconnect (reconnect.go, called by package
-//     balance) or an error. stream.close releases everything.
+//     describes; answered.go counts the responses that are not answered yet.
+//   - End: the client, the maximum age, a stalled client, a ban, Drain or Reconnect (both in reconnect.go; package
+//     balance calls Reconnect) or an error. stream.close releases everything.
 //
 // A new revision comes in by Server.Apply (server.go). Streams whose proxies may have changed class are found by
 // subscribersIndex (subscribers.go) and moved by reclassify (reclassify.go). Then each class calls stream.Changed
@@ -39,7 +39,7 @@
 // stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
 // were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
 // may be taken: account.planning, then the locks of class and engine, and those of budget, quotas, reports,
-// subscribersIndex, onDemandMemory and settleTracker, each released before the next. quotas.mu may be held when
+// subscribersIndex, onDemandMemory and answerTracker, each released before the next. quotas.mu may be held when
 // refusals.mu is taken. Nobody who holds one of these locks takes a stream's mu: class and budget call streams without
 // their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
 // the payloads; nothing else is taken while one of them is held, except that changesMu is held when the engine's served

@@ -67,16 +67,20 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		func() float64 { return float64(s.budget.inUse()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
 		func() float64 { return float64(s.quotas.names.Load()) })
+	refused := f.NewCounterVec(prometheus.CounterOpts(
+		opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"})
+	for _, b := range []Budget{BudgetStreams, BudgetOpens, BudgetClasses, BudgetNames} {
+		refused.WithLabelValues(string(b)) // a rate does not count the event with which a series begins
+	}
 	return &metrics{
-		refused: f.NewCounterVec(prometheus.CounterOpts(
-			opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"}),
+		refused:   refused,
 		types:     map[string]*typeMetrics{},
 		pushes:    byType("pushes_total", "Responses sent, by xDS type."),
 		sentBytes: byType("sent_bytes_total", "Bytes of resources sent, by xDS type."),
 		nacks:     byType("nacks_total", "Responses that proxies rejected, by xDS type."),
 		ackSeconds: f.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "ack_duration_seconds",
-			Help: "Time from sending a response to its acknowledgement, by xDS type.", Buckets: prometheus.ExponentialBuckets(0.5e-3, 3, 10),
+			Help: "Time from sending a response to its acknowledgement, by xDS type.", Buckets: prometheus.ExponentialBuckets(1.0/2048, 4, 8), // one bound is 2 s, which the objective names
 		}, []string{"type"}),
 		applySeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "apply_duration_seconds",

@@ -15,7 +15,8 @@ import (
 const maxRejectionBytes = 4096
 
 // handleNACK is called by handleNonce. The versions that the NACK blames are not sent again until they change;
-// everything else of the type is sent once more, because it is unknown how much of the response the client has applied.
+// the next response of the type, which a later or waiting change causes, carries everything else of the type once
+// more, because it is unknown how much of the rejected response the client has applied.
 func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 	st.endOutstanding(sub, out, message)
 	sub.newClustersAnswered(out)

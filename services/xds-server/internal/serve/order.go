@@ -6,16 +6,19 @@ import (
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/pkg/notify"
+	"fairlead.dev/proto/fairlead/contract"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
 // sendOrder is the order in which the types of one stream are sent: clusters before everything that refers to them,
 // their endpoints right after them, and the name table after the listeners at whose addresses its names point.
+// waitsForEarlierTypes and removalsMustWait name types as well: a change of the order must reach them too.
 var sendOrder = []string{
 	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
-	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType,
+	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType, contract.ProxyConfigType,
 }
 
 // rank is the position of a type in sendOrder; other types come last.
@@ -27,7 +30,7 @@ func rank(url string) int {
 }
 
 // flush hands out every response that can go now, in send order. It is called with mu held after everything that may
-// have made a response possible: a request, a change, an ACK, a timeout, a turn of the budget.
+// have made a response possible: a request, a change, an ACK, a timeout, a budget that grants this stream bytes.
 func (st *stream) flush() {
 	if st.ending.Load() {
 		return
@@ -56,10 +59,7 @@ func (st *stream) flush() {
 		st.waitingSince = time.Time{}
 	case st.waitingSince.IsZero(), st.orderTimedOut():
 		st.waitingSince = st.server.clock.Now()
-		select {
-		case st.wake <- struct{}{}:
-		default:
-		}
+		notify.Wake(st.wake)
 	}
 }
 
@@ -148,17 +148,17 @@ func (st *stream) removalsMustWait(sub *subscription) bool {
 	for _, other := range st.types {
 		switch other.url {
 		case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
-			waits = waits || other.pending() && !other.holdsRevision(sub.deferredAt)
+			waits = waits || other.pending() && !other.holds(sub.deferredAt)
 		case resource.ClusterType:
-			waits = waits || sub != other && (other.pending() && !other.holdsRevision(sub.deferredAt) || other.deferred.len() > 0)
+			waits = waits || sub != other && (other.pending() && !other.holds(sub.deferredAt) || other.deferred.len() > 0)
 		}
 	}
 	return waits && !st.orderTimedOut()
 }
 
-// holdsRevision reports whether the client holds everything of the type up to a revision.
-func (sub *subscription) holdsRevision(revision *configv1.Revision) bool {
-	return revision != nil && sub.heldRevision != nil && sub.heldRevision.GetEpoch() == revision.GetEpoch() && sub.heldRevision.GetSequence() >= revision.GetSequence()
+// holds reports whether the client holds everything of the type up to a state.
+func (sub *subscription) holds(state plan.Point) bool {
+	return state.Revision != nil && sub.held.Revision != nil && sub.held.Generation >= state.Generation
 }
 
 // noteNewCluster notes that a dirty cluster is new to the client. It does nothing for other types.

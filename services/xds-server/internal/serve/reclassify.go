@@ -22,8 +22,8 @@ func (st *stream) reclassify() (dirty bool) {
 			st.end(status.Error(codes.PermissionDenied, err.Error()))
 			return false
 		}
-		if verified := w != nil && st.node.Identity != ""; verified != st.verified {
-			st.verified = verified
+		if verified := w != nil && st.node.Identity != ""; verified != st.verified || w.GetName() != st.workload {
+			st.verified, st.workload = verified, w.GetName()
 			st.server.reports.markChanged(st)
 		}
 		var topics mesh.Topics

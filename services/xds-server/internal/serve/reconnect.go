@@ -47,6 +47,10 @@ func (s *Server) Accepting() bool {
 	}
 }
 
+// Drain asks the clients of all streams, and of streams that are opened later, to reconnect, so that they go to another
+// replica while this one still answers. Server.handle of each stream sees it.
+func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
+
 // Reconnect asks up to n clients to reconnect, which takes them to another replica if there is one, and returns how
 // many it has asked. The balancer calls it. It begins with streams that an identity has beyond its workloads, then
 // takes the oldest. Streams that are young, or that wait for a response or an ACK, stay.

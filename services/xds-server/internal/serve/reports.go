@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
@@ -20,7 +20,7 @@ func (st *stream) proxyKey() proxyKey { return proxyKey{st.node.ID, st.node.Iden
 
 // reports keeps which streams may have another status than at the last Report, so that a report costs what has changed.
 type reports struct {
-	notifier tlsconf.Notifier
+	notifier notify.Notifier
 
 	mu sync.Mutex
 	// dirty are the streams that were marked since the last take.
@@ -129,7 +129,7 @@ func (r *reports) take(all bool) (streams []*stream, gone []string) {
 func (s *Server) Changed() <-chan struct{} { return s.reports.notifier.Changed() }
 
 // Served returns the revision that is served; nil before the first.
-func (s *Server) Served() *configv1.Revision { return s.engine.Served() }
+func (s *Server) Served() *configv1.Revision { return s.engine.Served().Revision }
 
 // Report returns the statuses that may have changed since the last call, and the node ids whose stream has ended; with
 // all, every status. Both lists are sorted. Only the reporter calls it.

@@ -25,8 +25,8 @@ func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscript
 }
 
 // ambientTypes are prefixes of the types that configure Istio's ztunnels and waypoints. A proxy that requests one waits
-// for the answer, so its stream ends with an error that says so. Other unknown types are ignored: agents send some only
-// to tell something, such as the health of their workload.
+// for the answer, so its stream ends with an error that says so. Other unknown types get no answer: agents send some
+// only to tell something, such as the health of their workload (noteUnserved).
 var ambientTypes = []string{"type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security."}
 
 // countUnservedType bounds the types that no translator makes, because go-control-plane's loop remembers each until the

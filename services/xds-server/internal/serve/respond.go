@@ -16,6 +16,7 @@ import (
 // candidate is a response that respond has collected and may still drop, with what it means for the marked names.
 type candidate struct {
 	*response
+	at plan.Point // the state of the class's snapshot
 	// settled names need no other response; deferred, absent and onDemandNames are among them.
 	settled, deferred, absent, onDemandNames []string
 	// incomplete is true if some dirty names have to wait for a later response.
@@ -43,7 +44,7 @@ func (st *stream) respond(sub *subscription) bool {
 		}
 		sub.deferred.clear()
 	}
-	c := &candidate{response: &response{revision: snapshot.Revision}}
+	c := &candidate{response: &response{revision: snapshot.Revision}, at: snapshot.Point}
 	c.stream = st
 	if sub.url == resource.VirtualHostType {
 		st.collectHosts(sub, current, c)
@@ -56,7 +57,7 @@ func (st *stream) respond(sub *subscription) bool {
 	out, updated := c.response, c.blobs
 	empty := len(out.blobs)+len(out.removed)+len(out.missing) == 0
 	if empty && (!sub.responseDue || sub.url == resource.VirtualHostType) {
-		st.settle(sub, c)
+		st.clearAnswered(sub, c)
 		sub.answered = sub.answered || sub.url != resource.VirtualHostType
 		return true
 	}
@@ -75,12 +76,12 @@ func (st *stream) respond(sub *subscription) bool {
 		out.release()
 		return true
 	}
-	st.settle(sub, c)
+	st.clearAnswered(sub, c)
 	if !c.incomplete && sub.dirty.len()+sub.deferred.len() == 0 {
-		out.heldRevision = st.servedRevision
+		out.held = st.served
 	}
 	sub.open, sub.outstanding, sub.resendAll, sub.answered = watch{}, out, false, true
-	out.round = st.server.settling.addResponse()
+	out.counted = st.server.answers.addResponse(sub.url == resource.EndpointType)
 	sub.responseDue = sub.responseDue && sub.url == resource.VirtualHostType && st.awaitsFirstHosts()
 	switch sub.url {
 	case resource.ClusterType:
@@ -95,8 +96,8 @@ func (st *stream) respond(sub *subscription) bool {
 	return true
 }
 
-// settle applies to the subscription what the response says of its names.
-func (st *stream) settle(sub *subscription, c *candidate) {
+// clearAnswered takes the names that the response answers off the subscription's marks (dirty, requested, absent).
+func (st *stream) clearAnswered(sub *subscription, c *candidate) {
 	if len(c.settled) == sub.dirty.len() {
 		sub.dirty.clear()
 	} else {
@@ -177,7 +178,7 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 			}
 		case deferRemovals && !sub.requested.has(name):
 			c.deferred = append(c.deferred, name)
-			sub.deferredAt = c.revision
+			sub.deferredAt = c.at
 		default:
 			if sub.names.has(name) {
 				c.absent = append(c.absent, name)

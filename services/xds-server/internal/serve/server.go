@@ -21,7 +21,7 @@ import (
 
 // Defaults of a Config.
 const (
-	DefaultMaxConnectionAge   = 30 * time.Minute
+	DefaultMaxStreamAge       = 30 * time.Minute
 	DefaultOrderTimeout       = 5 * time.Second
 	DefaultStallTimeout       = 30 * time.Second
 	DefaultMaxSubscribedBytes = 16 << 20
@@ -92,7 +92,7 @@ type Server struct {
 	traced        bool
 	reports       reports
 	budget        budget
-	settling      settleTracker
+	answers       answerTracker
 	chunks        chunkCache
 	onDemandNames *onDemandMemory
 	quotas        quotas
@@ -124,7 +124,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
-		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
+		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxStreamAge),
 		orderTimeout:       orDefault(cfg.OrderTimeout, DefaultOrderTimeout),
 		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
 		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
@@ -162,11 +162,21 @@ func orDefault[T comparable](v, d T) T {
 }
 
 // Apply brings every proxy to a newer snapshot of the mesh. The config source calls it for each revision, one call at a
-// time. It returns when all classes are rebuilt and the streams have been told; responses may still wait (Settled,
-// MostSettled).
+// time. It returns when all classes are rebuilt and the streams have been told; responses may still wait (AllAnswered,
+// MostAnswered).
 func (s *Server) Apply(state *mesh.Snapshot, change *mesh.Change) {
+	s.apply(state, change, s.answers.beginRound(s.Streams()))
+}
+
+// ApplyEndpoints is Apply for a snapshot that differs from the last one in endpoints and Workloads alone. The config
+// source calls it in place of Apply, also for a state that has no revision of its own.
+func (s *Server) ApplyEndpoints(state *mesh.Snapshot, change *mesh.Change) {
+	s.apply(state, change, s.answers.beginEndpoints())
+}
+
+// apply does the work of Apply, of which the answer tracker was told.
+func (s *Server) apply(state *mesh.Snapshot, change *mesh.Change, update counted) {
 	start := s.clock.Now()
-	round := s.settling.beginRound(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
 	defer span.End()
 	n := s.engine.Apply(state, change, func() { s.reclassify(change.Topics) })
@@ -174,7 +184,7 @@ func (s *Server) Apply(state *mesh.Snapshot, change *mesh.Change) {
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
 	s.noteFailures()
-	s.settling.responseAnswered(round)
+	s.answers.responseAnswered(update)
 	s.reports.notifier.Notify()
 }
 
@@ -187,10 +197,6 @@ func (s *Server) all() []*stream {
 	}
 	return streams
 }
-
-// Drain asks the clients of all streams, and of streams that are opened later, to reconnect, so that they go to another
-// replica while this one still answers.
-func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
 // Run waits until ctx ends and then drains.
 func (s *Server) Run(ctx context.Context) error {

@@ -15,6 +15,9 @@ func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to c
 	st.sotwPayload = requestPayload{}
 	sub, isNew, err := st.acceptRequest(payload.node, req.GetTypeUrl())
 	if sub == nil {
+		if err == nil {
+			st.noteUnserved(req.GetTypeUrl(), req.GetErrorDetail())
+		}
 		return nil, err
 	}
 	if out := sub.outstanding; out != nil && out.nonce == "" {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // status describes the stream; nil before it has sent its node.
@@ -20,22 +21,22 @@ func (st *stream) status() *configv1.ProxyStatus {
 	status := &configv1.ProxyStatus{
 		NodeId: st.node.ID, Namespace: st.node.Namespace, Workload: st.node.Name, Class: st.class.ID(), ProxyVersion: st.node.Version,
 		XdsServer: st.server.instance, ConnectedAt: timestamppb.New(st.connectedAt),
-		Identity: st.node.Identity, Unverified: !st.verified,
+		Identity: st.node.Identity, Unverified: !st.verified, Health: st.workloadHealth(), Registration: st.registration(),
 	}
 	clean := len(st.types) > 0
 	// A revision that changes nothing for the proxy counts as acknowledged at once.
-	acked := st.servedRevision
+	acked := st.served
 	for _, sub := range st.types {
 		if sub.acked == nil && sub.sent == nil && sub.clean() && st.countHeld(sub) > 0 {
-			sub.acked = st.servedRevision // the client reconnected and holds everything already
+			sub.acked = st.served.Revision // the client reconnected and holds everything already
 		}
 		status.Types = append(status.Types, st.typeStatus(sub))
 		if sub.clean() {
 			continue
 		}
 		clean = false
-		if base := sub.heldRevision; base != nil {
-			acked = older(acked, base)
+		if sub.held.Revision != nil {
+			acked = older(acked, sub.held)
 		} else {
 			acked = st.acked
 		}
@@ -44,16 +45,13 @@ func (st *stream) status() *configv1.ProxyStatus {
 		st.acked = acked
 	}
 	slices.SortFunc(status.Types, func(a, b *configv1.ProxyTypeStatus) int { return strings.Compare(a.GetTypeUrl(), b.GetTypeUrl()) })
-	status.Acked, status.Settled = st.acked, clean
+	status.Acked, status.Settled = st.acked.Revision, clean
 	return status
 }
 
-// older returns the revision that was served first.
-func older(a, b *configv1.Revision) *configv1.Revision {
-	if a == nil || b == nil {
-		return nil
-	}
-	if a.GetEpoch() == b.GetEpoch() && a.GetSequence() < b.GetSequence() {
+// older returns the state that was served first.
+func older(a, b plan.Point) plan.Point {
+	if a.Generation < b.Generation {
 		return a
 	}
 	return b

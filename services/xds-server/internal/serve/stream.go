@@ -47,6 +47,9 @@ type stream struct {
 	class  *plan.Class
 	// verified is true while the mesh has a Workload of the proxy's verified identity.
 	verified bool
+	// workload is the name of that Workload; health is what the proxy's agent has told of it, nil before.
+	workload string
+	health   *configv1.WorkloadHealth
 	// topics are those whose change may put the proxy into another class.
 	topics mesh.Topics
 	// types are the subscriptions, in send order.
@@ -65,7 +68,7 @@ type stream struct {
 	flushAgain bool
 	// budgetTurn is true while flushInTurn runs: it is the stream's turn to use the budget.
 	budgetTurn bool
-	acked      *configv1.Revision
+	acked      plan.Point
 	virtualHosts
 }
 
@@ -80,6 +83,9 @@ func (st *stream) identify(n *core.Node) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	node.VirtualHosts = st.delta
+	if err := st.checkRegistration(node.RegisterGroup); err != nil {
+		return err
+	}
 	if st.peer != nil {
 		if err := node.Authorize(st.peer.ID); err != nil {
 			return status.Error(codes.PermissionDenied, err.Error())
@@ -106,7 +112,7 @@ func (st *stream) identify(n *core.Node) error {
 		st.server.subscribers.replace(st, st.topics, topics)
 		st.topics = topics
 		if st.server.engine.State() == state {
-			st.node, st.class, st.verified = node, c, w != nil && node.Identity != ""
+			st.node, st.class, st.verified, st.workload = node, c, w != nil && node.Identity != "", w.GetName()
 			st.server.reports.opened(st)
 			return nil
 		}

@@ -31,10 +31,10 @@ type subscription struct {
 	// dirty names may differ from what the client holds. Those in requested are answered even if the resource does not
 	// exist or has not changed.
 	dirty, requested nameSet
-	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the revision
-	// of the last of them.
+	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the state that
+	// brought the last of them.
 	deferred   nameSet
-	deferredAt *configv1.Revision
+	deferredAt plan.Point
 	// newClusters are clusters that the client does not have yet: what refers to them waits until it does.
 	newClusters nameSet
 	// responseDue is true while a response must go out even if it is empty: the first one of a wildcard, and for
@@ -63,10 +63,9 @@ type subscription struct {
 	ackedBlobs map[string]*store.Blob
 
 	sent, acked *configv1.Revision
-	// heldRevision is set while something waits: the revision up to which the client holds everything; nil if there is
-	// none.
-	heldRevision *configv1.Revision
-	bytes        uint64
+	// held is set while something waits: the state up to which the client holds everything; zero if there is none.
+	held  plan.Point
+	bytes uint64
 }
 
 // watch is a request that waits for its response. The fields of one protocol variant are set.
@@ -90,16 +89,16 @@ type response struct {
 	// missing are virtual hosts that are answered with "not found".
 	missing  []string
 	revision *configv1.Revision
-	// heldRevision is set if the client holds everything up to this revision once it acknowledges the response.
-	heldRevision *configv1.Revision
+	// held is set if the client holds everything up to this state once it acknowledges the response.
+	held plan.Point
 	// routeConfigs are those that the client holds only because of this response; for virtual hosts, those whose
 	// virtual hosts it contains.
 	routeConfigs []string
 	size         int
 	sentAt       time.Time
-	// round is the round of settleTracker in which the response was handed out.
-	round uint64
-	span  trace.Span
+	// counted is what answerTracker counts the response for.
+	counted counted
+	span    trace.Span
 }
 
 // wants reports whether the subscription covers the resource. For virtual hosts, see covers.

@@ -3,7 +3,6 @@
 package servetest
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -103,29 +103,15 @@ func Policy(rule auth.Rule) auth.Policy {
 func (s *Server) Listen(lis net.Listener, cfg rpc.ServerConfig, further ...func(grpc.ServiceRegistrar)) (stop func()) {
 	s.t.Helper()
 	cfg.Service, cfg.Log = "ads", s.cfg.Log
-	if cfg.Registerer == nil {
-		cfg.Registerer = prometheus.NewRegistry()
-	}
 	var options []grpc.ServerOption
 	if !s.cfg.DefaultCodec {
 		options = append(options, grpc.ForceServerCodecV2(serve.Codec()))
 	}
-	g, err := rpc.NewServer(cfg, options...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, register := range append(further, s.ADS.Register) {
-		register(g)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	return func() {
-		cancel()
-		if err := <-served; err != nil {
-			s.t.Errorf("serve: %v", err)
+	return rpctest.Serve(s.t, lis, cfg, func(g *grpc.Server) {
+		for _, register := range append(further, s.ADS.Register) {
+			register(g)
 		}
-	}
+	}, options...)
 }
 
 // Apply applies the next revision.

@@ -52,6 +52,9 @@ func telling(t testing.TB, more ...*configv1.Resource) *mesh.Snapshot {
 	}
 	return meshtest.State(t, append(more,
 		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
+		meshtest.Service("shop", "both.shop.svc.cluster.local", 80, func(s *configv1.Service) {
+			s.ClusterAddresses = []*configv1.ClusterAddresses{{Cluster: "east", Addresses: []string{"10.9.0.1"}}}
+		}),
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
 		meshtest.Config(mesh.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
 			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
@@ -152,6 +155,7 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 		"Addresses":       {under: func(k *class.Key) { k.Interception, k.Sidecar = class.None, "shop/bound" }, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
 		"Locality":        {change: func(k *class.Key) { k.Locality = "eu/b" }},
 		"Network":         {change: func(k *class.Key) { k.Network = "a" }},
+		"Cluster":         {change: func(k *class.Key) { k.Cluster = "east" }},
 		"Interception":    {change: direct},
 		"TrustDomain":     {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
 		"DNSDomain":       {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
@@ -184,7 +188,7 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 20; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 21; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

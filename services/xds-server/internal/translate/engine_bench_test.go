@@ -71,15 +71,20 @@ func newCrowd(b *testing.B, services, classes int) *benchEngine {
 // newMesh is a crowd without classes.
 func newMesh(b *testing.B, services int) *benchEngine {
 	b.Helper()
+	c := newEngine(b)
+	c.edit(largeMesh(services)...)
+	return c
+}
+
+func newEngine(b *testing.B) *benchEngine {
+	b.Helper()
 	e, err := plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := &benchEngine{Engine: e, state: mesh.Empty(), heard: &countingWatcher{}}
-	c.edit(largeMesh(services)...)
-	return c
+	return &benchEngine{Engine: e, state: mesh.Empty(), heard: &countingWatcher{}}
 }
 
 func (c *benchEngine) edit(upserts ...*configv1.Resource) {
@@ -93,11 +98,16 @@ func (c *benchEngine) edit(upserts ...*configv1.Resource) {
 func (c *benchEngine) join(b *testing.B, services, i int) {
 	b.Helper()
 	ns := fmt.Sprintf("ns%d", i%10)
-	key := &class.Key{
+	c.plan(b, &class.Key{
 		Type: class.Sidecar, Namespace: ns, Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: ns + ".svc.cluster.local",
 		VirtualHosts: true,
 		Targets:      []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
-	}
+	})
+}
+
+// plan plans the class of a key as its streams do.
+func (c *benchEngine) plan(b *testing.B, key *class.Key) {
+	b.Helper()
 	joined := c.Acquire(key, c.heard)
 	var endpoints []string
 	joined.Plan(c.heard, resource.ClusterType, true, nil)

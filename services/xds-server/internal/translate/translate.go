@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/proxyless"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/secret"
+	"fairlead.dev/services/xds-server/internal/translate/trustbundle"
 )
 
 // All returns the translators in the order in which a proxy receives their resources. patch.WithEnvoyFilters applies
@@ -23,7 +24,7 @@ import (
 func All() []plan.Translator {
 	all := []plan.Translator{
 		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{}, route.VirtualHosts{},
-		extension.Translator{}, nametable.Translator{}, bootstrap.Translator{},
+		extension.Translator{}, nametable.Translator{}, trustbundle.Translator{}, bootstrap.Translator{},
 	}
 	for i := range all {
 		all[i] = proxyless.WithGRPCClients(patch.WithEnvoyFilters(all[i]))

@@ -6,9 +6,9 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
-)
 
-const defaultRingSize = 1024
+	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
+)
 
 // lbPolicy sets the load balancing policy: least requests, unless the traffic policy has another.
 func lbPolicy(out *clusterv3.Cluster, in *networking.LoadBalancerSettings) {
@@ -69,15 +69,8 @@ func consistentHash(out *clusterv3.Cluster, in *networking.LoadBalancerSettings_
 		}
 		return
 	}
-	size := in.GetRingHash().GetMinimumRingSize()
-	if size == 0 {
-		size = in.GetMinimumRingSize() //nolint:staticcheck // deprecated in Istio, still accepted
-	}
-	if size == 0 {
-		size = defaultRingSize
-	}
 	out.LbPolicy = clusterv3.Cluster_RING_HASH
 	out.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{
-		RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(size)},
+		RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(trafficpolicy.RingSize(in))},
 	}
 }

@@ -7,7 +7,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// outlierDetection ejects hosts by consecutive errors only. As in Istio, Envoy's statistical ejection is off.
+// outlierDetection ejects hosts by consecutive errors only. As in Istio, Envoy's statistical ejection is off. Fields
+// that the DestinationRule leaves out stay unset, so Envoy's own defaults hold.
 func outlierDetection(out *clusterv3.Cluster, options *httpOptions, in *networking.OutlierDetection) {
 	if in == nil {
 		return

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -91,10 +92,7 @@ func autoMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c d
 }
 
 func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster, settings *networking.ClientTLSSettings) *corev3.TransportSocket {
-	sni := settings.GetSni()
-	if sni == "" {
-		sni = resourcename.SNI(c.Port, c.Subset, c.Hostname)
-	}
+	sni := cmp.Or(settings.GetSni(), resourcename.SNI(c.Port, c.Subset, c.Hostname))
 	identities := settings.GetSubjectAltNames()
 	if len(identities) == 0 {
 		identities = endpoint.Identities(r, c)

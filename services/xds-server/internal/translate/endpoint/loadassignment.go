@@ -143,7 +143,7 @@ func usable(r *input.Reader, c discovery.Cluster, endpoints []meshEndpoint, othe
 	seen := map[endpointAddress]bool{}
 	out := endpoints[:0]
 	for _, m := range endpoints {
-		if !takesTraffic(c, m) || !m.matches(c.SubsetSpec.GetLabels()) || !isOnClientNode(r, c, m) {
+		if !takesTraffic(c, m) || !m.matches(c.SubsetSpec.GetLabels()) || !isOnClientNode(r, c, m) || !isInClientCluster(r, c, m) {
 			continue
 		}
 		away := c.Kind == discovery.EDS && len(others.gateways(m)) > 0
@@ -179,6 +179,12 @@ func isOnClientNode(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
 	}
 	node := m.labels[mesh.LabelHostname]
 	return node != "" && node == r.Labels()[mesh.LabelHostname]
+}
+
+// isInClientCluster reports whether clients may use the endpoint: of a cluster-local service, only endpoints of the
+// clients' own cluster.
+func isInClientCluster(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
+	return !c.Service.GetClusterLocal() || m.cluster == r.Class().Cluster
 }
 
 // selectAddresses sets the address that a proxy of these IP families connects to, and further addresses for a proxy

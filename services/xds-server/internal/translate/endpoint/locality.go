@@ -79,7 +79,7 @@ func setPriorities(r *input.Reader, c discovery.Cluster, out *endpointv3.Cluster
 
 // nearestFirst gives priorities for a Service's trafficDistribution, which needs no outlier detection.
 func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint) {
-	if mesh.MindsNode(c.Service) {
+	if mesh.PrefersSameNode(c.Service) {
 		failoverPriority(out, endpoints, r.Labels, []string{mesh.LabelHostname})
 	}
 	failover(out, parseLocality(r.Class().Locality), nil)

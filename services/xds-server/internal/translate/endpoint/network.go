@@ -14,9 +14,12 @@ import (
 // networks are the mesh's networks as a class of proxies sees them.
 type networks struct {
 	reader *input.Reader
-	// entrances caches the gateways of networks that the class can connect to.
-	entrances map[string][]mesh.NetworkGateway
+	// entrances caches the gateways that the class can connect to, for endpoints of a network and cluster.
+	entrances map[networkCluster][]mesh.NetworkGateway
 }
+
+// networkCluster is where an endpoint is.
+type networkCluster struct{ network, cluster string }
 
 // gateways lists the gateways through which the class reaches an endpoint of another network. There are none for
 // endpoints that the class reaches directly: of its own or an unknown network, or of a network without gateways.
@@ -24,13 +27,14 @@ func (n *networks) gateways(m meshEndpoint) []mesh.NetworkGateway {
 	if !n.isInOtherNetwork(m) {
 		return nil
 	}
-	found, known := n.entrances[m.GetNetwork()]
+	at := networkCluster{m.GetNetwork(), m.cluster}
+	found, known := n.entrances[at]
 	if !known {
-		found = slices.DeleteFunc(n.reader.NetworkGateways(m.GetNetwork()), func(g mesh.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
+		found = slices.DeleteFunc(n.reader.NetworkGateways(at.network, at.cluster), func(g mesh.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
 		if n.entrances == nil {
-			n.entrances = map[string][]mesh.NetworkGateway{}
+			n.entrances = map[networkCluster][]mesh.NetworkGateway{}
 		}
-		n.entrances[m.GetNetwork()] = found
+		n.entrances[at] = found
 	}
 	return found
 }

@@ -10,6 +10,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -63,10 +64,10 @@ func (s Server) IsAutoPassthrough() bool {
 	return s.Spec.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH && kind(s.Spec) == TLS
 }
 
-// Admits returns the parts of a VirtualService's host that the server serves: for each of its hosts that covers or is
-// covered by it, the narrower of the two. There are none if they have nothing in common, or if the server's host is
+// ServedHosts returns the parts of a VirtualService's host that the server serves: for each of its hosts that covers or
+// is covered by it, the narrower of the two. There are none if they have nothing in common, or if the server's host is
 // reserved for another namespace.
-func (s Server) Admits(namespace, host string) []string {
+func (s Server) ServedHosts(namespace, host string) []string {
 	var out []string
 	for _, entry := range s.Spec.GetHosts() {
 		pattern := entry
@@ -169,10 +170,7 @@ func Ports(r *input.Reader) []Port {
 			}
 		}
 	}
-	out := make([]Port, 0, len(order))
-	for _, port := range order {
-		out = append(out, *port)
-	}
+	out := lists.Map(order, func(port *Port) Port { return *port })
 	slices.SortFunc(out, func(a, b Port) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Bind, b.Bind))
 	})
@@ -208,7 +206,7 @@ func AutoPassthroughTo(r *input.Reader, svc *configv1.Service) bool {
 	for _, g := range r.Gateways() {
 		for _, spec := range g.Spec.GetServers() {
 			server := Server{Gateway: g, Spec: spec}
-			if server.IsAutoPassthrough() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
+			if server.IsAutoPassthrough() && slices.Contains(server.ServedHosts(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
 				return true
 			}
 		}

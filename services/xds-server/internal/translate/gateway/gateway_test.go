@@ -87,8 +87,8 @@ func TestAdmitsByHostAndNamespace(t *testing.T) {
 			Gateway: &mesh.Gateway{Key: mesh.Key{Namespace: "gateways", Name: "g"}},
 			Spec:    &networking.Server{Hosts: tc.hosts},
 		}
-		if got := strings.Join(server.Admits(tc.namespace, tc.host), " "); got != tc.want {
-			t.Errorf("server of %v admits %q of %s as %q, want %q", tc.hosts, tc.host, tc.namespace, got, tc.want)
+		if got := strings.Join(server.ServedHosts(tc.namespace, tc.host), " "); got != tc.want {
+			t.Errorf("server of %v serves %q of %s as %q, want %q", tc.hosts, tc.host, tc.namespace, got, tc.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,10 +64,7 @@ func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Li
 }
 
 func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.Server) ([]*listenerv3.Filter, error) {
-	prefix := servers[0].Spec.GetName()
-	if prefix == "" {
-		prefix = "outbound_" + name
-	}
+	prefix := cmp.Or(servers[0].Spec.GetName(), "outbound_"+name)
 	return httpFilters(hcm.Options{
 		Role:       hcm.Gateway,
 		StatPrefix: prefix,
@@ -154,7 +152,7 @@ func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		if !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool {
-			return len(server.Admits(vs.Key.Namespace, host)) > 0
+			return len(server.ServedHosts(vs.Key.Namespace, host)) > 0
 		}) {
 			continue
 		}
@@ -174,7 +172,7 @@ func passthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, e
 	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
 	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
-		found, err := tlsRoutes(r, vs, c, func(host string) []string { return server.Admits(vs.Key.Namespace, host) })
+		found, err := tlsRoutes(r, vs, c, func(host string) []string { return server.ServedHosts(vs.Key.Namespace, host) })
 		if err != nil {
 			return nil, err
 		}
@@ -189,9 +187,7 @@ func autoPassthroughChains(r *input.Reader, server gateway.Server) ([]filterChai
 	proxy := &tcpproxyv3.TcpProxy{
 		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}
-	if proxy.StatPrefix == "" {
-		proxy.StatPrefix = resourcename.BlackHoleCluster
-	}
+	proxy.StatPrefix = cmp.Or(proxy.StatPrefix, resourcename.BlackHoleCluster)
 	filters, err := tcpChain{proxy: proxy, clusterBySNI: true}.filters(r)
 	if err != nil {
 		return nil, err

@@ -44,7 +44,9 @@ type l4MatchAttributes interface {
 	GetDestinationSubnets() []string
 }
 
-func (c matchContext) admits(r *input.Reader, vs *mesh.VirtualService, m l4MatchAttributes) bool {
+// matches reports whether connections on the port, by the gateway, from the proxy can match: it compares all fields but
+// the CIDR ranges and SNI hosts, which Envoy compares.
+func (c matchContext) matches(r *input.Reader, vs *mesh.VirtualService, m l4MatchAttributes) bool {
 	if m.GetPort() != 0 && m.GetPort() != c.port {
 		return false
 	}
@@ -93,7 +95,7 @@ func tcpRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext) ([]filt
 			return append(out, filterChain{filters: filters, uses: uses}), nil
 		}
 		for j, m := range in.GetMatch() {
-			if !c.admits(r, vs, m) {
+			if !c.matches(r, vs, m) {
 				continue
 			}
 			match := &listenerv3.FilterChainMatch{}
@@ -123,7 +125,7 @@ func tlsRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext, admit f
 			return nil, fmt.Errorf("VirtualService %s/%s: tls[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
 		}
 		for j, m := range in.GetMatch() {
-			if !c.admits(r, vs, m) {
+			if !c.matches(r, vs, m) {
 				continue
 			}
 			match := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}
@@ -238,10 +240,10 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c matchC
 func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) resourcename.Cluster {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		port = number
-	} else if ports := r.Concrete(to.GetHost()).GetPorts(); len(ports) == 1 {
+	} else if ports := r.FollowExternalName(to.GetHost()).GetPorts(); len(ports) == 1 {
 		port = ports[0].GetNumber()
 	}
-	return resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: route.ConcreteHost(r, to)}
+	return resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: route.DestinationHost(r, to)}
 }
 
 // trafficPolicyOf returns the traffic policy of a cluster.

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -49,11 +51,7 @@ func outbound(r *input.Reader, s *addressChains) (*listenerv3.Listener, error) {
 }
 
 func networksOf(m servicePort) []*corev3.CidrRange {
-	var out []*corev3.CidrRange
-	for _, network := range mesh.Networks(m.Service) {
-		out = append(out, cidr(network))
-	}
-	return out
+	return lists.Map(mesh.Networks(m.Service), cidr)
 }
 
 // plainHTTPChain adds the filter chain for plaintext HTTP, and the listener filters that detect it.
@@ -181,10 +179,7 @@ func planForwardProxy(r *input.Reader) []planned {
 func planExplicit(r *input.Reader) []planned {
 	var out []planned
 	for _, e := range sidecarscope.ExplicitListeners(r) {
-		bind := e.Bind
-		if bind == "" {
-			bind = wildcard
-		}
+		bind := cmp.Or(e.Bind, wildcard)
 		name := resourcename.Listener(bind, e.Port)
 		switch {
 		case e.OnSocket():

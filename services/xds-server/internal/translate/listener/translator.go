@@ -4,7 +4,7 @@
 // resource (outbound.go) and the HTTP forward proxy. A gateway has one listener per port (gateway.go).
 //
 // Translator builds them for LDS. Filter chains of TCP and TLS routes are in l4routes.go, their matches in
-// filterchainmatch.go, network filters in networkfilters.go; package hcm builds the HTTP connection managers.
+// duplicatematches.go, network filters in networkfilters.go; package hcm builds the HTTP connection managers.
 package listener
 
 import (

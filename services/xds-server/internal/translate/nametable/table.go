@@ -1,6 +1,7 @@
 package nametable
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func table(r *input.Reader) *ndsv1.NameTable {
 		if svc.GetHeadless() {
 			addHeadless(r, out, svc)
 		} else {
-			add(out, svc.GetHostname(), info(svc, svc.GetName()), addresses(r.VIPs(r.Concrete(svc.GetHostname()))))
+			add(out, svc.GetHostname(), info(svc, svc.GetName()), addresses(r.VIPs(r.FollowExternalName(svc.GetHostname()))))
 		}
 	}
 	return out
@@ -64,10 +65,11 @@ func addresses(texts []string) []string {
 
 // addHeadless adds, as Kubernetes' DNS does, the addresses of a headless service's endpoints on all its ports.
 // Endpoints with a host name, such as Pods of a StatefulSet, also get "<host name>.<service>", unless they are in
-// another network, where clients cannot reach them by address.
+// another network, where clients cannot reach them by address. Of Pods with one name in several clusters, that of the
+// class's own cluster has the name.
 func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
-	pods := map[string][]string{}
+	pods, ownPods := map[string][]string{}, map[string][]string{}
 	for _, port := range svc.GetPorts() {
 		for _, shard := range r.Endpoints(svc.GetHostname(), port.GetNumber()) {
 			for _, e := range shard.GetEndpoints() {
@@ -76,11 +78,16 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 				}
 				all = append(all, e.GetAddress())
 				if e.GetHostname() != "" && !inOtherNetwork(r, e) {
-					pods[e.GetHostname()] = append(pods[e.GetHostname()], e.GetAddress())
+					of := pods
+					if shard.GetCluster() == r.Class().Cluster {
+						of = ownPods
+					}
+					of[e.GetHostname()] = append(of[e.GetHostname()], e.GetAddress())
 				}
 			}
 		}
 	}
+	maps.Copy(pods, ownPods)
 	service, _, _ := strings.Cut(svc.GetHostname(), ".")
 	for pod, ips := range pods {
 		host := pod + "." + svc.GetHostname()

@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/pkg/lists"
 )
 
 // list describes how patches apply to a list of filters, routes or the like.
@@ -89,11 +91,5 @@ func (l list[T]) last(items []T) int {
 
 // of returns the patches with this applyTo that keep accepts.
 func of(patches []*use, applyTo networking.EnvoyFilter_ApplyTo, keep func(*use) bool) []*use {
-	var out []*use
-	for _, u := range patches {
-		if u.Spec.GetApplyTo() == applyTo && keep(u) {
-			out = append(out, u)
-		}
-	}
-	return out
+	return lists.Filter(patches, func(u *use) bool { return u.Spec.GetApplyTo() == applyTo && keep(u) })
 }

@@ -22,11 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-const (
-	defaultRingSize = 1024
-	// maxRingSize is the largest ring that gRPC accepts.
-	maxRingSize = 8 << 20
-)
+// maxRingSize is the largest ring that gRPC accepts.
+const maxRingSize = 8 << 20
 
 // cluster builds the cluster of a service port or of one of its subsets.
 func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
@@ -105,16 +102,9 @@ func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.Circuit
 // request if the DestinationRule asks for it, or else round robin, as Istio does for gRPC.
 func lbPolicy(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
 	if hash := trafficpolicy.ConsistentHash(p); hash != nil {
-		size := hash.GetRingHash().GetMinimumRingSize()
-		if size == 0 {
-			size = hash.GetMinimumRingSize() //nolint:staticcheck // deprecated in Istio, still accepted
-		}
-		if size == 0 {
-			size = defaultRingSize
-		}
 		out.LbPolicy = clusterv3.Cluster_RING_HASH
 		out.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{
-			RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(min(size, maxRingSize))},
+			RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(min(trafficpolicy.RingSize(hash), maxRingSize))},
 		}
 		return
 	}

@@ -34,7 +34,7 @@ func resolveTarget(r *input.Reader, name string) (serverTarget, bool) {
 }
 
 func exists(r *input.Reader, hostname string, port uint32) bool {
-	if svc := r.Concrete(hostname); svc != nil {
+	if svc := r.FollowExternalName(hostname); svc != nil {
 		return discovery.Port(svc, port) != nil
 	}
 	// If routes cannot be built the host still exists: the error is reported for its route configuration.

@@ -1,6 +1,7 @@
 package proxyless
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -59,10 +60,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	if len(identities) == 0 {
 		identities = endpoint.Identities(r, c)
 	}
-	sni := settings.GetSni()
-	if sni == "" {
-		sni = resourcename.SNI(c.Port, c.Subset, c.Hostname)
-	}
+	sni := cmp.Or(settings.GetSni(), resourcename.SNI(c.Port, c.Subset, c.Hostname))
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	return socket(&tlsv3.UpstreamTlsContext{
 		CommonTlsContext: commonTLS(&tlsv3.CertificateValidationContext{

@@ -7,6 +7,7 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
@@ -158,9 +159,5 @@ func sortHosts(hosts []*routev3.VirtualHost) {
 
 // withPort appends the port to every domain.
 func withPort(domains []string, port uint32) []string {
-	out := make([]string, 0, len(domains))
-	for _, domain := range domains {
-		out = append(out, domain+":"+resourcename.OutboundRouteConfig(port))
-	}
-	return out
+	return lists.Map(domains, func(domain string) string { return domain + ":" + resourcename.OutboundRouteConfig(port) })
 }

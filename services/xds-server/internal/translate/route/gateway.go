@@ -75,7 +75,7 @@ func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) 
 		}
 		var common []string
 		for _, hostname := range vs.Spec.GetHosts() {
-			for _, domain := range server.Admits(vs.Key.Namespace, hostname) {
+			for _, domain := range server.ServedHosts(vs.Key.Namespace, hostname) {
 				if !slices.Contains(common, domain) {
 					common = append(common, domain)
 				}

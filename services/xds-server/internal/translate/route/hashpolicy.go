@@ -10,10 +10,10 @@ import (
 // hash adds the hash policy of a destination whose traffic policy has a consistent hash.
 func (b *builder) hash(action *routev3.RouteAction, to *networking.Destination) {
 	applied := &networking.TrafficPolicy{}
-	if rule := b.reader.DestinationRule(ConcreteHost(b.reader, to)); rule != nil {
+	if rule := b.reader.DestinationRule(DestinationHost(b.reader, to)); rule != nil {
 		applied = trafficpolicy.For(rule.Spec, trafficpolicy.Subset(rule.Spec, to.GetSubset()), b.destinationPort(to))
 	}
-	applied = trafficpolicy.WithAffinity(applied, b.reader.Concrete(to.GetHost()))
+	applied = trafficpolicy.WithAffinity(applied, b.reader.FollowExternalName(to.GetHost()))
 	if p := hashPolicy(trafficpolicy.ConsistentHash(applied)); p != nil {
 		action.HashPolicy = append(action.HashPolicy, p)
 	}

@@ -25,7 +25,8 @@ const (
 	priorityUpdateFrequency = 2
 )
 
-// retryPolicy converts a retry policy; nil means Istio's default, attempts 0 means no retries. Requests that a
+// retryPolicy converts a retry policy; nil means that neither the route nor
+// MeshConfig's defaultHttpRetryPolicy sets one, and so Istio's default; attempts 0 means no retries. Requests that a
 // consistent hash binds to one host are retried on that host.
 func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in != nil && in.GetAttempts() <= 0 {

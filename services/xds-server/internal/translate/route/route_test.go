@@ -70,7 +70,7 @@ type nothing struct{}
 
 func (nothing) Namespace() string                            { return "" }
 func (nothing) Labels() map[string]string                    { return nil }
-func (nothing) Concrete(string) *configv1.Service            { return nil }
+func (nothing) FollowExternalName(string) *configv1.Service  { return nil }
 func (nothing) DestinationRule(string) *mesh.DestinationRule { return nil }
 
 func weighted(weight int32) *networking.HTTPRouteDestination {

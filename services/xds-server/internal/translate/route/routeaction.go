@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -29,10 +30,7 @@ func (b *builder) forward(out *routev3.Route, in *networking.HTTPRoute, authorit
 	if err := b.destinations(out, action, in); err != nil {
 		return nil, err
 	}
-	retry := in.GetRetries()
-	if retry == nil {
-		retry = b.mesh.GetDefaultHttpRetryPolicy()
-	}
+	retry := cmp.Or(in.GetRetries(), b.mesh.GetDefaultHttpRetryPolicy())
 	action.RetryPolicy = retryPolicy(retry, len(action.GetHashPolicy()) > 0)
 	return action, nil
 }
@@ -128,14 +126,14 @@ func (b *builder) destinations(out *routev3.Route, action *routev3.RouteAction, 
 }
 
 func (b *builder) cluster(to *networking.Destination) string {
-	return resourcename.OutboundCluster(b.destinationPort(to), to.GetSubset(), ConcreteHost(b.reader, to))
+	return resourcename.OutboundCluster(b.destinationPort(to), to.GetSubset(), DestinationHost(b.reader, to))
 }
 
-// ConcreteHost returns the host of a destination, or the host that its ExternalName refers to.
-func ConcreteHost(r interface {
-	Concrete(hostname string) *configv1.Service
+// DestinationHost returns the host of a destination, or the host that its ExternalName refers to.
+func DestinationHost(r interface {
+	FollowExternalName(hostname string) *configv1.Service
 }, to *networking.Destination) string {
-	if svc := r.Concrete(to.GetHost()); svc != nil {
+	if svc := r.FollowExternalName(to.GetHost()); svc != nil {
 		return svc.GetHostname()
 	}
 	return to.GetHost()
@@ -147,7 +145,7 @@ func (b *builder) destinationPort(to *networking.Destination) uint32 {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		return number
 	}
-	if ports := b.reader.Concrete(to.GetHost()).GetPorts(); len(ports) == 1 {
+	if ports := b.reader.FollowExternalName(to.GetHost()).GetPorts(); len(ports) == 1 {
 		return ports[0].GetNumber()
 	}
 	return b.port

@@ -9,6 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -68,7 +69,7 @@ func isAlias(svc *configv1.Service) bool { return svc.GetExternalName() != "" }
 func (c *routeConfig) concrete(hostname string) *configv1.Service {
 	svc := c.listener.Service(c.r, hostname)
 	if isAlias(svc) {
-		if svc = c.r.Concrete(hostname); svc != nil {
+		if svc = c.r.FollowExternalName(hostname); svc != nil {
 			return c.listener.Service(c.r, svc.GetHostname())
 		}
 	}
@@ -215,10 +216,7 @@ func (c *routeConfig) virtualHostWithoutService(hostname string) (*routev3.Virtu
 
 // all builds all virtual hosts, sorted by name. It reads the list of all services.
 func (c *routeConfig) all() ([]*routev3.VirtualHost, error) {
-	var hostnames []string
-	for _, svc := range c.listener.Services(c.r) {
-		hostnames = append(hostnames, svc.GetHostname())
-	}
+	hostnames := lists.Map(c.listener.Services(c.r), (*configv1.Service).GetHostname)
 	if c.port == defaultHTTPPort {
 		for _, vs := range c.r.VirtualServices(contract.MeshGateway) {
 			hostnames = append(hostnames, vs.Spec.GetHosts()...)

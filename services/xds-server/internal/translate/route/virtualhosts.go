@@ -34,7 +34,7 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 		return nil, nil
 	}
 	ports := []uint32{defaultHTTPPort}
-	for _, port := range httpPorts(r.Concrete(host), allPorts) {
+	for _, port := range httpPorts(r.FollowExternalName(host), allPorts) {
 		ports = append(ports, port.GetNumber())
 	}
 	slices.Sort(ports)

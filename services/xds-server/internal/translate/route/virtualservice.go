@@ -23,7 +23,7 @@ import (
 type reader interface {
 	Namespace() string
 	Labels() map[string]string
-	Concrete(hostname string) *configv1.Service
+	FollowExternalName(hostname string) *configv1.Service
 	DestinationRule(hostname string) *mesh.DestinationRule
 }
 

@@ -3,6 +3,8 @@
 package trafficpolicy
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -76,6 +78,12 @@ func WithAffinity(policy *networking.TrafficPolicy, svc *configv1.Service) *netw
 // ConsistentHash returns the policy's consistent hash settings, or nil.
 func ConsistentHash(policy *networking.TrafficPolicy) *networking.LoadBalancerSettings_ConsistentHashLB {
 	return policy.GetLoadBalancer().GetConsistentHash()
+}
+
+// RingSize returns the least size of the ring of a consistent hash; Istio's default is 1024.
+func RingSize(hash *networking.LoadBalancerSettings_ConsistentHashLB) uint64 {
+	//nolint:staticcheck // the second is deprecated in Istio and still accepted
+	return cmp.Or(hash.GetRingHash().GetMinimumRingSize(), hash.GetMinimumRingSize(), 1024)
 }
 
 func atPort(policy *networking.TrafficPolicy, port uint32) (out *networking.TrafficPolicy, replaces bool) {

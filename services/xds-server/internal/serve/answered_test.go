@@ -9,18 +9,18 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// settles waits until Settled says that all proxies have answered, or that some have not.
+// settles waits until AllAnswered says that all proxies have answered, or that some have not.
 func (r *fixture) settles(want bool) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
-		if got := r.ADS.Settled() == nil; got != want {
-			return fmt.Errorf("settled %v, want %v", got, want)
+		if got := r.ADS.AllAnswered() == nil; got != want {
+			return fmt.Errorf("answered %v, want %v", got, want)
 		}
 		return nil
 	})
 }
 
-func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
+func TestAllAnsweredWhenEverybodyHasAnswered(t *testing.T) {
 	r := start(t, basicMesh()...)
 	a, b := r.delta("aaa", "default"), r.delta("bbb", "default")
 	a.connectAll()
@@ -28,24 +28,24 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 	r.settles(true)
 
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.11"))
-	settled := r.ADS.Settled()
+	settled := r.ADS.AllAnswered()
 	if settled == nil {
-		t.Fatal("settled before anybody has answered")
+		t.Fatal("all answered before anybody has answered")
 	}
-	most, before := r.ADS.MostSettled()
+	most, before := r.ADS.MostAnswered()
 	if most == nil {
 		t.Fatal("of two proxies none is a straggler")
 	}
 	a.ack(a.next())
 	testkit.Eventually(t, patience, func() error {
-		if _, now := r.ADS.MostSettled(); now != before+1 {
+		if _, now := r.ADS.MostAnswered(); now != before+1 {
 			return fmt.Errorf("%d answers, want 1", now-before)
 		}
 		return nil
 	})
 	select {
 	case <-settled:
-		t.Error("settled when one of two has answered")
+		t.Error("all answered when one of two has answered")
 	default:
 	}
 	b.nack(b.next(), "no") // a NACK is an answer too
@@ -53,14 +53,14 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(patience):
-			t.Fatal("not settled when everybody has answered")
+			t.Fatal("not all answered when everybody has answered")
 		}
 	}
 }
 
 // A response that is unanswered when the next revision is applied delays no later one, and neither does a proxy that
 // disconnects.
-func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
+func TestAllAnsweredDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	silent, leaving := r.delta("silent", "default"), r.delta("leaving", "default")
 	silent.connectAll()
@@ -84,14 +84,14 @@ func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	r.settles(true)
 }
 
-// A revision that changes nothing for any proxy is settled at once.
-func TestSettledWithoutChanges(t *testing.T) {
+// A revision that changes nothing for any proxy is answered at once.
+func TestAllAnsweredWithoutChanges(t *testing.T) {
 	r := start(t, basicMesh()...)
 	a := r.delta("aaa", "default")
 	a.connectAll()
 	r.settles(true)
 	r.edit()
-	if r.ADS.Settled() != nil {
+	if r.ADS.AllAnswered() != nil {
 		t.Error("waits for nobody")
 	}
 }
