@@ -11,6 +11,6 @@ import (
 )
 
 func main() {
-	footprint.CollectOften() // there is one agent per workload
+	footprint.CollectSeldom() // package app runs a Keeper
 	service.Main(command.Root(os.Stdout, os.Stderr))
 }

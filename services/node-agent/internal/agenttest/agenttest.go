@@ -3,21 +3,20 @@
 package agenttest
 
 import (
-	"context"
 	"crypto/tls"
 	"net"
 	"path/filepath"
-	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // ControlPlane issues certificates and tokens for a test's services and workloads.
@@ -37,48 +36,30 @@ func NewControlPlane(t testing.TB) ControlPlane {
 func (c ControlPlane) Serve(t testing.TB, lis net.Listener, account, service string, register func(*grpc.Server)) (stop func()) {
 	t.Helper()
 	jwt, err := auth.NewJWT(auth.JWTConfig{
-		JWKSFile: c.Issuer.JWKSFile, Issuer: c.Issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: c.PKI.TrustDomain,
+		JWKSFile: c.Issuer.JWKSFile, Issuer: c.Issuer.Name, Audiences: []string{contract.TokenAudience}, TrustDomain: c.PKI.TrustDomain,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := rpc.NewServer(rpc.ServerConfig{
-		Service: account, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(),
-		TLS:           tlsconf.Server(c.PKI.NewSVID("istio-system", account), tls.VerifyClientCertIfGiven),
+	return rpctest.Serve(t, lis, rpc.ServerConfig{
+		Service:       account,
+		TLS:           tlsconf.Server(c.PKI.NewSVID(contract.SystemNamespace, account), tls.VerifyClientCertIfGiven),
 		Authenticator: auth.FirstOf(auth.MTLS(), jwt),
 		Policy:        auth.Policy{"/" + service + "/*": auth.AnyIdentity()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	register(server)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(lis)
-	}()
-	stop = sync.OnceFunc(func() { server.Stop(); <-done })
-	t.Cleanup(stop)
-	return stop
+	}, register)
 }
 
 // Socket serves one gRPC service to anybody on a unix socket until the test ends, and returns a client of it. cfg and
 // options are for settings of the server besides.
 func Socket(t testing.TB, service string, register func(*grpc.Server), cfg rpc.ServerConfig, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
-	cfg.Service, cfg.Log, cfg.Registerer, cfg.Insecure = "socket", testkit.Logger(t), prometheus.NewRegistry(), true
-	cfg.Policy = auth.Policy{"/" + service + "/*": auth.Anonymous()}
-	server, err := rpc.NewServer(cfg, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	register(server)
 	path := filepath.Join(t.TempDir(), "socket")
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Background(t, func(ctx context.Context) error { return rpc.Serve(ctx, server, lis, 0) })
+	cfg.Service, cfg.Insecure, cfg.Policy = "socket", true, auth.Policy{"/" + service + "/*": auth.Anonymous()}
+	rpctest.Serve(t, lis, cfg, register, options...)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -25,13 +25,14 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/service"
-	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/tlsconf"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/node-agent/internal/bootstrap"
+	"fairlead.dev/services/node-agent/internal/cgroup"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
+	"fairlead.dev/services/node-agent/internal/identity"
 	"fairlead.dev/services/node-agent/internal/nameserver"
 	"fairlead.dev/services/node-agent/internal/readiness"
 	"fairlead.dev/services/node-agent/internal/relay"
@@ -39,6 +40,10 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 	"fairlead.dev/services/node-agent/internal/status"
 )
+
+// worthTrimming is how many bytes an agent must have allocated before it gives memory back at rest: its start and a few
+// scrapes of its metrics allocate more.
+const worthTrimming = 4 << 20
 
 // Output of Envoy: access logs and its own log.
 type Output struct{ Stdout, Stderr io.Writer }
@@ -75,15 +80,22 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	secrets, err := secretManager(c, dir, p)
+	c = withToken(c, dir, p)
+	own, err := identity.Open(c, dir, p)
+	if err != nil {
+		return err
+	}
+	last, err := newLastGood(c, dir, own, p)
 	if err != nil {
 		return err
 	}
 	adsRelay, err := relay.New(relay.Config{
 		AgentResource: names.table(),
+		LastGood:      last,
+		MoreResources: pushedRoots(c, own),
 		Addresses:     c.DiscoveryAddresses,
-		Source:        secrets,
-		TLS:           tlsconf.Client(secrets, c.DiscoveryIDs...),
+		Source:        own.ControlPlane,
+		TLS:           tlsconf.Client(own.ControlPlane, c.DiscoveryIDs...),
 		TokenFile:     c.TokenFile,
 		Log:           log,
 		Registerer:    tel.Registry,
@@ -91,50 +103,63 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	keeper, err := newKeeper(c, dir, secrets, log)
+	keeper, err := newKeeper(c, dir, own.Workload, log)
 	if err != nil {
 		return err
 	}
 	relayServer := serverConfig("relay", relay.MaxRequest)
 	if keeper != nil {
 		relayServer.PeerUIDs = append(relayServer.PeerUIDs, 0) // a program that runs as root can read the files, too
-		p.Task("files of gRPC programs", keeper.Run)
+		p.Task("certificate files to write", keeper.Run)
 	}
 	if err := serveSocket(p, dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...); err != nil {
 		return err
 	}
-	p.Task("renewal signal", renewOnSignal(secrets, log))
+	if err := tokenExchange(c, p); err != nil {
+		return err
+	}
+	p.Task("memory", footprint.NewKeeper(clock.Real(), log).Worth(worthTrimming).Run)
+	p.Task("renewal signal", renewOnSignal(own, log))
 	if names.Server != nil {
 		p.Task("DNS", names.Run)
 	}
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
 	if c.NoEnvoy {
-		return beside(ctx, c, grpcClients{keeper, adsRelay}, p)
+		tellHealth(c, p, adsRelay, nil)
+		return beside(ctx, c, grpcClients{files: keeper, relay: adsRelay}, p, quit)
 	}
 
-	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})
+	sdsServer, err := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log, Registerer: tel.Registry})
 	if err != nil {
 		return err
 	}
 	if err := serveSocket(p, dir, statedir.SDS, sdsServer.Register, serverConfig("sds", rpc.DefaultMaxRecvBytes)); err != nil {
 		return err
 	}
-	start, err := newBootstrap(c, dir)
+	admin := envoy.NewAdmin(dir.Path(statedir.Admin))
+	began := time.Now()
+	prober := readiness.New(admin, own.Workload, clock.Real(), func() {
+		log.Info("the proxy is ready", "after", time.Since(began).Round(time.Millisecond))
+	})
+	supervisor, err := newSupervisor(c, dir, binary, admin, prober, p, out)
 	if err != nil {
 		return err
 	}
-	admin := envoy.NewAdmin(dir.Path(statedir.Admin))
-	began := time.Now()
-	prober := readiness.New(admin, secrets, clock.Real(), func() {
-		log.Info("the proxy is ready", "after", time.Since(began).Round(time.Millisecond))
-		if err := footprint.Trim(); err != nil {
-			log.Warn("memory of the start could not be given back", "error", err)
-		}
-	})
-	supervisor := newSupervisor(c, dir, binary, admin, prober, log, out)
+	start, err := newBootstrap(ctx, c, dir, &supervisor.Options, log)
+	if ctx.Err() != nil {
+		return nil // told to end before Envoy was started
+	}
+	if err != nil {
+		return err
+	}
+	verifyRedirection(c, p, prober)
+	tellHealth(c, p, adsRelay, prober.Check)
 	server, err := statusServer(c, admin, prober, tel.Registry, log)
 	if err != nil {
 		return err
 	}
+	takeOrders(server, orders{skipDrain: supervisor.SkipDrain, drain: supervisor.DrainNow, quit: quit})
 
 	// Only Envoy is stopped by the signal. All other tasks run until it has ended: while it drains, it needs
 	// certificates and endpoints.
@@ -143,7 +168,9 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	p.Task("certificate files", sdsServer.Run)
 	p.Task("status server", server.Run)
 	p.Task("Envoy", func(hard context.Context) error {
-		if c.BootstrapXDS {
+		if c.BootstrapXDS && start == nil {
+			log.Warn("Envoy starts without what EnvoyFilters change of its bootstrap", "error", "a template has taken the bootstrap's place: "+c.Envoy.TemplateFile)
+		} else if c.BootstrapXDS {
 			waiting, cancel := context.WithCancel(hard)
 			defer context.AfterFunc(ctx, cancel)()
 			supervisor.Options.Bootstrap = patched(waiting, dir, start, supervisor.Options, adsRelay, log)
@@ -181,18 +208,6 @@ func (s dnsServer) table() *relay.AgentResource {
 	return &relay.AgentResource{TypeURL: ndsv1.NameTableType, Authority: bootstrap.XDSCluster, Take: s.Take}
 }
 
-func secretManager(c *config.Config, dir *statedir.Dir, p *service.Process) (*svid.Manager, error) {
-	id, err := c.Identity()
-	if err != nil {
-		return nil, process.WithExitCode(err, process.ExitUsage)
-	}
-	cfg := svid.Config{CAAddress: c.CAAddress, CAIDs: c.CAIDs, TokenFile: c.TokenFile, RootFile: c.RootCertFile, Identity: id, TTL: c.SecretTTL}
-	if c.CacheCertificate {
-		cfg.CacheDir = dir.Path(statedir.Cache)
-	}
-	return p.Identity(cfg)
-}
-
 // serverConfig is the configuration of a server on a unix socket that admits this user only.
 func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 	return rpc.ServerConfig{
@@ -220,29 +235,37 @@ func serveSocket(p *service.Process, dir *statedir.Dir, name string, register fu
 	return nil
 }
 
-func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, log *slog.Logger, out Output) *envoy.Supervisor {
+func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, p *service.Process, out Output) (*envoy.Supervisor, error) {
+	metrics, err := envoy.NewMetrics(p.Registry)
 	return &envoy.Supervisor{
 		Options: envoy.Options{
-			Binary:       binary,
-			Dir:          dir.Path(""),
-			Bootstrap:    dir.Path(statedir.Bootstrap),
-			Concurrency:  c.Concurrency,
-			DrainTime:    c.Drain.Envoy,
-			LogLevel:     c.EnvoyLogLevel,
-			ComponentLog: c.EnvoyComponentLog,
-			FileFlush:    c.EnvoyFileFlush,
-			FileFlushKB:  c.EnvoyFileFlushKB,
-			NetAdmin:     transparent(c),
-			Stdout:       out.Stdout,
-			Stderr:       out.Stderr,
+			Binary:         binary,
+			Dir:            dir.Path(""),
+			Bootstrap:      dir.Path(statedir.Bootstrap),
+			Concurrency:    c.Concurrency,
+			DrainTime:      c.Drain.Envoy,
+			LogLevel:       c.EnvoyLogLevel,
+			ComponentLog:   c.EnvoyComponentLog,
+			FileFlush:      c.EnvoyFileFlush,
+			FileFlushKB:    c.EnvoyFileFlushKB,
+			NetAdmin:       transparent(c),
+			SkipDeprecated: c.Envoy.SkipDeprecated,
+			CoreDump:       c.Envoy.CoreDump,
+			Stdout:         out.Stdout,
+			Stderr:         out.Stderr,
 		},
 		Admin:           admin,
 		Drain:           envoy.DrainPolicy{Termination: c.Drain.Termination, Minimum: c.Drain.Minimum, ExitOnZero: c.Drain.ExitOnZero},
 		IgnoreListeners: []string{bootstrap.ReadyStatPrefix, bootstrap.StatsStatPrefix},
+		Gateway:         c.Role == config.Router,
+		MaxRestarts:     c.EnvoyRestarts,
+		OOMKills:        cgroup.Own("/").OOMKills,
+		Metrics:         metrics,
 		OnDrain:         prober.Drain,
+		OnRestart:       prober.Restarted,
 		Clock:           clock.Real(),
-		Log:             log,
-	}
+		Log:             p.Log,
+	}, err
 }
 
 // transparent reports whether Envoy keeps the callers' addresses of connections that it takes over (TPROXY).
@@ -251,10 +274,6 @@ func transparent(c *config.Config) bool {
 }
 
 func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {
-	metrics, err := status.NewMetrics(admin, reg, log)
-	if err != nil {
-		return nil, err
-	}
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: log, Gatherer: reg})
 	s.Ready("proxy", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -262,12 +281,11 @@ func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober
 		return prober.Check(ctx)
 	})
 	s.Public("/healthz/ready", "200 when the proxy may receive traffic", status.Ready(prober.Check))
-	s.Public("/stats/prometheus", "Envoy's and the agent's metrics", metrics)
-	return s, nil
+	return s, registerHealth(s, c, admin, reg, log)
 }
 
 // renewOnSignal renews the certificate at every SIGUSR1.
-func renewOnSignal(m *svid.Manager, log *slog.Logger) func(context.Context) error {
+func renewOnSignal(own *identity.Identity, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGUSR1)
@@ -278,7 +296,7 @@ func renewOnSignal(m *svid.Manager, log *slog.Logger) func(context.Context) erro
 				return nil
 			case <-signals:
 				log.Info("renewing the certificate", "reason", "SIGUSR1")
-				m.Renew()
+				own.Renew()
 			}
 		}
 	}

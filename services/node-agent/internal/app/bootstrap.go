@@ -2,14 +2,21 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/protomerge"
 	"fairlead.dev/services/node-agent/internal/bootstrap"
@@ -20,13 +27,57 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
-// newBootstrap builds and writes Envoy's bootstrap.
-func newBootstrap(c *config.Config, dir *statedir.Dir) (*bootstrapv3.Bootstrap, error) {
-	n, err := node.New(c)
+// resolveTimeout bounds the look-up of the statsd server's name, on which Envoy's start waits.
+const resolveTimeout = 5 * time.Second
+
+// newBootstrap builds and writes Envoy's bootstrap, and sets the options that go with it. It returns the agent's own
+// bootstrap, nil if a template has taken its place.
+func newBootstrap(ctx context.Context, c *config.Config, dir *statedir.Dir, o *envoy.Options, log *slog.Logger) (*bootstrapv3.Bootstrap, error) {
+	in, err := bootstrapInput(ctx, c, dir, log)
+	var own *bootstrapv3.Bootstrap
+	if err == nil {
+		own, err = bootstrap.Build(in)
+	}
+	if err == nil && c.Envoy.BootstrapOverride != nil {
+		if o.Override, err = bootstrap.Override(c.Envoy.BootstrapOverride, c.Envoy.HostIP); err != nil {
+			err = fmt.Errorf("ISTIO_BOOTSTRAP_OVERRIDE: %s: %w", c.Envoy.OverrideFile, err)
+		}
+	}
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitRefused)
 	}
-	b, err := bootstrap.Build(bootstrap.Input{
+	o.AnyFields = o.Override != "" || c.Envoy.BootstrapTemplate != nil // they may be for another Envoy
+	if err := bootstrap.Write(dir, own); err != nil {
+		return nil, err
+	}
+	if c.Envoy.BootstrapTemplate != nil {
+		if err := writeTemplate(c, dir, own, in); err != nil {
+			return nil, process.WithExitCode(fmt.Errorf("bootstrap template %s: %w", c.Envoy.TemplateFile, err), process.ExitRefused)
+		}
+		own = nil
+	}
+	if o.AnyFields { // by hands other than the agent's
+		if err := envoy.Validate(ctx, *o); err != nil {
+			return nil, process.WithExitCode(err, process.ExitRefused)
+		}
+	}
+	return own, nil
+}
+
+func bootstrapInput(ctx context.Context, c *config.Config, dir *statedir.Dir, log *slog.Logger) (bootstrap.Input, error) {
+	n, err := node.New(c)
+	if err != nil {
+		return bootstrap.Input{}, err
+	}
+	addresses := lists.Map(c.InstanceIPs, netip.Addr.String)
+	telemetry, warnings, err := bootstrap.TelemetryFrom(c.ProxyConfig, c.Annotations, addresses, c.Envoy.HostIP)
+	if err != nil {
+		return bootstrap.Input{}, err
+	}
+	for _, w := range warnings {
+		log.Warn("configuration", "warning", w)
+	}
+	return bootstrap.Input{
 		Node:                     n,
 		XDSPath:                  dir.EnvoyPath(statedir.XDS),
 		SDSPath:                  dir.EnvoyPath(statedir.SDS),
@@ -37,13 +88,53 @@ func newBootstrap(c *config.Config, dir *statedir.Dir) (*bootstrapv3.Bootstrap, 
 		Stats:                    c.StatsAddress,
 		MaxDownstreamConnections: c.MaxDownstreamConnections,
 		RuntimeValues:            c.ProxyConfig.GetRuntimeValues(),
-		StatsMatcher:             bootstrap.StatsMatcherFrom(c.ProxyConfig, c.Annotations),
-		ExtraTags:                c.ProxyConfig.GetExtraStatTags(),
-	})
-	if err != nil {
-		return nil, process.WithExitCode(err, process.ExitRefused)
+		Telemetry:                telemetry,
+		Statsd:                   resolve(ctx, telemetry.StatsdAddress, log),
+		OutlierLog:               c.Envoy.OutlierLog,
+		ReadyProxyProtocol:       c.Envoy.ReadyProxyProtocol,
+	}, nil
+}
+
+// resolve finds the address of the statsd server, because Envoy wants no name there. Without one Envoy starts without
+// the sink, as in Istio.
+func resolve(ctx context.Context, address string, log *slog.Logger) netip.AddrPort {
+	if address == "" {
+		return netip.AddrPort{}
 	}
-	return b, bootstrap.Write(dir, b)
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	host, port, _ := net.SplitHostPort(address)
+	number, _ := strconv.ParseUint(port, 10, 16)
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err == nil && len(found) == 0 {
+		err = errors.New("no address")
+	}
+	if err != nil {
+		log.Warn("Envoy sends no stats to statsd", "field", "statsdUdpAddress", "address", address, "error", err)
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(found[0].Unmap(), uint16(number))
+}
+
+// writeTemplate renders the template in the place of the agent's bootstrap.
+func writeTemplate(c *config.Config, dir *statedir.Dir, own *bootstrapv3.Bootstrap, in bootstrap.Input) error {
+	text, err := bootstrap.JSON(own)
+	if err != nil {
+		return err
+	}
+	js, err := protojson.Marshal(c.ProxyConfig)
+	if err != nil {
+		return err
+	}
+	var pc map[string]any
+	if err := json.Unmarshal(js, &pc); err != nil {
+		return err
+	}
+	out, err := bootstrap.FromTemplate(string(c.Envoy.BootstrapTemplate), text, in, pc)
+	if err != nil {
+		return err
+	}
+	return dir.Write(statedir.Bootstrap, out)
 }
 
 // patched asks an xds-server how EnvoyFilters change the bootstrap, and returns the path of the bootstrap to start

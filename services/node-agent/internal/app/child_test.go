@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/envoy"
 )
 
@@ -28,20 +29,27 @@ type child struct {
 
 // spawn runs binary, or this test binary as the agent if it is empty.
 func (m *mesh) spawn(binary, ca, xds string, env ...string) *child {
+	m.t.Helper()
+	return m.spawnWith(binary, ca, xds, nil, env...)
+}
+
+// spawnWith is spawn with further flags.
+func (m *mesh) spawnWith(binary, ca, xds string, flags []string, env ...string) *child {
 	t := m.t
 	t.Helper()
 	ip, dir := loopbackIP(), t.TempDir()
 	cmd := nodeAgent(t, append([]string{
 		"POD_NAME=web-0", "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=web", "INSTANCE_IP=" + ip.String(),
-		"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
-	}, env...), "proxy", "sidecar",
+		"ISTIO_META_INTERCEPTION_MODE=NONE", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
+	}, env...), append([]string{
+		"proxy", "sidecar",
 		"--state-dir", filepath.Join(dir, "state"),
-		"--token-file", m.Issuer.TokenFile("shop", "web", "istio-ca"),
+		"--token-file", m.Issuer.TokenFile("shop", "web", contract.TokenAudience),
 		"--root-cert-file", m.PKI.WriteRoot(dir),
 		"--envoy-binary", envoyBinary(t),
 		"--discovery-address", xds, "--ca-address", ca,
 		"--bind", ip.String(),
-	)
+	}, flags...)...)
 	if binary != "" {
 		cmd.Path = binary
 	}
@@ -65,14 +73,20 @@ var envoyPID = regexp.MustCompile(`"Envoy started"[^\n]*"pid":(\d+)`)
 // envoyPID waits until the agent has started Envoy.
 func (c *child) envoyPID() int {
 	c.t.Helper()
+	return c.envoyPIDOf(1)
+}
+
+// envoyPIDOf waits until the agent has started Envoy for the nth time.
+func (c *child) envoyPIDOf(n int) int {
+	c.t.Helper()
 	var pid int
 	testkit.Eventually(c.t, testkit.Patience, func() error {
-		found := envoyPID.FindStringSubmatch(c.output.String())
-		if found == nil {
-			return fmt.Errorf("Envoy has not been started: %s", c.output)
+		found := envoyPID.FindAllStringSubmatch(c.output.String(), -1)
+		if len(found) < n {
+			return fmt.Errorf("Envoy has been started %d times, want %d: %s", len(found), n, c.output)
 		}
 		var err error
-		pid, err = strconv.Atoi(found[1])
+		pid, err = strconv.Atoi(found[n-1][1])
 		return err
 	})
 	return pid
@@ -110,7 +124,7 @@ func TestRequestAndWait(t *testing.T) {
 }
 
 // However the agent ends, Envoy ends with it, and how it ended shows in the
-// exit code.
+// exit code. Envoy is not started again here.
 func TestAgentAndEnvoyEndTogether(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -121,14 +135,14 @@ func TestAgentAndEnvoyEndTogether(t *testing.T) {
 		{"SIGTERM drains", func(agent, _ int) error { return syscall.Kill(agent, syscall.SIGTERM) }, process.ExitOK, "no connection is in use"},
 		{"SIGINT drains", func(agent, _ int) error { return syscall.Kill(agent, syscall.SIGINT) }, process.ExitOK, "no connection is in use"},
 		{"SIGKILL of the agent", func(agent, _ int) error { return syscall.Kill(agent, syscall.SIGKILL) }, -1, ""},
-		{"crash of Envoy", func(_, envoy int) error { return syscall.Kill(envoy, syscall.SIGSEGV) }, envoy.ExitEnvoy, "lost Envoy after"},
-		{"Envoy killed", func(_, envoy int) error { return syscall.Kill(envoy, syscall.SIGKILL) }, envoy.ExitEnvoy, "out of memory, or killed by hand"},
+		{"crash of Envoy", func(_, envoy int) error { return syscall.Kill(envoy, syscall.SIGSEGV) }, envoy.ExitEnvoy, "it crashed"},
+		{"Envoy killed", func(_, envoy int) error { return syscall.Kill(envoy, syscall.SIGKILL) }, envoy.ExitEnvoy, "it was killed (SIGKILL)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMesh(t)
 			ca, _ := m.ca("", time.Hour)
 			xds, _, _ := m.xds("")
-			c := m.spawn("", ca, xds)
+			c := m.spawnWith("", ca, xds, []string{"--proxy-restarts", "0"})
 			m.set("1", nil, nil)
 			c.wantReady()
 			pid := c.envoyPID()
@@ -147,10 +161,11 @@ func TestAgentAndEnvoyEndTogether(t *testing.T) {
 	}
 }
 
-// maxMemory is what one agent may take, shared pages of its binary included.
-const maxMemory = 24 << 10 // KiB
+// maxMemory is what an idle agent may take, shared pages of its binary included.
+const maxMemory = 20 << 10 // KiB
 
-// The agent's memory, with its stream connected and its metrics scraped.
+// An agent whose stream is connected, and whose metrics are scraped, gives the memory of the start back and then needs
+// little.
 func TestMemory(t *testing.T) {
 	binary := filepath.Join(os.Getenv("BIN_DIR"), "node-agent")
 	if os.Getenv("BIN_DIR") == "" {
@@ -165,15 +180,21 @@ func TestMemory(t *testing.T) {
 	c := m.spawn(binary, ca, xds)
 	m.set("1", nil, nil)
 	c.wantReady()
-	if status, _, err := get(c.url(15020, "/stats/prometheus")); err != nil || status != http.StatusOK {
-		t.Fatalf("scrape: %d %v", status, err)
-	}
-	memory, err := testkit.ProcessStatus(c.cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("RSS %d KiB: %d private, %d of the binary", memory.VmRSS>>10, memory.RssAnon>>10, memory.RssFile>>10)
-	if got := memory.VmRSS >> 10; got > maxMemory || got == 0 {
-		t.Errorf("RSS %d KiB, want at most %d", got, maxMemory)
+	for _, when := range []string{"after the start", "after scrapes"} {
+		for range 10 {
+			if status, _, err := get(c.url(15020, "/stats/prometheus")); err != nil || status != http.StatusOK {
+				t.Fatalf("scrape: %d %v", status, err)
+			}
+		}
+		testkit.Eventually(t, testkit.Patience, func() error {
+			memory, err := testkit.ProcessStatus(c.cmd.Process.Pid)
+			if got := memory.VmRSS >> 10; err == nil && (got > maxMemory || got == 0) {
+				err = fmt.Errorf("RSS %d KiB %s, want at most %d", got, when, maxMemory)
+			}
+			if err == nil {
+				t.Logf("%s: RSS %d KiB: %d private, %d of the binary", when, memory.VmRSS>>10, memory.RssAnon>>10, memory.RssFile>>10)
+			}
+			return err
+		})
 	}
 }

@@ -22,7 +22,9 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/agenttest"
+	"fairlead.dev/services/node-agent/internal/config"
 )
 
 // mesh is a small real control plane: a CA that signs for whoever proves who
@@ -31,6 +33,10 @@ type mesh struct {
 	agenttest.ControlPlane
 	t     *testing.T
 	cache cache.SnapshotCache
+	// pushed are the ProxyConfigs that xds-servers send agents.
+	pushed *cache.LinearCache
+	// configure changes the configuration of the agents that start from then on; nil leaves it.
+	configure func(*config.Config)
 }
 
 // everyNode gives all proxies the same snapshot.
@@ -43,6 +49,7 @@ func newMesh(t *testing.T) *mesh {
 		ControlPlane: agenttest.NewControlPlane(t),
 		t:            t,
 		cache:        cache.NewSnapshotCache(true, everyNode{}, nil),
+		pushed:       cache.NewLinearCache(contract.ProxyConfigType),
 	}
 }
 
@@ -85,10 +92,14 @@ func (m *mesh) ca(addr string, ttl time.Duration) (string, func()) {
 // xds starts an xds-server and returns its address and a count of streams.
 func (m *mesh) xds(addr string) (string, *streams, func()) {
 	seen := &streams{}
+	all := &cache.MuxCache{
+		Classify: func(r *cache.Request) string { return r.GetTypeUrl() }, ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches: map[string]cache.Cache{contract.ProxyConfigType: m.pushed, resource.ClusterType: m.cache, resource.ListenerType: m.cache},
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
 	at, stop := m.serve("xds-server", addr, "envoy.service.discovery.v3.AggregatedDiscoveryService", func(s *grpc.Server) {
-		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, serverv3.NewServer(ctx, m.cache, seen.callbacks()))
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, serverv3.NewServer(ctx, all, seen.callbacks()))
 	})
 	return at, seen, stop
 }

@@ -2,12 +2,17 @@ package app_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/node-agent/internal/command"
 )
 
@@ -48,12 +53,19 @@ func TestExitCodes(t *testing.T) {
 		{"no role", pod, []string{"proxy"}, process.ExitUsage, []string{"proxy sidecar|router"}},
 		{"wrong role", pod, []string{"proxy", "waypoint"}, process.ExitUsage, []string{`"waypoint"`, `"sidecar" or "router"`}},
 		{"no environment", nil, []string{"proxy", "sidecar"}, process.ExitUsage, []string{"POD_NAME", "POD_NAMESPACE"}},
+		{"configuration to read", append([]string{"ISTIO_CPU_LIMIT=3"}, pod...), []string{"proxy", "sidecar", "--print-config"}, process.ExitOK, []string{"concurrency:\n  from: environment\n  value: 3\n"}},
+		{"level in Istio's spelling", pod, []string{"proxy", "sidecar", "--log_output_level=default:debug,ads:info", "--print-config"}, process.ExitOK, []string{"logLevel:\n  from: flag\n  value: debug\n"}},
+		{"Istio's wait", nil, []string{"wait", "--log_output_level=default:debug", "--url", "http://127.0.0.1:1/", "--timeoutSeconds", "1"}, process.ExitFailure, []string{"not ready"}},
+		{"configuration to read, which is refused", nil, []string{"proxy", "sidecar", "--print-config"}, process.ExitUsage, []string{"serviceAccount:\n  from: default", "POD_NAME is not set"}},
 		{"no Envoy", pod, []string{"proxy", "sidecar", "--envoy-binary", "/nowhere/envoy"}, process.ExitUsage, []string{"/nowhere/envoy", "--envoy-binary"}},
 		{"wrong interception", append([]string{"ISTIO_META_INTERCEPTION_MODE=SOME"}, pod...), []string{"proxy", "sidecar"}, process.ExitUsage, []string{"SOME", "TPROXY"}},
 		{"no resolv.conf", append([]string{"ISTIO_META_DNS_CAPTURE=true"}, pod...), []string{"proxy", "sidecar", "--resolv-conf", "/nowhere"}, process.ExitUsage, []string{"--resolv-conf"}},
 		{"wrong redirection", nil, []string{"init", "-b", "http"}, process.ExitUsage, []string{"--istio-inbound-ports"}},
 		{"rules to read", nil, []string{"istio-iptables", "--dry-run"}, process.ExitOK, []string{"redirect to :15001", "redirect to :15006"}},
 		{"no admin socket", nil, []string{"request", "GET", "stats", "--state-dir", t.TempDir()}, process.ExitFailure, []string{"admin interface"}},
+		{"no agent to ask", nil, []string{"request", "--debug-port=1", "POST", "drain"}, process.ExitFailure, []string{"localhost:1"}},
+		{"no port", nil, []string{"request", "--debug-port=0", "POST", "drain"}, process.ExitUsage, []string{"--debug-port"}},
+		{"Istio's flags of logging", nil, []string{"version", "--log_as_json", "--log_caller=all", "--log_target=stdout", "--log_stacktrace_level=default:none", "--vklog=9"}, process.ExitOK, nil},
 		{"wrong method", nil, []string{"request", "DELETE", "stats"}, process.ExitUsage, []string{"GET or POST"}},
 		{"never ready", nil, []string{"wait", "--url", "http://127.0.0.1:1/", "--timeoutSeconds", "1", "--periodMillis", "100"}, process.ExitFailure, []string{"not ready"}},
 	} {
@@ -70,5 +82,31 @@ func TestExitCodes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Hooks of injected Pods call the binary by the name of Istio's agent.
+func TestAnswersToTheNameOfIstiosAgent(t *testing.T) {
+	cmd := nodeAgent(t, nil, "wait", "--help")
+	cmd.Args[0] = "/usr/local/bin/pilot-agent"
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "pilot-agent wait [flags]") {
+		t.Errorf("%v: %s", err, out)
+	}
+	got := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- r.Method + " " + r.URL.Path + " " + string(body)
+	})}
+	lis := testkit.LoopbackListener(t)
+	go func() { _ = server.Serve(lis) }()
+	t.Cleanup(func() { _ = server.Close() })
+	cmd = nodeAgent(t, nil, "request", fmt.Sprintf("--debug-port=%d", lis.Addr().(*net.TCPAddr).Port), "POST", "drain", "now")
+	cmd.Args[0] = "pilot-agent"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if asked := <-got; asked != "POST /drain now" {
+		t.Errorf("asked for %q", asked)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/app"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
@@ -70,7 +71,7 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 	ip := loopbackIP()
 	c, err := config.Parse("sidecar", config.Flags{
 		StateDir:         stateDir,
-		TokenFile:        m.Issuer.TokenFile("shop", "web", "istio-ca"),
+		TokenFile:        m.Issuer.TokenFile("shop", "web", contract.TokenAudience),
 		RootCertFile:     m.PKI.WriteRoot(t.TempDir()),
 		EnvoyBinary:      envoyBinary(t),
 		DiscoveryAddress: strings.Split(xds, ","),
@@ -89,6 +90,9 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m.configure != nil {
+		m.configure(c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &proxy{t: t, ip: ip, config: c, stop: cancel, ended: make(chan error, 1), admin: envoy.NewAdmin(filepath.Join(c.StateDir, statedir.Admin))}

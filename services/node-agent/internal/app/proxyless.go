@@ -3,9 +3,8 @@ package app
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/ops"
@@ -30,7 +29,8 @@ type grpcClients struct {
 	relay *relay.Relay
 }
 
-// newKeeper makes what writes the files of proxyless gRPC programs; nil if the configuration asks for none.
+// newKeeper makes what writes the workload's certificate to files, and the bootstrap of proxyless gRPC programs; nil if
+// the configuration asks for neither.
 func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *slog.Logger) (*proxyless.Files, error) {
 	if c.CertificateDir == "" {
 		return nil, nil //nolint:nilnil // none is no error
@@ -53,29 +53,45 @@ func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *
 	return proxyless.NewFiles(keep), nil
 }
 
-// beside runs an agent without an Envoy until ctx ends and the gRPC programs have had their time to end, too.
-func beside(ctx context.Context, c *config.Config, clients grpcClients, p *service.Process) error {
+// beside runs an agent without an Envoy until ctx ends, which quit does, and the gRPC programs have had their time to
+// end, too.
+func beside(ctx context.Context, c *config.Config, clients grpcClients, p *service.Process, quit context.CancelFunc) error {
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: p.Log, Gatherer: p.Registry})
 	s.Ready("programs", func() error { return clients.check(context.Background()) })
 	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(clients.check))
-	s.Public("/stats/prometheus", "the agent's metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{}))
+	if err := registerHealth(s, c, nil, p.Registry, p.Log); err != nil {
+		return err
+	}
+	var skipDrain atomic.Bool
+	takeOrders(s, orders{skipDrain: func() { skipDrain.Store(true) }, quit: quit, drain: func(context.Context) error {
+		clients.unready()
+		skipDrain.Store(true)
+		return nil
+	}})
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	p.Task("status server", s.Run)
 	p.Task("drain", func(hard context.Context) error {
 		select {
 		case <-ctx.Done():
-			if clients.files != nil {
-				clients.files.Drain() // first: whoever reads of the drain must not find the workload ready
+			clients.unready() // first: whoever reads of the drain must not find the workload ready
+			if !skipDrain.Load() {
+				p.Log.Info("draining", "streams", clients.relay.Active())
+				clients.drain(hard, c.Drain, clock.Real())
 			}
-			p.Log.Info("draining", "streams", clients.relay.Active())
-			clients.drain(hard, c.Drain, clock.Real())
 		case <-hard.Done():
 		}
 		stop()
 		return nil
 	})
 	return p.Run(serving)
+}
+
+// unready makes readiness fail from now on.
+func (g grpcClients) unready() {
+	if g.files != nil {
+		g.files.Drain()
+	}
 }
 
 func (g grpcClients) check(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -75,8 +76,14 @@ func httpListener(t *testing.T, name string, at netip.AddrPort, cluster string, 
 				RequireClientCertificate: wrapperspb.Bool(true),
 				CommonTlsContext: &tlsv3.CommonTlsContext{
 					TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: sds.Default, SdsConfig: sdsSource()}},
-					ValidationContextType: &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
-						ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: sds.RootCA, SdsConfig: sdsSource()},
+					ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+						CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+							// As xds-server's: names are checked besides what the secret says.
+							DefaultValidationContext: &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+								SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: "/ns/shop/sa/client"}},
+							}}},
+							ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: sds.RootCA, SdsConfig: sdsSource()},
+						},
 					},
 				},
 			})},

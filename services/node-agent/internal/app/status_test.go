@@ -60,6 +60,9 @@ func TestMetricNames(t *testing.T) {
 	if _, err := relay.New(relay.Config{Source: source, Log: testkit.Logger(t), Registerer: registry}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := envoy.NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -59,10 +59,13 @@ type Input struct {
 	MaxDownstreamConnections uint64
 	// RuntimeValues are ProxyConfig's runtimeValues.
 	RuntimeValues map[string]string
-	// StatsMatcher selects stats besides those that are always kept.
-	StatsMatcher StatsMatcher
-	// ExtraTags are ProxyConfig's extraStatTags.
-	ExtraTags []string
+	Telemetry     Telemetry
+	// Statsd is Telemetry.StatsdAddress with its name resolved.
+	Statsd netip.AddrPort
+	// OutlierLog is the file for ejections of endpoints; "" for none.
+	OutlierLog string
+	// ReadyProxyProtocol accepts the PROXY protocol on Ready, from load balancers that check health with it.
+	ReadyProxyProtocol bool
 }
 
 // Build makes the bootstrap and validates it by the rules in Envoy's API.
@@ -100,9 +103,19 @@ func Build(in Input) (*bootstrapv3.Bootstrap, error) {
 		DynamicResources:     dynamicResources(in.Delta),
 		LayeredRuntime:       runtime,
 		OverloadManager:      overload,
-		StatsConfig:          statsConfig(in.StatsMatcher, in.ExtraTags),
+		StatsConfig:          statsConfig(in.Telemetry),
 		DefaultRegexEngine:   &corev3.TypedExtensionConfig{Name: "envoy.regex_engines.google_re2", TypedConfig: regexEngine},
 		ApplicationLogConfig: logConfig(),
+		ClusterManager:       outlierLog(in.OutlierLog),
+	}
+	if in.Telemetry.Flush > 0 {
+		b.StatsFlushInterval = durationpb.New(in.Telemetry.Flush)
+	}
+	if in.Telemetry.Eviction > 0 {
+		b.StatsEviction = &bootstrapv3.Bootstrap_StatsEvictionInterval{StatsEvictionInterval: durationpb.New(in.Telemetry.Eviction)}
+	}
+	if err := remotes(b, in); err != nil {
+		return nil, err
 	}
 	if err := b.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -173,7 +186,14 @@ func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
 func layeredRuntime(values map[string]string) (*bootstrapv3.LayeredRuntime, error) {
 	fields := map[string]any{"re2.max_program_size.error_level": maxRegexProgram}
 	for k, v := range values {
-		fields[k] = v
+		switch v { // ProxyConfig has only strings, and Envoy wants booleans
+		case "": // takes a default back
+			delete(fields, k)
+		case "true", "false":
+			fields[k] = v == "true"
+		default:
+			fields[k] = v
+		}
 	}
 	static, err := structpb.NewStruct(fields)
 	if err != nil {
@@ -217,11 +237,14 @@ func logConfig() *bootstrapv3.Bootstrap_ApplicationLogConfig {
 	}
 }
 
-// pack validates a message and packs it into an Any, whose content the validation of the enclosing message skips.
-func pack(m interface {
+// validated is a message of Envoy's API.
+type validated interface {
 	proto.Message
 	ValidateAll() error
-}) (*anypb.Any, error) {
+}
+
+// pack validates a message and packs it into an Any, whose content the validation of the enclosing message skips.
+func pack(m validated) (*anypb.Any, error) {
 	if err := m.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 // httpOptions is the key of HttpProtocolOptions in a cluster.
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// clusters are the four static clusters, all on this machine.
+// clusters are the four static clusters on this machine.
 func clusters(in Input) ([]*clusterv3.Cluster, error) {
 	xds, err := grpcCluster(XDSCluster, in.XDSPath)
 	if err != nil {
@@ -52,20 +52,7 @@ func staticCluster(name string, address *corev3.Address) *clusterv3.Cluster {
 
 // grpcCluster is a cluster of HTTP/2 with keepalive, by which Envoy notices an agent that hangs.
 func grpcCluster(name, path string) (*clusterv3.Cluster, error) {
-	options, err := pack(&httpv3.HttpProtocolOptions{
-		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-					Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-						ConnectionKeepalive: &corev3.KeepaliveSettings{
-							Interval: durationpb.New(30 * time.Second),
-							Timeout:  durationpb.New(10 * time.Second),
-						},
-					},
-				},
-			},
-		},
-	})
+	options, err := http2()
 	if err != nil {
 		return nil, err
 	}
@@ -90,4 +77,22 @@ func reachable(a netip.AddrPort) netip.AddrPort {
 	default:
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), a.Port())
 	}
+}
+
+// http2 are the options of a cluster whose servers speak HTTP/2, with keepalive.
+func http2() (*anypb.Any, error) {
+	return pack(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+						ConnectionKeepalive: &corev3.KeepaliveSettings{
+							Interval: durationpb.New(30 * time.Second),
+							Timeout:  durationpb.New(10 * time.Second),
+						},
+					},
+				},
+			},
+		},
+	})
 }

@@ -1,12 +1,9 @@
 package bootstrap
 
 import (
-	"strings"
-
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
 // StatsMatcher selects stats that Envoy keeps besides the required ones. It creates no others, which with thousands of
@@ -15,35 +12,12 @@ type StatsMatcher struct {
 	Prefixes, Suffixes, Regexps []string
 }
 
-// Annotations of a Pod that select more stats, comma separated.
-const (
-	prefixesAnnotation = "sidecar.istio.io/statsInclusionPrefixes"
-	suffixesAnnotation = "sidecar.istio.io/statsInclusionSuffixes"
-	regexpsAnnotation  = "sidecar.istio.io/statsInclusionRegexps"
-)
-
-// StatsMatcherFrom joins ProxyConfig's proxyStatsMatcher and the annotations.
-func StatsMatcherFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string) StatsMatcher {
-	m := pc.GetProxyStatsMatcher()
-	with := func(list []string, annotation string) []string {
-		for v := range strings.SplitSeq(annotations[annotation], ",") {
-			if v = strings.TrimSpace(v); v != "" {
-				list = append(list, v)
-			}
-		}
-		return list
-	}
-	return StatsMatcher{
-		Prefixes: with(m.GetInclusionPrefixes(), prefixesAnnotation),
-		Suffixes: with(m.GetInclusionSuffixes(), suffixesAnnotation),
-		Regexps:  with(m.GetInclusionRegexps(), regexpsAnnotation),
-	}
-}
-
-// Stats that readiness, drain and alerts on rejected configuration read, and those that Istio keeps.
+// Stats that readiness, drain and alerts on rejected configuration read, and those that Istio keeps, whose standard
+// metrics begin with istio_.
 var (
-	requiredPrefixes = []string{"cluster_manager", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster, "wasm"}
+	requiredPrefixes = []string{"cluster_manager", "istio", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster, "wasm"}
 	requiredSuffixes = []string{"downstream_cx_active", "downstream_rq_active", "update_rejected", "rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"}
+	requiredRegexps  = []string{`vhost\..*\.route\..*`} // routes with a stat prefix
 )
 
 // tags turn the variable part of a stat's name into a label. The expressions are Istio's, so that its dashboards work.
@@ -58,12 +32,13 @@ var tags = []struct{ name, regex string }{
 	{"mongo_prefix", `^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$`},
 }
 
-func statsConfig(m StatsMatcher, extraTags []string) *metricsv3.StatsConfig {
+func statsConfig(t Telemetry) *metricsv3.StatsConfig {
+	m := t.Matcher
 	c := &metricsv3.StatsConfig{UseAllDefaultTags: wrapperspb.Bool(false)}
 	for _, t := range tags {
 		c.StatsTags = append(c.StatsTags, regexTag(t.name, t.regex))
 	}
-	for _, name := range extraTags {
+	for _, name := range t.ExtraTags {
 		c.StatsTags = append(c.StatsTags, regexTag(name, `(`+name+`=\.=(.*?);\.;)`))
 	}
 	list := &matcherv3.ListStringMatcher{}
@@ -73,9 +48,14 @@ func statsConfig(m StatsMatcher, extraTags []string) *metricsv3.StatsConfig {
 	for _, s := range append(requiredSuffixes[:len(requiredSuffixes):len(requiredSuffixes)], m.Suffixes...) {
 		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: s}})
 	}
-	for _, r := range m.Regexps {
+	for _, r := range append(requiredRegexps[:len(requiredRegexps):len(requiredRegexps)], m.Regexps...) {
 		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{
 			MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: r}},
+		})
+	}
+	for _, b := range t.Buckets {
+		c.HistogramBucketSettings = append(c.HistogramBucketSettings, &metricsv3.HistogramBucketSettings{
+			Match: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: b.Prefix}}, Buckets: b.Bounds,
 		})
 	}
 	c.StatsMatcher = &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_InclusionList{InclusionList: list}}

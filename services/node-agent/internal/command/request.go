@@ -17,27 +17,43 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
+// adminPort is the port of Envoy's admin interface in Istio's Pods. Here it stands for the socket.
+const adminPort = 15000
+
 func request() *cobra.Command {
 	var dir string
 	var timeout time.Duration
+	var port uint16
 	cmd := &cobra.Command{
-		Use:   "request GET|POST <path>",
-		Short: "Send a request to Envoy's admin interface and print the answer",
+		Use:   "request GET|POST <path> [<body>]",
+		Short: "Send a request to Envoy's admin interface, or to the agent, and print the answer",
 		Example: "  node-agent request GET config_dump\n" +
-			"  node-agent request POST 'logging?level=debug' --state-dir .run/pods/web",
-		Args: usage(cobra.ExactArgs(2)),
+			"  node-agent request POST 'logging?level=debug' --state-dir .run/pods/web\n" +
+			"  node-agent request --debug-port=15020 POST drain",
+		Args: usage(cobra.RangeArgs(2, 3)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			method := strings.ToUpper(args[0])
 			if method != http.MethodGet && method != http.MethodPost {
 				return process.WithExitCode(fmt.Errorf("method %q: want GET or POST", args[0]), process.ExitUsage)
 			}
-			socket, err := filepath.Abs(filepath.Join(dir, statedir.Admin))
-			if err != nil {
-				return err
+			if port == 0 {
+				return process.WithExitCode(errors.New("--debug-port 0: want a port, 1 to 65535"), process.ExitUsage)
+			}
+			target := envoy.NewClient(fmt.Sprintf("localhost:%d", port))
+			if port == adminPort {
+				socket, err := filepath.Abs(filepath.Join(dir, statedir.Admin))
+				if err != nil {
+					return err
+				}
+				target = envoy.NewAdmin(socket)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			body, err := envoy.NewAdmin(socket).Request(ctx, method, args[1])
+			var text string
+			if len(args) > 2 {
+				text = args[2]
+			}
+			body, err := target.RequestWith(ctx, method, args[1], text)
 			if err != nil {
 				return err
 			}
@@ -48,6 +64,7 @@ func request() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "state-dir", "./etc/istio/proxy", "the agent's state directory")
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the whole answer")
+	cmd.Flags().Uint16Var(&port, "debug-port", adminPort, "port of this machine to ask; 15000 is Envoy's admin interface, 15020 the agent")
 	return cmd
 }
 

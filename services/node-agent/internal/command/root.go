@@ -1,14 +1,18 @@
-// Package command is the command line of node-agent: Root makes the commands "proxy" (runs the agent), "init" (package
-// redirect), "request" and "wait" (clients of a running agent's Envoy) and "version".
+// Package command is the command line of node-agent: Root makes the commands "proxy" (runs the agent), "init" and
+// "clean-iptables" (package redirect), "cni" (package cni), "request" and "wait" (clients of a running
+// agent's Envoy) and "version".
 package command
 
 import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/process"
@@ -19,22 +23,45 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
+// stockName is the name of Istio's agent, by which the hooks and probes of injected Pods call the binary too.
+const stockName = "pilot-agent"
+
 // Root makes the command tree, writing to the given streams.
 func Root(stdout, stderr io.Writer) *cobra.Command {
+	name := "node-agent"
+	if filepath.Base(os.Args[0]) == stockName {
+		name = stockName
+	}
 	root := service.Root(&cobra.Command{
-		Use:   "node-agent",
+		Use:   name,
 		Short: "Identity, configuration and life cycle of a workload's Envoy",
 		Args:  usage(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	})
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(proxy(stdout, stderr), initialise(stderr), request(), wait(), versionCommand())
+	acceptLogFlags(root.PersistentFlags())
+	root.AddCommand(proxy(stdout, stderr), initialise(stderr), clean(stderr), nodeAgent(stderr), request(), wait(), versionCommand())
 	return root
+}
+
+// acceptLogFlags adds the flags of every command of Istio's agent that say where and how it logs. They have no effect:
+// the agent's log is JSON on stderr, with the place of each message.
+func acceptLogFlags(fs *pflag.FlagSet) {
+	fs.Bool("log_as_json", true, "the log is always JSON")
+	fs.String("log_caller", "", "accepted for compatibility")
+	fs.String("log_output_level", "", "accepted for compatibility: other commands than proxy and init log nothing")
+	fs.String("log_stacktrace_level", "", "accepted for compatibility")
+	fs.StringArray("log_target", nil, "accepted for compatibility: the log goes to stderr")
+	fs.String("vklog", "", "accepted for compatibility")
+	for _, name := range []string{"log_as_json", "log_caller", "log_output_level", "log_stacktrace_level", "log_target", "vklog"} {
+		_ = fs.MarkHidden(name)
+	}
 }
 
 func proxy(stdout, stderr io.Writer) *cobra.Command {
 	var flags config.Flags
+	var printConfig bool
 	cmd := &cobra.Command{
 		Use:   "proxy sidecar|router",
 		Short: "Run Envoy and everything it needs on this machine",
@@ -44,7 +71,15 @@ func proxy(stdout, stderr io.Writer) *cobra.Command {
 			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 				return fmt.Errorf("limit of open files: %w", err)
 			}
-			c, err := config.Parse(args[0], flags, config.ThisHost(files.Cur, runtime.NumCPU()))
+			host := config.ThisHost(files.Cur, runtime.NumCPU())
+			if printConfig {
+				text, err := config.Explain(args[0], flags, host)
+				if _, errWrite := stdout.Write(text); errWrite != nil {
+					return errWrite
+				}
+				return process.WithExitCode(err, process.ExitUsage)
+			}
+			c, err := config.Parse(args[0], flags, host)
 			if err != nil {
 				return process.WithExitCode(err, process.ExitUsage)
 			}
@@ -56,6 +91,7 @@ func proxy(stdout, stderr io.Writer) *cobra.Command {
 		},
 	}
 	flags.Register(cmd.Flags())
+	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration as YAML, each value with where it comes from, and end")
 	return cmd
 }
 

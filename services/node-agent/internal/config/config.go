@@ -54,6 +54,11 @@ type Config struct {
 	// CacheCertificate keeps key and certificate in StateDir between runs.
 	CacheCertificate bool
 	SecretTTL        time.Duration
+	// CredentialFetcher says where the token comes from, if not from TokenFile.
+	CredentialFetcher CredentialFetcher
+	STS               STS
+	// Secrets says where key, certificate and roots come from besides.
+	Secrets Secrets
 
 	StateDir string
 	// NoEnvoy means that no Envoy runs, because the workload is a proxyless gRPC program.
@@ -65,7 +70,9 @@ type Config struct {
 	CertificateDir string
 	EnvoyBinary    string
 	// Concurrency is Envoy's number of worker threads, at least 1.
-	Concurrency       uint32
+	Concurrency uint32
+	// EnvoyRestarts is how often within five minutes Envoy is started again after it has ended by itself.
+	EnvoyRestarts     int
 	EnvoyLogLevel     string
 	EnvoyComponentLog string
 	EnvoyFileFlush    time.Duration
@@ -80,8 +87,14 @@ type Config struct {
 	// OnDemand makes the xds-server send only virtual hosts that the proxy asks for; nil is the mesh's setting.
 	OnDemand *bool
 
+	Envoy Envoy
+	// Health configures probes, metrics and what the workload's readiness depends on.
+	Health Health
+
 	// DNS configures the DNS proxy; nil if there is none.
 	DNS *DNS
+	// LastGood configures package lastgood.
+	LastGood LastGood
 
 	// StatusAddress is the agent's own HTTP server, 15020.
 	StatusAddress netip.AddrPort
@@ -145,6 +158,7 @@ func (c *Config) validate() error {
 	need(known, "interception mode %q (%s%s): want REDIRECT, TPROXY or NONE", c.Interception, metaPrefix, metaInterception)
 	need(!c.NoEnvoy || c.Role == Sidecar, "DISABLE_ENVOY with the role %q: a gateway is an Envoy", c.Role)
 	need(c.Concurrency <= maxConcurrency, "concurrency %d, of --concurrency or ProxyConfig: want at most %d", c.Concurrency, maxConcurrency)
+	need(c.EnvoyRestarts >= 0, "--proxy-restarts %d: want 0 or more", c.EnvoyRestarts)
 	need(c.EnvoyBinary != "" || c.NoEnvoy, "no Envoy binary: give --envoy-binary")
 	need(c.StateDir != "", "no state directory: give --state-dir")
 	need(c.RootCertFile != "", "no root certificate file: give --root-cert-file")

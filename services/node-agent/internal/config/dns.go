@@ -20,9 +20,14 @@ type DNS struct {
 	Resolv *dns.ClientConfig
 }
 
-// parseDNS sets c.DNS if DNS capture is on. Without an Envoy there is no name table, so there is no DNS proxy.
+// dnsServer makes a gateway answer DNS queries, which nothing redirects to it.
+const dnsServer = "ISTIO_META_ENABLE_DNS_SERVER"
+
+// parseDNS sets c.DNS if DNS capture is on, or the gateway is a DNS server. Without an Envoy there is no name table, so
+// there is no DNS proxy.
 func (c *Config) parseDNS(f Flags, env *environment, h Host) error {
-	if !env.boolean(dnsCapture, false) || c.NoEnvoy {
+	capture, server := env.boolean(dnsCapture, false), env.boolean(dnsServer, false)
+	if c.NoEnvoy || !capture && (!server || c.Role != Router) {
 		return nil
 	}
 	addresses, err := dnsAddresses(cmp.Or(f.DNSAddress, env.get("DNS_PROXY_ADDR"), defaultDNSAddress))

@@ -20,11 +20,15 @@ type environment struct {
 	vars   map[string]string
 	extra  map[string]string
 	failed []error
+	// asked is Host.Asked.
+	asked func(string)
+	// machine says that there is a file of variables; see environmentOf.
+	machine bool
 }
 
-func newEnvironment(environ []string) *environment {
-	e := &environment{vars: map[string]string{}}
-	for _, kv := range environ {
+func newEnvironment(h Host) *environment {
+	e := &environment{vars: map[string]string{}, asked: h.Asked}
+	for _, kv := range h.Environ {
 		if k, v, ok := strings.Cut(kv, "="); ok {
 			e.vars[k] = v
 		}
@@ -34,6 +38,9 @@ func newEnvironment(environ []string) *environment {
 
 // get returns "" for a variable that is unset or empty.
 func (e *environment) get(name string) string {
+	if e.asked != nil {
+		e.asked(name)
+	}
 	if v := e.vars[name]; v != "" {
 		return v
 	}

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,19 +20,21 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/node-agent/internal/cgroup"
 )
 
 const (
-	defaultTokenFile    = "./var/run/secrets/tokens/istio-token"
-	defaultRootCertFile = "./var/run/secrets/istio/root-cert.pem"
-	defaultStateDir     = "./etc/istio/proxy"
-	defaultPodInfo      = "./etc/istio/pod"
-	defaultResolvConf   = "/etc/resolv.conf"
-	defaultDNSAddress   = "localhost:15053"
-	dnsCapture          = "ISTIO_META_DNS_CAPTURE"
-	defaultEnvoyBinary  = "/usr/local/bin/envoy"
-	defaultDiscovery    = "xds-server.istio-system.svc:15012"
-	defaultCA           = "ca.istio-system.svc:15012"
+	defaultTokenFile      = "./var/run/secrets/tokens/istio-token"
+	defaultRootCertFile   = "./var/run/secrets/istio/root-cert.pem"
+	defaultStateDir       = "./etc/istio/proxy"
+	defaultMeshConfigFile = "./etc/istio/config/mesh"
+	defaultPodInfo        = "./etc/istio/pod"
+	defaultResolvConf     = "/etc/resolv.conf"
+	defaultDNSAddress     = "localhost:15053"
+	dnsCapture            = "ISTIO_META_DNS_CAPTURE"
+	defaultEnvoyBinary    = "/usr/local/bin/envoy"
+	defaultDiscovery      = "xds-server.istio-system.svc:15012"
+	defaultCA             = "ca.istio-system.svc:15012"
 
 	defaultFileFlush        = time.Second
 	defaultEnvoyDrain       = 45 * time.Second
@@ -44,14 +48,38 @@ type Host struct {
 	ReadFile func(string) ([]byte, error)
 	// Addresses returns the machine's IP addresses, for when INSTANCE_IP is not set.
 	Addresses func() ([]netip.Addr, error)
-	NumCPU    int
+	// Hostname is the machine's name, and User returns the ids of one of its users. They are asked when there is a file
+	// of variables.
+	Hostname func() (string, error)
+	User     func(name string) (uid, gid string, err error)
+	NumCPU   int
+	// CPULimit is the number of CPUs whose time this process may use, 0 without a limit.
+	CPULimit int
 	// OpenFiles is the limit of open file descriptors.
 	OpenFiles uint64
+	// Asked, if it is set, is called with the name of every variable that is looked up, for the list of them.
+	Asked func(name string)
+
+	// noProxyMetadata ignores proxyMetadata; see Explain.
+	noProxyMetadata bool
 }
 
 // Parse makes the Config of "node-agent proxy <role>". Its error names every flag and variable that must be corrected.
 func Parse(role string, f Flags, h Host) (*Config, error) {
-	env := newEnvironment(h.Environ)
+	c, err := assemble(role, f, h)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// assemble is Parse, and also returns what it could make of a configuration that is refused; nil if not even files
+// could be read.
+func assemble(role string, f Flags, h Host) (*Config, error) {
+	env, err := environmentOf(f.EnvFile, h)
+	if err != nil {
+		return nil, err
+	}
 	c := &Config{Role: Role(role)}
 
 	podLabels, err := readPodInfo(h, f.PodInfoDir, "labels")
@@ -63,6 +91,17 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 		return nil, err
 	}
 	c.ProxyConfig = &meshv1alpha1.ProxyConfig{}
+	mesh, err := meshConfigFile(f.MeshConfig, h)
+	if err != nil {
+		return nil, err
+	}
+	defaults, err := meshConfigDefaults(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.merge(meshConfigSource, defaults); err != nil {
+		return nil, err
+	}
 	if err := c.merge(proxyConfigVariable, env.get(proxyConfigVariable)); err != nil {
 		return nil, err
 	}
@@ -70,18 +109,28 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 		return nil, err
 	}
 	pc := c.ProxyConfig
-	env.extra = pc.GetProxyMetadata()
+	if !h.noProxyMetadata {
+		env.extra = pc.GetProxyMetadata()
+	}
+	var errs []error
+	errs = append(errs, c.applyAnnotations(podAnnotations))
+	cluster := f.ServiceCluster
+	if env.machine {
+		cluster = cmp.Or(cluster, env.get("ISTIO_SERVICE"))
+	}
+	if pc.GetClusterName() == nil && cluster != "" {
+		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: cluster}
+	}
 
 	c.Meta, c.Labels, c.Annotations = env.metadata()
 	maps.Copy(c.Labels, podLabels)
 	maps.Copy(c.Annotations, podAnnotations)
 
-	c.Interception = cmp.Or(env.get(metaPrefix+metaInterception), c.Annotations[trafficAnnotations[interceptionFlag]], pc.GetInterceptionMode().String())
+	c.Interception = cmp.Or(env.get(metaPrefix+metaInterception), c.Annotations[trafficAnnotations[interceptionFlag][0]], pc.GetInterceptionMode().String())
 	c.PodName = env.get("POD_NAME")
 	c.Namespace = env.get("POD_NAMESPACE")
 	c.ServiceAccount = env.or("SERVICE_ACCOUNT", "default")
 	c.DNSDomain = cmp.Or(f.Domain, c.Namespace+".svc.cluster.local")
-	var errs []error
 	if c.TrustDomain, err = spiffeid.TrustDomainFromString(env.or("TRUST_DOMAIN", "cluster.local")); err != nil {
 		errs = append(errs, fmt.Errorf("TRUST_DOMAIN: %w", err))
 	}
@@ -91,7 +140,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 
 	c.DiscoveryAddresses = f.DiscoveryAddress
 	if len(c.DiscoveryAddresses) == 0 {
-		c.DiscoveryAddresses = strings.Split(cmp.Or(pc.GetDiscoveryAddress(), defaultDiscovery), ",")
+		c.DiscoveryAddresses = strings.Split(cmp.Or(pc.GetDiscoveryAddress(), env.controlPlane(), defaultDiscovery), ",")
 	}
 	c.CAAddress = cmp.Or(f.CAAddress, env.get("CA_ADDR"), defaultCA)
 	for i, a := range c.DiscoveryAddresses {
@@ -101,19 +150,20 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	for a := range strings.SplitSeq(c.CAAddress, ",") {
 		errs = append(errs, checkHostPort("CA address", a))
 	}
-	c.DiscoveryIDs, err = ids("--discovery-id", f.DiscoveryID, c.TrustDomain, contract.XDSServerAccount)
+	c.DiscoveryIDs, err = ids("--discovery-id", f.DiscoveryID, c.TrustDomain, contract.XDSServerAccount, c.DiscoveryAddresses)
 	errs = append(errs, err)
-	c.CAIDs, err = ids("--ca-id", f.CAID, c.TrustDomain, contract.CAAccount)
+	c.CAIDs, err = c.caIDs(f)
 	errs = append(errs, err)
 	c.TokenFile, c.RootCertFile = f.TokenFile, f.RootCertFile
 	c.CacheCertificate = f.Cache
 	c.SecretTTL = env.duration("SECRET_TTL", contract.CertificateTTL)
 
 	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
-	errs = append(errs, c.parseProxyless(env))
+	errs = append(errs, c.parseProxyless(env), c.parseSecrets(env, mesh), c.parseSTS(f, env))
 	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, defaultEnvoyBinary)
-	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
-	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, cmp.Or(f.EnvoyFileFlush, pc.GetFileFlushInterval().AsDuration(), defaultFileFlush)
+	c.Concurrency = concurrency(f.Concurrency, pc, env, h)
+	c.EnvoyRestarts = f.EnvoyRestarts
+	c.EnvoyFileFlush = cmp.Or(f.EnvoyFileFlush, pc.GetFileFlushInterval().AsDuration(), defaultFileFlush)
 	c.EnvoyFileFlushKB = pc.GetFileFlushMinSizeKb()
 	c.LogLevel = agentLevel(f.LogLevel)
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
@@ -121,14 +171,12 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.BootstrapXDS = env.boolean("BOOTSTRAP_XDS_AGENT", false)
 	c.OnDemand = env.optional(onDemandMetadata)
 
-	errs = append(errs, c.parseAddresses(f, env), c.parseDNS(f, env, h))
+	errs = append(errs, c.parseAddresses(f, env), c.parseDNS(f, env, h), c.parseLastGood(env), c.parseEnvoy(f, env, h))
 	c.parseDrain(env)
+	errs = append(errs, c.parseHealth(env))
 	errs = append(errs, env.failed...)
 	errs = append(errs, c.validate())
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, errors.Join(errs...)
 }
 
 func (c *Config) merge(source, text string) error {
@@ -175,7 +223,9 @@ func (c *Config) parseAddresses(f Flags, env *environment) error {
 		}
 	}
 	statusPort := uint16(15020)
-	if p := c.ProxyConfig.GetStatusPort(); p > 0 && p < 1<<16 {
+	if p := c.ProxyConfig.GetStatusPort(); p < 0 || p >= 1<<16 {
+		return fmt.Errorf("ProxyConfig: statusPort %d: want a port, 1 to 65535, or 0 for 15020", p)
+	} else if p > 0 {
 		statusPort = uint16(p)
 	}
 	c.StatusAddress = netip.AddrPortFrom(bind, statusPort)
@@ -257,15 +307,23 @@ func checkHostPort(what, v string) error {
 	return nil
 }
 
-func ids(flag string, given []string, td spiffeid.TrustDomain, account string) ([]spiffeid.ID, error) {
+func ids(flag string, given []string, td spiffeid.TrustDomain, account string, addresses []string) ([]spiffeid.ID, error) {
+	var out []spiffeid.ID
 	if len(given) == 0 {
 		if td.IsZero() {
 			return nil, nil
 		}
-		id, err := spiffeid.FromSegments(td, "ns", contract.SystemNamespace, "sa", account)
-		return []spiffeid.ID{id}, err
+		for _, a := range addresses {
+			id, err := spiffeid.FromSegments(td, "ns", namespaceOf(a), "sa", account)
+			if err != nil {
+				return nil, err
+			}
+			if !slices.Contains(out, id) {
+				out = append(out, id)
+			}
+		}
+		return out, nil
 	}
-	var out []spiffeid.ID
 	for _, s := range given {
 		id, err := spiffeid.FromString(s)
 		if err != nil {
@@ -276,19 +334,47 @@ func ids(flag string, given []string, td spiffeid.TrustDomain, account string) (
 	return out, nil
 }
 
-// concurrency applies ProxyConfig's rules: 0 is one thread per CPU, unset is one thread.
-func concurrency(flag int, pc *meshv1alpha1.ProxyConfig, cpus int) uint32 {
-	n := flag
-	if n < 0 {
-		n = 1
-		if v := pc.GetConcurrency(); v != nil {
-			n = int(v.GetValue())
+// caIDs are the identities that the certificate authority may have. At an address of the control plane, which Istio's
+// files name, xds-server answers and forwards certificate requests.
+func (c *Config) caIDs(f Flags) ([]spiffeid.ID, error) {
+	addresses := strings.Split(c.CAAddress, ",")
+	out, err := ids("--ca-id", f.CAID, c.TrustDomain, contract.CAAccount, addresses)
+	for _, a := range addresses {
+		if len(f.CAID) == 0 && slices.Contains(c.DiscoveryAddresses, strings.TrimSpace(a)) {
+			return append(out, c.DiscoveryIDs...), err
 		}
 	}
-	if n == 0 {
-		n = cpus
+	return out, err
+}
+
+// namespaceOf is the namespace of the Kubernetes Service that an address names, "istiod.istio-system.svc:15012"; the
+// usual one for an address of another kind.
+func namespaceOf(address string) string {
+	host, _, err := net.SplitHostPort(strings.TrimSpace(address))
+	if parts := strings.Split(host, "."); err == nil && len(parts) > 2 && parts[2] == "svc" && parts[1] != "" {
+		return parts[1]
 	}
-	return uint32(max(n, 1))
+	return contract.SystemNamespace
+}
+
+// concurrency is Envoy's number of worker threads: what the flag or ProxyConfig says, where 0 means one for each CPU of
+// the machine; otherwise as many as the CPU limit allows. Istio's injection passes the limit in ISTIO_CPU_LIMIT,
+// rounded up; elsewhere it is that of the control group. Without a limit it is one thread, because many proxies may
+// share the machine.
+func concurrency(flag int, pc *meshv1alpha1.ProxyConfig, env *environment, h Host) uint32 {
+	limit := variable(env, "ISTIO_CPU_LIMIT", 0, "a whole number of CPUs", func(v string) (int, error) {
+		n, err := strconv.ParseUint(v, 10, 16)
+		return int(n), err
+	})
+	n := flag
+	switch v := pc.GetConcurrency(); {
+	case n >= 0:
+	case v != nil:
+		n = int(v.GetValue())
+	default:
+		n = min(cmp.Or(limit, h.CPULimit, 1), maxConcurrency)
+	}
+	return uint32(max(cmp.Or(n, h.NumCPU), 1))
 }
 
 // ThisHost is the Host that this process runs on.
@@ -297,9 +383,20 @@ func ThisHost(openFiles uint64, cpus int) Host {
 		Environ:   os.Environ(),
 		ReadFile:  os.ReadFile,
 		Addresses: interfaceAddresses,
+		Hostname:  os.Hostname,
+		User:      userIDs,
 		NumCPU:    cpus,
+		CPULimit:  cgroup.Own("/").CPULimit(),
 		OpenFiles: openFiles,
 	}
+}
+
+func userIDs(name string) (uid, gid string, err error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return "", "", err
+	}
+	return u.Uid, u.Gid, nil
 }
 
 func interfaceAddresses() ([]netip.Addr, error) {

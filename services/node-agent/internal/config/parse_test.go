@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -90,6 +91,14 @@ func TestSourcesOfSettings(t *testing.T) {
 	}{
 		{"discovery from ProxyConfig", nil, []string{"PROXY_CONFIG=discoveryAddress: a:1, b:2"}, nil,
 			func(c *Config) any { return c.DiscoveryAddresses }, []string{"a:1", "b:2"}},
+		{"ids of the namespaces of Services", nil, []string{"PROXY_CONFIG=discoveryAddress: 'istiod-canary.mesh.svc:15012, xds.mesh.svc.cluster.local:1, 10.0.0.1:2'", "CA_ADDR=ca.trust.svc:15012"}, nil,
+			func(c *Config) any { return fmt.Sprint(c.DiscoveryIDs, c.CAIDs) },
+			"[spiffe://cluster.local/ns/mesh/sa/xds-server spiffe://cluster.local/ns/istio-system/sa/xds-server] [spiffe://cluster.local/ns/trust/sa/ca]"},
+		{"at its own address the control plane may forward to the ca", nil, []string{"PROXY_CONFIG=discoveryAddress: 'a:1, istiod-blue.mesh.svc:15012'", "CA_ADDR=istiod-blue.mesh.svc:15012"}, nil,
+			func(c *Config) any { return fmt.Sprint(c.CAIDs) },
+			"[spiffe://cluster.local/ns/mesh/sa/ca spiffe://cluster.local/ns/istio-system/sa/xds-server spiffe://cluster.local/ns/mesh/sa/xds-server]"},
+		{"ids of the ca that are said", []string{"--ca-id", "spiffe://td/ns/n/sa/a"}, []string{"PROXY_CONFIG=discoveryAddress: 'a:1'", "CA_ADDR=a:1"}, nil,
+			func(c *Config) any { return fmt.Sprint(c.CAIDs) }, "[spiffe://td/ns/n/sa/a]"},
 		{"flag before ProxyConfig", []string{"--discovery-address", "c:3,d:4"}, []string{"PROXY_CONFIG=discoveryAddress: a:1"}, nil,
 			func(c *Config) any { return c.DiscoveryAddresses }, []string{"c:3", "d:4"}},
 		{"annotation before PROXY_CONFIG", nil, []string{"PROXY_CONFIG={concurrency: 2, statusPort: 16020}"},
@@ -98,6 +107,10 @@ func TestSourcesOfSettings(t *testing.T) {
 		{"environment before proxyMetadata", nil, []string{`PROXY_CONFIG={"proxyMetadata": {"ISTIO_DELTA_XDS": "false", "SECRET_TTL": "2h", "ISTIO_META_NETWORK": "n1"}}`, "SECRET_TTL=1h"}, nil,
 			func(c *Config) any { return []any{c.DeltaXDS, c.SecretTTL, c.Meta["NETWORK"]} }, []any{false, time.Hour, "n1"}},
 		{"concurrency 0 is every CPU", []string{"--concurrency", "0"}, nil, nil,
+			func(c *Config) any { return c.Concurrency }, uint32(8)},
+		{"concurrency is the CPU limit that injection passes", nil, []string{"ISTIO_CPU_LIMIT=3"}, nil,
+			func(c *Config) any { return c.Concurrency }, uint32(3)},
+		{"concurrency of ProxyConfig before the CPU limit", nil, []string{"ISTIO_CPU_LIMIT=3", "PROXY_CONFIG=concurrency: 0"}, nil,
 			func(c *Config) any { return c.Concurrency }, uint32(8)},
 		{"bound to one address", []string{"--bind", "127.66.1.1"}, nil, nil,
 			func(c *Config) any {
@@ -177,9 +190,11 @@ func TestErrorNamesTheSettingAndItsRemedy(t *testing.T) {
 		{"address", "sidecar", []string{"--discovery-address", "istiod"}, nil, nil, []string{`discovery address "istiod": want host:port`}},
 		{"bind", "sidecar", []string{"--bind", "localhost"}, nil, nil, []string{`--bind "localhost": want an IP address`}},
 		{"same port twice", "sidecar", nil, []string{"ENVOY_STATUS_PORT=15090"}, nil, []string{"are both 0.0.0.0:15090"}},
+		{"status port", "sidecar", nil, []string{"PROXY_CONFIG=statusPort: 99999"}, nil, []string{"ProxyConfig: statusPort 99999: want a port"}},
 		{"ProxyConfig", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: lots"}, nil, []string{"PROXY_CONFIG is not a ProxyConfig"}},
 		{"on demand", "sidecar", nil, []string{"PROXY_CONFIG=onDemand: sometimes"}, nil, []string{`PROXY_CONFIG: onDemand: "sometimes": want true or false`}},
 		{"on demand as a variable", "sidecar", nil, []string{"FAIRLEAD_ON_DEMAND=on"}, nil, []string{`FAIRLEAD_ON_DEMAND="on": want true or false`}},
+		{"CPU limit", "sidecar", nil, []string{"ISTIO_CPU_LIMIT=2000m"}, nil, []string{`ISTIO_CPU_LIMIT="2000m": want a whole number of CPUs`}},
 		{"threads", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: 100000"}, nil, []string{"concurrency 100000", "want at most 1024"}},
 		{"aliases", "sidecar", nil, []string{"PROXY_CONFIG=a: &a " + strings.Repeat("x", 5000) + "\nb: [" + strings.Repeat("*a,", 5000) + "]"}, nil,
 			[]string{"PROXY_CONFIG is not YAML that is read: with its aliases written out", "use fewer aliases"}},
@@ -238,6 +253,99 @@ func TestProxyConfigCannotSetProgramsAndFiles(t *testing.T) {
 	}
 	if c := parse(t, flags(t, "--envoy-binary", "/own"), host(inAnnotation("binaryPath: /usr/local/bin/envoy"), pod...)); c.EnvoyBinary != "/own" || len(c.Warnings) > 0 {
 		t.Errorf("%s, warnings %q", c.EnvoyBinary, c.Warnings)
+	}
+}
+
+func TestDNSServerAtGateways(t *testing.T) {
+	files := map[string]string{"/etc/resolv.conf": "nameserver 10.96.0.10\n"}
+	for role, want := range map[string]bool{"router": true, "sidecar": false} {
+		c, err := Parse(role, flags(t), host(files, append(slices.Clone(pod), "ISTIO_META_ENABLE_DNS_SERVER=true")...))
+		if err != nil || (c.DNS != nil) != want {
+			t.Errorf("%s: %v, DNS server %v", role, err, c.DNS != nil)
+		}
+	}
+}
+
+func TestEnvoySettings(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		env   []string
+		files map[string]string
+		get   func(*Config) any
+		want  any
+	}{
+		{"log levels of components", []string{"--proxyLogLevel=info,misc:error,upstream:debug"}, nil, nil,
+			func(c *Config) any { return c.EnvoyLogLevel + " " + c.EnvoyComponentLog }, "info misc:error,upstream:debug"},
+		{"a level alone keeps those of components", []string{"--proxyLogLevel=info", "--proxyComponentLogLevel=misc:error"}, nil, nil,
+			func(c *Config) any { return c.EnvoyLogLevel + " " + c.EnvoyComponentLog }, "info misc:error"},
+		{"limit of connections", nil, []string{`PROXY_CONFIG={"proxyMetadata":{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS":"77"}}`}, nil,
+			func(c *Config) any { return c.MaxDownstreamConnections }, uint64(77)},
+		{"limit of connections by the old name", nil, []string{`PROXY_CONFIG={"runtimeValues":{"overload.global_downstream_max_connections":"78"}}`}, nil,
+			func(c *Config) any { return c.MaxDownstreamConnections }, uint64(78)},
+		{"metrics for this machine alone", nil, []string{`PROXY_CONFIG={"proxyMetadata":{"METRICS_LOCALHOST_ACCESS_ONLY":"true"}}`}, nil,
+			func(c *Config) any { return c.StatsAddress.String() }, "127.0.0.1:15090"},
+		{"override", nil, []string{"ISTIO_BOOTSTRAP_OVERRIDE=/o.json"}, map[string]string{"/o.json": "{}"},
+			func(c *Config) any { return string(c.Envoy.BootstrapOverride) }, "{}"},
+		{"template: environment before flag", []string{"--templateFile", "/f"}, []string{"ISTIO_BOOTSTRAP=/e"}, map[string]string{"/e": "env", "/f": "flag"},
+			func(c *Config) any { return string(c.Envoy.BootstrapTemplate) }, "env"},
+		{"the Pod's author names no template", nil, []string{`PROXY_CONFIG={"proxyBootstrapTemplatePath":"/etc/passwd","customConfigFile":"/etc/shadow","proxyMetadata":{"ISTIO_BOOTSTRAP":"/etc/passwd","ISTIO_BOOTSTRAP_OVERRIDE":"/etc/passwd"}}`},
+			map[string]string{"/etc/passwd": "x", "/etc/shadow": "y"},
+			func(c *Config) any {
+				return []any{c.Envoy.BootstrapTemplate == nil, c.Envoy.BootstrapOverride == nil, len(c.Warnings)}
+			}, []any{true, true, 4}},
+		{"annotations for fields of ProxyConfig", nil, nil,
+			map[string]string{"etc/istio/pod/annotations": "status.sidecar.istio.io/port=\"16020\"\nsidecar.istio.io/discoveryAddress=\"xds:9\"\n"},
+			func(c *Config) any { return []any{c.StatusAddress.Port(), c.DiscoveryAddresses} }, []any{uint16(16020), []string{"xds:9"}}},
+		{"mesh configuration below PROXY_CONFIG", nil, []string{"PROXY_CONFIG=concurrency: 3"}, map[string]string{"./etc/istio/config/mesh": "defaultConfig: {concurrency: 2, statusPort: 17020}\ntrustDomain: x\n"},
+			func(c *Config) any { return []any{c.Concurrency, c.StatusAddress.Port()} }, []any{uint32(3), uint16(17020)}},
+		{"service cluster", []string{"--serviceCluster", "front"}, nil, nil,
+			func(c *Config) any { return c.ProxyConfig.GetServiceCluster() }, "front"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := parse(t, flags(t, tc.args...), host(tc.files, slices.Concat(pod, tc.env)...))
+			if d := cmp.Diff(tc.want, tc.get(c)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestEnvoySettingsThatAreWrong(t *testing.T) {
+	for _, tc := range []struct {
+		env, file string
+		want      []string
+	}{
+		{"HOST_IP=here", "", []string{`HOST_IP="here"`, "IP address"}},
+		{"ISTIO_BOOTSTRAP_OVERRIDE=/nowhere", "", []string{"ISTIO_BOOTSTRAP_OVERRIDE: "}},
+		{"ISTIO_BOOTSTRAP=/nowhere", "", []string{"ISTIO_BOOTSTRAP, or --templateFile: "}},
+		{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS=many", "", []string{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS", "a number above 0"}},
+		{"ENVOY_SKIP_DEPRECATED_LOGS=perhaps", "", []string{"ENVOY_SKIP_DEPRECATED_LOGS", "true or false"}},
+		{"A=b", "defaultConfig: [", []string{"--meshConfig", "./etc/istio/config/mesh is no MeshConfig in YAML"}},
+		{"A=b", "defaultConfig: {concurrency: many}", []string{"--meshConfig is not a ProxyConfig"}},
+	} {
+		files := map[string]string{}
+		if tc.file != "" {
+			files["./etc/istio/config/mesh"] = tc.file
+		}
+		_, err := Parse("sidecar", flags(t), host(files, append(slices.Clone(pod), tc.env)...))
+		for _, w := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s %s: %v, want %q", tc.env, tc.file, err, w)
+			}
+		}
+	}
+}
+
+func TestConcurrencyIsTheLimitOfTheControlGroup(t *testing.T) {
+	h := host(nil, pod...)
+	h.CPULimit = 5
+	if got := parse(t, flags(t), h).Concurrency; got != 5 {
+		t.Errorf("%d threads, want 5", got)
+	}
+	h.Environ = append(h.Environ, "ISTIO_CPU_LIMIT=2")
+	if got := parse(t, flags(t), h).Concurrency; got != 2 {
+		t.Errorf("%d threads, want 2: injection knows the limit of the container", got)
 	}
 }
 

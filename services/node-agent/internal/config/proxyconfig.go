@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -74,9 +75,22 @@ func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 			ignore("binaryPath", path, "give the agent --envoy-binary, or fairlead up --envoy")
 		}
 	}
-	if path := pc.GetConfigPath(); path != "" && source != proxyConfigVariable {
+	if path := pc.GetConfigPath(); path != "" && source != proxyConfigVariable && source != meshConfigSource {
 		pc.ConfigPath = ""
 		ignore("configPath", path, "give the agent --state-dir, or set it in "+proxyConfigVariable)
+	}
+	for _, file := range []struct {
+		field string
+		path  *string
+	}{{"customConfigFile", &pc.CustomConfigFile}, {"proxyBootstrapTemplatePath", &pc.ProxyBootstrapTemplatePath}} {
+		if *file.path != "" {
+			ignore(file.field, *file.path, "give the agent --templateFile, or set "+bootstrapTemplate+" in its environment")
+			*file.path = ""
+		}
+	}
+	if exec := pc.GetReadinessProbe().GetExec(); exec != nil && source != proxyConfigVariable {
+		pc.ReadinessProbe = nil
+		ignore("readinessProbe.exec", strings.Join(exec.GetCommand(), " "), "set it in "+proxyConfigVariable+", or probe by httpGet, tcpSocket or grpc")
 	}
 	for _, name := range proxyconfig.Reserved {
 		if value, said := pc.GetProxyMetadata()[name]; said {

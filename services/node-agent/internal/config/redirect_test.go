@@ -55,6 +55,18 @@ func TestParseRedirect(t *testing.T) {
 			},
 		},
 		{
+			name: "the agent's port in ProxyConfig", host: host(annotations(`proxy.istio.io/config="statusPort: 16020"`)),
+			want: func(o *redirect.Options) {
+				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 16020}}
+			},
+		},
+		{
+			name: "the agent's port in its annotation", host: host(annotations(`proxy.istio.io/config="statusPort: 16020"`, `status.sidecar.istio.io/port="17020"`)),
+			want: func(o *redirect.Options) {
+				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 17020}}
+			},
+		},
+		{
 			name: "flag over annotation over environment over ProxyConfig",
 			host: func() Host {
 				h := host(annotations(`traffic.sidecar.istio.io/excludeOutboundPorts="1"`, `traffic.sidecar.istio.io/includeOutboundPorts="2"`))
@@ -70,6 +82,32 @@ func TestParseRedirect(t *testing.T) {
 			},
 		},
 		{
+			name: "all that Istio's injection may say", host: host(nil),
+			args: append(strings.Fields("-p 15001 -z 15006 -u 1337 -m TPROXY -i 10.0.0.0/8 -b 80 -d 15090,15021,15020 -q 90 -o 22 -k tap0 -c eth1 "+
+				"--log_output_level=all:debug --log_as_json --run-validation --skip-rule-apply --force-apply --dual-stack --native-nftables"), "-x", "10.1.0.0/16"),
+			want: func(o *redirect.Options) {
+				o.Mode, o.Backend = redirect.TProxy, redirect.NFTables
+				o.InboundPorts, o.OutboundPorts = redirect.Ports{List: []uint16{80}}, redirect.Ports{List: []uint16{90}}
+				o.OutboundPortsExcluded = redirect.Ports{List: []uint16{22}}
+				o.Ranges = redirect.Ranges{V4: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+				o.RangesExcluded = redirect.Ranges{V4: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
+				o.VirtualInterfaces, o.InterfacesExcluded = []string{"tap0"}, []string{"eth1"}
+			},
+		},
+		{
+			name: "a binary of iptables, as Istio names it", host: host(nil), args: []string{"--force-iptables-binary=legacy"},
+			want: func(o *redirect.Options) { o.Backend = redirect.IPTablesLegacy },
+		},
+		{name: "the backend by a variable", host: host(nil, "REDIRECT_BACKEND=iptables"), want: func(o *redirect.Options) { o.Backend = redirect.IPTables }},
+		{
+			name: "the agent's port for probes, and a new name before an old one",
+			host: host(annotations(`status.sidecar.istio.io/port="15999"`, `istio.io/reroute-virtual-interfaces="new0"`, `traffic.sidecar.istio.io/kubevirtInterfaces="old0"`)),
+			want: func(o *redirect.Options) {
+				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 15999}}
+				o.VirtualInterfaces = []string{"new0"}
+			},
+		},
+		{
 			name: "ProxyConfig's metadata ask for DNS",
 			host: host(annotations(`proxy.istio.io/config="interceptionMode: TPROXY\nproxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"`)),
 			want: func(o *redirect.Options) {
@@ -80,7 +118,7 @@ func TestParseRedirect(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := &redirect.Options{
-				Mode: redirect.Redirect, Outbound: 15001, Inbound: 15006, Tunnel: 15008, DNS: 15053, UIDs: []uint32{1337}, GIDs: []uint32{1337},
+				Mode: redirect.Redirect, Backend: redirect.Auto, Probe: 15002, Outbound: 15001, Inbound: 15006, Tunnel: 15008, DNS: 15053, UIDs: []uint32{1337}, GIDs: []uint32{1337},
 				InboundPorts: all, InboundPortsExcluded: own, Ranges: redirect.Ranges{All: true}, Mark: 1337, Table: 133,
 			}
 			tc.want(want)
@@ -88,7 +126,7 @@ func TestParseRedirect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -105,6 +143,7 @@ func TestParseRedirectRejects(t *testing.T) {
 		"a variable":     {host: host(nil, "ISTIO_META_DNS_CAPTURE=perhaps"), want: "ISTIO_META_DNS_CAPTURE"},
 		"no resolv.conf": {host: host(nil), args: []string{"--redirect-dns"}, want: "--resolv-conf"},
 		"a bad one":      {host: host(map[string]string{"/etc/resolv.conf": "nameserver localhost\n"}), args: []string{"--redirect-dns"}, want: "localhost"},
+		"a binary":       {host: host(nil), args: []string{"--force-iptables-binary=new"}, want: `--redirect-backend "iptables-new"`},
 		"ProxyConfig":    {host: host(nil, "PROXY_CONFIG=["), want: "PROXY_CONFIG"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,6 +151,32 @@ func TestParseRedirectRejects(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestRedirectOfIsWhatInitWouldDoInThePod(t *testing.T) {
+	annotations := map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "22", "sidecar.istio.io/interceptionMode": "TPROXY"}
+	server := netip.MustParseAddr("10.96.0.10")
+	raw, err := RedirectOf(Workload{Annotations: annotations, Environ: []string{"ISTIO_META_DNS_CAPTURE=true"}, UID: 7, Nameservers: []netip.Addr{server}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := redirect.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := parseRedirect(t, host(map[string]string{
+		"etc/istio/pod/annotations": "traffic.sidecar.istio.io/excludeOutboundPorts=\"22\"\nsidecar.istio.io/interceptionMode=\"TPROXY\"",
+		"/etc/resolv.conf":          "nameserver 10.96.0.10\n",
+	}, "ISTIO_META_DNS_CAPTURE=true"), "-u", "7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := RedirectOf(Workload{Annotations: map[string]string{proxyConfigAnnotation: "["}}); err == nil || !strings.Contains(err.Error(), proxyConfigAnnotation) {
+		t.Errorf("a broken annotation: %v", err)
 	}
 }
 

@@ -17,12 +17,18 @@ import (
 // maxAdminBody bounds the part of an answer that is read into memory.
 const maxAdminBody = 4 << 20
 
-// Admin is a client of Envoy's admin interface on its unix socket. It is safe for concurrent use.
-type Admin struct{ client *http.Client }
+// Admin is a client of Envoy's admin interface. It is safe for concurrent use.
+type Admin struct {
+	client *http.Client
+	host   string
+}
+
+// NewClient makes a client of a port, host:port.
+func NewClient(host string) *Admin { return &Admin{client: &http.Client{}, host: host} }
 
 // NewAdmin makes a client of the socket at path. It connects on the first request.
 func NewAdmin(path string) *Admin {
-	return &Admin{client: &http.Client{
+	return &Admin{host: "envoy", client: &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return statedir.Dial(ctx, path)
@@ -36,7 +42,12 @@ func NewAdmin(path string) *Admin {
 // Request sends a request without a body and returns the body of the answer, which the caller closes. A status other
 // than 200 is an error.
 func (a *Admin) Request(ctx context.Context, method, path string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://envoy/"+strings.TrimPrefix(path, "/"), http.NoBody)
+	return a.RequestWith(ctx, method, path, "")
+}
+
+// RequestWith is Request with a body.
+func (a *Admin) RequestWith(ctx context.Context, method, path, body string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+a.host+"/"+strings.TrimPrefix(path, "/"), strings.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("admin request: %w", err)
 	}

@@ -157,11 +157,7 @@ func (d *Drain) post(ctx context.Context, path string) {
 }
 
 func (d *Drain) sleep(ctx context.Context, dur time.Duration) {
-	if dur <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-d.Clock.After(dur):
+	if dur > 0 {
+		clock.Sleep(ctx, d.Clock, dur)
 	}
 }

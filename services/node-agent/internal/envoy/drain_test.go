@@ -171,3 +171,17 @@ func TestArgs(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// An order to drain that did not reach Envoy leaves the drain to the end.
+func TestDrainNowThatEnvoyDoesNotHear(t *testing.T) {
+	envoy, drained := &fakeEnvoy{}, 0
+	s := &Supervisor{Admin: envoy, OnDrain: func() { drained++ }, Log: testkit.Logger(t)}
+	envoy.set(0, errors.New("connection refused"))
+	if err := s.DrainNow(t.Context()); err == nil || s.skipDrain.Load() || drained != 1 {
+		t.Errorf("away: %v, the drain is skipped %t, readiness ended %d times", err, s.skipDrain.Load(), drained)
+	}
+	envoy.set(0, nil)
+	if err := s.DrainNow(t.Context()); err != nil || !s.skipDrain.Load() || drained != 1 {
+		t.Errorf("there: %v, the drain is skipped %t, readiness ended %d times", err, s.skipDrain.Load(), drained)
+	}
+}

@@ -34,6 +34,11 @@ type Options struct {
 	FileFlush time.Duration
 	// FileFlushKB is how much of an access log Envoy buffers; 0 is Envoy's default.
 	FileFlushKB uint32
+	// Override is JSON that Envoy merges over the bootstrap, "" for none. It is one of Envoy's arguments.
+	Override string
+	// SkipDeprecated keeps Envoy from warning of deprecated fields; CoreDump lets it leave a core dump. AnyFields
+	// accepts fields in the bootstrap that this Envoy does not know.
+	SkipDeprecated, CoreDump, AnyFields bool
 	// NetAdmin gives Envoy CAP_NET_ADMIN, which TPROXY needs and the agent must have.
 	NetAdmin bool
 	// Stdout and Stderr get Envoy's output: its access log and its own log.
@@ -56,6 +61,17 @@ func (o Options) Args() []string {
 	}
 	if o.ComponentLog != "" {
 		args = append(args, "--component-log-level", o.ComponentLog)
+	}
+	if o.Override != "" {
+		args = append(args, "--config-yaml", o.Override)
+	}
+	for _, f := range []struct {
+		on   bool
+		flag string
+	}{{o.AnyFields, "--allow-unknown-static-fields"}, {o.CoreDump, "--enable-core-dump"}, {o.SkipDeprecated, "--skip-deprecated-logs"}} {
+		if f.on {
+			args = append(args, f.flag)
+		}
 	}
 	return args
 }

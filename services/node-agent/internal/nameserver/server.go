@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/node-agent/internal/protocount"
 )
@@ -78,10 +79,7 @@ func New(c Config) (_ *Server, err error) {
 	if s.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, err
 	}
-	var servers []string
-	for _, server := range c.Resolv.Servers {
-		servers = append(servers, net.JoinHostPort(server, c.Resolv.Port))
-	}
+	servers := lists.Map(c.Resolv.Servers, func(server string) string { return net.JoinHostPort(server, c.Resolv.Port) })
 	s.upstream = newUpstream(servers, newCache(clock.Or(c.Clock)))
 	if len(c.Resolv.Search) > 0 {
 		s.search = c.Resolv.Search[0]

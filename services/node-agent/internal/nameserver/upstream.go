@@ -16,6 +16,8 @@ import (
 const (
 	// askTimeout bounds one exchange with one server.
 	askTimeout = 3 * time.Second
+	// queryTimeout bounds a question to all servers.
+	queryTimeout = 2 * askTimeout
 	// maxAsking bounds the questions that are asked upstream at a time, each of which holds a socket. More fail at
 	// once.
 	maxAsking = 256
@@ -73,7 +75,7 @@ func (u *upstream) ask(query *dns.Msg, network string) (*dns.Msg, error) {
 		default:
 			return nil, errTooMany
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 2*askTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 		defer cancel()
 		m, err := u.askAll(ctx, query, network)
 		if err == nil {

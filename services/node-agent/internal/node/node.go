@@ -4,13 +4,16 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/node-agent/internal/config"
@@ -62,17 +65,29 @@ func ID(c *config.Config) string {
 	return fmt.Sprintf("%s~%s~%s.%s~%s", c.Role, c.InstanceIPs[0], c.PodName, c.Namespace, c.DNSDomain)
 }
 
-// cluster is Node.cluster: ProxyConfig's serviceCluster, or the workload's application and namespace.
+// defaultCluster is the serviceCluster of Istio's default MeshConfig, which stands for none.
+const defaultCluster = "istio-proxy"
+
+// cluster is Node.cluster, by which traces name the proxy: ProxyConfig's serviceCluster, or what its tracingServiceName
+// asks for, or the workload's application and namespace.
 func cluster(c *config.Config) string {
-	if s := c.ProxyConfig.GetServiceCluster(); s != "" {
-		return s
-	}
-	for _, label := range []string{"app.kubernetes.io/name", "app"} {
-		if app := c.Labels[label]; app != "" {
-			return app + "." + c.Namespace
+	workload, _ := c.Meta["WORKLOAD_NAME"].(string)
+	canonical := cmp.Or(c.Labels["service.istio.io/canonical-name"], c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload, defaultCluster)
+	if c.ProxyConfig.GetClusterName() != nil {
+		switch c.ProxyConfig.GetTracingServiceName() {
+		case meshv1alpha1.ProxyConfig_CANONICAL_NAME_ONLY:
+			if canonical != defaultCluster {
+				return canonical
+			}
+		case meshv1alpha1.ProxyConfig_CANONICAL_NAME_AND_NAMESPACE:
+			return canonical + "." + c.Namespace
+		default:
 		}
 	}
-	return "istio-proxy." + c.Namespace
+	if s := c.ProxyConfig.GetServiceCluster(); s != "" && s != defaultCluster {
+		return s
+	}
+	return cmp.Or(c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload, defaultCluster) + "." + c.Namespace
 }
 
 func metadata(c *config.Config) (*structpb.Struct, error) {
@@ -101,9 +116,7 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 	if c.OnDemand != nil {
 		m["FAIRLEAD_ON_DEMAND"] = strconv.FormatBool(*c.OnDemand)
 	}
-	for k, v := range c.Meta {
-		m[k] = v
-	}
+	maps.Copy(m, c.Meta)
 	if m[generatorKey] == generatorGRPC {
 		delete(m, generatorKey) // it describes proxyless programs beside Envoy, not Envoy
 	}

@@ -130,3 +130,39 @@ func TestLocality(t *testing.T) {
 		})
 	}
 }
+
+// Traces name the proxy by the node's cluster.
+func TestClusterIsTheNameInTraces(t *testing.T) {
+	const canonical, namespaced = meshv1alpha1.ProxyConfig_CANONICAL_NAME_ONLY, meshv1alpha1.ProxyConfig_CANONICAL_NAME_AND_NAMESPACE
+	tracing := func(n meshv1alpha1.ProxyConfig_TracingServiceName) *meshv1alpha1.ProxyConfig {
+		return &meshv1alpha1.ProxyConfig{ClusterName: &meshv1alpha1.ProxyConfig_TracingServiceName_{TracingServiceName: n}}
+	}
+	service := func(name string) *meshv1alpha1.ProxyConfig {
+		return &meshv1alpha1.ProxyConfig{ClusterName: &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: name}}
+	}
+	named := map[string]string{"app": "web", "service.istio.io/canonical-name": "front"}
+	for _, tc := range []struct {
+		name   string
+		config *meshv1alpha1.ProxyConfig
+		labels map[string]string
+		meta   map[string]any
+		want   string
+	}{
+		{"application and namespace", &meshv1alpha1.ProxyConfig{}, named, nil, "web.shop"},
+		{"workload and namespace", &meshv1alpha1.ProxyConfig{}, nil, map[string]any{"WORKLOAD_NAME": "web-v1"}, "web-v1.shop"},
+		{"nothing is known", &meshv1alpha1.ProxyConfig{}, nil, nil, "istio-proxy.shop"},
+		{"serviceCluster", service("own"), named, nil, "own"},
+		{"serviceCluster of Istio's defaults", service("istio-proxy"), named, nil, "web.shop"},
+		{"application by tracingServiceName", tracing(meshv1alpha1.ProxyConfig_APP_LABEL_AND_NAMESPACE), named, nil, "web.shop"},
+		{"canonical name", tracing(canonical), named, nil, "front"},
+		{"canonical name of a workload without labels", tracing(canonical), nil, map[string]any{"WORKLOAD_NAME": "web-v1"}, "web-v1"},
+		{"no canonical name", tracing(canonical), nil, nil, "istio-proxy.shop"},
+		{"canonical name and namespace", tracing(namespaced), named, nil, "front.shop"},
+	} {
+		c := workload()
+		c.ProxyConfig, c.Labels, c.Meta = tc.config, tc.labels, tc.meta
+		if got := cluster(c); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"fairlead.dev/pkg/svid"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -27,9 +28,9 @@ const (
 	minimumRefresh = time.Second
 	// maximumRefresh fits the ca's default lifetime: the ca may issue shorter certificates than the agent asks for.
 	maximumRefresh  = contract.CertificateTTL / refreshes
-	certificateFile = "cert-chain.pem"
-	keyFile         = "key.pem"
-	rootFile        = "root-cert.pem"
+	certificateFile = svid.ChainFile
+	keyFile         = svid.KeyFile
+	rootFile        = svid.RootsFile
 )
 
 // BootstrapInput is the input of Bootstrap.

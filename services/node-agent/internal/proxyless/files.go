@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -54,7 +53,7 @@ func (f *Files) Run(ctx context.Context) error {
 		var again <-chan time.Time
 		if m, err := f.cfg.Source.Current(); err == nil && m.Certificate != nil {
 			if err := f.write(m); err != nil {
-				f.cfg.Log.Error("files of proxyless gRPC cannot be written", "error", err)
+				f.cfg.Log.Error("the workload's certificate files cannot be written", "error", err)
 				again = f.cfg.Clock.After(retryPause)
 			}
 		}
@@ -67,39 +66,23 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// write replaces the files whose content differs. A program may read the new key with the old certificate; gRPC then
-// keeps the pair that it has and reads again.
+// write replaces the files, if their content differs: key, certificate and roots at one moment, so that no program
+// reads those of two certificates.
 func (f *Files) write(m *tlsconf.Material) error {
-	if err := os.MkdirAll(f.cfg.CertificateDir, 0o700); err != nil {
+	if err := fileio.ReplaceSet(f.cfg.CertificateDir, map[string][]byte{rootFile: m.RootsPEM, keyFile: m.KeyPEM, certificateFile: m.CertPEM}); err != nil {
 		return err
 	}
-	for _, file := range []struct {
-		name string
-		data []byte
-	}{{rootFile, m.RootsPEM}, {keyFile, m.KeyPEM}, {certificateFile, m.CertPEM}} {
-		if err := replace(filepath.Join(f.cfg.CertificateDir, file.name), file.data); err != nil {
-			return err
-		}
-	}
 	if f.cfg.BootstrapPath != "" {
-		if err := os.MkdirAll(filepath.Dir(f.cfg.BootstrapPath), 0o700); err != nil {
-			return err
-		}
-		if err := replace(f.cfg.BootstrapPath, f.cfg.Bootstrap); err != nil {
-			return err
+		if held, err := os.ReadFile(f.cfg.BootstrapPath); err != nil || !bytes.Equal(held, f.cfg.Bootstrap) {
+			if err := fileio.Replace(f.cfg.BootstrapPath, f.cfg.Bootstrap); err != nil {
+				return err
+			}
 		}
 	}
 	if !f.written.Swap(true) {
-		f.cfg.Log.Info("proxyless gRPC may start", "certificates", f.cfg.CertificateDir, "bootstrap", f.cfg.BootstrapPath)
+		f.cfg.Log.Info("the workload's certificate files are written", "certificates", f.cfg.CertificateDir, "bootstrap", f.cfg.BootstrapPath)
 	}
 	return nil
-}
-
-func replace(path string, data []byte) error {
-	if held, err := os.ReadFile(path); err == nil && bytes.Equal(held, data) {
-		return nil
-	}
-	return fileio.Write(path, data, 0o600)
 }
 
 // Drain makes every later Check fail, so that the workload gets no new traffic.

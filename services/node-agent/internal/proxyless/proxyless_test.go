@@ -128,7 +128,7 @@ func TestFilesFollowTheCertificate(t *testing.T) {
 			t.Errorf("%s: %v %v, want mode %o", path, info, err, want)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(certs, ".*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(certs, ".write-*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
 	f.Drain()

@@ -31,10 +31,13 @@ type Prober struct {
 	source   tlsconf.Source
 	clock    clock.Clock
 	draining atomic.Bool
-	// configured stays true once Envoy has clusters and listeners, since it keeps them when it rejects later ones.
-	configured atomic.Bool
-	first      sync.Once
-	onReady    func()
+	// restarts counts Envoys that have ended. configured is the number of the one that has clusters and listeners, from
+	// 1 on: it keeps them when it rejects later ones, until it ends.
+	restarts, configured atomic.Uint64
+	first                sync.Once
+	onReady              func()
+	// required is a further condition; nil if there is none.
+	required func() error
 }
 
 // New makes a Prober. The first Check that passes calls onReady, which may be nil.
@@ -45,11 +48,18 @@ func New(envoy statsReader, source tlsconf.Source, c clock.Clock, onReady func()
 	return &Prober{envoy: envoy, source: source, clock: clock.Or(c), onReady: onReady}
 }
 
+// Require makes Check fail while check does. It must be called before the first Check.
+func (p *Prober) Require(check func() error) { p.required = check }
+
 // Drain makes every later Check fail. The supervisor of Envoy calls it when a drain begins.
 func (p *Prober) Drain() { p.draining.Store(true) }
 
-// Check returns nil when Envoy is live and has applied its first clusters and listeners, and the workload has a valid
-// certificate. Otherwise the error says what is missing.
+// Restarted makes Check wait again for the first clusters and listeners. The supervisor of Envoy calls it before it
+// starts another one.
+func (p *Prober) Restarted() { p.restarts.Add(1) }
+
+// Check returns nil when Envoy is live and has applied its first clusters and listeners, the workload has a valid
+// certificate, and what Require was given holds. Otherwise the error says what is missing.
 func (p *Prober) Check(ctx context.Context) error {
 	if p.draining.Load() {
 		return errors.New("the proxy is draining")
@@ -57,15 +67,21 @@ func (p *Prober) Check(ctx context.Context) error {
 	if err := CheckCertificate(p.source, p.clock.Now()); err != nil {
 		return err
 	}
+	if p.required != nil {
+		if err := p.required(); err != nil {
+			return err
+		}
+	}
+	number := p.restarts.Load() + 1 // of the Envoy that is asked, or of one before
 	stats, err := p.envoy.Stats(ctx, filter)
 	if err != nil {
 		return fmt.Errorf("envoy: %w", err)
 	}
-	if !p.configured.Load() {
+	if p.configured.Load() != number {
 		if err := configured(stats); err != nil {
 			return err
 		}
-		p.configured.Store(true)
+		p.configured.Store(number)
 	}
 	if state, ok := stats["server.state"]; !ok || state != serverLive {
 		return fmt.Errorf("envoy is not live: server state %d", state)
@@ -77,7 +93,8 @@ func (p *Prober) Check(ctx context.Context) error {
 	return nil
 }
 
-// CheckCertificate returns nil when the source has a trust bundle and a certificate that is valid at now.
+// CheckCertificate returns nil when the source has a trust bundle and a certificate that is valid at now and does not
+// end soon.
 func CheckCertificate(source tlsconf.Source, now time.Time) error {
 	m, err := source.Current()
 	switch {
@@ -88,7 +105,7 @@ func CheckCertificate(source tlsconf.Source, now time.Time) error {
 	case !now.Before(m.NotAfter):
 		return fmt.Errorf("the certificate expired at %s", m.NotAfter.Format(time.RFC3339))
 	}
-	return nil
+	return expiring(m, now)
 }
 
 func configured(stats map[string]uint64) error {

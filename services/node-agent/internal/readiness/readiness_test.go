@@ -70,3 +70,27 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+// dying is an Envoy that answers, ends and starts again before the Prober has the answer.
+type dying struct {
+	stats
+	prober *Prober
+}
+
+func (d *dying) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
+	if d.prober != nil {
+		d.prober.Restarted()
+	}
+	return d.stats.Stats(ctx, filter)
+}
+
+func TestAnswerOfAnEnvoyThatHasEndedDoesNotCount(t *testing.T) {
+	envoy := &dying{stats: live(1, 1)}
+	p := New(envoy, testkit.PKI(t).NewSVID("shop", "web"), nil, nil)
+	envoy.prober = p
+	_ = p.Check(t.Context())
+	envoy.prober, envoy.stats = nil, live(0, 0)
+	if err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "has not received its clusters") {
+		t.Errorf("the next Envoy: %v", err)
+	}
+}

@@ -1,163 +1,146 @@
 package redirect
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
+
+	"github.com/google/nftables"
 )
-
-// Run runs a program with an input and returns its output. Its error has the program's error output. Tests replace
-// Exec.
-type Run func(ctx context.Context, stdin, name string, args ...string) ([]byte, error)
-
-// Exec is the Run of production.
-func Exec(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin = strings.NewReader(stdin)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("%w: install nftables and iproute2 in the image that runs this", err)
-		}
-		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
-	}
-	return out.Bytes(), nil
-}
 
 // ErrUnverified is returned when the kernel does not list the rules that it has just accepted.
 var ErrUnverified = errors.New("the rules are not in force")
 
+// Backend is how rules get into the kernel.
+type Backend string
+
+// The backends. Auto is NFTables where the kernel has it, and IPTables otherwise.
+const (
+	Auto           Backend = "auto"
+	NFTables       Backend = "nftables"
+	IPTables       Backend = "iptables"
+	IPTablesLegacy Backend = "iptables-legacy"
+	IPTablesNFT    Backend = "iptables-nft"
+)
+
+func programs(b Backend, run Run) iptables {
+	return iptables{run: run, variant: strings.TrimPrefix(strings.TrimPrefix(string(b), string(IPTables)), "-"), families: hostFamilies()}
+}
+
 // Plan describes what Apply does, for people.
 func Plan(o *Options) string {
-	var b strings.Builder
-	b.WriteString("# nft -f -\n" + script(chains(o)))
-	if hasIPv6Loopback() && len(chains(o)) > 0 {
-		fmt.Fprintf(&b, "# ip %s\n", strings.Join(passthroughAddress("replace"), " "))
+	want := chains(o)
+	if o.Backend == Auto || o.Backend == NFTables {
+		return "# nft -f -\n" + script(want) + routePlan(o)
 	}
-	if o.Mode == TProxy {
-		for _, family := range families() {
-			for _, args := range routing(o, family, "add") {
-				fmt.Fprintf(&b, "# ip %s\n", strings.Join(args, " "))
-			}
+	var b strings.Builder
+	for _, f := range hostFamilies() {
+		fmt.Fprintf(&b, "# %s-restore --noflush\n", f.program)
+		for _, table := range allTables {
+			b.WriteString(tableRules(table, f, want).restore(table, saved{}))
 		}
 	}
-	return b.String()
+	return b.String() + routePlan(o)
 }
 
-// Apply replaces the rules in this network namespace and verifies that they are in force. The rules change in one
-// transaction, so that no connection meets a part of them.
-func Apply(ctx context.Context, o *Options, run Run) error {
-	want := chains(o)
-	if _, err := run(ctx, script(want), "nft", "-f", "-"); err != nil {
-		return err
+// Apply replaces the rules in this network namespace, verifies that they are in force, and returns the backend that
+// wrote them. With nftables the rules change in one transaction, so that no connection meets a part of them; with
+// iptables those of each table and address family do.
+func Apply(ctx context.Context, o *Options, run Run) (Backend, error) {
+	used, err := write(ctx, o, nft{}, run)
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: it needs CAP_NET_ADMIN in the user namespace that owns the network namespace", err)
 	}
-	for _, family := range families() {
-		unroute(ctx, o, family, run)
-		if o.Mode != TProxy {
-			continue
-		}
-		for _, args := range routing(o, family, "add") {
-			if _, err := run(ctx, "", "ip", args...); err != nil {
-				return err
-			}
-		}
-	}
-	if len(want) == 0 {
-		_, _ = run(ctx, "", "ip", passthroughAddress("del")...) // as in Remove
-		return nil
+	return used, err
+}
+
+// kernel writes rules without programs; nft implements it.
+type kernel interface {
+	apply(ctx context.Context, want []*chain) error
+	remove(ctx context.Context) error
+}
+
+func write(ctx context.Context, o *Options, native kernel, run Run) (Backend, error) {
+	if err := setRoutes(o, o.Mode == TProxy); err != nil {
+		return o.Backend, err
 	}
 	if hasIPv6Loopback() {
-		if _, err := run(ctx, "", "ip", passthroughAddress("replace")...); err != nil {
-			return err
+		if err := setPassthrough(o.Mode != None); err != nil {
+			return o.Backend, err
 		}
 	}
-	return verify(ctx, want, run)
-}
-
-// Remove removes what Apply has added, if anything.
-func Remove(ctx context.Context, o *Options, run Run) error {
-	for _, family := range families() {
-		unroute(ctx, o, family, run)
+	want := chains(o)
+	if o.Backend != Auto && o.Backend != NFTables {
+		if err := native.remove(ctx); err != nil && !refused(err) {
+			return o.Backend, err
+		}
+		return o.Backend, programs(o.Backend, run).apply(ctx, want)
 	}
-	_, _ = run(ctx, "", "ip", passthroughAddress("del")...) // an error means that there is none
-	_, err := run(ctx, script(nil), "nft", "-f", "-")
-	return err
+	err := native.apply(ctx, want)
+	switch {
+	case err == nil:
+		return NFTables, removeOther(ctx, run)
+	case o.Backend == NFTables || !refused(err):
+		return NFTables, err
+	}
+	if otherwise := programs(IPTables, run).apply(ctx, want); otherwise != nil {
+		return IPTables, fmt.Errorf("neither nftables nor iptables can redirect traffic here: load the kernel's modules nf_tables and nft_redir, or those of iptables on the node: %w",
+			errors.Join(err, otherwise))
+	}
+	return IPTables, nil
 }
 
-// verify compares the chains in the kernel with those wanted.
-func verify(ctx context.Context, want []*chain, run Run) error {
-	raw, err := run(ctx, "", "nft", append([]string{"-j", "list", "table"}, strings.Fields(table)...)...)
-	if err != nil {
+// Check verifies that the rules of an earlier Apply with the same options are in force.
+func Check(ctx context.Context, o *Options, run Run) error {
+	want := chains(o)
+	if o.Backend != Auto && o.Backend != NFTables {
+		return programs(o.Backend, run).check(ctx, want)
+	}
+	err := nft{}.check(ctx, want)
+	if err == nil || o.Backend == NFTables || !legacyInUse() {
 		return err
 	}
-	var listing struct {
-		Items []struct {
-			Chain *struct{ Name, Hook string } `json:"chain"`
-			Rule  *struct{ Chain string }      `json:"rule"`
-		} `json:"nftables"`
-	}
-	if err := json.Unmarshal(raw, &listing); err != nil {
-		return fmt.Errorf("what nft lists is not JSON: %w", err)
-	}
-	hooks, rules := map[string]string{}, map[string]int{}
-	for _, item := range listing.Items {
-		if item.Chain != nil {
-			hooks[item.Chain.Name] = item.Chain.Hook
+	return programs(IPTables, run).check(ctx, want)
+}
+
+// removeOther removes the rules of iptables, after those of nftables have come. It runs no program if there are none.
+func removeOther(ctx context.Context, run Run) error {
+	if !legacyInUse() {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
 		}
-		if item.Rule != nil {
-			rules[item.Rule.Chain]++
+		all, err := conn.ListChains()
+		if err != nil {
+			return fmt.Errorf("list nftables chains by netlink: %w", err)
 		}
-	}
-	for _, c := range want {
-		hook, there := hooks[c.name]
-		if !there || (hook == "") != (c.hook == "") || rules[c.name] != len(c.rules) {
-			return fmt.Errorf("%w: chain %s of table %s has %d rules on hook %q, want %d: something else edits the table",
-				ErrUnverified, c.name, table, rules[c.name], hook, len(c.rules))
+		ours := false
+		for _, c := range all {
+			ours = ours || strings.HasPrefix(c.Name, prefix)
+		}
+		if !ours {
+			return nil
 		}
 	}
-	return nil
+	return programs(IPTables, run).remove(ctx)
 }
 
-// families are ip's options for the address families of this machine.
-func families() []string {
-	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
-		return []string{"-4"}
+// Remove removes what Apply has added with any backend, if anything.
+func Remove(ctx context.Context, o *Options, run Run) error {
+	if err := setRoutes(o, false); err != nil {
+		return err
 	}
-	return []string{"-4", "-6"}
-}
-
-// hasIPv6Loopback reports whether the loopback interface has IPv6.
-func hasIPv6Loopback() bool {
-	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
-	return err == nil && strings.TrimSpace(string(off)) == "0"
-}
-
-// passthroughAddress are ip's arguments for passthroughV6. Unlike passthroughV4, which is in 127.0.0.0/8, it must be
-// added to the loopback interface.
-func passthroughAddress(verb string) []string {
-	return []string{"-6", "addr", verb, passthroughV6 + "/128", "dev", "lo"}
-}
-
-// routing are ip's arguments for the routes of TPROXY, which deliver marked packets to this machine whatever their
-// address.
-func routing(o *Options, family, verb string) [][]string {
-	mark, table := strconv.FormatUint(uint64(o.Mark), 10), strconv.FormatUint(uint64(o.Table), 10)
-	return [][]string{
-		{family, "rule", verb, "fwmark", mark, "lookup", table},
-		{family, "route", verb, "local", "default", "dev", "lo", "table", table},
+	if err := setPassthrough(false); err != nil {
+		return err
 	}
-}
-
-// unroute deletes the routes of TPROXY, if there are any.
-func unroute(ctx context.Context, o *Options, family string, run Run) {
-	for _, args := range routing(o, family, "del") {
-		_, _ = run(ctx, "", "ip", args...)
+	err := nft{}.remove(ctx)
+	if err != nil && !refused(err) {
+		return err
 	}
+	if err != nil { // without nftables there are rules of the legacy variant alone
+		return programs(IPTablesLegacy, run).remove(ctx)
+	}
+	return removeOther(ctx, run)
 }

@@ -1,6 +1,7 @@
-// Package redirect sends the workload's connections through its proxy, as Istio's init container does: Apply puts
-// nftables rules into the network namespace of this process, Remove takes them out, and Plan prints them. Parse makes
-// their Options. Package command calls it for "node-agent init".
+// Package redirect sends the workload's connections through its proxy, as Istio's init container does: Apply puts rules
+// into the network namespace of this thread, Remove takes them out, Plan prints them, and Validate tries them. Parse
+// makes their Options. The rules are nftables', by netlink, or iptables' where the kernel has no nftables. Package
+// command calls it for "node-agent init", and package cni for Pods without an init container.
 package redirect
 
 import (
@@ -42,6 +43,8 @@ type RawOptions struct {
 	TProxyMark             string
 	TProxyTable            string
 	DNSPort                string
+	ProbePort              string
+	Backend                string
 	RedirectDNS            bool
 	CaptureAllDNS          bool
 	DropInvalid            bool
@@ -51,8 +54,11 @@ type RawOptions struct {
 
 // Options are checked RawOptions.
 type Options struct {
-	Mode                                 Mode
-	Outbound, Inbound, Tunnel, DNS       uint16
+	Mode                           Mode
+	Backend                        Backend
+	Outbound, Inbound, Tunnel, DNS uint16
+	// Probe is the port that Validate connects to.
+	Probe                                uint16
 	UIDs, GIDs                           []uint32
 	InboundPorts, InboundPortsExcluded   Ports
 	OutboundPorts, OutboundPortsExcluded Ports
@@ -86,6 +92,8 @@ func Parse(t RawOptions) (*Options, error) {
 		Inbound:               p.port("--inbound-capture-port", t.InboundPort),
 		Tunnel:                p.port("--inbound-tunnel-port", t.TunnelPort),
 		DNS:                   p.port("--dns-port", t.DNSPort),
+		Probe:                 p.port("--iptables-probe-port", t.ProbePort),
+		Backend:               Backend(t.Backend),
 		UIDs:                  numbers(p, "--proxy-uid", t.ProxyUID, 32),
 		GIDs:                  numbers(p, "--proxy-gid", t.ProxyGID, 32),
 		InboundPorts:          p.ports("--istio-inbound-ports", t.InboundPorts),
@@ -107,6 +115,11 @@ func Parse(t RawOptions) (*Options, error) {
 	case Redirect, TProxy, None:
 	default:
 		p.fail("--istio-inbound-interception-mode", t.Mode, "REDIRECT, TPROXY or NONE")
+	}
+	switch o.Backend {
+	case Auto, NFTables, IPTables, IPTablesLegacy, IPTablesNFT:
+	default:
+		p.fail("--redirect-backend", t.Backend, "auto, nftables, iptables, iptables-legacy or iptables-nft")
 	}
 	if len(o.UIDs) == 0 && len(p.errs) == 0 {
 		p.fail("--proxy-uid", t.ProxyUID, "the user that the proxy runs as: it must reach what it is asked for")
@@ -135,12 +148,19 @@ func (p *parser) fail(flag, value, want string) {
 	p.errs = append(p.errs, fmt.Errorf("%s %q: want %s", flag, value, want))
 }
 
-func items(list string) []string {
+// maxItems is how many items a list may have: rules with more fit into no transaction.
+const maxItems = 2000
+
+func (p *parser) items(flag, list string) []string {
 	var out []string
 	for item := range strings.SplitSeq(list, ",") {
 		if item = strings.TrimSpace(item); item != "" {
 			out = append(out, item)
 		}
+	}
+	if len(out) > maxItems {
+		p.errs = append(p.errs, fmt.Errorf("%s has %d items: want at most %d; write wider ranges", flag, len(out), maxItems))
+		return nil
 	}
 	return out
 }
@@ -148,7 +168,7 @@ func items(list string) []string {
 // numbers parses a list of whole numbers of at most that many bits.
 func numbers(p *parser, flag, list string, bits int) []uint32 {
 	var out []uint32
-	for _, item := range items(list) {
+	for _, item := range p.items(flag, list) {
 		n, err := strconv.ParseUint(item, 10, bits)
 		if err != nil {
 			p.fail(flag, list, fmt.Sprintf("whole numbers below %d, comma separated", uint64(1)<<bits))
@@ -194,7 +214,7 @@ func (p *parser) ranges(flag, list string) Ranges {
 		return Ranges{All: true}
 	}
 	var out Ranges
-	for _, item := range items(list) {
+	for _, item := range p.items(flag, list) {
 		prefix, err := netip.ParsePrefix(item)
 		if err != nil {
 			var address netip.Addr
@@ -219,7 +239,7 @@ func (p *parser) ranges(flag, list string) Ranges {
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}$`)
 
 func (p *parser) interfaces(flag, list string) []string {
-	out := items(list)
+	out := p.items(flag, list)
 	for _, name := range out {
 		if !interfaceName.MatchString(name) {
 			p.fail(flag, list, "names of network interfaces, comma separated")

@@ -1,20 +1,13 @@
 package redirect
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/pkg/testkit/userns"
 )
 
 // usual are the options of Istio's injection.
@@ -22,6 +15,7 @@ func usual() RawOptions {
 	return RawOptions{
 		Mode: "REDIRECT", OutboundPort: "15001", InboundPort: "15006", TunnelPort: "15008", DNSPort: "15053", ProxyUID: "1337", ProxyGID: "1337",
 		InboundPorts: "*", InboundPortsExcluded: "15090,15021,15020", OutboundRanges: "*", TProxyMark: "1337", TProxyTable: "133",
+		ProbePort: "15002", Backend: "auto",
 	}
 }
 
@@ -41,97 +35,46 @@ var cases = map[string]func(*RawOptions){
 		t.InterfacesExcluded, t.VirtualInterfaces = "eth1,eth2", "tap0"
 		t.ProxyUID, t.ProxyGID, t.DropInvalid = "1337,1338", "", true
 	},
+	"adjoining": func(t *RawOptions) {
+		t.OutboundRanges, t.OutboundRangesExcluded = "10.0.0.0/8,11.0.0.0/8,fe00::/8,ff00::/8", "0.0.0.0/1,fd00::/12"
+	},
 	"nothing": func(t *RawOptions) { t.InboundPorts, t.OutboundRanges = "", "" },
+}
+
+func parse(t *testing.T, edits ...func(*RawOptions)) *Options {
+	t.Helper()
+	text := usual()
+	for _, edit := range edits {
+		edit(&text)
+	}
+	o, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }
 
 func TestRules(t *testing.T) {
 	var used []string
 	for name, edit := range cases {
 		t.Run(name, func(t *testing.T) {
-			text := usual()
-			edit(&text)
-			o, err := Parse(text)
-			if err != nil {
-				t.Fatal(err)
+			o := parse(t, edit)
+			want := chains(o)
+			var saved strings.Builder
+			for _, f := range []family{ipv4, ipv6} {
+				fmt.Fprintf(&saved, "# %s-restore\n", f.program)
+				for _, table := range allTables {
+					saved.WriteString(tableRules(table, f, want).restore(table, parseSave("")))
+				}
 			}
-			path := filepath.Join("testdata", "out", name+".nft")
-			testkit.Golden(t, path, []byte(script(chains(o))))
-			used = append(used, path)
+			for end, text := range map[string]string{".nft": script(want), ".iptables": saved.String()} {
+				path := filepath.Join("testdata", "out", name+end)
+				testkit.Golden(t, path, []byte(text))
+				used = append(used, path)
+			}
 		})
 	}
 	testkit.GoldenStale(t, filepath.Join("testdata", "out", "*"), used)
-}
-
-// TestApply applies the rules of every case in one network namespace, one after the other, and removes them.
-func TestApply(t *testing.T) {
-	if os.Getenv(inNamespace) != "" {
-		testApply(t)
-		return
-	}
-	if userns.Again(t, "unshare", "nft", "ip") {
-		return
-	}
-	inside := exec.CommandContext(t.Context(), "unshare", "-n", os.Args[0], "-test.run", "^TestApply$", "-test.v")
-	inside.Env = append(os.Environ(), inNamespace+"=1")
-	if out, err := inside.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestApply") {
-		t.Fatalf("%v\n%s", err, out)
-	}
-}
-
-// inNamespace is the variable that tells the test binary that it runs in the namespace.
-const inNamespace = "REDIRECT_NAMESPACE"
-
-// testApply is the part of TestApply that runs in the namespace.
-func testApply(t *testing.T) {
-	t.Helper()
-	ctx := t.Context()
-	rules := func() string {
-		out, err := exec.CommandContext(ctx, "sh", "-c", "nft list ruleset; ip rule; ip route show table all type local").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
-	}
-	if out, err := exec.CommandContext(ctx, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	before := rules()
-	all := []string{"redirect", "tproxy", "tproxy", "dns", "all-dns", "everything", "nothing", "none", "redirect"}
-	for name := range cases {
-		if !slices.Contains(all, name) {
-			t.Errorf("case %q is not applied", name)
-		}
-	}
-	var last *Options
-	for _, name := range all {
-		text := usual()
-		cases[name](&text)
-		o, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Apply(ctx, o, Exec); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if name == "none" && rules() != before {
-			t.Errorf("mode NONE leaves rules:\n%s", rules())
-		}
-		last = o
-	}
-	for range 2 { // there need not be anything
-		if err := Remove(ctx, last, Exec); err != nil {
-			t.Fatal(err)
-		}
-		if got := rules(); got != before {
-			t.Errorf("something is left:\n%s", cmp.Diff(before, got))
-		}
-	}
-	meddled := func(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
-		return Exec(ctx, strings.Replace(stdin, "meta l4proto tcp redirect to :15001", "", 1), name, args...)
-	}
-	if err := Apply(ctx, last, meddled); !errors.Is(err, ErrUnverified) {
-		t.Errorf("a rule that is missing: %v", err)
-	}
 }
 
 func TestParseRejects(t *testing.T) {
@@ -149,6 +92,8 @@ func TestParseRejects(t *testing.T) {
 		"rules in a name":      {func(t *RawOptions) { t.InterfacesExcluded = "a\" drop" }, "--istio-exclude-interfaces"},
 		"everything excluded":  {func(t *RawOptions) { t.InboundPortsExcluded = "*" }, "--istio-local-exclude-ports"},
 		"all ranges excluded":  {func(t *RawOptions) { t.OutboundRangesExcluded = "*" }, "--istio-service-exclude-cidr"},
+		"backend":              {func(t *RawOptions) { t.Backend = "ebtables" }, "--redirect-backend"},
+		"probe port":           {func(t *RawOptions) { t.ProbePort = "-1" }, "--iptables-probe-port"},
 		"mark":                 {func(t *RawOptions) { t.TProxyMark = "x" }, "--istio-inbound-tproxy-mark"},
 		"DNS without a server": {func(t *RawOptions) { t.RedirectDNS = true }, "--resolv-conf"},
 	} {

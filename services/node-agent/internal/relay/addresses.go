@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"fairlead.dev/pkg/lists"
 )
 
 const (
@@ -71,11 +73,7 @@ func (a *addresses) resolve(ctx context.Context, hostport string) []string {
 	if err != nil || len(hosts) == 0 {
 		return []string{hostport}
 	}
-	out := make([]string, 0, len(hosts))
-	for _, h := range hosts[:min(len(hosts), maxAddresses)] {
-		out = append(out, net.JoinHostPort(h, port))
-	}
-	return out
+	return lists.Map(hosts[:min(len(hosts), maxAddresses)], func(h string) string { return net.JoinHostPort(h, port) })
 }
 
 // order sorts addresses as candidates documents.

@@ -39,12 +39,13 @@ func authority(ctx context.Context) string {
 	return ""
 }
 
-// agentStream is an xdsStream that also carries the requests and responses for AgentResource. Towards Envoy it behaves
-// like a stream without them.
+// agentStream is a stream to an xds-server that also carries the requests and responses for an AgentResource. Towards
+// Envoy, or the agentStream of another resource around it, it behaves like a stream without them.
 type agentStream struct {
-	*xdsStream
-	relay *Relay
-	delta bool
+	messageStream
+	relay    *Relay
+	resource *AgentResource
+	delta    bool
 
 	mu    sync.Mutex // one sender at a time
 	asked bool
@@ -54,25 +55,25 @@ type agentStream struct {
 func (s *agentStream) SendMsg(m any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.xdsStream.SendMsg(m); err != nil || s.asked {
+	if err := s.messageStream.SendMsg(m); err != nil || s.asked {
 		return err
 	}
 	s.asked = true
-	typeURL := s.relay.agentResource.TypeURL
+	typeURL := s.resource.TypeURL
 	if s.delta {
-		return s.xdsStream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: s.relay.heldVersions()})
+		return s.messageStream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: s.relay.heldVersions(typeURL)})
 	}
-	return s.xdsStream.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL})
+	return s.messageStream.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL})
 }
 
 // RecvMsg receives the next message for Envoy. It takes and answers the messages for AgentResource in between.
 func (s *agentStream) RecvMsg(m any) error {
 	for {
-		if err := s.xdsStream.RecvMsg(m); err != nil {
+		if err := s.messageStream.RecvMsg(m); err != nil {
 			return err
 		}
 		f, ok := m.(*frame)
-		if !ok || typeURL(f.data) != s.relay.agentResource.TypeURL {
+		if !ok || typeURL(f.data) != s.resource.TypeURL {
 			return nil
 		}
 		raw := f.data.Materialize()
@@ -82,7 +83,7 @@ func (s *agentStream) RecvMsg(m any) error {
 			return err
 		}
 		s.mu.Lock()
-		err = s.xdsStream.SendMsg(reply)
+		err = s.messageStream.SendMsg(reply)
 		s.mu.Unlock()
 		if err != nil && !errors.Is(err, io.EOF) { // after io.EOF RecvMsg has the error
 			return err
@@ -100,18 +101,19 @@ func (s *agentStream) take(raw []byte) (proto.Message, error) {
 		versions := map[string]string{}
 		var err error
 		for _, r := range resp.GetResources() {
-			if err = s.relay.agentResource.Take(r.GetResource()); err == nil {
+			if err = s.resource.Take(r.GetResource()); err == nil {
 				versions[r.GetName()] = r.GetVersion()
+				s.relay.keepLast(resp.GetTypeUrl(), r.GetName(), r.GetVersion(), r.GetResource())
 			}
 		}
-		s.relay.keep(versions, resp.GetRemovedResources())
+		s.relay.keep(s.resource.TypeURL, versions, resp.GetRemovedResources())
 		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail(err)}, nil
 	}
 	resp := &discoveryv3.DiscoveryResponse{}
 	if err := decode(raw, resp); err != nil {
 		return nil, err
 	}
-	reply, _ := takeSotW(resp, s.relay.agentResource.Take)
+	reply, _ := takeSotW(resp, s.relay.keeping(resp.GetTypeUrl(), s.resource.Take))
 	return reply, nil
 }
 
@@ -162,22 +164,27 @@ func detail(err error) *status.Status {
 	return &status.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
 }
 
-// heldVersions are the versions of AgentResource that the agent holds, for initial_resource_versions of a delta stream.
-func (r *Relay) heldVersions() map[string]string {
+// heldVersions are the versions that the agent holds of a type, for initial_resource_versions of a delta stream.
+func (r *Relay) heldVersions(typeURL string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.held)
+	return maps.Clone(r.held[typeURL])
 }
 
-func (r *Relay) keep(versions map[string]string, removed []string) {
+func (r *Relay) keep(typeURL string, versions map[string]string, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held == nil || len(r.held)+len(versions) > maxAgentResources {
-		r.held = map[string]string{} // forget old names if the server changes them
+	if r.held == nil {
+		r.held = map[string]map[string]string{}
 	}
-	maps.Copy(r.held, versions)
+	held := r.held[typeURL]
+	if held == nil || len(held)+len(versions) > maxAgentResources {
+		held = map[string]string{} // forget old names if the server changes them
+		r.held[typeURL] = held
+	}
+	maps.Copy(held, versions)
 	for _, name := range removed {
-		delete(r.held, name)
+		delete(held, name)
 	}
 }
 

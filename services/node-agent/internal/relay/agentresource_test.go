@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -89,6 +90,42 @@ func TestAgentResource(t *testing.T) {
 	}
 	if values := got.all(); !slices.Equal(values, []string{"one", "one"}) {
 		t.Errorf("took %q", values)
+	}
+}
+
+// Each of two resources is asked for once on Envoy's stream, taken, and acknowledged; Envoy gets neither.
+func TestTwoAgentResources(t *testing.T) {
+	const otherType = "type.googleapis.com/others"
+	f := newFixture(t)
+	server := f.xds("")
+	server.resources = []*discoveryv3.Resource{{Name: "x", Version: "7", Resource: &anypb.Any{TypeUrl: otherType, Value: []byte("one")}}}
+	server.once = otherType
+	var table, other taken
+	stream := f.open(f.relay(Config{
+		Addresses:     []string{server.address},
+		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: table.take},
+		MoreResources: []*AgentResource{{TypeURL: otherType, Authority: "localhost", Take: other.take}, {TypeURL: "never", Authority: "elsewhere"}},
+	}))
+	for range 3 {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if err != nil || resp.GetTypeUrl() != envoyType {
+			t.Fatalf("Envoy received %v, %v", resp, err)
+		}
+	}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n, m := len(server.requestsOf(otherType)), len(server.requestsOf(agentType)); n != 2 || m == 0 {
+			return fmt.Errorf("%d requests for one, %d for the other", n, m)
+		}
+		return nil
+	})
+	if got := other.all(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("took %q", got)
+	}
+	if n := len(server.requestsOf("never")); n > 0 {
+		t.Errorf("%d requests of streams of another authority", n)
 	}
 }
 

@@ -41,9 +41,9 @@ func TestAgentResourceIsBounded(t *testing.T) {
 	}
 	r := &Relay{}
 	for i := range 10 * maxAgentResources {
-		r.keep(map[string]string{fmt.Sprint("name", i): "1"}, nil)
+		r.keep(agentType, map[string]string{fmt.Sprint("name", i): "1"}, nil)
 	}
-	if n := len(r.heldVersions()); n > maxAgentResources {
+	if n := len(r.heldVersions(agentType)); n > maxAgentResources {
 		t.Errorf("%d versions are held", n)
 	}
 }

@@ -45,9 +45,9 @@ func (u *xdsStream) address() string {
 }
 
 // connect opens a stream. It makes attempts, with a back-off before each, until an xds-server accepts the stream, ctx
-// ends, or the time to hold the client is over; the error then says why the last attempt failed.
-func (r *Relay) connect(ctx context.Context, method string) (*xdsStream, error) {
-	hold := r.clock.After(r.hold)
+// ends, or within is over; the error then says why the last attempt failed.
+func (r *Relay) connect(ctx context.Context, method string, within time.Duration) (*xdsStream, error) {
+	hold := r.clock.After(within)
 	var last error
 	for {
 		if pause := r.backoff(); pause > 0 {
@@ -59,7 +59,7 @@ func (r *Relay) connect(ctx context.Context, method string) (*xdsStream, error) 
 			case <-r.clock.After(pause):
 			}
 		}
-		token, err := r.credential(ctx, hold)
+		token, err := r.callCredentials(ctx, hold)
 		if err != nil {
 			return nil, err
 		}
@@ -115,9 +115,10 @@ func (r *Relay) attempt(ctx context.Context, method string, token string) (*xdsS
 	return nil, fmt.Errorf("%s: %w", strings.Join(candidates, ", "), err)
 }
 
-// credential decides how the next stream authenticates, and waits until it can: with the certificate if there is one,
-// else, after certificateGrace, with the token. It returns the token file to use, or "" for the certificate.
-func (r *Relay) credential(ctx context.Context, hold <-chan time.Time) (string, error) {
+// callCredentials chooses the call credentials of the next stream, and waits until there are any: none if the workload
+// has a certificate, which authenticates the connection, else, after certificateGrace, the token. It returns the token
+// file to use, or "" for the certificate.
+func (r *Relay) callCredentials(ctx context.Context, hold <-chan time.Time) (string, error) {
 	grace := r.clock.After(certificateGrace)
 	for {
 		changed := r.source.Changed()

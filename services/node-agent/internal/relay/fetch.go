@@ -19,9 +19,12 @@ const fetchTimeout = 10 * time.Second
 // sends an error of take to the xds-server as a NACK and returns it. Package app calls it before Envoy starts;
 // it tries until ctx ends or an xds-server is reached.
 func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, take func(*anypb.Any) error) error {
-	up, err := r.connect(ctx, SotW)
-	for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // holdStream is over
-		up, err = r.connect(ctx, SotW)
+	up, err := r.connect(ctx, SotW, r.firstHold())
+	for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // the time to hold is over
+		if r.takeLast(typeURL, take) {
+			return nil
+		}
+		up, err = r.connect(ctx, SotW, r.hold)
 	}
 	if err != nil {
 		return err
@@ -42,7 +45,7 @@ func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, ta
 	if err := decode(raw, resp); err != nil {
 		return fmt.Errorf("xds-server %s: %w", up.address(), err)
 	}
-	reply, rejected := takeSotW(resp, take)
+	reply, rejected := takeSotW(resp, r.keeping(typeURL, take))
 	if err := up.SendMsg(reply); err == nil && up.CloseSend() == nil {
 		_ = up.RecvMsg(answer) // returns when the xds-server has read the answer, and ends the stream
 	}

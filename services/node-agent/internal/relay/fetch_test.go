@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // fetcher is a Relay without a socket.
@@ -20,7 +21,7 @@ func (f *fixture) fetcher(address string) *Relay {
 	f.t.Helper()
 	source := f.PKI.NewSVID("shop", "web")
 	r, err := New(Config{
-		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.PKI.ID("istio-system", "xds-server")),
+		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.PKI.ID(contract.SystemNamespace, contract.XDSServerAccount)),
 		Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

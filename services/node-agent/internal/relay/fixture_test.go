@@ -5,18 +5,22 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
@@ -34,6 +38,12 @@ type xdsServer struct {
 	once string
 	// asks is the reason given when a stream is asked to reconnect at its second request; "" asks none.
 	asks string
+	// refuse is a type that ends a state-of-the-world stream with PERMISSION_DENIED.
+	refuse string
+	// acks says that an ACK on a delta stream gets no response.
+	acks atomic.Bool
+	// mute answers nothing.
+	mute atomic.Bool
 
 	mu    sync.Mutex
 	peers []auth.Peer
@@ -71,6 +81,9 @@ func (s *xdsServer) StreamAggregatedResources(stream discoveryv3.AggregatedDisco
 		s.mu.Lock()
 		s.sotw = append(s.sotw, req)
 		s.mu.Unlock()
+		if s.refuse != "" && req.GetTypeUrl() == s.refuse {
+			return status.Error(codes.PermissionDenied, "debug types are for administrators")
+		}
 		if req.GetTypeUrl() == sotwType {
 			if req.GetResponseNonce() == "" {
 				err = stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: sotwType, Nonce: "n", Resources: []*anypb.Any{{Value: []byte("sotw")}}})
@@ -96,6 +109,9 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 		s.mu.Lock()
 		s.delta = append(s.delta, req)
 		s.mu.Unlock()
+		if s.mute.Load() || s.acks.Load() && req.GetResponseNonce() != "" {
+			continue
+		}
 		if s.asks != "" && req.GetResponseNonce() != "" {
 			return rpc.AskToReconnect(stream.Context(), s.asks)
 		}
@@ -139,10 +155,16 @@ func (f *fixture) xds(addr string) *xdsServer {
 // relay starts a Relay, by default with the certificate of shop/web, and returns a client of its socket.
 func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 	f.t.Helper()
+	_, client := f.newRelay(c)
+	return client
+}
+
+func (f *fixture) newRelay(c Config) (*Relay, discoveryv3.AggregatedDiscoveryServiceClient) {
+	f.t.Helper()
 	if c.Source == nil {
 		c.Source = f.PKI.NewSVID("shop", "web")
 	}
-	c.TLS = tlsconf.Client(c.Source, f.PKI.ID("istio-system", "xds-server"))
+	c.TLS = tlsconf.Client(c.Source, f.PKI.ID(contract.SystemNamespace, contract.XDSServerAccount))
 	c.Registerer = prometheus.NewRegistry()
 	if c.Log == nil {
 		c.Log = testkit.Logger(f.t)
@@ -152,7 +174,7 @@ func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 		f.t.Fatal(err)
 	}
 	conn := agenttest.Socket(f.t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...)
-	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	return r, discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 }
 
 type deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient

@@ -14,6 +14,7 @@ type counters struct{ messages, bytes prometheus.Counter }
 
 type metrics struct {
 	streams             prometheus.Gauge
+	standIns            prometheus.Gauge
 	ends                *prometheus.CounterVec
 	dialFailures        prometheus.Counter
 	requests, responses *counters
@@ -33,6 +34,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "fairlead_node_agent_relay_streams",
 			Help: "ADS streams of Envoy that are connected to an xds-server.",
 		}),
+		standIns: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fairlead_node_agent_relay_standing_in",
+			Help: "ADS streams of Envoy that are answered from the configuration that was accepted last, for lack of an xds-server.",
+		}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_relay_stream_ends_total",
 			Help: "ADS streams that have ended, by who ended them.",
@@ -48,7 +53,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m.requests, m.responses = of("request"), of("response")
 	m.ends.WithLabelValues(endEnvoy)
 	m.ends.WithLabelValues(endServer)
-	for _, c := range []prometheus.Collector{messages, bytes, m.streams, m.ends, m.dialFailures} {
+	for _, c := range []prometheus.Collector{messages, bytes, m.streams, m.standIns, m.ends, m.dialFailures} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

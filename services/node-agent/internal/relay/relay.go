@@ -16,6 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,10 @@ type Config struct {
 	Clock      clock.Clock
 	// AgentResource is what the agent asks for on Envoy's stream; optional.
 	AgentResource *AgentResource
+	// LastGood answers Envoy while no xds-server does; optional.
+	LastGood *LastGood
+	// MoreResources are of further types.
+	MoreResources []*AgentResource
 	// Keepalive is how long a connection may be silent before the relay pings the xds-server, which then has a third of
 	// that to answer. Default 30 s, least 10 s.
 	Keepalive time.Duration
@@ -90,15 +95,20 @@ type Relay struct {
 	keepalive time.Duration
 
 	agentResource *AgentResource
+	lastGood      *LastGood
+	health        health
+	moreResources []*AgentResource
 
 	mu sync.Mutex
-	// held are the versions of AgentResource that were taken last, by name.
-	held map[string]string
+	// held are the versions of AgentResource, and of MoreResources, that were taken last, by type and name.
+	held map[string]map[string]string
 	// unanswered counts the attempts and streams in a row that ended before the xds-server had sent a message; lost is
 	// when an xds-server last ended a stream on which it had.
 	unanswered int
 	lost       time.Time
 
+	// silent says that Envoy, which holds nothing, had a stream to an xds-server that did not answer.
+	silent atomic.Bool
 	active atomic.Int64
 	// begun counts the active streams and those that are being connected.
 	begun atomic.Int64
@@ -123,14 +133,20 @@ func New(c Config) (*Relay, error) {
 		clock:         clock.Or(c.Clock),
 		metrics:       m,
 		agentResource: c.AgentResource,
+		lastGood:      c.LastGood,
+		moreResources: c.MoreResources,
 		hold:          holdStream,
 		keepalive:     cmp.Or(c.Keepalive, 30*time.Second),
 	}, nil
 }
 
+// writeBuffer is how much is written to Envoy's socket at a time; gRPC's own 32 KiB cost more system calls. Connections
+// share the buffers, so idle ones have none.
+const writeBuffer = 128 << 10
+
 // ServerOptions are the options of a gRPC server that forwards messages as bytes.
 func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ForceServerCodecV2(newCodec())}
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(newCodec()), grpc.WriteBufferSize(writeBuffer)}
 }
 
 // Register adds the two ADS methods to s.
@@ -157,10 +173,25 @@ func (r *Relay) forward(method string, down grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
-	up, err := r.connect(ctx, method)
+	if r.follows(down) {
+		e, err := r.follow(method, down)
+		if err != nil {
+			return err
+		}
+		if e.holdsNothing() {
+			return r.forwardOrStandIn(ctx, cancel, method, e)
+		}
+		down = e
+	}
+	up, err := r.connect(ctx, method, r.hold)
 	if err != nil {
 		return err
 	}
+	return r.copy(ctx, cancel, method, down, up)
+}
+
+// copy copies messages both ways between a client and an xds-server until one side ends. cancel ends ctx.
+func (r *Relay) copy(ctx context.Context, cancel func(), method string, down grpc.ServerStream, up *xdsStream) error {
 	defer up.close()
 	r.metrics.streams.Inc()
 	r.active.Add(1)
@@ -169,15 +200,23 @@ func (r *Relay) forward(method string, down grpc.ServerStream) error {
 		r.active.Add(-1)
 	}()
 
-	var server messageStream = up
-	if r.agentResource != nil && authority(down.Context()) == r.agentResource.Authority {
-		server = &agentStream{xdsStream: up, relay: r, delta: method == Delta}
+	if _, ok := down.(*envoyStream); ok {
+		defer r.lastGood.Live()()
 	}
+	var server messageStream = up
+	for _, a := range r.agentResources() {
+		if authority(down.Context()) == a.Authority {
+			server = &agentStream{messageStream: server, relay: r, resource: a, delta: method == Delta}
+		}
+	}
+	told := r.withHealth(ctx, server, method == Delta)
+	server = told
 	fromEnvoy := make(chan error, 1)
+	requests := &debugWatch{receiver: down}
 	go func() {
-		_, err := pump(server, down, r.metrics.requests)
+		_, err := pump(server, requests, r.metrics.requests)
 		if errors.Is(err, io.EOF) {
-			err = up.CloseSend()
+			err = told.closeSend(up)
 		} else {
 			cancel() // Envoy is gone, or the xds-server reads no more
 		}
@@ -205,6 +244,12 @@ func (r *Relay) forward(method string, down grpc.ServerStream) error {
 		err = status.Errorf(status.Code(err), "xds-server %s: %s", address, status.Convert(err).Message())
 	}
 	r.metrics.ends.WithLabelValues(endServer).Inc()
+	if requests.debug.Load() {
+		// Its end says nothing about the xds-server, so other streams go on as before.
+		r.log.Info("debug stream ended", "address", address, "reason", err)
+		r.noteClientEnd()
+		return err
+	}
 	if asked != "" {
 		r.log.Info("xds-server asks to reconnect", "address", address, "answered", answered, "reason", asked)
 	} else {
@@ -230,6 +275,26 @@ type sender interface{ SendMsg(any) error }
 type messageStream interface {
 	receiver
 	sender
+}
+
+// debugType begins the types by which istioctl asks about other proxies. A stream either asks for these or is a
+// proxy's.
+const debugType = "istio.io/debug"
+
+// debugWatch looks whether a stream's first request is for a debug type.
+type debugWatch struct {
+	receiver
+	looked bool
+	debug  atomic.Bool
+}
+
+func (w *debugWatch) RecvMsg(m any) error {
+	err := w.receiver.RecvMsg(m)
+	if f, ok := m.(*frame); ok && err == nil && !w.looked {
+		w.looked = true
+		w.debug.Store(strings.HasPrefix(typeURL(f.data), debugType)) // the field's number is that of responses
+	}
+	return err
 }
 
 // pump copies messages one by one until either side ends. It reports whether there were any; the error io.EOF means

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // The request has an unknown field, which decoding and encoding could lose.
@@ -182,7 +183,7 @@ func TestTokenAuthenticatesBeforeTheFirstCertificate(t *testing.T) {
 	client := f.relay(Config{
 		Addresses: []string{server.address},
 		Source:    f.PKI.RootsOnly(),
-		TokenFile: f.Issuer.TokenFile("shop", "web", "istio-ca"),
+		TokenFile: f.Issuer.TokenFile("shop", "web", contract.TokenAudience),
 	})
 	if _, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)

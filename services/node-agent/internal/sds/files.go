@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/filewatch"
-	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/notify"
 )
 
 // The name of a secret of files is one of the prefixes and a path, or two paths with pairSeparator between them:
@@ -49,9 +50,10 @@ var systemFiles = []string{
 // files follows the files of the secrets that streams subscribe to, and notifies the streams of changes. While files
 // are missing, malformed or replaced by half, their last good secret stays. It is safe for concurrent use.
 type files struct {
-	tlsconf.Notifier
+	notify.Notifier
 	log   *slog.Logger
 	clock clock.Clock
+	quiet time.Duration
 	// wake makes run look at the list of files again.
 	wake chan struct{}
 
@@ -68,8 +70,8 @@ type fileSecret struct {
 	problem              string
 }
 
-func newFiles(log *slog.Logger, c clock.Clock) *files {
-	return &files{log: log, clock: clock.Or(c), wake: make(chan struct{}, 1), secrets: map[string]*fileSecret{}}
+func newFiles(log *slog.Logger, c clock.Clock, quiet time.Duration) *files {
+	return &files{log: log, clock: clock.Or(c), quiet: quiet, wake: make(chan struct{}, 1), secrets: map[string]*fileSecret{}}
 }
 
 // parse parses the name of a secret of files; nil for any other name.
@@ -102,10 +104,7 @@ func (f *files) use(name string) bool {
 	if f.secrets[name] == nil {
 		f.secrets[name] = s
 		f.read(name, s)
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		notify.Wake(f.wake)
 	}
 	f.secrets[name].users++
 	return true
@@ -134,7 +133,7 @@ func (f *files) get(name string) *resource {
 
 // run follows the files until ctx ends.
 func (f *files) run(ctx context.Context) error {
-	filewatch.Follower{Files: f.paths, Read: f.readAll, Wake: f.wake, Clock: f.clock, Log: f.log}.Run(ctx)
+	filewatch.Follower{Files: f.paths, Read: f.readAll, Wake: f.wake, Debounce: f.quiet, Clock: f.clock, Log: f.log}.Run(ctx)
 	return nil
 }
 
@@ -244,6 +243,21 @@ func checkCRL(raw []byte) error {
 		return errors.New("no PEM revocation list in it")
 	}
 	return nil
+}
+
+// ReadCRL reads a file of revocation lists that Envoy takes. A file that does not exist has none, which is nil.
+func ReadCRL(path string) ([]byte, error) {
+	raw, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = checkCRL(raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return raw, nil
 }
 
 func (s *fileSecret) roots() ([]byte, error) {

@@ -30,7 +30,7 @@ func (f *fixture) watch(t *testing.T, name string) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: []string{name}}); err != nil {
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: TypeURL, ResourceNames: []string{name}}); err != nil {
 		t.Fatal(err)
 	}
 	return &watched{t, name, stream}
@@ -47,7 +47,7 @@ func (w *watched) next() *tlsv3.Secret {
 		w.t.Fatalf("%d secrets", len(r.GetResources()))
 	}
 	if err := w.Send(&discoveryv3.DiscoveryRequest{
-		TypeUrl: typeURL, ResourceNames: []string{w.name}, ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo(),
+		TypeUrl: TypeURL, ResourceNames: []string{w.name}, ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo(),
 	}); err != nil {
 		w.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/tlsconf"
@@ -20,8 +21,8 @@ const (
 	RootCA = "ROOTCA"
 )
 
-// typeURL is the type of every resource served here.
-const typeURL = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+// TypeURL is the type of every resource served here.
+const TypeURL = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 // resource is one secret that can be sent now. version identifies its content without revealing it.
 type resource struct {
@@ -30,8 +31,9 @@ type resource struct {
 	secret  func() *tlsv3.Secret
 }
 
-// workloadSecrets lists the workload's own secrets that exist in m, which may be nil.
-func workloadSecrets(m *tlsconf.Material) []*resource {
+// workloadSecrets lists the workload's own secrets that exist in m, which may be nil. validation is nil, or takes the
+// place of m's roots.
+func workloadSecrets(m *tlsconf.Material, validation *tlsv3.CertificateValidationContext) []*resource {
 	if m == nil {
 		return nil
 	}
@@ -39,7 +41,14 @@ func workloadSecrets(m *tlsconf.Material) []*resource {
 	if m.Certificate != nil {
 		out = append(out, &resource{Default, version(m.CertPEM), func() *tlsv3.Secret { return pair(Default, m.CertPEM, m.KeyPEM) }})
 	}
-	if len(m.RootsPEM) > 0 {
+	if validation != nil {
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(validation)
+		if err == nil {
+			out = append(out, &resource{RootCA, version(raw), func() *tlsv3.Secret {
+				return &tlsv3.Secret{Name: RootCA, Type: &tlsv3.Secret_ValidationContext{ValidationContext: validation}}
+			}})
+		}
+	} else if len(m.RootsPEM) > 0 {
 		out = append(out, &resource{RootCA, version(m.RootsPEM), func() *tlsv3.Secret { return authorities(RootCA, m.RootsPEM, nil) }})
 	}
 	return out

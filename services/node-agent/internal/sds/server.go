@@ -13,7 +13,9 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"time"
 
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,9 +27,14 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Config of a Server. All fields but Clock are required.
+// Config of a Server. Source, Log and Registerer are required.
 type Config struct {
-	Source     tlsconf.Source
+	Source tlsconf.Source
+	// Validation says how peers are verified where it is more than by the roots of Source; nil, or a result of nil, is
+	// by these. It changes when Source does.
+	Validation func() *tlsv3.CertificateValidationContext
+	// Debounce is how long files must not have changed before they are read.
+	Debounce   time.Duration
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -40,6 +47,7 @@ const fromFile = "file"
 type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	source   tlsconf.Source
+	validate func() *tlsv3.CertificateValidationContext
 	files    *files
 	log      *slog.Logger
 	pushes   *prometheus.CounterVec
@@ -49,9 +57,10 @@ type Server struct {
 // New makes a Server.
 func New(c Config) (*Server, error) {
 	s := &Server{
-		source: c.Source,
-		files:  newFiles(c.Log, c.Clock),
-		log:    c.Log,
+		source:   c.Source,
+		validate: c.Validation,
+		files:    newFiles(c.Log, c.Clock, c.Debounce),
+		log:      c.Log,
 		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_sds_pushes_total",
 			Help: "Secrets sent to Envoy.",
@@ -98,14 +107,14 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		state.replace(req.GetResourceNames())
 		s.warnUnknown(req.GetResourceNames())
 		return checkType(req.GetTypeUrl())
-	}, func(m *tlsconf.Material) error {
-		available := state.available(m)
+	}, func(own []*resource) error {
+		available := state.available(own)
 		due := state.due(available)
 		if len(due) == 0 {
 			return nil
 		}
 		// A response replaces the last one, so it has all subscribed secrets.
-		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL}
+		resp := &discoveryv3.DiscoveryResponse{TypeUrl: TypeURL}
 		for _, r := range available {
 			body, err := r.body()
 			if err != nil {
@@ -137,13 +146,13 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		state.unsubscribe(req.GetResourceNamesUnsubscribe())
 		gone = append(gone, s.warnUnknown(req.GetResourceNamesSubscribe())...)
 		return checkType(req.GetTypeUrl())
-	}, func(m *tlsconf.Material) error {
-		available := state.available(m)
+	}, func(own []*resource) error {
+		available := state.available(own)
 		due := state.due(available)
 		if len(due) == 0 && len(gone) == 0 {
 			return nil
 		}
-		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, RemovedResources: gone}
+		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: TypeURL, RemovedResources: gone}
 		for _, r := range available {
 			if !slices.Contains(due, r.name) {
 				continue
@@ -164,11 +173,11 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 }
 
 // serve runs one stream. On one goroutine it calls request for each request, and push after each request and each
-// change of a secret; m is nil while the workload has no material.
+// change of a secret, with the workload's own secrets that exist.
 func serve[Q any](s *Server, stream interface {
 	Context() context.Context
 	Recv() (*Q, error)
-}, request func(*Q) error, push func(m *tlsconf.Material) error) error {
+}, request func(*Q) error, push func(own []*resource) error) error {
 	ctx := stream.Context()
 	requests := make(chan *Q)
 	failed := make(chan error, 1)
@@ -188,12 +197,7 @@ func serve[Q any](s *Server, stream interface {
 	}()
 	for {
 		changed, filesChanged := s.source.Changed(), s.files.Changed()
-		m, err := s.source.Current()
-		if err != nil {
-			s.log.Debug("no trust material yet", "error", err)
-			m = nil
-		}
-		if err := push(m); err != nil {
+		if err := push(s.own()); err != nil {
 			return err
 		}
 		select {
@@ -214,6 +218,20 @@ func serve[Q any](s *Server, stream interface {
 	}
 }
 
+// own lists the workload's own secrets that exist.
+func (s *Server) own() []*resource {
+	m, err := s.source.Current()
+	if err != nil {
+		s.log.Debug("no trust material yet", "error", err)
+		return nil
+	}
+	var validation *tlsv3.CertificateValidationContext
+	if s.validate != nil {
+		validation = s.validate()
+	}
+	return workloadSecrets(m, validation)
+}
+
 // maxSecrets bounds the secrets of one stream, since the agent follows the files of each. Envoy opens one stream per
 // secret.
 const maxSecrets = 256
@@ -226,10 +244,10 @@ func checkNames(n int) error {
 }
 
 func checkType(t string) error {
-	if t == "" || t == typeURL {
+	if t == "" || t == TypeURL {
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "type %q is not served here: only %s", t, typeURL)
+	return status.Errorf(codes.InvalidArgument, "type %q is not served here: only %s", t, TypeURL)
 }
 
 // warnUnknown logs and returns the names that no secret can have.

@@ -92,7 +92,7 @@ func TestSotW(t *testing.T) {
 	}
 	send := func(r *discoveryv3.DiscoveryRequest) {
 		t.Helper()
-		r.TypeUrl = typeURL
+		r.TypeUrl = TypeURL
 		if err := stream.Send(r); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestSotW(t *testing.T) {
 	first := current(t, ca.NewSVID("shop", "web"))
 	f.source.Set(first)
 	r := recv()
-	if len(r.GetResources()) != 1 || r.GetTypeUrl() != typeURL {
+	if len(r.GetResources()) != 1 || r.GetTypeUrl() != TypeURL {
 		t.Fatalf("response %v", r)
 	}
 	wantDefault(t, unpack(t, r.GetResources()[0]), first)
@@ -166,7 +166,7 @@ func TestDelta(t *testing.T) {
 		return r
 	}
 	stream := open()
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{Default, RootCA}}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: []string{Default, RootCA}}); err != nil {
 		t.Fatal(err)
 	}
 	roots := recv(stream, RootCA)
@@ -175,7 +175,7 @@ func TestDelta(t *testing.T) {
 
 	again := open()
 	if err := again.Send(&discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: typeURL, ResourceNamesSubscribe: []string{Default, RootCA, "file-cert:nothing"},
+		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{Default, RootCA, "file-cert:nothing"},
 		InitialResourceVersions: map[string]string{RootCA: roots.GetResources()[0].GetVersion()},
 	}); err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestSecretsOfAStreamAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
+	if err := sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: TypeURL, ResourceNames: names}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := sotw.Recv(); status.Code(err) != codes.ResourceExhausted {
@@ -232,7 +232,7 @@ func TestSecretsOfAStreamAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, some := range [][]string{names[:maxSecrets], names[maxSecrets:]} {
-		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: some}); err != nil {
+		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: some}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,8 +3,6 @@ package sds
 import (
 	"maps"
 	"slices"
-
-	"fairlead.dev/pkg/tlsconf"
 )
 
 // session is the subscription of one stream: the names asked for and the versions sent. One goroutine uses it.
@@ -20,9 +18,9 @@ func newSession(f *files) *session { return &session{sent: map[string]string{}, 
 // end ends the subscription; the stream's handler calls it last.
 func (s *session) end() { s.replace(nil) }
 
-// available lists the subscribed secrets that exist; m is nil while the workload has none of its own.
-func (s *session) available(m *tlsconf.Material) []*resource {
-	out := slices.DeleteFunc(workloadSecrets(m), func(r *resource) bool {
+// available lists the subscribed secrets that exist: files, and those of own, the workload's.
+func (s *session) available(own []*resource) []*resource {
+	out := slices.DeleteFunc(own, func(r *resource) bool {
 		_, ok := s.sent[r.name]
 		return !ok
 	})

@@ -23,6 +23,8 @@ const (
 	Bootstrap = "envoy-bootstrap.json"
 	Patched   = "envoy-bootstrap.pb" // Bootstrap with what EnvoyFilters change
 	Cache     = "svid"
+	Token     = "token"     // what a metadata server gives
+	LastGood  = "last-good" // the sealed configuration of package lastgood
 	lockFile  = "agent.lock"
 )
 

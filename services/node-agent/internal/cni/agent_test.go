@@ -1,0 +1,351 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/node-agent/internal/cni/install"
+	"fairlead.dev/services/node-agent/internal/cni/kube"
+	"fairlead.dev/services/node-agent/internal/cni/plugin"
+	"fairlead.dev/services/node-agent/internal/redirect"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// cluster is Kubernetes as the agent sees it. It keeps what the agent does.
+type cluster struct {
+	mu    sync.Mutex
+	pods  []*kube.Pod
+	err   error
+	did   []string
+	gone  bool
+	taint bool
+}
+
+func (c *cluster) note(format string, args ...any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.did = append(c.did, fmt.Sprintf(format, args...))
+	return c.err
+}
+
+func (c *cluster) all() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.did, "; ")
+}
+
+func (c *cluster) Pod(_ context.Context, namespace, name string) (*kube.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, c.err
+	}
+	for _, p := range c.pods {
+		if p.Metadata.Namespace == namespace && p.Metadata.Name == name {
+			return p, nil
+		}
+	}
+	return nil, &kube.StatusError{Code: 404, Message: "not found"}
+}
+
+func (c *cluster) FollowPods(ctx context.Context, node string, ready func(), f func(*kube.Pod)) error {
+	if node != "n1" {
+		return errors.New("another node")
+	}
+	for _, p := range c.pods {
+		f(p)
+		f(p) // a change that changes nothing here
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+func (c *cluster) DeletePod(_ context.Context, p *kube.Pod) error {
+	return c.note("delete %s", p.Metadata.Name)
+}
+
+func (c *cluster) LabelPod(_ context.Context, p *kube.Pod, key, value string) error {
+	return c.note("label %s %s=%s", p.Metadata.Name, key, value)
+}
+
+func (c *cluster) Report(_ context.Context, p *kube.Pod, kind, reason, _, host string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.did = append(c.did, fmt.Sprintf("event %s %s %s %s", p.Metadata.Name, kind, reason, host))
+	return nil
+}
+
+func (c *cluster) DaemonSetGone(_ context.Context, namespace, name string) (bool, error) {
+	if namespace+"/"+name != "system/agent" {
+		return false, errors.New("another DaemonSet")
+	}
+	return c.gone, c.err
+}
+
+func (c *cluster) Untaint(context.Context, string, string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had := c.taint
+	c.taint = false
+	return had, c.err
+}
+
+func TestTheSocketAnswersThePlugin(t *testing.T) {
+	dir, err := os.MkdirTemp("", "cni") // paths of sockets are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "run", "s")
+	lis, err := listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, mode := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", p, info, err)
+		}
+	}
+	k := &cluster{pods: []*kube.Pod{pod(t), pod(t, "web-1", "wrong-1", `status: "{}"`, `status: "{}", sidecar.istio.io/interceptionMode: X`)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- (&server{pods: k, metrics: newMetrics(prometheus.NewRegistry()), log: quiet}).serve(ctx, lis)
+	}()
+	ask := func(r plugin.Request) *plugin.Answer {
+		t.Helper()
+		answer, err := plugin.Ask(t.Context(), path, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	if a := ask(plugin.Request{}); a.Error != "" || a.Redirect {
+		t.Errorf("whether it is there: %+v", a)
+	}
+	if a := ask(plugin.Request{Namespace: "apps", Name: "web-1", UID: "u-1"}); !a.Redirect || a.Options.OutboundPort != "15001" {
+		t.Errorf("a Pod with a sidecar: %+v", a)
+	}
+	if a := ask(plugin.Request{Namespace: "apps", Name: "wrong-1"}); !strings.Contains(a.Error, "--istio-inbound-interception-mode") {
+		t.Errorf("a Pod whose annotation is wrong: %+v", a)
+	}
+	k.mu.Lock()
+	k.err = &kube.StatusError{Code: 403, Message: "no"}
+	k.mu.Unlock()
+	if a := ask(plugin.Request{Namespace: "apps", Name: "web-1"}); !strings.Contains(a.Error, "403") {
+		t.Errorf("without rights: %+v", a)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("what is no request is answered with %d bytes", n)
+	}
+	next, err := listen(t.Context(), path)
+	if err != nil {
+		t.Fatalf("where an earlier agent is: %v", err)
+	}
+	t.Cleanup(func() { next.Close() })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if conn, err = net.Dial("unix", path); err != nil {
+		t.Fatalf("the end of the earlier agent takes the later one's socket away: %v", err)
+	}
+	conn.Close()
+}
+
+func TestAPodIsKnownByItsUID(t *testing.T) {
+	p := pod(t, `status: "{}"`, `status: "{}", kubernetes.io/config.hash: h`)
+	for uid, want := range map[string]bool{"u-1": true, "": true, "h": true, "u-2": false} {
+		if got := isThat(p, uid); got != want {
+			t.Errorf("%q: %t", uid, got)
+		}
+	}
+}
+
+func TestBrokenPodsAreRepairedOnce(t *testing.T) {
+	proc, dir := procs(t)
+	var wrote []string
+	for mode, want := range map[Repair]string{
+		RepairLabel:  "label web-1 k=v; event web-1 Normal Unredirected n1",
+		RepairDelete: "delete web-1; event web-1 Normal Unredirected n1",
+		RepairPod:    "event web-1 Normal Redirected n1",
+	} {
+		healthy := pod(t, "web-1", "healthy-1", "exitCode: 126", "exitCode: 0")
+		ending := pod(t, "web-1", "ending-1", "uid: u-1", "uid: u-1, deletionTimestamp: now", "  uid: u-1", "  uid: u-1\n  deletionTimestamp: now")
+		others := pod(t, "web-1", "others-1", "sidecar.istio.io/status", "x")
+		k := &cluster{pods: []*kube.Pod{healthy, ending, others, pod(t)}}
+		r := repairerOf(k, mode, proc)
+		r.write = func(_ context.Context, namespace string, o *redirect.Options) error {
+			wrote = append(wrote, namespace+" "+string(o.Mode)+" "+fmt.Sprint(o.UIDs))
+			return nil
+		}
+		if r.ready() == nil {
+			t.Error("ready before it has seen the Pods")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.run(ctx) }()
+		testkit.Eventually(t, testkit.Patience, r.ready)
+		cancel()
+		if err := <-ended; err != nil || k.all() != want {
+			t.Errorf("%s: %s, %v, want %s", mode, k.all(), err, want)
+		}
+	}
+	if got, want := strings.Join(wrote, ", "), dir+"/ns/net REDIRECT [1337]"; got != want {
+		t.Errorf("rules in %q, want %q", got, want)
+	}
+}
+
+func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
+	k := &cluster{err: errors.New("refused")}
+	r := repairerOf(k, RepairDelete, "")
+	for range 2 {
+		r.look(t.Context(), pod(t))
+	}
+	const once = "delete web-1; event web-1 Warning Unredirected n1"
+	if got := k.all(); got != once+"; "+once {
+		t.Errorf("%s", got)
+	}
+	k = &cluster{}
+	r = repairerOf(k, RepairPod, t.TempDir())
+	if r.look(t.Context(), pod(t)); k.all() != "event web-1 Warning Unredirected n1" {
+		t.Errorf("without the node's processes: %s", k.all())
+	}
+}
+
+func repairerOf(k *cluster, mode Repair, proc string) *repairer {
+	return &repairer{
+		mode: mode, pods: k, node: "n1", container: "istio-validation", labelKey: "k", labelValue: "v", proc: proc,
+		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{},
+	}
+}
+
+// procs is a node's /proc with processes of the Pod u-1, and the directory of the one that has a network of its own.
+func procs(t *testing.T) (proc, dir string) {
+	t.Helper()
+	proc = t.TempDir()
+	for pid, cgroup := range map[string]string{
+		"1": "0::/", "20": "4:memory:/kubepods/besteffort/podu-11/x", "21": "0::/kubepods.slice/kubepods-podu_1.slice/cri-x.scope", "22": "1:cpu:/kubepods/podu-1/x", "self": "",
+	} {
+		d := filepath.Join(proc, pid, "ns")
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, pid, "cgroup"), []byte(cgroup+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if pid == "21" { // it has kept the node's network
+			if err := os.Link(filepath.Join(proc, "1/ns/net"), filepath.Join(d, "net")); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(d, "net"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return proc, filepath.Join(proc, "22")
+}
+
+func TestNoProcessOfAPodIsAnError(t *testing.T) {
+	proc, _ := procs(t)
+	for _, uid := range []string{"", "u-2", "u", "."} {
+		if dir, err := processOf(proc, uid); err == nil {
+			t.Errorf("%q: %s", uid, dir)
+		}
+	}
+}
+
+func TestThePluginStaysUnlessItsDaemonSetGoes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cluster *cluster
+		left    bool
+	}{
+		"an update":                {&cluster{}, true},
+		"Kubernetes is away":       {&cluster{err: errors.New("away"), gone: true}, true},
+		"the DaemonSet is no more": {&cluster{gone: true}, false},
+	} {
+		dir := t.TempDir()
+		c := Config{Install: install.Config{BinDir: dir, ConfDir: dir, Plugin: plugin.Config{AgentNamespace: "system", AgentName: "agent"}}}
+		program := filepath.Join(dir, plugin.Name)
+		if err := os.WriteFile(program, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := leave(t.Context(), tc.cluster, c, install.New(c.Install), quiet); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(program); (err == nil) != tc.left {
+			t.Errorf("%s: the program: %v", name, err)
+		}
+	}
+}
+
+func TestTheTaintGoesOnceThePluginIsThere(t *testing.T) {
+	k := &cluster{taint: true}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked, answers, ended := make(chan struct{}), make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		untaint(ctx, k, Config{Node: "n1", Taint: "x"}, func() error {
+			select {
+			case asked <- struct{}{}:
+				return <-answers
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, quiet)
+	}()
+	tainted := func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.taint }
+	<-asked
+	answers <- errors.New("not there")
+	<-asked // again: the first answer has had its effect
+	if !tainted() {
+		t.Error("the taint is gone before the plugin is there")
+	}
+	answers <- nil
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if tainted() {
+			return errors.New("the taint is there")
+		}
+		return nil
+	})
+	cancel()
+	<-ended
+}
+
+func TestMetricsFollowTheConventions(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg)
+	m.pods.WithLabelValues("left").Inc()
+	m.repairs.WithLabelValues("repair", "failed").Inc()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 || len(families) != 2 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}

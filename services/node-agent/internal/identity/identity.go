@@ -1,0 +1,162 @@
+// Package identity decides where the workload's key, certificate and roots come from, in the order of Istio's agent:
+// the SDS server of another provider on a unix socket (External), files that are mounted (tlsconf.Files), or the ca
+// (svid.Manager). Open chooses once, when the agent starts. Whatever the source is, the agent itself serves Envoy from
+// it by package sds, so that readiness, metrics and the agent's own connections follow it alike.
+package identity
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"fairlead.dev/pkg/fetch"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/config"
+	"fairlead.dev/services/node-agent/internal/node"
+	"fairlead.dev/services/node-agent/internal/statedir"
+)
+
+// Kind says which source was chosen; it is a label of metrics.
+type Kind string
+
+// The kinds of sources.
+const (
+	Socket Kind = "socket"
+	Files  Kind = "files"
+	CA     Kind = "ca"
+)
+
+// Identity is the workload's identity, from one source.
+type Identity struct {
+	Kind Kind
+	// Workload is what Envoy and gRPC programs get: key, certificate, and the roots that peers are verified with.
+	Workload *Bundle
+	// Source is the chosen one itself: Workload without the further roots, some of which come only later.
+	Source tlsconf.Source
+	// ControlPlane is for connections to xds-servers: the roots are those of the control plane, and there is a
+	// certificate only if the control plane trusts it; without one a token authenticates.
+	ControlPlane tlsconf.Source
+	// Renew gets a new certificate at once, if the source is the ca.
+	Renew func()
+}
+
+// Open chooses the source and adds the tasks that follow it to p.
+func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, error) {
+	s := c.Secrets
+	rootFile := c.RootCertFile
+	if provisioned := filepath.Join(s.ProvisionedDir, svid.RootsFile); s.ProvisionedDir != "" && !exists(rootFile) && exists(provisioned) {
+		rootFile = provisioned
+	}
+	out := &Identity{Renew: func() {}}
+	var source tlsconf.Source
+	var err error
+	set, mounted := mountedFiles(s)
+	switch {
+	case s.SocketRequired || isSocket(s.Socket):
+		out.Kind = Socket
+		var external *External
+		if external, err = openExternal(c, p); err != nil {
+			return nil, err
+		}
+		source = external
+	case mounted:
+		out.Kind = Files
+		source = openFiles(set, c, p)
+	default:
+		out.Kind = CA
+		var manager *svid.Manager
+		if manager, err = openManager(c, dir, p, rootFile); err != nil {
+			return nil, err
+		}
+		source, out.Renew = manager, manager.Renew
+	}
+	out.Source = source
+	p.Log.Info("source of the workload's certificate", "source", string(out.Kind))
+
+	if out.Workload, err = newBundle(bundleConfig{
+		Source: source, TrustDomains: s.TrustDomains, Extra: s.ExtraRoots, Anchors: s.Anchors, RevocationsFile: s.RevocationsFile,
+		Debounce: s.Debounce, Fetch: fetch.New(fetch.Config{}), Log: p.Log, Clock: p.Clock, Registerer: p.Registry,
+	}); err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
+	p.Task("trust bundle", out.Workload.Run)
+	ends, err := register(p.Registry, out.Workload, out.Kind, p.Clock)
+	if err != nil {
+		return nil, err
+	}
+	p.Task("expiry of certificates", ends.Run)
+
+	roots := s.DiscoveryRootFile
+	if roots == "" && out.Kind != CA && exists(rootFile) {
+		roots = rootFile
+	}
+	if roots == "" {
+		out.ControlPlane = source
+		return out, nil
+	}
+	plane := newControlPlane(source, tlsconf.FilesConfig{RootFile: roots, Debounce: s.Debounce, Clock: p.Clock, Log: p.Log})
+	p.Task("roots of the control plane", plane.Run)
+	out.ControlPlane = plane
+	return out, nil
+}
+
+// openExternal makes the client of another provider's SDS server.
+func openExternal(c *config.Config, p *service.Process) (*External, error) {
+	n, err := node.New(c)
+	if err != nil {
+		return nil, process.WithExitCode(err, process.ExitRefused)
+	}
+	external := NewExternal(ExternalConfig{Path: c.Secrets.Socket, Node: n, Log: p.Log, Clock: p.Clock})
+	p.Task("external SDS server", external.Run)
+	return external, nil
+}
+
+// openFiles follows mounted files.
+func openFiles(set config.FileSet, c *config.Config, p *service.Process) *tlsconf.Files {
+	files := tlsconf.NewFiles(tlsconf.FilesConfig{
+		CertFile: set.Chain, KeyFile: set.Key, RootFile: set.Roots, Debounce: c.Secrets.Debounce, Clock: p.Clock, Log: p.Log,
+	})
+	p.Task("mounted certificate", files.Run)
+	return files
+}
+
+// openManager makes the client of the ca.
+func openManager(c *config.Config, dir *statedir.Dir, p *service.Process, rootFile string) (*svid.Manager, error) {
+	id, err := c.Identity()
+	if err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
+	s := c.Secrets
+	cfg := svid.Config{
+		CAAddress: c.CAAddress, CAIDs: c.CAIDs, CARootFile: s.CARootFile, TokenFile: c.TokenFile, RootFile: rootFile, Identity: id, TTL: c.SecretTTL,
+		ProvisionedDir: s.ProvisionedDir, RestoreDir: c.CertificateDir, Key: s.Key, GraceRatio: s.GraceRatio, GraceJitter: s.GraceJitter,
+	}
+	if c.CacheCertificate {
+		cfg.CacheDir = dir.Path(statedir.Cache)
+	}
+	return p.Identity(cfg)
+}
+
+// mountedFiles returns the first set of files that are all there, or the one that is demanded.
+func mountedFiles(s config.Secrets) (config.FileSet, bool) {
+	for _, set := range s.Mounted {
+		if s.FilesOnly || exists(set.Chain) && exists(set.Key) && exists(set.Roots) {
+			return set, true
+		}
+	}
+	return config.FileSet{}, false
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || !errors.Is(err, fs.ErrNotExist) // what cannot be looked at is reported when it is read
+}
+
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&fs.ModeSocket != 0
+}
