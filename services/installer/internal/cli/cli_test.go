@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/cli"
 	"fairlead.dev/services/installer/internal/configapi/configapitest"
@@ -220,11 +221,11 @@ func TestConnectionErrorsNameTheRemedy(t *testing.T) {
 func TestRunDirectory(t *testing.T) {
 	m := newFixture(t)
 	dir := t.TempDir()
-	s := rundir.State{
+	s := runstate.State{
 		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,
 		ConfigWatcherAddress: m.Address, RootCertFile: m.RootFile, AdminTokenFile: m.flags[len(m.flags)-1],
 	}
-	if err := s.Write(rundir.Layout{Dir: dir}); err != nil {
+	if err := rundir.Write(rundir.Layout{Dir: dir}, &s); err != nil {
 		t.Fatal(err)
 	}
 	if out, _, err := run(object, "config", "apply", "-f", "-", "--run-dir", dir); err != nil || !strings.Contains(out, "created") {

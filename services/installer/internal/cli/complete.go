@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -27,13 +28,13 @@ func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 // queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
 // no errors.
 func (t *target) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
-	client, err := t.dial()
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	client, err := t.dial(ctx)
 	if err != nil {
 		return nil
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
 	return query(ctx, client)
 }
 
@@ -52,11 +53,7 @@ func (t *target) proxyNames(cmd *cobra.Command) []string {
 		if err != nil {
 			return nil
 		}
-		var list []string
-		for _, p := range res.GetProxies() {
-			list = append(list, proxyName(p.GetNodeId()))
-		}
-		return list
+		return lists.Map(res.GetProxies(), func(p *configv1.ProxyStatus) string { return proxyName(p.GetNodeId()) })
 	})
 	if state, err := t.state(); err == nil {
 		for _, p := range state.Pods {

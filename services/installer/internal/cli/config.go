@@ -96,8 +96,7 @@ func placeName(p *configv1.Place) string {
 
 // withExitCode adds the exit code for refused input to an error of config-watcher that says so.
 func withExitCode(err error) error {
-	var bad *configapi.RefusedError
-	if errors.As(err, &bad) {
+	if _, ok := errors.AsType[*configapi.RefusedError](err); ok {
 		return refused(err)
 	}
 	return err

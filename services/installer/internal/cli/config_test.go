@@ -53,7 +53,10 @@ func TestConfigOfEverySource(t *testing.T) {
 	for _, args := range [][]string{{"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "vs", "web", "-n", "shop"}} {
 		m.mustPrint(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
 	}
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`)
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`, `"reason": "Rejected"`)
+	m.mustPrint(t, []string{"config", "status", "-o", "table"}, "OBJECT                    SOURCE   GENERATION   ACCEPTED   PROGRAMMED   MESSAGE",
+		"VirtualService shop/web   file     -            True       Rejected     1 of 2 proxies acknowledged")
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"}, "file     Programmed   False    Rejected   -            1 of 2 proxies acknowledged")
 	name := file(t, object)
 	m.mustPrint(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
 	m.mustPrint(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)

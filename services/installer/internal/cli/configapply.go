@@ -33,7 +33,7 @@ func newApply(env Env, t *target) *cobra.Command {
   fairlead config apply -f - --dry-run < mesh.yaml`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return apply(cmd.Context(), env, t, f, cmd.OutOrStdout())
+			return applyConfig(cmd.Context(), env, t, f, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
@@ -72,12 +72,12 @@ type appliedObject struct {
 	OverriddenBy string `json:"overriddenBy,omitempty"`
 }
 
-func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
+func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
 	docs, err := documents(env, f.files)
 	if err != nil {
 		return err
 	}
-	client, err := t.dial()
+	client, err := t.dial(ctx)
 	if err != nil {
 		return err
 	}

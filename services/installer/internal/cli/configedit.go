@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,7 +70,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), fullName(key.GetNamespace(), key.GetName()))
 		return nil
 	}
-	if err := apply(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
+	if err := applyConfig(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
 		// The person's work must outlive the temporary directory.
 		kept, keepErr := os.CreateTemp("", "fairlead-edit-*.yaml")
 		if keepErr != nil {
@@ -105,9 +106,7 @@ func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, 
 
 // openEditor runs the editor's command, which may have arguments, on a file.
 func openEditor(ctx context.Context, env Env, file string) error {
-	editor := env.Getenv("VISUAL")
-	orDefault(&editor, env.Getenv("EDITOR"))
-	orDefault(&editor, "vi")
+	editor := cmp.Or(env.Getenv("VISUAL"), env.Getenv("EDITOR"), "vi")
 	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "editor", file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = env.In, env.Out, env.Err
 	if err := cmd.Run(); err != nil {

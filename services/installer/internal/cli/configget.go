@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -48,7 +49,7 @@ func parseObjectArgs(a []string) ([]objectArg, error) {
 		}
 		return list, nil
 	}
-	for _, word := range strings.Split(a[0], ",") {
+	for word := range strings.SplitSeq(a[0], ",") {
 		if word == "" {
 			return nil, fmt.Errorf("%q: an empty kind in the list", a[0])
 		}
@@ -124,7 +125,8 @@ func newGet(t *target) *cobra.Command {
 		Short: "Show the objects in force, whatever source they come from",
 		Long: `Show the objects in force, whatever source they come from: all, those of kinds, or those named. SOURCE is "memory" for what config apply has
 stored, "file" for the files that config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the
-place in the file. An object that several sources have counts once: --mesh-config-file before the store, the store before files.
+place in the file. An object that several sources have counts once: --mesh-config-file before all others, then the oldest, then those of files,
+which state no creation time.
 
 Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
 An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
@@ -234,7 +236,7 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
 	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		var list []string
-		for _, one := range strings.Split(kind, ",") {
+		for one := range strings.SplitSeq(kind, ",") {
 			one, err := kindName(one)
 			if err != nil {
 				continue
@@ -316,10 +318,7 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 // locationOf is the cell LOCATION: the object's place, which places it overrides, and until when it stays without its
 // file.
 func locationOf(o *configv1.Object) string {
-	var parts []string
-	for _, p := range o.GetOverrides() {
-		parts = append(parts, "overrides "+placeName(p))
-	}
+	parts := lists.Map(o.GetOverrides(), func(p *configv1.Place) string { return "overrides " + placeName(p) })
 	if until := o.GetStaysUntil(); until != nil {
 		parts = append(parts, "its file is not whole, stays until "+until.AsTime().UTC().Format(time.RFC3339))
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,11 +25,18 @@ type configStatusFlags struct {
 }
 
 func newConfigStatus(t *target) *cobra.Command {
-	f := configStatusFlags{out: newFormat("yaml", "json")}
+	f := configStatusFlags{out: newFormat(asTable, "yaml", "json")}
 	cmd := &cobra.Command{
 		Use:   "status [KIND[/NAME] | KIND NAME]",
-		Short: "Show how the sources of the configuration do, and what is to be said of objects",
-		Long: `Show how the sources of the configuration do, and what is to be said of the objects of each, those of files included:
+		Short: "Show how the sources of the configuration do, and what has become of objects",
+		Long: `Show how the sources of the configuration do, and what has become of the objects of each, those of files included.
+
+Objects of Istio's kinds have the conditions that config-watcher also writes into their status, where it can:
+
+  ACCEPTED    the newest version is valid, and no other source's version of the object counts in its place
+  PROGRAMMED  every proxy has acknowledged the newest version; if not, the message names those that have not, with Envoy's own words
+
+Then it lists what is to be said of objects of any kind:
 
   REFUSED     the object, or a part of a file, is not valid; its last good version stays in force
   STAYS       its file is gone, empty or cut off; the object stays in force until the time given
@@ -36,7 +44,7 @@ func newConfigStatus(t *target) *cobra.Command {
   OVERRIDDEN  another source has the same object, which counts
   WARNING     it is accepted, and something in it has no effect, or refers to what is not there
 
-With a name it shows which source the object in force comes from, too.`,
+With a name it shows which source the object in force comes from, and every condition.`,
 		Example: `  fairlead config status
   fairlead config status vs/reviews
   fairlead config status -n shop`,
@@ -92,8 +100,10 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 		return printStatus(out, f.out.value, object, res)
 	}
 	if name != "" {
-		printInForce(out, kind, name, object)
-	} else if err := sourcesTable(res).Write(out); err != nil {
+		if err := printInForce(out, kind, name, object, res.GetObjects()); err != nil {
+			return err
+		}
+	} else if err := printObjectStatuses(out, res); err != nil {
 		return err
 	}
 	if len(res.GetFindings()) == 0 {
@@ -118,10 +128,11 @@ func inForce(ctx context.Context, client *configapi.Client, key *configv1.Object
 	return nil, err
 }
 
-func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
+// printInForce prints what is known of a single object: the version in force, and the conditions of all versions.
+func printInForce(out io.Writer, kind, name string, o *configv1.Object, versions []*configv1.ObjectStatus) error {
 	if o == nil {
 		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
-		return
+		return printConditions(out, versions)
 	}
 	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), fullName(o.GetKey().GetNamespace(), o.GetKey().GetName()), o.GetSource())
 	if o.GetLocation() != "" {
@@ -136,9 +147,68 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
 	var tree struct {
 		Status json.RawMessage `json:"status"`
 	}
-	if json.Unmarshal(o.GetManifest(), &tree) == nil && len(tree.Status) > 0 {
+	if len(versions) == 0 && json.Unmarshal(o.GetManifest(), &tree) == nil && len(tree.Status) > 0 {
 		fmt.Fprintf(out, "status:    %s\n", tree.Status)
 	}
+	return printConditions(out, versions)
+}
+
+// printConditions prints the conditions of all versions of one object.
+func printConditions(out io.Writer, versions []*configv1.ObjectStatus) error {
+	if len(versions) == 0 {
+		return nil
+	}
+	tab := &table.Table{Header: []string{"SOURCE", "CONDITION", "STATUS", "REASON", "GENERATION", "MESSAGE"}}
+	for _, v := range versions {
+		for _, c := range v.GetConditions() {
+			tab.Add(v.GetSource(), c.GetType(), c.GetStatus(), c.GetReason(), generationText(v.GetObservedGeneration()), c.GetMessage())
+		}
+		for _, s := range v.GetServers() {
+			tab.Add(v.GetSource(), "server "+s.GetName(), s.GetPort(), s.GetReason(), "", s.GetMessage())
+		}
+	}
+	fmt.Fprintln(out)
+	return tab.Write(out)
+}
+
+// printObjectStatuses prints the sources and a line for each object.
+func printObjectStatuses(out io.Writer, res *configv1.StatusResponse) error {
+	if err := sourcesTable(res).Write(out); err != nil || len(res.GetObjects()) == 0 {
+		return err
+	}
+	tab := &table.Table{Header: []string{"OBJECT", "SOURCE", "GENERATION", "ACCEPTED", "PROGRAMMED", "MESSAGE"}}
+	for _, o := range res.GetObjects() {
+		cells := map[string]string{}
+		message := ""
+		for _, c := range o.GetConditions() {
+			text := c.GetStatus()
+			if text != "True" && c.GetReason() != "" {
+				text = c.GetReason()
+			}
+			cells[c.GetType()] = text
+			if c.GetType() == "Programmed" || c.GetStatus() != "True" && message == "" {
+				message = cmp.Or(message, c.GetMessage())
+			}
+		}
+		k := o.GetKey()
+		tab.Add(k.GetKind()+" "+fullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()), cells["Accepted"], cells["Programmed"], message)
+	}
+	fmt.Fprintln(out)
+	if err := tab.Write(out); err != nil {
+		return err
+	}
+	if n := res.GetMoreObjects(); n > 0 {
+		fmt.Fprintf(out, "%d more objects are left out; name a KIND or a namespace\n", n)
+	}
+	return nil
+}
+
+// generationText is a generation, empty for an object of a source that keeps none.
+func generationText(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
 }
 
 // printStatus prints config-watcher's answer as JSON or YAML.
@@ -162,6 +232,8 @@ func sourcesTable(res *configv1.StatusResponse) *table.Table {
 	for _, s := range res.GetSources() {
 		state := "read"
 		switch {
+		case s.GetStatusUnwritten() != "":
+			state = s.GetStatusUnwritten()
 		case s.GetAlarm() != "":
 			state = "takes no writes: " + s.GetAlarm()
 		case s.GetDegraded() != "":

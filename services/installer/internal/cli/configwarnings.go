@@ -7,16 +7,13 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
 // warningTexts returns the texts of warnings.
 func warningTexts(list []*configv1.Warning) []string {
-	var out []string
-	for _, w := range list {
-		out = append(out, w.GetText())
-	}
-	return out
+	return lists.Map(list, (*configv1.Warning).GetText)
 }
 
 // printNewWarnings prints the warnings about other objects that apply or delete has caused.
@@ -47,7 +44,7 @@ func (t *target) addWarnings(ctx context.Context, answers []*explanation) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		return // the flags name xds-servers and no config-watcher
 	}
-	client, err := t.dial()
+	client, err := t.dial(ctx)
 	if err != nil {
 		return
 	}

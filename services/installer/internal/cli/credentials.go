@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -73,7 +74,7 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 
 // writeCredentials issues a token with the mesh's own signing key, gets a certificate from the mesh's ca with it, and
 // writes both with the root certificate into the directory out.
-func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, out string, ttl time.Duration) error {
+func writeCredentials(ctx context.Context, s *runstate.State, namespace, account, out string, ttl time.Duration) error {
 	td, err := spiffeid.TrustDomainFromString(s.TrustDomain)
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 }
 
 // certificate gets a certificate for id from the mesh's ca, with the token in tokenFile.
-func certificate(ctx context.Context, s *rundir.State, id spiffeid.ID, tokenFile string) (*tlsconf.Material, error) {
+func certificate(ctx context.Context, s *runstate.State, id spiffeid.ID, tokenFile string) (*tlsconf.Material, error) {
 	ca, err := auth.WorkloadID(id.TrustDomain(), contract.SystemNamespace, contract.CAAccount)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,8 @@ func newDemo(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			orDefault(&change, filepath.Join(filepath.Dir(mesh), "reviews-v3.yaml"))
-			orDefault(&broken, filepath.Join(filepath.Dir(mesh), "broken.yaml"))
+			change = cmp.Or(change, filepath.Join(filepath.Dir(mesh), "reviews-v3.yaml"))
+			broken = cmp.Or(broken, filepath.Join(filepath.Dir(mesh), "broken.yaml"))
 			runDir, ready := filepath.Join(dir, "run"), filepath.Join(dir, "ready")
 			f := upFlags{
 				files: []string{mesh}, xdsServers: 2, loopbackRange: loopback, binDir: binDir, envoy: envoy,

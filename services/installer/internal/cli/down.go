@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 	if f.readyFile == "" {
 		f.readyFile = filepath.Join(tmp, "ready")
 	}
-	if f.readyTimeout == 0 {
-		f.readyTimeout = 2 * time.Minute
-	}
+	f.readyTimeout = cmp.Or(f.readyTimeout, 2*time.Minute)
 	if err := os.Remove(f.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("ready file: %w", err)
 	}

@@ -24,7 +24,7 @@ func (l *fileList) Set(text string) error {
 		*l = append(*l, text)
 		return nil
 	}
-	for _, name := range strings.Split(text, ",") {
+	for name := range strings.SplitSeq(text, ",") {
 		if name != "" {
 			*l = append(*l, name)
 		}

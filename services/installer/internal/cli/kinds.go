@@ -17,17 +17,18 @@ var shortKinds = map[string]string{
 	"vs": "VirtualService", "dr": "DestinationRule", "gw": "Gateway", "se": "ServiceEntry", "we": "WorkloadEntry", "wg": "WorkloadGroup",
 	"sc": "Sidecar", "ef": "EnvoyFilter", "pa": "PeerAuthentication", "ra": "RequestAuthentication", "ap": "AuthorizationPolicy",
 	"eps": "EndpointSlice", "no": "Node", "svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
+	"ing": "Ingress",
 }
 
 // kindNames are the kinds that config-watcher knows, as their objects spell them.
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
-	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "IdentityBan",
+	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "Ingress", "IngressClass", "IdentityBan",
 }
 
 // clusterScoped are the kinds without a namespace.
-var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
+var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IngressClass": true, "IdentityBan": true}
 
 // kindSpellings yields what completion offers: the kinds in lower case, and their short names.
 func kindSpellings(yield func(string) bool) {

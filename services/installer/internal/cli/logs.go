@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/logview"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -132,12 +134,12 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 }
 
 // lastState reads the state of the run directory's mesh, which may have ended.
-func (t *target) lastState() (*rundir.State, error) {
+func (t *target) lastState() (*runstate.State, error) {
 	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
 		return nil, err
 	}
-	state, err := rundir.Read(dir)
+	state, err := runstate.Read(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return t.state() // for its error, which names the remedy
 	}
@@ -149,11 +151,11 @@ type meshProcess struct {
 	name, log string
 	// program is a service's binary, "xds-server" of xds-server-0.
 	program string
-	pod     *rundir.Pod
+	pod     *runstate.Pod
 }
 
 // processes lists `fairlead up` itself, the services, and the processes of the Pods.
-func processes(s *rundir.State) []meshProcess {
+func processes(s *runstate.State) []meshProcess {
 	list := []meshProcess{{name: "fairlead", log: rundir.Layout{Dir: s.RunDir}.Log("fairlead")}}
 	for _, svc := range s.Services {
 		list = append(list, meshProcess{name: svc.Name, log: svc.Log, program: svc.Program})
@@ -171,7 +173,7 @@ func processes(s *rundir.State) []meshProcess {
 }
 
 // sources returns the logs that names and flags choose, in the order of processes.
-func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, error) {
+func (f logFlags) sources(s *runstate.State, names []string) ([]logview.Source, error) {
 	selector, err := f.labels()
 	if err != nil {
 		return nil, err
@@ -273,11 +275,8 @@ func (f logFlags) selectByName(all []meshProcess, chosen []bool, name string) er
 }
 
 // knownNamespace returns a *namespaceError if no Pod is in the namespace.
-func knownNamespace(s *rundir.State, name string) error {
-	var there []string
-	for _, p := range s.Pods {
-		there = append(there, p.Namespace)
-	}
+func knownNamespace(s *runstate.State, name string) error {
+	there := lists.Map(s.Pods, func(p runstate.Pod) string { return p.Namespace })
 	slices.Sort(there)
 	if there = slices.Compact(there); !slices.Contains(there, name) {
 		return &namespaceError{name, there}

@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/cli"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -24,27 +25,27 @@ func loggedMesh(t *testing.T) string {
 	if err := os.Mkdir(l.Logs(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	log := func(name, content string) rundir.Process {
+	log := func(name, content string) runstate.Process {
 		testkit.WriteFile(t, l.Log(strings.ReplaceAll(name, "/", ".")), []byte(content))
-		return rundir.Process{Name: name, Log: l.Log(strings.ReplaceAll(name, "/", "."))}
+		return runstate.Process{Name: name, Log: l.Log(strings.ReplaceAll(name, "/", "."))}
 	}
 	line := func(second, level, message string) string {
 		return `{"time":"2026-01-02T03:04:` + second + `Z","level":"` + level + `","msg":"` + message + "\"}\n"
 	}
 	log("fairlead", line("00", "INFO", "up"))
-	pod := func(name, namespace, app, second string) rundir.Pod {
-		return rundir.Pod{
+	pod := func(name, namespace, app, second string) runstate.Pod {
+		return runstate.Pod{
 			Name: name + "-0", Namespace: namespace, Workload: name, Kind: "sidecar", Labels: map[string]string{"app": app},
-			Containers: []rundir.Container{{Process: log(name+"-0."+namespace+"/"+name, "request to "+name+"\n"), Container: name}},
-			Agent:      &rundir.Agent{Process: log(name+"-0."+namespace+"/istio-proxy", line(second, "WARN", "proxy of "+name))},
+			Containers: []runstate.Container{{Process: log(name+"-0."+namespace+"/"+name, "request to "+name+"\n"), Container: name}},
+			Agent:      &runstate.Agent{Process: log(name+"-0."+namespace+"/istio-proxy", line(second, "WARN", "proxy of "+name))},
 		}
 	}
-	s := rundir.State{RunDir: dir, PID: 1, Birth: "ended", Pods: []rundir.Pod{pod("web", "shop", "web", "04"), pod("cart", "test", "cart", "03")}}
+	s := runstate.State{RunDir: dir, PID: 1, Birth: "ended", Pods: []runstate.Pod{pod("web", "shop", "web", "04"), pod("cart", "test", "cart", "03")}}
 	for i, second := range []string{"05", "01"} {
 		name := []string{"xds-server-0", "xds-server-1"}[i]
-		s.Services = append(s.Services, rundir.Service{Process: log(name, line(second, "ERROR", name+" fails")+line(second, "DEBUG", "more")), Program: "xds-server"})
+		s.Services = append(s.Services, runstate.Service{Process: log(name, line(second, "ERROR", name+" fails")+line(second, "DEBUG", "more")), Program: "xds-server"})
 	}
-	if err := s.Write(l); err != nil {
+	if err := rundir.Write(l, &s); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -18,6 +18,9 @@ import (
 // short is istioctl's name of the output that a command has without -o.
 const short = "short"
 
+// asTable is another name of that output.
+const asTable = "table"
+
 // format is the value of -o; empty means the command's table.
 type format struct {
 	value   string
@@ -36,7 +39,7 @@ func (f *format) Set(s string) error {
 	if !slices.Contains(f.allowed, s) {
 		return fmt.Errorf("must be one of %s%s", strings.Join(f.allowed, ", "), nearest.Hint(s, f.allowed))
 	}
-	if f.value = s; s == short {
+	if f.value = s; s == short || s == asTable {
 		f.value = ""
 	}
 	return nil

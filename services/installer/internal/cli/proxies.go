@@ -95,44 +95,6 @@ func namespaces(ctx context.Context, client *configapi.Client) ([]string, error)
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// listProxies asks config-watcher for the connected proxies that a selection means. A namespace that the mesh does not
-// have is a *namespaceError.
-func (t *target) listProxies(ctx context.Context, s selection) (res *configv1.ListProxiesResponse, err error) {
-	selector, err := s.labels()
-	if err != nil {
-		return nil, err
-	}
-	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
-		if res, err = client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: s.namespace}); err != nil {
-			return err
-		}
-		res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
-			return s.namespace != "" && p.GetNamespace() != s.namespace
-		})
-		if s.namespace != "" && len(res.GetProxies()) == 0 {
-			there, err := namespaces(ctx, client)
-			if err != nil {
-				return err
-			}
-			if !slices.Contains(there, s.namespace) {
-				return &namespaceError{s.namespace, there}
-			}
-		}
-		if selector == nil {
-			return nil
-		}
-		of, err := workloadLabels(ctx, client, s.namespace)
-		if err != nil {
-			return err
-		}
-		res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
-			return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)])
-		})
-		return nil
-	})
-	return res, err
-}
-
 // workloadLabels returns the labels of Pods and WorkloadEntries by "<namespace>/<name>".
 func workloadLabels(ctx context.Context, client *configapi.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}

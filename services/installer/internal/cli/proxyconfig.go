@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/proto/fairlead/runstate"
 	"fairlead.dev/services/installer/internal/envoyadmin"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/objectfile"
@@ -54,7 +56,8 @@ or the name that istioctl has for it: cluster, c, listener, l, route, r, endpoin
 PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod/NAME, or deploy/NAME for the first of a Deployment's Pods.
 
 Of a gRPC program without an Envoy, and of a proxy whose admin interface the run directory does not have, the control plane's view is shown, as with
---served; a line on standard error says so. Without a run directory there is only --served. Private keys are never shown.
+--served; a line on standard error says so. In a cluster the agent of the Pod is asked, by kubectl exec's way. Private keys are never
+shown.
 
 Exit code 0, with a line on standard error, if nothing is there or nothing passes the filters; 1 if there is no such proxy.`,
 		Example: `  fairlead proxy-config clusters reviews-v1-0.default
@@ -93,6 +96,7 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	cmd.MarkFlagsMutuallyExclusive("served", "filename")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
+	t.registerCluster(cmd)
 	completeFlag(cmd, "direction", "inbound", "outbound")
 	completeFlag(cmd, "type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
 	completeFlag(cmd, "status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
@@ -140,11 +144,18 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	if f.served {
 		return servedConfig(ctx, t, proxy, sec, f, out, diagnostics)
 	}
+	mesh, err := t.controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	if mesh != nil {
+		return t.podConfig(ctx, mesh, proxy, sec, f, out, diagnostics)
+	}
 	state, err := t.state()
 	if err != nil {
 		return err
 	}
-	pod, err := state.Proxy(proxy, f.namespace)
+	pod, err := rundir.Proxy(state, proxy, f.namespace)
 	if missing := new(proxyname.NotFoundError); errors.As(err, &missing) {
 		return showConnectedElsewhere(ctx, t, proxy, sec, f, err, out, diagnostics)
 	}
@@ -184,7 +195,7 @@ func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec en
 }
 
 // proxylessConfig shows what the xds-server has for a proxyless gRPC client: it has no Envoy to ask.
-func proxylessConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+func proxylessConfig(ctx context.Context, t *target, pod *runstate.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	switch sec {
 	case logLevels:
 		return fmt.Errorf("%s is a gRPC program without an Envoy: set its log levels by its own means, as GRPC_GO_LOG_SEVERITY_LEVEL or GRPC_VERBOSITY in its environment", pod.ID())
@@ -237,31 +248,23 @@ func logLevelsBySelector(ctx context.Context, t *target, section string, f confi
 	if err != nil {
 		return err
 	}
-	state, err := t.state()
+	admins, err := t.admins(ctx, which, selector)
 	if err != nil {
 		return err
 	}
 	loggers := map[string][]envoyadmin.Logger{}
-	var names []string
-	for i := range state.Pods {
-		pod := &state.Pods[i]
-		if pod.Agent == nil || pod.Kind == proxyless || f.namespace != "" && pod.Namespace != f.namespace || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
+	for name, client := range admins {
+		if loggers[name], err = setLoggers(ctx, client, f); err != nil {
+			return fmt.Errorf("proxy %s: %w", name, err)
 		}
-		list, err := setLoggers(ctx, envoyadmin.New(pod.Agent.AdminSocket), f)
-		if err != nil {
-			return fmt.Errorf("proxy %s: %w", pod.ID(), err)
-		}
-		loggers[pod.ID()] = list
-		names = append(names, pod.ID())
 	}
+	names := slices.Sorted(maps.Keys(admins))
 	if f.out.value != "" {
 		return printTree(out, f.out.value, loggers)
 	}
 	if len(names) == 0 {
 		return reportEmpty(diagnostics, "proxies", which)
 	}
-	slices.Sort(names)
 	tab := &table.Table{Header: []string{"PROXY", "LOGGER", "LEVEL"}}
 	for _, name := range names {
 		for _, l := range loggers[name] {
@@ -269,6 +272,46 @@ func logLevelsBySelector(ctx context.Context, t *target, section string, f confi
 		}
 	}
 	return tab.Write(out)
+}
+
+// admins returns clients of the admin interfaces of all Envoys whose Pods a selector selects, by name.
+func (t *target) admins(ctx context.Context, which selection, selector labels.Selector) (map[string]*envoyadmin.Client, error) {
+	out := map[string]*envoyadmin.Client{}
+	mesh, err := t.controlPlane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if mesh != nil {
+		list, err := t.listProxies(ctx, which)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range list.GetProxies() {
+			name := proxyName(p.GetNodeId())
+			if _, known := out[name]; known || p.GetUnverified() || proxyType(p.GetNodeId()) == proxyless {
+				continue
+			}
+			pod, err := t.findPod(ctx, mesh, podName(p), p.GetNamespace())
+			if err != nil {
+				return nil, err
+			}
+			if out[name], err = pod.admin(); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	state, err := t.state()
+	if err != nil {
+		return nil, err
+	}
+	for i := range state.Pods {
+		pod := &state.Pods[i]
+		if pod.Agent != nil && pod.Kind != proxyless && (which.namespace == "" || pod.Namespace == which.namespace) && selector.Matches(labels.Set(pod.Labels)) {
+			out[pod.ID()] = envoyadmin.New(pod.Agent.AdminSocket)
+		}
+	}
+	return out, nil
 }
 
 // setLoggers sets the log levels that the flags ask for, and lists the loggers.

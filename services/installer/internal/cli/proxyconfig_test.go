@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -114,18 +115,18 @@ func envoy(t *testing.T) string {
 // addPods adds an Envoy, a proxyless gRPC client and a plain Pod to the state of a run directory.
 func addPods(t *testing.T, dir string) {
 	t.Helper()
-	s, err := rundir.Read(dir)
+	s, err := runstate.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stateDir := t.TempDir()
 	testkit.WriteFile(t, filepath.Join(stateDir, "grpc-bootstrap.json"), []byte(`{"xds_servers": [{"server_uri": "unix:///x"}]}`))
-	s.Pods = []rundir.Pod{
-		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Labels: map[string]string{"app": "web"}, Agent: &rundir.Agent{AdminSocket: envoy(t)}},
-		{Name: "grpc-0", Namespace: "shop", Workload: "grpc", Kind: "proxyless", Agent: &rundir.Agent{AdminSocket: "/does/not/exist", StateDir: stateDir}},
+	s.Pods = []runstate.Pod{
+		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Labels: map[string]string{"app": "web"}, Agent: &runstate.Agent{AdminSocket: envoy(t)}},
+		{Name: "grpc-0", Namespace: "shop", Workload: "grpc", Kind: "proxyless", Agent: &runstate.Agent{AdminSocket: "/does/not/exist", StateDir: stateDir}},
 		{Name: "plain-0", Namespace: "shop", Kind: "plain"},
 	}
-	if err := s.Write(rundir.Layout{Dir: dir}); err != nil {
+	if err := rundir.Write(rundir.Layout{Dir: dir}, s); err != nil {
 		t.Fatal(err)
 	}
 }

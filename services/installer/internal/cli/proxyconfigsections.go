@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/installer/internal/envoyadmin"
 )
@@ -41,11 +42,7 @@ var sections = []sectionName{
 
 // sectionNames lists the sections' full names.
 func sectionNames() []string {
-	var list []string
-	for _, s := range sections {
-		list = append(list, s.name)
-	}
-	return list
+	return lists.Map(sections, func(s sectionName) string { return s.name })
 }
 
 // findSection finds a section by one of its names. whole excludes abbreviations of up to three letters, which may be a

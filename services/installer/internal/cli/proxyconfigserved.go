@@ -43,10 +43,22 @@ func (c *connectedProxy) showServed(ctx context.Context, sec envoyadmin.Section,
 	if f.out.value == "" && (sec == envoyadmin.Routes || sec == envoyadmin.VirtualHosts) {
 		types = []string{servedTypes[envoyadmin.Routes], servedTypes[envoyadmin.VirtualHosts]}
 	}
-	byType := map[string][]servedResource{}
+	byType, seen := map[string][]servedResource{}, map[[2]string]bool{}
 	for _, kind := range types {
 		query.Set("type", kind)
-		if err := c.ask(ctx, "/debug/resources", query, &byType); err != nil {
+		var answer map[string][]servedResource
+		err := c.askUntil(ctx, "/debug/resources", query, &answer, func() bool {
+			for url, list := range answer {
+				for _, r := range list {
+					if id := [2]string{url, r.Name}; !seen[id] {
+						seen[id], byType[url] = true, append(byType[url], r)
+					}
+				}
+			}
+			answer = nil
+			return false
+		})
+		if err != nil {
 			return err
 		}
 	}

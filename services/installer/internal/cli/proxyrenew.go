@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/proto/fairlead/runstate"
 	"fairlead.dev/services/installer/internal/envoyadmin"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -44,7 +45,7 @@ func newProxyRenew(t *target) *cobra.Command {
 				return printTree(cmd.OutOrStdout(), f.value, r)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: renewed after %.0f ms\n  before: %s\n  after:  %s\n",
-				r.Proxy, r.Milliseconds, describe(r.Before), describe(r.After))
+				r.Proxy, r.Milliseconds, certificateText(r.Before), certificateText(r.After))
 			return nil
 		},
 	}
@@ -54,7 +55,7 @@ func newProxyRenew(t *target) *cobra.Command {
 	return cmd
 }
 
-func describe(c *envoyadmin.Certificate) string {
+func certificateText(c *envoyadmin.Certificate) string {
 	if c == nil {
 		return "none"
 	}
@@ -67,7 +68,7 @@ func renew(ctx context.Context, t *target, name, namespace string, timeout time.
 	if err != nil {
 		return nil, err
 	}
-	pod, err := state.Proxy(name, namespace)
+	pod, err := rundir.Proxy(state, name, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func renew(ctx context.Context, t *target, name, namespace string, timeout time.
 }
 
 // askRenewal sends the agent SIGUSR1, on which it renews its certificate.
-func askRenewal(p rundir.Process) error {
+func askRenewal(p runstate.Process) error {
 	if p.PID == 0 || rundir.Birth(p.PID) != p.Birth {
 		return fmt.Errorf("its agent does not run; see %s", p.Log)
 	}

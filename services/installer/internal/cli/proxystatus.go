@@ -68,6 +68,7 @@ Exit code 0, with a line on standard error, if the namespace or the selector has
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "a row for each proxy and type")
 	outputFlag(cmd, f.out)
 	t.registerServers(cmd.Flags())
+	t.registerCluster(cmd)
 	return cmd
 }
 
@@ -83,6 +84,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	if err != nil {
 		return err
 	}
+	res.reportSilent(diagnostics)
 	if name != "" {
 		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
 		kept, err := matchProxies(res.GetProxies(), wanted)
@@ -103,35 +105,35 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		}
 	}
 	if f.out.value == "json" || f.out.value == "yaml" {
-		return printMessage(out, f.out.value, res)
+		return printMessage(out, f.out.value, res.ListProxiesResponse)
 	}
-	fmt.Fprintf(out, "newest revision: %s\n", cmp.Or(revisionOf(res.GetRevision()), "- (config-watcher has not read its sources yet)"))
+	fmt.Fprintf(out, "newest revision: %s\n", cmp.Or(res.newest(), "- (config-watcher has not read its sources yet)"))
 	if name == "" && !f.verbose {
-		if err := statusTable(res, f.out.value == "wide", time.Now()).Write(out); err != nil {
+		if err := statusTable(res.ListProxiesResponse, f.out.value == "wide", time.Now()).Write(out); err != nil {
 			return err
 		}
-		return printRefusals(out, res)
+		return printRefusals(out, res.ListProxiesResponse)
 	}
-	if err := detailTable(res, time.Now()).Write(out); err != nil {
+	if err := detailTable(res.ListProxiesResponse, time.Now()).Write(out); err != nil {
 		return err
 	}
-	if err := printRejections(out, res); err != nil {
+	if err := printRejections(out, res.ListProxiesResponse); err != nil {
 		return err
 	}
-	return printRefusals(out, res)
+	return printRefusals(out, res.ListProxiesResponse)
 }
 
 // liveStatus asks the xds-server itself for a proxy's status, because reports to config-watcher lag behind. It returns
 // reported if the xds-server does not answer.
 func (t *target) liveStatus(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
-	servers, tokenFile, err := t.xdsServers(serverName(reported))
+	servers, err := t.xdsServers(ctx, serverName(reported))
 	if err != nil {
 		return reported
 	}
 	var answer struct {
 		Proxies []json.RawMessage `json:"proxies"`
 	}
-	c := &connectedProxy{reported.GetNodeId(), servers, tokenFile}
+	c := &connectedProxy{reported.GetNodeId(), servers}
 	if c.ask(ctx, "/debug/proxies", url.Values{}, &answer) != nil || len(answer.Proxies) != 1 {
 		return reported
 	}

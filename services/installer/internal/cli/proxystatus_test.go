@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
@@ -210,17 +211,17 @@ func TestWhy(t *testing.T) {
 // runMesh writes the state of a running mesh with two xds-servers and returns its run directory.
 func (m *fixture) runMesh(t *testing.T, addresses ...string) string {
 	t.Helper()
-	s := rundir.State{
+	s := runstate.State{
 		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,
 		ConfigWatcherAddress: m.Address, RootCertFile: m.RootFile, AdminTokenFile: m.flags[len(m.flags)-1],
 	}
 	for i, a := range addresses {
-		s.Services = append(s.Services, rundir.Service{
-			Process: rundir.Process{Name: fmt.Sprintf("xds-server-%d", i)}, Program: "xds-server", OpsAddress: a,
+		s.Services = append(s.Services, runstate.Service{
+			Process: runstate.Process{Name: fmt.Sprintf("xds-server-%d", i)}, Program: "xds-server", OpsAddress: a,
 		})
 	}
 	dir := t.TempDir()
-	if err := s.Write(rundir.Layout{Dir: dir}); err != nil {
+	if err := rundir.Write(rundir.Layout{Dir: dir}, &s); err != nil {
 		t.Fatal(err)
 	}
 	return dir

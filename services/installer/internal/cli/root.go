@@ -1,11 +1,12 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands (newRoot), and each file holds one
 // command or what several share. Commands reach a mesh in three ways: target.call makes calls to config-watcher
 // (package configapi), connectedProxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
-// Envoy of this machine. `up`, `down`, `demo`, `logs` and `credentials` work on the local runtime, package local and
-// those below it. cmd/fairlead/main.go calls Run.
+// Envoy. In a cluster they go through package controlplane. `up`, `down`, `demo`, `logs` and `credentials` work on the
+// local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -64,14 +65,15 @@ func newRoot(env Env) *cobra.Command {
 		}
 		return usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
 	})
-	mesh := &target{}
-	runDir := env.Getenv("FAIRLEAD_RUN_DIR")
-	orDefault(&runDir, ".run")
+	mesh := &target{runDirNamed: env.Getenv("FAIRLEAD_RUN_DIR") != ""}
+	runDir := cmp.Or(env.Getenv("FAIRLEAD_RUN_DIR"), ".run")
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newLogs(mesh),
-		newCredentials(mesh), newValidate(env), newVersion(env, mesh), newExitCodes(),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh), newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
+		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env), newVersion(env, mesh),
+		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),
+		newPrecheck(env), newKubeInject(env), newVM(), newWorkload(), newExperimental(env), newExitCodes(), newOperator(env),
 	)
 	complete(root)
 	return root
@@ -119,10 +121,19 @@ const exitCodes = `Exit codes of fairlead and of Fairlead's services:
   0  it did what was asked, or was stopped by a signal and has ended everything
   1  it failed while running: a server that cannot be reached, a proxy that rejected or did not take a change in time,
      an address that is in use; or what was named does not exist: an object, a proxy, a namespace. A list without entries is
-     no failure
+     no failure. manifest diff: something differs. precheck: something hinders an installation
   2  wrong usage: an unknown command or flag, a value that cannot be
   3  refused input: a mesh file or an object is not valid; the message names file, object, field and remedy, and nothing was
      changed
+
+fairlead diff has one more:
+
+  4  an installation would change something
+
+fairlead analyze has two more, which are istioctl's:
+
+  65 a text is no object
+  79 it has found something as bad as --failure-threshold
 `
 
 func newExitCodes() *cobra.Command {

@@ -22,7 +22,8 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 }
 
 // commandHint suggests a command for words that name none below cmd. It tries, in this order, the table of istioctl's
-// commands, the nearest name below cmd, and a command of this name elsewhere in the tree.
+// commands for the root, the nearest name below cmd, the table for other commands, and a command of this name elsewhere
+// in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
 		if hint := istioctlHint(words); hint != "" {
@@ -43,6 +44,9 @@ func commandHint(cmd *cobra.Command, words []string) string {
 	}
 	if near := nearest.Name(word, candidates); near != "" {
 		return fmt.Sprintf("; did you mean `%s`?", names[near])
+	}
+	if hint := istioctlHint(words); hint != "" {
+		return hint
 	}
 	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,8 +175,7 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	}
 	screen.Line(f.starting(p, layout.Logs()))
 	err = node.Run(ctx)
-	var bad *local.RefusedError
-	if errors.As(err, &bad) {
+	if _, ok := errors.AsType[*local.RefusedError](err); ok {
 		return refused(err)
 	}
 	return err
@@ -208,9 +208,7 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	if err != nil {
 		return fail(err)
 	}
-	td := f.trustDomain
-	orDefault(&td, m.Config.TrustDomain)
-	orDefault(&td, "cluster.local")
+	td := cmp.Or(f.trustDomain, m.Config.TrustDomain, "cluster.local")
 	configPaths, err := absolute(f.files)
 	if err != nil {
 		return fail(err)

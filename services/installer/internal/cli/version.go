@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/programs"
-	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
@@ -88,9 +89,7 @@ func versions(ctx context.Context, t *target, find programs.Finder, envoy string
 			asked[s.Program] = true
 			list = append(list, c)
 		}
-		if envoy == "" {
-			envoy = state.EnvoyBinary
-		}
+		envoy = cmp.Or(envoy, state.EnvoyBinary)
 	}
 	for _, name := range services {
 		if !asked[name] {
@@ -111,7 +110,7 @@ func build(b version.Build) string {
 }
 
 // runningVersion asks a service that runs.
-func runningVersion(ctx context.Context, state *rundir.State, s rundir.Service) (version.Build, error) {
+func runningVersion(ctx context.Context, state *runstate.State, s runstate.Service) (version.Build, error) {
 	var b version.Build
 	err := opsclient.Get(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
 	return b, err

@@ -13,53 +13,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/proto/fairlead/contract"
+
 	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// explanation is xds-server's answer at /debug/why: the objects that a resource was made from.
+// explanation is xds-server's, with config-watcher's warnings about the objects of the answer and others for the same
+// host; WarningsUnknown says why they could not be read.
 type explanation struct {
-	Proxy              string            `json:"proxy"`
-	Candidates         []resourceName    `json:"candidates,omitempty"`
-	Type               string            `json:"type,omitempty"`
-	Name               string            `json:"name,omitempty"`
-	RouteConfiguration string            `json:"routeConfiguration,omitempty"`
-	Version            string            `json:"version,omitempty"`
-	Revision           uint64            `json:"revision,omitempty"`
-	Sent               uint64            `json:"sent,omitempty"`
-	Acked              uint64            `json:"acked,omitempty"`
-	Class              string            `json:"class,omitempty"`
-	Workload           *explainedObject  `json:"workload,omitempty"`
-	Sidecar            string            `json:"sidecar,omitempty"`
-	Problem            string            `json:"problem,omitempty"`
-	MadeFrom           []explainedObject `json:"madeFrom"`
-	PassedOver         []explainedObject `json:"passedOver,omitempty"`
-	NotFound           []string          `json:"notFound,omitempty"`
-	LookedUp           []string          `json:"lookedUp,omitempty"`
-	// Warnings are config-watcher's about the objects of the answer and others for the same host; WarningsUnknown says
-	// why they could not be read.
+	contract.Explanation
 	Warnings        []string `json:"warnings,omitempty"`
 	WarningsUnknown string   `json:"warningsUnknown,omitempty"`
 }
 
-type resourceName struct {
-	Type string `json:"type"`
-	Name string `json:"name"`
-}
+func objectID(o contract.ExplainedObject) string { return fullName(o.Namespace, o.Name) }
 
-type explainedObject struct {
-	Kind       string `json:"kind"`
-	Namespace  string `json:"namespace,omitempty"`
-	Name       string `json:"name"`
-	Source     string `json:"source,omitempty"`
-	Generation int64  `json:"generation,omitempty"`
-	Location   string `json:"location,omitempty"`
-	Detail     string `json:"detail,omitempty"`
-}
-
-func (o explainedObject) id() string { return fullName(o.Namespace, o.Name) }
-
-func (o explainedObject) generation() string {
+func generationOf(o contract.ExplainedObject) string {
 	if o.Generation == 0 {
 		return ""
 	}
@@ -99,6 +69,7 @@ host that several resources belong to is answered with their list: choose one by
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
+	t.registerCluster(cmd)
 	completeFlag(cmd, "type", slices.Sorted(maps.Values(servedTypes))...)
 	return cmd
 }
@@ -157,7 +128,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 }
 
 // ambiguous is the error for a name that several resources have.
-func ambiguous(name string, candidates []resourceName) error {
+func ambiguous(name string, candidates []contract.ResourceName) error {
 	tab := &table.Table{Header: []string{"TYPE", "NAME"}}
 	for _, c := range candidates {
 		tab.Add(c.Type, c.Name)
@@ -176,12 +147,12 @@ func (e *explanation) print(out io.Writer) error {
 			fmt.Fprintf(out, "%-10s %s\n", line[0]+":", line[1])
 		}
 	}
-	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o explainedObject) []string {
-		return []string{o.Kind, o.id(), o.generation(), o.Source, o.Location, o.Detail}
+	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o contract.ExplainedObject) []string {
+		return []string{o.Kind, objectID(o), generationOf(o), o.Source, o.Location, o.Detail}
 	})}
 	if len(e.PassedOver) > 0 {
-		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o explainedObject) []string {
-			return []string{o.Kind, o.id(), o.generation(), o.Detail}
+		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o contract.ExplainedObject) []string {
+			return []string{o.Kind, objectID(o), generationOf(o), o.Detail}
 		}))
 	}
 	if len(e.NotFound) > 0 {
@@ -205,7 +176,7 @@ func (e *explanation) revisions() string {
 func (e *explanation) proxy() string {
 	text := proxyName(e.Proxy)
 	if w := e.Workload; w != nil {
-		text += ", " + w.Kind + " " + w.id()
+		text += ", " + w.Kind + " " + objectID(*w)
 		if w.Generation > 0 {
 			text += fmt.Sprintf(" generation %d", w.Generation)
 		}
@@ -214,7 +185,7 @@ func (e *explanation) proxy() string {
 }
 
 // objectTable prints objects under a title, as an indented table.
-func objectTable(out io.Writer, title string, header []string, list []explainedObject, row func(explainedObject) []string) error {
+func objectTable(out io.Writer, title string, header []string, list []contract.ExplainedObject, row func(contract.ExplainedObject) []string) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(out, "\n%s: nothing of the mesh\n", title)
 		return err

@@ -5,8 +5,11 @@
 package configapi
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -30,7 +34,29 @@ type Config struct {
 	RootFile, TokenFile string
 	// TrustDomain of config-watcher's identity.
 	TrustDomain string
+	// Namespace and Account of config-watcher's identity; empty means those of an installation.
+	Namespace, Account string
+	// Roots and Token are taken in the place of the files if Roots is set.
+	Roots tlsconf.Source
+	Token func(ctx context.Context) (string, error)
+	// Dialer, if set, opens the connections, of which Address is then only the name.
+	Dialer func(ctx context.Context) (net.Conn, error)
 }
+
+// token are call credentials that ask a function.
+type token func(ctx context.Context) (string, error)
+
+// GetRequestMetadata and RequireTransportSecurity implement credentials.PerRPCCredentials.
+func (t token) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	text, err := t(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + text}, nil
+}
+
+// RequireTransportSecurity is true: the token is a secret.
+func (token) RequireTransportSecurity() bool { return true }
 
 // Client makes calls to config-watcher.
 type Client struct {
@@ -51,16 +77,25 @@ func Dial(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trust domain %q: %w", cfg.TrustDomain, err)
 	}
-	id, err := spiffeid.FromSegments(td, "ns", contract.SystemNamespace, "sa", contract.ConfigWatcherAccount)
+	id, err := spiffeid.FromSegments(td, "ns", cmp.Or(cfg.Namespace, contract.SystemNamespace), "sa", cmp.Or(cfg.Account, contract.ConfigWatcherAccount))
 	if err != nil {
 		return nil, fmt.Errorf("identity of config-watcher: %w", err)
 	}
-	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target:       cfg.Address,
-		TLS:          tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile}), id),
-		TokenFile:    cfg.TokenFile,
-		MaxRecvBytes: 256 << 20,
-	})
+	client := rpc.ClientConfig{Target: cfg.Address, TokenFile: cfg.TokenFile, MaxRecvBytes: 256 << 20}
+	var options []grpc.DialOption
+	roots := cfg.Roots
+	if roots == nil {
+		roots = tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile})
+	} else {
+		client.TokenFile = ""
+		options = append(options, grpc.WithPerRPCCredentials(token(cfg.Token)))
+	}
+	client.TLS = tlsconf.Client(roots, id)
+	if cfg.Dialer != nil {
+		client.Target = "passthrough:///" + cfg.Address
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return cfg.Dialer(ctx) }))
+	}
+	conn, err := rpc.Dial(client, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +140,7 @@ type UnreachableError struct {
 
 // Error implements error.
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("config-watcher at %s cannot be reached: %s; see whether `fairlead up` runs and what its logs say, or name another with --config-watcher-address", e.Address, e.Reason)
+	return fmt.Sprintf("config-watcher at %s cannot be reached: %s; see whether `fairlead up` runs, or its Pods do, and what its logs say, or name another with --config-watcher-address", e.Address, e.Reason)
 }
 
 // NotFoundError says that an object or a namespace does not exist.
@@ -149,10 +184,7 @@ func problems(s *status.Status) []string {
 		if !ok || len(bad.GetFieldViolations()) == 0 {
 			continue
 		}
-		var list []string
-		for _, v := range bad.GetFieldViolations() {
-			list = append(list, v.GetDescription())
-		}
+		list := lists.Map(bad.GetFieldViolations(), (*errdetails.BadRequest_FieldViolation).GetDescription)
 		if len(list) > strings.Count(s.Message(), "\n")+1 {
 			return list
 		}

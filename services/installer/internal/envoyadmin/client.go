@@ -20,15 +20,14 @@ import (
 	"time"
 )
 
-// Client asks one Envoy's admin interface on a unix socket.
+// Client asks one Envoy's admin interface.
 type Client struct {
-	socket string
-	http   *http.Client
+	ask func(ctx context.Context, method, path string) ([]byte, error)
 }
 
-// New returns a client of the admin interface at socket; it connects anew for each request.
+// New returns a client of the admin interface on the unix socket; it connects anew for each request.
 func New(socket string) *Client {
-	return &Client{socket: socket, http: &http.Client{
+	s := &onSocket{socket: socket, http: &http.Client{
 		Timeout: 15 * time.Second,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -37,22 +36,40 @@ func New(socket string) *Client {
 			},
 		},
 	}}
+	return &Client{ask: s.do}
+}
+
+// NewBy returns a client whose requests are sent by a function, such as one that runs the agent's command `request` in
+// a container.
+func NewBy(ask func(ctx context.Context, method, path string) ([]byte, error)) *Client {
+	return &Client{ask: ask}
 }
 
 // Get reads a page of the admin interface.
 func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
-	return c.do(ctx, http.MethodGet, path)
+	return c.ask(ctx, http.MethodGet, path)
 }
 
-func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
+// Do sends a request to the admin interface, GET or POST.
+func (c *Client) Do(ctx context.Context, method, path string) ([]byte, error) {
+	return c.ask(ctx, method, path)
+}
+
+// onSocket sends requests to a unix socket.
+type onSocket struct {
+	socket string
+	http   *http.Client
+}
+
+func (s *onSocket) do(ctx context.Context, method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.http.Do(req)
+	res, err := s.http.Do(req)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("admin socket %s does not exist: the proxy does not run (yet); see its log", c.socket)
+			return nil, fmt.Errorf("admin socket %s does not exist: the proxy does not run (yet); see its log", s.socket)
 		}
 		return nil, fmt.Errorf("admin interface: %w", err)
 	}

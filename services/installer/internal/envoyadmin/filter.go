@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -109,9 +110,7 @@ func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 		return nil, fmt.Errorf("config dump, %s: %w", from, err)
 	}
 	out := &Dump{sections: map[string]json.RawMessage{}}
-	for name, raw := range d.sections {
-		out.sections[name] = raw
-	}
+	maps.Copy(out.sections, d.sections)
 	out.sections[adminPrefix+string(from)] = kept
 	return out, nil
 }

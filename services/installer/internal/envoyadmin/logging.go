@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/installer/internal/table"
 )
@@ -67,11 +68,8 @@ func (c *Client) ResetLogLevels(ctx context.Context) ([]Logger, error) {
 // parseLevels parses the levels of SetLogLevels: all is the level of all loggers, paths are single ones in Envoy's
 // spelling.
 func parseLevels(levels string, there []Logger) (all string, paths []string, err error) {
-	var names []string
-	for _, l := range there {
-		names = append(names, l.Name)
-	}
-	for _, part := range strings.Split(levels, ",") {
+	names := lists.Map(there, func(l Logger) string { return l.Name })
+	for part := range strings.SplitSeq(levels, ",") {
 		name, level, single := strings.Cut(strings.TrimSpace(part), ":")
 		if !single {
 			name, level = "", name
@@ -95,12 +93,12 @@ func parseLevels(levels string, there []Logger) (all string, paths []string, err
 
 // logging posts to /logging, which answers with a line " <name>: <level>" for each logger.
 func (c *Client) logging(ctx context.Context, query string) ([]Logger, error) {
-	body, err := c.do(ctx, http.MethodPost, "/logging"+query)
+	body, err := c.ask(ctx, http.MethodPost, "/logging"+query)
 	if err != nil {
 		return nil, err
 	}
 	list := []Logger{}
-	for _, line := range strings.Split(string(body), "\n") {
+	for line := range strings.SplitSeq(string(body), "\n") {
 		if name, level, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
 			list = append(list, Logger{name, level})
 		}

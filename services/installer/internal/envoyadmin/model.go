@@ -30,16 +30,14 @@ type cluster struct {
 	Metadata    metadata        `json:"metadata"`
 }
 
+type dumpedCluster struct {
+	Cluster cluster `json:"cluster"`
+}
+
 type clustersDump struct {
-	Static []struct {
-		Cluster cluster `json:"cluster"`
-	} `json:"static_clusters"`
-	Active []struct {
-		Cluster cluster `json:"cluster"`
-	} `json:"dynamic_active_clusters"`
-	Warming []struct {
-		Cluster cluster `json:"cluster"`
-	} `json:"dynamic_warming_clusters"`
+	Static  []dumpedCluster `json:"static_clusters"`
+	Active  []dumpedCluster `json:"dynamic_active_clusters"`
+	Warming []dumpedCluster `json:"dynamic_warming_clusters"`
 }
 
 type socketAddress struct {
@@ -118,19 +116,17 @@ type listener struct {
 	} `json:"additional_addresses"`
 }
 
+type dumpedListener struct {
+	Listener listener `json:"listener"`
+}
+
 type listenersDump struct {
-	Static []struct {
-		Listener listener `json:"listener"`
-	} `json:"static_listeners"`
+	Static  []dumpedListener `json:"static_listeners"`
 	Dynamic []struct {
-		Name   string `json:"name"`
-		Active *struct {
-			Listener listener `json:"listener"`
-		} `json:"active_state"`
-		Warming *struct {
-			Listener listener `json:"listener"`
-		} `json:"warming_state"`
-		Error *struct {
+		Name    string          `json:"name"`
+		Active  *dumpedListener `json:"active_state"`
+		Warming *dumpedListener `json:"warming_state"`
+		Error   *struct {
 			Details string `json:"details"`
 		} `json:"error_state"`
 	} `json:"dynamic_listeners"`
@@ -184,13 +180,13 @@ type routeConfig struct {
 	VirtualHosts []virtualHost `json:"virtual_hosts"`
 }
 
+type dumpedRoutes struct {
+	Config routeConfig `json:"route_config"`
+}
+
 type routesDump struct {
-	Static []struct {
-		Config routeConfig `json:"route_config"`
-	} `json:"static_route_configs"`
-	Dynamic []struct {
-		Config routeConfig `json:"route_config"`
-	} `json:"dynamic_route_configs"`
+	Static  []dumpedRoutes `json:"static_route_configs"`
+	Dynamic []dumpedRoutes `json:"dynamic_route_configs"`
 }
 
 // ClusterStatuses is the answer of /clusters?format=json.

@@ -1,11 +1,14 @@
 package envoyadmin
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"fairlead.dev/pkg/lists"
 
 	"fairlead.dev/services/installer/internal/table"
 )
@@ -53,9 +56,7 @@ func (r route) destination() string {
 			text := "mirror: " + shownCluster(m.Cluster)
 			if m.Fraction != nil {
 				whole := map[string]float64{"TEN_THOUSAND": 10_000, "MILLION": 1_000_000}[m.Fraction.Default.Denominator]
-				if whole == 0 {
-					whole = 100
-				}
+				whole = cmp.Or(whole, 100)
 				text += " (" + percent(m.Fraction.Default.Numerator, whole) + ")"
 			}
 			parts = append(parts, text)
@@ -167,13 +168,7 @@ func (d *Dump) routeConfigs() ([]routeConfig, error) {
 	if err := d.section("RoutesConfigDump", &dump); err != nil {
 		return nil, err
 	}
-	var all []routeConfig
-	for _, r := range dump.Static {
-		all = append(all, r.Config)
-	}
-	for _, r := range dump.Dynamic {
-		all = append(all, r.Config)
-	}
+	all := lists.Map(append(dump.Static, dump.Dynamic...), func(r dumpedRoutes) routeConfig { return r.Config })
 	slices.SortStableFunc(all, func(a, b routeConfig) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
 }

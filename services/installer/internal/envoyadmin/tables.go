@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -19,10 +20,7 @@ func (d *Dump) ClustersTable() (*table.Table, error) {
 		return nil, err
 	}
 	var all []cluster
-	for _, c := range dump.Static {
-		all = append(all, c.Cluster)
-	}
-	for _, c := range dump.Active {
+	for _, c := range append(dump.Static, dump.Active...) {
 		all = append(all, c.Cluster)
 	}
 	for _, c := range dump.Warming {
@@ -180,10 +178,7 @@ func (c filterChain) destination() string {
 			return "Clusters: " + strings.Join(shares(cfg.Weight.Clusters), ", ")
 		}
 	}
-	var names []string
-	for _, f := range c.Filters {
-		names = append(names, f.Name)
-	}
+	names := lists.Map(c.Filters, func(f filter) string { return f.Name })
 	return strings.Join(names, ", ")
 }
 

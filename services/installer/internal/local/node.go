@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -174,10 +175,7 @@ func (n *Node) startProcess(p plan.Process) {
 
 // processes lists all processes of the plan.
 func (n *Node) processes() []plan.Process {
-	var list []plan.Process
-	for _, s := range n.cfg.Plan.Services {
-		list = append(list, s.Process)
-	}
+	list := lists.Map(n.cfg.Plan.Services, func(s *plan.Service) plan.Process { return s.Process })
 	return append(list, n.podProcesses()...)
 }
 
@@ -224,5 +222,5 @@ func (n *Node) setPodReady(id string, ready bool) {
 	n.mu.Lock()
 	n.pods[id] = ready
 	n.mu.Unlock()
-	n.statuses.wake()
+	n.statuses.Notify()
 }

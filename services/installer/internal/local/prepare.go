@@ -88,8 +88,7 @@ func CheckPorts(p *plan.Plan) error {
 	byHolder := map[int]bool{} // of each holder, one address is reported
 	check := func(addr netip.AddrPort, wantedBy string) {
 		err := ports.Check(addr, wantedBy, remedy)
-		var busy *ports.BusyError
-		if errors.As(err, &busy) {
+		if busy, ok := errors.AsType[*ports.BusyError](err); ok {
 			if byHolder[busy.PID] {
 				return
 			}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -26,12 +27,7 @@ func podReady(p *plan.Pod, entries map[string]processStatus) bool {
 	if p.Agent != nil && !entries[p.Agent.Name].Ready {
 		return false
 	}
-	for _, c := range p.Containers {
-		if !entries[c.Name].Ready {
-			return false
-		}
-	}
-	return true
+	return lists.All(p.Containers, func(c plan.Container) bool { return entries[c.Name].Ready })
 }
 
 // publish writes the Pods' objects into config-watcher, starts the Pods' processes, and then writes a Pod's status
@@ -96,8 +92,7 @@ func (n *Node) retryUntilAccepted(ctx context.Context, write func(context.Contex
 			return nil
 		}
 		err = n.configAPI.Explain(err)
-		var refused *configapi.RefusedError
-		if errors.As(err, &refused) {
+		if _, ok := errors.AsType[*configapi.RefusedError](err); ok {
 			return &RefusedError{Err: err}
 		}
 		n.cfg.Log.Debug("config-watcher does not accept the mesh yet", "error", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/pkg/clock"
+
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/ports"
 	"fairlead.dev/services/installer/internal/local/probe"
@@ -175,12 +177,7 @@ func (n *Node) wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-n.cfg.Clock.After(d):
-		return true
-	}
+	return clock.Sleep(ctx, n.cfg.Clock, d)
 }
 
 // serviceProbe is the readiness probe of a service.

@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -28,26 +29,26 @@ func (n *Node) keepState(ctx context.Context) error {
 func (n *Node) writeState() error {
 	n.stateMu.Lock()
 	defer n.stateMu.Unlock()
-	return n.state().Write(n.cfg.Layout)
+	return rundir.Write(n.cfg.Layout, n.state())
 }
 
 // state returns the content of state.json.
-func (n *Node) state() *rundir.State {
+func (n *Node) state() *runstate.State {
 	entries := n.statuses.Snapshot()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p, l := n.cfg.Plan, n.cfg.Layout
-	s := &rundir.State{
+	s := &runstate.State{
 		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()),
 		Version: version.Version, StartedAt: n.start.UTC(), RunDir: l.Dir, Ready: n.ready,
 		TrustDomain: p.TrustDomain, RootCertFile: l.RootCert(), AdminTokenFile: l.AdminToken(),
 		ConfigWatcherAddress: p.ConfigWatcher().GRPC.String(),
 		EnvoyBinary:          n.cfg.EnvoyBinary, ConfigPaths: n.cfg.ConfigPaths,
-		URLs: []rundir.URL{},
+		URLs: []runstate.URL{},
 	}
-	proc := func(p plan.Process) rundir.Process {
+	proc := func(p plan.Process) runstate.Process {
 		e := entries[p.Name]
-		out := rundir.Process{Name: p.Name, PID: e.PID, Path: p.Path, Log: p.Log, Ready: e.Ready, Restarts: e.Restarts}
+		out := runstate.Process{Name: p.Name, PID: e.PID, Path: p.Path, Log: p.Log, Ready: e.Ready, Restarts: e.Restarts}
 		if e.PID > 0 {
 			out.Birth = rundir.Birth(e.PID)
 		}
@@ -57,7 +58,7 @@ func (n *Node) state() *rundir.State {
 		return fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", p.TrustDomain, namespace, account)
 	}
 	for _, svc := range p.Services {
-		s.Services = append(s.Services, rundir.Service{
+		s.Services = append(s.Services, runstate.Service{
 			Process: proc(svc.Process), Program: svc.Program, GRPCAddress: svc.GRPC.String(), OpsAddress: svc.Ops.String(),
 			Identity: identity(contract.SystemNamespace, svc.Account),
 		})
@@ -66,27 +67,27 @@ func (n *Node) state() *rundir.State {
 		s.Pods = append(s.Pods, podState(pod, n.pods[pod.ID()], identity(pod.Namespace, pod.ServiceAccount), proc))
 	}
 	for _, u := range p.URLs {
-		s.URLs = append(s.URLs, rundir.URL(u))
+		s.URLs = append(s.URLs, runstate.URL(u))
 	}
 	return s
 }
 
-func podState(pod *plan.Pod, ready bool, identity string, proc func(plan.Process) rundir.Process) rundir.Pod {
-	out := rundir.Pod{
+func podState(pod *plan.Pod, ready bool, identity string, proc func(plan.Process) runstate.Process) runstate.Pod {
+	out := runstate.Pod{
 		Name: pod.Name, Namespace: pod.Namespace, Workload: pod.Workload, ServiceAccount: pod.ServiceAccount,
 		Labels: pod.Labels, IP: pod.IP.String(), Kind: string(pod.Kind), Ready: ready, Identity: identity,
-		Containers: []rundir.Container{},
+		Containers: []runstate.Container{},
 	}
 	for _, c := range pod.Containers {
 		ports := map[string]string{}
 		for _, port := range c.Ports {
 			ports[fmt.Sprint(port.Number)] = port.Listen.String()
 		}
-		out.Containers = append(out.Containers, rundir.Container{Process: proc(c.Process), Container: c.Container, Ports: ports})
+		out.Containers = append(out.Containers, runstate.Container{Process: proc(c.Process), Container: c.Container, Ports: ports})
 	}
 	if a := pod.Agent; a != nil {
 		out.NodeID = pod.NodeID()
-		out.Agent = &rundir.Agent{
+		out.Agent = &runstate.Agent{
 			Process: proc(a.Process), StateDir: a.StateDir, AdminSocket: a.AdminSocket(),
 			StatusAddress: a.Status.String(), ReadyAddress: a.Ready.String(), TokenFile: a.TokenFile,
 		}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 
+	"fairlead.dev/pkg/notify"
+
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
@@ -18,20 +20,15 @@ type processStatus struct {
 
 // statuses holds the status of every process by its name. Its methods are safe for concurrent use.
 type statuses struct {
+	// Notifier tells of every change; Notify is also called for one that is kept elsewhere.
+	notify.Notifier
+
 	mu      sync.Mutex
 	entries map[string]processStatus
-	changed chan struct{}
 }
 
 func newStatuses() *statuses {
-	return &statuses{entries: map[string]processStatus{}, changed: make(chan struct{})}
-}
-
-// Changed returns a channel that the next change closes. Call it before Snapshot, so that no change is missed.
-func (s *statuses) Changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
+	return &statuses{entries: map[string]processStatus{}}
 }
 
 // Snapshot returns a copy of all statuses.
@@ -79,17 +76,5 @@ func (s *statuses) update(name string, change func(*processStatus)) {
 		return
 	}
 	s.entries[name] = e
-	s.notify()
-}
-
-// wake closes Changed's channel for a change that is kept elsewhere.
-func (s *statuses) wake() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notify()
-}
-
-func (s *statuses) notify() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	s.Notify()
 }

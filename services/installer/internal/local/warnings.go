@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -58,9 +59,5 @@ func (n *Node) warnings(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	for _, w := range res.GetWarnings() {
-		out = append(out, w.GetText())
-	}
-	return out, nil
+	return lists.Map(res.GetWarnings(), (*configv1.Warning).GetText), nil
 }

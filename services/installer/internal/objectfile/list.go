@@ -2,6 +2,7 @@ package objectfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -48,12 +49,8 @@ func (o *Object) items() ([]*Object, error) {
 			return out, &Error{File: o.File, Line: item.Line, Object: o.Kind, Field: fmt.Sprintf("items[%d]", i), Problem: CleanYAML(err), Remedy: "write an object with apiVersion, kind and metadata"}
 		}
 		if of != "" {
-			if item.Kind == "" {
-				item.Kind = of
-			}
-			if item.APIVersion == "" {
-				item.APIVersion = o.APIVersion
-			}
+			item.Kind = cmp.Or(item.Kind, of)
+			item.APIVersion = cmp.Or(item.APIVersion, o.APIVersion)
 		}
 		below, err := item.items()
 		out = append(out, below...)

@@ -137,8 +137,7 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		if !found {
 			continue
 		}
-		var over *yamltext.Error
-		if errors.As(yamltext.Check(doc), &over) {
+		if over, ok := errors.AsType[*yamltext.Error](yamltext.Check(doc)); ok {
 			errs = append(errs, &Error{File: file, Line: first + over.Line - 1, Problem: over.Reason, Remedy: over.Remedy})
 			continue
 		}

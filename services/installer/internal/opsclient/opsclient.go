@@ -3,12 +3,14 @@
 package opsclient
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"fairlead.dev/pkg/rpc"
@@ -17,8 +19,11 @@ import (
 // Timeout bounds one Get.
 const Timeout = 5 * time.Second
 
-// maxAnswerBytes bounds what Get reads of an answer.
-const maxAnswerBytes = 256 << 20
+// maxAnswerBytes and maxFailureBytes bound what Get reads of an answer, and of one that says why there is none.
+const (
+	maxAnswerBytes  = 256 << 20
+	maxFailureBytes = 64 << 10
+)
 
 // StatusError is an answer with another status than 200.
 type StatusError struct {
@@ -38,30 +43,80 @@ func (e *StatusError) Error() string {
 // Get decodes a page of the operations port at address into out. tokenFile holds an administrator's JWT, which /debug/
 // asks for. An answer other than 200 is a *StatusError.
 func Get(ctx context.Context, address, tokenFile, path string, query url.Values, out any) error {
-	token, err := rpc.ReadToken(tokenFile)
-	if err != nil {
-		return err
-	}
+	return New(address, tokenFile).Get(ctx, path, query, out)
+}
+
+// Client asks one operations port.
+type Client struct {
+	// Address is host:port, and the name of the service in errors.
+	Address string
+	// Token returns an administrator's JWT; nil sends none.
+	Token func(ctx context.Context) (string, error)
+	// HTTP sends the requests; nil means http.DefaultClient.
+	HTTP *http.Client
+}
+
+// New returns a client of the operations port at address; tokenFile holds an administrator's JWT.
+func New(address, tokenFile string) *Client {
+	return &Client{Address: address, Token: func(context.Context) (string, error) { return rpc.ReadToken(tokenFile) }}
+}
+
+// Get decodes a page into out. An answer other than 200 is a *StatusError.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	page := url.URL{Scheme: "http", Host: address, Path: path, RawQuery: query.Encode()}
+	body, err := c.open(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return json.NewDecoder(io.LimitReader(body, maxAnswerBytes)).Decode(out)
+}
+
+// Text returns at most limit bytes of a page, which may have a query, and whether it has more.
+func (c *Client) Text(ctx context.Context, page string, limit int64) (text []byte, more bool, err error) {
+	path, query, _ := strings.Cut(page, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, false, err
+	}
+	body, err := c.open(ctx, path, values)
+	if err != nil {
+		return nil, false, err
+	}
+	defer body.Close()
+	text, err = io.ReadAll(io.LimitReader(body, limit+1))
+	if int64(len(text)) > limit {
+		return text[:limit], true, err
+	}
+	return text, false, err
+}
+
+func (c *Client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	page := url.URL{Scheme: "http", Host: c.Address, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
+	if c.Token != nil {
+		token, err := c.Token(ctx)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
 	}
 	defer res.Body.Close()
-	body := json.NewDecoder(io.LimitReader(res.Body, maxAnswerBytes))
-	if res.StatusCode != http.StatusOK {
-		var failure struct {
-			Error string `json:"error"`
-		}
-		_ = body.Decode(&failure) // an answer that is no JSON leaves the status as the message
-		return &StatusError{address, res.StatusCode, failure.Error}
+	var failure struct {
+		Error string `json:"error"`
 	}
-	return body.Decode(out)
+	// An answer that is no JSON leaves the status as the message.
+	_ = json.NewDecoder(io.LimitReader(res.Body, maxFailureBytes)).Decode(&failure)
+	return nil, &StatusError{c.Address, res.StatusCode, failure.Error}
 }

@@ -3,19 +3,19 @@
 package configapitest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/rpc/rpctest"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -70,30 +71,16 @@ func Start(t testing.TB, cfg Config) *Server {
 		t.Fatal(err)
 	}
 	admin := auth.IDs(ca.ID(contract.SystemNamespace, contract.AdminAccount).String())
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "test", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), TLS: tlsconf.Server(ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.VerifyClientCertIfGiven),
+	lis := testkit.LoopbackListener(t)
+	s.Address = lis.Addr().String()
+	rpctest.Serve(t, lis, rpc.ServerConfig{
+		Service: "test", TLS: tlsconf.Server(ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.VerifyClientCertIfGiven),
 		Authenticator: tokens,
 		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin, "/fairlead.config.v1.AccessService/*": admin},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	configv1.RegisterConfigStoreServiceServer(g, s)
-	configv1.RegisterFleetServiceServer(g, s)
-	configv1.RegisterAccessServiceServer(g, s)
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Address = lis.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, g, lis, time.Second) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	}, func(g *grpc.Server) {
+		configv1.RegisterConfigStoreServiceServer(g, s)
+		configv1.RegisterFleetServiceServer(g, s)
+		configv1.RegisterAccessServiceServer(g, s)
 	})
 	return s
 }
@@ -161,9 +148,7 @@ func (s *Server) SetFiles(objects []*configv1.Object, findings []*configv1.Findi
 // inForce lists the objects in force; the caller holds s.mu.
 func (s *Server) inForce() map[string]*configv1.Object {
 	all := map[string]*configv1.Object{}
-	for k, o := range s.files {
-		all[k] = o
-	}
+	maps.Copy(all, s.files)
 	for k, o := range s.objects {
 		stored := proto.CloneOf(o)
 		stored.Source = "memory"
@@ -182,6 +167,14 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 	res := &configv1.StatusResponse{Sources: []*configv1.SourceStatus{
 		{Name: "memory", Synced: true, Objects: uint32(len(s.objects))}, {Name: "file", Synced: true, Objects: uint32(len(s.files))},
 	}}
+	for _, o := range s.inForce() {
+		if r.GetName() == "" || o.GetKey().GetName() == r.GetName() {
+			res.Objects = append(res.Objects, &configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true, ObservedGeneration: o.GetGeneration(), Conditions: []*configv1.Condition{
+				{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "is valid"},
+				{Type: "Programmed", Status: "False", Reason: "Rejected", Message: "1 of 2 proxies acknowledged"},
+			}})
+		}
+	}
 	for _, f := range s.findings {
 		if r.GetName() == "" || strings.HasSuffix(f.GetObject(), "/"+r.GetName()) {
 			res.Findings = append(res.Findings, f)
@@ -252,9 +245,7 @@ func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.A
 	if !r.GetDryRun() {
 		s.revision++
 		res.Revision = s.revision
-		for k, o := range writes {
-			s.objects[k] = o
-		}
+		maps.Copy(s.objects, writes)
 	}
 	return res, nil
 }
@@ -362,9 +353,6 @@ func (s *Server) WaitAcked(_ context.Context, r *configv1.WaitAckedRequest) (*co
 	if s.wait != nil {
 		return s.wait, nil
 	}
-	sequence := r.GetSequence()
-	if sequence == 0 {
-		sequence = s.revision
-	}
+	sequence := cmp.Or(r.GetSequence(), s.revision)
 	return &configv1.WaitAckedResponse{Revision: &configv1.Revision{Sequence: sequence}, Acked: uint32(len(s.proxies))}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/terminal"
 
 	"fairlead.dev/services/installer/internal/table"
@@ -142,12 +143,7 @@ func (t *Terminal) draw() {
 }
 
 func shortTable(rows []Row, now time.Time, most int) []string {
-	var kept []Row
-	for _, r := range rows {
-		if !r.Ready {
-			kept = append(kept, r)
-		}
-	}
+	kept := lists.Filter(rows, func(r Row) bool { return !r.Ready })
 	for _, r := range rows {
 		if r.Ready && len(kept) < most-2 {
 			kept = append(kept, r)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/proto/fairlead/runstate"
 	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/envoyadmin"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -44,7 +46,7 @@ const (
 // demo is one Run.
 type demo struct {
 	cfg       Config
-	state     *rundir.State
+	state     *runstate.State
 	client    *client
 	configAPI *configapi.Client
 	failed    []string
@@ -187,14 +189,8 @@ func (d *demo) measuredOn(ctx context.Context) {
 }
 
 // proxies lists the Pods that have an agent.
-func (d *demo) proxies() []rundir.Pod {
-	var list []rundir.Pod
-	for _, p := range d.state.Pods {
-		if p.Agent != nil {
-			list = append(list, p)
-		}
-	}
-	return list
+func (d *demo) proxies() []runstate.Pod {
+	return lists.Filter(d.state.Pods, func(p runstate.Pod) bool { return p.Agent != nil })
 }
 
 // rejected checks that no proxy has rejected an update.
@@ -273,6 +269,15 @@ func (d *demo) fail(format string, a ...any) {
 	s := fmt.Sprintf(format, a...)
 	fmt.Fprintln(d.cfg.Out, "FAILED "+s)
 	d.failed = append(d.failed, s)
+}
+
+// failures shows each different error of the answers, and counts the failed ones.
+func (d *demo) failures(list []answer) int {
+	failed, kinds := failures(list)
+	for _, k := range kinds {
+		d.say("%s", k)
+	}
+	return failed
 }
 
 // millis formats a duration in milliseconds.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/envoyadmin"
@@ -31,10 +32,7 @@ func (d *demo) requests(ctx context.Context) error {
 		list = append(list, d.client.getChain(ctx))
 	}
 	took := time.Since(began)
-	failed, kinds := failures(list)
-	for _, k := range kinds {
-		d.say("%s", k)
-	}
+	failed := d.failures(list)
 	d.check(failed == 0, "%d requests, %d failed; %.0f requests/s one after the other, median %s, 99 %% within %s",
 		len(list), failed, float64(len(list))/took.Seconds(), millis(percentile(list, 0.5)), millis(percentile(list, 0.99)))
 	d.split(list)
@@ -146,10 +144,7 @@ func (d *demo) shift(ctx context.Context) error {
 
 // noFailures checks that no request failed.
 func (d *demo) noFailures(list []answer) {
-	failed, kinds := failures(list)
-	for _, k := range kinds {
-		d.say("%s", k)
-	}
+	failed := d.failures(list)
 	took := time.Duration(0)
 	if len(list) > 0 {
 		took = list[len(list)-1].ended.Sub(list[0].began)
@@ -199,8 +194,8 @@ func (d *demo) killServer(ctx context.Context) error {
 }
 
 // busiest returns the running xds-server with the most proxies, and when each of these connected, by node id.
-func (d *demo) busiest(proxies []*configv1.ProxyStatus) (*rundir.Service, map[string]time.Time) {
-	var victim *rundir.Service
+func (d *demo) busiest(proxies []*configv1.ProxyStatus) (*runstate.Service, map[string]time.Time) {
+	var victim *runstate.Service
 	lost := map[string]time.Time{}
 	for i := range d.state.Services {
 		s := &d.state.Services[i]
@@ -246,7 +241,7 @@ func (d *demo) renew(ctx context.Context) error {
 	if err := d.reload(); err != nil {
 		return err
 	}
-	pod, err := d.state.Proxy("reviews-v3", "")
+	pod, err := rundir.Proxy(d.state, "reviews-v3", "")
 	if err != nil {
 		return err
 	}
@@ -314,10 +309,7 @@ func (d *demo) broken(ctx context.Context) error {
 	if err != nil {
 		return d.configAPI.Explain(err)
 	}
-	failed, kinds := failures(list)
-	for _, k := range kinds {
-		d.say("%s", k)
-	}
+	failed := d.failures(list)
 	_, still := firstSettled(list, "v3", settledAnswers)
 	d.check(failed == 0 && still, "traffic is unchanged: %d requests, %d failed, all answered by v3: %t", len(list), failed, still)
 	d.check(before.GetRevision().GetSequence() == after.GetRevision().GetSequence(), "the revision is still %d", after.GetRevision().GetSequence())

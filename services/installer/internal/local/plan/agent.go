@@ -104,6 +104,10 @@ func (w *planner) agentEnv(e *environment, p *Pod, a *Agent) error {
 	if err != nil {
 		return err
 	}
+	if probe, _ := config["readinessProbe"].(map[string]any); probe["exec"] != nil {
+		return w.Source.Refuse("readinessProbe.exec", "a ProxyConfig may not say what runs on this machine",
+			"probe by httpGet, tcpSocket or grpc in the annotation "+proxyconfig.Annotation+", in MeshConfig's defaultConfig or in ProxyConfigs")
+	}
 	if len(config) > 0 {
 		text, err := yaml.Marshal(config)
 		if err != nil {

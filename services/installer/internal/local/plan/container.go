@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -261,10 +262,7 @@ func (w *planner) probe(p *Pod, c corev1.Container, field string, appPorts map[u
 		if err != nil {
 			return nil, err
 		}
-		scheme := strings.ToLower(string(rp.HTTPGet.Scheme))
-		if scheme == "" {
-			scheme = "http"
-		}
+		scheme := cmp.Or(strings.ToLower(string(rp.HTTPGet.Scheme)), "http")
 		probe.URL = scheme + "://" + addr + "/" + strings.TrimPrefix(rp.HTTPGet.Path, "/")
 		for _, h := range rp.HTTPGet.HTTPHeaders {
 			if strings.EqualFold(h.Name, "Host") {

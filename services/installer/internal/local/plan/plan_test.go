@@ -373,6 +373,7 @@ func TestRefuses(t *testing.T) {
 		"app in gateway":  {replace("{note: x}", "{inject.istio.io/templates: gateway}"), "spec.template.spec.containers[0]", "istio-proxy"},
 		"loaded code":     {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {LD_PRELOAD: /tmp/a.so}"}`), "proxyMetadata.LD_PRELOAD", "remove it"},
 		"written file":    {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {OUTPUT_CERTS: /home}"}`), "proxyMetadata.OUTPUT_CERTS", "remove it"},
+		"run program":     {replace("{note: x}", `{proxy.istio.io/config: "readinessProbe: {exec: {command: [reboot]}}"}`), "readinessProbe.exec", "probe by httpGet"},
 		"negative":        {replace("replicas: 2", "replicas: -1"), "spec.replicas", "0 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -57,11 +58,7 @@ func newPods(m *meshfile.Mesh, d meshfile.Deployment, o Options, addrs *addresse
 // unless it or its namespace turns that off.
 func podKind(m *meshfile.Mesh, d meshfile.Deployment) Kind {
 	t := d.Spec.Template
-	inject := t.Labels[injectKey]
-	if inject == "" {
-		inject = t.Annotations[injectKey]
-	}
-	switch {
+	switch inject := cmp.Or(t.Labels[injectKey], t.Annotations[injectKey]); {
 	case inject == "false" || inject == "" && m.Namespaces[d.Namespace][namespaceLabel] == "disabled":
 		return Plain
 	case t.Annotations[templatesKey] == "gateway":
@@ -141,9 +138,7 @@ func (w *planner) pod(i int) (*Pod, error) {
 		Kind:           w.kind,
 		spec:           &t,
 	}
-	if p.ServiceAccount == "" {
-		p.ServiceAccount = "default"
-	}
+	p.ServiceAccount = cmp.Or(p.ServiceAccount, "default")
 	p.Labels[InstanceLabel] = p.Name
 	if p.Kind == Sidecar && p.Labels[tlsModeLabel] == "" {
 		p.Labels[tlsModeLabel] = "istio"

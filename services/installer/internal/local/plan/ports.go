@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
@@ -34,13 +35,7 @@ func selects(selector, labels map[string]string) bool {
 
 // servicesOf lists the Services that lead to the Pod.
 func servicesOf(m *meshfile.Mesh, p *Pod) []*corev1.Service {
-	var list []*corev1.Service
-	for _, s := range m.Services {
-		if s.Namespace == p.Namespace && selects(s.Spec.Selector, p.Labels) {
-			list = append(list, s)
-		}
-	}
-	return list
+	return lists.Filter(m.Services, func(s *corev1.Service) bool { return s.Namespace == p.Namespace && selects(s.Spec.Selector, p.Labels) })
 }
 
 // targetPorts lists the ports that Services lead to, each once, sorted. The first Service decides the protocol.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -117,10 +118,7 @@ func xdsAddresses(addrs *addresses, n int) []netip.AddrPort {
 
 // joinAddresses joins addresses with commas, as the flags of agents and services take them.
 func joinAddresses(of []netip.AddrPort, text func(netip.AddrPort) string) string {
-	all := make([]string, 0, len(of))
-	for _, a := range of {
-		all = append(all, text(a))
-	}
+	all := lists.Map(of, text)
 	return strings.Join(all, ",")
 }
 

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -78,12 +79,8 @@ func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]neti
 	}
 	spec.Spec.WorkloadSelector = &networkingv1alpha3.WorkloadSelector{Labels: map[string]string{InstanceLabel: p.Name}}
 	for _, t := range targets {
-		name := t.name
-		if name == "" {
-			name = fmt.Sprintf("port-%d", t.number)
-		}
 		spec.Spec.Ingress = append(spec.Spec.Ingress, &networkingv1alpha3.IstioIngressListener{
-			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(t.number), Name: name, Protocol: t.protocol},
+			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(t.number), Name: cmp.Or(t.name, fmt.Sprintf("port-%d", t.number)), Protocol: t.protocol},
 			Bind:            p.IP.String(),
 			CaptureMode:     networkingv1alpha3.CaptureMode_NONE,
 			DefaultEndpoint: appPorts[t.number].String(),
@@ -105,11 +102,7 @@ func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]neti
 func userProxyURL(s *networkingv1.Sidecar, p *Pod) string {
 	for _, l := range s.Spec.GetEgress() {
 		if strings.EqualFold(l.GetPort().GetProtocol(), "HTTP_PROXY") {
-			bind := l.GetBind()
-			if bind == "" {
-				bind = p.IP.String()
-			}
-			return fmt.Sprintf("http://%s:%d", bind, l.GetPort().GetNumber())
+			return fmt.Sprintf("http://%s:%d", cmp.Or(l.GetBind(), p.IP.String()), l.GetPort().GetNumber())
 		}
 	}
 	return ""

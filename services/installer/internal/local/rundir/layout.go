@@ -1,6 +1,6 @@
-// Package rundir is the run directory of a mesh on this machine. Acquire locks it for one `fairlead up`, Layout names
-// its files, and State is state.json, which `fairlead up` writes (package local) and other commands read with Open or
-// Read.
+// Package rundir is the run directory of a mesh on this machine. Acquire locks it for one `fairlead up`, and Layout
+// names its files. `fairlead up` (package local) writes state.json with Write. Other commands read that of a running
+// mesh with Open, and that of any mesh with package runstate.
 package rundir
 
 import (
@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+
+	"fairlead.dev/proto/fairlead/runstate"
 )
 
 // Layout names the files of a run directory.
@@ -40,7 +42,7 @@ func NewLayout(dir, longestPod string) Layout {
 func (l Layout) Lock() string { return filepath.Join(l.Dir, "fairlead.lock") }
 
 // State is state.json.
-func (l Layout) State() string { return filepath.Join(l.Dir, "state.json") }
+func (l Layout) State() string { return runstate.File(l.Dir) }
 
 // Logs is the directory of the log files, one for each process.
 func (l Layout) Logs() string { return filepath.Join(l.Dir, "logs") }

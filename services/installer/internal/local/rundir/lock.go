@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/proto/fairlead/runstate"
 )
 
 // InUseError says that another `fairlead up` uses the directory.
@@ -78,8 +79,8 @@ func checkForeign(l Layout) error {
 
 // prepare cleans up after an earlier run.
 func (l *Lock) prepare() error {
-	if s, err := Read(l.layout.Dir); err == nil {
-		s.killLeftovers()
+	if s, err := runstate.Read(l.layout.Dir); err == nil {
+		killLeftovers(s)
 	}
 	if err := l.removeFiles(); err != nil {
 		return fmt.Errorf("clean %s after an earlier run: %w", l.layout.Dir, err)
@@ -130,7 +131,7 @@ func Holder(l Layout) (int, error) {
 }
 
 // killLeftovers kills the processes in the state of a dead `fairlead up`, if their pids still belong to them.
-func (s *State) killLeftovers() {
+func killLeftovers(s *runstate.State) {
 	for _, p := range s.Processes() {
 		if p.PID > 0 && p.Birth != "" && Birth(p.PID) == p.Birth {
 			_ = unix.Kill(-p.PID, syscall.SIGKILL)

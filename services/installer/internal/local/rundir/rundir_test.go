@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
@@ -62,12 +63,12 @@ func TestStaleRunIsCleaned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = innocent.Process.Kill(); _ = innocent.Wait() }()
-	state := rundir.State{PID: 1, Services: []rundir.Service{
-		{Process: rundir.Process{Name: "left", PID: left.Process.Pid, Birth: rundir.Birth(left.Process.Pid)}},
+	state := runstate.State{PID: 1, Services: []runstate.Service{
+		{Process: runstate.Process{Name: "left", PID: left.Process.Pid, Birth: rundir.Birth(left.Process.Pid)}},
 		// This process's pid belongs to another process by now.
-		{Process: rundir.Process{Name: "reused", PID: innocent.Process.Pid, Birth: "1"}},
+		{Process: runstate.Process{Name: "reused", PID: innocent.Process.Pid, Birth: "1"}},
 	}}
-	if err := state.Write(l); err != nil {
+	if err := rundir.Write(l, &state); err != nil {
 		t.Fatal(err)
 	}
 	secret := filepath.Join(l.Dir, "admin-token")
@@ -113,15 +114,15 @@ func TestOpen(t *testing.T) {
 		t.Errorf("empty directory: %v", err)
 	}
 	l := rundir.NewLayout(dir, "")
-	dead := rundir.State{PID: os.Getpid(), Birth: "1"}
-	if err := dead.Write(l); err != nil {
+	dead := runstate.State{PID: os.Getpid(), Birth: "1"}
+	if err := rundir.Write(l, &dead); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) {
 		t.Errorf("dead run: %v", err)
 	}
-	live := rundir.State{PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: "x"}
-	if err := live.Write(l); err != nil {
+	live := runstate.State{PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: "x"}
+	if err := rundir.Write(l, &live); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := rundir.Open(dir); err != nil || s.TrustDomain != "x" {
@@ -133,28 +134,28 @@ func TestOpen(t *testing.T) {
 }
 
 func TestProxyNames(t *testing.T) {
-	pod := func(name, ns string, agent bool) rundir.Pod {
-		p := rundir.Pod{Name: name, Namespace: ns}
+	pod := func(name, ns string, agent bool) runstate.Pod {
+		p := runstate.Pod{Name: name, Namespace: ns}
 		if agent {
-			p.Agent = &rundir.Agent{}
+			p.Agent = &runstate.Agent{}
 		}
 		return p
 	}
-	s := rundir.State{Pods: []rundir.Pod{pod("web-1", "a", true), pod("web-10", "a", true), pod("web-1", "b", true), pod("db-0", "a", true), pod("plain-0", "a", false)}}
+	s := runstate.State{Pods: []runstate.Pod{pod("web-1", "a", true), pod("web-10", "a", true), pod("web-1", "b", true), pod("db-0", "a", true), pod("plain-0", "a", false)}}
 	for name, want := range map[string]string{"web-1.a": "web-1.a", "db": "db-0.a", "web-10": "web-10.a"} {
-		if p, err := s.Proxy(name, ""); err != nil || p.ID() != want {
+		if p, err := rundir.Proxy(&s, name, ""); err != nil || p.ID() != want {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
-	if p, err := s.Proxy("web-1", "b"); err != nil || p.ID() != "web-1.b" {
+	if p, err := rundir.Proxy(&s, "web-1", "b"); err != nil || p.ID() != "web-1.b" {
 		t.Errorf("web-1 of b: %v, %v", p, err)
 	}
 	var ambiguous *proxyname.AmbiguousError
-	if _, err := s.Proxy("web-1", ""); !errors.As(err, &ambiguous) || len(ambiguous.Matches) != 2 {
+	if _, err := rundir.Proxy(&s, "web-1", ""); !errors.As(err, &ambiguous) || len(ambiguous.Matches) != 2 {
 		t.Errorf("web-1: %v", err)
 	}
 	for _, name := range []string{"plain", "nobody", ""} {
-		if _, err := s.Proxy(name, ""); err == nil {
+		if _, err := rundir.Proxy(&s, name, ""); err == nil {
 			t.Errorf("%q was found", name)
 		}
 	}

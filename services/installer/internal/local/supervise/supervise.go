@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,15 +69,9 @@ type Supervisor struct {
 // New returns a supervisor. Call Close after all processes are stopped.
 func New(cfg Config) *Supervisor {
 	cfg.Clock = clock.Or(cfg.Clock)
-	if cfg.MinBackoff == 0 {
-		cfg.MinBackoff = 250 * time.Millisecond
-	}
-	if cfg.MaxBackoff == 0 {
-		cfg.MaxBackoff = 10 * time.Second
-	}
-	if cfg.StableAfter == 0 {
-		cfg.StableAfter = 10 * time.Second
-	}
+	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 250*time.Millisecond)
+	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 10*time.Second)
+	cfg.StableAfter = cmp.Or(cfg.StableAfter, 10*time.Second)
 	if cfg.Changed == nil {
 		cfg.Changed = func(Status) {}
 	}
@@ -206,8 +201,7 @@ func (p *Process) runOnce() error {
 		s.Exit, s.ExitCode = "exit status 0", 0
 		if err != nil {
 			s.Exit, s.ExitCode = err.Error(), -1
-			var exit *exec.ExitError
-			if errors.As(err, &exit) {
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 				s.ExitCode = exit.ExitCode()
 			}
 		}

@@ -50,17 +50,12 @@ func (f *Files) Write() error {
 // Run writes new tokens before the old ones expire, until ctx ends. It passes an error to report, and tries again a
 // minute later.
 func (f *Files) Run(ctx context.Context, report func(error)) error {
-	wait := refresh
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.clock.After(wait):
-		}
+	for wait := refresh; clock.Sleep(ctx, f.clock, wait); {
 		wait = refresh
 		if err := f.Write(); err != nil {
 			report(err)
 			wait = time.Minute
 		}
 	}
+	return nil
 }

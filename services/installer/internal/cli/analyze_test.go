@@ -1,0 +1,52 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/process"
+)
+
+func TestAnalyzeRunsConfigWatcher(t *testing.T) {
+	t.Setenv("PATH", "/usr/bin:/bin")
+	const always = "analyze --failure-threshold=error --output-threshold=info --timeout=30s"
+	for name, tc := range map[string]struct {
+		code string
+		args []string
+		out  string
+		exit int
+	}{
+		"files":           {"0", []string{"a", "-f", "b", "-"}, always + " -- b a -", process.ExitOK},
+		"an API server":   {"0", []string{"-k", "--kubeconfig", "k", "--context=c", "-n", "shop"}, always + " --kubeconfig=k --context=c --namespace=shop --kube --", process.ExitOK},
+		"istioctl's":      {"0", []string{"--use-kube=false", "--meshConfigFile=m", "-A", "-R", "--output-threshold=Info", "x"}, always + " --mesh-config-file=m --all-namespaces -- x", process.ExitOK},
+		"suppressed":      {"0", []string{"x", "-S", "IST0103=Pod *.testing", "--suppress=a=b"}, always + " --suppress=IST0103=Pod *.testing --suppress=a=b -- x", process.ExitOK},
+		"SARIF":           {"0", []string{"x", "-o", "sarif"}, always + " --output=sarif -- x", process.ExitOK},
+		"list":            {"0", []string{"-L"}, always + " --list-analyzers --", process.ExitOK},
+		"found something": {"79", []string{"x", "--ignore-unknown"}, always + " --ignore-unknown -- x", 79},
+		"text":            {"65", []string{"x", "--failure-threshold", "Warning"}, strings.Replace(always, "error", "warning", 1) + " -- x", 65},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, code, err := run("in", append([]string{"analyze", "--bin-dir", fakeWatcher(t, tc.code)}, tc.args...)...)
+			if want := `{"args": "` + tc.out + `", "input": "in"}`; strings.TrimSpace(out) != want || code != tc.exit {
+				t.Errorf("output %q, exit code %d, %v, want %q, %d", out, code, err, want, tc.exit)
+			}
+			if tc.exit != process.ExitOK && err.Error() != "no" {
+				t.Errorf("error %q, want config-watcher's own", err)
+			}
+		})
+	}
+}
+
+func TestAnalyzeUsage(t *testing.T) {
+	t.Setenv("PATH", "")
+	for args, says := range map[string]string{
+		"analyze":                             "--kube",
+		"analyze x -o xml":                    "must be one of",
+		"analyze x --failure-threshold worse": "must be one of info, warning, error",
+		"analyze x --recursive=false":         "subdirectories",
+	} {
+		if _, code, err := run("", strings.Fields(args)...); code != process.ExitUsage || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: exit code %d, %v", args, code, err)
+		}
+	}
+}

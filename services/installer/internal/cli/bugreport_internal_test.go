@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"fairlead.dev/services/installer/internal/bugreport"
+)
+
+func TestAReportAsAnotherUserAnalyzesNothingWithTheOwnRights(t *testing.T) {
+	for as, tasks := range map[string]int{"": 1, "joe": 0} {
+		report, err := bugreport.New(filepath.Join(t.TempDir(), "r.tar.gz"), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer report.Discard()
+		g := &gatherer{t: &target{}, report: report}
+		g.t.cluster.As = as
+		if got := len(g.clusterAnalysis()); got != tasks || report.Gaps() != 1-tasks {
+			t.Errorf("as %q: %d tasks, %d gaps", as, got, report.Gaps())
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/installer/internal/install"
+	"fairlead.dev/services/installer/internal/install/apply"
+	"fairlead.dev/services/installer/internal/install/cluster"
+	"fairlead.dev/services/installer/internal/install/inventory"
+)
+
+// deployFlags are the flags of commands that apply an installation to a cluster.
+type deployFlags struct {
+	installFlags
+	clusterFlags
+	changeFlags
+}
+
+// changeFlags are the flags of commands that change a cluster.
+type changeFlags struct {
+	yes, dryRun, wait bool
+	// waiting bounds all waiting together.
+	waiting time.Duration
+	out     *format
+}
+
+// defaultWait is how long is waited for readiness, as by istioctl.
+const defaultWait = 5 * time.Minute
+
+func (f *changeFlags) add(cmd *cobra.Command) {
+	f.out = newFormat("json", "yaml")
+	fs := cmd.Flags()
+	fs.BoolVarP(&f.yes, "skip-confirmation", "y", false, "do not ask")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and change nothing")
+	fs.BoolVar(&f.wait, "wait", true, "wait until each component is ready before the next, and until what is deleted is gone")
+	fs.DurationVar(&f.waiting, "timeout", defaultWait, "how long to wait at most, all together")
+	fs.DurationVar(&f.waiting, "readiness-timeout", defaultWait, "istioctl's name of --timeout")
+	cobra.CheckErr(fs.MarkHidden("readiness-timeout"))
+	outputFlag(cmd, f.out)
+}
+
+func (f *changeFlags) options(env Env, cmd *cobra.Command) apply.Options {
+	return apply.Options{Wait: f.wait, Timeout: f.waiting, Progress: installProgress(env, cmd.ErrOrStderr())}
+}
+
+func (f *deployFlags) add(cmd *cobra.Command) {
+	f.installFlags.add(cmd)
+	f.clusterFlags.add(cmd)
+	f.changeFlags.add(cmd)
+	cmd.Flags().Lookup("force").Usage = "go on in spite of what validation refuses, and take over fields that others manage"
+}
+
+// connect returns the connection of the engine.
+func (f *clusterFlags) connect() (*cluster.Client, error) {
+	config, err := f.Rest()
+	if err != nil {
+		return nil, usage(err)
+	}
+	return cluster.Connect(config)
+}
+
+// request makes the objects of the installation that the flags ask for.
+func (f *deployFlags) request(cmd *cobra.Command, env Env) (*apply.Request, error) {
+	return f.installFlags.request(cmd, env, f.istioNamespace)
+}
+
+// request makes the objects of an installation. The namespace counts if its flag was given.
+func (f *installFlags) request(cmd *cobra.Command, env Env, namespace string) (*apply.Request, error) {
+	in, err := f.inputs(env.In)
+	if err != nil {
+		return nil, err
+	}
+	if cmd.Flags().Changed("istioNamespace") {
+		in.Set = append([]string{"values.global.istioNamespace=" + namespace}, in.Set...)
+	}
+	return generate(cmd, in)
+}
+
+func generate(cmd *cobra.Command, in install.Inputs) (*apply.Request, error) {
+	result, err := install.Generate(in)
+	if err != nil {
+		return nil, refused(err)
+	}
+	warn(cmd.ErrOrStderr(), result.Warnings)
+	return apply.NewRequest(result, in.Package, version.Info().Version)
+}
+
+func newInstall(env Env) *cobra.Command {
+	var f deployFlags
+	cmd := &cobra.Command{
+		Use: "install [-f FILE] [--set path=value]", Aliases: []string{"apply"},
+		Short: "Install a control plane in a cluster, or change an installation",
+		Long: `Install a control plane in a cluster, or change the installation of its revision. What differs is applied on the server's side, component by component,
+and each is waited for; an installation that is as it should be is not written to. What the last installation of the revision had and this one has not is
+deleted, unless another revision has it, or somebody else has taken it over.
+
+Fields that others manage, with other values, are named and nothing is changed; --force takes them over. An installation that is cut short, by Ctrl-C for
+example, is completed by running the same command again.`,
+		Example: `  fairlead install --set profile=demo -y
+  fairlead install -f mesh.yaml --revision canary
+  fairlead install -f mesh.yaml --dry-run -o json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req, err := f.request(cmd, env)
+			if err != nil {
+				return err
+			}
+			return f.install(cmd, env, req, nil)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// install applies a request. Check, if it is not nil, may refuse the plan.
+func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, check func(*apply.Plan) error) error {
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	plan, err := apply.NewPlan(ctx, c, req, f.force)
+	if err == nil && check != nil {
+		err = check(plan)
+	}
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	warn(cmd.ErrOrStderr(), plan.Notes)
+	warn(cmd.ErrOrStderr(), c.Warnings())
+	warn(cmd.ErrOrStderr(), heldNotes(plan.Record))
+	for _, v := range plan.Prunes {
+		if v.Fate != apply.Delete && v.Reason != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is not deleted: %s\n", v.ID, v.Reason)
+		}
+	}
+	if f.dryRun {
+		return printPlan(cmd, f.out.value, plan)
+	}
+	if !f.yes && plan.Changed() {
+		question := fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
+			req.Revision, req.Profile, req.Namespace, c.Host, plan.Summary())
+		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
+			return orNothingChanged(err)
+		}
+	}
+	if err := plan.Apply(ctx, c, f.options(env, cmd)); err != nil {
+		return again(interrupted(ctx, err))
+	}
+	warn(cmd.ErrOrStderr(), c.Warnings())
+	if f.out.value != "" {
+		return printPlan(cmd, f.out.value, plan)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "revision %s is installed in namespace %s: %s\n", req.Revision, req.Namespace, plan.Summary())
+	return err
+}
+
+// heldNotes say which revisions IstioOperators of the cluster hold.
+func heldNotes(records ...*inventory.Record) (notes []string) {
+	for _, rec := range records {
+		if rec.Holder != nil {
+			notes = append(notes, fmt.Sprintf("revision %s is held by %s: an operator that runs makes it again what that says; change or delete the resource instead", rec.Revision, rec.Holder.ID()))
+		}
+	}
+	return notes
+}
+
+// interrupted is the error of a command that a signal has ended: without it, such an end would be a success.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// again says how to go on after an error that left a part undone.
+func again(err error) error {
+	return fmt.Errorf("%w\nWhat was done so far is in the inventory; run the same command again to complete it", err)
+}
+
+// plannedObject is an object of a plan, for people and programs.
+type plannedObject struct {
+	Object    string `json:"object"`
+	Component string `json:"component,omitempty"`
+	Action    string `json:"action"`
+	Reason    string `json:"reason,omitempty"`
+	// Fields that differ, of `fairlead diff`.
+	Fields []string `json:"fields,omitempty"`
+}
+
+// plannedObjects lists what a plan does.
+func plannedObjects(plan *apply.Plan) []plannedObject {
+	list := []plannedObject{}
+	for _, ch := range plan.Changes {
+		list = append(list, plannedObject{Object: ch.String(), Component: ch.Component, Action: string(ch.Action)})
+	}
+	for _, v := range plan.Prunes {
+		if v.Fate == apply.Delete {
+			list = append(list, plannedObject{Object: v.String(), Component: v.Component, Action: string(apply.Prune)})
+		}
+	}
+	return list
+}
+
+func printPlan(cmd *cobra.Command, as string, plan *apply.Plan) error {
+	list := plannedObjects(plan)
+	if as != "" {
+		return printTree(cmd.OutOrStdout(), as, map[string]any{
+			"revision": plan.Revision, "namespace": plan.Namespace, "profile": plan.Profile, "hash": plan.Hash, "objects": list,
+		})
+	}
+	var b strings.Builder
+	for _, o := range list {
+		if o.Action != string(apply.Unchanged) {
+			fmt.Fprintf(&b, "%s %s\n", o.Action, o.Object)
+		}
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%srevision %s in namespace %s: %s\n", b.String(), plan.Revision, plan.Namespace, plan.Summary())
+	return err
+}
+
+// installed returns the records of a namespace, or of all if the flag -i was not given.
+func (f *clusterFlags) installed(cmd *cobra.Command, c *cluster.Client) ([]*inventory.Record, error) {
+	namespace := ""
+	if cmd.Flags().Changed("istioNamespace") {
+		namespace = f.istioNamespace
+	}
+	return inventory.List(cmd.Context(), c, namespace)
+}
+
+// ofRevision returns the records of a revision. Its error names those that there are.
+func ofRevision(all []*inventory.Record, revision string) ([]*inventory.Record, error) {
+	var found []*inventory.Record
+	for _, r := range all {
+		if r.Revision == revision {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("revision %s is not installed%s", revision, installedRevisions(all))
+	}
+	return found, nil
+}
+
+func installedRevisions(all []*inventory.Record) string {
+	if len(all) == 0 {
+		return "; no inventory of an installation is in the cluster"
+	}
+	return "; installed: " + strings.Join(inventory.Revisions(all), ", ")
+}
+
+// completeRevisions completes -r by what is installed.
+func completeRevisions(cmd *cobra.Command, f *clusterFlags) {
+	_ = cmd.RegisterFlagCompletionFunc("revision", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		c, err := f.connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		all, _ := inventory.List(ctx, c, "")
+		return slices.DeleteFunc(inventory.Revisions(all), func(name string) bool { return !strings.HasPrefix(name, begun) }), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// exitDiffers is the exit code of a comparison that has found a difference.
+const exitDiffers = 4
+
+func differs(format string, a ...any) error {
+	return process.WithExitCode(fmt.Errorf(format, a...), exitDiffers)
+}

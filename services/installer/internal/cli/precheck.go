@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/install"
+	"fairlead.dev/services/installer/internal/install/apply"
+	"fairlead.dev/services/installer/internal/install/tree"
+	"fairlead.dev/services/installer/internal/install/values"
+	"fairlead.dev/services/installer/internal/kube"
+	"fairlead.dev/services/installer/internal/precheck"
+)
+
+// precheckFlags are the flags of `fairlead precheck`.
+type precheckFlags struct {
+	installFlags
+	clusterFlags
+	namespace, since, binDir string
+	skipControlPlane         bool
+	show                     severity
+	timeout                  time.Duration
+	out                      *format
+}
+
+func newPrecheck(env Env) *cobra.Command {
+	f := precheckFlags{out: newFormat("log", "json", "yaml"), show: "warning"}
+	cmd := &cobra.Command{
+		Use:   "precheck [--filename FILE] [--set path=value]",
+		Short: "Look for what hinders an installation or an upgrade, and change nothing",
+		Long: `Look in a cluster for what hinders an installation or an upgrade; nothing is changed.
+
+Looked for are: the version of Kubernetes; the rights to write each object of the installation; definitions with versions that would go, and kinds that
+nothing reads any more; webhooks that nothing serves, and that inject for the same revision; control planes that are there; with --from-version the
+defaults that changed; and everything that fairlead analyze --kube looks for.
+
+Exit codes: 0 nothing of level error was found, 1 something was or the API server does not answer, and 2 and 3 as of every command.`,
+		Example: `  fairlead precheck
+  fairlead precheck --filename mesh.yaml --revision 1-32-0
+  fairlead precheck --from-version 1.28 -o json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			found, err := f.run(ctx, env)
+			if err != nil {
+				return err
+			}
+			return f.print(cmd.OutOrStdout(), found)
+		},
+	}
+	fs := cmd.Flags()
+	// As in istioctl, -f is another flag here.
+	fs.Var((*fileList)(&f.files), "filename", "file with the IstioOperator to install, or - for standard input; may be repeated")
+	fs.StringArrayVarP(&f.set, "set", "s", nil, "a setting of the IstioOperator's spec, path=value; may be repeated")
+	f.addPackage(cmd)
+	fs.StringVarP(&f.revision, "revision", "r", "", "revision of the control plane to install")
+	fs.StringVarP(&f.since, "from-version", "f", "", "version that runs now, 1.28: say what changed since")
+	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace whose own objects are analyzed, instead of all")
+	fs.BoolVar(&f.skipControlPlane, "skip-controlplane", false, "only analyze the mesh's objects")
+	fs.Var(&f.show, "output-threshold", "severity from which on findings are printed")
+	fs.DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long it may take")
+	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
+	f.clusterFlags.add(cmd)
+	outputFlag(cmd, f.out)
+	completeFlag(cmd, "output-threshold", severities...)
+	completeKubeNamespaces(cmd, &f.clusterFlags, "namespace")
+	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(revisions))
+	return cmd
+}
+
+// run finds everything.
+func (f *precheckFlags) run(ctx context.Context, env Env) ([]precheck.Finding, error) {
+	var found []precheck.Finding
+	if !f.skipControlPlane {
+		cfg, err := f.config(env)
+		if err != nil {
+			return nil, err
+		}
+		if found, err = precheck.Run(ctx, cfg); err != nil {
+			return nil, kube.Explain(err)
+		}
+	}
+	analyzed, err := f.analyze(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, analyzed...)
+	precheck.Sort(found)
+	return found, nil
+}
+
+// config says what is to be installed, and where.
+func (f *precheckFlags) config(env Env) (precheck.Config, error) {
+	var cfg precheck.Config
+	in, err := f.inputs(env.In)
+	if err != nil {
+		return cfg, err
+	}
+	result, err := install.Generate(in)
+	if err != nil {
+		return cfg, refused(err)
+	}
+	cfg.Objects = result.Objects
+	global := values.Global(result.Merged.Spec, &in.Package.Mapping)
+	cfg.Namespace, cfg.Revision = values.Namespace(global, &in.Package.Mapping), tree.GetString(global, "revision")
+	cfg.RootConfigMap = apply.RootConfigMap(result, global)
+	if f.istioNamespace != defaultIstioNamespace {
+		cfg.Namespace = f.istioNamespace
+	}
+	if cfg.Since = f.since; cfg.Since != "" {
+		var old bool
+		if cfg.Changes, old, err = precheck.Changes(in.Package, cfg.Since); err != nil {
+			return cfg, usage(fmt.Errorf("--from-version: %w", err))
+		}
+		if old {
+			return cfg, usage(fmt.Errorf("--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
+		}
+	}
+	rest, err := f.Rest()
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.API, err = kube.NewAPI(rest); err != nil {
+		return cfg, err
+	}
+	cfg.Dynamic, err = dynamic.NewForConfig(rest)
+	return cfg, err
+}
+
+// analyze runs `fairlead analyze --kube`.
+func (f *precheckFlags) analyze(ctx context.Context, env Env) ([]precheck.Finding, error) {
+	a := analyzeFlags{
+		kube: true, recursive: true, all: f.namespace == "", namespace: f.namespace, kubeconfig: f.Kubeconfig, context: f.Context,
+		threshold: "error", show: "info", timeout: f.timeout, binDir: f.binDir, out: newFormat("json"),
+	}
+	if f.As != "" || len(f.AsGroups) > 0 {
+		return []precheck.Finding{{Name: "NotAnalyzed", Level: precheck.Info, Message: "the mesh's objects are not analyzed for an impersonated user", Remedy: "run `fairlead analyze --kube` as a user with the right to read them"}}, nil
+	}
+	a.out.value = "json"
+	var out, said bytes.Buffer
+	err := analyze(ctx, env, a, &out, &said)
+	if err != nil && process.ExitCode(err) != analyzedErrors {
+		return nil, fmt.Errorf("the analysis of the mesh's objects failed: %w", err)
+	}
+	var found []precheck.Finding
+	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
+		return nil, fmt.Errorf("config-watcher analyze answers with what is no JSON: %w; do both programs have one version?", err)
+	}
+	return found, nil
+}
+
+// analyzedErrors is the exit code of an analysis that found errors.
+const analyzedErrors = 79
+
+func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
+	from := slices.Index(severities, string(f.show))
+	errorsFound := 0
+	shown := []precheck.Finding{}
+	for _, one := range found {
+		if one.Level == precheck.Error {
+			errorsFound++
+		}
+		if slices.Index(severities, strings.ToLower(one.Level)) >= from {
+			shown = append(shown, one)
+		}
+	}
+	if err := f.write(out, shown); err != nil {
+		return err
+	}
+	if errorsFound > 0 {
+		return fmt.Errorf("%d found that hinder an installation", errorsFound)
+	}
+	return nil
+}
+
+func (f *precheckFlags) write(out io.Writer, shown []precheck.Finding) error {
+	if f.out.value == "json" || f.out.value == "yaml" {
+		return printTree(out, f.out.value, shown)
+	}
+	var b bytes.Buffer
+	for _, one := range shown {
+		name := one.Name
+		if one.Code != "" {
+			name = one.Code + " " + name
+		}
+		where := ""
+		if one.Origin != "" {
+			where = " (" + strings.TrimSuffix(one.Origin+" "+one.Field, " ") + ")"
+		}
+		fmt.Fprintf(&b, "%s [%s]%s %s", one.Level, name, where, one.Message)
+		if one.Remedy != "" {
+			fmt.Fprintf(&b, "; %s", one.Remedy)
+		}
+		b.WriteByte('\n')
+	}
+	if len(shown) == 0 {
+		b.WriteString("nothing was found\n")
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}

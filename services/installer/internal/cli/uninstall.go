@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/install/apply"
+	"fairlead.dev/services/installer/internal/install/cluster"
+	"fairlead.dev/services/installer/internal/install/inventory"
+)
+
+// uninstallFlags are the flags of `fairlead uninstall`.
+type uninstallFlags struct {
+	installFlags
+	clusterFlags
+	changeFlags
+	purge bool
+}
+
+func newUninstall(env Env) *cobra.Command {
+	var f uninstallFlags
+	cmd := &cobra.Command{
+		Use:   "uninstall --revision REVISION|--purge|-f FILE",
+		Short: "Remove a revision of the control plane, or all of them, from a cluster",
+		Long: `Remove what installations have made, by the inventory that is kept in the cluster. What is deleted is listed first.
+
+With --revision, what other revisions have too stays, and so do namespaces, PersistentVolumeClaims, and CustomResourceDefinitions that have objects; a
+later --purge knows them.
+With -f or --set, the same happens to those objects of the revision that the IstioOperator makes, and the rest of the revision stays installed.
+With --purge, everything that any revision has installed goes, and what is left of revisions that were removed before: data of PersistentVolumeClaims,
+definitions with their objects, the ConfigMaps that the ca has made in every namespace, the webhooks of their tags, and namespaces that an installation has
+made with all that is in them. What somebody else has taken over stays in each case, and is named.
+
+An object whose deletion does not end is named, with the finalizer that holds it up.`,
+		Example: `  fairlead uninstall --revision canary
+  fairlead uninstall -f mesh.yaml
+  fairlead uninstall --purge -y
+  fairlead uninstall --purge --dry-run -o json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.uninstall(cmd, env) },
+	}
+	f.installFlags.add(cmd)
+	f.clusterFlags.add(cmd)
+	f.changeFlags.add(cmd)
+	fs := cmd.Flags()
+	fs.Lookup("filename").Usage = "file with the IstioOperator whose objects are removed, or - for standard input; may be repeated, or a list with commas"
+	fs.Lookup("set").Usage = "a setting of that IstioOperator's spec, path=value; may be repeated"
+	fs.Lookup("revision").Usage = "revision to remove"
+	fs.Lookup("force").Usage = "with -f or --set: go on in spite of what validation refuses; it is printed as warnings"
+	fs.BoolVar(&f.purge, "purge", false, "remove everything that any revision has installed")
+	completeRevisions(cmd, &f.clusterFlags)
+	return cmd
+}
+
+// ofFiles says whether an IstioOperator says what goes.
+func (f *uninstallFlags) ofFiles() bool { return len(f.files) > 0 || len(f.set) > 0 }
+
+func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
+	given := 0
+	for _, one := range []bool{f.revision != "", f.purge, f.ofFiles()} {
+		if one {
+			given++
+		}
+	}
+	if given != 1 {
+		return usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, one of them"))
+	}
+	if !f.ofFiles() && (f.manifests != "" || f.force) {
+		return usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
+	}
+	var req *apply.Request
+	if f.ofFiles() {
+		var err error
+		if req, err = f.request(cmd, env, f.istioNamespace); err != nil {
+			return err
+		}
+	}
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	removal, err := f.removal(cmd, c, req)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	if len(removal.Records) == 0 && len(removal.Verdicts) == 0 {
+		n, err := apply.AwaitNamespaces(ctx, c, f.options(env, cmd))
+		if n > 0 || err != nil {
+			return interrupted(ctx, err)
+		}
+		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "nothing is installed: no inventory of an installation is in the cluster")
+		return err
+	}
+	if f.dryRun && f.out.value != "" {
+		return printTree(cmd.OutOrStdout(), f.out.value, fates(removal))
+	}
+	if f.dryRun {
+		return writeRemoval(cmd.OutOrStdout(), removal, f.purge)
+	}
+	if err := writeRemoval(cmd.ErrOrStderr(), removal, f.purge); err != nil {
+		return err
+	}
+	warn(cmd.ErrOrStderr(), heldNotes(removal.Records...))
+	if !f.yes {
+		if yes, err := confirm(env.In, cmd.ErrOrStderr(), "Proceed?", "--skip-confirmation"); err != nil || !yes {
+			return orNothingChanged(err)
+		}
+	}
+	if err := removal.Run(ctx, c, f.options(env, cmd)); err != nil {
+		return again(interrupted(ctx, err))
+	}
+	if f.out.value != "" {
+		return printTree(cmd.OutOrStdout(), f.out.value, fates(removal))
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), "uninstalled")
+	return err
+}
+
+// removal decides what goes. The request is nil if no IstioOperator says it.
+func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *apply.Request) (*apply.Removal, error) {
+	ctx := cmd.Context()
+	// Other namespaces' revisions matter too: what they have stays.
+	all, err := inventory.List(ctx, c, "")
+	if err != nil {
+		return nil, err
+	}
+	if req != nil {
+		records, err := ofRevision(all, req.Revision)
+		if err != nil {
+			return nil, err
+		}
+		rec := inventory.Find(records, req.Revision, req.Namespace)
+		if !rec.Stored() {
+			return nil, fmt.Errorf("revision %s is installed in namespace %s, and not in %s: name it with -i, or in values.global.istioNamespace", req.Revision, records[0].Namespace, req.Namespace)
+		}
+		return apply.NewPartialRemoval(ctx, c, rec, all, req)
+	}
+	records, err := f.installed(cmd, c)
+	if err != nil {
+		return nil, err
+	}
+	records = within(all, records)
+	if !f.purge {
+		if records, err = ofRevision(records, f.revision); err != nil {
+			return nil, err
+		}
+	}
+	return apply.NewRemoval(ctx, c, records, all, f.purge)
+}
+
+// within returns those of all records that some are.
+func within(all, some []*inventory.Record) []*inventory.Record {
+	var out []*inventory.Record
+	for _, r := range some {
+		out = append(out, inventory.Find(all, r.Revision, r.Namespace))
+	}
+	return out
+}
+
+// fates lists what happens to the objects of a removal, those that are not there left out.
+func fates(r *apply.Removal) []plannedObject {
+	list := []plannedObject{}
+	for _, v := range r.Verdicts {
+		if v.Live != nil {
+			list = append(list, plannedObject{Object: v.String(), Component: v.Component, Action: string(v.Fate), Reason: v.Reason})
+		}
+	}
+	return list
+}
+
+func writeRemoval(w io.Writer, r *apply.Removal, purge bool) error {
+	for _, v := range r.Verdicts {
+		var err error
+		switch {
+		case v.Live == nil:
+		case v.Fate != apply.Delete:
+			_, err = fmt.Fprintf(w, "keep   %s: %s\n", v.ID, v.Reason)
+		case purge && v.IsNamespace():
+			_, err = fmt.Fprintf(w, "delete %s, with all that is in it\n", v.ID)
+		case purge && v.IsCRD():
+			_, err = fmt.Fprintf(w, "delete %s, with all objects of its kind\n", v.ID)
+		default:
+			_, err = fmt.Fprintf(w, "delete %s\n", v.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

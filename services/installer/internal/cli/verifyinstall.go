@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/install/apply"
+	"fairlead.dev/services/installer/internal/install/inventory"
+)
+
+// verified is what verify-install says of one revision.
+type verified struct {
+	Revision  string `json:"revision"`
+	Namespace string `json:"namespace"`
+	State     string `json:"state"`
+	Profile   string `json:"profile,omitempty"`
+	Version   string `json:"version,omitempty"`
+	Objects   int    `json:"objects"`
+	// Problems of objects, and of the installation as a whole.
+	Problems []plannedProblem `json:"problems"`
+}
+
+type plannedProblem struct {
+	Object  string `json:"object,omitempty"`
+	Problem string `json:"problem"`
+}
+
+// verifyFlags are the flags of `fairlead verify-install`.
+type verifyFlags struct {
+	installFlags
+	clusterFlags
+	out *format
+}
+
+func newVerifyInstall(env Env) *cobra.Command {
+	f := verifyFlags{out: newFormat("json", "yaml")}
+	cmd := &cobra.Command{
+		Use:   "verify-install [--revision REVISION] [-f FILE]",
+		Short: "Check that what was installed is there and ready",
+		Long: `Check each object of the inventory: that it is there, that nobody else has taken it over, and that workloads are ready. Without --revision, all installed
+revisions are checked.
+
+With -f or --set, the objects that the IstioOperator makes are checked instead, however they came into the cluster: that each is there, has the fields that
+the IstioOperator gives it, and is ready; and that the installation of its revision has no others.
+
+The exit code is 1 if anything is wrong. ` + "`fairlead diff`" + ` compares the objects field by field.`,
+		Example: `  fairlead verify-install
+  fairlead verify-install --revision canary -o json
+  fairlead verify-install -f mesh.yaml`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := f.verify(cmd, env)
+			if err != nil {
+				return interrupted(cmd.Context(), err)
+			}
+			if err := printVerified(cmd, f.out.value, all); err != nil {
+				return err
+			}
+			wrong := 0
+			for _, v := range all {
+				wrong += len(v.Problems)
+			}
+			if wrong > 0 {
+				return fmt.Errorf("%d problems", wrong)
+			}
+			return nil
+		},
+	}
+	f.installFlags.add(cmd)
+	f.clusterFlags.add(cmd)
+	fs := cmd.Flags()
+	fs.Lookup("filename").Usage = "file with the IstioOperator that is compared with the cluster, or - for standard input; may be repeated, or a list with commas"
+	fs.Lookup("set").Usage = "a setting of that IstioOperator's spec, path=value; may be repeated"
+	fs.Lookup("revision").Usage = "revision to check (default: all)"
+	completeRevisions(cmd, &f.clusterFlags)
+	outputFlag(cmd, f.out)
+	return cmd
+}
+
+// verify checks inventories, or what an IstioOperator makes.
+func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
+	ofFiles := len(f.files) > 0 || len(f.set) > 0
+	if !ofFiles && (f.manifests != "" || f.force) {
+		return nil, usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
+	}
+	if ofFiles {
+		return f.verifyFiles(cmd, env)
+	}
+	c, err := f.connect()
+	if err != nil {
+		return nil, err
+	}
+	records, err := f.installed(cmd, c)
+	if err != nil {
+		return nil, err
+	}
+	if f.revision != "" {
+		if records, err = ofRevision(records, f.revision); err != nil {
+			return nil, err
+		}
+	}
+	if len(records) == 0 {
+		return nil, fmt.Errorf("nothing is installed: no inventory of an installation is in the cluster; run fairlead install")
+	}
+	var all []verified
+	for _, rec := range records {
+		findings, err := apply.Verify(cmd.Context(), c, rec)
+		if err != nil {
+			return nil, err
+		}
+		v := verified{Revision: rec.Revision, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version, Objects: len(rec.Objects), Problems: []plannedProblem{}}
+		switch rec.State {
+		case inventory.Applying:
+			v.Problems = append(v.Problems, plannedProblem{Problem: "an installation was cut short, or is running: run fairlead install again"})
+		case inventory.Removing:
+			v.Problems = append(v.Problems, plannedProblem{Problem: "an uninstall was cut short, or is running: run fairlead uninstall again"})
+		}
+		v.add(findings)
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// verifyFiles compares what an IstioOperator makes with the cluster, by dry runs.
+func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env Env) ([]verified, error) {
+	req, err := f.request(cmd, env, f.istioNamespace)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.connect()
+	if err != nil {
+		return nil, err
+	}
+	plan, err := apply.NewPlan(cmd.Context(), c, req, f.force)
+	if err != nil {
+		return nil, err
+	}
+	warn(cmd.ErrOrStderr(), plan.Notes)
+	v := verified{Revision: req.Revision, Namespace: req.Namespace, State: string(plan.Record.State), Profile: req.Profile, Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
+	v.add(apply.VerifyPlan(cmd.Context(), c, plan))
+	return []verified{v}, cmd.Context().Err()
+}
+
+func (v *verified) add(findings []apply.Finding) {
+	for _, finding := range findings {
+		v.Problems = append(v.Problems, plannedProblem{finding.String(), finding.Problem})
+	}
+}
+
+func printVerified(cmd *cobra.Command, as string, all []verified) error {
+	w := cmd.OutOrStdout()
+	if as != "" {
+		return printTree(w, as, all)
+	}
+	for _, v := range all {
+		for _, p := range v.Problems {
+			text := p.Problem
+			if p.Object != "" {
+				text = p.Object + ": " + text
+			}
+			if _, err := fmt.Fprintln(w, text); err != nil {
+				return err
+			}
+		}
+		if len(v.Problems) > 0 {
+			continue
+		}
+		verb := "are there and ready"
+		if v.State == string(inventory.Removed) {
+			verb = "are left of an uninstall"
+		}
+		if _, err := fmt.Fprintf(w, "revision %s in namespace %s: %d objects %s\n", v.Revision, v.Namespace, v.Objects, verb); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/configapi"
+)
+
+// progress is what one look at the mesh has found. final is set if waiting is of no use any more.
+type progress struct {
+	done, final bool
+	text        string
+}
+
+// forget closes the clients, so that the next look finds the replicas of then.
+func (w *waited) forget(t *target) {
+	closeAll(w.watchers)
+	w.watchers = nil
+	if t.found != nil {
+		_ = t.found.Close()
+		t.found = nil
+	}
+}
+
+// look asks every config-watcher how far the object is.
+func (w *waited) look(ctx context.Context, t *target) (progress, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if w.watchers == nil {
+		first := w.targets == nil
+		var err error
+		if w.watchers, err = t.dialAll(ctx); err != nil {
+			return progress{final: first}, err
+		}
+		if first {
+			w.targets = map[string]*configv1.Revision{}
+		}
+	}
+	proxies, reached := 0, 0
+	var missing []string
+	for _, watcher := range w.watchers {
+		p, err := w.at(ctx, watcher)
+		if err != nil || !p.done {
+			return p, err
+		}
+		if w.condition == forProgrammed {
+			continue
+		}
+		res, err := watcher.client.ListProxies(ctx, &configv1.ListProxiesRequest{})
+		if err != nil {
+			return progress{}, fmt.Errorf("%s: %w", watcher.name, watcher.client.Explain(err))
+		}
+		goal := w.targets[watcher.name]
+		if goal == nil || goal.GetEpoch() != res.GetRevision().GetEpoch() {
+			goal = res.GetRevision()
+			w.targets[watcher.name] = goal
+		}
+		for _, p := range res.GetProxies() {
+			if p.GetUnverified() {
+				continue
+			}
+			if proxies++; hasAcked(p, goal) {
+				reached++
+			} else {
+				missing = append(missing, proxyName(p.GetNodeId()))
+			}
+		}
+	}
+	if w.condition == forProgrammed {
+		return progress{done: true, text: "programmed"}, nil
+	}
+	enough := int(math.Ceil(w.threshold*float64(proxies) - 1e-9))
+	text := fmt.Sprintf("%d of %d proxies have acknowledged it", reached, proxies)
+	if w.condition == forDeleted {
+		text = fmt.Sprintf("deleted, %d of %d proxies have acknowledged that", reached, proxies)
+	}
+	if reached < enough {
+		const shown = 5
+		more := ""
+		if len(missing) > shown {
+			more = fmt.Sprintf(" and %d more", len(missing)-shown)
+			missing = missing[:shown]
+		}
+		return progress{text: text + ", not " + strings.Join(missing, ", ") + more}, nil
+	}
+	return progress{done: true, text: text}, nil
+}
+
+// hasAcked reports whether a proxy has acknowledged a revision: by number within one run of config-watcher, else by the
+// hash of the state.
+func hasAcked(p *configv1.ProxyStatus, goal *configv1.Revision) bool {
+	acked := p.GetAcked()
+	if acked.GetEpoch() == goal.GetEpoch() && acked.GetSequence() >= goal.GetSequence() && acked != nil {
+		return true
+	}
+	return len(goal.GetStateHash()) > 0 && bytes.Equal(acked.GetStateHash(), goal.GetStateHash())
+}
+
+// at asks one config-watcher about the object. Its statuses are those of committed revisions, so that what it says done
+// is part of the revision that it tells next.
+func (w *waited) at(ctx context.Context, watcher watcher) (progress, error) {
+	res, err := watcher.client.Status(ctx, &configv1.StatusRequest{Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName()})
+	if err = watcher.client.Explain(err); err != nil {
+		if gone := new(configapi.NotFoundError); errors.As(err, &gone) {
+			return w.absent(), nil
+		}
+		if away := new(configapi.UnreachableError); errors.As(err, &away) {
+			return progress{}, err
+		}
+		return progress{final: true}, err
+	}
+	var newest *configv1.ObjectStatus
+	for _, o := range res.GetObjects() {
+		if o.GetInForce() && (newest == nil || o.GetObservedGeneration() > newest.GetObservedGeneration()) {
+			newest = o
+		}
+	}
+	if newest == nil && len(res.GetObjects()) > 0 {
+		newest = res.GetObjects()[0] // none is in force: its conditions say why
+	}
+	switch {
+	case newest == nil:
+		return w.absent(), nil
+	case w.condition == forDeleted:
+		return progress{text: fmt.Sprintf("it is still there, from %s", newest.GetSource())}, nil
+	case newest.GetObservedGeneration() < w.generation:
+		return progress{text: fmt.Sprintf("%s has read generation %d, not yet %d", watcher.name, newest.GetObservedGeneration(), w.generation)}, nil
+	}
+	exactly := newest.GetObservedGeneration() == w.generation || w.generation == 0
+	for _, c := range newest.GetConditions() {
+		if c.GetStatus() == "True" {
+			continue
+		}
+		ends := c.GetReason() == "Invalid" || c.GetReason() == "Overridden" || c.GetReason() == "Rejected" && w.condition == forProgrammed
+		switch {
+		case c.GetType() != "Accepted" && c.GetType() != "Programmed":
+		case ends && exactly:
+			return progress{final: true}, fmt.Errorf("%s: %s: %s", w, c.GetReason(), c.GetMessage())
+		case c.GetType() == "Programmed" && w.condition == forProgrammed:
+			return progress{text: c.GetReason() + ": " + c.GetMessage()}, nil
+		}
+	}
+	return progress{done: true}, nil
+}
+
+// absent is the progress if a config-watcher does not have the object.
+func (w *waited) absent() progress {
+	if w.condition == forDeleted {
+		return progress{done: true}
+	}
+	return progress{text: "there is no such object in the mesh (yet)"}
+}

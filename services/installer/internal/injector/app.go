@@ -1,0 +1,136 @@
+// Package injector is the process fairlead-injector: a mutating webhook by which Kubernetes' API server has a Pod
+// completed before it stores it. Settings follows what decides (ConfigMaps, namespaces, ProxyConfigs), reviewer answers
+// with package inject, and bundle keeps the caBundle by which API servers verify the webhook. Open wires them.
+package injector
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/version"
+	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/proto/fairlead/contract"
+)
+
+// Limits of what is asked of the API server: it is watches, and a patch when roots change.
+const (
+	apiQPS   = 20
+	apiBurst = 40
+)
+
+// nativeVariable is Istio's name of --native-sidecars.
+const nativeVariable = "ENABLE_NATIVE_SIDECARS"
+
+// Open wires everything and binds the ports. Run must follow.
+func Open(ctx context.Context, o *Options, deps service.Deps) (*service.Process, error) {
+	return open(ctx, o, deps, nil)
+}
+
+// open is Open with a certificate of a test in place of the ca's.
+func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.Source) (_ *service.Process, err error) {
+	if err := o.check(); err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
+	if text := os.Getenv(nativeVariable); text != "" && o.NativeSidecars {
+		if o.NativeSidecars, err = strconv.ParseBool(text); err != nil {
+			return nil, process.WithExitCode(fmt.Errorf("variable %s: %q is neither true nor false", nativeVariable, text), process.ExitUsage)
+		}
+	}
+	p := service.New(o.Options, deps)
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	api, err := connect(o.Kubeconfig)
+	if err != nil {
+		return nil, process.WithExitCode(fmt.Errorf("--kubeconfig: %w", err), process.ExitUsage)
+	}
+	klog.SetSlogLogger(p.Log.With("component", "client-go"))
+
+	// The own certificate.
+	if identity == nil {
+		cache := ""
+		if o.StateDir != "" {
+			cache = filepath.Join(o.StateDir, "svid")
+		}
+		identity, err = p.Identity(svid.Config{
+			CAAddress: o.CAAddress, CAIDs: []spiffeid.ID{o.ca}, TokenFile: o.CATokenFile, RootFile: o.RootCertFile, Identity: o.own,
+			TTL: contract.CertificateTTL, CacheDir: cache,
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	// What decides about Pods.
+	settings, err := newSettings(settingsConfig{
+		API: api, Namespace: o.Namespace, ConfigMap: o.configMap, MeshNamespace: o.MeshConfigNamespace, MeshConfigMap: o.meshConfigMap,
+		Revision: o.Revision, StateDir: o.StateDir, Log: p.Log, Registerer: p.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Task("settings", settings.Run)
+	// The webhook. The API server shows no certificate by default. Whoever asks learns what a Pod would become.
+	reviews := newReviewer(reviewerConfig{Settings: settings, NativeSidecars: o.NativeSidecars, Log: p.Log, Registerer: p.Registry})
+	lis, err := p.Listen(ctx, "webhook-address", o.WebhookAddress)
+	if err != nil {
+		return nil, err
+	}
+	handler := webhook.NewHandler(webhook.Config{
+		Metrics: metricsPrefix, Serves: serves, Path: Path, Review: reviews.review, Reasons: []string{reasonConfiguration}, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,
+	})
+	p.Task("webhook", ops.HTTP{Listener: lis, TLS: tlsconf.Server(identity, tls.NoClientCert), Handler: handler, Log: p.Log}.Serve)
+	if o.WebhookConfiguration != "" {
+		bundle, err := newBundle(bundleConfig{
+			API: api, Name: o.WebhookConfiguration, Revision: o.revisionName, Identity: identity, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.Task("webhook configuration", bundle.Run)
+	}
+	if err := p.ServeOps(ctx, service.Admin{ID: o.admin, Audience: contract.AdminAudience}); err != nil {
+		return nil, err
+	}
+	p.Ops.Ready("own-certificate", func() error {
+		m, err := identity.Current()
+		if err == nil && m.Certificate == nil {
+			err = tlsconf.ErrNoCertificate
+		}
+		return err
+	})
+	p.Ops.Ready("configuration", settings.Ready)
+	p.Ops.Debug("/debug/injection", "state of the configuration: which ConfigMaps it is from, and why one that is newer is not in force", ops.JSON(settings.page))
+	return p, nil
+}
+
+// connect reads the settings of the connection to the API server.
+func connect(kubeconfig string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst, config.UserAgent = apiQPS, apiBurst, "fairlead-injector/"+version.Version
+	return config, nil
+}

@@ -1,0 +1,214 @@
+package injector
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
+	"fairlead.dev/pkg/tlsconf"
+)
+
+const (
+	revisionLabel = "istio.io/rev"
+	tagLabel      = "istio.io/tag"
+	// manager is the field manager of caBundle.
+	manager = "fairlead-injector"
+	// checkInterval is how often the webhooks are compared without an event, and retryInterval how soon after a
+	// failure.
+	checkInterval = time.Minute
+	retryInterval = 2 * time.Second
+)
+
+// bundleConfig says which webhooks are kept. All but Clock are required.
+type bundleConfig struct {
+	API *rest.Config
+	// Name of the revision's own MutatingWebhookConfiguration.
+	Name string
+	// Revision is the value of the label istio.io/rev of that and of its tags'.
+	Revision string
+	// Identity gives the trust bundle that the API server is to verify the webhook's certificate with.
+	Identity   tlsconf.Source
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Clock      clock.Clock
+}
+
+// bundle keeps caBundle in the MutatingWebhookConfigurations that lead API servers here: the revision's own, and those
+// of the revision's tags whose clientConfig is the same. Nothing else of them is changed. Several replicas may keep the
+// same objects.
+type bundle struct {
+	cfg      bundleConfig
+	client   registrationclient.MutatingWebhookConfigurationInterface
+	informer cache.SharedIndexInformer
+	wake     chan struct{}
+	current  prometheus.Gauge
+	failures prometheus.Counter
+	// told is the last problem in the log; the same one is not repeated.
+	told string
+}
+
+func newBundle(cfg bundleConfig) (*bundle, error) {
+	cfg.Clock = clock.Or(cfg.Clock)
+	client, err := registrationclient.NewForConfig(cfg.API)
+	if err != nil {
+		return nil, err
+	}
+	f := promauto.With(cfg.Registerer)
+	b := &bundle{
+		cfg: cfg, client: client.MutatingWebhookConfigurations(), wake: make(chan struct{}, 1),
+		current: f.NewGauge(prometheus.GaugeOpts{
+			Name: metricsPrefix + "_webhook_configuration_current", Help: "1 while all webhooks that lead to this injector have the trust bundle.",
+		}),
+		failures: f.NewCounter(prometheus.CounterOpts{
+			Name: metricsPrefix + "_webhook_configuration_failures_total", Help: "Attempts to keep the trust bundle in webhooks that have failed.",
+		}),
+	}
+	ofRevision := revisionLabel + "=" + cfg.Revision
+	b.informer = cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = ofRevision
+			return b.client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = ofRevision
+			return b.client.Watch(ctx, o)
+		},
+	}, &registrationv1.MutatingWebhookConfiguration{}, 0, nil)
+	_, err = b.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify.Wake(b.wake) }, UpdateFunc: func(any, any) { notify.Wake(b.wake) }, DeleteFunc: func(any) { notify.Wake(b.wake) },
+	})
+	return b, err
+}
+
+// Run keeps the objects until ctx ends.
+func (b *bundle) Run(ctx context.Context) error {
+	go b.informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), b.informer.HasSynced) {
+		return nil
+	}
+	for {
+		changed := b.cfg.Identity.Changed()
+		wait := checkInterval
+		if err := b.keep(ctx); ctx.Err() == nil {
+			b.report(err)
+			if err != nil {
+				wait = retryInterval
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-b.wake:
+		case <-b.cfg.Clock.After(wait):
+		}
+	}
+}
+
+// report tells of a problem once, and of its end.
+func (b *bundle) report(err error) {
+	if err == nil {
+		if b.told != "" {
+			b.cfg.Log.Info("the webhooks have the trust bundle again", "name", b.cfg.Name)
+		}
+		b.told = ""
+		b.current.Set(1)
+		return
+	}
+	b.current.Set(0)
+	b.failures.Inc()
+	if text := err.Error(); text != b.told {
+		b.cfg.Log.Warn("webhooks without the trust bundle", "error", err)
+		b.told = text
+	}
+}
+
+// keep writes the bundle where it is another one.
+func (b *bundle) keep(ctx context.Context) error {
+	material, err := b.cfg.Identity.Current()
+	if err != nil {
+		return err
+	}
+	var own *registrationv1.MutatingWebhookConfiguration
+	var tags []*registrationv1.MutatingWebhookConfiguration
+	for _, o := range b.informer.GetStore().List() {
+		switch hook := o.(*registrationv1.MutatingWebhookConfiguration); {
+		case hook.Name == b.cfg.Name:
+			own = hook
+		case hook.Labels[tagLabel] != "":
+			tags = append(tags, hook)
+		}
+	}
+	if own == nil {
+		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out", b.cfg.Name, revisionLabel, b.cfg.Revision)
+	}
+	errs := []error{b.write(ctx, own, material.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true })}
+	for _, tag := range tags {
+		errs = append(errs, b.write(ctx, tag, material.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
+			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// sameServer compares what two webhooks call, but not how they verify it.
+func sameServer(a, b registrationv1.WebhookClientConfig) bool {
+	a.CABundle, b.CABundle = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// write patches those webhooks of an object that lead here. Each operation says of which webhook it is, so that the
+// patch fails, and is made again, if somebody else has changed their order.
+func (b *bundle) write(ctx context.Context, hook *registrationv1.MutatingWebhookConfiguration, roots []byte, ours func(registrationv1.WebhookClientConfig) bool) error {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	var patch []operation
+	for i, w := range hook.Webhooks {
+		if ours(w.ClientConfig) && !bytes.Equal(w.ClientConfig.CABundle, roots) {
+			at := fmt.Sprintf("/webhooks/%d", i)
+			patch = append(patch, operation{"test", at + "/name", w.Name}, operation{"add", at + "/clientConfig/caBundle", roots})
+		}
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, err = b.client.Patch(ctx, hook.Name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err) && hook.Labels[tagLabel] != "":
+		return fmt.Errorf("MutatingWebhookConfiguration %s of tag %s: %w; list the tag in values.injector.tags, by which the injector may keep its bundle, or run `fairlead tag set %s --revision %s --overwrite`, which copies it",
+			hook.Name, hook.Labels[tagLabel], err, hook.Labels[tagLabel], b.cfg.Revision)
+	case err != nil:
+		return fmt.Errorf("MutatingWebhookConfiguration %s: %w", hook.Name, err)
+	}
+	b.cfg.Log.Info("webhooks have the trust bundle", "name", hook.Name)
+	return nil
+}

@@ -1,0 +1,247 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"fairlead.dev/services/installer/internal/install/cluster"
+	"fairlead.dev/services/installer/internal/install/inventory"
+	"fairlead.dev/services/installer/internal/install/wait"
+)
+
+const (
+	// retryEvery is the time between two attempts at what the cluster is not ready for.
+	retryEvery = 200 * time.Millisecond
+	// establish bounds how long a kind is waited for after its definition was applied.
+	establish = 30 * time.Second
+)
+
+// run is one Apply.
+type run struct {
+	*Plan
+	client *cluster.Client
+	Options
+	// until ends when waiting does.
+	until context.Context
+}
+
+// Apply makes the plan's changes. It stops at the first error; what is done is in the inventory, so that the next
+// installation of the revision completes it. A plan is applied once.
+func (p *Plan) Apply(ctx context.Context, c *cluster.Client, o Options) error {
+	until, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	r := &run{Plan: p, client: c, Options: o, until: until}
+	if err := r.stage(ctx, stageNamespaces, r.changesAt(0)); err != nil {
+		return err
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	if err := r.definitions(ctx); err != nil {
+		return err
+	}
+	for i, component := range p.Components {
+		if err := r.component(ctx, component, r.changesAt(2+i)); err != nil {
+			return fmt.Errorf("component %s: %w", component, err)
+		}
+	}
+	if err := r.prune(ctx); err != nil {
+		return err
+	}
+	return r.finish(ctx)
+}
+
+// changesAt returns the changes of one place: namespaces, definitions, or a component.
+func (r *run) changesAt(place int) []*Change {
+	var out []*Change
+	for _, ch := range r.Changes {
+		if r.place(ch.Entry) == place {
+			out = append(out, ch)
+		}
+	}
+	return out
+}
+
+// begin stores the union of what was installed and what will be, unless nothing is to be done.
+func (r *run) begin(ctx context.Context) error {
+	if !r.Changed() {
+		return nil
+	}
+	r.Record.State = inventory.Applying
+	r.Record.Objects = inventory.Union(r.entries(), r.Record.Objects)
+	return r.Record.Save(ctx, r.client)
+}
+
+// finish narrows the inventory to what is installed, and to what Keep keeps.
+func (r *run) finish(ctx context.Context) error {
+	r.Record.State = inventory.Installed
+	now := r.Installation
+	now.At = time.Now().UTC().Format(time.RFC3339)
+	r.Record.Remember(now)
+	var kept []inventory.Entry
+	for _, v := range r.Prunes {
+		if v.Fate == Keep {
+			kept = append(kept, v.Entry)
+		}
+	}
+	r.Record.Objects = inventory.Union(r.entries(), kept)
+	return r.Record.Save(ctx, r.client)
+}
+
+// definitions applies the CustomResourceDefinitions, and waits until the API server has their kinds.
+func (r *run) definitions(ctx context.Context) error {
+	changes := r.changesAt(1)
+	if err := r.stage(ctx, stageDefinitions, changes); err != nil {
+		return err
+	}
+	var changed []cluster.ID
+	for _, ch := range changes {
+		if ch.Action != Unchanged {
+			changed = append(changed, ch.ID)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	until, cancel := context.WithTimeout(ctx, establish)
+	defer cancel()
+	err := wait.Ready(until, r.client, changed, func(string) {})
+	r.client.Reset()
+	return err
+}
+
+// stage applies changes and ends them with a line of progress.
+func (r *run) stage(ctx context.Context, name string, changes []*Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := r.applyAll(ctx, name, changes, 0, len(changes)); err != nil {
+		return err
+	}
+	r.Progress.Done(name, summary(changes))
+	return nil
+}
+
+// component applies a component: what others must not meet before it is ready comes after the wait for it.
+func (r *run) component(ctx context.Context, name string, changes []*Change) error {
+	var early, late []*Change
+	var workloads []cluster.ID
+	for _, ch := range changes {
+		if strings.HasSuffix(ch.Kind, "WebhookConfiguration") || strings.HasPrefix(ch.Kind, "ValidatingAdmissionPolicy") {
+			late = append(late, ch)
+			continue
+		}
+		if early = append(early, ch); wait.Waits(ch.ID) {
+			workloads = append(workloads, ch.ID)
+		}
+	}
+	if err := r.applyAll(ctx, name, early, 0, len(changes)); err != nil {
+		return err
+	}
+	if r.Wait && len(workloads) > 0 {
+		tell := func(text string) { r.Progress.Step(name, len(early), len(changes), text) }
+		if err := wait.Ready(r.until, r.client, workloads, tell); err != nil {
+			return err
+		}
+	}
+	if err := r.applyAll(ctx, name, late, len(early), len(changes)); err != nil {
+		return err
+	}
+	r.Progress.Done(name, summary(changes))
+	return nil
+}
+
+func (r *run) applyAll(ctx context.Context, name string, changes []*Change, done, total int) error {
+	for i, ch := range changes {
+		if ch.Action == Unchanged {
+			continue
+		}
+		r.Progress.Step(name, done+i, total, ch.String())
+		if err := r.applyOne(ctx, ch, func(text string) { r.Progress.Step(name, done+i, total, text) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyOne applies one object, and tells what it waits for. It tries again while the cluster is not ready for it: while
+// the object is being deleted, while its kind was only just defined, and while an admission webhook of the installation
+// starts.
+func (r *run) applyOne(ctx context.Context, ch *Change, tell func(string)) error {
+	if ch.Live != nil && ch.Live.GetDeletionTimestamp() != nil {
+		if err := wait.Gone(r.until, r.client, []cluster.ID{ch.ID}, tell); err != nil {
+			return fmt.Errorf("%s is being deleted, and cannot be made again before: %w", ch.ID, err)
+		}
+	}
+	for began := time.Now(); ; {
+		_, err := r.client.Apply(ctx, ch.want, cluster.ApplyOptions{Force: ch.force})
+		down := (*cluster.WebhookDown)(nil)
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &down) && r.Wait && r.until.Err() == nil:
+			tell(fmt.Sprintf("%s: admission webhook %s does not answer", ch.ID, down.Webhook))
+		case (meta.IsNoMatchError(err) || apierrors.IsNotFound(err) && strings.Contains(err.Error(), "the server could not find the requested resource")) && time.Since(began) < establish:
+			r.client.Reset()
+		default:
+			return err
+		}
+		timer := time.NewTimer(retryEvery)
+		select {
+		case <-timer.C:
+		case <-r.until.Done():
+			timer.Stop()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		}
+	}
+}
+
+// summary counts changes, for people.
+func summary(changes []*Change) string {
+	n := map[Action]int{}
+	for _, ch := range changes {
+		n[ch.Action]++
+	}
+	var parts []string
+	for _, p := range []struct {
+		action Action
+		word   string
+	}{{Create, "created"}, {Configure, "configured"}, {Unchanged, "unchanged"}} {
+		if n[p.action] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[p.action], p.word))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// prune deletes what the last installation has and this one has not.
+func (r *run) prune(ctx context.Context) error {
+	var gone []Verdict
+	for _, v := range r.Prunes {
+		if v.Fate == Delete {
+			gone = append(gone, v)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	// Another installation that ran meanwhile may have applied what would be deleted.
+	if err := r.Record.Unchanged(ctx, r.client); err != nil {
+		return err
+	}
+	d := deletion{client: r.client, Options: r.Options, until: r.until, stage: stagePrune}
+	if err := d.run(ctx, gone); err != nil {
+		return fmt.Errorf("prune: %w", err)
+	}
+	r.Progress.Done(stagePrune, fmt.Sprintf("%d deleted", len(gone)))
+	return nil
+}

@@ -1,0 +1,241 @@
+// Package inventory keeps in the cluster what an installation consists of: for each revision a Record, in Secrets of
+// the control plane's namespace. Package apply writes it as the union of old and new before it applies, and narrows it
+// afterwards, so that a run that is cut short is completed by the next. Prune is what an earlier record has and a new
+// one has not.
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"fairlead.dev/services/installer/internal/install/cluster"
+	"fairlead.dev/services/installer/internal/install/tree"
+)
+
+// Default is the revision of an installation that names none.
+const Default = "default"
+
+// maxPast bounds the earlier installations of a record.
+const maxPast = 5
+
+// State says how far an installation is.
+type State string
+
+// The states of a record.
+const (
+	// Installed is the state after everything was applied.
+	Installed State = "installed"
+	// Applying is the state from before the first object is applied. A run that was cut short leaves it.
+	Applying State = "applying"
+	// Removing is the same for an uninstall.
+	Removing State = "removing"
+	// Removed is the state of a revision of which only objects are left that an uninstall keeps.
+	Removed State = "removed"
+)
+
+// Entry is one object of an installation.
+type Entry struct {
+	cluster.ID
+	// Component is the label of its component; empty for a namespace that no chart has.
+	Component string `json:"component,omitempty"`
+	// Adopted is set for a namespace that was there before: it is not deleted.
+	Adopted bool `json:"adopted,omitempty"`
+}
+
+// Installation is what was asked for.
+type Installation struct {
+	// Spec is the IstioOperator's spec, profiles included, and Profile the one that was chosen.
+	Spec    tree.Map `json:"spec,omitempty"`
+	Profile string   `json:"profile,omitempty"`
+	// Hash is of the objects.
+	Hash string `json:"hash,omitempty"`
+	// Version is the installer's, Package that of the install package.
+	Version string `json:"version,omitempty"`
+	Package string `json:"package,omitempty"`
+	// At is when it was completed, in RFC 3339 and UTC; empty in inventories of releases that did not write it.
+	At string `json:"at,omitempty"`
+}
+
+// Holder is an IstioOperator in the cluster that decides what a revision is, by an operator that reconciles it.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Lease is that of the operator, NAMESPACE/NAME.
+	Lease string `json:"lease"`
+}
+
+// ID names the object.
+func (h Holder) ID() cluster.ID {
+	return cluster.ID{Group: "install.istio.io", Version: "v1alpha1", Kind: "IstioOperator", Namespace: h.Namespace, Name: h.Name}
+}
+
+// Is says whether the holder is that object. It may be nil: an installation that no operator holds.
+func (h *Holder) Is(namespace, name string) bool {
+	return h != nil && h.Namespace == namespace && h.Name == name
+}
+
+// Record is the inventory of a revision.
+type Record struct {
+	Revision  string `json:"revision"`
+	Namespace string `json:"namespace"`
+	State     State  `json:"state"`
+	// Holder is nil for an installation of the command line.
+	Holder *Holder `json:"holder,omitempty"`
+	// Installation is the last that was completed; Past are those before it, the latest first.
+	Installation
+	Past []Installation `json:"past,omitempty"`
+	// Objects in the order in which they are applied.
+	Objects []Entry `json:"objects"`
+
+	// head is the Secret that the record was read from; nil for one that was not stored.
+	head *unstructured.Unstructured
+	text []byte
+}
+
+// Stored says whether the record is in the cluster.
+func (r *Record) Stored() bool { return r.head != nil }
+
+// Has says whether an object is in the record.
+func (r *Record) Has(id cluster.ID) bool {
+	key := id.Key()
+	return slices.ContainsFunc(r.Objects, func(e Entry) bool { return e.Key() == key })
+}
+
+// Remember makes an installation the record's, and the one before a past one if it differs. What is the same keeps its
+// time.
+func (r *Record) Remember(now Installation) {
+	if r.Hash != "" && r.Hash == now.Hash {
+		now.At = r.At
+	}
+	if before := r.Installation; before.Hash != "" && before.Hash != now.Hash {
+		r.Past = append([]Installation{before}, r.Past...)
+		r.Past = r.Past[:min(len(r.Past), maxPast)]
+	}
+	r.Installation = now
+}
+
+// Union returns a's entries in their order, and those of b that a has not, before them: what is removed last was
+// applied first.
+func Union(a, b []Entry) []Entry { return append(Difference(b, a), a...) }
+
+// Difference returns the entries of a that b has not.
+func Difference(a, b []Entry) []Entry {
+	has := map[cluster.ID]bool{}
+	for _, e := range b {
+		has[e.Key()] = true
+	}
+	var out []Entry
+	for _, e := range a {
+		if !has[e.Key()] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Find returns the record of a revision in a namespace, from List; a new one if there is none.
+func Find(all []*Record, revision, namespace string) *Record {
+	for _, r := range all {
+		if r.Revision == revision && r.Namespace == namespace {
+			return r
+		}
+	}
+	return &Record{Revision: revision, Namespace: namespace}
+}
+
+// Holders says which other records hold each object: an object that one holds is not pruned.
+type Holders map[cluster.ID]string
+
+// Others returns the holders of objects among all records but one.
+func Others(all []*Record, but *Record) Holders {
+	h := Holders{}
+	for _, r := range all {
+		if r == but {
+			continue
+		}
+		for _, e := range r.Objects {
+			h[e.Key()] = fmt.Sprintf("revision %s in %s", r.Revision, r.Namespace)
+		}
+	}
+	return h
+}
+
+// Revisions returns the names of records' revisions, sorted.
+func Revisions(all []*Record) []string {
+	names := map[string]bool{}
+	for _, r := range all {
+		names[r.Revision] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// Fits fails if a record with an installation and its objects would be larger than what is kept in the cluster.
+func Fits(revision string, now Installation, objects []Entry) error {
+	r := Record{Revision: revision, Installation: now, Objects: objects}
+	_, err := r.fit()
+	return err
+}
+
+// fit encodes the record. The oldest past installations are left out while it is too large.
+func (r *Record) fit() ([]byte, error) {
+	for {
+		text, err := r.encode()
+		if err == nil || len(r.Past) == 0 {
+			return text, err
+		}
+		r.Past = r.Past[:len(r.Past)-1]
+	}
+}
+
+// Save stores the record, unless the cluster has it just so. It fails if the record was changed since it was read.
+func (r *Record) Save(ctx context.Context, c *cluster.Client) error {
+	text, err := r.fit()
+	if err != nil {
+		return err
+	}
+	if r.head != nil && slices.Equal(text, r.text) {
+		return nil
+	}
+	if r.head, err = store(ctx, c, r, text); err != nil {
+		return err
+	}
+	r.text = text
+	return nil
+}
+
+// Unchanged fails if the stored record is another than the one that was read or saved last.
+func (r *Record) Unchanged(ctx context.Context, c *cluster.Client) error {
+	live, err := c.Get(ctx, headID(r.Namespace, r.Revision))
+	if err != nil {
+		return err
+	}
+	if live == nil || r.head == nil || live.GetResourceVersion() != r.head.GetResourceVersion() {
+		return errRace(r)
+	}
+	return nil
+}
+
+func errRace(r *Record) error {
+	return fmt.Errorf("the inventory of revision %s in %s was changed by another installation that runs now: nothing more is changed; run this again when that one has ended", r.Revision, r.Namespace)
+}
+
+// Remove deletes the record.
+func (r *Record) Remove(ctx context.Context, c *cluster.Client) error {
+	if r.head == nil {
+		return nil
+	}
+	for _, name := range chunkNames(r.head) {
+		if err := c.Delete(ctx, secretID(r.Namespace, name), ""); err != nil {
+			return err
+		}
+	}
+	if err := c.Delete(ctx, cluster.Of(r.head), r.head.GetUID()); err != nil {
+		return err
+	}
+	r.head, r.text = nil, nil
+	return nil
+}

@@ -1,0 +1,214 @@
+{{/* The containers of the services, which the chart compact puts into one Pod. Every chart of a service has a copy of this file; the original is lib/_services.tpl. */}}
+
+{{/* Revisions of the control plane whose Services get names in certificates. */}}
+{{- define "fairlead.revisions" -}}
+{{- concat (list "") (list (.root.Values.revision | default "")) (.v.revisions | default list) | uniq | toJson -}}
+{{- end }}
+
+{{/* DNS names of Services: dict root, v, namespace, names. */}}
+{{- define "fairlead.dnsNames" -}}
+{{- $names := list -}}
+{{- $domain := include "fairlead.domain" .root -}}
+{{- range $rev := include "fairlead.revisions" . | fromJsonArray -}}
+{{- range $name := $.names -}}
+{{- $full := printf "%s%s.%s.svc" $name (ternary "" (printf "-%s" $rev) (eq $rev "")) $.namespace -}}
+{{- $names = concat $names (list $full (printf "%s.%s" $full $domain)) -}}
+{{- end -}}
+{{- end -}}
+{{ join "," $names }}
+{{- end }}
+
+{{/* The ca: dict root, v, identities (dict ca, configWatcher, xdsServer, injector), port, opsPort, monitoring (name of that port), state (volume), shared (true: the services
+share a Pod, and the ca hands root and keys to the others by a volume, because a Pod's ConfigMaps must be there before it starts). */}}
+{{- define "fairlead.ca" -}}
+{{- $ns := .root.Release.Namespace -}}
+{{- $watcher := include "fairlead.namespaceOf" (list .root "configWatcher") -}}
+{{- $server := include "fairlead.namespaceOf" (list .root "xdsServer") -}}
+{{- $injector := include "fairlead.namespaceOf" (list .root "injector") -}}
+{{ include "fairlead.container" (dict "root" .root "v" .v "name" "ca" "monitoring" .monitoring "preStop" 3) }}
+args:
+  - --grpc-address=:{{ .port }}
+  - --ops-address=:{{ .opsPort }}
+  - --ca-dir=/var/lib/fairlead/ca/store
+  - --kubernetes
+  {{- with dig "trustBundleName" "" (.root.Values.global | default dict) }}
+  - --root-configmap={{ . }}
+  {{- end }}
+  {{- if .shared }}
+  - --jwks-file=/var/run/fairlead/jwks.json
+  - --root-cert-out=/var/run/fairlead/root-cert.pem
+  {{- end }}
+  - --keys-namespaces={{ include "fairlead.namespaces" .root | fromJsonArray | join "," }}
+  - --identity={{ .identities.ca }}
+  - --forwarder={{ .identities.xdsServer }}
+  - --dns-names={{ .identities.ca }}=ca.{{ $ns }}.svc,ca.{{ $ns }}.svc.{{ include "fairlead.domain" .root }}
+  {{- $names := include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $watcher "names" (list "config-watcher")) }}
+  {{- $more := include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $server "names" (list "istiod" "xds-server")) }}
+  {{- if eq .identities.configWatcher .identities.xdsServer }}
+  - --dns-names={{ .identities.xdsServer }}={{ $names }},{{ $more }}
+  {{- else }}
+  - --dns-names={{ .identities.configWatcher }}={{ $names }}
+  - --dns-names={{ .identities.xdsServer }}={{ $more }}
+  {{- end }}
+  - --dns-names={{ .identities.injector }}={{ include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $injector "names" (list "injector")) }}
+  - --shutdown-grace=10s
+  {{- with .v.workloadTTL }}
+  - --workload-ttl={{ . }}
+  {{- end }}
+  {{- with .v.maxWorkloadTTL }}
+  - --max-workload-ttl={{ . }}
+  {{- end }}
+  {{- include "fairlead.args" . | nindent 2 }}
+env: {{- include "fairlead.env" . | nindent 2 }}
+ports:
+  - {name: tls-ca, containerPort: {{ .port }}}
+  - {name: {{ .monitoring }}, containerPort: {{ .opsPort }}}
+volumeMounts:
+  - {name: root, mountPath: /var/lib/fairlead/ca}
+  {{- if .shared }}
+  - {name: shared, mountPath: /var/run/fairlead}
+  {{- end }}
+  {{- include "fairlead.apiMount" . | nindent 2 }}
+  {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+
+{{/* config-watcher: as the ca. */}}
+{{- define "fairlead.config-watcher" -}}
+{{- $ns := .root.Release.Namespace -}}
+{{- $suffix := include "fairlead.suffix" .root -}}
+{{ include "fairlead.container" (dict "root" .root "v" .v "name" "config-watcher" "monitoring" .monitoring "preStop" 5) }}
+args:
+  - --grpc-address=:15060
+  - --ops-address=:{{ .opsPort }}
+  - --ca-address={{ if .shared }}127.0.0.1:15011{{ else }}{{ include "fairlead.caAddress" .root }}{{ end }}
+  - --identity={{ .identities.configWatcher }}
+  - --ca-identity={{ .identities.ca }}
+  - --xds-server-identity={{ .identities.xdsServer }}
+  - --system-namespace={{ $ns }}
+  {{- include "fairlead.clientArgs" .shared | nindent 2 }}
+  - --kubernetes
+  - --webhook-address=:15017
+  {{- if dig "configValidation" true (.root.Values.global | default dict) }}
+  - --webhook-configuration=fairlead-validator{{ include "fairlead.clusterSuffix" .root }}
+  {{- end }}
+  {{- if not .shared }}
+  - --peers=config-watcher-peers{{ $suffix }}.{{ $ns }}.svc:15060
+  {{- end }}
+  - --domain-suffix={{ include "fairlead.domain" .root }}
+  {{- with .root.Values.revision }}
+  - --revision={{ . }}
+  {{- end }}
+  {{- if eq (include "fairlead.ownMeshConfig" .root) "true" }}
+  - --mesh-config-file=/etc/istio/config/mesh
+  {{- end }}
+  {{- with dig "multiCluster" "clusterName" "" (.root.Values.global | default dict) }}
+  - --cluster-id={{ . }}
+  {{- end }}
+  {{- if or (not .v.remoteClusters) (ne $ns "istio-system") }}
+  - --remote-clusters=false
+  {{- end }}
+  {{- include "fairlead.args" . | nindent 2 }}
+env:
+  {{- include "fairlead.issuerEnv" . | nindent 2 }}
+  {{- include "fairlead.env" . | nindent 2 }}
+ports:
+  - {name: tls-config, containerPort: 15060}
+  - {name: https-webhook, containerPort: 15017}
+  - {name: {{ .monitoring }}, containerPort: {{ .opsPort }}}
+volumeMounts:
+  {{- include "fairlead.clientMounts" . | nindent 2 }}
+  {{- include "fairlead.apiMount" . | nindent 2 }}
+  {{- if eq (include "fairlead.ownMeshConfig" .root) "true" }}
+  - {name: mesh-config, mountPath: /etc/istio/config, readOnly: true}
+  {{- end }}
+  {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+
+{{/* Whether the mesh's settings are in another ConfigMap than istio-system/istio, which config-watcher follows by itself. */}}
+{{- define "fairlead.ownMeshConfig" -}}
+{{- or (not (empty .Values.revision)) (ne .Release.Namespace "istio-system") -}}
+{{- end }}
+
+{{/* xds-server: as the ca. */}}
+{{- define "fairlead.xds-server" -}}
+{{- $ns := .root.Release.Namespace -}}
+{{- $suffix := include "fairlead.suffix" .root -}}
+{{ include "fairlead.container" (dict "root" .root "v" .v "name" "xds-server" "monitoring" .monitoring "preStop" 5) }}
+args:
+  - --secure-address=:15012
+  - --ops-address=:{{ .opsPort }}
+  - --ca-address={{ if .shared }}127.0.0.1:15011{{ else }}{{ include "fairlead.caAddress" .root }}{{ end }}
+  - --identity={{ .identities.xdsServer }}
+  - --ca-identity={{ .identities.ca }}
+  - --config-watcher-identity={{ .identities.configWatcher }}
+  {{- include "fairlead.clientArgs" .shared | nindent 2 }}
+  - --instance=$(POD_NAME)
+  {{- if .shared }}
+  # A Service does not lead to a Pod that is not ready.
+  - --config-watcher-address=127.0.0.1:15060
+  {{- else }}
+  - --config-watcher-address=config-watcher{{ $suffix }}.{{ include "fairlead.namespaceOf" (list .root "configWatcher") }}.svc:15060
+  - --peers=xds-server-peers{{ $suffix }}.{{ $ns }}.svc:15012
+  {{- end }}
+  {{- with .v.keepaliveMaxServerConnectionAge }}
+  - --max-connection-age={{ . }}
+  {{- end }}
+  {{- if .v.plaintext }}
+  - --plaintext-address=:15010
+  {{- end }}
+  {{- include "fairlead.args" . | nindent 2 }}
+env:
+  {{- include "fairlead.issuerEnv" . | nindent 2 }}
+  {{- include "fairlead.env" . | nindent 2 }}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+ports:
+  - {name: tls-xds, containerPort: 15012}
+  {{- if .v.plaintext }}
+  - {name: grpc-xds, containerPort: 15010}
+  {{- end }}
+  - {name: {{ .monitoring }}, containerPort: {{ .opsPort }}}
+volumeMounts:
+  {{- include "fairlead.clientMounts" . | nindent 2 }}
+  {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+
+{{/* Volumes with key and certificate: in memory, never on the node's disk. The directory used is one below, 0700. */}}
+{{- define "fairlead.watcherState" -}}
+# The last good state of what config-watcher reads is there, too. It outlives the container, which is what crashes; a new Pod reads everything again. It is each
+# Pod's own, as its lock demands, and what it holds counts for the container's memory limit.
+- name: {{ . }}
+  emptyDir: {medium: Memory, sizeLimit: 128Mi}
+{{- end }}
+
+{{- define "fairlead.serverState" -}}
+- name: {{ . }}
+  emptyDir: {medium: Memory, sizeLimit: 4Mi}
+{{- end }}
+
+{{- define "fairlead.meshConfigVolume" -}}
+{{- if eq (include "fairlead.ownMeshConfig" .) "true" }}
+- name: mesh-config
+  configMap:
+    name: istio{{ include "fairlead.suffix" . }}
+{{- end }}
+{{- end }}
+
+{{/* The root key. Back it up, encrypted; with another root nothing that runs trusts anything new. */}}
+{{- define "fairlead.caVolume" -}}
+- name: root
+  {{- if .storage }}
+  persistentVolumeClaim:
+    claimName: ca-root
+  {{- else }}
+  emptyDir: {sizeLimit: 16Mi}
+  {{- end }}
+{{- end }}
+
+{{/* Who each service is; all are in namespaces that global.namespaces names. */}}
+{{- define "fairlead.identities" -}}
+ca: {{ include "fairlead.namespaceOf" (list . "ca") }}/ca
+configWatcher: {{ include "fairlead.namespaceOf" (list . "configWatcher") }}/config-watcher
+xdsServer: {{ include "fairlead.namespaceOf" (list . "xdsServer") }}/xds-server
+injector: {{ include "fairlead.namespaceOf" (list . "injector") }}/injector
+{{- end }}
