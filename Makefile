@@ -4,11 +4,12 @@ SHELL := /usr/bin/env bash
 
 MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests tools/image
 SERVICES := ca config-watcher node-agent xds-server
-MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/installer/cmd/fairlead ./samples/bookinfo
+MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/node-agent/cmd/fairlead-cni ./services/installer/cmd/fairlead ./services/installer/cmd/fairlead-injector ./samples/bookinfo
 BIN      := $(CURDIR)/bin
 TOOLS    := $(CURDIR)/.tools
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -X fairlead.dev/pkg/version.Version=$(VERSION)
+# Of the whole; a service may have a version of its own (hack/ldflags.sh).
+VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := $(shell hack/ldflags.sh $(VERSION))
 PATTERNS := $(MODULES:%=./%/...)
 # tests/ runs the binaries of bin/, which go's test cache does not see: those always run.
 CACHED   := $(filter-out ./tests/...,$(PATTERNS))
@@ -20,7 +21,7 @@ TESTFLAGS ?=
 TIMES    ?= 1
 # What a sample is chosen by.
 COMMIT   = $(shell git rev-parse HEAD 2>/dev/null || echo none)
-SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)
+SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -64,10 +65,11 @@ test: tools grpcjs build ## unit, in-process and end-to-end tests with the real 
 test-race: race-modules race-e2e ## the same under the race detector, the services of the end-to-end tests included
 
 # The random histories of DIFFERENTIAL are the same code over and over: a tenth of them shows the detector what it can
-# see. The other packages that it is spared have nothing concurrent (hack/concurrent.sh).
+# see. The other packages that it is spared have nothing concurrent (hack/concurrent.sh). SHARE=n: the commit's one in n
+# of the rest.
 DIFFERENTIAL := ./services/xds-server/internal/differential
 race-modules: tools build
-	$(TESTENV) go test -race $(TESTFLAGS) $$(hack/concurrent.sh $(filter-out tests,$(MODULES)) | grep -vx $(DIFFERENTIAL))
+	$(TESTENV) go test -race $(TESTFLAGS) $$(hack/concurrent.sh $(filter-out tests,$(MODULES)) | grep -vx $(DIFFERENTIAL) | hack/share.sh "$(SHARE)" $(COMMIT))
 	$(TESTENV) go test -race $(TESTFLAGS) $(DIFFERENTIAL) -rapid.checks=10
 
 race-e2e: tools grpcjs build
@@ -75,18 +77,30 @@ race-e2e: tools grpcjs build
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
-scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand; needs root or user namespaces
-	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
+test-kube: tools build ## tests against a real Kubernetes API server; the first run builds Kubernetes and etcd into a cache
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) ./kube/... ./scenarios/internal/apiserver
+
+# With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables; needs root or user namespaces
+	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
 	@cat $(SCENARIOS_OUT)/summary.txt
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
 oracle: build ## istioctl's verdicts on thousands of objects, compared with ours; the first run builds istioctl into a cache
-	istio=$$(tools/istio/build.sh) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle
+	istio=$$(tools/build-cached.sh istio) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle && \
+	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(INSTALLFLAGS) ./oracle/install && \
+	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v -timeout 30m $(INJECTFLAGS) ./oracle/inject
+	istio=$$(tools/build-cached.sh istio) && manifests=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio)/manifests && \
+	  ISTIO_BIN=$$istio ISTIO_MANIFESTS=$$manifests go test -count=1 -v -run 'TestChartsRenderTheSame|TestCommandsOfIstioctl' ./services/installer/internal/install/migrate ./services/installer/internal/cli && \
+	  ISTIO_BIN=$$istio go test -count=1 -v -run TestAgentSettings ./services/node-agent/internal/command
 
 mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
+
+skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback; needs root or user namespaces. The first run builds the previous ones into a cache
+	previous=$$(hack/previous.sh) && cd tests && $(TESTENV) PREVIOUS_BIN=$$previous go test -count=1 -v $(TESTFLAGS) ./e2e/skew
 
 test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces; needs root
 	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh
@@ -98,40 +112,138 @@ lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all mo
 	cd proto && buf lint && buf format --diff --exit-code
 	git ls-files -z $(PROSE) | xargs -0 go run ./tests/prose
 
-generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
+generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list of Envoy's packages in pkg/envoyapi, the CustomResourceDefinitions of charts/base, shared templates of charts, the operator's rights, docs/reference/install-settings.md, the tables of alerts in docs/runbooks, deploy/kustomize
 	cd proto && buf generate
+	go test ./pkg/envoyapi -run TestEveryTypeIsKnown -update
+	hack/crds.sh services/installer/manifests/charts/base/files/crds
+	go test ./services/installer/manifests -run 'TestSharedTemplates|TestSettingsPage|TestOperatorRights' -update
+	go test ./tests/alerts -run TestRunbooks -update
+	go run ./services/installer/manifests/kustomize deploy/kustomize
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
-	go test ./tests/oracle -run TestPage -update
+	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./services/node-agent/internal/command -run TestPage -update
 	go test ./services/xds-server/internal/translate -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update
-	go test ./services/config-watcher/internal/analyze -run 'TestReferencePage|TestScenarios' -update
+	go test ./services/config-watcher/internal/analyze -run TestScenarios -update
+	go test ./services/config-watcher/internal/analyzers -run 'TestReferencePage|TestCases' -update
 	go test ./services/installer/internal/cli -run 'TestReference$$' -update
+	go test ./services/installer/manifests -update
 
 bench: build ## every benchmark once, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
 	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u)
 	go run ./tests/bench/cmd/bench -bin $(BIN)
+	$(MAKE) bench-agent
+
+bench-agent: tools build ## node-agent beside Istio's pilot-agent in one mesh of 1,000 services; exit 1 if a goal is missed that is claimed. The first run builds Istio
+	istio=$$(tools/build-cached.sh istio) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  go test -count=1 -v $(TESTFLAGS) -run TestBesideStockAgent ./e2e/thirdparty
 
 bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
 	go run ./tests/bench/cmd/bench -bin $(BIN) -full -realtime=$(if $(filter 0,$(shell id -u)),true,false) -page docs/performance.md
+
+# SIZE=small is a tenth of the mesh, with shorter measurements.
+SIZE ?= full
+bench-kube: build ## Fairlead beside istiod in one Kubernetes API server; SIZE=small: a tenth of the mesh. The first run builds Kubernetes and Istio
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && KUBE_BIN=$$kube ISTIO_BIN=$$istio \
+	  go run ./tests/bench/cmd/bench -bin $(BIN) -rows kube $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
 
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
 .PHONY: stock
 stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
-	istio=$$(tools/istio/build.sh) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	istio=$$(tools/build-cached.sh istio) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
 	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
-	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty
+	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty && \
+	$(TESTENV) ISTIO_BOOTSTRAP_TEMPLATE=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  go test -count=1 -v -run TestStockBootstrapTemplate ../services/node-agent/internal/app && \
+	cd ../services/node-agent && ISTIO_BIN=$$istio go test -count=1 -v -run Stock ./internal/appprobe
 
-images: tools build ## an image archive per service in bin/, without a Docker daemon
-	@for s in $(SERVICES); do \
-	  add=; [ $$s = node-agent ] && add="-add $$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy"; \
-	  go run ./tools/image -binary $(BIN)/$$s -name fairlead/$$s:$(VERSION) $$add -out $(BIN)/$$s.tar || exit 1; \
-	done
+# Images have this tag; those of deploy/kustomize/base have the tag dev.
+IMAGE_TAG ?= $(VERSION)
+images: tools build ## image archives in bin/: the services, injector, operator (fairlead), proxy (node-agent with Envoy), install-cni (node-agent with the CNI plugin), bookinfo; without a Docker daemon
+	@set -e; for s in $(SERVICES) installer; do \
+	  $(MAKE) --no-print-directory -C services/$$s image BIN=$(BIN) VERSION=$(VERSION) IMAGE_TAG=$(IMAGE_TAG); done
+	@$(BIN)/cluster/image -binary $(BIN)/bookinfo -name fairlead/bookinfo:$(IMAGE_TAG) -out $(BIN)/bookinfo.tar
+
+# A package's version begins with a number: without a tag it is 0~ and the commit.
+PACKAGE_VERSION = $(shell echo '$(VERSION)' | sed -E 's/^v([0-9]+\.)/\1/; /^[0-9]+\./!s/^/0~/; s/-(alpha|beta|rc)/~\1/; s/-/+/g')
+packages: tools build ## deb and rpm of node-agent with Envoy and the systemd unit, for machines outside of Kubernetes, in bin/; the first run builds nfpm into a cache
+	@rm -f $(BIN)/*.deb $(BIN)/*.rpm
+	@nfpm=$$(tools/build-cached.sh nfpm) && for p in deb rpm; do \
+	  VERSION='$(PACKAGE_VERSION)' ARCH=$$(go env GOARCH) BIN=$(BIN) ENVOY=$$(readlink -f $(TOOLS)/envoy) $$nfpm/nfpm package -f deploy/machine/nfpm.yaml -p $$p -t $(BIN) || exit 1; done
+
+test-packages: packages ## what is in them, and how dpkg installs, upgrades and removes the deb, which needs root
+	cd tests && PACKAGES=$(BIN) go test -count=1 -v $(TESTFLAGS) ./packages
+
+# Tests of faults: with SHARE, the commit's one in so many.
+FAULTS = $$(grep -ho '^func TestFaults[A-Za-z]*' tests/alerts/*_test.go | cut -d' ' -f2 | hack/share.sh $(SHARE) $(COMMIT) | paste -sd'|')
+alerts: tools build ## alerts and objectives by promtool: each fires on written series, and on those of real services whose fault was made, SHARE=n: of the commit's one in n faults; the first run builds promtool, Kubernetes and etcd
+	$(if $(SHARE),faults=$(FAULTS) && )prometheus=$$(tools/build-cached.sh prometheus) && kube=$$(tools/build-cached.sh kubernetes etcd) && \
+	cd tests && $(TESTENV) PROMETHEUS_BIN=$$prometheus KUBE_BIN=$$kube go test -count=1 -v $(TESTFLAGS) ./alerts $(if $(SHARE),-run "^(Test[^F].*|$$faults)$$")
+
+# The cluster of tests/cluster, and what runs in it besides.
+CLUSTER_DIR ?= $(RUN_DIR)/cluster
+KUBE = kube=$$($(CURDIR)/tools/build-cached.sh kubernetes etcd coredns) && KUBE_BIN=$$kube
+HELM = kube=$$kube:$$($(CURDIR)/tools/build-cached.sh helm) && BIN_DIR=$(BIN) KUBE_BIN=$$kube
+CLUSTER_IMAGES = $(BIN)/cluster/pause.tar $(BIN)/cluster/coredns.tar
+cluster-programs:
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/e2e/echo ./tools/image
+	@dns=$$(tools/build-cached.sh coredns) && cd $(BIN)/cluster && for p in pause $$dns/coredns; do \
+	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
+
+cluster-up: cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; needs root. The first run builds Kubernetes
+	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) $(CLUSTER_IMAGES)
+
+cluster-down: ## end it; nothing of it is left
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/cluster ./tests/cluster/cmd/cluster
+	@$(BIN)/cluster/cluster down --dir $(CLUSTER_DIR)
+
+cluster-load: IMAGE_TAG = dev
+# Istio's source, of the module of tools/istio.
+ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
+# The sample has the names that Istio's YAML of it gives its images. Tag next is the next version, to upgrade to.
+SAMPLE := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
+cluster-load: cluster-programs images ## build the images of services, injector, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
+	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
+	@for s in $(SAMPLE); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
+	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
+	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
+	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
+	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(SAMPLE:%=cluster/bookinfo-%))
+	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
+
+cluster-shell: cluster-programs ## a shell in the cluster's network, with kubectl and KUBECONFIG
+	@$(KUBE) $(BIN)/cluster/cluster exec --dir $(CLUSTER_DIR) $${SHELL:-bash}
+
+# What tests in a cluster need besides. SAMPLE_BY is what a sample is chosen by.
+CLUSTER_ENV = $(KUBE) && $(HELM) ISTIO_SAMPLES=$(ISTIO)/samples LONG=$(LONG) SAMPLE_BY=$(COMMIT)
+cluster-tests: build cluster-programs
+	cd tests && go test -c -o $(BIN)/cluster/mesh.test ./cluster/mesh
+
+# With KUBECONFIG=FILE on make's command line the tests run in that cluster, whose nodes must have the images of
+# cluster-load; a KUBECONFIG of the environment is not taken for that.
+test-cluster: cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
+ifeq ($(origin KUBECONFIG),command line)
+	cd tests/cluster/mesh && $(CLUSTER_ENV) CLUSTER_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/cluster/mesh.test -test.v -test.parallel 8 -test.timeout 60m
+else
+	cd tests && $(KUBE) CLUSTER_BIN=$(BIN)/cluster go test -count=1 -v -timeout 30m $(TESTFLAGS) ./cluster
+	@$(MAKE) run-in-cluster DIR=test-cluster RUN='.*'
+endif
+
+demo-cluster: cluster-tests ## the first day with a mesh, in a Kubernetes cluster of its own: install, inject Istio's bookinfo, ingress, mutual TLS, traffic split; prints how long each step takes; needs root
+	@$(MAKE) run-in-cluster DIR=demo-cluster RUN='TestInstalledMesh/first_day'
+
+run-in-cluster:
+	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/$(DIR)' EXIT; set -e; rm -rf $(RUN_DIR)/cluster-logs; \
+	$(MAKE) cluster-up cluster-load CLUSTER_DIR=$(RUN_DIR)/$(DIR); \
+	dir=$(abspath $(RUN_DIR)); cd tests/cluster/mesh; \
+	$(CLUSTER_ENV) $(BIN)/cluster/cluster exec --dir $$dir/$(DIR) $(BIN)/cluster/mesh.test -test.v -test.run '$(RUN)' -test.parallel 8 -test.timeout 60m || \
+	{ cp -r $$dir/$(DIR)/log $$dir/cluster-logs; echo "logs of the components are in $$dir/cluster-logs" >&2; exit 1; }
 
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks oracle stock mutants test-unprivileged verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-shell cluster-tests test-cluster demo-cluster run-in-cluster

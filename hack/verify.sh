@@ -6,12 +6,17 @@ failed=0
 fail() { echo "verify: $*" >&2; failed=1; }
 modules=$(git ls-files --cached --others --exclude-standard '*go.mod' | xargs -n1 dirname | sort)
 
-# 1. Generated code is what the contracts give.
+# 1. Generated code is what the contracts give, and definitions of kinds are those of their modules.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r proto "$work/proto"
 (cd "$work/proto" && find . -name '*.pb.go' -delete && buf generate) || fail "buf generate failed"
 diff -rq -x '*.proto' proto "$work/proto" || fail "generated code is stale: run make generate"
+cp -r services/installer/manifests/charts/base/files/crds "$work/crds"
+hack/crds.sh "$work/crds" || fail "hack/crds.sh failed"
+diff -rq services/installer/manifests/charts/base/files/crds "$work/crds" || fail "services/installer/manifests/charts/base/files/crds is stale: run make generate"
+go run ./services/installer/manifests/kustomize "$work/kustomize" || fail "deploy/kustomize cannot be rendered"
+diff -rq deploy/kustomize "$work/kustomize" || fail "deploy/kustomize is stale: run make generate"
 
 # 2. The contracts break nobody who follows the last release.
 (cd proto && buf breaking --against baseline.json) || fail "the contracts changed incompatibly; see above"

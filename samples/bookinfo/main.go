@@ -27,6 +27,8 @@ import (
 const (
 	exitFailure = 1
 	exitUsage   = 2
+	// patience with clients that send nothing.
+	patience = 2 * time.Hour
 )
 
 // options are the flags that all services share.
@@ -145,15 +147,16 @@ func podName(env func(string) string) string {
 // serve answers requests on lis until ctx ends, and then waits up to grace for those that are running.
 func serve(ctx context.Context, log *slog.Logger, lis net.Listener, grace time.Duration, handler http.Handler) error {
 	srv := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
-		WriteTimeout:      30 * time.Second,
+		Handler: handler,
 		// Longer than the idle timeout of sidecars, so that the server does not close a connection while a request
-		// arrives.
-		IdleTimeout:    2 * time.Hour,
-		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		// arrives. The time to the first request counts like the time between requests: a sidecar opens connections
+		// before it needs them.
+		ReadHeaderTimeout: patience,
+		ReadTimeout:       patience,
+		IdleTimeout:       patience,
+		WriteTimeout:      30 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	log.Info("listening", "address", lis.Addr().String())
 	failed := make(chan error, 1)

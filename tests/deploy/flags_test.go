@@ -18,11 +18,15 @@ import (
 // binary is a service's program: that in $BIN_DIR, else a freshly built one.
 func binary(t *testing.T, name string) string {
 	t.Helper()
+	of := name
+	if name == "injector" {
+		of, name = "installer", "fairlead-injector"
+	}
 	if dir := os.Getenv("BIN_DIR"); dir != "" {
 		return filepath.Join(dir, name)
 	}
 	out := filepath.Join(t.TempDir(), name)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, "fairlead.dev/services/"+name+"/cmd/"+name)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, "fairlead.dev/services/"+of+"/cmd/"+name)
 	cmd.Dir = "../.."
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -41,8 +45,8 @@ func arguments(t *testing.T, objects []runtime.Object, c corev1.Container) []str
 		case e.ValueFrom == nil:
 			values[e.Name] = e.Value
 		case e.ValueFrom.ConfigMapKeyRef != nil:
-			if m, ok := named[*corev1.ConfigMap](objects, e.ValueFrom.ConfigMapKeyRef.Name); ok {
-				values[e.Name] = m.Data[e.ValueFrom.ConfigMapKeyRef.Key]
+			if _, made := madeByTheCA[e.ValueFrom.ConfigMapKeyRef.Name]; made {
+				values[e.Name] = "https://kubernetes.default.svc.cluster.local"
 			}
 		default:
 			values[e.Name] = "from-the-pod"
@@ -88,7 +92,7 @@ func TestBinariesAcceptTheirFlags(t *testing.T) {
 			cmd.Stderr = &stderr
 			err = cmd.Run()
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.HasPrefix(stderr.String(), name+": --otlp-endpoint:") {
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.HasPrefix(stderr.String(), filepath.Base(path)+": --otlp-endpoint:") {
 				t.Errorf("ended with %v and %q, want exit code 2 and a complaint about --otlp-endpoint alone", err, stderr.String())
 			}
 		})

@@ -42,6 +42,7 @@ var ends = map[string]end{
 	"ca":                     inNamespace(namespace, "app", "ca"),
 	"config-watcher":         inNamespace(namespace, "app", "config-watcher"),
 	"xds-server":             inNamespace(namespace, "app", "xds-server"),
+	"injector":               inNamespace(namespace, "app", "injector"),
 	"a gateway beside them":  inNamespace(namespace, "app", "ingressgateway"),
 	"a workload":             inNamespace("apps", "app", "reviews"),
 	"a false xds-server":     inNamespace("apps", "app", "xds-server"),
@@ -61,8 +62,8 @@ func selects(t *testing.T, s *metav1.LabelSelector, set map[string]string) bool 
 	return selector.Matches(labels.Set(set))
 }
 
-// matches evaluates a peer of a rule, as the API describes it.
-func matches(t *testing.T, p networkingv1.NetworkPolicyPeer, e end) bool {
+// matches evaluates a peer of a rule, as the API describes it; in is the namespace of the policy.
+func matches(t *testing.T, in string, p networkingv1.NetworkPolicyPeer, e end) bool {
 	t.Helper()
 	if p.IPBlock != nil {
 		return e.address != "" && netip.MustParsePrefix(p.IPBlock.CIDR).Contains(netip.MustParseAddr(e.address))
@@ -70,16 +71,16 @@ func matches(t *testing.T, p networkingv1.NetworkPolicyPeer, e end) bool {
 	if e.namespace == nil {
 		return false
 	}
-	if p.NamespaceSelector == nil && e.namespace[nameLabel] != namespace || p.NamespaceSelector != nil && !selects(t, p.NamespaceSelector, e.namespace) {
+	if p.NamespaceSelector == nil && e.namespace[nameLabel] != in || p.NamespaceSelector != nil && !selects(t, p.NamespaceSelector, e.namespace) {
 		return false
 	}
 	return p.PodSelector == nil || selects(t, p.PodSelector, e.pod)
 }
 
 // open is true if a list of peers and ports lets a connection through; an empty list is everybody, or every port.
-func open(t *testing.T, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, e end, protocol corev1.Protocol, port int, c *corev1.Container) bool {
+func open(t *testing.T, in string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, e end, protocol corev1.Protocol, port int, c *corev1.Container) bool {
 	t.Helper()
-	anybody := len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return matches(t, p, e) })
+	anybody := len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return matches(t, in, p, e) })
 	anyPort := len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		number := p.Port.IntValue()
 		if p.Port.Type == intstr.String {
@@ -138,7 +139,7 @@ func TestPoliciesHoldForTheirPods(t *testing.T) {
 // The whole matrix of who reaches which port of which service.
 func TestWhoReachesWhichPort(t *testing.T) {
 	objects := mesh(t)
-	everybody := []string{"a false xds-server", "a gateway beside them", "a monitor", "a workload", "another Pod with DNS's", "ca", "config-watcher", "DNS", "xds-server"}
+	everybody := []string{"a false xds-server", "a gateway beside them", "a monitor", "a workload", "another Pod with DNS's", "ca", "config-watcher", "DNS", "injector", "xds-server"}
 	for _, c := range []struct {
 		service string
 		port    int
@@ -149,7 +150,10 @@ func TestWhoReachesWhichPort(t *testing.T) {
 		{"ca", 15060, nil},
 		{"config-watcher", 15012, nil},
 		{"config-watcher", 15014, []string{"a monitor"}},
-		{"config-watcher", 15060, []string{"xds-server"}},
+		{"config-watcher", 15017, slices.Sorted(maps.Keys(ends))}, // API servers, which no selector can name
+		{"config-watcher", 15060, []string{"config-watcher", "xds-server"}},
+		{"injector", 15014, []string{"a monitor"}},
+		{"injector", 15017, slices.Sorted(maps.Keys(ends))},
 		{"xds-server", 15010, nil},
 		{"xds-server", 15012, everybody},
 		{"xds-server", 15014, []string{"a monitor"}},
@@ -158,7 +162,7 @@ func TestWhoReachesWhichPort(t *testing.T) {
 		var got []string
 		for name, e := range ends {
 			for _, rule := range policy(t, objects, c.service).Spec.Ingress {
-				if open(t, rule.From, rule.Ports, e, corev1.ProtocolTCP, c.port, &container) && !slices.Contains(got, name) {
+				if open(t, namespace, rule.From, rule.Ports, e, corev1.ProtocolTCP, c.port, &container) && !slices.Contains(got, name) {
 					got = append(got, name)
 				}
 			}
@@ -184,15 +188,16 @@ func TestWhatEachServiceReaches(t *testing.T) {
 	}
 	dns := to(53, "DNS", "NodeLocal DNSCache")
 	for name, want := range map[string][]string{
-		"ca":             dns,
-		"config-watcher": slices.Concat(dns, to(15012, "ca"), to(443, all...), to(6443, all...)),
+		"ca":             slices.Concat(dns, to(443, all...), to(6443, all...)),
+		"config-watcher": slices.Concat(dns, to(15012, "ca"), to(15060, "config-watcher"), to(15017, "config-watcher"), to(443, all...), to(6443, all...)),
+		"injector":       slices.Concat(dns, to(15012, "ca"), to(443, all...), to(6443, all...)),
 		"xds-server":     slices.Concat(dns, to(15012, "ca", "xds-server"), to(15060, "config-watcher")),
 	} {
 		var got []string
 		for peer, e := range ends {
-			for _, port := range []int{53, 80, 443, 6443, 15010, 15012, 15014, 15060} {
+			for _, port := range []int{53, 80, 443, 6443, 15010, 15012, 15014, 15017, 15060} {
 				for _, rule := range policy(t, objects, name).Spec.Egress {
-					if open(t, rule.To, rule.Ports, e, corev1.ProtocolTCP, port, nil) {
+					if open(t, namespace, rule.To, rule.Ports, e, corev1.ProtocolTCP, port, nil) {
 						got = append(got, fmt.Sprintf("%s:%d", peer, port))
 					}
 				}

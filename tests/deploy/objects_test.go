@@ -20,11 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
 	base      = "../../deploy/kustomize/base"
-	namespace = "istio-system"
+	namespace = contract.SystemNamespace
 )
 
 // codec decodes strictly: an unknown or a repeated field is an error, as it is for an API server that validates fields.
@@ -112,4 +114,4 @@ func service(t *testing.T, objects []runtime.Object, name string) (*appsv1.Deplo
 	return d, d.Spec.Template.Spec.Containers[0]
 }
 
-var services = []string{"ca", "config-watcher", "xds-server"}
+var services = []string{"ca", "config-watcher", "injector", "xds-server"}

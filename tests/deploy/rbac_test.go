@@ -38,23 +38,41 @@ func grants(t *testing.T, objects []runtime.Object) map[string][]rbacv1.PolicyRu
 	return rules
 }
 
-func TestOnlyConfigWatcherTalksToKubernetes(t *testing.T) {
+func TestXDSServersDoNotTalkToKubernetes(t *testing.T) {
 	objects := mesh(t)
 	for account, rules := range grants(t, objects) {
-		if account != "config-watcher" {
+		if account != "config-watcher" && account != "ca" && account != "injector" {
 			t.Errorf("%s may %+v", account, rules)
 		}
 	}
 	for _, name := range services {
-		d, _ := service(t, objects, name)
-		mounted := d.Spec.Template.Spec.AutomountServiceAccountToken
-		if mounted == nil || *mounted != (name == "config-watcher") {
-			t.Errorf("%s has a token for Kubernetes' API: %v", name, mounted)
+		d, c := service(t, objects, name)
+		if mounted := d.Spec.Template.Spec.AutomountServiceAccountToken; mounted == nil || *mounted {
+			t.Errorf("%s gets a token for Kubernetes' API in every container", name)
+		}
+		if got := onMount(c, "/var/run/secrets/kubernetes.io/serviceaccount/token"); got != (name != "xds-server") {
+			t.Errorf("%s has a token for Kubernetes' API: %v", name, got)
 		}
 	}
 }
 
-func TestConfigWatcherReadsAndSetsStatusOnly(t *testing.T) {
+// The ca writes two ConfigMaps, and reads no other.
+func TestTheCAKeepsTwoConfigMaps(t *testing.T) {
+	for _, r := range grants(t, mesh(t))["ca"] {
+		switch {
+		case slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"list", "watch"}):
+		case !slices.Equal(r.Resources, []string{"configmaps"}):
+			t.Errorf("the ca may %+v", r)
+		case slices.Equal(r.Verbs, []string{"create"}): // a name cannot be asked for
+		case slices.Equal(r.ResourceNames, []string{"istio-ca-root-cert"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch", "update"}):
+		case slices.Equal(r.ResourceNames, []string{"fairlead-jwks"}) && slices.Equal(r.Verbs, []string{"get", "update"}):
+		default:
+			t.Errorf("the ca may %+v", r)
+		}
+	}
+}
+
+func TestConfigWatcherChangesStatusEntriesOfMachinesAndItsWebhookOnly(t *testing.T) {
 	rules := grants(t, mesh(t))["config-watcher"]
 	if len(rules) == 0 {
 		t.Fatal("config-watcher may nothing")
@@ -68,9 +86,15 @@ func TestConfigWatcherReadsAndSetsStatusOnly(t *testing.T) {
 		for _, resource := range r.Resources {
 			base, isStatus := strings.CutSuffix(resource, "/status")
 			switch {
-			case strings.Contains(base, "secrets") || strings.Contains(base, "/"):
+			case resource == "leases" && slices.Equal(r.APIGroups, []string{"coordination.k8s.io"}):
+				checkLease(t, r)
+			case resource == "validatingwebhookconfigurations" && slices.Equal(r.APIGroups, []string{"admissionregistration.k8s.io"}):
+				checkWebhookRight(t, r)
+			case resource == "workloadentries" && slices.Equal(r.Verbs, []string{"create", "patch", "delete"}) && slices.Equal(r.APIGroups, []string{"networking.istio.io"}):
+				// It registers machines, and removes them.
+			case strings.Contains(base, "/"):
 				t.Errorf("config-watcher may %v %s", r.Verbs, resource)
-			case isStatus && (!slices.Equal(r.Verbs, []string{"patch"}) || !strings.HasSuffix(r.APIGroups[0], ".istio.io")):
+			case isStatus && (!slices.Equal(r.Verbs, []string{"patch"}) || !strings.HasSuffix(r.APIGroups[0], ".istio.io") && resource != "ingresses/status"):
 				t.Errorf("config-watcher may %v %s of %v", r.Verbs, resource, r.APIGroups)
 			case isStatus && !readable[r.APIGroups[0]+"/"+base]:
 				t.Errorf("config-watcher may set the status of %s, which it does not read", base)
@@ -84,9 +108,86 @@ func TestConfigWatcherReadsAndSetsStatusOnly(t *testing.T) {
 	for _, needed := range []string{
 		"/services", "/pods", "/nodes", "/namespaces", "discovery.k8s.io/endpointslices", "networking.istio.io/virtualservices",
 		"networking.istio.io/destinationrules", "networking.istio.io/gateways", "networking.istio.io/sidecars", "security.istio.io/peerauthentications",
+		"/configmaps", "/secrets", "networking.k8s.io/ingresses", "networking.k8s.io/ingressclasses",
 	} {
 		if !readable[needed] {
 			t.Errorf("config-watcher cannot read %s", needed)
 		}
+	}
+}
+
+// Secrets and ConfigMaps are readable by roles of their own, which an overlay can narrow without touching the rest: one
+// for credentials, one for the namespace of the Secrets that name remote clusters, one for the ConfigMap of the mesh's
+// settings alone, and one for that and the injector's.
+func TestSecretsAreInARoleOfTheirOwn(t *testing.T) {
+	objects := mesh(t)
+	inRole := func(name string, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			for _, resource := range r.Resources {
+				if resource != "secrets" && resource != "configmaps" {
+					continue
+				}
+				switch {
+				case name == "fairlead-config-watcher-credentials" && len(rules) == 1:
+				case name == "fairlead-config-watcher-remote-clusters" && resource == "secrets" && len(rules) == 1:
+				case name == "fairlead-ca" && resource == "configmaps": // TestTheCAKeepsTwoConfigMaps
+				case name == "fairlead-injector" && resource == "configmaps" && slices.Equal(r.ResourceNames, []string{"istio-sidecar-injector", "istio"}):
+				case name == "config-watcher" && resource == "configmaps" && slices.Equal(r.ResourceNames, []string{"istio"}):
+				default:
+					t.Errorf("role %s grants %s with resource names %v", name, resource, r.ResourceNames)
+				}
+			}
+		}
+	}
+	for _, r := range all[*rbacv1.ClusterRole](objects) {
+		inRole(r.Name, r.Rules)
+	}
+	for _, r := range all[*rbacv1.Role](objects) {
+		inRole(r.Name, r.Rules)
+	}
+}
+
+// checkLease asserts that a rule about leases allows no more than the election of the replica that writes statuses.
+func checkLease(t *testing.T, r rbacv1.PolicyRule) {
+	t.Helper()
+	switch {
+	case slices.Equal(r.Verbs, []string{"create"}): // a name cannot be asked for
+	case slices.Equal(r.Verbs, []string{"get", "update"}) && slices.Equal(r.ResourceNames, []string{"fairlead-config-watcher-status"}):
+	default:
+		t.Errorf("config-watcher may %v leases %v", r.Verbs, r.ResourceNames)
+	}
+}
+
+// checkWebhookRight asserts that a rule allows to keep the one webhook configuration that is config-watcher's own.
+func checkWebhookRight(t *testing.T, r rbacv1.PolicyRule) {
+	t.Helper()
+	if !slices.Equal(r.Verbs, []string{"get", "list", "watch", "update"}) || !slices.Equal(r.ResourceNames, []string{"fairlead-validator"}) {
+		t.Errorf("config-watcher may %v webhook configurations %v", r.Verbs, r.ResourceNames)
+	}
+}
+
+// The replicas of a revision may take part in the election for the Lease that they use, and in no other.
+func TestReplicasOfARevisionMayElectTheirWriter(t *testing.T) {
+	text, err := render("../../deploy/kustomize/overlays/revision")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, watcher := service(t, objects, "config-watcher-canary")
+	revision := argument(watcher, "--revision")
+	if revision == "" {
+		t.Fatal("config-watcher has no --revision")
+	}
+	var may []string
+	for _, r := range grants(t, objects)["config-watcher"] {
+		if slices.Contains(r.Resources, "leases") && slices.Contains(r.Verbs, "update") {
+			may = append(may, r.ResourceNames...)
+		}
+	}
+	if want := []string{"fairlead-config-watcher-status-" + revision}; !slices.Equal(may, want) {
+		t.Errorf("config-watcher --revision=%s may update the leases %v, and uses %v", revision, may, want)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
@@ -19,7 +21,7 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 		}
 		kind := o.GetObjectKind().GroupVersionKind().Kind
 		kinds = append(kinds, kind+"/"+accessor.GetName())
-		clusterWide := kind == "Namespace" || strings.HasPrefix(kind, "ClusterRole")
+		clusterWide := kind == "Namespace" || strings.HasSuffix(kind, "WebhookConfiguration") || strings.HasPrefix(kind, "ClusterRole")
 		if clusterWide != (accessor.GetNamespace() == "") || (!clusterWide && accessor.GetNamespace() != namespace) {
 			t.Errorf("%s %s is in namespace %q", kind, accessor.GetName(), accessor.GetNamespace())
 		}
@@ -29,13 +31,18 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 	}
 	slices.Sort(kinds)
 	want := []string{
-		"ClusterRole/fairlead-config-watcher", "ClusterRoleBinding/fairlead-config-watcher",
-		"ConfigMap/fairlead", "ConfigMap/istio", "ConfigMap/istio-ca-root-cert",
-		"Deployment/ca", "Deployment/config-watcher", "Deployment/xds-server",
-		"Namespace/istio-system", "NetworkPolicy/ca", "NetworkPolicy/config-watcher", "NetworkPolicy/xds-server", "PersistentVolumeClaim/ca-root",
-		"PodDisruptionBudget/ca", "PodDisruptionBudget/config-watcher", "PodDisruptionBudget/xds-server",
-		"Service/ca", "Service/config-watcher", "Service/istiod", "Service/xds-server", "Service/xds-server-peers",
-		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/xds-server",
+		"ClusterRole/fairlead-ca", "ClusterRole/fairlead-config-watcher", "ClusterRole/fairlead-config-watcher-credentials", "ClusterRole/fairlead-config-watcher-webhook", "ClusterRole/fairlead-injector",
+		"ClusterRoleBinding/fairlead-ca", "ClusterRoleBinding/fairlead-config-watcher", "ClusterRoleBinding/fairlead-config-watcher-credentials",
+		"ClusterRoleBinding/fairlead-config-watcher-webhook", "ClusterRoleBinding/fairlead-injector",
+		"ConfigMap/istio", "ConfigMap/istio-sidecar-injector",
+		"Deployment/ca", "Deployment/config-watcher", "Deployment/injector", "Deployment/xds-server", "MutatingWebhookConfiguration/istio-sidecar-injector",
+		"Namespace/istio-system", "NetworkPolicy/ca", "NetworkPolicy/config-watcher", "NetworkPolicy/injector", "NetworkPolicy/xds-server", "PersistentVolumeClaim/ca-root",
+		"PodDisruptionBudget/ca", "PodDisruptionBudget/config-watcher", "PodDisruptionBudget/injector", "PodDisruptionBudget/xds-server",
+		"Role/config-watcher", "Role/fairlead-ca", "Role/fairlead-config-watcher", "Role/fairlead-config-watcher-remote-clusters", "Role/fairlead-injector",
+		"RoleBinding/config-watcher", "RoleBinding/fairlead-ca", "RoleBinding/fairlead-config-watcher", "RoleBinding/fairlead-config-watcher-remote-clusters", "RoleBinding/fairlead-injector",
+		"Service/ca", "Service/config-watcher", "Service/config-watcher-peers", "Service/injector", "Service/istiod", "Service/xds-server", "Service/xds-server-peers",
+		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/injector", "ServiceAccount/xds-server",
+		"ValidatingWebhookConfiguration/fairlead-validator",
 	}
 	if !slices.Equal(kinds, want) {
 		t.Errorf("rendered\n%s\nwant\n%s", strings.Join(kinds, "\n"), strings.Join(want, "\n"))
@@ -67,8 +74,9 @@ func TestMistakesAreFound(t *testing.T) {
 	}
 }
 
-// provided are the ConfigMaps that the cluster's owner makes, as deploy/README.md says; true if Pods start without.
-var provided = map[string]bool{"fairlead-jwks": false, "fairlead-config": true}
+// madeByTheCA are the ConfigMaps that the ca writes when it first starts, and their entries. Until then the other
+// services' Pods wait for them.
+var madeByTheCA = map[string][]string{"fairlead-jwks": {"jwks.json", "issuer"}, "istio-ca-root-cert": {"root-cert.pem"}}
 
 func TestReferencesLeadSomewhere(t *testing.T) {
 	objects := mesh(t)
@@ -94,7 +102,7 @@ func TestReferencesLeadSomewhere(t *testing.T) {
 				continue
 			}
 			ref := e.ValueFrom.ConfigMapKeyRef
-			if m, ok := named[*corev1.ConfigMap](objects, ref.Name); !ok || m.Data[ref.Key] == "" {
+			if name == "ca" || !slices.Contains(madeByTheCA[ref.Name], ref.Key) {
 				t.Errorf("%s: variable %s is from ConfigMap %s, key %s, which is not there", name, e.Name, ref.Name, ref.Key)
 			}
 		}
@@ -105,21 +113,25 @@ func checkVolume(t *testing.T, objects []runtime.Object, owner string, v corev1.
 	t.Helper()
 	switch {
 	case v.ConfigMap != nil:
-		optional, isProvided := provided[v.ConfigMap.Name]
-		_, isRendered := named[*corev1.ConfigMap](objects, v.ConfigMap.Name)
-		if isRendered == isProvided {
-			t.Errorf("%s: ConfigMap %s is rendered: %v, to be provided: %v", owner, v.ConfigMap.Name, isRendered, isProvided)
+		_, made := madeByTheCA[v.ConfigMap.Name]
+		_, rendered := named[*corev1.ConfigMap](objects, v.ConfigMap.Name)
+		if rendered == made || owner == "ca" {
+			t.Errorf("%s: ConfigMap %s is rendered: %v, made by the ca: %v", owner, v.ConfigMap.Name, rendered, made)
 		}
-		if got := v.ConfigMap.Optional != nil && *v.ConfigMap.Optional; got != optional {
-			t.Errorf("%s: ConfigMap %s is optional: %v, want %v", owner, v.ConfigMap.Name, got, optional)
+		if v.ConfigMap.Optional != nil && *v.ConfigMap.Optional {
+			t.Errorf("%s: ConfigMap %s is optional, so that its Pod would wait for a minute until the kubelet looks again", owner, v.ConfigMap.Name)
 		}
 	case v.PersistentVolumeClaim != nil:
 		if _, ok := named[*corev1.PersistentVolumeClaim](objects, v.PersistentVolumeClaim.ClaimName); !ok {
 			t.Errorf("%s: no claim %s", owner, v.PersistentVolumeClaim.ClaimName)
 		}
+	case v.Projected != nil && v.Name == "kube-api-access":
+		if owner == "xds-server" {
+			t.Errorf("%s has a token for Kubernetes' API", owner)
+		}
 	case v.Projected != nil:
 		for _, source := range v.Projected.Sources {
-			if source.ServiceAccountToken == nil || source.ServiceAccountToken.Audience != "istio-ca" {
+			if source.ServiceAccountToken == nil || source.ServiceAccountToken.Audience != contract.TokenAudience {
 				t.Errorf("%s: volume %s projects something else than a token for istio-ca", owner, v.Name)
 			}
 		}

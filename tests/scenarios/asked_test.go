@@ -22,6 +22,9 @@ func TestWhatCannotRunFails(t *testing.T) {
 	}{
 		"no such directory":            {[]string{"-dir", "nowhere"}, os.Getenv("PATH"), true, "nowhere: no scenario there"},
 		"no scenario":                  {[]string{"-dir", empty}, os.Getenv("PATH"), true, "no scenario there"},
+		"no such certificates":         {[]string{"-certificates", "none"}, os.Getenv("PATH"), true, "-certificates none: want ca or files"},
+		"no such source":               {[]string{"-source", "nowhere"}, os.Getenv("PATH"), true, "-source nowhere: want store or kubernetes"},
+		"Kubernetes without programs":  {[]string{"-dir", "examples", "-source", "kubernetes"}, os.Getenv("PATH"), true, "KUBE_BIN names no directories"},
 		"a mistake":                    {[]string{"-dir", mistaken}, os.Getenv("PATH"), true, "x.yaml:6: /steps/0/wait"},
 		"no programs, but a directory": {[]string{"-dir", "examples"}, empty, true, "needs "},
 		"no programs, but a name":      {[]string{"-test.run", "http-weights"}, empty, true, "needs "},
@@ -33,7 +36,7 @@ func TestWhatCannotRunFails(t *testing.T) {
 				args = append([]string{"-test.run", "^TestScenarios$"}, args...)
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-			cmd.Env = append(os.Environ(), "PATH="+tc.path, "CI=")
+			cmd.Env = append(os.Environ(), "PATH="+tc.path, "CI=", "KUBE_BIN=")
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != tc.fails || !strings.Contains(string(out), tc.output) {
 				t.Errorf("%v, want %q in\n%s", err, tc.output, out)

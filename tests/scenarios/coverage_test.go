@@ -9,27 +9,10 @@ import (
 	"fairlead.dev/pkg/testkit"
 
 	"fairlead.dev/tests/scenarios/internal/coverage"
-	"fairlead.dev/tests/scenarios/internal/format"
 )
 
 // TestTrafficAPIPage keeps docs/reference/traffic-api.md true; `make golden` rewrites it.
 func TestTrafficAPIPage(t *testing.T) {
-	schema, err := shipped.ReadFile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	loader, err := format.NewLoader(schema, shipped)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []*format.Scenario
-	for _, dir := range []string{"cases", "examples"} {
-		scenarios, err := loader.Load(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, scenarios...)
-	}
 	goldens := map[string]string{}
 	files, err := filepath.Glob("../../services/xds-server/internal/translate/testdata/in/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -42,7 +25,7 @@ func TestTrafficAPIPage(t *testing.T) {
 		}
 		goldens[strings.TrimSuffix(filepath.Base(file), ".yaml")] = string(raw)
 	}
-	table, err := coverage.New(coverage.Evidence{Scenarios: all, Goldens: goldens, Refused: paths(t, "unsupported.txt"), Ineffective: paths(t, "ineffective.txt")})
+	table, err := coverage.New(coverage.Evidence{Scenarios: all(t, "cases", "examples"), Goldens: goldens, Refused: paths(t, "unsupported.txt"), Ineffective: paths(t, "ineffective.txt")})
 	if err != nil {
 		t.Fatal(err)
 	}

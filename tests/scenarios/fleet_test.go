@@ -11,17 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/tests/scenarios/internal/apiserver"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/expect"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/harness"
 	"fairlead.dev/tests/scenarios/internal/wire"
-	"fairlead.dev/tests/scenarios/internal/world"
 )
 
 // fleet is a running topology from which calls are made.
 type fleet struct {
-	*world.World
+	*harness.Harness
 
 	topology *format.Topology
 	sniffers map[string]*wire.Sniffer
@@ -35,9 +36,10 @@ type fleet struct {
 // device is the network device of every machine.
 const device = "eth0"
 
-// newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed.
-func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string) (*fleet, error) {
-	options := world.Options{Log: t.Logf, OnDemand: *onDemand}
+// newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed. api is the API
+// server that objects are written to; nil if they go to config-watcher's own store.
+func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string, api *apiserver.Server) (*fleet, error) {
+	options := harness.Options{Log: t.Logf, OnDemand: *onDemand, MountedCertificates: *certificates == fromFiles, API: api, Redirect: *redirected}
 	f := &fleet{topology: topology, sniffers: map[string]*wire.Sniffer{}, journals: map[string]*echo.Journal{}, added: map[string]bool{}}
 	var err error
 	for _, s := range scenarios {
@@ -65,7 +67,7 @@ func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scena
 			t.Error(err)
 		}
 	})
-	if f.World, err = world.Start(t.Context(), topology, options); err != nil {
+	if f.Harness, err = harness.Start(t.Context(), topology, options); err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() {

@@ -15,17 +15,41 @@ import (
 )
 
 var (
-	dirs     = flag.String("dir", "examples", "directories with scenarios, comma separated")
-	out      = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
-	onDemand = flag.Bool("on-demand", false, "sidecars hold only what they call (docs/guide/on-demand.md)")
-	share    = flag.Int("share", 1, "run one scenario in this many, which -share-by decides")
-	shareBy  = flag.String("share-by", "", "text that decides which scenarios are a -share, such as a commit's hash")
+	dirs       = flag.String("dir", "examples", "directories with scenarios, comma separated")
+	out        = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
+	onDemand   = flag.Bool("on-demand", false, "sidecars hold only what they call (docs/guide/on-demand.md)")
+	redirected = flag.String("redirect", "", "what redirects connections: a --redirect-backend of node-agent init, such as iptables")
+	source     = flag.String("source", sourceStore, "where config-watcher reads the objects: "+sourceStore+" (its own) or "+sourceKubernetes+" (an API server, with etcd)")
+	// certificates says where agents have theirs from.
+	certificates = flag.String("certificates", fromCA, "where agents have their certificates from: "+fromCA+", which they ask, or "+fromFiles+" that are mounted")
+	share        = flag.Int("share", 1, "run one scenario in this many, which -share-by decides")
+	shareBy      = flag.String("share-by", "", "text that decides which scenarios are a -share, such as a commit's hash")
 	// only is a regular expression for names of scenarios.
 	only string
 )
 
+// Values of -source.
+const (
+	sourceStore      = "store"
+	sourceKubernetes = "kubernetes"
+)
+
+// Values of -certificates.
+const (
+	fromCA    = "ca"
+	fromFiles = "files"
+)
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *source != sourceStore && *source != sourceKubernetes {
+		fmt.Fprintf(os.Stderr, "-source %s: want %s or %s\n", *source, sourceStore, sourceKubernetes)
+		os.Exit(2)
+	}
+	if *certificates != fromCA && *certificates != fromFiles {
+		fmt.Fprintf(os.Stderr, "-certificates %s: want %s or %s\n", *certificates, fromCA, fromFiles)
+		os.Exit(2)
+	}
 	// A pattern that no test of this package is meant by is one for scenarios.
 	if f := flag.Lookup("test.run"); f.Value.String() != "" && f.Value.String() != "^$" && !strings.Contains(f.Value.String(), "Test") {
 		only = f.Value.String()

@@ -20,8 +20,8 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/harness"
 	"fairlead.dev/tests/scenarios/internal/runner"
-	"fairlead.dev/tests/scenarios/internal/world"
 )
 
 var (
@@ -65,7 +65,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 	if err := topology.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := newFleet(t, topology, nil, filepath.Join(outDir(t), topology.Name))
+	fleet, err := newFleet(t, topology, nil, filepath.Join(outDir(t), topology.Name), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !takes(t, fleet.World, file, string(raw)) {
+		if !takes(t, fleet.Harness, file, string(raw)) {
 			t.Errorf("%s is refused: remove it, or what it shows from it", file)
 		}
 		if err := fleet.Reset(ctx, empty); err != nil {
@@ -98,7 +98,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		if err != nil {
 			continue // text that is no UTF-8
 		}
-		if takes(t, fleet.World, fmt.Sprintf("%s of seed %d", k.kind, seed), text) {
+		if takes(t, fleet.Harness, fmt.Sprintf("%s of seed %d", k.kind, seed), text) {
 			accepted++
 		}
 		if t.Failed() {
@@ -112,22 +112,22 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 }
 
 // takes applies a text; it reports whether it was accepted, and fails the test if a proxy did not take it.
-func takes(t *testing.T, w *world.World, name, text string) (accepted bool) {
+func takes(t *testing.T, h *harness.Harness, name, text string) (accepted bool) {
 	t.Helper()
 	ctx := context.Background()
-	err := w.Apply(ctx, text, true)
+	err := h.Apply(ctx, text, true)
 	if errors.Is(err, runner.ErrRefused) {
 		t.Logf("refused %s: %v", name, err)
 		return false
 	}
 	if err != nil {
 		t.Errorf("%s: validation accepted it, and then: %v\n%s", name, err, text)
-		for _, line := range w.Evidence(ctx, "random") {
+		for _, line := range h.Evidence(ctx, "random") {
 			t.Log(line)
 		}
 	}
 	t.Logf("accepted %s: %s", name, text)
-	for _, died := range w.Died() {
+	for _, died := range h.Died() {
 		t.Errorf("after %s: %s\n%s", name, died, text)
 	}
 	return true

@@ -5,17 +5,22 @@ import (
 	"embed"
 	"errors"
 	"flag"
+	"fmt"
 	"hash/fnv"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"fairlead.dev/pkg/testkit/userns"
+	"fairlead.dev/tests/internal/binaries"
+	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/scenarios/internal/apiserver"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/report"
 	"fairlead.dev/tests/scenarios/internal/runner"
@@ -52,26 +57,56 @@ func TestScenarios(t *testing.T) {
 	}
 	// The largest first: it is what the whole waits for.
 	slices.SortStableFunc(topologies, func(a, b *format.Topology) int { return len(of[b]) - len(of[a]) })
-	free := make(chan struct{}, fleets)
+	free := places(t, min(fleets, len(topologies)))
 	for _, topology := range topologies {
 		t.Run(topology.Name, func(t *testing.T) {
 			t.Parallel()
-			free <- struct{}{}
-			defer func() { <-free }()
-			(&suite{results: results, dir: dir}).run(t, topology, of[topology])
+			place := <-free
+			// After the fleet has ended, which it does with this test.
+			t.Cleanup(func() { free <- place })
+			(&suite{results: results, dir: dir, api: place}).run(t, topology, of[topology])
 		})
 	}
+}
+
+// places are where so many fleets can run at a time: each has the API server that its objects are written to, nil if
+// they go to config-watcher's own store.
+func places(t *testing.T, n int) chan *apiserver.Server {
+	t.Helper()
+	free := make(chan *apiserver.Server, n)
+	if *source == sourceStore {
+		for range n {
+			free <- nil
+		}
+		return free
+	}
+	programs, err := binaries.Find(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() { free <- apiserver.Start(t, programs.Path("config-watcher"), "../..") })
+	}
+	all.Wait()
+	if len(free) < n {
+		t.FailNow() // Start has said why
+	}
+	t.Logf("%d API servers are ready after %s", n, time.Since(began).Round(time.Millisecond))
+	return free
 }
 
 // suite is the scenarios of a topology.
 type suite struct {
 	results *report.Report
 	dir     string
+	api     *apiserver.Server
 }
 
 func (s *suite) run(t *testing.T, topology *format.Topology, scenarios []*format.Scenario) {
 	begin := time.Now()
-	fleet, err := newFleet(t, topology, scenarios, filepath.Join(s.dir, topology.Name))
+	fleet, err := newFleet(t, topology, scenarios, filepath.Join(s.dir, topology.Name), s.api)
 	if err != nil {
 		t.Errorf("topology %s does not start: %v", topology.Name, err)
 		for _, scenario := range scenarios {
@@ -100,6 +135,10 @@ func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
 	}
 	begin := time.Now()
 	r := &runner.Runner{Fleet: fleet, Caller: fleet, Log: t.Logf}
+	if other, listed := otherWords[scenario.Name]; listed && *source == sourceKubernetes {
+		r.OtherWords = other.refusals
+		result.Note = fmt.Sprintf("%d objects are refused by Kubernetes in its own words: %s", other.refusals, other.by)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
 	defer cancel()
 	certificates := fleet.own
@@ -126,9 +165,14 @@ var notOnDemand = map[string]string{
 const scenarioLimit = 3 * time.Minute
 
 // needs skips where the machine lacks what every scenario needs. For root on CI, and for whoever names scenarios, that
-// is a failure.
+// is a failure, and so is an API server that was asked for and has no programs.
 func needs(t *testing.T) {
 	t.Helper()
+	if *source == sourceKubernetes {
+		if _, err := kubeapi.Program("kube-apiserver"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	programs := append(netns.Programs[:len(netns.Programs):len(netns.Programs)], "setpriv")
 	if missing := userns.Missing(programs...); len(missing) > 0 && asked() {
 		t.Fatalf("needs %s", strings.Join(missing, ", "))
@@ -155,6 +199,20 @@ func lacks(need string) string {
 // load reads the scenarios that were asked for.
 func load(t *testing.T) []*format.Scenario {
 	t.Helper()
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := slices.DeleteFunc(all(t, strings.Split(*dirs, ",")...), func(s *format.Scenario) bool { return !pattern.MatchString(s.Name) || !isInShare(s.Name) })
+	if len(asked) == 0 {
+		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
+	}
+	return asked
+}
+
+// all reads the scenarios of directories.
+func all(t *testing.T, dirs ...string) (out []*format.Scenario) {
+	t.Helper()
 	schema, err := shipped.ReadFile("schema.json")
 	if err != nil {
 		t.Fatal(err)
@@ -163,26 +221,14 @@ func load(t *testing.T) []*format.Scenario {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pattern, err := regexp.Compile(only)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []*format.Scenario
-	for dir := range strings.SplitSeq(*dirs, ",") {
+	for _, dir := range dirs {
 		found, err := loader.Load(locate(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range found {
-			if pattern.MatchString(s.Name) && isInShare(s.Name) {
-				all = append(all, s)
-			}
-		}
+		out = append(out, found...)
 	}
-	if len(all) == 0 {
-		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
-	}
-	return all
+	return out
 }
 
 // isInShare tells whether a scenario is among those that -share and -share-by choose.

@@ -28,13 +28,17 @@ type spec struct {
 	created    time.Time
 	arch       string
 	entrypoint string
-	files      map[string]entry
+	// arguments of the entry point.
+	arguments []string
+	files     map[string]entry
 }
 
-// entry is a file or a directory of the image.
+// entry is a file, a directory or a symbolic link of the image.
 type entry struct {
 	mode int64
 	data []byte
+	// link is where a symbolic link points; "" for others.
+	link string
 }
 
 const directory = 0o40000
@@ -117,7 +121,7 @@ func (s *spec) write(w io.Writer) error {
 	}
 	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		Created: v1.Time{Time: s.created}, Architecture: s.arch, OS: "linux",
-		Config: v1.Config{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, WorkingDir: "/"},
+		Config: v1.Config{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, Cmd: s.arguments, WorkingDir: "/"},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
@@ -147,6 +151,9 @@ func (s *spec) writeEntry(out *tar.Writer, path string, e entry) error {
 	header := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: e.mode & 0o7777, Size: int64(len(e.data)), ModTime: s.created, Format: tar.FormatPAX}
 	if e.mode&directory != 0 {
 		header.Typeflag, header.Name = tar.TypeDir, path+"/"
+	}
+	if e.link != "" {
+		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, e.link, 0o777
 	}
 	if err := out.WriteHeader(header); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func open(t *testing.T, path string) (tarball.Manifest, *v1.ConfigFile, map[stri
 
 func TestImageOfAStaticBinary(t *testing.T) {
 	binary := buildHello(t, "amd64")
-	list, config, headers, contents := open(t, mustImage(t, "1700000000", "-binary", binary, "-name", "fairlead/hello:dev"))
+	list, config, headers, contents := open(t, mustImage(t, "1700000000", "-binary", binary, "-name", "fairlead/hello:dev", "-arg", "greet", "-arg", "--name=x y"))
 	if strings.Join(list[0].RepoTags, " ") != "fairlead/hello:dev" {
 		t.Errorf("tags %v", list[0].RepoTags)
 	}
@@ -117,6 +118,9 @@ func TestImageOfAStaticBinary(t *testing.T) {
 	}
 	if strings.Join(config.Config.Entrypoint, " ") != "/usr/local/bin/hello" {
 		t.Errorf("entry point %v", config.Config.Entrypoint)
+	}
+	if want := []string{"greet", "--name=x y"}; !slices.Equal(config.Config.Cmd, want) {
+		t.Errorf("arguments %q, want %q", config.Config.Cmd, want)
 	}
 	want, err := os.ReadFile(binary)
 	if err != nil {
@@ -138,6 +142,18 @@ func TestImageOfAStaticBinary(t *testing.T) {
 	}
 	if len(headers) != 8 {
 		t.Errorf("%d entries, want tmp, etc with two files and the path of the binary", len(headers))
+	}
+}
+
+func TestImageHasTheBinaryUnderAnotherName(t *testing.T) {
+	path := mustImage(t, "", "-binary", buildHello(t, "amd64"), "-name", "fairlead/hello:t", "-alias", "salute")
+	_, _, headers, _ := open(t, path)
+	h := headers["usr/local/bin/salute"]
+	if h == nil || h.Typeflag != tar.TypeSymlink || h.Linkname != "hello" || headers["usr/local/bin/hello"] == nil {
+		t.Errorf("got %+v", h)
+	}
+	if _, err := image(t, "", "-binary", "x", "-name", "fairlead/hello:t", "-alias", "../salute"); err == nil {
+		t.Error("a name with a directory is accepted")
 	}
 }
 

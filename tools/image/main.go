@@ -29,8 +29,7 @@ func main() {
 			return
 		}
 		fmt.Fprintf(os.Stderr, "image: %v\n", err)
-		var usage usageError
-		if errors.As(err, &usage) {
+		if _, ok := errors.AsType[usageError](err); ok {
 			os.Exit(2)
 		}
 		os.Exit(1)
@@ -49,8 +48,11 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 	image := flags.String("name", "", "repository:tag of the image (required)")
 	out := flags.String("out", "", "archive to write (required)")
 	user := flags.String("user", "1337:1337", "numeric uid:gid the image runs as")
+	var arguments argFlag
+	flags.Var(&arguments, "arg", "argument of the entry point, unless whoever runs the image gives others (repeatable)")
 	var extra addFlag
 	flags.Var(&extra, "add", "`host-file=/path/in/image`; a dynamic executable brings its loader and libraries along (repeatable)")
+	alias := flags.String("alias", "", "further name of the binary in /usr/local/bin, by a symbolic link")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return err
@@ -75,9 +77,15 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 		return usageError{err}
 	}
 
-	spec := spec{tag: tag, user: *user, created: created}
+	spec := spec{tag: tag, user: *user, created: created, arguments: arguments}
 	if err := spec.addEntrypoint(*binary); err != nil {
 		return err
+	}
+	if *alias != filepath.Base(*alias) && *alias != "" {
+		return usagef("-alias %q is not the name of a file", *alias)
+	}
+	if *alias != "" {
+		spec.put("/usr/local/bin/"+*alias, entry{link: filepath.Base(*binary)})
 	}
 	for _, a := range extra {
 		if err := spec.addFile(a.host, a.image); err != nil {
@@ -94,6 +102,16 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 	}
 	_, err = fmt.Fprintf(stdout, "%s: %s, %.1f MiB\n", *out, *image, float64(size)/(1<<20))
 	return err
+}
+
+// argFlag is the value of the repeated flag -arg.
+type argFlag []string
+
+func (a *argFlag) String() string { return "" }
+
+func (a *argFlag) Set(value string) error {
+	*a = append(*a, value)
+	return nil
 }
 
 // addFlag is the value of the repeated flag -add.

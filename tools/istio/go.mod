@@ -1,6 +1,7 @@
-// Istio's own istioctl and pilot-agent (Apache License 2.0), for tests only: `make oracle` asks istioctl for its verdict
-// on objects, and tests of stock clients run pilot-agent. build.sh builds them into a cache outside the checkout; no
-// other target needs them, and this module is not part of go.work, so that its versions decide none of ours.
+// Istio's own istioctl, pilot-agent and pilot-discovery (Apache License 2.0), for tests only: `make oracle` asks istioctl
+// for its verdict on objects, tests of stock clients run pilot-agent, and `make bench-kube` measures pilot-discovery, which
+// is istiod. tools/build-cached.sh builds them into a cache outside the checkout; no other target needs them, and this
+// module is not part of go.work, so that its versions decide none of ours.
 //
 // To take another release: write the commit of its tag as the pseudo-version of istio.io/istio, require the releases of
 // istio.io/api, istio.io/client-go and go-control-plane that its go.mod names by pseudo-versions, and run
@@ -12,6 +13,7 @@ go 1.26.0
 tool (
 	istio.io/istio/istioctl/cmd/istioctl
 	istio.io/istio/pilot/cmd/pilot-agent
+	istio.io/istio/pilot/cmd/pilot-discovery
 )
 
 require (
@@ -26,6 +28,9 @@ require (
 	github.com/Masterminds/semver/v3 v3.5.0 // indirect
 	github.com/Masterminds/sprig/v3 v3.3.0 // indirect
 	github.com/VividCortex/ewma v1.2.0 // indirect
+	github.com/agentgateway/agentgateway/api v0.0.0-20260501213430-773586679f1c // indirect
+	github.com/alecholmes/xfccparser v0.4.0 // indirect
+	github.com/alecthomas/participle/v2 v2.1.4 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/blang/semver/v4 v4.0.0 // indirect
@@ -35,6 +40,7 @@ require (
 	github.com/cheggaaa/pb/v3 v3.1.7 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
+	github.com/coreos/go-oidc/v3 v3.18.0 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/decred/dcrd/dcrec/secp256k1/v4 v4.4.0 // indirect
@@ -82,6 +88,7 @@ require (
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3 // indirect
+	github.com/grpc-ecosystem/go-grpc-prometheus v1.2.0 // indirect
 	github.com/hashicorp/errwrap v1.1.0 // indirect
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/hashicorp/go-version v1.9.0 // indirect

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,10 +15,12 @@ import (
 
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/tests/bench/internal/identity"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/mesh"
+	"fairlead.dev/tests/bench/internal/services"
 	"fairlead.dev/tests/bench/internal/watcher"
+	"fairlead.dev/tests/internal/binaries"
 )
 
 const (
@@ -34,14 +35,14 @@ const (
 // lab is a control plane with a mesh, and applications that answer at all addresses of its services.
 type lab struct {
 	options
-	dir       string
-	cores     *machine.Cores
-	authority *identity.Authority
-	token     string
-	secure    string
-	targets   []target
-	closers   []func()
-	started   int
+	dir     string
+	cores   *machine.Cores
+	plane   *services.Services
+	token   string
+	secure  string
+	targets []target
+	closers []func()
+	started int
 }
 
 // target is a service that is called.
@@ -70,23 +71,21 @@ func (l *lab) start(ctx context.Context) error {
 	if l.cores, err = machine.Divide(); err != nil {
 		return err
 	}
-	if l.authority, err = identity.Start(ctx, filepath.Join(l.binDir, "ca"), l.dir, l.cores); err != nil {
+	if l.plane, err = services.Start(ctx, l.binDir, l.dir, l.cores); err != nil {
 		return err
 	}
-	l.closers = append(l.closers, l.authority.Stop)
-	if l.token, err = l.authority.TokenFile(callers, "default"); err != nil {
+	l.closers = append(l.closers, l.plane.Stop)
+	l.token = filepath.Join(l.dir, "sidecar.token")
+	if err := l.plane.WriteToken(l.token, proxyUID, callers, "default", contract.TokenAudience); err != nil {
 		return err
 	}
-	if err := os.Chown(l.token, proxyUID, proxyUID); err != nil {
-		return err
-	}
-	own, err := l.authority.Certificate(ctx, identity.SystemNamespace, "config-watcher")
+	own, err := l.plane.Certificate(ctx, contract.SystemNamespace, contract.ConfigWatcherAccount)
 	if err != nil {
 		return err
 	}
 	resources := mesh.Spec{Services: l.services, Rules: rules}.Resources()
 	l.targets = targets(resources)
-	w, err := watcher.Start(ctx, own, resources)
+	w, err := watcher.Start(ctx, own, l.plane.ID(contract.SystemNamespace, contract.XDSServerAccount), resources)
 	if err != nil {
 		return err
 	}
@@ -144,10 +143,8 @@ func (l *lab) files() (err error) {
 		err = os.Chmod(l.dir, 0o755) //nolint:gosec // the proxies' user reads it
 	}
 	for name, from := range map[string]string{"node-agent": filepath.Join(l.binDir, "node-agent"), "envoy": l.envoy} {
-		raw, readErr := os.ReadFile(from)
-		err = errors.Join(err, readErr)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(l.dir, name), raw, 0o755) //nolint:gosec // the proxies' user starts it
+			err = binaries.Publish(from, filepath.Join(l.dir, name))
 		}
 	}
 	return err
@@ -187,7 +184,7 @@ func targets(resources []*configv1.Resource) []target {
 
 // applications answer for all Pods: HTTP on port 8080 and TCP on port 9000, behind the TLS of the called namespace.
 func (l *lab) applications(ctx context.Context) error {
-	own, err := l.authority.Certificate(ctx, callers, "default")
+	own, err := l.plane.Certificate(ctx, callers, "default")
 	if err != nil {
 		return err
 	}
@@ -223,21 +220,10 @@ func serveEcho(lis net.Listener) {
 
 // serve starts xds-server.
 func (l *lab) serve(ctx context.Context, watcher string) error {
-	ports, err := machine.FreePorts(2)
+	server, err := l.plane.XDSServer(ctx, 0, watcher)
 	if err != nil {
 		return err
 	}
-	flags, err := l.authority.Flags("xds-server")
-	if err != nil {
-		return err
-	}
-	l.secure = ports[0]
-	cmd := exec.Command(filepath.Join(l.binDir, "xds-server"), append(flags, "--log-level", "warn", "--instance", "xds-server-0", //nolint:gosec // the program under test
-		"--config-watcher-address", watcher, "--secure-address", l.secure, "--ops-address", ports[1])...)
-	server, err := machine.Start(cmd, &l.cores.Server, filepath.Join(l.dir, "xds-server.log"))
-	if err != nil {
-		return err
-	}
-	l.closers = append(l.closers, server.Stop)
-	return machine.Ready(ctx, server, ports[1])
+	l.secure = server.GRPC
+	return nil
 }

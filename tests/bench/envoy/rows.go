@@ -105,7 +105,7 @@ func (l *lab) measure(ctx context.Context, onDemand bool) (f figures, err error)
 	}
 	f.first, f.later = median(first), median(later)
 	f.cost = f.first - f.later
-	if f.clusters, err = s.clusters(); err != nil {
+	if f.clusters, err = s.clusters(ctx); err != nil {
 		return f, err
 	}
 	f.resident, err = s.resident()

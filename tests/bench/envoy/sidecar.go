@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/tests/bench/internal/machine"
+	"fairlead.dev/tests/internal/probe"
+	"fairlead.dev/tests/internal/process"
 )
 
 const (
@@ -44,17 +45,21 @@ func (l *lab) sidecar(ctx context.Context, onDemand bool) (*sidecar, error) {
 	if err := errors.Join(os.Mkdir(s.state, 0o700), os.Chown(s.state, proxyUID, proxyUID)); err != nil {
 		return nil, err
 	}
-	id := strconv.Itoa(proxyUID)
-	cmd := exec.Command("setpriv", "--reuid", id, "--regid", id, "--clear-groups", //nolint:gosec // the program under test
-		filepath.Join(l.dir, "node-agent"), "proxy", "sidecar", "--state-dir", s.state, "--token-file", l.token, "--root-cert-file", l.authority.RootFile,
-		"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", l.secure, "--ca-address", l.authority.Address, "--concurrency", "1")
-	cmd.Env = append(os.Environ(),
-		"POD_NAME="+name, "POD_NAMESPACE="+callers, fmt.Sprintf("INSTANCE_IP=10.248.0.%d", l.started), "SERVICE_ACCOUNT=default",
-		"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "FAIRLEAD_ON_DEMAND="+strconv.FormatBool(onDemand),
-		"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s")
+	log := filepath.Join(l.dir, name+".log")
 	begin := time.Now()
 	var err error
-	if s.agent, err = machine.Start(cmd, &l.cores.Clients, filepath.Join(l.dir, name+".log")); err != nil {
+	if s.agent, err = machine.Start(process.Program{
+		Name: "agent of " + name, Path: filepath.Join(l.dir, "node-agent"), UID: proxyUID, Stdout: log, Stderr: log,
+		Args: []string{
+			"proxy", "sidecar", "--state-dir", s.state, "--token-file", l.token, "--root-cert-file", l.plane.RootFile,
+			"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", l.secure, "--ca-address", l.plane.CA.GRPC, "--concurrency", "1",
+		},
+		Env: []string{
+			"POD_NAME=" + name, "POD_NAMESPACE=" + callers, fmt.Sprintf("INSTANCE_IP=10.248.0.%d", l.started), "SERVICE_ACCOUNT=default",
+			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "FAIRLEAD_VERIFY_REDIRECTION=false", "FAIRLEAD_ON_DEMAND=" + strconv.FormatBool(onDemand),
+			"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
+		},
+	}, &l.cores.Clients); err != nil {
 		return nil, err
 	}
 	if err := s.waitReady(ctx); err != nil {
@@ -66,21 +71,8 @@ func (l *lab) sidecar(ctx context.Context, onDemand bool) (*sidecar, error) {
 }
 
 func (s *sidecar) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
-	defer cancel()
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	for {
-		if _, err := get(client, "http://127.0.0.1:15021/healthz/ready"); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the proxy is not ready: %w\n%s", ctx.Err(), s.agent.LogTail())
-		case <-s.agent.Exited():
-			return fmt.Errorf("the proxy ended\n%s", s.agent.LogTail())
-		case <-time.After(poll):
-		}
-	}
+	client := probe.Client(nil)
+	return s.agent.UntilEvery(ctx, poll, readyWithin, func() error { return probe.Ready(ctx, client, "http://127.0.0.1:15021/healthz/ready") })
 }
 
 // resident is the memory that Envoy holds, in bytes.
@@ -122,11 +114,8 @@ func (s *sidecar) envoy() (int, error) {
 }
 
 // clusters counts the clusters that lead to services.
-func (s *sidecar) clusters() (int, error) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.state, "envoy-admin.sock"))
-	}}}
-	raw, err := get(client, "http://admin/config_dump?resource=dynamic_active_clusters&mask=cluster.name")
+func (s *sidecar) clusters(ctx context.Context) (int, error) {
+	raw, err := probe.Get(ctx, probe.Unix(filepath.Join(s.state, probe.EnvoyAdmin)), "http://envoy/config_dump?resource=dynamic_active_clusters&mask=cluster.name")
 	if err != nil {
 		return 0, err
 	}
@@ -189,17 +178,4 @@ func (t target) echo() error {
 		return fmt.Errorf("%s: answered with %q: %w", t.name, buf, err)
 	}
 	return nil
-}
-
-func get(c *http.Client, url string) ([]byte, error) {
-	resp, err := c.Get(url) //nolint:noctx // the client has a timeout
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	return raw, err
 }

@@ -38,16 +38,16 @@ func nested(name string) string {
 
 // testAliases: a document that would be far larger than it is long is refused with a reason, from the command line and
 // in a file.
-func testAliases(t *testing.T, w *world) {
+func testAliases(t *testing.T, f *fixture) {
 	for what, document := range map[string]func(string) string{"aliases of one long text": aliases, "aliases of aliases": nested} {
 		t.Run(what, func(t *testing.T) {
-			m := w.sample(t, killed)
+			m := f.sample(t, killed)
 			file := filepath.Join(t.TempDir(), "bomb.yaml")
 			if err := os.WriteFile(file, []byte(document("by-command")), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
-			code, out, errOut := w.CLI(t, "config", "apply", "-f", file)
+			code, out, errOut := f.CLI(t, "config", "apply", "-f", file)
 			if code == 0 || !strings.Contains(errOut, "bomb.yaml") {
 				t.Errorf("config apply ended with %d, want a refusal that names the file: %.300s%.300s", code, out, errOut)
 			}
@@ -55,23 +55,23 @@ func testAliases(t *testing.T, w *world) {
 			// The command line may have refused it already; an attacker has one of its own.
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			_, err := w.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "bomb.yaml", Content: []byte(document("by-call"))}}})
+			_, err := f.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "bomb.yaml", Content: []byte(document("by-call"))}}})
 			if status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("config-watcher answers with %v, want a refusal", err)
 			}
 			t.Logf("config-watcher: %.300v", err)
-			w.WriteConfig(t, "bomb.yaml", document("by-file"))
-			defer removed(t, filepath.Join(w.ConfigDir, "bomb.yaml"))
+			f.WriteConfig(t, "bomb.yaml", document("by-file"))
+			defer removed(t, filepath.Join(f.ConfigDir, "bomb.yaml"))
 			testkit.Eventually(t, 20*time.Second, func() error {
-				if log := w.Log(t, "config-watcher"); !strings.Contains(log, "bomb.yaml") {
+				if log := f.Log(t, "config-watcher"); !strings.Contains(log, "bomb.yaml") {
 					return fmt.Errorf("config-watcher's log does not name bomb.yaml")
 				}
 				return nil
 			})
-			if _, err := w.change(t.Context(), 98*time.Second+time.Duration(len(what))*time.Millisecond); err != nil {
+			if _, err := f.change(t.Context(), 98*time.Second+time.Duration(len(what))*time.Millisecond); err != nil {
 				t.Errorf("a change beside the bomb: %v", err)
 			}
-			m.finish(t, w)
+			m.finish(t, f)
 		})
 	}
 }

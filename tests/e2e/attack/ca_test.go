@@ -18,16 +18,16 @@ import (
 )
 
 // testBundleWatches: one identity opens more bundle watches than the ca has for all; another identity's is accepted.
-func testBundleWatches(t *testing.T, w *world) {
+func testBundleWatches(t *testing.T, f *fixture) {
 	const (
 		watches = 20_500
 		// watchesEach is how many are opened on one connection: a server that allows fewer would only let the rest
 		// wait.
 		watchesEach = 25
 	)
-	id, other := w.identity(t, batch, time.Hour), w.identity(t, rightful, time.Hour)
-	address := w.service(t, "ca").GRPCAddress
-	w.under(t, attack{refused: true, unmeasured: true, run: func(ctx context.Context, s *score) {
+	id, other := f.identity(t, batch, time.Hour), f.identity(t, rightful, time.Hour)
+	address := f.service(t, "ca").GRPCAddress
+	f.under(t, attack{refused: true, unmeasured: true, run: func(ctx context.Context, s *score) {
 		var wg, opened sync.WaitGroup
 		turns := make(chan struct{}, openers)
 		for c := range watches / watchesEach {
@@ -104,14 +104,14 @@ func otherWatch(ctx context.Context, id *identity, address string) error {
 
 // testCertificateRequests: one identity asks for more certificates at once than the ca lets wait, without end; another
 // gets its own.
-func testCertificateRequests(t *testing.T, w *world) {
+func testCertificateRequests(t *testing.T, f *fixture) {
 	const (
 		workers = 600
 		conns   = 24 // so that the calls of one are not too many for it
 	)
-	id, pod := w.identity(t, batch, time.Hour), w.Pod(t, rightful)
-	address := w.service(t, "ca").GRPCAddress
-	w.under(t, attack{refused: true, unmeasured: true, run: func(ctx context.Context, s *score) {
+	id, pod := f.identity(t, batch, time.Hour), f.Pod(t, rightful)
+	address := f.service(t, "ca").GRPCAddress
+	f.under(t, attack{refused: true, unmeasured: true, run: func(ctx context.Context, s *score) {
 		var wg sync.WaitGroup
 		var opened []*grpc.ClientConn
 		for range conns {
@@ -140,7 +140,7 @@ func testCertificateRequests(t *testing.T, w *world) {
 		for range 5 {
 			start := time.Now()
 			for {
-				_, err := w.issue(ctx, address, pod.Agent.TokenFile, pod.IP, time.Hour)
+				_, err := f.issue(ctx, address, pod.Agent.TokenFile, pod.IP, time.Hour)
 				if err == nil || ctx.Err() != nil {
 					break
 				}
@@ -178,9 +178,9 @@ const (
 )
 
 // brief opens the connections. Its xds-server is the one that is not attacked.
-func (w *world) brief(t *testing.T) *brief {
+func (f *fixture) brief(t *testing.T) *brief {
 	t.Helper()
-	b := &brief{id: w.identity(t, batch, briefly), conns: map[string]*grpc.ClientConn{}, ended: make(chan time.Time, 1)}
+	b := &brief{id: f.identity(t, batch, briefly), conns: map[string]*grpc.ClientConn{}, ended: make(chan time.Time, 1)}
 	leaf, err := x509.ParseCertificate(b.id.certificate.Certificate[0])
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func (w *world) brief(t *testing.T) *brief {
 		t.Fatalf("asked for a certificate of %s, got one until %s", briefly, b.until)
 	}
 	for _, service := range []string{"xds-server-1", "ca"} {
-		conn, err := b.id.dial(w.service(t, service).GRPCAddress)
+		conn, err := b.id.dial(f.service(t, service).GRPCAddress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,8 +234,8 @@ func (b *brief) call(ctx context.Context, service string, within time.Duration) 
 
 // testExpiredCertificate: connections outlive the certificate that they were opened with. What is called then is
 // refused, and what runs is ended.
-func testExpiredCertificate(t *testing.T, w *world) {
-	b := w.opened
+func testExpiredCertificate(t *testing.T, f *fixture) {
+	b := f.opened
 	testkit.Eventually(t, 2*briefly, func() error {
 		if left := time.Until(b.until); left > -time.Second {
 			return fmt.Errorf("the certificate is valid for another %s", left)

@@ -27,11 +27,11 @@ const watched = 4 * time.Second
 // TestMeshWithFaults breaks what config-watcher reads and writes, one thing after another.
 func TestMeshWithFaults(t *testing.T) {
 	needsAll(t)
-	w := newWorld(t)
-	w.observe(t)
-	for _, f := range []struct {
+	f := newFixture(t)
+	f.observe(t)
+	for _, fault := range []struct {
 		claim string
-		test  func(*testing.T, *world)
+		test  func(*testing.T, *fixture)
 	}{
 		{"a second config-watcher on one store is refused", testSecondWatcher},
 		{"a write that fails refuses no other", testFailedWrite},
@@ -40,28 +40,28 @@ func TestMeshWithFaults(t *testing.T) {
 		{"a truncated object of the store costs that object alone", testTruncatedObject},
 		{"a truncated journal of the store empties nothing", testTruncatedJournal},
 		// Last: the file system that it mounts stays until the mesh is gone.
-		{"a full disk refuses writes, not deletions, and passes by", func(s *testing.T, w *world) { testFullDisk(s, t, w) }},
+		{"a full disk refuses writes, not deletions, and passes by", func(s *testing.T, f *fixture) { testFullDisk(s, t, f) }},
 	} {
-		t.Run(f.claim, func(t *testing.T) { f.test(t, w) })
+		t.Run(fault.claim, func(t *testing.T) { fault.test(t, f) })
 	}
 }
 
-// restarted kills config-watcher, calls f while it is away, and waits until it answers again.
-func (w *world) restarted(t *testing.T, f func()) {
+// restarted kills config-watcher, calls meanwhile while it is away, and waits until it answers again.
+func (f *fixture) restarted(t *testing.T, meanwhile func()) {
 	t.Helper()
-	w.CloseGate(t, "config-watcher")
-	w.Kill(t, "config-watcher")
-	f()
-	w.OpenGate(t, "config-watcher")
-	w.Eventually(t, fleet.Ready, func() error {
-		_, err := w.asked(t.Context(), "config-watcher", "/livez", t)
+	f.CloseGate(t, "config-watcher")
+	f.Kill(t, "config-watcher")
+	meanwhile()
+	f.OpenGate(t, "config-watcher")
+	f.Eventually(t, fleet.Ready, func() error {
+		_, err := f.asked(t.Context(), "config-watcher", "/livez", t)
 		return err
 	})
 }
 
 // asked gets a page of a service's ops port; a status other than 200 is an error with what the page says.
-func (w *world) asked(ctx context.Context, service, path string, t *testing.T) (string, error) {
-	a, err := fleet.Direct().Get(ctx, "http://"+w.service(t, service).OpsAddress+path)
+func (f *fixture) asked(ctx context.Context, service, path string, t *testing.T) (string, error) {
+	a, err := fleet.Direct().Get(ctx, "http://"+f.service(t, service).OpsAddress+path)
 	if err == nil && a.Status != http.StatusOK {
 		err = fmt.Errorf("%s of %s: status %d: %s", path, service, a.Status, a.Body)
 	}
@@ -69,10 +69,10 @@ func (w *world) asked(ctx context.Context, service, path string, t *testing.T) (
 }
 
 // clusters counts the clusters that a proxy is given that connects now.
-func (w *world) clusters(ctx context.Context, id *identity, t *testing.T) (int, error) {
+func (f *fixture) clusters(ctx context.Context, id *identity, t *testing.T) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	stream, closeAll, err := openDelta(ctx, id, w.service(t, "xds-server-0").GRPCAddress)
+	stream, closeAll, err := openDelta(ctx, id, f.service(t, "xds-server-0").GRPCAddress)
 	if err != nil {
 		return 0, err
 	}
@@ -100,15 +100,15 @@ func stays(t *testing.T, holds func() error) {
 // survives breaks something while config-watcher is away, and asserts that the mesh serves as before when it is back:
 // requests pass, new proxies are given all clusters, and, if config-watcher calls itself ready, the store has its
 // objects.
-func (w *world) survives(t *testing.T, break_ func()) {
+func (f *fixture) survives(t *testing.T, break_ func()) {
 	t.Helper()
-	id := w.identity(t, rightful, time.Hour)
-	client := w.From(t, "client-0")
-	before, err := w.clusters(t.Context(), id, t)
+	id := f.identity(t, rightful, time.Hour)
+	client := f.From(t, "client-0")
+	before, err := f.clusters(t.Context(), id, t)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.restarted(t, break_)
+	f.restarted(t, break_)
 	stays(t, func() error {
 		a, err := client.Get(t.Context(), "http://server.apps/")
 		if err == nil && a.Status != http.StatusOK {
@@ -117,26 +117,26 @@ func (w *world) survives(t *testing.T, break_ func()) {
 		if err != nil {
 			return err
 		}
-		now, err := w.clusters(t.Context(), id, t)
+		now, err := f.clusters(t.Context(), id, t)
 		if err == nil && now < before {
 			err = fmt.Errorf("a proxy that connects now is given %d clusters, before the fault it was %d", now, before)
 		}
 		return err
 	})
-	said, notReady := w.asked(t.Context(), "config-watcher", "/readyz", t)
+	said, notReady := f.asked(t.Context(), "config-watcher", "/readyz", t)
 	t.Logf("config-watcher: %s %v", strings.TrimSpace(said), notReady)
 	if notReady != nil {
 		return // it serves nobody, so nothing can be missing
 	}
-	if code, _, errOut := w.CLI(t, "config", "get", "pod", "server-0", "-n", "apps"); code != 0 {
+	if code, _, errOut := f.CLI(t, "config", "get", "pod", "server-0", "-n", "apps"); code != 0 {
 		t.Errorf("config-watcher is ready and has lost Pod apps/server-0: %s", errOut)
 	}
 }
 
 // arguments are those that config-watcher runs with, changed where flags are given.
-func (w *world) arguments(t *testing.T, flags map[string]string) []string {
+func (f *fixture) arguments(t *testing.T, flags map[string]string) []string {
 	t.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", w.service(t, "config-watcher").PID))
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", f.service(t, "config-watcher").PID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,10 +149,10 @@ func (w *world) arguments(t *testing.T, flags map[string]string) []string {
 	return args
 }
 
-func testSecondWatcher(t *testing.T, w *world) {
+func testSecondWatcher(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binaries.Path("config-watcher"), w.arguments(t, map[string]string{
+	cmd := exec.CommandContext(ctx, binaries.Path("config-watcher"), f.arguments(t, map[string]string{
 		"--grpc-address": testkit.FreeAddress(t).String(), "--ops-address": testkit.FreeAddress(t).String(), "--state-dir": filepath.Join(t.TempDir(), "state"),
 	})...)
 	out, err := cmd.CombinedOutput()
@@ -160,7 +160,7 @@ func testSecondWatcher(t *testing.T, w *world) {
 	if ctx.Err() != nil || !errors.As(err, &exit) {
 		t.Fatalf("a second config-watcher on the store runs on (%v): %.600s", err, out)
 	}
-	if !strings.Contains(string(out), w.Path("store")) {
+	if !strings.Contains(string(out), f.Path("store")) {
 		t.Errorf("it ends with %v and does not name the directory: %.600s", err, out)
 	}
 	t.Logf("it ends with %v: %.600s", err, out)
@@ -172,68 +172,68 @@ func configMap(name string, size int) string {
 }
 
 // apply applies an object by the command line; the error is what it said.
-func (w *world) apply(t *testing.T, manifest string) error {
+func (f *fixture) apply(t *testing.T, manifest string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "object.yaml")
 	testkit.WriteFile(t, file, []byte(manifest))
-	if code, _, errOut := w.CLI(t, "config", "apply", "-f", file); code != 0 {
+	if code, _, errOut := f.CLI(t, "config", "apply", "-f", file); code != 0 {
 		return fmt.Errorf("config apply: exit code %d: %s", code, errOut)
 	}
 	return nil
 }
 
-func (w *world) remove(t *testing.T, kind, name string) error {
+func (f *fixture) remove(t *testing.T, kind, name string) error {
 	t.Helper()
-	if code, _, errOut := w.CLI(t, "config", "delete", kind, name, "-n", "edge"); code != 0 {
+	if code, _, errOut := f.CLI(t, "config", "delete", kind, name, "-n", "edge"); code != 0 {
 		return fmt.Errorf("config delete: exit code %d: %s", code, errOut)
 	}
 	return nil
 }
 
-func testFailedWrite(t *testing.T, w *world) {
+func testFailedWrite(t *testing.T, f *fixture) {
 	long := strings.Repeat(strings.Repeat("n", 62)+".", 4) + "n"
-	t.Logf("an object whose name is as long as Kubernetes allows: %v", w.apply(t, configMap(long, 1)))
-	if err := w.apply(t, configMap("after", 1)); err != nil {
+	t.Logf("an object whose name is as long as Kubernetes allows: %v", f.apply(t, configMap(long, 1)))
+	if err := f.apply(t, configMap("after", 1)); err != nil {
 		t.Errorf("a write after it: %v", err)
 	}
-	if err := w.remove(t, "configmap", "after"); err != nil {
+	if err := f.remove(t, "configmap", "after"); err != nil {
 		t.Errorf("a deletion after it: %v", err)
 	}
 }
 
-func testMissingDirectory(t *testing.T, w *world) {
-	away := w.ConfigDir + ".away"
-	w.survives(t, func() {
-		if err := os.Rename(w.ConfigDir, away); err != nil {
+func testMissingDirectory(t *testing.T, f *fixture) {
+	away := f.ConfigDir + ".away"
+	f.survives(t, func() {
+		if err := os.Rename(f.ConfigDir, away); err != nil {
 			t.Fatal(err)
 		}
 	})
-	if err := os.Rename(away, w.ConfigDir); err != nil {
+	if err := os.Rename(away, f.ConfigDir); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
-		_, err := w.asked(t.Context(), "config-watcher", "/readyz", t)
+		_, err := f.asked(t.Context(), "config-watcher", "/readyz", t)
 		return err
 	})
 }
 
-func testTruncatedPolicy(t *testing.T, w *world) {
+func testTruncatedPolicy(t *testing.T, f *fixture) {
 	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec:\n  mtls:\n    mode: STRICT\n"
-	url := "http://" + net.JoinHostPort(w.Pod(t, "server-0").IP, "8080") + "/"
+	url := "http://" + net.JoinHostPort(f.Pod(t, "server-0").IP, "8080") + "/"
 	closed := func() error {
 		if a, err := fleet.Direct().Get(t.Context(), url); err == nil {
 			return fmt.Errorf("a caller without a certificate is answered %d where STRICT was said", a.Status)
 		}
 		return nil
 	}
-	w.WriteConfig(t, "strict.yaml", strict)
-	w.Eventually(t, testkit.Patience, closed)
-	w.restarted(t, func() { w.WriteConfig(t, "strict.yaml", strict[:strings.Index(strict, "de: STRICT")]) })
+	f.WriteConfig(t, "strict.yaml", strict)
+	f.Eventually(t, testkit.Patience, closed)
+	f.restarted(t, func() { f.WriteConfig(t, "strict.yaml", strict[:strings.Index(strict, "de: STRICT")]) })
 	stays(t, closed)
-	if log := w.Log(t, "config-watcher"); !strings.Contains(log, "strict.yaml") {
+	if log := f.Log(t, "config-watcher"); !strings.Contains(log, "strict.yaml") {
 		t.Error("config-watcher's log does not name strict.yaml")
 	}
-	removed(t, filepath.Join(w.ConfigDir, "strict.yaml"))
+	removed(t, filepath.Join(f.ConfigDir, "strict.yaml"))
 	testkit.Eventually(t, testkit.Patience, func() error {
 		a, err := fleet.Direct().Get(t.Context(), url)
 		if err == nil && a.Status != http.StatusOK {
@@ -243,13 +243,13 @@ func testTruncatedPolicy(t *testing.T, w *world) {
 	})
 }
 
-func testTruncatedObject(t *testing.T, w *world) {
-	if err := w.apply(t, configMap("damaged", 2000)); err != nil {
+func testTruncatedObject(t *testing.T, f *fixture) {
+	if err := f.apply(t, configMap("damaged", 2000)); err != nil {
 		t.Fatal(err)
 	}
 	var path string
-	w.survives(t, func() { path = truncate(t, w.Path("store"), "damaged") })
-	if log := w.Log(t, "config-watcher"); !strings.Contains(log, filepath.Base(path)) {
+	f.survives(t, func() { path = truncate(t, f.Path("store"), "damaged") })
+	if log := f.Log(t, "config-watcher"); !strings.Contains(log, filepath.Base(path)) {
 		t.Errorf("config-watcher's log does not name %s", path)
 	}
 }
@@ -281,24 +281,24 @@ func truncate(t *testing.T, dir, name string) string {
 	return found
 }
 
-func testTruncatedJournal(t *testing.T, w *world) {
+func testTruncatedJournal(t *testing.T, f *fixture) {
 	manifest, err := json.Marshal(map[string]any{"put": []any{map[string]any{"kind": "ConfigMap", "apiVersion": "v1"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	journal := w.Path("store", "journal.json")
-	w.survives(t, func() { testkit.WriteFile(t, journal, manifest[:len(manifest)/2]) })
-	if log := w.Log(t, "config-watcher"); !strings.Contains(log, "journal.json") {
+	journal := f.Path("store", "journal.json")
+	f.survives(t, func() { testkit.WriteFile(t, journal, manifest[:len(manifest)/2]) })
+	if log := f.Log(t, "config-watcher"); !strings.Contains(log, "journal.json") {
 		t.Error("config-watcher's log does not name journal.json")
 	}
 	// As the runbook says, for whoever comes next.
-	w.restarted(t, func() { _ = os.Remove(journal) })
+	f.restarted(t, func() { _ = os.Remove(journal) })
 }
 
 // testFullDisk puts the store on a file system of its own that becomes as small as what it holds. mesh is the test
 // whose end is the mesh's.
-func testFullDisk(t, mesh *testing.T, w *world) {
-	store := w.Path("store")
+func testFullDisk(t, mesh *testing.T, f *fixture) {
+	store := f.Path("store")
 	probe := t.TempDir()
 	if err := unix.Mount("tmpfs", probe, "tmpfs", 0, "size=4k"); err != nil {
 		t.Skipf("cannot mount a small file system, which needs root: %v", err)
@@ -307,7 +307,7 @@ func testFullDisk(t, mesh *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	const roomy = "size=32m,mode=0700"
-	w.restarted(t, func() {
+	f.restarted(t, func() {
 		run := func(name string, args ...string) {
 			if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
 				t.Fatalf("%s %v: %v: %s", name, args, err, out)
@@ -324,7 +324,7 @@ func testFullDisk(t, mesh *testing.T, w *world) {
 		})
 		run("cp", "-a", store+".copy/.", store)
 	})
-	w.Eventually(t, testkit.Patience, func() error { return w.apply(t, configMap("makes-room", 100_000)) })
+	f.Eventually(t, testkit.Patience, func() error { return f.apply(t, configMap("makes-room", 100_000)) })
 
 	var fs unix.Statfs_t
 	if err := unix.Statfs(store, &fs); err != nil {
@@ -334,7 +334,7 @@ func testFullDisk(t, mesh *testing.T, w *world) {
 	if err := unix.Mount("tmpfs", store, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("size=%d", used)); err != nil {
 		t.Fatal(err)
 	}
-	err := w.apply(t, configMap("too-much", 100_000))
+	err := f.apply(t, configMap("too-much", 100_000))
 	if err == nil {
 		t.Fatal("a write on a full disk is accepted")
 	}
@@ -342,20 +342,20 @@ func testFullDisk(t, mesh *testing.T, w *world) {
 	if !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("the refusal does not say why: %v", err)
 	}
-	if err := w.apply(t, configMap("makes-room", 150_000)); err == nil {
+	if err := f.apply(t, configMap("makes-room", 150_000)); err == nil {
 		t.Error("a change on a full disk is accepted")
 	}
 	for page, tells := range map[string]string{"/readyz/sources": "takes no writes", "/metrics": "fairlead_config_watcher_store_alarm 1"} {
-		said, err := w.asked(t.Context(), "config-watcher", page, t)
+		said, err := f.asked(t.Context(), "config-watcher", page, t)
 		if err != nil || !strings.Contains(said, tells) {
 			t.Errorf("config-watcher takes no writes, and %s does not say %q: %v", page, tells, err)
 		}
 	}
-	if err := w.remove(t, "configmap", "makes-room"); err != nil {
+	if err := f.remove(t, "configmap", "makes-room"); err != nil {
 		t.Errorf("a deletion on a full disk: %v", err)
 	}
 	if err := unix.Mount("tmpfs", store, "tmpfs", unix.MS_REMOUNT, roomy); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error { return w.apply(t, configMap("fits-again", 100_000)) })
+	testkit.Eventually(t, 20*time.Second, func() error { return f.apply(t, configMap("fits-again", 100_000)) })
 }

@@ -119,8 +119,8 @@ func messages(address, from, method string, own *tls.Certificate, count, conns, 
 
 // testUnfinishedMessages: messages that are begun and not ended, without credentials, to the method that anybody may
 // call.
-func testUnfinishedMessages(t *testing.T, w *world) {
-	from := w.Pod(t, batch).IP
+func testUnfinishedMessages(t *testing.T, f *fixture) {
+	from := f.Pod(t, batch).IP
 	for _, a := range []struct {
 		service            string
 		count, conns, size int
@@ -135,8 +135,8 @@ func testUnfinishedMessages(t *testing.T, w *world) {
 		{"xds-server-0", 2000, 50, 60 << 10},
 	} {
 		t.Run(fmt.Sprintf("%d of %d KiB on %d connections to %s", a.count, a.size>>10, a.conns, a.service), func(t *testing.T) {
-			w.under(t, attack{
-				run:        messages(w.service(t, a.service).GRPCAddress, from, healthMethod, nil, a.count, a.conns, a.size),
+			f.under(t, attack{
+				run:        messages(f.service(t, a.service).GRPCAddress, from, healthMethod, nil, a.count, a.conns, a.size),
 				unmeasured: a.service == "ca",
 			})
 		})
@@ -147,11 +147,11 @@ func testUnfinishedMessages(t *testing.T, w *world) {
 }
 
 // testUnfinishedMessagesOfAWorkload: the same by a workload with a certificate, to the method that it may call.
-func testUnfinishedMessagesOfAWorkload(t *testing.T, w *world) {
-	id := w.identity(t, batch, time.Hour)
+func testUnfinishedMessagesOfAWorkload(t *testing.T, f *fixture) {
+	id := f.identity(t, batch, time.Hour)
 	for _, n := range []struct{ count, conns int }{{60, 60}, {200, 4}} {
 		t.Run(fmt.Sprintf("%d of 15 MiB on %d connections", n.count, n.conns), func(t *testing.T) {
-			w.under(t, attack{run: messages(w.service(t, "xds-server-0").GRPCAddress, id.pod.IP, adsMethod, id.certificate, n.count, n.conns, 15<<20)})
+			f.under(t, attack{run: messages(f.service(t, "xds-server-0").GRPCAddress, id.pod.IP, adsMethod, id.certificate, n.count, n.conns, 15<<20)})
 		})
 	}
 }
@@ -213,12 +213,12 @@ func hungUp(conn net.Conn) bool {
 const handshakeWithin = 2 * time.Second
 
 // testIdleConnections: connections that finish their handshake and say no more.
-func testIdleConnections(t *testing.T, w *world) {
-	from := w.Pod(t, batch).IP
+func testIdleConnections(t *testing.T, f *fixture) {
+	from := f.Pod(t, batch).IP
 	for service, count := range map[string]int{"config-watcher": 4000, "ca": 7000, "xds-server-0": 4000} {
 		t.Run(fmt.Sprintf("%d to %s", count, service), func(t *testing.T) {
-			address, dial := w.service(t, service).GRPCAddress, dialerFrom(from)
-			w.under(t, attack{unmeasured: service != "xds-server-0", run: connections(count, func(ctx context.Context, _ int) (net.Conn, error) {
+			address, dial := f.service(t, service).GRPCAddress, dialerFrom(from)
+			f.under(t, attack{unmeasured: service != "xds-server-0", run: connections(count, func(ctx context.Context, _ int) (net.Conn, error) {
 				raw, err := dial(ctx, address)
 				if err != nil {
 					return nil, err
@@ -238,19 +238,19 @@ func testIdleConnections(t *testing.T, w *world) {
 
 // testProbesAnswer: connections that say nothing, and connections that ask once and are kept, on the ports that
 // kubelets probe.
-func testProbesAnswer(t *testing.T, w *world) {
+func testProbesAnswer(t *testing.T, f *fixture) {
 	const (
 		count    = 2000
 		within   = time.Second
 		probes   = 10
 		tempered = 200 * time.Millisecond
 	)
-	from := w.Pod(t, batch).IP
+	from := f.Pod(t, batch).IP
 	targets := map[string]struct {
 		address string
 		paths   []string
-	}{"node-agent of server-0": {w.Pod(t, "server-0").Agent.StatusAddress, []string{"/livez", "/readyz", "/healthz/ready"}}}
-	for _, s := range w.State(t).Services {
+	}{"node-agent of server-0": {f.Pod(t, "server-0").Agent.StatusAddress, []string{"/livez", "/readyz", "/healthz/ready"}}}
+	for _, s := range f.State(t).Services {
 		if s.Name != "xds-server-1" {
 			targets[s.Name] = struct {
 				address string
@@ -262,7 +262,7 @@ func testProbesAnswer(t *testing.T, w *world) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			m := w.sample(t, func(*gauge) { cancel() })
+			m := f.sample(t, func(*gauge) { cancel() })
 			s := newScore()
 			dial := dialerFrom(from)
 			run := connections(count, func(ctx context.Context, i int) (net.Conn, error) {
@@ -314,7 +314,7 @@ func testProbesAnswer(t *testing.T, w *world) {
 			cancel()
 			<-ended
 			t.Logf("the attack: %s; the slowest probe was answered in %s", s, worst.Round(time.Millisecond))
-			m.finish(t, w)
+			m.finish(t, f)
 		})
 	}
 }

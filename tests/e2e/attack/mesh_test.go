@@ -4,15 +4,15 @@ import "testing"
 
 // TestMeshUnderAttack runs attacks that leave the mesh whole, one after another on one mesh.
 func TestMeshUnderAttack(t *testing.T) {
-	w := newWorld(t)
-	w.observe(t)
+	f := newFixture(t)
+	f.observe(t)
 	if *all {
-		w.opened = w.brief(t)
+		f.opened = f.brief(t)
 	}
 	for _, a := range []struct {
 		claim string
 		quick bool
-		test  func(*testing.T, *world)
+		test  func(*testing.T, *fixture)
 	}{
 		// First: the floods below use up what the thief may open.
 		{"a neighbour does not receive a gateway's or a sidecar's key", true, testCredentials},
@@ -34,7 +34,7 @@ func TestMeshUnderAttack(t *testing.T) {
 			if !a.quick {
 				needsAll(t)
 			}
-			a.test(t, w)
+			a.test(t, f)
 		})
 	}
 }

@@ -187,32 +187,32 @@ func (o *observer) wait(ctx context.Context, want time.Duration) error {
 }
 
 // observe starts the observer and measures it at rest.
-func (w *world) observe(t *testing.T) {
+func (f *fixture) observe(t *testing.T) {
 	t.Helper()
-	w.observer = &observer{id: w.identity(t, observed, time.Hour), address: w.service(t, "xds-server-0").GRPCAddress, changed: make(chan struct{})}
+	f.observer = &observer{id: f.identity(t, observed, time.Hour), address: f.service(t, "xds-server-0").GRPCAddress, changed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); w.observer.run(ctx) }()
+	go func() { defer close(done); f.observer.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	if _, err := w.changed(t.Context(), patience); err != nil { // the first ones pay for what is set up once
+	if _, err := f.changed(t.Context(), patience); err != nil { // the first ones pay for what is set up once
 		t.Fatal(err)
 	}
-	took, err := w.changed(t.Context(), patience)
+	took, err := f.changed(t.Context(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.atRest = slices.Max(took)
-	t.Logf("at rest a change is acknowledged within %s at the most", w.atRest.Round(time.Millisecond))
+	f.atRest = slices.Max(took)
+	t.Logf("at rest a change is acknowledged within %s at the most", f.atRest.Round(time.Millisecond))
 }
 
 // changed makes changes one after another and returns how long each took from the write to the observer's
 // acknowledgement. It stops after one that took longer than allowed.
-func (w *world) changed(ctx context.Context, allowed time.Duration) ([]time.Duration, error) {
+func (f *fixture) changed(ctx context.Context, allowed time.Duration) ([]time.Duration, error) {
 	var took []time.Duration
 	base := time.Duration(time.Now().UnixMilli()%100_000) * time.Millisecond
 	for i := range changes {
 		want := 100*time.Second + base + time.Duration(i)*time.Millisecond
-		d, err := w.change(ctx, want)
+		d, err := f.change(ctx, want)
 		if err != nil {
 			return took, err
 		}
@@ -223,7 +223,7 @@ func (w *world) changed(ctx context.Context, allowed time.Duration) ([]time.Dura
 	return took, nil
 }
 
-func (w *world) change(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+func (f *fixture) change(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	manifest, err := json.Marshal(map[string]any{
@@ -236,9 +236,9 @@ func (w *world) change(ctx context.Context, timeout time.Duration) (time.Duratio
 		return 0, err
 	}
 	start := time.Now()
-	if _, err := w.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "change", Content: manifest}}}, grpc.WaitForReady(true)); err != nil {
+	if _, err := f.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "change", Content: manifest}}}, grpc.WaitForReady(true)); err != nil {
 		return time.Since(start), err
 	}
-	err = w.observer.wait(ctx, timeout)
+	err = f.observer.wait(ctx, timeout)
 	return time.Since(start), err
 }

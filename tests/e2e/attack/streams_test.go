@@ -42,14 +42,14 @@ func rested(ctx context.Context) bool {
 
 // testNames: one identity subscribes to names that nobody has, of every type, without end, on a few streams of each
 // protocol.
-func testNames(t *testing.T, w *world) {
+func testNames(t *testing.T, f *fixture) {
 	const (
 		streams = 4
 		most    = 4_000_000 // names in all
 		each    = 2000      // names in a request
 	)
-	id := w.identity(t, batch, time.Hour)
-	address := w.service(t, "xds-server-0").GRPCAddress
+	id := f.identity(t, batch, time.Hour)
+	address := f.service(t, "xds-server-0").GRPCAddress
 	// made-up names are as long as those that translators would look something up for.
 	made := func(n int64) string {
 		return fmt.Sprintf("outbound|%d||made-up-%d.example-%d.edge.svc.cluster.local", n%60000+1, n, n%977)
@@ -104,7 +104,7 @@ func testNames(t *testing.T, w *world) {
 	for protocol, ask := range attacks {
 		t.Run(protocol, func(t *testing.T) {
 			number.Store(0)
-			w.under(t, attack{refused: true, run: func(ctx context.Context, s *score) {
+			f.under(t, attack{refused: true, run: func(ctx context.Context, s *score) {
 				time.AfterFunc(5*time.Second, s.loaded)
 				var wg sync.WaitGroup
 				for range streams {
@@ -202,8 +202,8 @@ func stay(ctx context.Context, conn *grpc.ClientConn, n *corev3.Node, turns chan
 }
 
 // testClasses: one identity claims another DNS domain, other labels and another place on every stream.
-func testClasses(t *testing.T, w *world) {
-	id := w.identity(t, batch, time.Hour)
+func testClasses(t *testing.T, f *fixture) {
+	id := f.identity(t, batch, time.Hour)
 	for what, nodeOf := range map[string]func(i int) *corev3.Node{
 		"DNS domains": func(i int) *corev3.Node {
 			return nodeNamed("sidecar", id.pod.IP, id.pod.Name, id.pod.Namespace, fmt.Sprintf("edge.svc.made-up-%d.local", i))
@@ -216,13 +216,13 @@ func testClasses(t *testing.T, w *world) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w.under(t, attack{refused: true, run: streams(id, w.service(t, "xds-server-0").GRPCAddress, 4000, nodeOf)})
+			f.under(t, attack{refused: true, run: streams(id, f.service(t, "xds-server-0").GRPCAddress, 4000, nodeOf)})
 		})
 	}
 }
 
 // testStreams: one identity opens thousands of streams that are all alike.
-func testStreams(t *testing.T, w *world) {
-	id := w.identity(t, batch, time.Hour)
-	w.under(t, attack{refused: true, run: streams(id, w.service(t, "xds-server-0").GRPCAddress, 5000, func(int) *corev3.Node { return node(id.pod) })})
+func testStreams(t *testing.T, f *fixture) {
+	id := f.identity(t, batch, time.Hour)
+	f.under(t, attack{refused: true, run: streams(id, f.service(t, "xds-server-0").GRPCAddress, 5000, func(int) *corev3.Node { return node(id.pod) })})
 }

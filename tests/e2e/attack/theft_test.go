@@ -80,16 +80,16 @@ func holds(loot, key []byte) bool { return bytes.Contains(loot, bytes.TrimSpace(
 
 // testCredentials: who shares a namespace with a gateway, or with a sidecar that has a key, does not receive the key,
 // whatever it says of itself.
-func testCredentials(t *testing.T, w *world) {
-	thief, owner := w.identity(t, batch, time.Hour), w.identity(t, payer, time.Hour)
-	gateway := w.Pod(t, "edge-gateway-0")
-	address := w.service(t, "xds-server-0").GRPCAddress
+func testCredentials(t *testing.T, f *fixture) {
+	thief, owner := f.identity(t, batch, time.Hour), f.identity(t, payer, time.Hour)
+	gateway := f.Pod(t, "edge-gateway-0")
+	address := f.service(t, "xds-server-0").GRPCAddress
 
 	// The keys are there, for those whose they are: otherwise nothing below would mean anything.
-	w.Eventually(t, fleet.Ready, func() error { return w.gatewayShows("shop.example.com", gateway) })
-	w.Eventually(t, fleet.Ready, func() error {
+	f.Eventually(t, fleet.Ready, func() error { return f.gatewayShows("shop.example.com", gateway) })
+	f.Eventually(t, fleet.Ready, func() error {
 		got, err := loot(t.Context(), owner, address, withLabels(node(owner.pod), map[string]any{"app": "payer"}), "kubernetes://payer-tls")
-		if err == nil && !holds(got, w.payerKey) {
+		if err == nil && !holds(got, f.payerKey) {
 			err = errors.New("the sidecar payer does not receive its own key")
 		}
 		return err
@@ -116,7 +116,7 @@ func testCredentials(t *testing.T, w *world) {
 			if code := status.Code(err); err != nil && code != codes.PermissionDenied {
 				t.Errorf("it was not decided who asks: %v", err)
 			}
-			for name, key := range map[string][]byte{"the gateway": w.edgeKey, "the sidecar payer": w.payerKey} {
+			for name, key := range map[string][]byte{"the gateway": f.edgeKey, "the sidecar payer": f.payerKey} {
 				if holds(got, key) {
 					t.Errorf("the private key of %s was sent to %s", name, thief.pod.Identity)
 				}
@@ -126,9 +126,9 @@ func testCredentials(t *testing.T, w *world) {
 }
 
 // gatewayShows asks the gateway itself, as a browser, for the certificate of a host.
-func (w *world) gatewayShows(host string, gateway *fleet.Pod) error {
+func (f *fixture) gatewayShows(host string, gateway *fleet.Pod) error {
 	roots := x509.NewCertPool()
-	roots.AddCert(w.web.Cert)
+	roots.AddCert(f.web.Cert)
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", net.JoinHostPort(gateway.IP, "8443"),
 		&tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
 	if err != nil {
@@ -139,12 +139,12 @@ func (w *world) gatewayShows(host string, gateway *fleet.Pod) error {
 
 // testForgedRejection: a neighbour connects with the gateway's node id and rejects what it is sent. Nobody believes
 // that of the gateway.
-func testForgedRejection(t *testing.T, w *world) {
+func testForgedRejection(t *testing.T, f *fixture) {
 	const lie = "forged: the gateway rejects this"
-	thief := w.identity(t, batch, time.Hour)
-	gateway := w.Pod(t, "edge-gateway-0")
+	thief := f.identity(t, batch, time.Hour)
+	gateway := f.Pod(t, "edge-gateway-0")
 	for _, kind := range []string{"router", "sidecar"} {
-		stream, closeAll, err := openDelta(t.Context(), thief, w.service(t, "xds-server-0").GRPCAddress)
+		stream, closeAll, err := openDelta(t.Context(), thief, f.service(t, "xds-server-0").GRPCAddress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,10 +170,10 @@ func testForgedRejection(t *testing.T, w *world) {
 	}
 	// Whatever was believed is reported after the rejection, so a change is made and waited for; what the list then
 	// says of the gateway is the truth.
-	if _, err := w.change(t.Context(), 99*time.Second); err != nil {
+	if _, err := f.change(t.Context(), 99*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	conn := configv1.NewFleetServiceClient(w.admin(t))
+	conn := configv1.NewFleetServiceClient(f.admin(t))
 	ctx, cancel := context.WithTimeout(t.Context(), asked)
 	defer cancel()
 	waited, err := conn.WaitAcked(ctx, &configv1.WaitAckedRequest{}, grpc.WaitForReady(true))
@@ -185,7 +185,7 @@ func testForgedRejection(t *testing.T, w *world) {
 			t.Errorf("WaitAcked believes that %s has rejected", p.GetNodeId())
 		}
 	}
-	code, out, errOut := w.CLI(t, "proxy-status", "-o", "json")
+	code, out, errOut := f.CLI(t, "proxy-status", "-o", "json")
 	if code != 0 {
 		t.Fatalf("proxy-status: %s", errOut)
 	}
@@ -204,20 +204,20 @@ func testForgedRejection(t *testing.T, w *world) {
 
 // testSecretService: somebody who holds an xds-server's token is still given only what a Gateway or DestinationRule
 // names, and only for proxies that are connected.
-func testSecretService(t *testing.T, w *world) {
-	cert, err := w.issue(t.Context(), w.service(t, "ca").GRPCAddress, w.Path("tokens", "xds-server-0"), "127.0.0.1", time.Hour)
+func testSecretService(t *testing.T, f *fixture) {
+	cert, err := f.issue(t.Context(), f.service(t, "ca").GRPCAddress, f.Path("tokens", "xds-server-0"), "127.0.0.1", time.Hour)
 	if err != nil {
 		t.Fatalf("a certificate for the token of xds-server-0: %v", err)
 	}
-	id := &identity{pod: w.Pod(t, batch), certificate: cert}
-	conn, err := id.dial(w.service(t, "config-watcher").GRPCAddress)
+	id := &identity{pod: f.Pod(t, batch), certificate: cert}
+	conn, err := id.dial(f.service(t, "config-watcher").GRPCAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	for what, s := range map[string]*secretv1.Subscription{
-		"a Secret that nothing names":                      {Namespace: "edge", Name: "unused-tls", Identity: w.Pod(t, "edge-gateway-0").Identity},
-		"the gateway's for another account":                {Namespace: "edge", Name: "edge-tls", Identity: w.Pod(t, batch).Identity},
+		"a Secret that nothing names":                      {Namespace: "edge", Name: "unused-tls", Identity: f.Pod(t, "edge-gateway-0").Identity},
+		"the gateway's for another account":                {Namespace: "edge", Name: "edge-tls", Identity: f.Pod(t, batch).Identity},
 		"the gateway's for an account that does not exist": {Namespace: "edge", Name: "edge-tls", Identity: "spiffe://cluster.local/ns/edge/sa/made-up"},
 	} {
 		t.Run(what, func(t *testing.T) {

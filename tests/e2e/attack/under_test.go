@@ -132,12 +132,12 @@ type memory struct {
 	done   chan struct{}
 }
 
-func (w *world) sample(t *testing.T, exceeded func(*gauge)) *memory {
+func (f *fixture) sample(t *testing.T, exceeded func(*gauge)) *memory {
 	t.Helper()
-	w.relieve(t)
+	f.relieve(t)
 	m := &memory{stop: make(chan struct{}), done: make(chan struct{})}
-	for _, s := range w.State(t).Services {
-		g := &gauge{name: s.Name, pid: s.PID, restarts: s.Restarts, limit: w.limits[s.Program]}
+	for _, s := range f.State(t).Services {
+		g := &gauge{name: s.Name, pid: s.PID, restarts: s.Restarts, limit: f.limits[s.Program]}
 		rss, err := resident(g.pid)
 		if err != nil {
 			t.Fatalf("%s: %v", g.name, err)
@@ -172,11 +172,11 @@ func (w *world) sample(t *testing.T, exceeded func(*gauge)) *memory {
 
 // relieve replaces services that an attack before has left with more than a quarter of their memory limit, so that
 // every attack is judged alone.
-func (w *world) relieve(t *testing.T) {
+func (f *fixture) relieve(t *testing.T) {
 	t.Helper()
 	killed := map[string]int{}
-	for _, s := range w.State(t).Services {
-		if rss, err := resident(s.PID); err == nil && rss > w.limits[s.Program]/4 {
+	for _, s := range f.State(t).Services {
+		if rss, err := resident(s.PID); err == nil && rss > f.limits[s.Program]/4 {
 			t.Logf("%s has kept %d MiB of an attack before, and is replaced", s.Name, rss>>20)
 			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
@@ -184,9 +184,9 @@ func (w *world) relieve(t *testing.T) {
 			killed[s.Name] = s.PID
 		}
 	}
-	w.Eventually(t, fleet.Ready, func() error {
+	f.Eventually(t, fleet.Ready, func() error {
 		for name, pid := range killed {
-			if s := w.service(t, name); s.PID == pid || !s.Ready {
+			if s := f.service(t, name); s.PID == pid || !s.Ready {
 				return fmt.Errorf("%s is not back", name)
 			}
 		}
@@ -195,7 +195,7 @@ func (w *world) relieve(t *testing.T) {
 }
 
 // finish stops sampling and asserts that every service has stayed below its limit, and lives.
-func (m *memory) finish(t *testing.T, w *world) {
+func (m *memory) finish(t *testing.T, f *fixture) {
 	t.Helper()
 	close(m.stop)
 	<-m.done
@@ -204,7 +204,7 @@ func (m *memory) finish(t *testing.T, w *world) {
 		if g.peak >= g.limit {
 			t.Errorf("%s took %d MiB, its limit in deploy/ is %d MiB", g.name, g.peak>>20, g.limit>>20)
 		}
-		if s := w.service(t, g.name); s.PID != g.pid || s.Restarts != g.restarts {
+		if s := f.service(t, g.name); s.PID != g.pid || s.Restarts != g.restarts {
 			t.Errorf("%s has ended and was started again", g.name)
 		}
 	}
@@ -212,15 +212,15 @@ func (m *memory) finish(t *testing.T, w *world) {
 
 // under runs an attack and asserts what must hold meanwhile: memory, a rightful proxy's first configuration, and how
 // quickly another one gets changes.
-func (w *world) under(t *testing.T, a attack) {
+func (f *fixture) under(t *testing.T, a attack) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	address := w.service(t, "xds-server-0").GRPCAddress
-	m := w.sample(t, func(g *gauge) {
+	address := f.service(t, "xds-server-0").GRPCAddress
+	m := f.sample(t, func(g *gauge) {
 		cancel(fmt.Errorf("called off: %s is %.0f %% beyond its memory limit", g.name, 100*(beyond-1)))
 	})
-	fresh := w.identity(t, rightful, time.Hour)
+	fresh := f.identity(t, rightful, time.Hour)
 	s := newScore()
 	attacking := make(chan struct{})
 	go func() { defer close(attacking); a.run(ctx, s) }()
@@ -252,7 +252,7 @@ func (w *world) under(t *testing.T, a attack) {
 	}()
 	enough := time.After(least)
 	if !a.unmeasured && ctx.Err() == nil {
-		w.quick(ctx, t)
+		f.quick(ctx, t)
 	}
 	select {
 	case <-ctx.Done():
@@ -265,7 +265,7 @@ func (w *world) under(t *testing.T, a attack) {
 	<-attacking
 
 	t.Logf("the attack: %s", s)
-	m.finish(t, w)
+	m.finish(t, f)
 	t.Logf("%d first configurations under attack, the slowest in %s", firsts, worst.Round(time.Millisecond))
 	switch {
 	case calledOff != nil && t.Context().Err() == nil:
@@ -283,12 +283,12 @@ func (w *world) under(t *testing.T, a attack) {
 }
 
 // quick asserts that changes reach a rightful proxy about as quickly as at rest, in the best of some attempts.
-func (w *world) quick(ctx context.Context, t *testing.T) {
+func (f *fixture) quick(ctx context.Context, t *testing.T) {
 	t.Helper()
-	allowed := max(slower*w.atRest, noise)
+	allowed := max(slower*f.atRest, noise)
 	var all []time.Duration
 	for start := time.Now(); len(all) < attempts && time.Since(start) < quickWithin; {
-		took, err := w.changed(ctx, allowed)
+		took, err := f.changed(ctx, allowed)
 		if ctx.Err() != nil {
 			return // called off, which is reported
 		}
@@ -299,11 +299,11 @@ func (w *world) quick(ctx context.Context, t *testing.T) {
 		worst := slices.Max(took)
 		all = append(all, worst.Round(time.Millisecond))
 		if worst <= allowed {
-			t.Logf("changes are acknowledged within %s under attack, %s at rest", all, w.atRest.Round(time.Millisecond))
+			t.Logf("changes are acknowledged within %s under attack, %s at rest", all, f.atRest.Round(time.Millisecond))
 			return
 		}
 	}
-	t.Errorf("changes are acknowledged within %s under attack in %d attempts, at most %s is allowed; at rest %s", all, len(all), allowed, w.atRest.Round(time.Millisecond))
+	t.Errorf("changes are acknowledged within %s under attack in %d attempts, at most %s is allowed; at rest %s", all, len(all), allowed, f.atRest.Round(time.Millisecond))
 }
 
 // killed ends a process that is far beyond its memory limit and cannot be stopped otherwise.

@@ -1,5 +1,5 @@
-// Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections nftables
-// rules send through real Envoys on ports 15001 and 15006.
+// Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections rules
+// of nftables or iptables send through real Envoys on ports 15001 and 15006.
 package capture
 
 import (
@@ -10,13 +10,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/userns"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 // TestMain makes the user root of namespaces of its own.
@@ -84,107 +86,126 @@ spec: {mtls: {mode: STRICT}}
 
 // TestCapture sends plain connections from one workload to another and looks at what the far application sees: the
 // connections are redirected on both sides, and run as mTLS between the proxies.
-func TestCapture(t *testing.T) {
-	lan.Needs(t)
-	w := newWorld(t)
+func TestCapture(t *testing.T) { byBackend(t, testCapture) }
+
+// byBackend runs a test with each way to write rules.
+func byBackend(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	hostmesh.Needs(t)
+	for _, backend := range []string{"nftables", "iptables-legacy", "iptables-nft"} {
+		t.Run(backend, func(t *testing.T) {
+			if strings.HasPrefix(backend, "iptables") {
+				userns.Need(t, backend, "ip6"+strings.TrimPrefix(backend, "ip"))
+				// Who is root of namespaces alone cannot lock the usual file, which is in /run.
+				t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+			}
+			t.Setenv("REDIRECT_BACKEND", backend) // of node-agent init
+			test(t)
+		})
+	}
+}
+
+func testCapture(t *testing.T) {
+	t.Helper()
+	f := newFixture(t)
 
 	t.Run("HTTP to the Service's address runs as mTLS", func(t *testing.T) {
-		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		f.wantCaller(t, f.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 	t.Run("HTTP on a port of undeclared protocol", func(t *testing.T) {
-		w.wantCaller(t, w.client.Host, vip+":81", "server:81", "spiffe://cluster.local/ns/apps/sa/client")
+		f.wantCaller(t, f.client.Host, vip+":81", "server:81", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 	t.Run("TCP, declared and sniffed", func(t *testing.T) {
 		for _, port := range []string{"9090", "9092"} {
-			if got, err := w.client.Host.Say(net.JoinHostPort(vip, port), "hello\r\n"); err != nil || got != "echo: hello\r\n" {
+			if got, err := f.client.Host.Say(net.JoinHostPort(vip, port), "hello\r\n"); err != nil || got != "echo: hello\r\n" {
 				t.Errorf("port %s answered %q, %v", port, got, err)
 			}
 		}
 	})
 	t.Run("an address outside every Service is passed through", func(t *testing.T) {
-		w.wantCaller(t, w.client.Host, serverIP+":8080", serverIP+":8080", "")
+		f.wantCaller(t, f.client.Host, serverIP+":8080", serverIP+":8080", "")
 	})
 	t.Run("a caller without a proxy is let in", func(t *testing.T) {
-		w.wantCaller(t, w.naked, serverIP+":8080", "server", "")
+		f.wantCaller(t, f.naked, serverIP+":8080", "server", "")
 	})
 	t.Run("a port that no Service has", func(t *testing.T) {
-		w.wantCaller(t, w.naked, serverIP+":8090", "server", "")
+		f.wantCaller(t, f.naked, serverIP+":8090", "server", "")
 	})
 	t.Run("a workload calls itself through its proxy", func(t *testing.T) {
-		w.wantCaller(t, w.server.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/server")
-		w.wantCaller(t, w.keeper.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/keeper")
+		f.wantCaller(t, f.server.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/server")
+		f.wantCaller(t, f.keeper.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/keeper")
 	})
 	t.Run("a workload calls itself by its address, without", func(t *testing.T) {
-		w.wantCaller(t, w.server.Host, serverIP+":8080", "server", "")
+		f.wantCaller(t, f.server.Host, serverIP+":8080", "server", "")
 	})
-	t.Run("the application sees the proxy's address", func(t *testing.T) { w.wantSource(t, w.client.Host, vip+":80", "server", "127.0.0.6") })
+	t.Run("the application sees the proxy's address", func(t *testing.T) { f.wantSource(t, f.client.Host, vip+":80", "server", "127.0.0.6") })
 	t.Run("with TPROXY", func(t *testing.T) {
-		w.wantCaller(t, w.client.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/client")
-		w.wantCaller(t, w.keeper.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/keeper")
-		w.wantSource(t, w.client.Host, keepVIP+":80", "keeper", clientIP)
-		w.wantSource(t, w.naked, keeperIP+":8080", "keeper", nakedIP)
-		w.wantSource(t, w.naked, keeperIP+":8090", "keeper", nakedIP)
-		w.wantSource(t, w.keeper.Host, keepVIP+":80", "keeper", keeperIP)
+		f.wantCaller(t, f.client.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/client")
+		f.wantCaller(t, f.keeper.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/keeper")
+		f.wantSource(t, f.client.Host, keepVIP+":80", "keeper", clientIP)
+		f.wantSource(t, f.naked, keeperIP+":8080", "keeper", nakedIP)
+		f.wantSource(t, f.naked, keeperIP+":8090", "keeper", nakedIP)
+		f.wantSource(t, f.keeper.Host, keepVIP+":80", "keeper", keeperIP)
 	})
 	t.Run("rules that are put in again are the same", func(t *testing.T) {
-		w.server.Host.Redirect()
-		w.keeper.Host.Redirect("-m", "TPROXY")
-		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
-		w.wantSource(t, w.client.Host, keepVIP+":80", "keeper", clientIP)
+		f.server.Host.Redirect()
+		f.keeper.Host.Redirect("-m", "TPROXY")
+		f.wantCaller(t, f.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		f.wantSource(t, f.client.Host, keepVIP+":80", "keeper", clientIP)
 	})
 
-	w.WriteConfig("strict.yaml", strict)
+	f.WriteConfig("strict.yaml", strict)
 	t.Run("STRICT keeps a caller without a proxy out", func(t *testing.T) {
 		testkit.Eventually(t, testkit.Patience, func() error {
-			if _, err := w.get(w.naked, serverIP+":8080", "server"); err == nil {
+			if _, err := f.get(f.naked, serverIP+":8080", "server"); err == nil {
 				return errors.New("still let in")
 			}
 			return nil
 		})
-		if got, err := w.naked.Say(serverIP+":9090", "hello\r\n"); err == nil {
+		if got, err := f.naked.Say(serverIP+":9090", "hello\r\n"); err == nil {
 			t.Errorf("plaintext TCP was answered with %q", got)
 		}
-		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		f.wantCaller(t, f.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 
-	w.client.AssertNothingRejected()
-	w.server.AssertNothingRejected()
-	w.keeper.AssertNothingRejected()
+	f.client.AssertNothingRejected()
+	f.server.AssertNothingRejected()
+	f.keeper.AssertNothingRejected()
 
-	w.keeper.Host.Redirect("--cleanup")
-	w.wantCaller(t, w.naked, keeperIP+":8080", "keeper", "")
-	w.wantSource(t, w.naked, keeperIP+":8080", "keeper", nakedIP)
-	if _, err := w.get(w.client.Host, keepVIP+":80", "keeper"); err == nil {
+	f.keeper.Host.Redirect("--cleanup")
+	f.wantCaller(t, f.naked, keeperIP+":8080", "keeper", "")
+	f.wantSource(t, f.naked, keeperIP+":8080", "keeper", nakedIP)
+	if _, err := f.get(f.client.Host, keepVIP+":80", "keeper"); err == nil {
 		t.Error("mTLS was understood without a proxy")
 	}
 }
 
-// world is three workloads with proxies, of which keeper's is TPROXY's, and one without.
-type world struct {
-	*lan.LAN
-	client, server, keeper *lan.Proxy
-	naked                  *lan.Host
+// fixture is three workloads with proxies, of which keeper's is TPROXY's, and one without.
+type fixture struct {
+	*hostmesh.Mesh
+	client, server, keeper *hostmesh.Proxy
+	naked                  *hostmesh.Host
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	l := lan.New(t, 1, map[string]string{"mesh.yaml": mesh + keeper})
-	client, server, keeper := l.Plug("client", clientIP), l.Plug("server", serverIP), l.Plug("keeper", keeperIP)
-	w := &world{LAN: l, naked: l.Plug("naked", nakedIP)}
-	for _, h := range []*lan.Host{client, server} {
+	m := hostmesh.New(t, 1, map[string]string{"mesh.yaml": mesh + keeper})
+	client, server, keeper := m.Plug("client", clientIP), m.Plug("server", serverIP), m.Plug("keeper", keeperIP)
+	f := &fixture{Mesh: m, naked: m.Plug("naked", nakedIP)}
+	for _, h := range []*hostmesh.Host{client, server} {
 		h.Redirect()
 	}
 	keeper.Redirect("-m", "TPROXY")
-	for _, h := range []*lan.Host{server, keeper} {
+	for _, h := range []*hostmesh.Host{server, keeper} {
 		serveHTTP(h.Listen(8080))
 		serveHTTP(h.Listen(8090))
 	}
 	serveEcho(server.Listen(9090))
-	w.client = l.Join(client, lan.Workload{Namespace: "apps", Name: "client"})
-	w.server = l.Join(server, lan.Workload{Namespace: "apps", Name: "server"})
-	w.keeper = l.Join(keeper, lan.Workload{Namespace: "apps", Name: "keeper", TProxy: true})
-	lan.WaitReady(t, w.client, w.server, w.keeper)
-	return w
+	f.client = m.Join(client, hostmesh.Workload{Namespace: "apps", Name: "client"})
+	f.server = m.Join(server, hostmesh.Workload{Namespace: "apps", Name: "server"})
+	f.keeper = m.Join(keeper, hostmesh.Workload{Namespace: "apps", Name: "keeper", TProxy: true})
+	hostmesh.WaitReady(t, f.client, f.server, f.keeper)
+	return f
 }
 
 // seen is what the application answers with.
@@ -198,9 +219,9 @@ type seen struct {
 var uri = regexp.MustCompile(`URI=([^;,]+)`)
 
 // wantCaller makes a request and compares the identity that the far proxy verified, empty for none.
-func (w *world) wantCaller(t *testing.T, from *lan.Host, address, authority, want string) {
+func (f *fixture) wantCaller(t *testing.T, from *hostmesh.Host, address, authority, want string) {
 	t.Helper()
-	got, err := w.get(from, address, authority)
+	got, err := f.get(from, address, authority)
 	if err != nil {
 		t.Fatalf("request to %s: %v", address, err)
 	}
@@ -214,9 +235,9 @@ func (w *world) wantCaller(t *testing.T, from *lan.Host, address, authority, wan
 }
 
 // wantSource makes a request and compares the address that the application saw it come from.
-func (w *world) wantSource(t *testing.T, from *lan.Host, address, authority, want string) {
+func (f *fixture) wantSource(t *testing.T, from *hostmesh.Host, address, authority, want string) {
 	t.Helper()
-	got, err := w.get(from, address, authority)
+	got, err := f.get(from, address, authority)
 	if err != nil {
 		t.Fatalf("request to %s: %v", address, err)
 	}
@@ -225,7 +246,7 @@ func (w *world) wantSource(t *testing.T, from *lan.Host, address, authority, wan
 	}
 }
 
-func (w *world) get(from *lan.Host, address, authority string) (seen, error) {
+func (f *fixture) get(from *hostmesh.Host, address, authority string) (seen, error) {
 	client := &http.Client{
 		Timeout: testkit.Patience,
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 // serverDNS is the machine's name server; nobody is at noDNS, so that only a redirected query to it is answered.
@@ -36,10 +36,12 @@ spec:
 `
 
 // TestDNS sends a workload's queries to its agent.
-func TestDNS(t *testing.T) {
-	lan.Needs(t)
-	l := lan.New(t, 1, map[string]string{"mesh.yaml": mesh})
-	host, upstream := l.Plug("client", clientIP), l.Plug("dns", serverDNS)
+func TestDNS(t *testing.T) { byBackend(t, testDNS) }
+
+func testDNS(t *testing.T) {
+	t.Helper()
+	m := hostmesh.New(t, 1, map[string]string{"mesh.yaml": mesh})
+	host, upstream := m.Plug("client", clientIP), m.Plug("dns", serverDNS)
 	serveNames(t, upstream)
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	for dir := filepath.Dir(conf); dir != os.TempDir(); dir = filepath.Dir(dir) { // for the proxy's user
@@ -51,10 +53,10 @@ func TestDNS(t *testing.T) {
 		t.Fatal(err)
 	}
 	host.Redirect("--redirect-dns", "--resolv-conf", conf)
-	proxy := l.Join(host, lan.Workload{
+	proxy := m.Join(host, hostmesh.Workload{
 		Namespace: "apps", Name: "client", Env: []string{"ISTIO_META_DNS_CAPTURE=true"}, Args: []string{"--resolv-conf", conf},
 	})
-	lan.WaitReady(t, proxy)
+	hostmesh.WaitReady(t, proxy)
 	want := func(network, server, name string, answer ...string) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {
@@ -74,10 +76,10 @@ func TestDNS(t *testing.T) {
 		t.Error("a query to another server was answered by the agent")
 	}
 
-	l.WriteConfig("entry.yaml", entry)
+	m.WriteConfig("entry.yaml", entry)
 	want("udp4", serverDNS, "entry.example.com.", "240.240.1.1")
 	want("udp4", serverDNS, "entry.example.com.apps.svc.cluster.local.", "240.240.1.1")
-	l.RemoveConfig("entry.yaml")
+	m.RemoveConfig("entry.yaml")
 	want("udp4", serverDNS, "entry.example.com.", "192.0.2.7")
 
 	host.Redirect("--redirect-dns", "--capture-all-dns", "--resolv-conf", conf)
@@ -85,7 +87,7 @@ func TestDNS(t *testing.T) {
 	want("udp4", noDNS, "elsewhere.example.", "192.0.2.7")
 
 	proxy.Restart()
-	lan.WaitReady(t, proxy)
+	hostmesh.WaitReady(t, proxy)
 	want("udp4", noDNS, "server.", vip)
 	if n, err := proxy.AgentMetric("fairlead_node_agent_dns_requests_total", map[string]string{"from": "table"}); err != nil || n < 1 {
 		t.Errorf("%v answers from the table, %v", n, err)
@@ -94,7 +96,7 @@ func TestDNS(t *testing.T) {
 }
 
 // serveNames answers queries for every name that ends in "example." or "com." with one address.
-func serveNames(t *testing.T, h *lan.Host) {
+func serveNames(t *testing.T, h *hostmesh.Host) {
 	t.Helper()
 	answer := dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
 		m := new(dns.Msg).SetReply(query)
@@ -119,7 +121,7 @@ func serveNames(t *testing.T, h *lan.Host) {
 }
 
 // lookup asks for the IPv4 addresses of a name, from the host.
-func lookup(t *testing.T, from *lan.Host, network, server, name string) ([]string, error) {
+func lookup(t *testing.T, from *hostmesh.Host, network, server, name string) ([]string, error) {
 	conn, err := from.DialBy(t.Context(), network, server+":53")
 	if err != nil {
 		return nil, err

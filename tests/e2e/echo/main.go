@@ -1,5 +1,8 @@
 // Command echo is the application of the end-to-end tests: it answers with what it saw and misbehaves on request. It
-// listens on 127.0.0.1:$PORT.
+// listens on 127.0.0.1:$PORT, or on $HOST:$PORT.
+//
+// "echo call URL" is a job: it sends one request as soon as it starts, prints the answer, and fails unless that is 200.
+// If QUIT is set it then sends a POST there, as jobs ask a sidecar to end that nobody else ends.
 //
 // Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same
 // x-request-id; the last one stays), delay=2s (before the answer), headers=k:v,k:v (of the answer).
@@ -18,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,6 +37,8 @@ type Seen struct {
 	BodySize int64               `json:"bodySize"`
 	// Attempt counts the requests with this x-request-id, from 1.
 	Attempt int `json:"attempt"`
+	// Active counts the requests that have no answer yet, this one included.
+	Active int64 `json:"active"`
 }
 
 func main() {
@@ -45,6 +51,13 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if len(os.Args) == 3 && os.Args[1] == "call" {
+		err := call(ctx, http.MethodGet, os.Args[2])
+		if quit := os.Getenv("QUIT"); quit != "" {
+			err = errors.Join(err, call(ctx, http.MethodPost, quit))
+		}
+		return err
+	}
 	version := ""
 	if len(os.Args) > 1 {
 		version = os.Args[1]
@@ -54,9 +67,11 @@ func run(ctx context.Context) error {
 		host = "127.0.0.1"
 	}
 	srv := &http.Server{
-		Addr:              net.JoinHostPort(host, os.Getenv("PORT")),
-		Handler:           &echo{pod: os.Getenv("POD_NAME"), version: version, attempts: map[string]int{}},
-		ReadHeaderTimeout: 5 * time.Second,
+		Addr:    net.JoinHostPort(host, os.Getenv("PORT")),
+		Handler: &echo{pod: os.Getenv("POD_NAME"), version: version, attempts: map[string]int{}},
+		// Longer than Envoy keeps a connection that it has opened and not yet used: a request may be under way on one
+		// that the server closes.
+		ReadHeaderTimeout: 2 * time.Hour,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.ListenAndServe() }()
@@ -70,9 +85,31 @@ func run(ctx context.Context) error {
 	return errors.Join(srv.Shutdown(grace), srv.Close())
 }
 
+// call sends one request and prints the answer.
+func call(ctx context.Context, method, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	fmt.Printf("%s %s: %s %s\n", method, url, resp.Status, body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return err
+}
+
 // echo counts attempts by request id; tests send few enough that it may remember them all.
 type echo struct {
 	pod, version string
+	active       atomic.Int64
 
 	mu       sync.Mutex
 	attempts map[string]int
@@ -83,6 +120,8 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/healthz" {
 		return
 	}
+	e.active.Add(1)
+	defer e.active.Add(-1)
 	size, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -115,7 +154,7 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(Seen{
-		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt,
+		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt, Active: e.active.Load(),
 	})
 }
 

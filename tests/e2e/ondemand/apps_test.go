@@ -14,7 +14,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 // seen is what the HTTP application answers with.
@@ -28,7 +28,7 @@ type seen struct {
 const greeting = "220 hello\r\n"
 
 // serve runs all applications on a host.
-func serve(t *testing.T, h *lan.Host, name string) {
+func serve(t *testing.T, h *hostmesh.Host, name string) {
 	t.Helper()
 	serveHTTP(h.Listen(8080), name)
 	serveTCP(h.Listen(9090), func(conn net.Conn) {

@@ -9,53 +9,53 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 // TestControlPlaneAway moves the proxy's stream to another xds-server, and then takes all of them away. What is known
 // goes on working; what is not known is answered within a bound, and works once somebody is there to ask.
 func TestControlPlaneAway(t *testing.T) {
-	w := newWorld(t, options{xdsServers: 2, mesh: policy("ALLOW_ANY", "defaultConfig: {onDemand: true}")})
-	defer w.check()
+	f := newFixture(t, options{xdsServers: 2, mesh: policy("ALLOW_ANY", "defaultConfig: {onDemand: true}")})
+	defer f.check()
 	number := func(i int) request { return request{address: numberedVIP(i) + ":80", authority: numberedName(i)} }
-	w.ok(t, number(0))
-	w.talk(t, numberedVIP(0)+":9090", "hello", "v1: hello", "v2: hello")
-	if held := w.client.Held(); len(held.VirtualHosts) != 1 {
+	f.ok(t, number(0))
+	f.talk(t, numberedVIP(0)+":9090", "hello", "v1: hello", "v2: hello")
+	if held := f.client.Held(); len(held.VirtualHosts) != 1 {
 		t.Errorf("the mesh's default does not make it a proxy on demand: it holds virtual hosts %q", held.VirtualHosts)
 	}
 
-	load := w.load(number(0))
-	victim := w.serverOf(t, w.client)
-	w.KillXDS(victim)
+	load := f.load(number(0))
+	victim := f.serverOf(t, f.client)
+	f.KillXDS(victim)
 	t.Run("the stream moves: a new host in between", func(t *testing.T) {
 		r := number(1)
 		start := time.Now()
-		w.eventually(t, r, from("v1", "v2"))
+		f.eventually(t, r, from("v1", "v2"))
 		t.Logf("answered after %v", time.Since(start))
 	})
 	other := 1 - victim
 	t.Run("the stream has moved", func(t *testing.T) {
 		testkit.Eventually(t, takesEffect, func() error {
-			n, err := w.XDSMetric(other, "fairlead_xds_server_streams")
+			n, err := f.XDSMetric(other, "fairlead_xds_server_streams")
 			if err == nil && n < 3 {
 				err = fmt.Errorf("%v streams", n)
 			}
 			return err
 		})
-		w.ok(t, number(2))
-		w.talk(t, numberedVIP(2)+":9090", "hello", "v1: hello", "v2: hello")
-		w.WriteConfig(later, laterService())
-		w.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("v1", "v2"))
-		w.RemoveConfig(later)
-		w.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("outside"))
+		f.ok(t, number(2))
+		f.talk(t, numberedVIP(2)+":9090", "hello", "v1: hello", "v2: hello")
+		f.WriteConfig(later, laterService())
+		f.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("v1", "v2"))
+		f.RemoveConfig(later)
+		f.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("outside"))
 	})
 	t.Run("what was called before is followed by the other server", func(t *testing.T) {
-		w.eventually(t, request{address: routedVIP + ":80", authority: "routed"}, from("v1", "v2"))
-		w.StartXDS(victim)
-		w.WaitXDS(victim)
-		w.KillXDS(other)
-		w.WriteConfig("routes.yaml", routes(0, 100, "second"))
-		w.eventually(t, request{address: routedVIP + ":80", authority: "routed"}, func(a answer) error {
+		f.eventually(t, request{address: routedVIP + ":80", authority: "routed"}, from("v1", "v2"))
+		f.StartXDS(victim)
+		f.WaitXDS(victim)
+		f.KillXDS(other)
+		f.WriteConfig("routes.yaml", routes(0, 100, "second"))
+		f.eventually(t, request{address: routedVIP + ":80", authority: "routed"}, func(a answer) error {
 			if got := a.header.Get("X-Route"); got != "second" {
 				return fmt.Errorf("route %q", got)
 			}
@@ -63,48 +63,48 @@ func TestControlPlaneAway(t *testing.T) {
 		})
 	})
 
-	w.KillXDS(victim)
+	f.KillXDS(victim)
 	t.Run("nobody serves: what is known works", func(t *testing.T) {
 		for i := range 3 {
-			w.ok(t, number(i))
+			f.ok(t, number(i))
 		}
-		w.talk(t, numberedVIP(0)+":9090", "hello", "v1: hello", "v2: hello")
+		f.talk(t, numberedVIP(0)+":9090", "hello", "v1: hello", "v2: hello")
 	})
 	t.Run("nobody serves: what is not known is answered", func(t *testing.T) {
 		start := time.Now()
-		a, err := call(w.client.Host, number(3))
+		a, err := call(f.client.Host, number(3))
 		t.Logf("HTTP: status %d, %v after %v", a.status, err, time.Since(start))
 		if err != nil || a.status != http.StatusRequestTimeout && a.status != http.StatusGatewayTimeout {
 			t.Errorf("HTTP: status %d, %v", a.status, err)
 		}
 		start = time.Now()
-		got, err := w.client.Host.Say(numberedVIP(3)+":9090", "hello")
+		got, err := f.client.Host.Say(numberedVIP(3)+":9090", "hello")
 		t.Logf("TCP: %q, %v after %v", got, err, time.Since(start))
 		if err := closed(got, err); err != nil {
 			t.Errorf("TCP: %v", err)
 		}
-		w.ok(t, number(0))
+		f.ok(t, number(0))
 	})
 	load.stop(t)
-	w.StartXDS(0)
-	w.StartXDS(1)
+	f.StartXDS(0)
+	f.StartXDS(1)
 	t.Run("somebody serves again", func(t *testing.T) {
-		w.eventually(t, number(3), from("v1", "v2"))
+		f.eventually(t, number(3), from("v1", "v2"))
 		testkit.Eventually(t, takesEffect, func() error {
-			return said("v1: hello", "v2: hello")(w.client.Host.Say(numberedVIP(3)+":9090", "hello"))
+			return said("v1: hello", "v2: hello")(f.client.Host.Say(numberedVIP(3)+":9090", "hello"))
 		})
-		w.eventually(t, number(4), from("v1", "v2"))
+		f.eventually(t, number(4), from("v1", "v2"))
 	})
 	t.Run("a restarted proxy is given what it has called by the server that has served it", func(t *testing.T) {
-		w.WaitXDS(0)
-		w.WaitXDS(1)
+		f.WaitXDS(0)
+		f.WaitXDS(1)
 		// This one was asked for little by the proxy, and was told the rest when it took the stream over.
-		before, taught := w.client.Held(), w.serverOf(t, w.client)
+		before, taught := f.client.Held(), f.serverOf(t, f.client)
 		for range 20 {
-			w.client.Restart()
-			lan.WaitReady(t, w.client)
-			held, at := w.client.Held(), w.serverOf(t, w.client)
-			w.ok(t, number(0))
+			f.client.Restart()
+			hostmesh.WaitReady(t, f.client)
+			held, at := f.client.Held(), f.serverOf(t, f.client)
+			f.ok(t, number(0))
 			if at != taught {
 				continue
 			}
@@ -121,9 +121,9 @@ func TestControlPlaneAway(t *testing.T) {
 }
 
 // serverOf finds the xds-server that a proxy is connected to.
-func (w *world) serverOf(t *testing.T, p *lan.Proxy) int {
+func (f *fixture) serverOf(t *testing.T, p *hostmesh.Proxy) int {
 	t.Helper()
-	server, err := w.ServerOf(p)
+	server, err := f.ServerOf(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ type load struct {
 	errs []error
 }
 
-func (w *world) load(r request) *load {
+func (f *fixture) load(r request) *load {
 	l := &load{end: make(chan struct{})}
 	l.all.Go(func() {
 		for {
@@ -147,7 +147,7 @@ func (w *world) load(r request) *load {
 				return
 			default:
 			}
-			a, err := call(w.client.Host, r)
+			a, err := call(f.client.Host, r)
 			if err == nil && a.status != http.StatusOK {
 				err = fmt.Errorf("status %d", a.status)
 			}

@@ -17,7 +17,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 const (
@@ -54,14 +54,14 @@ func (a answer) caller() string {
 }
 
 // httpClient sends all requests to one address.
-func httpClient(from *lan.Host, address string, keepAlive bool) *http.Client {
+func httpClient(from *hostmesh.Host, address string, keepAlive bool) *http.Client {
 	return &http.Client{Timeout: bound, Transport: &http.Transport{DisableKeepAlives: !keepAlive, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return from.Dial(ctx, address)
 	}}}
 }
 
 // call sends a request. Its error is errHangs if the request was not answered in time.
-func call(from *lan.Host, r request) (answer, error) {
+func call(from *hostmesh.Host, r request) (answer, error) {
 	return callOver(httpClient(from, r.address, false), r)
 }
 
@@ -98,9 +98,9 @@ func callOver(c *http.Client, r request) (answer, error) {
 }
 
 // ok is call where status 200 is expected, from a server of the mesh over mTLS.
-func (w *world) ok(t *testing.T, r request) answer {
+func (f *fixture) ok(t *testing.T, r request) answer {
 	t.Helper()
-	a, err := call(w.client.Host, r)
+	a, err := call(f.client.Host, r)
 	if err != nil {
 		t.Fatalf("%s at %s: %v", r.authority, r.address, err)
 	}
@@ -111,10 +111,10 @@ func (w *world) ok(t *testing.T, r request) answer {
 }
 
 // eventually repeats a request until its answer is as expected. Every single one must be answered in time.
-func (w *world) eventually(t *testing.T, r request, want func(answer) error) {
+func (f *fixture) eventually(t *testing.T, r request, want func(answer) error) {
 	t.Helper()
 	testkit.Eventually(t, takesEffect, func() error {
-		a, err := call(w.client.Host, r)
+		a, err := call(f.client.Host, r)
 		if errors.Is(err, errHangs) {
 			t.Fatal(err)
 		}
@@ -149,10 +149,10 @@ func status(code int) func(answer) error {
 }
 
 // talk opens a TCP connection, sends a message, which may be empty, and wants an answer.
-func (w *world) talk(t *testing.T, address, message string, want ...string) time.Duration {
+func (f *fixture) talk(t *testing.T, address, message string, want ...string) time.Duration {
 	t.Helper()
 	start := time.Now()
-	got, err := w.client.Host.Say(address, message)
+	got, err := f.client.Host.Say(address, message)
 	if err != nil || !slices.Contains(want, got) {
 		t.Errorf("TCP to %s was answered with %q, %v; want one of %q", address, got, err, want)
 	}

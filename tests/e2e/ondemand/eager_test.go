@@ -16,9 +16,9 @@ const maxChange = 2 << 10
 // TestVirtualHostsAreResources looks at a sidecar that holds everything: its virtual hosts come one by one, so that a
 // change is as small as what it changes, and disturbs nobody.
 func TestVirtualHostsAreResources(t *testing.T) {
-	w := newWorld(t, options{})
-	defer w.check()
-	held := w.client.Held()
+	f := newFixture(t, options{})
+	defer f.check()
+	held := f.client.Held()
 	for i := range numbered {
 		if want := fmt.Sprintf("80/%s.apps.svc.cluster.local:80", numberedName(i)); !slices.Contains(held.VirtualHosts, want) {
 			t.Errorf("virtual host %q is no resource of its own", want)
@@ -29,9 +29,9 @@ func TestVirtualHostsAreResources(t *testing.T) {
 			t.Errorf("virtual host %q is inline", name)
 		}
 	}
-	whole := w.client.Received()
+	whole := f.client.Received()
 
-	keep := httpClient(w.client.Host, routedVIP+":80", true)
+	keep := httpClient(f.client.Host, routedVIP+":80", true)
 	dialled := 0
 	dial := keep.Transport.(*http.Transport).DialContext
 	keep.Transport.(*http.Transport).DialContext = counting(dial, &dialled)
@@ -49,11 +49,11 @@ func TestVirtualHostsAreResources(t *testing.T) {
 	}
 	testkit.Eventually(t, takesEffect, route("first"))
 	for i := range 3 {
-		before := w.client.Received()
+		before := f.client.Received()
 		name := fmt.Sprintf("change-%d", i)
-		w.WriteConfig("routes.yaml", routes(50, 50, name))
+		f.WriteConfig("routes.yaml", routes(50, 50, name))
 		testkit.Eventually(t, takesEffect, route(name))
-		sent := w.client.Received() - before
+		sent := f.client.Received() - before
 		t.Logf("a change of a VirtualService sent %.0f bytes, the whole configuration is %.0f", sent, whole)
 		if sent <= 0 || sent > maxChange {
 			t.Errorf("a change of a VirtualService sent %.0f bytes, want up to %d", sent, maxChange)
@@ -63,8 +63,8 @@ func TestVirtualHostsAreResources(t *testing.T) {
 		t.Errorf("the client had to connect %d times: changes of routes close connections", dialled)
 	}
 
-	w.WriteConfig(later, laterService())
-	w.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("v1", "v2"))
-	w.RemoveConfig(later)
-	w.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("outside"))
+	f.WriteConfig(later, laterService())
+	f.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("v1", "v2"))
+	f.RemoveConfig(later)
+	f.eventually(t, request{address: laterVIP + ":80", authority: "later"}, from("outside"))
 }

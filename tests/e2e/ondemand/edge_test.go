@@ -49,14 +49,14 @@ spec: {selector: {app: server}, clusterIP: None, ports: [{name: tcp-echo, port: 
 
 // TestKindsOfTraffic sends what is not a plain request to a plain service from a sidecar that holds only what it calls.
 func TestKindsOfTraffic(t *testing.T) {
-	w := newWorld(t, options{annotations: annotated, mesh: policy("REGISTRY_ONLY", "")})
-	defer w.check()
+	f := newFixture(t, options{annotations: annotated, mesh: policy("REGISTRY_ONLY", "")})
+	defer f.check()
 	number := func(i int) request { return request{address: numberedVIP(i) + ":80", authority: numberedName(i)} }
 
 	t.Run("a mirror that nobody calls otherwise", func(t *testing.T) {
-		w.WriteConfig("mirror.yaml", virtualService(numberedName(1), "{route: [{destination: {host: svc-1}}], mirror: {host: svc-2}}"))
+		f.WriteConfig("mirror.yaml", virtualService(numberedName(1), "{route: [{destination: {host: svc-1}}], mirror: {host: svc-2}}"))
 		testkit.Eventually(t, takesEffect, func() error {
-			_, err := call(w.client.Host, number(1))
+			_, err := call(f.client.Host, number(1))
 			if _, ok := shadows.Load(numberedName(1) + "-shadow"); !ok {
 				err = errors.Join(err, errors.New("no request was mirrored"))
 			}
@@ -64,56 +64,56 @@ func TestKindsOfTraffic(t *testing.T) {
 		})
 	})
 	t.Run("a subset that does not exist, and appears", func(t *testing.T) {
-		w.WriteConfig("subset.yaml", virtualService(numberedName(3), "{route: [{destination: {host: svc-3, subset: v1}}]}"))
-		w.eventually(t, number(3), status(http.StatusServiceUnavailable))
+		f.WriteConfig("subset.yaml", virtualService(numberedName(3), "{route: [{destination: {host: svc-3, subset: v1}}]}"))
+		f.eventually(t, number(3), status(http.StatusServiceUnavailable))
 		for range 3 {
 			testkit.Quick(t, time.Second, func() time.Duration {
-				a, err := call(w.client.Host, number(3))
+				a, err := call(f.client.Host, number(3))
 				if err != nil || a.status != http.StatusServiceUnavailable {
 					t.Errorf("status %d after %v, %v; want 503", a.status, a.took, err)
 				}
 				return a.took
 			})
 		}
-		w.WriteConfig("rule.yaml", `
+		f.WriteConfig("rule.yaml", `
 apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: svc-3, namespace: apps}
 spec: {host: svc-3, subsets: [{name: v1, labels: {version: v1}}]}
 `)
-		w.eventually(t, number(3), from("v1"))
+		f.eventually(t, number(3), from("v1"))
 	})
 	t.Run("an external host", func(t *testing.T) {
-		serveTLS(t, w)
+		serveTLS(t, f)
 		outside := request{address: "198.19.2.1:80", authority: "external.example"}
-		w.eventually(t, outside, status(http.StatusBadGateway))
-		if _, err := w.serverName("198.19.2.1:443", "external.example"); err == nil || isTimeout(err) {
+		f.eventually(t, outside, status(http.StatusBadGateway))
+		if _, err := f.serverName("198.19.2.1:443", "external.example"); err == nil || isTimeout(err) {
 			t.Errorf("TLS to a host that nobody has: %v, want the connection closed", err)
 		}
-		w.WriteConfig("external.yaml", external)
-		w.eventually(t, outside, from("outside"))
+		f.WriteConfig("external.yaml", external)
+		f.eventually(t, outside, from("outside"))
 		testkit.Eventually(t, takesEffect, func() error {
-			got, err := w.serverName("198.19.2.1:443", "external.example")
+			got, err := f.serverName("198.19.2.1:443", "external.example")
 			if err == nil && got != "external.example" {
 				err = fmt.Errorf("the server was asked for %q", got)
 			}
 			return err
 		})
-		if _, err := w.serverName("198.19.2.1:443", "other.example"); err == nil || isTimeout(err) {
+		if _, err := f.serverName("198.19.2.1:443", "other.example"); err == nil || isTimeout(err) {
 			t.Errorf("TLS to another server name: %v, want the connection closed", err)
 		}
 	})
 	t.Run("a headless service", func(t *testing.T) {
-		w.WriteConfig("headless.yaml", headless)
+		f.WriteConfig("headless.yaml", headless)
 		for pod, ip := range map[string]string{"v1": v1IP, "v2": v2IP} {
-			testkit.Eventually(t, takesEffect, func() error { return said(pod + ": hello")(w.client.Host.Say(ip+":9090", "hello")) })
-			w.eventually(t, request{address: ip + ":8080", authority: "headless:8080"}, from("v1", "v2"))
+			testkit.Eventually(t, takesEffect, func() error { return said(pod + ": hello")(f.client.Host.Say(ip+":9090", "hello")) })
+			f.eventually(t, request{address: ip + ":8080", authority: "headless:8080"}, from("v1", "v2"))
 		}
 	})
 	t.Run("an upgrade in a first request", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
-		conn, err := w.client.Host.Dial(ctx, numberedVIP(4)+":80")
+		conn, err := f.client.Host.Dial(ctx, numberedVIP(4)+":80")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ spec: {host: svc-3, subsets: [{name: v1, labels: {version: v1}}]}
 	t.Run("a gRPC stream that stays open", func(t *testing.T) {
 		conn, err := grpc.NewClient("passthrough:///server.apps.svc:7070", grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				return w.client.Host.Dial(ctx, serverVIP+":7070")
+				return f.client.Host.Dial(ctx, serverVIP+":7070")
 			}))
 		if err != nil {
 			t.Fatal(err)
@@ -158,17 +158,17 @@ spec: {host: svc-3, subsets: [{name: v1, labels: {version: v1}}]}
 		}
 	})
 	t.Run("endpoints are followed", func(t *testing.T) {
-		w.ok(t, number(5))
-		w.WriteConfig("slice.yaml", service("apps", "one", "198.19.3.1", httpPort)+pod("apps", "gone", "server", "v3", "198.18.1.99", ""))
+		f.ok(t, number(5))
+		f.WriteConfig("slice.yaml", service("apps", "one", "198.19.3.1", httpPort)+pod("apps", "gone", "server", "v3", "198.18.1.99", ""))
 		testkit.Eventually(t, takesEffect, func() error {
-			if n := len(w.client.Endpoints("outbound|80||" + numberedName(5) + ".apps.svc.cluster.local")); n != 3 {
+			if n := len(f.client.Endpoints("outbound|80||" + numberedName(5) + ".apps.svc.cluster.local")); n != 3 {
 				return fmt.Errorf("%d endpoints, want 3", n)
 			}
 			return nil
 		})
-		w.RemoveConfig("slice.yaml")
+		f.RemoveConfig("slice.yaml")
 		testkit.Eventually(t, takesEffect, func() error {
-			got := w.client.Endpoints("outbound|80||" + numberedName(5) + ".apps.svc.cluster.local")
+			got := f.client.Endpoints("outbound|80||" + numberedName(5) + ".apps.svc.cluster.local")
 			if slices.ContainsFunc(got, func(a string) bool { return strings.HasPrefix(a, "198.18.1.99:") }) {
 				return fmt.Errorf("endpoints %q", got)
 			}
@@ -178,14 +178,14 @@ spec: {host: svc-3, subsets: [{name: v1, labels: {version: v1}}]}
 }
 
 // serveTLS answers handshakes on port 8443 of the outside host with the server name that was asked for.
-func serveTLS(t *testing.T, w *world) {
+func serveTLS(t *testing.T, f *fixture) {
 	t.Helper()
 	own := testkit.PKI(t).NewSVID("outside", "outside")
 	material, err := own.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
-	lis := w.outside.Listen(8443)
+	lis := f.outside.Listen(8443)
 	serveTCP(lis, func(conn net.Conn) {
 		server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*material.Certificate}, MinVersion: tls.VersionTLS12})
 		if server.Handshake() == nil {
@@ -196,10 +196,10 @@ func serveTLS(t *testing.T, w *world) {
 }
 
 // serverName makes a TLS connection from the client and returns what the server says it was asked for.
-func (w *world) serverName(address, name string) (string, error) {
+func (f *fixture) serverName(address, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	conn, err := w.client.Host.Dial(ctx, address)
+	conn, err := f.client.Host.Dial(ctx, address)
 	if err != nil {
 		return "", err
 	}

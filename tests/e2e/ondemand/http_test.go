@@ -19,7 +19,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/tests/e2e/internal/lan"
+	"fairlead.dev/tests/e2e/internal/hostmesh"
 )
 
 // annotated makes the client one that holds only what it calls.
@@ -44,9 +44,9 @@ func wantCheapFirst(t *testing.T, what string, first, later []time.Duration) {
 
 // TestOnDemand calls services in all ways from a sidecar that is not told of any.
 func TestOnDemand(t *testing.T) {
-	w := newWorld(t, options{annotations: annotated})
-	defer w.check()
-	fixed := w.client.Held()
+	f := newFixture(t, options{annotations: annotated})
+	defer f.check()
+	fixed := f.client.Held()
 	t.Logf("a proxy that has called nothing holds %d clusters, %d listeners, %d virtual hosts", len(fixed.Clusters), len(fixed.Listeners), len(fixed.VirtualHosts))
 	if len(fixed.VirtualHosts) != 0 {
 		t.Errorf("before the first request it holds virtual hosts %q", fixed.VirtualHosts)
@@ -58,9 +58,9 @@ func TestOnDemand(t *testing.T) {
 	}
 
 	t.Run("it holds what it has called", func(t *testing.T) {
-		w.ok(t, request{address: serverVIP + ":80", authority: "server"})
-		w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
-		held := w.client.Held()
+		f.ok(t, request{address: serverVIP + ":80", authority: "server"})
+		f.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+		held := f.client.Held()
 		wantAdded(t, "clusters", fixed.Clusters, held.Clusters, "outbound|80||server.apps.svc.cluster.local", "ondemand|tcp|"+serverVIP+"|9090")
 		wantAdded(t, "virtual hosts", fixed.VirtualHosts, held.VirtualHosts, "80/server")
 		wantAdded(t, "listeners", fixed.Listeners, held.Listeners)
@@ -70,16 +70,16 @@ func TestOnDemand(t *testing.T) {
 		for _, authority := range []string{
 			"server", "server.apps", "server.apps.svc", fqdn, fqdn + ":80", "server:80", serverVIP, serverVIP + ":80", "Server.Apps", fqdn + ".",
 		} {
-			w.ok(t, request{address: serverVIP + ":80", authority: authority})
+			f.ok(t, request{address: serverVIP + ":80", authority: authority})
 		}
-		w.ok(t, request{address: farVIP + ":80", authority: "far.else"})
-		w.ok(t, request{address: serverVIP + ":81", authority: "server:81"})
-		w.ok(t, request{address: sharedVIP + ":8000", authority: "shared:8000"})
+		f.ok(t, request{address: farVIP + ":80", authority: "far.else"})
+		f.ok(t, request{address: serverVIP + ":81", authority: "server:81"})
+		f.ok(t, request{address: sharedVIP + ":8000", authority: "shared:8000"})
 	})
-	t.Run("what a first request costs", func(t *testing.T) { w.firstCosts(t, 0, 9) })
+	t.Run("what a first request costs", func(t *testing.T) { f.firstCosts(t, 0, 9) })
 	t.Run("a large body in a first request", func(t *testing.T) {
 		body := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
-		if a := w.ok(t, request{address: numberedVIP(10) + ":80", authority: numberedName(10), body: body}); a.seen.Size != int64(len(body)) {
+		if a := f.ok(t, request{address: numberedVIP(10) + ":80", authority: numberedName(10), body: body}); a.seen.Size != int64(len(body)) {
 			t.Errorf("the application read %d bytes, want %d", a.seen.Size, len(body))
 		}
 	})
@@ -87,7 +87,7 @@ func TestOnDemand(t *testing.T) {
 		var all sync.WaitGroup
 		for range 30 {
 			all.Go(func() {
-				a, err := call(w.client.Host, request{address: numberedVIP(11) + ":80", authority: numberedName(11)})
+				a, err := call(f.client.Host, request{address: numberedVIP(11) + ":80", authority: numberedName(11)})
 				if err := errors.Join(err, from("v1", "v2")(a)); err != nil {
 					t.Error(err)
 				}
@@ -99,7 +99,7 @@ func TestOnDemand(t *testing.T) {
 		var all sync.WaitGroup
 		for i := 12; i < 32; i++ {
 			all.Go(func() {
-				a, err := call(w.client.Host, request{address: numberedVIP(i) + ":80", authority: numberedName(i)})
+				a, err := call(f.client.Host, request{address: numberedVIP(i) + ":80", authority: numberedName(i)})
 				if err := errors.Join(err, from("v1", "v2")(a)); err != nil {
 					t.Errorf("%s: %v", numberedName(i), err)
 				}
@@ -107,10 +107,10 @@ func TestOnDemand(t *testing.T) {
 		}
 		all.Wait()
 	})
-	t.Run("gRPC", func(t *testing.T) { w.grpc(t) })
-	t.Run("VirtualService and DestinationRule", func(t *testing.T) { w.routed(t) })
-	t.Run("TCP", func(t *testing.T) { w.tcp(t) })
-	t.Run("a restarted proxy is given at once what it has called", func(t *testing.T) { w.restarted(t, fixed) })
+	t.Run("gRPC", func(t *testing.T) { f.grpc(t) })
+	t.Run("VirtualService and DestinationRule", func(t *testing.T) { f.routed(t) })
+	t.Run("TCP", func(t *testing.T) { f.tcp(t) })
+	t.Run("a restarted proxy is given at once what it has called", func(t *testing.T) { f.restarted(t, fixed) })
 }
 
 // wantAdded asserts what came to a list of names.
@@ -138,23 +138,23 @@ func wantAdded(t *testing.T, what string, before, now []string, want ...string) 
 }
 
 // firstCosts compares first requests to services with later ones.
-func (w *world) firstCosts(t *testing.T, begin, end int) {
+func (f *fixture) firstCosts(t *testing.T, begin, end int) {
 	t.Helper()
 	var first, later []time.Duration
 	for i := begin; i <= end; i++ {
 		r := request{address: numberedVIP(i) + ":80", authority: numberedName(i)}
-		first = append(first, w.ok(t, r).took)
+		first = append(first, f.ok(t, r).took)
 		for range 5 {
-			later = append(later, w.ok(t, r).took)
+			later = append(later, f.ok(t, r).took)
 		}
 	}
 	wantCheapFirst(t, "requests", first, later)
 }
 
-func (w *world) grpc(t *testing.T) {
+func (f *fixture) grpc(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///server.apps:7070", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return w.client.Host.Dial(ctx, serverVIP+":7070")
+			return f.client.Host.Dial(ctx, serverVIP+":7070")
 		}))
 	if err != nil {
 		t.Fatal(err)
@@ -171,14 +171,14 @@ func (w *world) grpc(t *testing.T) {
 }
 
 // routed follows a VirtualService with subsets and weights, and a change of it.
-func (w *world) routed(t *testing.T) {
+func (f *fixture) routed(t *testing.T) {
 	r := request{address: routedVIP + ":80", authority: "routed"}
 	count := func(header http.Header) map[string]int {
 		t.Helper()
 		pods := map[string]int{}
 		for range 60 {
 			r.header = header
-			pods[w.ok(t, r).seen.Pod]++
+			pods[f.ok(t, r).seen.Pod]++
 		}
 		return pods
 	}
@@ -189,9 +189,9 @@ func (w *world) routed(t *testing.T) {
 	if got := count(nil); got["v1"] <= 25 || got["v2"] == 0 {
 		t.Errorf("by weight, requests went to %v", got)
 	}
-	w.WriteConfig("routes.yaml", routes(0, 100, "second"))
+	f.WriteConfig("routes.yaml", routes(0, 100, "second"))
 	r.header = nil
-	w.eventually(t, r, func(a answer) error {
+	f.eventually(t, r, func(a answer) error {
 		if got := a.header.Get("X-Route"); got != "second" {
 			return fmt.Errorf("route %q", got)
 		}
@@ -199,37 +199,37 @@ func (w *world) routed(t *testing.T) {
 	})
 }
 
-func (w *world) tcp(t *testing.T) {
-	w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
-	w.talk(t, serverVIP+":9092", "hello\r\n", "v1: hello\r\n", "v2: hello\r\n")
-	w.talk(t, serverVIP+":9091", "", greeting)
+func (f *fixture) tcp(t *testing.T) {
+	f.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+	f.talk(t, serverVIP+":9092", "hello\r\n", "v1: hello\r\n", "v2: hello\r\n")
+	f.talk(t, serverVIP+":9091", "", greeting)
 	t.Run("the server speaks first where another service's clients do", func(t *testing.T) {
-		w.talk(t, greeterVIP+":8000", "", greeting)
+		f.talk(t, greeterVIP+":8000", "", greeting)
 	})
 	var first, later []time.Duration
 	for i := range 10 {
 		address := numberedVIP(i) + ":9090"
-		first = append(first, w.talk(t, address, "hello", "v1: hello", "v2: hello"))
+		first = append(first, f.talk(t, address, "hello", "v1: hello", "v2: hello"))
 		for range 3 {
-			later = append(later, w.talk(t, address, "hello", "v1: hello", "v2: hello"))
+			later = append(later, f.talk(t, address, "hello", "v1: hello", "v2: hello"))
 		}
 	}
 	wantCheapFirst(t, "connections", first, later)
 }
 
 // restarted compares requests after a restart of agent and Envoy: none of them is a first one any more.
-func (w *world) restarted(t *testing.T, fixed lan.Held) {
-	before := w.client.Held()
-	w.client.Restart()
-	lan.WaitReady(t, w.client)
-	after := w.client.Held()
+func (f *fixture) restarted(t *testing.T, fixed hostmesh.Held) {
+	before := f.client.Held()
+	f.client.Restart()
+	hostmesh.WaitReady(t, f.client)
+	after := f.client.Held()
 	t.Logf("%d clusters and %d virtual hosts before, %d and %d after", len(before.Clusters), len(before.VirtualHosts), len(after.Clusters), len(after.VirtualHosts))
 	wantAdded(t, "clusters", fixed.Clusters, after.Clusters, missing(before.Clusters, fixed.Clusters)...)
 	wantAdded(t, "virtual hosts", fixed.VirtualHosts, after.VirtualHosts, before.VirtualHosts...)
-	w.firstCosts(t, 0, 9)
-	w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+	f.firstCosts(t, 0, 9)
+	f.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
 	testkit.Eventually(t, takesEffect, func() error {
-		_, err := call(w.client.Host, request{address: numberedVIP(40) + ":80", authority: numberedName(40)})
+		_, err := call(f.client.Host, request{address: numberedVIP(40) + ":80", authority: numberedName(40)})
 		return err
 	})
 }

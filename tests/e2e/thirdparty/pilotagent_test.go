@@ -18,10 +18,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
+	"fairlead.dev/tests/internal/process"
 )
 
 // istio is where Istio's own programs are, and the template of their Envoy's bootstrap. Without them the test is
@@ -125,29 +125,25 @@ func startStock(t *testing.T, m *fleet.Mesh) *stock {
 // run starts a process that ends with the test.
 func (s *stock) run(t *testing.T, dir, log string, env []string, name string, args ...string) {
 	t.Helper()
-	out, err := os.Create(log)
+	p, err := process.Start(process.Program{
+		Name: filepath.Base(name), Path: name, Args: args, Stdout: log, Stderr: log,
+		Change: func(cmd *exec.Cmd) error {
+			cmd.Dir, cmd.Env = dir, env
+			return nil
+		},
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	cmd := exec.CommandContext(context.Background(), name, args...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-done:
-		case <-time.After(testkit.Patience):
-			t.Errorf("%s did not end", filepath.Base(name))
+		p.Expect()
+		_ = p.Signal(syscall.SIGTERM) // it may have ended
+		if err := p.Wait(testkit.Patience); err != nil {
+			t.Error(err)
 		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it may have left
-		if text, err := os.ReadFile(log); t.Failed() && err == nil {
-			t.Logf("end of %s:\n%s", filepath.Base(log), text[max(0, len(text)-8000):])
+		p.KillGroup() // what it may have left
+		if t.Failed() {
+			t.Logf("end of %s:\n%s", filepath.Base(log), p.LogTail())
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +73,38 @@ func (s Set) Provide(ctx context.Context, dir, name, pkg string) (string, error)
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// Publish links or copies a program to a place where users other than the tests' own can run it, and replaces what is
+// there.
+func Publish(from, to string) error {
+	if resolved, err := filepath.EvalSymlinks(from); err == nil {
+		from = resolved
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if info.Mode().Perm()&0o005 == 0o005 && os.Link(from, to) == nil {
+		return nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	return nil
 }
 
 // Tools is the directory of what `make tools` installs, .tools beside go.work in a directory above.

@@ -28,6 +28,7 @@ func main() {
 	flag.StringVar(&o.BinDir, "bin", "bin", "directory of the binaries: ca, config-watcher, xds-server")
 	flag.BoolVar(&o.Full, "full", false, "the long form: more repetitions, 1,000 sidecars in every row that is about them, a minute of mixed changes")
 	flag.StringVar(&rows, "rows", "", "only these groups of rows, divided by commas: "+strings.Join(suite.Groups(), ", "))
+	flag.StringVar(&o.Definitions, "crds", "services/installer/manifests/charts/base/files/crds", "directory of the CustomResourceDefinitions, for the group kube")
 	flag.StringVar(&o.Page, "page", "", "Markdown file whose table is replaced, between the markers")
 	flag.StringVar(&o.Keep, "keep", "", "directory for logs and profiles; empty: one that is removed at the end")
 	flag.BoolVar(&o.Profile, "profile", false, "keep CPU profiles of xds-server, one for each row, in -keep")

@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/wire"
+	"fairlead.dev/tests/internal/process"
 )
 
 // Role is the argument by which the benchmark's binary becomes the floor's process.
@@ -37,17 +38,20 @@ func Start(dir string, on *unix.CPUSet, files Files) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, Role, files.Cert, files.Key, files.Roots)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p := &Process{dir: dir, in: in, out: bufio.NewReader(out)}
-	if p.Process, err = machine.Start(cmd, on, filepath.Join(dir, "floor.log")); err != nil {
+	p := &Process{dir: dir}
+	log := filepath.Join(dir, "floor.log")
+	if p.Process, err = machine.Start(process.Program{
+		Name: "floor", Path: self, Args: []string{Role, files.Cert, files.Key, files.Roots}, Stderr: log,
+		Change: func(cmd *exec.Cmd) (err error) {
+			if p.in, err = cmd.StdinPipe(); err != nil {
+				return err
+			}
+			cmd.Stdout = nil
+			out, err := cmd.StdoutPipe()
+			p.out = bufio.NewReader(out)
+			return err
+		},
+	}, on); err != nil {
 		return nil, err
 	}
 	if p.Address, err = p.line(); err != nil {

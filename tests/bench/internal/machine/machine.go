@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 // Cores divides the machine: the server under test has one core, the clients have all others.
@@ -78,82 +78,25 @@ func threads(do func(tid int) error) error {
 }
 
 // Process is a started program.
-type Process struct {
-	cmd    *exec.Cmd
-	log    *os.File
-	exited chan struct{}
-	err    error
-}
+type Process struct{ *process.Process }
 
-// Start runs a command on the given cores, with as many Go threads. Its standard error, and its output unless the
-// caller has taken that, go to the log.
-func Start(cmd *exec.Cmd, on *unix.CPUSet, log string) (*Process, error) {
-	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+// Start runs a program on the given cores, with as many Go threads.
+func Start(p process.Program, on *unix.CPUSet) (*Process, error) {
+	p.Env = append(slices.Clone(p.Env), fmt.Sprintf("GOMAXPROCS=%d", on.Count()))
+	// A child has the affinity of the thread that forks it.
+	started, err := process.Start(p, func() error { return unix.SchedSetaffinity(0, on) })
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stderr = f
-	if cmd.Stdout == nil {
-		cmd.Stdout = f
-	}
-	if cmd.Env == nil {
-		cmd.Env = os.Environ()
-	}
-	cmd.Env = append(cmd.Env, fmt.Sprintf("GOMAXPROCS=%d", on.Count()))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p := &Process{cmd: cmd, log: f, exited: make(chan struct{})}
-	started := make(chan error)
-	// A child has the affinity of the thread that forks it, and dies with that thread: it stays until the child is
-	// gone.
-	go func() {
-		runtime.LockOSThread()
-		var before unix.CPUSet
-		err := unix.SchedGetaffinity(0, &before)
-		if err == nil {
-			err = unix.SchedSetaffinity(0, on)
-		}
-		if err == nil {
-			err = cmd.Start()
-			_ = unix.SchedSetaffinity(0, &before) // as it was
-		}
-		started <- err
-		if err == nil {
-			p.err = cmd.Wait()
-		}
-		_ = f.Close() // a log
-		close(p.exited)
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
-	return p, nil
+	return &Process{started}, nil
 }
 
-// Exited is closed when the process has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
-// LogTail gives the last lines of the log, for an error message.
-func (p *Process) LogTail() string {
-	raw, err := os.ReadFile(p.log.Name())
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	return strings.Join(lines[max(0, len(lines)-10):], "\n")
-}
-
-// PID of the process.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
+// StopWithin is how long a process may take from SIGTERM to its end, until it is killed.
+const StopWithin = 5 * time.Second
 
 // Stop ends the process, by force if it does not end by itself.
 func (p *Process) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case <-p.exited:
-	case <-time.After(5 * time.Second):
-		_ = p.cmd.Process.Kill() // it may have ended
-		<-p.exited
-	}
+	_ = p.Process.Stop(StopWithin) // the figures are there
 }
 
 // CPU is the user and system time that the process has used, all its threads together.

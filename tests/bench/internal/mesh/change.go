@@ -115,11 +115,24 @@ func (m Spec) Mixed(n int) Change {
 		}
 		return m.Add(n / 20)
 	default:
-		// Services in turn, none that a rule is about: until every proxy has received a change, its name stands for no
-		// other one.
-		first := m.Rules + m.Rules/9 + 20
-		s := service{first + n%(m.Services-first-2)}
-		// Addresses repeat after 50 turns: each change must be one.
-		return Change{Upserts: []*configv1.Resource{endpoints(s, 1+n/(m.Services-first-2)%49, "")}, Host: s.host()}
+		return m.OtherEndpoints(n)
 	}
+}
+
+// OtherEndpoints gives services in turn other addresses, none that a rule is about: until every proxy has received a
+// change, its name stands for no other one.
+func (m Spec) OtherEndpoints(n int) Change {
+	first := m.Rules + m.Rules/9 + 20
+	s := service{first + n%(m.Services-first-2)}
+	// Addresses repeat after 50 turns: each change must be one.
+	return Change{Upserts: []*configv1.Resource{endpoints(s, 1+n/(m.Services-first-2)%49, "")}, Host: s.host()}
+}
+
+// OtherRule changes VirtualServices, for even n, and DestinationRules in turn, those of other hosts.
+func (m Spec) OtherRule(n int) Change {
+	r, turn := n%m.Rules, 1+n/m.Rules
+	if n%2 == 1 {
+		return Change{Upserts: []*configv1.Resource{DestinationRule(r, turn)}, Host: ruled(r).host()}
+	}
+	return Change{Upserts: []*configv1.Resource{VirtualService(r, turn)}, Host: ruled(r).host()}
 }

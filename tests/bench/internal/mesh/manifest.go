@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
@@ -14,9 +15,35 @@ import (
 // Manifest is the mesh as users and Kubernetes write it: Namespaces, Services, Pods and the rules. Each document is
 // JSON, which is YAML.
 func (m Spec) Manifest() ([]byte, error) {
+	documents, err := m.documents(object{"name": "app", "image": "app"})
 	var out bytes.Buffer
+	for _, doc := range documents {
+		out.WriteString("---\n")
+		out.Write(doc)
+		out.WriteByte('\n')
+	}
+	return out.Bytes(), err
+}
+
+// YAML returns the documents of Manifest one by one, in the block style that people write.
+func (m Spec) YAML() ([][]byte, error) {
+	documents, err := m.documents(longContainer)
+	if err != nil {
+		return nil, err
+	}
+	for i, doc := range documents {
+		if documents[i], err = yaml.JSONToYAML(doc); err != nil {
+			return nil, err
+		}
+	}
+	return documents, nil
+}
+
+// documents are the objects of the mesh as JSON. Each Pod has the container.
+func (m Spec) documents(container object) ([][]byte, error) {
+	var out [][]byte
 	for _, r := range m.Resources() {
-		doc, err := document(r)
+		doc, err := document(r, container)
 		if err != nil {
 			return nil, err
 		}
@@ -27,17 +54,24 @@ func (m Spec) Manifest() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.WriteString("---\n")
-		out.Write(raw)
-		out.WriteByte('\n')
+		out = append(out, raw)
 	}
-	return out.Bytes(), nil
+	return out, nil
 }
 
 type object = map[string]any
 
+// longContainer is about as long as people write them. config-watcher reads only its ports.
+var longContainer = object{
+	"name": "app", "image": "registry.example.com/shop/app:v1.2.3", "imagePullPolicy": "IfNotPresent",
+	"ports":          []object{{"name": "http", "containerPort": 8080, "protocol": "TCP"}},
+	"resources":      object{"requests": object{"cpu": "100m", "memory": "128Mi"}, "limits": object{"memory": "256Mi"}},
+	"env":            []object{{"name": "LOG_LEVEL", "value": "info"}, {"name": "LISTEN", "value": "0.0.0.0:8080"}, {"name": "REGION", "value": "eu-west-1"}},
+	"readinessProbe": object{"httpGet": object{"path": "/ready", "port": 8080}, "periodSeconds": 5},
+}
+
 // document is the object that a resource comes from; nil for resources that config-watcher makes of others.
-func document(r *configv1.Resource) (object, error) {
+func document(r *configv1.Resource, container object) (object, error) {
 	k := r.GetKey()
 	meta := object{"name": k.GetName(), "namespace": k.GetNamespace()}
 	switch b := r.GetBody().(type) {
@@ -70,7 +104,7 @@ func document(r *configv1.Resource) (object, error) {
 		}
 		return object{
 			"apiVersion": "v1", "kind": "Pod", "metadata": meta,
-			"spec": object{"serviceAccountName": w.GetServiceAccount(), "containers": []object{{"name": "app", "image": "app"}}},
+			"spec": object{"serviceAccountName": w.GetServiceAccount(), "containers": []object{container}},
 			"status": object{
 				"phase": "Running", "podIP": w.GetAddresses()[0], "conditions": []object{{"type": "Ready", "status": ready}},
 			},

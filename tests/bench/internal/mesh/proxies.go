@@ -48,6 +48,11 @@ func (m Spec) Proxies() []Proxy {
 
 func (m Spec) few() int { return m.Sidecars / 100 }
 
+// Sidecar is a proxy of a Pod that is none of a Spec's.
+func Sidecar(name, namespace, address string, labels map[string]string) Proxy {
+	return Proxy{}.describe(name, namespace, address, labels)
+}
+
 // describe fills in what Istio's agent says of the proxy.
 func (p Proxy) describe(name, namespace, address string, labels map[string]string) Proxy {
 	p.Namespace = namespace

@@ -5,13 +5,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"fairlead.dev/tests/bench/internal/mesh"
 	"fairlead.dev/tests/bench/internal/wire"
@@ -40,6 +44,8 @@ type Fleet struct {
 	seen  int
 	// woken is notified of configured proxies and of errors.
 	woken chan struct{}
+	// observe is called for each acknowledgement, if Observe was.
+	observe func(number int, c *wire.Content, at time.Time)
 }
 
 // pending is a change on its way, with the proxies, by number, that have acknowledged it.
@@ -69,6 +75,13 @@ func NewFleet(proxies []mesh.Proxy) *Fleet {
 
 // Len is how many proxies there are.
 func (f *Fleet) Len() int { return len(f.proxies) }
+
+// Observe makes a fleet, which is not connected yet, look at each resource by note (wire.Reader.Note) and call observe
+// for each response that a proxy, by number, has acknowledged; each proxy has a goroutine of its own. The fleet forgets
+// what it has received, and so cannot connect as Retained.
+func (f *Fleet) Observe(note func(typeURL, name string, body []byte) any, observe func(number int, c *wire.Content, at time.Time)) {
+	f.reader.Note, f.observe = note, observe
+}
 
 // Target is where a fleet connects to.
 type Target struct {
@@ -129,22 +142,56 @@ func (f *Fleet) Connect(ctx context.Context, to Target, mode Mode, prepare func(
 	return f.Err()
 }
 
-// open opens the stream and sends what comes first.
+// open opens the stream, sends what comes first, and begins to read.
 func (p *Proxy) open(ctx context.Context, first [][]byte) error {
-	ctx, p.cancel = context.WithCancel(ctx)
+	if err := p.begin(ctx, first); err != nil {
+		return err
+	}
+	p.ended = make(chan struct{})
+	again := func() error {
+		p.session = newSession(false)
+		p.asked[wire.Cluster] = true
+		return p.begin(ctx, first)
+	}
+	go p.run(again)
+	return nil
+}
+
+func (p *Proxy) begin(ctx context.Context, first [][]byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	p.fleet.mu.Lock()
+	p.cancel = cancel
+	closing := p.closing
+	p.fleet.mu.Unlock()
 	var err error
-	if p.stream, err = p.conn.NewStream(ctx, &wire.Desc, wire.Method, grpc.WaitForReady(true)); err != nil {
-		p.cancel()
+	if closing {
+		err = context.Canceled
+	} else {
+		p.stream, err = p.conn.NewStream(ctx, &wire.Desc, wire.Method, grpc.WaitForReady(true))
+	}
+	if err != nil {
+		cancel()
 		return err
 	}
 	for _, b := range first {
-		if err := p.sendRaw(b); err != nil {
+		if err := p.sendRaw(b); err != nil && !errors.Is(err, io.EOF) { // the reader finds why the stream has ended
 			return err
 		}
 	}
-	p.ended = make(chan struct{})
-	go p.run()
 	return nil
+}
+
+// Envoy waits so long, at random, before it tries again.
+const retryWithin = time.Second
+
+// refused tells whether a server has refused the stream for its load, before it sent anything. Then the proxy waits as
+// Envoy does.
+func (p *Proxy) refused(err error) bool {
+	if status.Code(err) != codes.ResourceExhausted || len(p.held) > 0 {
+		return false
+	}
+	time.Sleep(rand.N(retryWithin)) //nolint:gosec // no secret
+	return true
 }
 
 // Close ends all streams and connections.
@@ -152,12 +199,12 @@ func (f *Fleet) Close() {
 	f.mu.Lock()
 	for _, p := range f.proxies {
 		p.closing = true
-	}
-	f.mu.Unlock()
-	for _, p := range f.proxies {
 		if p.cancel != nil {
 			p.cancel()
 		}
+	}
+	f.mu.Unlock()
+	for _, p := range f.proxies {
 		if p.conn != nil {
 			_ = p.conn.Close() // its stream has ended
 		}
@@ -205,6 +252,10 @@ func (f *Fleet) received(p *Proxy, r wire.Response, at time.Time) {
 }
 
 func (f *Fleet) acknowledged(p *Proxy, c *wire.Content, at time.Time) {
+	if f.observe != nil {
+		f.observe(p.number, c, at)
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pending == nil {

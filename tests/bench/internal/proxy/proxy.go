@@ -92,12 +92,18 @@ func newSession(echo bool) session {
 	}
 }
 
-// run reads the stream until it ends.
-func (p *Proxy) run() {
+// run reads the stream until it ends. A stream that the server refuses for its load is begun again.
+func (p *Proxy) run(again func() error) {
 	defer close(p.ended)
 	for {
 		var m wire.Message
-		if err := p.stream.RecvMsg(&m); err != nil {
+		err := p.stream.RecvMsg(&m)
+		if err != nil && p.refused(err) {
+			if err = again(); err == nil {
+				continue
+			}
+		}
+		if err != nil {
 			p.fleet.lost(p, err)
 			return
 		}
@@ -135,6 +141,9 @@ func (p *Proxy) ack(r wire.Response) error {
 func (p *Proxy) handle(r wire.Response) error {
 	if p.echo {
 		return p.ack(r)
+	}
+	if p.fleet.observe != nil {
+		p.held[r.Type] = p.held[r.Type][:0]
 	}
 	p.held[r.Type] = append(p.held[r.Type], r.Content)
 	var err error

@@ -14,6 +14,8 @@ var claims = []string{
 	"mesh-1000/endpoints-few/reached", "mesh-1000/virtualservice/bytes", "mesh-1000/service/bytes",
 	"mesh-1000/reconnect-same/bytes", "mesh-1000/reconnect-other/bytes", "mesh-1000/reconnect-fresh/bytes",
 	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each",
+	"files/ready", "files/cpu", "files/peak",
+	"kube/endpoint/p99", "kube/virtualservice/p99", "kube/service/p99", "kube/storm/lost",
 }
 
 // cpuLine compares a time of a processor with a multiple of the floor's.
@@ -28,6 +30,15 @@ func (t *table) cpuLine(id, what string, got, base *sample, factor float64, peer
 		}
 	}
 	t.add(l)
+}
+
+// floorLine compares a time with a multiple of the floor's, so that a slow or busy machine does not decide. fixed is
+// the goal on the machine that it was written for.
+func (t *table) floorLine(id, what string, got, base time.Duration, factor float64, fixed time.Duration) {
+	t.add(line{
+		id: id, what: what, figure: ms(got), floor: ms(base), ratio: times(float64(got), float64(base)), goal: fmt.Sprintf("≤ %g × floor (%s)", factor, ms(fixed)),
+		verdict: judge(float64(got), factor*float64(base), false),
+	})
 }
 
 // fixedLine compares a time with a goal that is fixed.

@@ -30,7 +30,7 @@ func quiet(ctx context.Context, p *machine.Process, fleet *proxy.Fleet) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w while something goes on for longer than %s", ctx.Err(), quietMost)
-		case <-p.Exited():
+		case <-p.Ended():
 			return errors.New("a server ended:\n" + p.LogTail())
 		case <-time.After(quietStep):
 		}
@@ -133,11 +133,11 @@ const warmup = 3
 
 // change measures revisions, and the floor of the bytes that the last of them caused. undo, if not nil, makes the
 // revision that comes between two, which does not count.
-func (w *world) change(ctx context.Context, name string, times int, do, undo func(turn int) mesh.Change) (got, base *sample, err error) {
+func (f *fixture) change(ctx context.Context, name string, times int, do, undo func(turn int) mesh.Change) (got, base *sample, err error) {
 	turn := 0
 	commit := func(c mesh.Change) (time.Time, error) {
-		sequence, at := w.watcher.Commit(c)
-		return at, w.watcher.Taken(ctx, sequence, 1)
+		sequence, at := f.watcher.Commit(c)
+		return at, f.watcher.Taken(ctx, sequence, 1)
 	}
 	back := func() error {
 		if undo == nil {
@@ -146,20 +146,20 @@ func (w *world) change(ctx context.Context, name string, times int, do, undo fun
 		if _, err := commit(undo(turn)); err != nil {
 			return err
 		}
-		return quiet(ctx, w.server.Process, w.fleet)
+		return quiet(ctx, f.server.Process, f.fleet)
 	}
 	for range warmup {
 		turn++
-		w.fleet.Record(true) // the last one stays
+		f.fleet.Record(true) // the last one stays
 		if _, err := commit(do(turn)); err != nil {
 			return nil, nil, err
 		}
-		if err := quiet(ctx, w.server.Process, w.fleet); err != nil {
+		if err := quiet(ctx, f.server.Process, f.fleet); err != nil {
 			return nil, nil, err
 		}
-		script := w.fleet.Record(false)
-		if w.floor != nil {
-			if err := w.floor.Load(script, false); err != nil {
+		script := f.fleet.Record(false)
+		if f.floor != nil {
+			if err := f.floor.Load(script, false); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -168,23 +168,23 @@ func (w *world) change(ctx context.Context, name string, times int, do, undo fun
 		}
 	}
 	if undo == nil {
-		got, err = repeat(ctx, w.server.Process, w.fleet, times, func(int) (time.Time, error) {
+		got, err = repeat(ctx, f.server.Process, f.fleet, times, func(int) (time.Time, error) {
 			turn++
 			return commit(do(turn))
 		})
 	} else {
-		got, err = w.alternate(ctx, times, func() (time.Time, error) { turn++; return commit(do(turn)) }, back)
+		got, err = f.alternate(ctx, times, func() (time.Time, error) { turn++; return commit(do(turn)) }, back)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.Profile {
-		if err := w.profiled(ctx, name, func() error {
+	if f.Profile {
+		if err := f.profiled(ctx, name, func() error {
 			turn++
 			if _, err := commit(do(turn)); err != nil {
 				return err
 			}
-			if err := quiet(ctx, w.server.Process, w.fleet); err != nil {
+			if err := quiet(ctx, f.server.Process, f.fleet); err != nil {
 				return err
 			}
 			return back()
@@ -192,18 +192,18 @@ func (w *world) change(ctx context.Context, name string, times int, do, undo fun
 			return nil, nil, err
 		}
 	}
-	if w.floor == nil || got.Responses == 0 {
+	if f.floor == nil || got.Responses == 0 {
 		return got, nil, nil
 	}
-	base, err = w.push(ctx, times)
+	base, err = f.push(ctx, times)
 	return got, base, err
 }
 
 // alternate is repeat for events that are undone in between.
-func (w *world) alternate(ctx context.Context, times int, do func() (time.Time, error), back func() error) (*sample, error) {
+func (f *fixture) alternate(ctx context.Context, times int, do func() (time.Time, error), back func() error) (*sample, error) {
 	all := &sample{}
 	for range times {
-		s, err := repeat(ctx, w.server.Process, w.fleet, 1, func(int) (time.Time, error) { return do() })
+		s, err := repeat(ctx, f.server.Process, f.fleet, 1, func(int) (time.Time, error) { return do() })
 		if err != nil {
 			return nil, err
 		}
@@ -218,20 +218,20 @@ func (w *world) alternate(ctx context.Context, times int, do func() (time.Time, 
 }
 
 // push measures the floor of the script that it holds.
-func (w *world) push(ctx context.Context, times int) (*sample, error) {
+func (f *fixture) push(ctx context.Context, times int) (*sample, error) {
 	event := func(int) (time.Time, error) {
 		at := time.Now()
-		return at, w.floor.Push()
+		return at, f.floor.Push()
 	}
-	if _, err := repeat(ctx, w.floor.Process, w.echo, warmup, event); err != nil {
+	if _, err := repeat(ctx, f.floor.Process, f.echo, warmup, event); err != nil {
 		return nil, err
 	}
-	return repeat(ctx, w.floor.Process, w.echo, times, event)
+	return repeat(ctx, f.floor.Process, f.echo, times, event)
 }
 
 // profiled repeats an event while a profile is taken.
-func (w *world) profiled(ctx context.Context, name string, event func() error) error {
-	done := w.profile(ctx, w.server, name)
+func (f *fixture) profiled(ctx context.Context, name string, event func() error) error {
+	done := f.profile(ctx, f.server, name)
 	for {
 		select {
 		case err := <-done:

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/proxy"
+	"fairlead.dev/tests/bench/internal/services"
 )
 
 // memorySettles is how long after a cold start memory is read: what a burst took is given back within some seconds.
@@ -37,12 +37,12 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return err
 	}
-	watcher, address, ops, err := l.configWatcher(ctx, file)
+	watcher, err := l.services.ConfigWatcher(ctx, "--config-dir", file)
 	if err != nil {
 		return err
 	}
 	defer watcher.Stop()
-	s, err := l.serve(ctx, address)
+	s, err := l.serve(ctx, watcher.GRPC)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	// The last ones are of a class that the first ones are not of.
 	all := spec.Proxies()
 	const first, others = 200, 2
-	known := &world{lab: l, spec: ordinary(first), fleet: proxy.NewFleet(slices.Concat(all[:first-others], all[len(all)-others:]))}
+	known := &fixture{lab: l, spec: ordinary(first), fleet: proxy.NewFleet(slices.Concat(all[:first-others], all[len(all)-others:]))}
 	defer known.fleet.Close()
 	cold, err := known.connectAll(ctx, s, proxy.Target{Address: s.plaintext})
 	if err != nil {
@@ -60,10 +60,10 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
-	if err := l.heap(ctx, s.ops, "memory-200"); err != nil {
+	if err := l.heap(ctx, s.Ops, "memory-200"); err != nil {
 		return err
 	}
-	if err := l.heap(ctx, ops, "memory-200-config-watcher"); err != nil {
+	if err := l.heap(ctx, watcher.Ops, "memory-200-config-watcher"); err != nil {
 		return err
 	}
 	both := float64(before.Resident + watching.Resident)
@@ -73,7 +73,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 		figure: size(both), goal: "≤ 150 MiB", peer: "302–452 MiB", verdict: judge(both, 150<<20, true),
 	})
 	t.bytesLine("memory/bytes", "cold start of these 200: bytes per proxy", float64(cold.bytes)/first, -1, "")
-	more := &world{lab: l, spec: spec, fleet: proxy.NewFleet(all[first-others : len(all)-others])}
+	more := &fixture{lab: l, spec: spec, fleet: proxy.NewFleet(all[first-others : len(all)-others])}
 	defer more.fleet.Close()
 	if _, err := more.connectAll(ctx, s, proxy.Target{Address: s.plaintext}); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
-	if err := l.heap(ctx, s.ops, "memory-1000"); err != nil {
+	if err := l.heap(ctx, s.Ops, "memory-1000"); err != nil {
 		return err
 	}
 	each := (float64(after.Resident+watchingAfter.Resident) - both) / float64(spec.Sidecars-first)
@@ -91,7 +91,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 }
 
 // settled reads the memory of both.
-func (l *lab) settled(ctx context.Context, s *server, watcher *machine.Process) (xds, config machine.Memory, err error) {
+func (l *lab) settled(ctx context.Context, s *server, watcher *services.Server) (xds, config machine.Memory, err error) {
 	if err := rest(ctx); err != nil {
 		return xds, config, err
 	}
@@ -100,27 +100,4 @@ func (l *lab) settled(ctx context.Context, s *server, watcher *machine.Process) 
 	}
 	config, err = watcher.Memory()
 	return xds, config, err
-}
-
-// configWatcher runs the real one on a file.
-func (l *lab) configWatcher(ctx context.Context, file string) (p *machine.Process, address, ops string, err error) {
-	ports, err := machine.FreePorts(2)
-	if err != nil {
-		return nil, "", "", err
-	}
-	flags, err := l.authority.Flags("config-watcher")
-	if err != nil {
-		return nil, "", "", err
-	}
-	cmd := exec.Command(filepath.Join(l.BinDir, "config-watcher"), append(flags, "--log-level", "warn", "--config-dir", file,
-		"--grpc-address", ports[0], "--ops-address", ports[1])...)
-	p, err = machine.Start(cmd, &l.cores.Server, filepath.Join(l.dir, "config-watcher.log"))
-	if err != nil {
-		return nil, "", "", err
-	}
-	if err := machine.Ready(ctx, p, ports[1]); err != nil {
-		p.Stop()
-		return nil, "", "", err
-	}
-	return p, ports[0], ports[1], nil
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.dev/tests/bench/internal/proxy"
 	"fairlead.dev/tests/bench/internal/wire"
 )
 
@@ -22,23 +21,20 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 	if l.Full {
 		lasts = time.Minute
 	}
-	w, err := l.world(ctx, id, ordinary(sidecars))
-	if w != nil {
-		defer w.close()
+	f, err := l.connected(ctx, id, ordinary(sidecars))
+	if f != nil {
+		defer f.close()
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := w.connectAll(ctx, w.server, proxy.Target{Address: w.server.plaintext}); err != nil {
-		return err
-	}
 	var done <-chan error
 	if l.Profile {
-		done = l.profile(ctx, w.server, id)
+		done = l.profile(ctx, f.server, id)
 	}
-	w.fleet.Follow()
-	w.fleet.Reset()
-	used, begin := w.server.CPU(), time.Now()
+	f.fleet.Follow()
+	f.fleet.Reset()
+	used, begin := f.server.CPU(), time.Now()
 	var middle int64
 	changes, expected := int(lasts.Seconds()*perSecond), 0
 	ticker := time.NewTicker(time.Second / perSecond)
@@ -49,15 +45,15 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		c := w.spec.Mixed(n)
+		c := f.spec.Mixed(n)
 		if c.Host != "" {
 			// Before the revision is out: an answer may be faster than the next line.
-			w.fleet.Pending(c.Host, time.Now())
+			f.fleet.Pending(c.Host, time.Now())
 			expected++
 		}
-		w.watcher.Commit(c)
+		f.watcher.Commit(c)
 		if n == changes/3 {
-			m, err := w.server.Memory()
+			m, err := f.server.Memory()
 			if err != nil {
 				return err
 			}
@@ -65,17 +61,17 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 		}
 	}
 	took := time.Since(begin)
-	end, err := w.server.Memory()
+	end, err := f.server.Memory()
 	if err != nil {
 		return err
 	}
 	// A process that is quiet may be one that was not given the processor: what was changed last has to arrive, or else
 	// be found missing.
 	for late := time.Now(); time.Since(late) < patience; {
-		if err := quiet(ctx, w.server.Process, w.fleet); err != nil {
+		if err := quiet(ctx, f.server.Process, f.fleet); err != nil {
 			return err
 		}
-		if _, seen := w.fleet.Waits(); seen == expected*sidecars {
+		if _, seen := f.fleet.Waits(); seen == expected*sidecars {
 			break
 		}
 	}
@@ -84,8 +80,8 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 			return err
 		}
 	}
-	waits, seen := w.fleet.Waits()
-	got := w.fleet.Count()
+	waits, seen := f.fleet.Waits()
+	got := f.fleet.Count()
 	what := fmt.Sprintf("%d mixed changes/s for %.0f s, %d sidecars", perSecond, lasts.Seconds(), sidecars)
 	t.fixedLine(id+"/p99", what+": p99 change → ACK", percentile(slices.Concat(slices.Collect(maps.Values(waits))...), 0.99), 0, 250*time.Millisecond, "")
 	for _, of := range []struct{ name, url string }{{"CDS", wire.Cluster}, {"EDS", wire.Endpoint}, {"RDS", wire.Route}, {"VHDS", wire.VirtualHost}} {
@@ -101,9 +97,9 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 	all.verdict = judge(100-share, 0.5, true)
 	t.add(all)
 	t.add(line{
-		id: id + "/cpu", what: what + ": share of a core", figure: fmt.Sprintf("%.0f %%", 100*(w.server.CPU()-used).Seconds()/took.Seconds()),
+		id: id + "/cpu", what: what + ": share of a core", figure: fmt.Sprintf("%.0f %%", 100*(f.server.CPU()-used).Seconds()/took.Seconds()),
 	})
-	t.bytesLine(id+"/bytes", what+": bytes per proxy and second", float64(got.Bytes)/float64(w.spec.Sidecars)/took.Seconds(), -1, "")
+	t.bytesLine(id+"/bytes", what+": bytes per proxy and second", float64(got.Bytes)/float64(f.spec.Sidecars)/took.Seconds(), -1, "")
 	t.add(line{
 		id: id + "/memory", what: what + ": memory after a third and at the end", figure: size(float64(middle)) + ", " + size(float64(end.Resident)),
 		goal: "flat: ≤ 1.1 ×", ratio: times(float64(end.Resident), float64(middle)), verdict: judge(float64(end.Resident), 1.1*float64(middle), true),

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/tests/bench/internal/machine"
+	"fairlead.dev/tests/internal/process"
 )
 
 // coldStartBenchmark is a benchmark of xds-server's packages: it plans 100 classes at the same time.
@@ -26,26 +27,36 @@ func (l *lab) planning(ctx context.Context, t *table) error {
 		runs = 20
 	}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+coldStartBenchmark+"$", //nolint:gosec // fixed but for a number
-		"-benchtime", strconv.Itoa(runs)+"x", "./services/xds-server/internal/translate")
-	cmd.Stdout = &out
-	var all unix.CPUSet
-	for cpu := range 1024 {
-		if l.cores.Server.IsSet(cpu) || l.cores.Clients.IsSet(cpu) {
-			all.Set(cpu)
-		}
-	}
-	p, err := machine.Start(cmd, &all, filepath.Join(l.dir, "planning.log"))
+	p, err := machine.Start(process.Program{
+		Name: "go test", Path: "go", Stderr: filepath.Join(l.dir, "planning.log"),
+		Args: []string{"test", "-run", "^$", "-bench", "^" + coldStartBenchmark + "$", "-benchtime", strconv.Itoa(runs) + "x", "./services/xds-server/internal/translate"},
+		Change: func(cmd *exec.Cmd) error {
+			cmd.Stdout = &out
+			return nil
+		},
+	}, l.allCores())
 	if err != nil {
 		return err
 	}
-	<-p.Exited()
+	defer context.AfterFunc(ctx, p.KillGroup)()
+	_ = p.Err() // what it has printed tells more
 	one, two, err := coldStarts(out.String())
 	if err != nil {
 		return fmt.Errorf("%w: %s\n%s", err, out.String(), p.LogTail())
 	}
 	t.speedLine("planning/cores", "planning 100 classes at the same time: two cores beside one", two, one, 1.6)
 	return nil
+}
+
+// allCores are those of the server and of the clients.
+func (l *lab) allCores() *unix.CPUSet {
+	var all unix.CPUSet
+	for cpu := range 1024 {
+		if l.cores.Server.IsSet(cpu) || l.cores.Clients.IsSet(cpu) {
+			all.Set(cpu)
+		}
+	}
+	return &all
 }
 
 // coldStarts returns the shortest time on one processor and on two, as the benchmark reports them.

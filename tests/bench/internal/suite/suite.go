@@ -25,6 +25,8 @@ type Options struct {
 	// Keep is where logs and profiles stay; empty means that they do not.
 	Keep    string
 	Profile bool
+	// Definitions is the directory of the CustomResourceDefinitions, for the group that needs them.
+	Definitions string
 	// Realtime runs everything before other programs of the machine.
 	Realtime bool
 }
@@ -36,19 +38,24 @@ var ErrMissed = errors.New("goals missed that are claimed to be reached")
 type group struct {
 	name string
 	run  func(context.Context, *lab, *table) error
+	// beside is true for the group that compares with istiod and runs only if it is named: its table is another one.
+	beside bool
 }
 
 // groups in the order they run.
 var groups = []group{
-	{"mesh-200", func(ctx context.Context, l *lab, t *table) error { return l.updates(ctx, t, 200) }},
-	{"mesh-1000", func(ctx context.Context, l *lab, t *table) error { return l.updates(ctx, t, 1000) }},
-	{"large", func(ctx context.Context, l *lab, t *table) error { return l.large(ctx, t) }},
-	{"tls", func(ctx context.Context, l *lab, t *table) error { return l.coldTLS(ctx, t) }},
-	{"mixed", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed", 1000) }},
+	{name: "mesh-200", run: func(ctx context.Context, l *lab, t *table) error { return l.updates(ctx, t, 200) }},
+	{name: "mesh-1000", run: func(ctx context.Context, l *lab, t *table) error { return l.updates(ctx, t, 1000) }},
+	{name: "large", run: func(ctx context.Context, l *lab, t *table) error { return l.large(ctx, t) }},
+	{name: "tls", run: func(ctx context.Context, l *lab, t *table) error { return l.coldTLS(ctx, t) }},
+	{name: "mixed", run: func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed", 1000) }},
 	// What one of four xds-servers has to do in the same mesh.
-	{"mixed-250", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed-250", 250) }},
-	{"planning", func(ctx context.Context, l *lab, t *table) error { return l.planning(ctx, t) }},
-	{"memory", func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
+	{name: "mixed-250", run: func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed-250", 250) }},
+	{name: "endpoints", run: func(ctx context.Context, l *lab, t *table) error { return l.endpoints(ctx, t) }},
+	{name: "planning", run: func(ctx context.Context, l *lab, t *table) error { return l.planning(ctx, t) }},
+	{name: "memory", run: func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
+	{name: "files", run: func(ctx context.Context, l *lab, t *table) error { return l.files(ctx, t) }},
+	{name: "kube", run: func(ctx context.Context, l *lab, t *table) error { return l.beside(ctx, t) }, beside: true},
 }
 
 // Groups names the groups of rows and their parts.
@@ -75,8 +82,11 @@ const (
 var parts = []string{partUnrelated, partPushed, partReconnect}
 
 // wants reports whether a group is to be measured, or some part of it.
-func (o *Options) wants(group string) bool {
-	return len(o.Rows) == 0 || slices.ContainsFunc(o.Rows, func(row string) bool { return row == group || strings.HasPrefix(row, group+"/") })
+func (o *Options) wants(g group) bool {
+	if len(o.Rows) == 0 {
+		return !g.beside
+	}
+	return slices.ContainsFunc(o.Rows, func(row string) bool { return row == g.name || strings.HasPrefix(row, g.name+"/") })
 }
 
 // wantsPart reports whether a part of a group is.
@@ -99,13 +109,18 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t := &table{out: out, claimed: map[string]bool{}}
+	claimed := map[string]bool{}
 	for _, id := range claims {
-		t.claimed[id] = true
+		claimed[id] = true
 	}
+	alone, peers := &table{out: out, claimed: claimed, marker: "table"}, &table{out: out, claimed: claimed, marker: "kube", beside: true}
 	for _, g := range groups {
-		if !o.wants(g.name) {
+		if !o.wants(g) {
 			continue
+		}
+		t := alone
+		if g.beside {
+			t = peers
 		}
 		begin := time.Now()
 		if err := g.run(ctx, l, t); err != nil {
@@ -113,13 +128,21 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "# %s took %.0f s\n", g.name, time.Since(begin).Seconds())
 	}
-	fmt.Fprintf(out, "\n%s\nmeasured in %.0f s\n", t.markdown(), time.Since(start).Seconds())
-	if o.Page != "" {
-		if err := writePage(o.Page, t.markdown()); err != nil {
-			return err
+	var ids []string
+	for _, t := range []*table{alone, peers} {
+		if len(t.lines) == 0 {
+			continue
 		}
+		fmt.Fprintf(out, "\n%s\n", t.markdown())
+		if o.Page != "" {
+			if err := writePage(o.Page, t.marker, t.markdown()); err != nil {
+				return err
+			}
+		}
+		ids = append(ids, t.misses()...)
 	}
-	if ids := t.misses(); len(ids) > 0 {
+	fmt.Fprintf(out, "measured in %.0f s\n", time.Since(start).Seconds())
+	if len(ids) > 0 {
 		return fmt.Errorf("%w: %s", ErrMissed, strings.Join(ids, ", "))
 	}
 	return nil

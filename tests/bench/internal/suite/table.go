@@ -39,6 +39,9 @@ type table struct {
 	out   io.Writer
 	// claimed are the ids of lines whose goals are claimed to be reached.
 	claimed map[string]bool
+	// marker names the table in its page; beside is true if it compares with istiod alone, and not with a floor.
+	marker string
+	beside bool
 }
 
 func (t *table) add(l line) {
@@ -68,6 +71,13 @@ func judge(figure, goal float64, exact bool) verdict {
 // markdown is the table as it stands in the documentation.
 func (t *table) markdown() string {
 	var b strings.Builder
+	if t.beside {
+		b.WriteString("| row | Fairlead | istiod | ratio | goal | |\n|---|---|---|---|---|---|\n")
+		for _, l := range t.lines {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", l.what, l.figure, or(l.peer), or(l.ratio), or(l.goal), l.verdict)
+		}
+		return b.String()
+	}
 	b.WriteString("| row | measured | floor | ratio | goal | istiod | |\n|---|---|---|---|---|---|---|\n")
 	for _, l := range t.lines {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", l.what, l.figure, or(l.floor), or(l.ratio), or(l.goal), or(l.peer), l.verdict)
@@ -86,14 +96,14 @@ func (t *table) misses() []string {
 	return ids
 }
 
-// Markers of the table in its page.
-const (
-	beginMarker = "<!-- table: begin -->\n"
-	endMarker   = "<!-- table: end -->\n"
-)
+// markers of a table in its page.
+func markers(name string) (begin, end string) {
+	return "<!-- " + name + ": begin -->\n", "<!-- " + name + ": end -->\n"
+}
 
-// writePage puts the table between the markers of a page.
-func writePage(path, table string) error {
+// writePage puts a table between its markers in a page.
+func writePage(path, name, table string) error {
+	beginMarker, endMarker := markers(name)
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -45,6 +45,7 @@ func TestOnlyClaimedMissesFail(t *testing.T) {
 }
 
 func TestPageIsWrittenBetweenItsMarkers(t *testing.T) {
+	beginMarker, endMarker := markers("table")
 	path := filepath.Join(t.TempDir(), "page.md")
 	write := func(s string) {
 		if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
@@ -53,7 +54,7 @@ func TestPageIsWrittenBetweenItsMarkers(t *testing.T) {
 	}
 	write("before\n" + beginMarker + "old\n" + endMarker + "after\n")
 	for range 2 {
-		if err := writePage(path, "new\n"); err != nil {
+		if err := writePage(path, "table", "new\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +66,7 @@ func TestPageIsWrittenBetweenItsMarkers(t *testing.T) {
 		t.Error(d)
 	}
 	write("no markers\n")
-	if err := writePage(path, "new\n"); err == nil || !strings.Contains(err.Error(), "markers") && !strings.Contains(err.Error(), "<!--") {
+	if err := writePage(path, "table", "new\n"); err == nil || !strings.Contains(err.Error(), "markers") && !strings.Contains(err.Error(), "<!--") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -94,5 +95,27 @@ func TestClaimsNameGroups(t *testing.T) {
 		if !known {
 			t.Errorf("claim %q is of no group", id)
 		}
+	}
+}
+
+func TestTheGroupBesideIstiodRunsOnlyIfItIsNamed(t *testing.T) {
+	for rows, want := range map[string]bool{"": false, "mesh-200": false, "kube": true, "large,kube": true} {
+		o := Options{}
+		if rows != "" {
+			o.Rows = strings.Split(rows, ",")
+		}
+		for _, g := range groups {
+			if g.beside && o.wants(g) != want {
+				t.Errorf("-rows %q: group %s runs: %v", rows, g.name, !want)
+			}
+		}
+	}
+}
+
+func TestBesideIstiodTheTableHasNoFloor(t *testing.T) {
+	tab := &table{out: io.Discard, beside: true}
+	tab.add(line{what: "a row", figure: "1 ms", peer: "4 ms", ratio: "0.25", goal: "≤ 0.5 × istiod's", verdict: reach})
+	if got, want := tab.markdown(), "| a row | 1 ms | 4 ms | 0.25 | ≤ 0.5 × istiod's | pass |\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want %q at its end", got, want)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -24,7 +25,6 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/tests/bench/internal/identity"
 	"fairlead.dev/tests/bench/internal/mesh"
 )
 
@@ -54,8 +54,8 @@ type subscriber struct {
 	acked     uint64
 }
 
-// Start serves a mesh on loopback.
-func Start(ctx context.Context, own tlsconf.Source, resources []*configv1.Resource) (*Watcher, error) {
+// Start serves a mesh on loopback to a client with an identity.
+func Start(ctx context.Context, own tlsconf.Source, client spiffeid.ID, resources []*configv1.Resource) (*Watcher, error) {
 	w := &Watcher{
 		resources: map[string]*configv1.Resource{}, seen: map[string]struct{}{}, sequence: 1, subscribers: map[*subscriber]struct{}{}, advanced: make(chan struct{}),
 	}
@@ -63,7 +63,7 @@ func Start(ctx context.Context, own tlsconf.Source, resources []*configv1.Resour
 	g, err := rpc.NewServer(rpc.ServerConfig{
 		Service: "config", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
 		TLS: tlsconf.Server(own, tls.RequireAndVerifyClientCert), MaxRecvBytes: 64 << 20,
-		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": auth.IDs(identity.ID(identity.SystemNamespace, "xds-server").String())},
+		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": auth.IDs(client.String())},
 	}, grpc.ForceServerCodecV2(deaf{encoding.GetCodecV2("proto")}))
 	if err != nil {
 		return nil, err

@@ -41,6 +41,8 @@ type Content struct {
 	EndpointSet map[string]struct{}
 	// Hosts are the services that the names of resources and of removed ones speak of.
 	Hosts []string
+	// Notes are what the Reader's Note says of each of the resources.
+	Notes []any
 	// Body is the message without its nonce, kept only if the Reader records.
 	Body []byte
 }
@@ -56,6 +58,10 @@ type Response struct {
 // Reader decodes responses; each distinct content and each distinct resource is decoded once. It is safe for concurrent
 // use.
 type Reader struct {
+	// Note, if not nil, looks at each resource: of a type, with the name and the encoded body, which it does not keep.
+	// It is set before the first Read.
+	Note func(typeURL, name string, body []byte) any
+
 	seed maphash.Seed
 
 	mu        sync.Mutex
@@ -68,7 +74,11 @@ type Reader struct {
 type parsed struct {
 	held                       Held
 	endpoints, routes, virtual []string
+	note                       any
 }
+
+// remembered bounds the contents and the resources that a Reader knows; then it begins anew.
+const remembered = 100_000
 
 // NewReader makes an empty one.
 func NewReader() *Reader {
@@ -105,6 +115,9 @@ func (r *Reader) Read(message []byte) (Response, error) {
 	}
 	if r.record {
 		out.Body = slices.Concat(message[:begin], message[end:])
+	}
+	if len(r.contents) >= remembered {
+		clear(r.contents)
 	}
 	r.contents[key] = out.Content
 	return out, nil
@@ -167,12 +180,18 @@ func (r *Reader) content(message []byte) (*Content, error) {
 		key := maphash.Bytes(r.seed, raw)
 		p := r.resources[key]
 		if p == nil {
-			if p, err = parse(c.Type, raw); err != nil {
+			if p, err = r.parse(c.Type, raw); err != nil {
 				return nil, err
+			}
+			if len(r.resources) >= remembered {
+				clear(r.resources)
 			}
 			r.resources[key] = p
 		}
 		c.Resources = append(c.Resources, p.held)
+		if r.Note != nil {
+			c.Notes = append(c.Notes, p.note)
+		}
 		c.Endpoints = append(c.Endpoints, p.endpoints...)
 		c.Virtual = append(c.Virtual, p.virtual...)
 		for _, name := range p.routes {
@@ -202,7 +221,7 @@ func hostOf(name string) string {
 }
 
 // parse decodes one Resource.
-func parse(typeURL string, raw []byte) (*parsed, error) {
+func (r *Reader) parse(typeURL string, raw []byte) (*parsed, error) {
 	p := &parsed{}
 	var packed []byte
 	if err := scan(raw, func(num protowire.Number, value []byte, _, _ int) error {
@@ -220,6 +239,9 @@ func parse(typeURL string, raw []byte) (*parsed, error) {
 	}
 	if packed == nil {
 		return p, nil
+	}
+	if r.Note != nil {
+		p.note = r.Note(typeURL, p.held.Name, packed)
 	}
 	var err error
 	switch typeURL {

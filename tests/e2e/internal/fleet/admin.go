@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"testing"
 	"time"
 
-	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/probe"
 )
 
 // Admin asks Envoy's admin interface of the Pod for a path.
@@ -18,51 +15,20 @@ func (p *Pod) Admin(ctx context.Context, path string) ([]byte, error) {
 	if p.Agent == nil {
 		return nil, fmt.Errorf("%s has no proxy", p.ID())
 	}
-	c := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", p.Agent.AdminSocket)
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, nil)
+	body, err := probe.Get(ctx, probe.Unix(p.Agent.AdminSocket), "http://envoy"+path)
 	if err != nil {
-		return nil, err
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s%s: status %d", p.ID(), path, res.StatusCode)
+		err = fmt.Errorf("%s: %w", p.ID(), err)
 	}
 	return body, err
 }
 
 // Stats reads the counters and gauges whose names match the regular expression.
 func (p *Pod) Stats(ctx context.Context, filter string) (map[string]int64, error) {
-	body, err := p.Admin(ctx, "/stats?format=json&filter="+filter)
+	stats, err := probe.Stats(ctx, probe.Unix(p.Agent.AdminSocket), filter, "")
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("stats of %s: %w", p.ID(), err)
 	}
-	var out struct {
-		Stats []struct {
-			Name  string          `json:"name"`
-			Value json.RawMessage `json:"value"`
-		} `json:"stats"`
-	}
-	if err := json.Unmarshal(body, &out); err != nil {
-		return nil, fmt.Errorf("stats of %s: %w", p.ID(), err)
-	}
-	stats := map[string]int64{}
-	for _, s := range out.Stats {
-		var n int64
-		if json.Unmarshal(s.Value, &n) == nil {
-			stats[s.Name] = n
-		}
-	}
-	return stats, nil
+	return stats, err
 }
 
 // AssertNothingRejected fails the test if any running proxy has rejected an update, or none could be asked.
@@ -119,9 +85,8 @@ func (p *Pod) Certificate(ctx context.Context) (serial string, err error) {
 
 // ProxyReady asks the Pod's readiness port, as a kubelet does.
 func (p *Pod) ProxyReady(ctx context.Context) error {
-	a, err := newClient(nil, false).Get(ctx, "http://"+p.Agent.ReadyAddress+"/healthz/ready")
-	if err == nil && a.Status != http.StatusOK {
-		err = fmt.Errorf("%s: /healthz/ready gives %d %s", p.ID(), a.Status, a.Body)
+	if err := probe.Ready(ctx, probe.Client(nil), "http://"+p.Agent.ReadyAddress+"/healthz/ready"); err != nil {
+		return fmt.Errorf("%s: %w", p.ID(), err)
 	}
-	return err
+	return nil
 }

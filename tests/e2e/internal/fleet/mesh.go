@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/process"
 )
 
 // Ready is how long a mesh may take from its start until everything is ready.
@@ -29,13 +30,11 @@ type Mesh struct {
 	// ConfigDir holds the files that config-watcher follows.
 	ConfigDir string
 
-	bin     Binaries
-	gates   *gates
-	runDir  string
-	output  string
-	command *exec.Cmd
-	ended   chan struct{}
-	exit    error
+	bin    Binaries
+	gates  *gates
+	runDir string
+	output string
+	up     *process.Process
 }
 
 // Options of a mesh.
@@ -64,7 +63,6 @@ func Start(t *testing.T, b Binaries, o Options) *Mesh {
 		bin:       b,
 		runDir:    filepath.Join(dir, "run"),
 		output:    filepath.Join(dir, "up.log"),
-		ended:     make(chan struct{}),
 	}
 	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b, o.Env); err != nil {
 		t.Fatal(err)
@@ -82,87 +80,60 @@ func Start(t *testing.T, b Binaries, o Options) *Mesh {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("files of the mesh are kept in %s", dir)
-			t.Log(m.tails())
+			t.Log(process.Tails(m.output) + process.Tails(m.Path("logs", "*")))
 			return
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	m.up(t, o.Args)
+	m.start(t, o.Args)
 	return m
 }
 
-// up starts `fairlead up`.
-func (m *Mesh) up(t *testing.T, args []string) {
+// start starts `fairlead up`.
+func (m *Mesh) start(t *testing.T, args []string) {
 	t.Helper()
-	out, err := os.Create(m.output)
-	if err != nil {
+	var err error
+	if m.up, err = process.Start(process.Program{
+		Name: "`fairlead up`", Path: filepath.Join(m.gates.bin, "fairlead"), Stdout: m.output, Stderr: m.output,
+		Args: append([]string{
+			"up", "--run-dir", m.runDir, "--bin-dir", m.gates.bin, "--envoy", m.bin.Envoy, "--loopback-range", "auto", "--drain", "3s", "-f", m.ConfigDir,
+		}, args...),
+	}, nil); err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	m.command = exec.CommandContext(context.Background(), filepath.Join(m.gates.bin, "fairlead"), append([]string{
-		"up", "--run-dir", m.runDir, "--bin-dir", m.gates.bin, "--envoy", m.bin.Envoy, "--loopback-range", "auto", "--drain", "3s", "-f", m.ConfigDir,
-	}, args...)...)
-	m.command.Stdout, m.command.Stderr = out, out
-	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := m.command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		m.exit = m.command.Wait()
-		close(m.ended)
-	}()
 	t.Cleanup(func() { m.stop(t) })
 }
 
 // stop asserts what must hold at the end of every test, and ends the mesh.
 func (m *Mesh) stop(t *testing.T) {
 	t.Helper()
-	select {
-	case <-m.ended:
-	default:
+	if m.up.Running() {
 		m.AssertNothingRejected(t)
 	}
 	m.gates.release()
 	m.Stop(t)
 }
 
+// endWithin is how long `fairlead up` may take from SIGINT to its end.
+const endWithin = 2 * time.Minute
+
 // Stop interrupts `fairlead up`, as Ctrl-C does, and asserts that it ends well with no process left. It may be called
 // more than once.
 func (m *Mesh) Stop(t *testing.T) {
 	t.Helper()
-	_ = m.command.Process.Signal(syscall.SIGINT)
-	select {
-	case <-m.ended:
-	case <-time.After(2 * time.Minute):
-		t.Error("`fairlead up` did not end within 2 minutes of SIGINT")
-		_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL)
-		<-m.ended
-	}
-	if m.exit != nil {
-		t.Errorf("`fairlead up`: %v", m.exit)
+	if m.up.Running() {
+		if err := m.up.StopBy(syscall.SIGINT, endWithin); err != nil {
+			t.Error(err)
+			m.up.KillGroup()
+		}
+	} else if m.up.Died() != nil && m.up.Err() != nil { // without an error something else has stopped it, as `fairlead down`
+		t.Errorf("`fairlead up`: %v", m.up.Err())
 	}
 	for _, p := range m.Running() {
 		t.Errorf("a process was left running: %s", p)
 	}
-}
-
-// processes lists everything that ran.
-func (s *State) processes() []Process {
-	var list []Process
-	for _, svc := range s.Services {
-		list = append(list, svc.Process)
-	}
-	for _, pod := range s.Pods {
-		for _, c := range pod.Containers {
-			list = append(list, c.Process)
-		}
-		if pod.Agent != nil {
-			list = append(list, pod.Agent.Process)
-		}
-	}
-	return list
 }
 
 // Running lists the processes of this mesh that exist, Envoys included, by pid and command line. They are known by its
@@ -183,11 +154,10 @@ func (m *Mesh) Running() []string {
 // KillUp sends SIGKILL to `fairlead up` itself.
 func (m *Mesh) KillUp(t *testing.T) {
 	t.Helper()
-	if err := m.command.Process.Kill(); err != nil {
-		t.Fatal(err)
+	if !m.up.Running() {
+		t.Fatalf("`fairlead up` has ended: %v", m.up.Err())
 	}
-	<-m.ended
-	m.exit = nil // as it was meant
+	m.up.Kill()
 }
 
 // WaitReady waits until everything is ready.
@@ -198,14 +168,14 @@ func (m *Mesh) WaitReady(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if s.Ready {
-			return nil
-		}
 		var waiting []string
 		for _, svc := range s.Services {
 			if !svc.Ready {
 				waiting = append(waiting, svc.Name)
 			}
+		}
+		if s.Ready && len(waiting) == 0 {
+			return nil
 		}
 		for _, p := range s.Pods {
 			if !p.Ready {
@@ -221,13 +191,11 @@ func (m *Mesh) Eventually(t *testing.T, within time.Duration, condition func() e
 	t.Helper()
 	var gone error
 	testkit.Eventually(t, within, func() error {
-		select {
-		case <-m.ended:
-			gone = fmt.Errorf("`fairlead up`: %w", errors.Join(errEnded, m.exit))
-			return nil
-		default:
+		if m.up.Running() {
 			return condition()
 		}
+		gone = fmt.Errorf("`fairlead up`: %w", errors.Join(errEnded, m.up.Err()))
+		return nil
 	})
 	if gone != nil {
 		t.Fatal(gone)
@@ -238,7 +206,7 @@ func (m *Mesh) Eventually(t *testing.T, within time.Duration, condition func() e
 func (m *Mesh) RunDir() string { return m.runDir }
 
 // State reads what runs now.
-func (m *Mesh) State(t *testing.T) *State {
+func (m *Mesh) State(t *testing.T) State {
 	t.Helper()
 	s, err := readState(m.runDir)
 	if err != nil {
@@ -280,12 +248,16 @@ func (m *Mesh) Kill(t *testing.T, service string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.PID == 0 {
-		t.Fatalf("%s does not run", service)
-	}
-	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %s: %v", service, err)
-	}
+	// The state is written a moment after a process has ended: its number may be that of the one before.
+	m.Eventually(t, testkit.Patience, func() error {
+		if s, err = m.State(t).Service(service); err == nil && s.PID == 0 {
+			err = fmt.Errorf("%s does not run", service)
+		}
+		if err != nil {
+			return err
+		}
+		return syscall.Kill(s.PID, syscall.SIGKILL)
+	})
 	m.Eventually(t, testkit.Patience, func() error {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(t.Context(), "tcp", s.GRPCAddress)
 		if err == nil {
@@ -363,18 +335,6 @@ func (m *Mesh) Output(t *testing.T) string {
 	return string(b)
 }
 
-// tails are the ends of what `fairlead up` printed and of all logs, for whoever has only the test's output.
-func (m *Mesh) tails() string {
-	var out strings.Builder
-	logs, _ := filepath.Glob(filepath.Join(m.runDir, "logs", "*"))
-	for _, name := range append([]string{m.output}, logs...) {
-		b, err := os.ReadFile(name)
-		const limit = 3000
-		fmt.Fprintf(&out, "--- %s %v\n%s\n", filepath.Base(name), err, b[max(0, len(b)-limit):])
-	}
-	return out.String()
-}
-
 // Path is that of a file in the run directory.
 func (m *Mesh) Path(elements ...string) string {
 	return filepath.Join(append([]string{m.runDir}, elements...)...)
@@ -394,6 +354,11 @@ func (m *Mesh) CLI(t *testing.T, args ...string) (code int, stdout, stderr strin
 		t.Fatalf("fairlead %v: %v", args, err)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), errOut.String()
+}
+
+// Command is a command of fairlead about this mesh, which the caller starts and ends.
+func (m *Mesh) Command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(m.gates.bin, "fairlead"), append(args, "--run-dir", m.runDir)...)
 }
 
 // WaitPods waits until these Pods are ready.
@@ -431,7 +396,7 @@ func (m *Mesh) WaitRunning(t *testing.T, name, program string) {
 		if err != nil {
 			return err
 		}
-		for _, p := range s.processes() {
+		for _, p := range s.Processes() {
 			if p.Name != name {
 				continue
 			}

@@ -1,16 +1,13 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+	"fairlead.dev/tests/internal/probe"
 )
 
 // ProxyStatus is what `fairlead proxy-status` tells of a proxy.
@@ -82,29 +79,5 @@ func (m *Mesh) Streams(t *testing.T) ([]ProxyStatus, error) {
 
 // Received is how many bytes of xDS responses the Pod's agent has forwarded to Envoy.
 func (p *Pod) Received(ctx context.Context) (float64, error) {
-	a, err := newClient(nil, false).Get(ctx, "http://"+p.Agent.StatusAddress+"/metrics")
-	if err != nil {
-		return 0, err
-	}
-	const name = "fairlead_node_agent_relay_bytes_total"
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(a.Body))
-	if err != nil {
-		return 0, fmt.Errorf("metrics of %s: %w", p.ID(), err)
-	}
-	for _, metric := range families[name].GetMetric() {
-		if label(metric, "direction") == "response" {
-			return metric.GetCounter().GetValue(), nil
-		}
-	}
-	return 0, fmt.Errorf("%s has no metric %s", p.ID(), name)
-}
-
-func label(m *dto.Metric, name string) string {
-	for _, l := range m.GetLabel() {
-		if l.GetName() == name {
-			return l.GetValue()
-		}
-	}
-	return ""
+	return probe.Metric(ctx, probe.Client(nil), "http://"+p.Agent.StatusAddress+"/metrics", "fairlead_node_agent_relay_bytes_total", map[string]string{"direction": "response"})
 }

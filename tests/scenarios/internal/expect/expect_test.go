@@ -281,7 +281,11 @@ func TestFacts(t *testing.T) {
 			"another proxy's header", "https://IP/", "{wire: tls, identity: null}", true,
 			map[string]string{"x-forwarded-client-cert": "By=" + spiffe + "other;URI=" + spiffe + "forged"}, `{"remote":"FROM:1","local":"IP:443","peer":"-"}`, "",
 		},
-		{"a proxy's log", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil, `{"remote":"FROM:1","local":"IP:443","peer":"` + spiffe + `client"}`, ""},
+		{"a proxy's log", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil, `{"remote":"FLOW","local":"IP:443","peer":"` + spiffe + `client"}`, ""},
+		{
+			"the late line of a connection that was refused before", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil,
+			`{"remote":"FROM:1","local":"IP:443","peer":"-"}` + "\n" + `{"remote":"FLOW","local":"IP:443","peer":"` + spiffe + `client"}`, "",
+		},
 		{"no log", "https://IP/", "{wire: mtls}", true, nil, "", "the proxy logged nothing"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -295,6 +299,7 @@ func TestFacts(t *testing.T) {
 			}
 			server.HasProxy, server.Log.Path = test.proxy, log
 			scene := &expect.Scene{Call: &call, From: append(server.IPs[:0:0], machines["client"].IP), Servers: map[string]*expect.Server{"server": server}}
+			began := time.Now()
 			scene.Begin()
 			of := &caller.Caller{From: caller.Machine{Host: machines["client"]}, Certificates: certs}
 			results := of.Run(t.Context(), &call)
@@ -303,7 +308,9 @@ func TestFacts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprintln(f, replace.Replace(test.logged))
+				for _, flow := range server.Sniffer.Flows(began) {
+					fmt.Fprintln(f, strings.ReplaceAll(replace.Replace(test.logged), "FLOW", flow.Client.String()))
+				}
 				f.Close()
 			}
 			judge(t, scene.Check(t.Context(), results), test.wrong)

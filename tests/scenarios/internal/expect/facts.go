@@ -72,7 +72,8 @@ func (c *check) fact(ctx context.Context, s *echo.Seen, known map[string]fact) f
 	if server == nil {
 		return fact{why: "the workload has gone"}
 	}
-	class, why := c.class(ctx, server, s)
+	flows := c.flows(ctx, server, s)
+	class, why := c.class(ctx, server, s, flows)
 	f := fact{wire: class, why: why}
 	if class == string(wire.Plaintext) {
 		return f // nobody can have shown a certificate
@@ -96,7 +97,7 @@ func (c *check) fact(ctx context.Context, s *echo.Seen, known map[string]fact) f
 		}
 		logged, ok := known[key]
 		if !ok {
-			logged = c.logged(ctx, server, s)
+			logged = c.logged(ctx, server, s, flows)
 			known[key] = logged
 		}
 		f.identity = logged.identity
@@ -120,21 +121,27 @@ func forwarded(server *Server, s *echo.Seen) string {
 	return ""
 }
 
-// class is what the connections carried that brought calls to the server: those from where the call came, if there are
-// any, else all.
-func (c *check) class(ctx context.Context, server *Server, s *echo.Seen) (class, why string) {
+// flows are the connections that brought calls to the server: those from where the call came, if there are any, else
+// all. It waits until there is one.
+func (c *check) flows(ctx context.Context, server *Server, s *echo.Seen) []wire.Flow {
 	if server.Sniffer == nil {
-		return "", "nobody looked at the wire"
+		return nil
 	}
-	var flows []wire.Flow
 	for waited := time.Duration(0); ; waited += again {
-		flows = incoming(server, s, server.Sniffer.Flows(c.began))
+		flows := incoming(server, s, server.Sniffer.Flows(c.began))
 		if near := slices.DeleteFunc(slices.Clone(flows), func(f wire.Flow) bool { return !slices.Contains(c.From, f.Client.Addr()) }); len(near) > 0 {
 			flows = near
 		}
 		if len(flows) > 0 || waited >= flowTime || !pause(ctx, again) {
-			break
+			return flows
 		}
+	}
+}
+
+// class is what the connections carried.
+func (c *check) class(ctx context.Context, server *Server, s *echo.Seen, flows []wire.Flow) (class, why string) {
+	if server.Sniffer == nil {
+		return "", "nobody looked at the wire"
 	}
 	count := map[wire.Class]int{}
 	for _, f := range flows {
@@ -147,7 +154,7 @@ func (c *check) class(ctx context.Context, server *Server, s *echo.Seen) (class,
 	case len(count) == 1:
 		return string(flows[0].Class), why
 	}
-	if at := c.logged(ctx, server, s).from; at.IsValid() {
+	if at := c.logged(ctx, server, s, flows).from; at.IsValid() {
 		for _, f := range flows {
 			if f.Client == at {
 				return string(f.Class), "of several connections that carried bytes, the one from " + at.String()
@@ -180,13 +187,13 @@ func address(text string) netip.Addr {
 }
 
 // logged is what the access log of the server's proxy says of the connection that brought a request.
-func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
+func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen, flows []wire.Flow) fact {
 	for ; ; c.logWaited += again {
 		entries, err := server.Log.After(c.logs[s.Workload])
 		if err != nil {
 			return fact{why: err.Error()}
 		}
-		if e := c.entry(entries, server, s); e != nil {
+		if e := c.entry(entries, server, s, flows); e != nil {
 			return fact{identity: e.Peer, from: e.From(), why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
 		}
 		if server.Log.Path == "" || c.logWaited >= logTime || !pause(ctx, again) {
@@ -196,14 +203,17 @@ func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
 }
 
 // entry finds the line about a request: by the proxy's connection to the application, its id, or who connected where.
-func (c *check) entry(entries []wire.Entry, server *Server, s *echo.Seen) *wire.Entry {
+// Who connected counts only if the wire has the connection: the line about a connection that the proxy refused in the
+// step before may be late.
+func (c *check) entry(entries []wire.Entry, server *Server, s *echo.Seen, flows []wire.Flow) *wire.Entry {
 	source := netip.AddrPortFrom(address(s.SourceIP), uint16(s.SourcePort)).String() //nolint:gosec // a port
 	id := s.Headers.Get("X-Request-Id")
 	for _, test := range []func(*wire.Entry) bool{
 		func(e *wire.Entry) bool { return e.Source == source },
 		func(e *wire.Entry) bool { return id != "" && e.RequestID == id && c.isNear(e.RemoteIP(), server) },
 		func(e *wire.Entry) bool {
-			return e.Source == "" && e.LocalPort() == s.LocalPort && slices.Contains(c.From, e.RemoteIP())
+			return e.Source == "" && e.LocalPort() == s.LocalPort && slices.Contains(c.From, e.RemoteIP()) &&
+				(server.Sniffer == nil || slices.ContainsFunc(flows, func(f wire.Flow) bool { return f.Client == e.From() }))
 		},
 	} {
 		if at := slices.IndexFunc(entries, func(e wire.Entry) bool { return test(&e) }); at >= 0 {

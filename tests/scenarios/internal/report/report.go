@@ -17,6 +17,8 @@ type Result struct {
 	Took           time.Duration
 	// Failure is empty if the scenario passed; Skipped says why it was not run, if it was not.
 	Failure, Skipped string
+	// Note says what else the table should tell of the scenario; mostly empty.
+	Note string
 }
 
 // Report gathers results; it may be used by several goroutines.
@@ -109,7 +111,7 @@ func (r *Report) WriteJUnit(path string) error {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
 
-// Table has a line per scenario that did not pass, and one per topology.
+// Table has a line per scenario that did not pass or has a note, and one per topology.
 func (r *Report) Table() string {
 	type count struct {
 		passed, failed, skipped int
@@ -126,6 +128,9 @@ func (r *Report) Table() string {
 			topologies = append(topologies, result.Topology)
 		}
 		c.took += result.Took
+		if result.Note != "" {
+			fmt.Fprintf(&out, "NOTE     %s/%s: %s\n", result.Topology, result.Name, result.Note)
+		}
 		switch {
 		case result.Failure != "":
 			c.failed++

@@ -11,7 +11,7 @@ import (
 
 func TestReport(t *testing.T) {
 	r := &Report{}
-	r.Add(Result{Topology: "small", Name: "b", Took: time.Second})
+	r.Add(Result{Topology: "small", Name: "b", Took: time.Second, Note: "has a note"})
 	r.Add(Result{Topology: "big", Name: "c", Took: 2 * time.Second, Failure: "step 1: <no> answer\nseen: nothing"})
 	r.Add(Result{Topology: "big", Name: "a", Skipped: "no IPv6"})
 	file := filepath.Join(t.TempDir(), "junit.xml")
@@ -33,7 +33,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("case %+v", c)
 	}
 	table := r.Table()
-	for _, want := range []string{"FAILED   big/c: step 1: <no> answer\n", "SKIPPED  big/a: no IPv6\n", "all                                1       1        1       3.0     1.50\n"} {
+	for _, want := range []string{"FAILED   big/c: step 1: <no> answer\n", "SKIPPED  big/a: no IPv6\n", "NOTE     small/b: has a note\n", "all                                1       1        1       3.0     1.50\n"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}

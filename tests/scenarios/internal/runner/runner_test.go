@@ -91,6 +91,7 @@ func TestRun(t *testing.T) {
 		{"not within", []format.Step{{Eventually: &format.Eventually{Steps: []format.Step{call("x")}}}}, record{failing: map[string]int{"x": 3}}, "begin, end", "not within 0s: step 1.1"},
 		{"refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: a weight", ErrRefused)}, "begin, end", ""},
 		{"refused for another reason", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: a host", ErrRefused)}, "", "another message"},
+		{"refused in Kubernetes' words", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: %w: a host", ErrRefused, ErrKubernetes)}, "", "another message"},
 		{"failed, not refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: ""}}}, record{refused: errors.New("away")}, "", "failed otherwise"},
 		{"accepted", []format.Step{{Reject: &format.Reject{YAML: "good"}}}, record{}, "", "it was accepted"},
 		{"background", []format.Step{background, {Stop: "ca"}, {End: "b"}}, record{}, "begin, stop ca, call b, end", ""},
@@ -115,6 +116,33 @@ func TestRun(t *testing.T) {
 			}
 			if last := tt.record.did[len(tt.record.did)-1]; last != "end" {
 				t.Errorf("the fleet was left as it is after %s", last)
+			}
+		})
+	}
+}
+
+// TestOtherWords: Kubernetes may refuse as many objects in its own words as the scenario is listed with, no more and no
+// fewer.
+func TestOtherWords(t *testing.T) {
+	reject := format.Step{Reject: &format.Reject{YAML: "bad", Message: "weight"}}
+	ours, other := fmt.Errorf("%w: a host", ErrRefused), fmt.Errorf("%w: %w: a host", ErrRefused, ErrKubernetes)
+	same := fmt.Errorf("%w: %w: a weight", ErrRefused, ErrKubernetes)
+	for name, tc := range map[string]struct {
+		refused error
+		listed  int
+		want    string
+	}{
+		"as many":            {other, 2, ""},
+		"more":               {other, 1, "another message"},
+		"fewer":              {other, 3, "refused 2 objects in its own words, and the list of such scenarios says 3"},
+		"ours":               {ours, 2, "another message"},
+		"the scenario's own": {same, 2, "refused 0 objects in its own words"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &record{refused: tc.refused}
+			err := (&Runner{Fleet: f, Caller: f, OtherWords: tc.listed}).Run(t.Context(), &format.Scenario{Name: "x", Steps: []format.Step{reject, reject}}, nil)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
 	}

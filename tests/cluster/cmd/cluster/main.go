@@ -1,0 +1,83 @@
+// Command cluster runs a Kubernetes cluster for tests on this machine; the Makefile's targets cluster-… call it. It
+// needs root, and the programs of Kubernetes, etcd and CoreDNS in the directories that KUBE_BIN lists.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"fairlead.dev/tests/cluster/internal/harness"
+)
+
+const usage = `usage: cluster up|down|load|tag|exec [--dir DIR] [ARGUMENT...]
+  up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS
+  down             end it, and remove all that it leaves
+  load ARCHIVE...  import images
+  tag OLD NEW      give the images fairlead/NAME:OLD the tag NEW, too
+  exec COMMAND...  run a command in the cluster's network, with KUBECONFIG set
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	interrupted := ctx.Err() != nil
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "cluster: %v\n", err)
+	switch {
+	case errors.Is(err, errUsage):
+		os.Exit(2)
+	case interrupted:
+		os.Exit(130)
+	}
+	os.Exit(1)
+}
+
+var errUsage = errors.New("wrong usage")
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%w: no command\n%s", errUsage, usage)
+	}
+	flags := flag.NewFlagSet("cluster "+args[0], flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
+	path := flags.String("dir", ".run/cluster", "the cluster's directory; clusters with different ones do not meet")
+	if err := flags.Parse(args[1:]); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	d, err := harness.NewDir(*path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	rest := flags.Args()
+	switch args[0] {
+	case "up":
+		return harness.Up(ctx, d, rest, os.Stdout)
+	case "down":
+		return harness.Down(d, os.Stdout)
+	case "load":
+		return harness.Load(ctx, d, rest, os.Stdout)
+	case "tag":
+		if len(rest) != 2 {
+			return fmt.Errorf("%w: tag needs two tags\n%s", errUsage, usage)
+		}
+		return harness.Tag(ctx, d, rest[0], rest[1])
+	case "exec":
+		if len(rest) == 0 {
+			return fmt.Errorf("%w: exec needs a command\n%s", errUsage, usage)
+		}
+		return harness.Exec(d, rest)
+	case "init": // the process that `up` starts
+		return harness.Init(d, rest)
+	case "node": // the process that `init` starts
+		return harness.Node(ctx, d, rest)
+	}
+	return fmt.Errorf("%w: unknown command %q\n%s", errUsage, args[0], usage)
+}

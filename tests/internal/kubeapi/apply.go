@@ -1,0 +1,214 @@
+package kubeapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// crds is the resource of CustomResourceDefinitions.
+var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// Decode returns the objects of YAML documents, or of JSON.
+func Decode(content []byte) ([]*unstructured.Unstructured, error) {
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	var objects []*unstructured.Unstructured
+	for {
+		u := &unstructured.Unstructured{}
+		err := decoder.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(u.Object) > 0 {
+			objects = append(objects, u)
+		}
+	}
+}
+
+// Apply applies objects on the server's side, in their order. The namespace of an object that names none is default.
+func Apply(ctx context.Context, config *rest.Config, objects ...*unstructured.Unstructured) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	disco, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return err
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
+	for _, u := range objects {
+		kind := u.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return err
+		}
+		var target dynamic.ResourceInterface = client.Resource(mapping.Resource)
+		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			namespace := u.GetNamespace()
+			if namespace == "" {
+				namespace = metav1.NamespaceDefault
+			}
+			target = client.Resource(mapping.Resource).Namespace(namespace)
+		}
+		if _, err := target.Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "test", Force: true}); err != nil {
+			return fmt.Errorf("apply %s %s/%s: %w", kind.Kind, u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Apply applies YAML documents as the administrator.
+func (s *Server) Apply(t testing.TB, documents string) {
+	t.Helper()
+	objects, err := Decode([]byte(documents))
+	if err == nil {
+		err = Apply(t.Context(), s.Config, objects...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ApplyCRDs applies the CustomResourceDefinitions of files, MeshCRDs if none is given, returns when the API server
+// serves them, and returns their names.
+func (s *Server) ApplyCRDs(t testing.TB, files ...string) []string {
+	t.Helper()
+	if len(files) == 0 {
+		files = []string{MeshCRDs(t)}
+	}
+	names, err := ApplyCRDs(t.Context(), s.Config, files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Established(t, names...)
+	return names
+}
+
+// ApplyCRDs applies the CustomResourceDefinitions of files, or of directories as MeshCRDs has them, all at once, and
+// returns their names.
+func ApplyCRDs(ctx context.Context, config *rest.Config, files ...string) ([]string, error) {
+	var objects []*unstructured.Unstructured
+	var all []string
+	for _, path := range files {
+		found, err := definitions(path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	for _, file := range all {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		found, err := Decode(content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		objects = append(objects, found...)
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(objects))
+	failed := make([]error, len(objects))
+	var running sync.WaitGroup
+	for i, u := range objects {
+		names[i] = u.GetName()
+		if u.GetKind() != "CustomResourceDefinition" {
+			return nil, fmt.Errorf("%s %s is no CustomResourceDefinition", u.GetKind(), u.GetName())
+		}
+		running.Go(func() {
+			_, failed[i] = client.Resource(crds).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		})
+	}
+	running.Wait()
+	return names, errors.Join(failed...)
+}
+
+// Established waits until the API server serves CustomResourceDefinitions.
+func (s *Server) Established(t testing.TB, names ...string) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		list, err := client.Resource(crds).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		served := map[string]bool{}
+		for _, u := range list.Items {
+			conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+			for _, c := range conditions {
+				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+					served[u.GetName()] = true
+				}
+			}
+		}
+		for _, name := range names {
+			if !served[name] {
+				return fmt.Errorf("the API server does not serve %s", name)
+			}
+		}
+		return nil
+	})
+}
+
+// MeshCRDs returns the directory of this repository's CustomResourceDefinitions, for ApplyCRDs: that of
+// the chart base.
+func MeshCRDs(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for up := dir; ; up = filepath.Dir(up) {
+		if _, err := os.Stat(filepath.Join(up, "go.work")); err == nil {
+			return filepath.Join(up, "services", "installer", "manifests", "charts", "base", "files", "crds")
+		}
+		if up == filepath.Dir(up) {
+			t.Fatalf("no go.work in %s or above", dir)
+		}
+	}
+}
+
+// definitions lists the files of a path: those of Istio's and Fairlead's kinds in a directory, and a file itself.
+func definitions(path string) ([]string, error) {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return []string{path}, err
+	}
+	var all []string
+	for _, group := range []string{"istio.io", "fairlead.dev"} {
+		found, err := filepath.Glob(filepath.Join(path, "*."+group+".yaml"))
+		if err != nil || len(found) == 0 {
+			return nil, fmt.Errorf("no definitions of %s in %s: %w", group, path, err)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}

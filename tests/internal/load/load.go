@@ -1,0 +1,205 @@
+// Package load is a steady stream of HTTP requests beside a test. It counts at the client what fails, as a user would:
+// nothing is sent a second time.
+package load
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	// kept is how many connections are kept open; half of the requests go over them, and each of the others has a
+	// connection of its own.
+	kept = 20
+	// answered is how long an answer may take.
+	answered = 15 * time.Second
+	// inFlight bounds the requests without an answer; those beyond it fail.
+	inFlight = 2000
+	// remembered is how many failures keep their text.
+	remembered = 20
+	// bodyLimit bounds what is read of an answer.
+	bodyLimit = 1 << 20
+)
+
+// Config says what to send.
+type Config struct {
+	// Rate is how many requests begin every second, whatever becomes of those before.
+	Rate int
+	// URL is what to get.
+	URL string
+	// Host is the request's host; empty means that of the URL.
+	Host string
+	// Dial connects; nil: as any process of this machine.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Load is the stream.
+type Load struct {
+	Config
+
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	began  time.Time
+	flying atomic.Int64
+
+	mu     sync.Mutex
+	sent   int
+	failed int
+	first  []string
+	slow   time.Duration
+}
+
+// Start sends requests until the test ends. Those over the connections that it keeps take turns with those over new
+// ones. An answer other than 200 is a failure.
+func Start(t *testing.T, c Config) *Load {
+	t.Helper()
+	if _, err := c.request(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Load{Config: c, cancel: cancel, began: time.Now()}
+	t.Cleanup(l.Stop)
+	l.done.Go(func() { l.run(ctx) })
+	return l
+}
+
+func (c Config) request(ctx context.Context) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, http.NoBody)
+	if err == nil && c.Host != "" {
+		r.Host = c.Host
+	}
+	return r, err
+}
+
+// Once sends one request over a connection of its own, and returns an error unless the answer is 200.
+func Once(c Config) error {
+	return c.send(&http.Transport{DialContext: c.Dial, DisableKeepAlives: true})
+}
+
+// Stop ends the stream, and waits for the last answer.
+func (l *Load) Stop() {
+	l.cancel()
+	l.done.Wait()
+}
+
+func (l *Load) run(ctx context.Context) {
+	connections := make([]*http.Transport, kept)
+	for i := range connections {
+		connections[i] = &http.Transport{DialContext: l.Dial, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1}
+		defer connections[i].CloseIdleConnections()
+	}
+	tick := time.NewTicker(time.Second / time.Duration(l.Rate))
+	defer tick.Stop()
+	for n := 0; ; {
+		select {
+		case <-ctx.Done():
+			l.wait()
+			return
+		case <-tick.C:
+		}
+		// As many as are due: on a busy machine ticks are lost.
+		for due := int(time.Since(l.began).Seconds() * float64(l.Rate)); n < due; n++ {
+			through := connections[n/2%kept]
+			if n%2 == 1 {
+				through = &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}
+			}
+			if l.flying.Add(1) > inFlight {
+				l.flying.Add(-1)
+				l.record(0, fmt.Errorf("%d requests wait for an answer", inFlight))
+				continue
+			}
+			go func() {
+				defer l.flying.Add(-1)
+				begin := time.Now()
+				err := l.send(through)
+				l.record(time.Since(begin), err)
+			}()
+		}
+	}
+}
+
+// wait until every request has its answer, or was given up.
+func (l *Load) wait() {
+	for l.flying.Load() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// send sends a request, and returns an error unless it is answered by 200 in time, at the first attempt.
+func (c Config) send(through *http.Transport) error {
+	ctx, cancel := context.WithTimeout(context.Background(), answered)
+	defer cancel()
+	connections := 0
+	r, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connections++ }}))
+	if err != nil {
+		return err
+	}
+	resp, err := through.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, bodyLimit))
+	switch {
+	case err != nil:
+		return fmt.Errorf("the answer ends early: %w", err)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s %v: %s", resp.Status, resp.Header, body[:min(len(body), 500)])
+	case connections > 1: // net/http has repeated it
+		return fmt.Errorf("the connection was closed without a warning")
+	}
+	return nil
+}
+
+func (l *Load) record(took time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent++
+	l.slow = max(l.slow, took)
+	if err == nil {
+		return
+	}
+	l.failed++
+	if len(l.first) < remembered {
+		l.first = append(l.first, fmt.Sprintf("%s, after %s: %v", time.Now().Format(time.StampMilli), took.Round(time.Millisecond), err))
+	}
+}
+
+// take returns what has happened since the last call: requests with an answer, those that failed, how the first of them
+// failed, and the longest time to an answer.
+func (l *Load) take() (sent, failed int, first []string, slow time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent, failed, first, slow = l.sent, l.failed, l.first, l.slow
+	l.sent, l.failed, l.first, l.slow = 0, 0, nil, 0
+	return sent, failed, first, slow
+}
+
+// Holds runs a subtest, which fails if a request fails meanwhile or in the time after, in which what it has done still
+// has an effect.
+func (l *Load) Holds(t *testing.T, name string, after time.Duration, do func(t *testing.T)) bool {
+	t.Helper()
+	return t.Run(name, func(t *testing.T) {
+		l.take()
+		began := time.Now()
+		do(t)
+		took := time.Since(began)
+		time.Sleep(after)
+		sent, failed, first, slow := l.take()
+		t.Logf("%.1f s; %d requests, %.0f a second, %d failed, the slowest took %s", took.Seconds(), sent, float64(sent)/time.Since(began).Seconds(), failed, slow.Round(time.Millisecond))
+		if sent == 0 {
+			t.Error("no request was answered")
+		}
+		for _, f := range first {
+			t.Error(f)
+		}
+	})
+}

@@ -1,0 +1,313 @@
+package injector
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/kubeapi"
+)
+
+const (
+	patience = testkit.Patience
+	system   = "istio-system"
+	hookName = "istio-sidecar-injector"
+)
+
+// rig is an API server with the objects of an installation, and the injector that it calls.
+type rig struct {
+	*kubeapi.Server
+	t            *testing.T
+	ca           *testkit.CA
+	address, ops string
+	roots        string
+	args         []string
+	log          *testkit.Buffer
+	process      *exec.Cmd
+	finished     chan struct{}
+}
+
+func program(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("BIN_DIR")
+	if dir == "" {
+		t.Fatalf("BIN_DIR names no directory with %s: run `make test-kube`", name)
+	}
+	return filepath.Join(dir, name)
+}
+
+// newRig applies what `fairlead install` would, and prepares an injector with the rights of the installation, whose
+// certificate is for the address that the API server calls.
+func newRig(t *testing.T, set ...string) *rig {
+	t.Helper()
+	r := &rig{
+		Server: kubeapi.Start(t, kubeapi.Options{}), t: t, ca: testkit.PKI(t), address: testkit.FreeAddress(t).String(), ops: testkit.FreeAddress(t).String(), log: &testkit.Buffer{},
+	}
+	args := []string{"manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://" + r.address + "/inject/cluster/c1"}
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	objects := r.fairlead(args...)
+	r.Apply(t, objects)
+
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(filepath.Join(state, "svid"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _, err := net.SplitHostPort(r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.ParseIP(host)) }
+	own := slices.Concat(testkit.KeyPEM(t, key), r.ca.Sign(r.ca.ID(system, "injector"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
+	if err := os.WriteFile(filepath.Join(state, "svid", svid.CacheFile), own, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.roots = r.ca.WriteRoot(dir)
+	r.args = []string{
+		"--webhook-address", r.address, "--ops-address", r.ops, "--webhook-configuration", hookName, "--kubeconfig", r.ServiceAccount(t, system, "injector"),
+		"--trust-domain", testkit.TrustDomain, "--root-cert-file", r.roots, "--state-dir", state, "--ca-address", "127.0.0.1:1", "--ca-token-file", r.roots,
+	}
+	return r
+}
+
+// fairlead runs the command and returns its output.
+func (r *rig) fairlead(args ...string) string {
+	r.t.Helper()
+	var out, said bytes.Buffer
+	cmd := exec.CommandContext(r.t.Context(), program(r.t, "fairlead"), args...) //nolint:gosec // the program under test
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		r.t.Fatalf("fairlead %s: %v: %s", strings.Join(args, " "), err, said.String())
+	}
+	return out.String()
+}
+
+// start starts the injector, which ends with the test, and waits until the API server can call it.
+func (r *rig) start() {
+	r.t.Helper()
+	cmd := exec.Command(program(r.t, "fairlead-injector"), r.args...) //nolint:gosec // the program under test
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	finished := make(chan struct{})
+	r.process, r.finished = cmd, finished
+	go func() {
+		defer close(finished)
+		_ = cmd.Wait()
+	}()
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-finished
+		if r.t.Failed() {
+			text := r.log.String()
+			r.t.Logf("end of the injector's log:\n%s", text[max(0, len(text)-10_000):])
+		}
+	})
+	testkit.Eventually(r.t, patience, func() error {
+		code, body, err := r.get("/readyz")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("/readyz answers %d: %s", code, body)
+		}
+		return err
+	})
+}
+
+// stop ends the injector as Kubernetes does.
+func (r *rig) stop() {
+	r.t.Helper()
+	if err := r.process.Process.Signal(syscall.SIGTERM); err != nil {
+		r.t.Fatal(err)
+	}
+	select {
+	case <-r.finished:
+	case <-time.After(patience):
+		r.t.Fatal("the injector does not stop")
+	}
+}
+
+// get asks the HTTP port.
+func (r *rig) get(path string) (code int, body string, err error) {
+	resp, err := http.Get("http://" + r.ops + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close() //nolint:errcheck // a test
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+// metric returns a sample, by the name with its labels.
+func (r *rig) metric(name string) float64 {
+	r.t.Helper()
+	_, body, err := r.get("/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(body) {
+		var v float64
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			if _, err := fmt.Sscan(rest, &v); err != nil {
+				r.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	r.t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// namespace makes a namespace with labels.
+func (r *rig) namespace(name string, labels map[string]string) {
+	r.t.Helper()
+	_, err := r.Client(r.t).CoreV1().Namespaces().Create(r.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// pod is one of an application.
+func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func label(name, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[name] = value }
+}
+
+func annotation(name, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[name] = value }
+}
+
+// create makes a Pod and returns it as it is stored.
+func (r *rig) create(namespace string, p *corev1.Pod) (*corev1.Pod, error) {
+	return r.Client(r.t).CoreV1().Pods(namespace).Create(r.t.Context(), p, metav1.CreateOptions{})
+}
+
+// dryRun asks what a Pod would become.
+func (r *rig) dryRun(namespace string, p *corev1.Pod) (*corev1.Pod, error) {
+	return r.Client(r.t).CoreV1().Pods(namespace).Create(r.t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+// proxy is the sidecar of a Pod; nil without one.
+func proxy(p *corev1.Pod) *corev1.Container {
+	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == "istio-proxy" {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// env is a variable of a container.
+func env(c *corev1.Container, name string) string {
+	for _, v := range c.Env {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return ""
+}
+
+// injects waits until a new Pod gets a sidecar, and returns that.
+func (r *rig) injects(namespace string, p *corev1.Pod) *corev1.Container {
+	r.t.Helper()
+	var found *corev1.Container
+	testkit.Eventually(r.t, patience, func() error {
+		got, err := r.dryRun(namespace, p)
+		if err != nil {
+			return err
+		}
+		if found = proxy(got); found == nil {
+			return errors.New("the Pod has no sidecar")
+		}
+		return nil
+	})
+	return found
+}
+
+// set changes one key of a ConfigMap of the control plane.
+func (r *rig) set(name, key string, change func(string) string) {
+	r.t.Helper()
+	client := r.Client(r.t).CoreV1().ConfigMaps(system)
+	found, err := client.Get(r.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	before := found.Data[key]
+	found.Data[key] = change(before)
+	if found.Data[key] == before {
+		r.t.Fatalf("ConfigMap %s: %s stays as it is", name, key)
+	}
+	if _, err := client.Update(r.t.Context(), found, metav1.UpdateOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// bundles waits until all webhooks of an object have a bundle.
+func (r *rig) bundles(name string, want []byte) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		found, err := r.Client(r.t).AdmissionregistrationV1().MutatingWebhookConfigurations().Get(r.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, w := range found.Webhooks {
+			if !bytes.Equal(w.ClientConfig.CABundle, want) {
+				return fmt.Errorf("webhook %s has a caBundle of %d bytes, want %d", w.Name, len(w.ClientConfig.CABundle), len(want))
+			}
+		}
+		return nil
+	})
+}
+
+// patchHook changes the webhooks of an object.
+func (r *rig) patchHook(name, patch string) {
+	r.t.Helper()
+	if _, err := r.Client(r.t).AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(r.t.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) patchNamespace(name, patch string) {
+	r.t.Helper()
+	if _, err := r.Client(r.t).CoreV1().Namespaces().Patch(r.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}

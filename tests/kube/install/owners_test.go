@@ -1,0 +1,182 @@
+package install
+
+import (
+	"encoding/base64"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/kubeapi"
+)
+
+var deleteNow = metav1.DeleteOptions{}
+
+// kubectl applies a document on the server's side, as another manager that takes everything over.
+func (r *rig) kubectl(t *testing.T, manager, document string) {
+	t.Helper()
+	program, err := kubeapi.Program("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "object.yaml")
+	testkit.WriteFile(t, file, []byte(document))
+	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "--server-side", "--force-conflicts", "--field-manager", manager, "-f", file).CombinedOutput() //nolint:gosec // Kubernetes' own program
+	if err != nil {
+		t.Fatalf("kubectl: %v: %s", err, out)
+	}
+}
+
+func testPrune(t *testing.T, r *rig) {
+	r.install(t, "--set", "values.pilot.env.EXTRA=x", "--set", "profile=full")
+	before := r.snapshot(t)
+	out, _ := r.install(t)
+	says(t, out, "10 unchanged, 2 deleted")
+	if diff := changed(before, r.snapshot(t)); !slices.Equal(diff, []string{"-ConfigMap mesh/server-extra", "-DaemonSet mesh/agent"}) {
+		t.Errorf("changed: %v", diff)
+	}
+
+	for name, take := range map[string]func(){
+		"argocd applies it": func() {
+			r.kubectl(t, "argocd", "{apiVersion: v1, kind: ConfigMap, metadata: {name: server-extra, namespace: mesh}, data: {extra: theirs}}")
+		},
+		"it is of the Helm release other": func() {
+			r.patch(t, configMaps, "mesh", "server-extra", "helm", `{"metadata":{"annotations":{"meta.helm.sh/release-name":"other"}}}`)
+		},
+		"Thing owner controls it": func() {
+			r.patch(t, configMaps, "mesh", "server-extra", "thing-controller", `{"metadata":{"ownerReferences":[{"apiVersion":"example.com/v1","kind":"Thing","name":"owner","uid":"x","controller":true}]}}`)
+		},
+		"it was made again by another": func() {
+			if err := r.Client(t).CoreV1().ConfigMaps("mesh").Delete(t.Context(), "server-extra", deleteNow); err != nil {
+				t.Fatal(err)
+			}
+			r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: server-extra, namespace: mesh}}")
+			r.patch(t, configMaps, "mesh", "server-extra", "test", `{"metadata":{"managedFields":[{}]}}`)
+		},
+	} {
+		r.install(t, "--set", "values.pilot.env.EXTRA=x")
+		take()
+		out, said := r.install(t)
+		says(t, out, "10 unchanged\n")
+		says(t, said, "ConfigMap mesh/server-extra is not deleted: "+name)
+		r.get(t, configMaps, "mesh", "server-extra")
+		// It is not the installation's any more: neither a later one nor an uninstall knows it.
+		_, said = r.install(t)
+		if strings.Contains(said, "server-extra") {
+			t.Errorf("%s: the next installation says %q", name, said)
+		}
+		if err := r.Client(t).CoreV1().ConfigMaps("mesh").Delete(t.Context(), "server-extra", deleteNow); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func testDefinitionKept(t *testing.T, r *rig) {
+	r.install(t)
+	r.Apply(t, "{apiVersion: example.com/v1, kind: Thing, metadata: {name: mine, namespace: default}, spec: {size: 7}}")
+	with := r.manifests
+	r.manifests = writePackage(t, map[string]string{
+		"charts/base/templates/all.yaml":   "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: reader, namespace: {{ .Release.Namespace }}}\n",
+		"charts/server/templates/all.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: server, namespace: {{ .Release.Namespace }}}\n",
+	})
+	defer func() { r.manifests = with }()
+	// The Thing of the installation goes; the user's would go with the definition.
+	_, said := r.install(t)
+	says(t, said, "CustomResourceDefinition things.example.com is not deleted: objects of its kind would be lost, such as Thing default/mine; there are 1")
+	r.get(t, things, "default", "mine")
+	_, said = r.does(t, 0, "uninstall", "--revision", "default", "-y")
+	says(t, said, "keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there are 1", "keep   Namespace mesh: what else is in it would be lost")
+	r.get(t, things, "default", "mine")
+	// What is kept is known: an uninstall with --purge, which each part ends with, removes it.
+	out, _ := r.does(t, 0, "verify-install")
+	says(t, out, "revision default in namespace mesh: 2 objects are left of an uninstall")
+}
+
+// testDataKept: a volume is lost by --purge alone.
+func testDataKept(t *testing.T, r *rig) {
+	r.install(t, "--set", "values.global.logAsJson=true")
+	_, said := r.install(t)
+	says(t, said, "PersistentVolumeClaim mesh/root is not deleted: its data would be lost")
+	_, said = r.does(t, 0, "uninstall", "--revision", "default", "-y")
+	says(t, said, "keep   PersistentVolumeClaim mesh/root: its data would be lost")
+	claims := resource("", "v1", "persistentvolumeclaims")
+	r.get(t, claims, "mesh", "root")
+	_, said = r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "700ms") // nobody removes its finalizer here
+	says(t, said, "PersistentVolumeClaim mesh/root is still being deleted; run this again, or raise --timeout")
+	r.patch(t, claims, "mesh", "root", "test", `{"metadata":{"finalizers":null}}`)
+}
+
+func testConflict(t *testing.T, r *rig) {
+	r.install(t)
+	r.patch(t, configMaps, "mesh", "server", "alice", `{"data":{"level":"warning"}}`)
+	r.patch(t, deployments, "mesh", "server", "scaler", `{"spec":{"replicas":7}}`)
+	before := r.snapshot(t)
+	_, said := r.does(t, 1, r.installing()...)
+	says(t, said, "nothing was changed: 2 fields have other values, which others manage:\n",
+		"ConfigMap mesh/server: .data.level is managed by alice\n", "Deployment mesh/server: .spec.replicas is managed by scaler\n", "take them over with --force")
+	_, said = r.does(t, 1, "diff", "-d", r.manifests)
+	says(t, said, "ConfigMap mesh/server: .data.level is managed by alice")
+	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+	// The same value is no conflict.
+	r.install(t, "--set", "values.pilot.env.LEVEL=warning", "--set", "components.pilot.k8s.replicaCount=7")
+	out, _ := r.install(t, "--force")
+	says(t, out, "2 configured")
+	if level := r.get(t, configMaps, "mesh", "server").Object["data"]; !reflect.DeepEqual(level, map[string]any{"level": "info", "hub": "example.com/mesh"}) {
+		t.Errorf("data: %v", level)
+	}
+}
+
+func testYield(t *testing.T, r *rig) {
+	scaled := []string{"--set", "values.pilot.env.SCALED=yes"}
+	r.install(t, scaled...)
+	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"spec":{"replicas":5}}`, "scale")
+	hook := resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
+	u := r.get(t, hook, "", "server-validator")
+	webhooks := u.Object["webhooks"].([]any)
+	one := webhooks[0].(map[string]any)
+	one["failurePolicy"] = "Fail"
+	one["clientConfig"].(map[string]any)["caBundle"] = base64.StdEncoding.EncodeToString(r.Config.CAData)
+	if _, err := r.dynamic.Resource(hook).Update(t.Context(), u, metav1.UpdateOptions{FieldManager: "control-plane"}); err != nil {
+		t.Fatal(err)
+	}
+	before := r.snapshot(t)
+	out, _ := r.install(t, scaled...)
+	says(t, out, "11 unchanged")
+	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+	// Without the autoscaler the replicas are the installation's again.
+	_, said := r.does(t, 1, r.installing()...)
+	says(t, said, "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)")
+}
+
+func testRevisions(t *testing.T, r *rig) {
+	r.install(t, "--set", "values.pilot.env.EXTRA=x")
+	out, _ := r.install(t, "--revision", "canary", "--set", "values.pilot.env.EXTRA=x")
+	says(t, out, "revision canary is installed in namespace mesh", "8 created, 3 unchanged")
+	before := r.snapshot(t)
+	r.install(t, "--revision", "canary")
+	if diff := changed(before, r.snapshot(t)); !slices.Equal(diff, []string{"-ConfigMap mesh/server-canary-extra"}) {
+		t.Errorf("changed: %v", diff)
+	}
+	before = r.snapshot(t)
+	out, said := r.does(t, 0, "uninstall", "--revision", "canary", "-y")
+	says(t, out, "uninstalled")
+	says(t, said, "keep   CustomResourceDefinition things.example.com: revision default in mesh has it too", "delete Deployment mesh/server-canary\n")
+	for _, id := range changed(before, r.snapshot(t)) {
+		if !strings.HasPrefix(id, "-") || !strings.Contains(id, "-canary") {
+			t.Errorf("changed: %s", id)
+		}
+	}
+	out, _ = r.does(t, 0, "uninstall", "--revision", "default", "-y", "--dry-run")
+	says(t, out, "delete CustomResourceDefinition things.example.com\n")
+	_, said = r.does(t, 1, r.installing("-i", "elsewhere")...)
+	says(t, said, "revision default is installed in namespace mesh")
+}

@@ -1,0 +1,217 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/tests/internal/kubeapi"
+)
+
+// startReplicas starts two config-watchers that are each other's peers: leader is the one that writes.
+func startReplicas(t *testing.T, s *kubeapi.Server) (leader, other *watcher) {
+	t.Helper()
+	short := []string{"--status-lease-duration", leaseTime.String()}
+	ca := testkit.PKI(t)
+	leader, other = newReplica(t, ca, s.Kubeconfig, short...), newReplica(t, ca, s.Kubeconfig, short...)
+	leader.args, other.args = append(leader.args, "--peers", other.grpc), append(other.args, "--peers", leader.grpc)
+	leader.start()
+	leader.ready()
+	testkit.Eventually(t, patience, func() error {
+		if leader.metric("status_leader") != 1 {
+			return fmt.Errorf("the only replica does not lead")
+		}
+		return nil
+	})
+	other.start()
+	other.ready()
+	return leader, other
+}
+
+// startXDSServer starts a built xds-server that follows a config-watcher, and returns the address of its ADS port.
+func startXDSServer(t testing.TB, w *watcher) (address string) {
+	t.Helper()
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := w.ca.Sign(w.ca.ID(meshNamespace, "xds-server"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
+	if err := os.WriteFile(filepath.Join(state, svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), chain), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address = testkit.FreeAddress(t).String()
+	var log testkit.Buffer
+	cmd := exec.Command(program(t, "xds-server"),
+		"--secure-address", address, "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain", testkit.TrustDomain,
+		"--config-watcher-address", w.grpc, "--ca-address", "127.0.0.1:1", "--root-cert-file", w.ca.WriteRoot(dir), "--state-dir", state,
+		"--forward-certificate-requests=false", "--instance", "xds-server-test")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			text := log.String()
+			t.Logf("end of xds-server's log:\n%s", text[max(0, len(text)-5000):])
+		}
+	})
+	return address
+}
+
+// proxy is a client of ADS in place of a workload's Envoy.
+type proxy struct {
+	mu sync.Mutex
+	// refuse, if not empty, is a cluster that the proxy rejects with the words.
+	refuse, words string
+	// leave ends the connection.
+	leave func()
+}
+
+// rejects makes the proxy reject every further version of a cluster.
+func (p *proxy) rejects(cluster, words string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse, p.words = cluster, words
+}
+
+// connectProxy connects a workload of namespace shop, whose service account and WorkloadEntry have its name.
+// metadata is added to its node.
+func connectProxy(t testing.TB, w *watcher, address, name, ip string, metadata ...map[string]any) *proxy {
+	t.Helper()
+	conn, err := rpc.Dial(rpc.ClientConfig{Target: address, TLS: tlsconf.Client(w.ca.NewSVID("shop", name), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	late := time.AfterFunc(patience, cancel)
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil || !late.Stop() {
+		t.Fatalf("the xds-server does not answer: %v", err)
+	}
+	p := &proxy{leave: cancel}
+	first := &discovery.DeltaDiscoveryRequest{
+		Node:    &corev3.Node{Id: fmt.Sprintf("sidecar~%s~%s.shop~shop.svc.cluster.local", ip, name)},
+		TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"},
+	}
+	for _, m := range metadata {
+		if first.Node.Metadata, err = structpb.NewStruct(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stream.Send(first); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			answer := &discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}
+			p.mu.Lock()
+			for _, r := range m.GetResources() {
+				if r.GetName() == p.refuse {
+					answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: p.words}
+				}
+			}
+			p.mu.Unlock()
+			if stream.Send(answer) != nil {
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// kubectlWait runs `kubectl wait --for=condition=...` and returns how long it took.
+func kubectlWait(t testing.TB, s *kubeapi.Server, condition, object string, timeout time.Duration) time.Duration {
+	t.Helper()
+	path, err := kubeapi.Program("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	out, err := exec.Command(path, "--kubeconfig", s.Kubeconfig, "-n", "shop", "wait", "--for=condition="+condition, object, "--timeout="+timeout.String()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("after %s: %v: %s\n%s", time.Since(began).Round(time.Millisecond), err, out, statusText(t, s, object))
+	}
+	return time.Since(began)
+}
+
+// statusText is the status of "destinationrules/name" in namespace shop: "<generation>" and "<type>=<status>/<reason>
+// <observedGeneration>: <message>", one a line.
+func statusText(t testing.TB, s *kubeapi.Server, object string) string {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plural, name, _ := strings.Cut(object, "/")
+	return statusOf(t, client, schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: plural}, "shop", name)
+}
+
+func statusOf(t testing.TB, client dynamic.Interface, resource schema.GroupVersionResource, namespace, name string) string {
+	t.Helper()
+	o, err := client.Resource(resource).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	st, _ := o.Object["status"].(map[string]any)
+	lines := []string{fmt.Sprint("generation ", o.GetGeneration(), ", observed ", st["observedGeneration"])}
+	conditions, _ := st["conditions"].([]any)
+	for _, c := range conditions {
+		m, _ := c.(map[string]any)
+		lines = append(lines, fmt.Sprintf("%v=%v/%v %v: %v", m["type"], m["status"], m["reason"], m["observedGeneration"], m["message"]))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// statusHas waits until a status has all of the texts, and returns how long that took.
+func statusHas(t testing.TB, s *kubeapi.Server, object string, want ...string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	testkit.Eventually(t, patience, func() error {
+		got := statusText(t, s, object)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				return fmt.Errorf("no %q in\n%s", w, got)
+			}
+		}
+		return nil
+	})
+	return time.Since(began)
+}

@@ -1,0 +1,53 @@
+package inject
+
+// annotated are annotations with values that take effect.
+var annotated = [][]string{
+	{"sidecar.istio.io/inject", "true", "false", "true", "yes"},
+	{"inject.istio.io/templates", "sidecar", "gateway", "grpc-agent", "grpc-simple", "sidecar, grpc-simple"},
+	{"sidecar.istio.io/interceptionMode", "REDIRECT", "TPROXY", "NONE"},
+	{"sidecar.istio.io/nativeSidecar", "true", "false", "maybe"},
+	{"sidecar.istio.io/proxyImage", "example.com/proxy:9", "proxyv3"},
+	{"sidecar.istio.io/proxyImageType", "debug", "distroless", "default"},
+	{"sidecar.istio.io/proxyCPU", "250m"}, {"sidecar.istio.io/proxyMemory", "64Mi"},
+	{"sidecar.istio.io/proxyCPULimit", "3"}, {"sidecar.istio.io/proxyMemoryLimit", "2Gi"},
+	{"sidecar.istio.io/logLevel", "debug"}, {"sidecar.istio.io/componentLogLevel", "http:trace"}, {"sidecar.istio.io/agentLogLevel", "default:debug"},
+	{"sidecar.istio.io/rewriteAppHTTPProbers", "true", "false", "perhaps"},
+	{"sidecar.istio.io/capNetBindService", "true"},
+	{"sidecar.istio.io/bootstrapOverride", "my-bootstrap"},
+	{"sidecar.istio.io/userVolume", `{"extra":{"emptyDir":{}},"secret":{"secret":{"secretName":"s","items":[{"key":"k","path":"p"}]}}}`, `[{"name":"extra","emptyDir":{}}]`},
+	{"sidecar.istio.io/userVolumeMount", `{"extra":{"mountPath":"/extra","readOnly":true}}`},
+	{"status.sidecar.istio.io/port", "0", "15099", "15021"},
+	{"readiness.status.sidecar.istio.io/initialDelaySeconds", "3"}, {"readiness.status.sidecar.istio.io/periodSeconds", "9"},
+	{"readiness.status.sidecar.istio.io/failureThreshold", "33"},
+	{"traffic.sidecar.istio.io/includeOutboundIPRanges", "*", "10.0.0.0/8,fd00::/8", ""},
+	{"traffic.sidecar.istio.io/excludeOutboundIPRanges", "192.168.0.0/16"},
+	{"traffic.sidecar.istio.io/includeInboundPorts", "*", "80,443", ""},
+	{"traffic.sidecar.istio.io/excludeInboundPorts", "9090", "15020,22", " 22 "},
+	{"traffic.sidecar.istio.io/includeOutboundPorts", "80"}, {"traffic.sidecar.istio.io/excludeOutboundPorts", "25,26", ""},
+	{"traffic.sidecar.istio.io/excludeInterfaces", "eth1"}, {"traffic.sidecar.istio.io/kubevirtInterfaces", "net1,net2"},
+	{"istio.io/reroute-virtual-interfaces", "virt0"},
+	{"prometheus.io/port", "8080", "15020", "9"}, {"prometheus.io/path", "/m"}, {"prometheus.io/scrape", "true", "false", "x"},
+	{"prometheus.istio.io/scrape-targets", "8080:/a,9091", ":/bad"}, {"prometheus.istio.io/merge-metrics", "true", "false"},
+	{"proxy.istio.io/config", "concurrency: 3\n", "holdApplicationUntilProxyStarts: true\n", "proxyMetadata:\n  A_B: \"1\"\n  ISTIO_META_ENABLE_HBONE: \"true\"\n",
+		"drainDuration: 1m\nterminationDrainDuration: 7s\n", "tracing: {zipkin: {address: \"z.obs:9411\"}, sampling: 10}\n", "statusPort: 15555\n", "image: {imageType: distroless}\n",
+		"discoveryAddress: other.istio-system.svc:15012\nserviceCluster: mine\n", "proxyMetadata: {ENVOY_SECURE_MERGED_METRICS_PORT: \"15091\", IPTABLES_TRACE_LOGGING: \"true\"}\n",
+		"proxy_admin_port: 15001\n", "{\"statNameLength\": 300, \"interceptionMode\": \"TPROXY\"}", "proxyStatsMatcher: {inclusionRegexps: [\"<.*>\"]}\n", "nobodyKnows: 1\n",
+		"proxyHeaders: {server: {disabled: true}}\n"},
+	{"kubectl.kubernetes.io/default-container", "side0"}, {"k8s.v1.cni.cncf.io/networks", "a/b", `[{"name":"x"}]`},
+	{"resource.opentelemetry.io/service.version", "9"}, {"example.com/other", "v"},
+}
+
+// broken are annotations with values of no use.
+var broken = [][]string{
+	{"sidecar.istio.io/interceptionMode", "redirect"}, {"status.sidecar.istio.io/port", "http"}, {"status.sidecar.istio.io/port", "70000"},
+	{"readiness.status.sidecar.istio.io/periodSeconds", "-1"}, {"traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.1"},
+	{"traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"}, {"traffic.sidecar.istio.io/includeInboundPorts", "80;81"},
+	{"traffic.sidecar.istio.io/excludeInboundPorts", "*"}, {"traffic.sidecar.istio.io/excludeInterfaces", "a b"}, {"istio.io/reroute-virtual-interfaces", "x;reboot"},
+	{"traffic.sidecar.istio.io/kubevirtInterfaces", "waytoolonginterface"}, {"prometheus.istio.io/merge-metrics", "perhaps"},
+	{"proxy.istio.io/config", "concurrency: many"}, {"proxy.istio.io/config", "- a"}, {"proxy.istio.io/config", "drainDuration: 1ms"}, {"proxy.istio.io/config", "statusPort: 0"},
+	{"proxy.istio.io/config", "discoveryAddress: nowhere"}, {"proxy.istio.io/config", "tracing: {zipkin: {address: \"\"}}"}, {"proxy.istio.io/config", "a: {b"},
+	{"proxy.istio.io/config", "privateKeyProvider: {cryptomb: {}}"}, {"sidecar.istio.io/proxyCPU", "much"}, {"sidecar.istio.io/proxyMemoryLimit", "1Gi\n"},
+	{"inject.istio.io/templates", "nothing"}, {"prometheus.io/port", "15090"}, {"prometheus.io/port", "http"}, {"prometheus.istio.io/scrape-targets", "15020"},
+	{"sidecar.istio.io/userVolume", "{"}, {"proxy.istio.io/overrides", "{"}, {"sidecar.istio.io/status", "{"},
+	{"k8s.v1.cni.cncf.io/networks", "[{"}, {"sidecar.istio.io/userVolumeMount", `"x"`},
+}

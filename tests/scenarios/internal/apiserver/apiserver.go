@@ -1,0 +1,160 @@
+// Package apiserver is a Kubernetes API server for fleets: with the mesh's CustomResourceDefinitions, the rights that
+// deploy/ gives config-watcher, the validating webhook, and the controllers that make EndpointSlices. One fleet uses it
+// at a time.
+package apiserver
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/netns"
+)
+
+// ServiceRanges are those that the addresses of scenarios' Services are in.
+const ServiceRanges = "198.19.0.0/16,fd19::c610:0/108"
+
+// controllers make EndpointSlices of Services and Pods, and of Endpoints.
+var controllers = []string{"endpointslice-controller", "endpointslice-mirroring-controller"}
+
+// Server is an API server, until the end of a test.
+type Server struct {
+	// Kubeconfig is config-watcher's, with its rights.
+	Kubeconfig string
+	// Address is where it listens, on loopback.
+	Address string
+
+	client dynamic.Interface
+	kinds  *kinds
+
+	mu sync.Mutex
+	// namespaces are those that are known to be there.
+	namespaces map[string]bool
+	// newest is the youngest object of each kind.
+	newest map[schema.GroupVersionKind]newest
+}
+
+// Start starts an API server, which ends with the test. program is config-watcher, and root the directory of the
+// repository.
+func Start(t testing.TB, program, root string) *Server {
+	t.Helper()
+	api := kubeapi.Start(t, kubeapi.Options{Controllers: controllers, Args: []string{"--service-cluster-ip-range=" + ServiceRanges}})
+	files, err := filepath.Glob(filepath.Join(root, "services/installer/manifests/charts/base/files/crds/*.*.*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CustomResourceDefinitions in services/installer/manifests/charts/base/files/crds: %v", err)
+	}
+	api.ApplyCRDs(t, files...)
+	s := &Server{namespaces: map[string]bool{}, newest: map[schema.GroupVersionKind]newest{}}
+	s.Kubeconfig = api.ServiceAccount(t, contract.SystemNamespace, contract.ConfigWatcherAccount)
+	rights, err := os.ReadFile(filepath.Join(root, "deploy/kustomize/base/config-watcher/rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.Apply(t, string(rights))
+	at, err := url.Parse(api.Config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Address = at.Host
+	if s.client, err = dynamic.NewForConfig(api.Config); err != nil {
+		t.Fatal(err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(api.Client(t).Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kinds = &kinds{mapper: restmapper.NewDiscoveryRESTMapper(groups), known: map[schema.GroupVersionKind]*meta.RESTMapping{}}
+	s.serveWebhook(t, api, program)
+	return s
+}
+
+// serveWebhook has config-watcher check objects of the mesh's kinds before the API server stores them, in a process
+// that lasts longer than a fleet.
+func (s *Server) serveWebhook(t testing.TB, api *kubeapi.Server, program string) {
+	t.Helper()
+	ca, at := testkit.PKI(t), testkit.FreeAddress(t)
+	state := filepath.Join(api.Dir, "webhook")
+	if err := os.MkdirAll(filepath.Join(state, "svid"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.IP(at.Addr().AsSlice())) }
+	own := slices.Concat(testkit.KeyPEM(t, key), ca.Sign(ca.ID(contract.SystemNamespace, contract.ConfigWatcherAccount), key.Public(),
+		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
+	testkit.WriteFile(t, filepath.Join(state, "svid", svid.CacheFile), own)
+	roots, log := ca.WriteRoot(state), filepath.Join(api.Dir, "webhook.log")
+	p, err := netns.Start(netns.Program{Name: "webhook", Path: program, Stdout: log, Stderr: log, Args: []string{
+		"--webhook-only", "--webhook-address", at.String(), "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain", testkit.TrustDomain,
+		"--root-cert-file", roots, "--state-dir", state, "--ca-address", "127.0.0.1:1",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Died(); err != nil {
+			t.Errorf("the webhook ended by itself: %v", err)
+		}
+		p.Kill()
+	})
+	bundle, err := os.ReadFile(roots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, fail, none := "https://"+at.String()+"/validate", registrationv1.Fail, registrationv1.SideEffectClassNone
+	_, err = api.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-validator"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: webhookName, ClientConfig: registrationv1.WebhookClientConfig{URL: &target, CABundle: bundle}, FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
+				Rule:       registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "fairlead.dev"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+			}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server learns of the configuration a moment later.
+	bad := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": map[string]any{"name": "bad"},
+		"spec": map[string]any{"hosts": []any{"a b"}},
+	}}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		resource, err := s.resource(bad)
+		if err != nil {
+			return err
+		}
+		if _, err := resource.Create(t.Context(), bad, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !fromWebhook(err) {
+			return fmt.Errorf("the webhook is not asked yet: %w", err)
+		}
+		return nil
+	})
+}
+
+// webhookName is in what the API server says of an object that the webhook has denied.
+const webhookName = "validation.fairlead.dev"

@@ -1,0 +1,47 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// configAPI writes objects to config-watcher's own store.
+type configAPI struct {
+	objects configv1.ConfigStoreServiceClient
+}
+
+// write implements writer.
+func (c configAPI) write(ctx context.Context, docs []document, _ map[string]document) (revision uint64, read func(document) bool, err error) {
+	var texts []string
+	for _, d := range docs {
+		texts = append(texts, d.text)
+	}
+	resp, err := c.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "apply", Content: []byte(strings.Join(texts, "\n---\n"))}}}, grpc.WaitForReady(true))
+	if err != nil {
+		return 0, nil, explain(err)
+	}
+	known := map[string]bool{}
+	for _, r := range resp.Results {
+		known[ref(r.Key.GetKind(), r.Key.GetNamespace(), r.Key.GetName())] = true
+	}
+	return resp.Revision, func(d document) bool { return known[d.ref()] }, nil
+}
+
+// remove implements writer.
+func (c configAPI) remove(ctx context.Context, refs []string, _ map[string]document) error {
+	return each(refs, func(name string) error {
+		kind, namespace, object, err := parseRef(name)
+		if err != nil {
+			return err
+		}
+		if _, err = c.objects.Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: object}}, grpc.WaitForReady(true)); err != nil {
+			return fmt.Errorf("delete %s: %w", name, explain(err))
+		}
+		return nil
+	})
+}

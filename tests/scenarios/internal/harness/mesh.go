@@ -1,0 +1,93 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
+	"fairlead.dev/tests/scenarios/internal/format"
+)
+
+// mesh is what the fleet has to know of its MeshConfig.
+type mesh struct {
+	// config is the MeshConfig, completed.
+	config        []byte
+	trustDomain   string
+	rootNamespace string
+	// proxyConfig is defaultConfig, completed.
+	proxyConfig proxyconfig.Config
+}
+
+// AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a
+// JSON object per request or connection.
+var AccessLogFields = map[string]string{
+	"start":      "%START_TIME%",
+	"requestID":  "%REQ(X-REQUEST-ID)%",
+	"method":     "%REQ(:METHOD)%",
+	"path":       "%REQ(:PATH)%",
+	"authority":  "%REQ(:AUTHORITY)%",
+	"code":       "%RESPONSE_CODE%",
+	"details":    "%RESPONSE_CODE_DETAILS%",
+	"flags":      "%RESPONSE_FLAGS%",
+	"failure":    "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	"peer":       "%DOWNSTREAM_PEER_URI_SAN%",
+	"tls":        "%DOWNSTREAM_TLS_VERSION%",
+	"sni":        "%REQUESTED_SERVER_NAME%",
+	"remote":     "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
+	"local":      "%DOWNSTREAM_LOCAL_ADDRESS%",
+	"source":     "%UPSTREAM_LOCAL_ADDRESS%",
+	"upstream":   "%UPSTREAM_HOST%",
+	"cluster":    "%UPSTREAM_CLUSTER%",
+	"connection": "%CONNECTION_ID%",
+}
+
+// onDemandKey is the switch in a mesh's defaultConfig.
+const onDemandKey = "onDemand"
+
+// meshOf completes a MeshConfig in YAML; with onDemand it says so, too, unless it says something of that already.
+func meshOf(text string, onDemand bool) (mesh, error) {
+	tree := map[string]any{}
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		return mesh{}, fmt.Errorf("mesh: %w", err)
+	}
+	m := mesh{trustDomain: "cluster.local", rootNamespace: format.RootNamespace}
+	if td, ok := tree["trustDomain"].(string); ok {
+		m.trustDomain = td
+	}
+	if root, ok := tree["rootNamespace"].(string); ok {
+		m.rootNamespace = root
+	}
+	if _, ok := tree["accessLogFile"]; !ok {
+		fields, err := json.Marshal(AccessLogFields)
+		if err != nil {
+			return m, err
+		}
+		tree["accessLogFile"], tree["accessLogEncoding"], tree["accessLogFormat"] = "/dev/stdout", "JSON", string(fields)
+	}
+	// A proxy that is asked to end does so with its last connection, instead of after a fixed time.
+	proxy := map[string]any{"terminationDrainDuration": "5s"}
+	metadata := map[string]any{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true", "MINIMUM_DRAIN_DURATION": "0s"}
+	if own, ok := tree["defaultConfig"].(map[string]any); ok {
+		maps.Copy(proxy, own)
+		if own, ok := own["proxyMetadata"].(map[string]any); ok {
+			maps.Copy(metadata, own)
+		}
+	}
+	if _, said := proxy[onDemandKey]; onDemand && !said {
+		own, _ := tree["defaultConfig"].(map[string]any)
+		own = maps.Clone(own)
+		if own == nil {
+			own = map[string]any{}
+		}
+		own[onDemandKey] = true
+		tree["defaultConfig"] = own
+	}
+	proxy["proxyMetadata"] = metadata
+	m.proxyConfig = proxy
+	var err error
+	m.config, err = yaml.Marshal(tree)
+	return m, err
+}

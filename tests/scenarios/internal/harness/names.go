@@ -1,0 +1,139 @@
+package harness
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.dev/tests/scenarios/internal/caller"
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/resolver"
+)
+
+// domain is the cluster's.
+const domain = "cluster.local"
+
+// dnsPort is where the name server of all machines listens, on the hub.
+const dnsPort = 53
+
+// serveNames runs the name server until Close.
+func (h *Harness) serveNames() error {
+	ctx, stop := context.WithCancel(context.Background())
+	packets, err := h.network.Hub.ListenPacket(ctx, "udp", h.hubAddress(dnsPort))
+	if err != nil {
+		stop()
+		return err
+	}
+	streams, err := h.network.Hub.Listen(ctx, "tcp", h.hubAddress(dnsPort))
+	if err != nil {
+		packets.Close()
+		stop()
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- resolver.NewServer(h.answer).Serve(ctx, packets, streams) }()
+	h.stopNames = func() error {
+		stop()
+		return <-ended
+	}
+	return nil
+}
+
+// answer says what a name is: one of the cluster's, for everybody in it, or one of the world outside.
+func (h *Harness) answer(from netip.Addr, name string) resolver.Answer {
+	if inCluster, ok := strings.CutSuffix(name, ".svc."+domain); ok {
+		if from == h.outside.IP || from == h.outside.IP6 {
+			return resolver.Answer{}
+		}
+		return h.store.lookup(inCluster)
+	}
+	var a resolver.Answer
+	for _, workload := range h.topology.DNS[name] {
+		if host := h.Host(workload); host != nil {
+			a.IPs = append(a.IPs, host.IP)
+			if host.IP6.IsValid() {
+				a.IPs = append(a.IPs, host.IP6)
+			}
+		}
+	}
+	return a
+}
+
+// lookup answers for [HOSTNAME.]SERVICE.NAMESPACE.
+func (s *store) lookup(name string) resolver.Answer {
+	parts := strings.Split(name, ".")
+	if len(parts) < 2 || len(parts) > 3 {
+		return resolver.Answer{}
+	}
+	hostname := ""
+	if len(parts) == 3 {
+		hostname, parts = parts[0], parts[1:]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	service, ok := s.applied[ref("Service", parts[1], parts[0])]
+	if !ok {
+		return resolver.Answer{}
+	}
+	if service.member("spec", "type") == "ExternalName" {
+		return resolver.Answer{Name: service.member("spec", "externalName")}
+	}
+	a := resolver.Answer{Exists: hostname == ""}
+	if service.member("spec", "clusterIP") != "None" {
+		if hostname == "" {
+			a.IPs = addressesOf(append([]any{service.member("spec", "clusterIP")}, service.list("spec", "clusterIPs")...))
+		}
+		return a
+	}
+	for _, pod := range s.pods(service) {
+		if hostname == "" || pod.member("spec", "hostname") == hostname && pod.member("spec", "subdomain") == parts[0] {
+			a.Exists, a.IPs = true, append(a.IPs, pod.addresses()...)
+		}
+	}
+	slices.SortFunc(a.IPs, netip.Addr.Compare)
+	return a
+}
+
+// addressesOf are the IP addresses among texts, each once.
+func addressesOf(texts []any) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		s, _ := text.(string)
+		if ip, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, ip) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// Machine is where the calls of a workload start, or of the machine outside.
+func (h *Harness) Machine(name string) (caller.Machine, error) {
+	m := caller.Machine{Host: h.outside, Resolver: h.hubAddress(dnsPort)}
+	if name == format.Outside {
+		return m, nil
+	}
+	l, err := h.find(name)
+	if err != nil {
+		return m, err
+	}
+	m.Host, m.Search, m.Bootstrap = l.host, l.search(), l.bootstrap()
+	return m, nil
+}
+
+// Via is a workload whose address is dialled instead of what a URL says: the ports of its Service are those that it
+// listens on.
+func (h *Harness) Via(name string) (*caller.Via, error) {
+	l, err := h.find(name)
+	if err != nil {
+		return nil, err
+	}
+	via := &caller.Via{IPs: []netip.Addr{l.host.IP}, Ports: map[int]int{}}
+	if l.host.IP6.IsValid() {
+		via.IPs = append(via.IPs, l.host.IP6)
+	}
+	for _, p := range l.spec.Ports {
+		via.Ports[p.Port] = p.TargetPort
+	}
+	return via, nil
+}

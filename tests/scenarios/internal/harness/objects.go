@@ -1,0 +1,214 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"fairlead.dev/tests/scenarios/internal/format"
+)
+
+// cluster is the id of the only one.
+const cluster = "Kubernetes"
+
+// meshObject is the ConfigMap with the mesh's settings.
+const meshObject = "istio"
+
+// Labels that say something to the mesh.
+const (
+	labelNetwork = "topology.istio.io/network"
+	labelTLSMode = "security.istio.io/tlsMode"
+	labelRegion  = "topology.kubernetes.io/region"
+	labelZone    = "topology.kubernetes.io/zone"
+	labelSubzone = "topology.istio.io/subzone"
+)
+
+type tree = map[string]any
+
+func object(kind, namespace, name string, members tree) tree {
+	metadata := tree{"name": name}
+	if namespace != "" {
+		metadata["namespace"] = namespace
+	}
+	o := tree{"apiVersion": "v1", "kind": kind, "metadata": metadata}
+	maps.Copy(o, members)
+	return o
+}
+
+// writeObjects applies what the topology itself consists of, all Pods not ready yet.
+func (h *Harness) writeObjects(ctx context.Context) error {
+	var docs []string
+	add := func(o tree) { docs = append(docs, encode(o)) }
+	add(object("ConfigMap", format.RootNamespace, meshObject, tree{"data": tree{"mesh": string(h.mesh.config)}}))
+	for _, name := range slices.Sorted(maps.Keys(h.topology.Namespaces)) {
+		add(withLabels(object("Namespace", "", name, tree{}), h.topology.Namespaces[name]))
+	}
+	nodes := map[string]bool{}
+	for _, l := range h.order {
+		if name := l.node(); !nodes[name] {
+			nodes[name] = true
+			add(withLabels(object("Node", "", name, tree{}), l.locality()))
+		}
+	}
+	for _, l := range h.order {
+		if l.spec.Started() {
+			l.shown = true
+			add(l.pod(false))
+		}
+	}
+	own := splitDocuments(h.topology.Services)
+	written := map[string]bool{}
+	for _, doc := range own {
+		written[doc.ref()] = true
+		docs = append(docs, doc.text)
+	}
+	for _, s := range h.services() {
+		if !written[ref("Service", s["metadata"].(tree)["namespace"].(string), s["metadata"].(tree)["name"].(string))] {
+			add(s)
+		}
+	}
+	_, err := h.store.apply(ctx, strings.Join(docs, "\n---\n"))
+	return err
+}
+
+// services makes the Services of the workloads.
+func (h *Harness) services() []tree {
+	var out []tree
+	made := map[string][]any{}
+	for _, l := range h.order {
+		name := l.spec.Service
+		if name == format.NoService {
+			continue
+		}
+		key := ref("Service", l.spec.Namespace, name)
+		if _, ok := made[key]; !ok {
+			spec := tree{"selector": tree{"app": l.spec.Labels["app"]}}
+			if l.spec.Headless {
+				spec["clusterIP"] = "None"
+			}
+			out = append(out, object("Service", l.spec.Namespace, name, tree{"spec": spec}))
+		}
+		for _, p := range l.spec.Ports {
+			if !slices.ContainsFunc(made[key], func(have any) bool { return have.(tree)["name"] == p.Name }) {
+				port := tree{"name": p.Name, "port": p.Port, "targetPort": p.TargetPort, "protocol": "TCP"}
+				if p.AppProtocol != "" {
+					port["appProtocol"] = p.AppProtocol
+				}
+				made[key] = append(made[key], port)
+			}
+		}
+		if made[key] == nil {
+			made[key] = []any{}
+		}
+	}
+	for _, s := range out {
+		meta := s["metadata"].(tree)
+		s["spec"].(tree)["ports"] = made[ref("Service", meta["namespace"].(string), meta["name"].(string))]
+	}
+	return out
+}
+
+// labels are those of the Pod.
+func (l *workload) labels() map[string]string {
+	labels := maps.Clone(l.spec.Labels)
+	if l.spec.Network != "" {
+		labels[labelNetwork] = l.spec.Network
+	}
+	// As Istio's injection has it: of gRPC programs, their authors say whether they take mTLS.
+	if l.spec.Kind == format.Sidecar {
+		if _, said := labels[labelTLSMode]; !said {
+			labels[labelTLSMode] = "istio"
+		}
+	}
+	return labels
+}
+
+// node is the name of the node that the Pod is on: one per locality, and one for Pods that have none.
+func (l *workload) node() string {
+	if l.spec.Locality == "" {
+		return "node"
+	}
+	return "node-" + strings.ReplaceAll(l.spec.Locality, "/", "-")
+}
+
+// locality are the labels of the node.
+func (l *workload) locality() map[string]string {
+	labels := map[string]string{}
+	if l.spec.Locality == "" {
+		return labels
+	}
+	for i, part := range strings.SplitN(l.spec.Locality, "/", 3) {
+		labels[[]string{labelRegion, labelZone, labelSubzone}[i]] = part
+	}
+	return labels
+}
+
+// pod is the workload's Pod object.
+func (l *workload) pod(ready bool) tree {
+	var ports []any
+	for _, p := range l.spec.Ports {
+		ports = append(ports, tree{"name": p.Name, "containerPort": p.TargetPort})
+	}
+	spec := tree{"serviceAccountName": l.spec.ServiceAccount, "nodeName": l.node(), "containers": []any{tree{"name": "app", "image": "app", "ports": ports}}}
+	if l.spec.Headless {
+		spec["hostname"], spec["subdomain"] = l.spec.Name, l.spec.Service
+	}
+	var ips []any
+	for _, ip := range l.addresses() {
+		ips = append(ips, tree{"ip": ip})
+	}
+	condition := tree{"type": "Ready", "status": "False"}
+	if ready {
+		condition["status"] = "True"
+	}
+	o := object("Pod", l.spec.Namespace, l.spec.Name, tree{
+		"spec":   spec,
+		"status": tree{"phase": "Running", "podIP": l.host.IP.String(), "podIPs": ips, "conditions": []any{condition}},
+	})
+	withLabels(o, l.labels())
+	if len(l.spec.Annotations) > 0 {
+		o["metadata"].(tree)["annotations"] = anyMap(l.spec.Annotations)
+	}
+	return o
+}
+
+// showPods writes the Pods of workloads as they are now.
+func (h *Harness) showPods(ctx context.Context, workloads ...*workload) error {
+	var docs []string
+	for _, l := range workloads {
+		if ready := l.running(); !l.shown || ready != l.ready {
+			l.shown, l.ready = true, ready
+			docs = append(docs, encode(l.pod(ready)))
+		}
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	_, err := h.store.apply(ctx, strings.Join(docs, "\n---\n"))
+	return err
+}
+
+func withLabels(o tree, labels map[string]string) tree {
+	if len(labels) > 0 {
+		o["metadata"].(tree)["labels"] = anyMap(labels)
+	}
+	return o
+}
+
+func anyMap(m map[string]string) tree {
+	out := tree{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+func encode(o tree) string {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return err.Error() // it has strings and numbers only
+	}
+	return string(raw)
+}

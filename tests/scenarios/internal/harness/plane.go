@@ -1,0 +1,96 @@
+package harness
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/controlplane"
+	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/probe"
+	"fairlead.dev/tests/scenarios/internal/format"
+)
+
+// xdsServers is how many there are.
+const xdsServers = 2
+
+// plane is the control plane, on the hub.
+type plane struct {
+	*controlplane.Plane
+	watcher *controlplane.Service
+}
+
+func (h *Harness) hubAddress(port int) string {
+	return net.JoinHostPort(h.network.Hub.IP.String(), strconv.Itoa(port))
+}
+
+// portsOf are the ports of a service on the hub.
+func (h *Harness) portsOf(account string, n int) controlplane.Ports {
+	return controlplane.PortsOf(account, h.network.Hub.IP.String(), n)
+}
+
+// xdsAddresses are those of all xds-servers.
+func (h *Harness) xdsAddresses() string {
+	var all []string
+	for i := range xdsServers {
+		all = append(all, h.portsOf(contract.XDSServerAccount, i).GRPC)
+	}
+	return strings.Join(all, ",")
+}
+
+// startPlane starts the services and waits until config-watcher takes objects; the others it leaves to those that need
+// them.
+func (h *Harness) startPlane(ctx context.Context) error {
+	all, err := controlplane.New(controlplane.Config{
+		Dir: h.options.Dir, Binaries: h.files.Set, CAPorts: h.portsOf(contract.CAAccount, 0), Domain: h.mesh.trustDomain,
+		Start: h.network.Hub.Start, Dial: dialFrom(h.network.Hub),
+	})
+	if err != nil {
+		return err
+	}
+	p := &plane{Plane: all}
+	h.plane = p
+	source := []string{"--store-dir", h.path("store")}
+	if h.options.API != nil {
+		source = []string{"--kubernetes", "--kubeconfig", h.options.API.Kubeconfig, "--cluster-id", cluster}
+	}
+	at := h.portsOf(contract.ConfigWatcherAccount, 0)
+	at.Ops = controlplane.PortsOf(contract.ConfigWatcherAccount, "127.0.0.1", 0).Ops // its pages for debugging need TLS elsewhere
+	if p.watcher, err = p.ConfigWatcher(at, source...); err != nil {
+		return err
+	}
+	for i := range xdsServers {
+		if _, err := p.XDSServer(i, h.portsOf(contract.XDSServerAccount, i), p.watcher.GRPC); err != nil {
+			return err
+		}
+	}
+	if err := p.StartCA(ctx); err != nil {
+		return err
+	}
+	for _, s := range p.Services[1:] {
+		if err := s.Start(); err != nil {
+			return err
+		}
+	}
+	if err := p.WriteToken(h.path("token-admin"), 0, format.RootNamespace, contract.AdminAccount, contract.AdminAudience); err != nil {
+		return err
+	}
+	if err := p.watcher.WaitReady(ctx); err != nil {
+		return err
+	}
+	h.store, err = newStore(h)
+	return err
+}
+
+// dialFrom connects as a program on a machine.
+func dialFrom(from *netns.Host) probe.Dial {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return from.Dial(ctx, network, address, "")
+	}
+}
+
+// client makes HTTP requests as a program on a machine.
+func client(from *netns.Host) *http.Client { return probe.Client(dialFrom(from)) }
