@@ -77,8 +77,12 @@ race-e2e: tools grpcjs build
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
-test-kube: tools build ## tests against a real Kubernetes API server; the first run builds Kubernetes and etcd into a cache
-	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) ./kube/... ./scenarios/internal/apiserver
+# Tests of directories by name, as a pattern of go test: with SHARE, the commit's one in so many.
+names = $$(grep -rho --include='*_test.go' '^func $(2)[A-Za-z0-9_]*' $(1) | cut -d' ' -f2 | grep -vx TestMain | sort -u | hack/share.sh $(SHARE) $(COMMIT) | paste -sd'|')
+KUBE_TESTS := kube scenarios/internal/apiserver
+test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: the commit's one in n of them; the first run builds Kubernetes and etcd into a cache
+	$(if $(SHARE),names=$(call names,$(KUBE_TESTS:%=tests/%),Test) && )kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
+	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names)$$") $(KUBE_TESTS:%=./%/...)
 
 # With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
 scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables; needs root or user namespaces
@@ -102,8 +106,8 @@ mutants: tools build ## breaks xds-server in ten ways, each of which some scenar
 skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback; needs root or user namespaces. The first run builds the previous ones into a cache
 	previous=$$(hack/previous.sh) && cd tests && $(TESTENV) PREVIOUS_BIN=$$previous go test -count=1 -v $(TESTFLAGS) ./e2e/skew
 
-test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces; needs root
-	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh
+test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces, SHARE=n: the commit's one in n of the packages; needs root
+	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh $$(hack/unprivileged.sh -l | hack/share.sh "$(SHARE)" $(COMMIT))
 
 # Files whose prose ends at column 120 (tests/prose); '*.go' and '*.proto' check comments.
 PROSE := '*.md' '*.go' '*.proto'
@@ -130,8 +134,8 @@ golden: ## rewrite the golden files of the translators, of the reference pages a
 	go test ./services/installer/internal/cli -run 'TestReference$$' -update
 	go test ./services/installer/manifests -update
 
-bench: build ## every benchmark once, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
-	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u)
+bench: build ## every benchmark once (SHARE=n: in the commit's one in n of the packages), and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
+	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u | hack/share.sh "$(SHARE)" $(COMMIT))
 	go run ./tests/bench/cmd/bench -bin $(BIN)
 	$(MAKE) bench-agent
 
@@ -178,10 +182,8 @@ packages: tools build ## deb and rpm of node-agent with Envoy and the systemd un
 test-packages: packages ## what is in them, and how dpkg installs, upgrades and removes the deb, which needs root
 	cd tests && PACKAGES=$(BIN) go test -count=1 -v $(TESTFLAGS) ./packages
 
-# Tests of faults: with SHARE, the commit's one in so many.
-FAULTS = $$(grep -ho '^func TestFaults[A-Za-z]*' tests/alerts/*_test.go | cut -d' ' -f2 | hack/share.sh $(SHARE) $(COMMIT) | paste -sd'|')
 alerts: tools build ## alerts and objectives by promtool: each fires on written series, and on those of real services whose fault was made, SHARE=n: of the commit's one in n faults; the first run builds promtool, Kubernetes and etcd
-	$(if $(SHARE),faults=$(FAULTS) && )prometheus=$$(tools/build-cached.sh prometheus) && kube=$$(tools/build-cached.sh kubernetes etcd) && \
+	$(if $(SHARE),faults=$(call names,tests/alerts,TestFaults) && )prometheus=$$(tools/build-cached.sh prometheus) && kube=$$(tools/build-cached.sh kubernetes etcd) && \
 	cd tests && $(TESTENV) PROMETHEUS_BIN=$$prometheus KUBE_BIN=$$kube go test -count=1 -v $(TESTFLAGS) ./alerts $(if $(SHARE),-run "^(Test[^F].*|$$faults)$$")
 
 # The cluster of tests/cluster, and what runs in it besides.
