@@ -1,6 +1,7 @@
-// Package webhook is the HTTP side of an admission webhook, which a Kubernetes API server calls: Handler bounds and
-// reads the reviews, gives each to a function, and counts. What a review says, and what is answered, is that
-// function's.
+// Package webhook is what the admission webhooks of two services share. Handler is the HTTP side, which a Kubernetes
+// API server calls: it bounds and reads the reviews, gives each to a function, and counts. Keeper decides when the
+// objects by which API servers find the webhook are looked at. What a review says, what is answered and what is kept is
+// the services' own.
 package webhook
 
 import (

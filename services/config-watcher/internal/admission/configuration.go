@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,18 +27,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/webhook"
 )
 
-const (
-	// checkInterval is how often the configuration is compared without an event, and probeInterval how soon after a
-	// webhook has not answered.
-	checkInterval = time.Minute
-	probeInterval = 2 * time.Second
-	probeTimeout  = 5 * time.Second
-)
+// probeTimeout bounds one call of a webhook to itself.
+const probeTimeout = 5 * time.Second
 
 // ConfigurationConfig says which ValidatingWebhookConfiguration is kept, and how. All but Clock are required.
 type ConfigurationConfig struct {
@@ -60,31 +53,20 @@ type ConfigurationConfig struct {
 type Configuration struct {
 	cfg    ConfigurationConfig
 	client registrationclient.ValidatingWebhookConfigurationInterface
-	// current is 1 while every webhook has the bundle and has answered.
-	current  prometheus.Gauge
-	failures prometheus.Counter
-	wake     chan struct{}
-	// told is the last problem in the log; the same one is not repeated.
-	told string
+	keeper *webhook.Keeper
 }
 
 // NewConfiguration makes the client and registers the metrics. It does not dial.
 func NewConfiguration(cfg ConfigurationConfig) (*Configuration, error) {
-	cfg.Clock = clock.Or(cfg.Clock)
 	client, err := registrationclient.NewForConfig(cfg.API)
 	if err != nil {
 		return nil, err
 	}
-	f := promauto.With(cfg.Registerer)
-	return &Configuration{
-		cfg: cfg, client: client.ValidatingWebhookConfigurations(), wake: make(chan struct{}, 1),
-		current: f.NewGauge(prometheus.GaugeOpts{
-			Name: "fairlead_config_watcher_webhook_configuration_current", Help: "1 while the webhook configuration has the trust bundle and its webhooks have answered.",
-		}),
-		failures: f.NewCounter(prometheus.CounterOpts{
-			Name: "fairlead_config_watcher_webhook_configuration_failures_total", Help: "Attempts to keep the webhook configuration that have failed.",
-		}),
-	}, nil
+	c := &Configuration{cfg: cfg, client: client.ValidatingWebhookConfigurations()}
+	c.keeper = webhook.NewKeeper(webhook.KeeperConfig{
+		Metrics: "fairlead_config_watcher", Name: cfg.Name, Identity: cfg.Identity, Keep: c.keep, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+	})
+	return c, nil
 }
 
 // Run keeps the object until ctx ends.
@@ -103,54 +85,16 @@ func (c *Configuration) Run(ctx context.Context) error {
 		},
 		ObjectType: &registrationv1.ValidatingWebhookConfiguration{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { notify.Wake(c.wake) }, UpdateFunc: func(any, any) { notify.Wake(c.wake) }, DeleteFunc: func(any) { notify.Wake(c.wake) },
+			AddFunc: func(any) { c.keeper.Wake() }, UpdateFunc: func(any, any) { c.keeper.Wake() }, DeleteFunc: func(any) { c.keeper.Wake() },
 		},
 	})
 	go informer.RunWithContext(ctx)
-	for {
-		changed := c.cfg.Identity.Changed()
-		wait := checkInterval
-		if err := c.keep(ctx); ctx.Err() == nil {
-			c.report(err)
-			if err != nil {
-				wait = probeInterval
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-c.wake:
-		case <-c.cfg.Clock.After(wait):
-		}
-	}
-}
-
-// report tells of a problem once, and of its end.
-func (c *Configuration) report(err error) {
-	if err == nil {
-		if c.told != "" {
-			c.cfg.Log.Info("the webhook configuration is kept again", "name", c.cfg.Name)
-		}
-		c.told = ""
-		c.current.Set(1)
-		return
-	}
-	c.current.Set(0)
-	c.failures.Inc()
-	if text := err.Error(); text != c.told {
-		c.cfg.Log.Warn("the webhook configuration cannot be kept", "name", c.cfg.Name, "error", err)
-		c.told = text
-	}
+	return c.keeper.Run(ctx)
 }
 
 // keep compares the object with what it should be, and writes it if they differ. A failurePolicy Fail stays: it was set
 // by an earlier call, or by the user.
-func (c *Configuration) keep(ctx context.Context) error {
-	material, err := c.cfg.Identity.Current()
-	if err != nil {
-		return err
-	}
+func (c *Configuration) keep(ctx context.Context, trust *tlsconf.Material) error {
 	found, err := c.client.Get(ctx, c.cfg.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("no ValidatingWebhookConfiguration %s; apply it, or leave --webhook-configuration out", c.cfg.Name)
@@ -162,13 +106,13 @@ func (c *Configuration) keep(ctx context.Context) error {
 	var silent []error
 	for i := range want.Webhooks {
 		w := &want.Webhooks[i]
-		if !bytes.Equal(w.ClientConfig.CABundle, material.RootsPEM) {
-			w.ClientConfig.CABundle, changed = material.RootsPEM, true
+		if !bytes.Equal(w.ClientConfig.CABundle, trust.RootsPEM) {
+			w.ClientConfig.CABundle, changed = trust.RootsPEM, true
 		}
 		if w.FailurePolicy != nil && *w.FailurePolicy == registrationv1.Fail {
 			continue
 		}
-		if err := probe(ctx, w.ClientConfig, material.Roots); err != nil {
+		if err := probe(ctx, w.ClientConfig, trust.Roots); err != nil {
 			silent = append(silent, fmt.Errorf("webhook %s does not answer, so its failurePolicy stays as it is: %w", w.Name, err))
 			continue
 		}
@@ -179,7 +123,7 @@ func (c *Configuration) keep(ctx context.Context) error {
 		if _, err := c.client.Update(ctx, want, metav1.UpdateOptions{FieldManager: "fairlead-config-watcher"}); err != nil && !apierrors.IsConflict(err) {
 			return err
 		} else if err != nil {
-			notify.Wake(c.wake) // somebody else was faster: read again
+			c.keeper.Wake() // somebody else was faster: read again
 			return errors.Join(silent...)
 		}
 		c.cfg.Log.Info("webhook configuration written", "name", c.cfg.Name)

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/webhook"
 )
 
 const (
@@ -33,10 +31,6 @@ const (
 	tagLabel      = "istio.io/tag"
 	// manager is the field manager of caBundle.
 	manager = "fairlead-injector"
-	// checkInterval is how often the webhooks are compared without an event, and retryInterval how soon after a
-	// failure.
-	checkInterval = time.Minute
-	retryInterval = 2 * time.Second
 )
 
 // bundleConfig says which webhooks are kept. All but Clock are required.
@@ -60,29 +54,18 @@ type bundle struct {
 	cfg      bundleConfig
 	client   registrationclient.MutatingWebhookConfigurationInterface
 	informer cache.SharedIndexInformer
-	wake     chan struct{}
-	current  prometheus.Gauge
-	failures prometheus.Counter
-	// told is the last problem in the log; the same one is not repeated.
-	told string
+	keeper   *webhook.Keeper
 }
 
 func newBundle(cfg bundleConfig) (*bundle, error) {
-	cfg.Clock = clock.Or(cfg.Clock)
 	client, err := registrationclient.NewForConfig(cfg.API)
 	if err != nil {
 		return nil, err
 	}
-	f := promauto.With(cfg.Registerer)
-	b := &bundle{
-		cfg: cfg, client: client.MutatingWebhookConfigurations(), wake: make(chan struct{}, 1),
-		current: f.NewGauge(prometheus.GaugeOpts{
-			Name: metricsPrefix + "_webhook_configuration_current", Help: "1 while all webhooks that lead to this injector have the trust bundle.",
-		}),
-		failures: f.NewCounter(prometheus.CounterOpts{
-			Name: metricsPrefix + "_webhook_configuration_failures_total", Help: "Attempts to keep the trust bundle in webhooks that have failed.",
-		}),
-	}
+	b := &bundle{cfg: cfg, client: client.MutatingWebhookConfigurations()}
+	b.keeper = webhook.NewKeeper(webhook.KeeperConfig{
+		Metrics: metricsPrefix, Name: cfg.Name, Identity: cfg.Identity, Keep: b.keep, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+	})
 	ofRevision := revisionLabel + "=" + cfg.Revision
 	b.informer = cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -95,7 +78,7 @@ func newBundle(cfg bundleConfig) (*bundle, error) {
 		},
 	}, &registrationv1.MutatingWebhookConfiguration{}, 0, nil)
 	_, err = b.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { notify.Wake(b.wake) }, UpdateFunc: func(any, any) { notify.Wake(b.wake) }, DeleteFunc: func(any) { notify.Wake(b.wake) },
+		AddFunc: func(any) { b.keeper.Wake() }, UpdateFunc: func(any, any) { b.keeper.Wake() }, DeleteFunc: func(any) { b.keeper.Wake() },
 	})
 	return b, err
 }
@@ -106,49 +89,11 @@ func (b *bundle) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), b.informer.HasSynced) {
 		return nil
 	}
-	for {
-		changed := b.cfg.Identity.Changed()
-		wait := checkInterval
-		if err := b.keep(ctx); ctx.Err() == nil {
-			b.report(err)
-			if err != nil {
-				wait = retryInterval
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-b.wake:
-		case <-b.cfg.Clock.After(wait):
-		}
-	}
-}
-
-// report tells of a problem once, and of its end.
-func (b *bundle) report(err error) {
-	if err == nil {
-		if b.told != "" {
-			b.cfg.Log.Info("the webhooks have the trust bundle again", "name", b.cfg.Name)
-		}
-		b.told = ""
-		b.current.Set(1)
-		return
-	}
-	b.current.Set(0)
-	b.failures.Inc()
-	if text := err.Error(); text != b.told {
-		b.cfg.Log.Warn("webhooks without the trust bundle", "error", err)
-		b.told = text
-	}
+	return b.keeper.Run(ctx)
 }
 
 // keep writes the bundle where it is another one.
-func (b *bundle) keep(ctx context.Context) error {
-	material, err := b.cfg.Identity.Current()
-	if err != nil {
-		return err
-	}
+func (b *bundle) keep(ctx context.Context, trust *tlsconf.Material) error {
 	var own *registrationv1.MutatingWebhookConfiguration
 	var tags []*registrationv1.MutatingWebhookConfiguration
 	for _, o := range b.informer.GetStore().List() {
@@ -162,9 +107,9 @@ func (b *bundle) keep(ctx context.Context) error {
 	if own == nil {
 		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out", b.cfg.Name, revisionLabel, b.cfg.Revision)
 	}
-	errs := []error{b.write(ctx, own, material.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true })}
+	errs := []error{b.write(ctx, own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true })}
 	for _, tag := range tags {
-		errs = append(errs, b.write(ctx, tag, material.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
+		errs = append(errs, b.write(ctx, tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
 			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
 		}))
 	}

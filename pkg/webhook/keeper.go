@@ -1,0 +1,118 @@
+package webhook
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/notify"
+	"fairlead.dev/pkg/tlsconf"
+)
+
+const (
+	// CheckInterval is how often a Keeper compares its configuration without an event, and RetryInterval how soon after
+	// a failure.
+	CheckInterval = time.Minute
+	RetryInterval = 2 * time.Second
+)
+
+// KeeperConfig says what a Keeper keeps. All but Clock are required.
+type KeeperConfig struct {
+	// Metrics is how the names of the metrics begin: "fairlead_config_watcher".
+	Metrics string
+	// Name of the webhook configuration, for the log.
+	Name string
+	// Identity gives the trust bundle that API servers are to verify the webhook's certificate with.
+	Identity tlsconf.Source
+	// Keep compares the objects with what they should be, and writes those that differ. Run alone calls it, one call at
+	// a time. Its error says what is wrong and what to do about it.
+	Keep       func(ctx context.Context, bundle *tlsconf.Material) error
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Clock      clock.Clock
+}
+
+// Keeper keeps the objects by which API servers find a webhook and trust its certificate: it calls Keep whenever the
+// identity has changed, after Wake, every CheckInterval, and RetryInterval after a failure.
+type Keeper struct {
+	cfg      KeeperConfig
+	wake     chan struct{}
+	current  prometheus.Gauge
+	failures prometheus.Counter
+	// told is the last problem in the log; the same one is not repeated.
+	told string
+}
+
+// NewKeeper registers the metrics.
+func NewKeeper(cfg KeeperConfig) *Keeper {
+	cfg.Clock = clock.Or(cfg.Clock)
+	f := promauto.With(cfg.Registerer)
+	return &Keeper{
+		cfg: cfg, wake: make(chan struct{}, 1),
+		current: f.NewGauge(prometheus.GaugeOpts{
+			Name: cfg.Metrics + "_webhook_configuration_current", Help: "1 while the webhook configuration has the trust bundle, and whatever else API servers need to call this webhook.",
+		}),
+		failures: f.NewCounter(prometheus.CounterOpts{
+			Name: cfg.Metrics + "_webhook_configuration_failures_total", Help: "Attempts to keep the webhook configuration that have failed.",
+		}),
+	}
+}
+
+// Wake makes Run call Keep, after the call that runs now if there is one. Who follows the objects calls it when one has
+// changed. It never blocks.
+func (k *Keeper) Wake() { notify.Wake(k.wake) }
+
+// Run keeps the objects until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		changed := k.cfg.Identity.Changed()
+		wait := CheckInterval
+		if err := k.keep(ctx); ctx.Err() == nil {
+			k.report(err)
+			if err != nil {
+				wait = RetryInterval
+			}
+		}
+		timer := k.cfg.Clock.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-k.wake:
+		case <-timer.C():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (k *Keeper) keep(ctx context.Context) error {
+	bundle, err := k.cfg.Identity.Current()
+	if err != nil {
+		return err
+	}
+	return k.cfg.Keep(ctx, bundle)
+}
+
+// report tells of a problem once, and of its end.
+func (k *Keeper) report(err error) {
+	if err == nil {
+		if k.told != "" {
+			k.cfg.Log.Info("the webhook configuration is kept again", "name", k.cfg.Name)
+		}
+		k.told = ""
+		k.current.Set(1)
+		return
+	}
+	k.current.Set(0)
+	k.failures.Inc()
+	if text := err.Error(); text != k.told {
+		k.cfg.Log.Warn("the webhook configuration cannot be kept", "name", k.cfg.Name, "error", err)
+		k.told = text
+	}
+}
