@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -102,6 +103,26 @@ func TestACommandSaysWhereItHasLookedForAMesh(t *testing.T) {
 		corev1.Container{Name: "config-watcher", Image: "x", Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
 	if _, said := does(t, s, 1, "proxy-status"); !strings.Contains(said, "no control plane") {
 		t.Errorf("%q", said)
+	}
+}
+
+// TestAControlPlaneIsFoundBehindManyPods gives a namespace more Pods of a control plane's label than one page of a list
+// has, as those that were evicted stay: the one that runs is the last of them.
+func TestAControlPlaneIsFoundBehindManyPods(t *testing.T) {
+	s := start(t)
+	pods := s.Client(t).CoreV1().Pods("istio-system")
+	for i := range 510 {
+		evicted := podOf("istio-system", fmt.Sprintf("config-watcher-%03d", i), map[string]string{"app": "config-watcher"}, corev1.Container{Name: "config-watcher", Image: "x"})
+		if _, err := pods.Create(t.Context(), evicted, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := &kubelet{}
+	k.node(t, s)
+	k.runs(t, s, podOf("istio-system", "config-watcher-last", map[string]string{"app": "config-watcher"},
+		corev1.Container{Name: "config-watcher", Image: "x", Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
+	if _, said := does(t, s, 1, "proxy-status"); !strings.Contains(said, "root certificates") {
+		t.Errorf("config-watcher-last is not asked: %q", said)
 	}
 }
 

@@ -47,18 +47,12 @@ func isSecret(name string) bool {
 	return secretName.MatchString(name) && !publicName.MatchString(name)
 }
 
-// minLearned is the shortest value that is looked for in other texts: a shorter one is too common.
-const minLearned = 6
-
-// maxLearned bounds the values that are kept.
-const maxLearned = 4096
-
 // Redactor takes secrets out of texts: by their form, by the names of their fields, and by their values, which it
 // learns from structured texts. What was redacted in one text is looked for in all later ones, base64 of it too. It is
 // safe for concurrent use.
 type Redactor struct {
-	mu      sync.Mutex
-	learned [][]byte
+	mu      sync.RWMutex
+	learned learned
 }
 
 // Learn makes the redactor look for a secret value in later texts.
@@ -66,12 +60,8 @@ func (r *Redactor) Learn(values ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, v := range values {
-		if v = strings.TrimSpace(v); len(v) < minLearned || v == Redacted || len(r.learned) >= maxLearned {
-			continue
-		}
-		if !slices.ContainsFunc(r.learned, func(b []byte) bool { return string(b) == v }) {
-			r.learned = append(r.learned, []byte(v))
-			slices.SortFunc(r.learned, func(a, b []byte) int { return len(b) - len(a) }) // a value may be part of another
+		if v = strings.TrimSpace(v); v != Redacted {
+			r.learned.add(v)
 		}
 	}
 }
@@ -232,15 +222,9 @@ func harmless(value string) bool {
 
 // values replaces the values that were learned.
 func (r *Redactor) values(text []byte) []byte {
-	r.mu.Lock()
-	learned := slices.Clone(r.learned)
-	r.mu.Unlock()
-	for _, v := range learned {
-		if bytes.Contains(text, v) {
-			text = bytes.ReplaceAll(text, v, []byte(Redacted))
-		}
-	}
-	return text
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.learned.replace(text)
 }
 
 // ungapped makes one line of the standard alphabet.

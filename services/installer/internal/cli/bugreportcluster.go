@@ -89,24 +89,17 @@ func (g *gatherer) pods(ctx context.Context, api kube.API) (chosen []corev1.Pod,
 			namespaces = append(namespaces, r.Namespace)
 		}
 	}
-	seen, next := 0, ""
-	for {
-		list, err := api.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: kube.Page, Continue: next})
-		if err != nil {
-			return chosen, kube.Explain(err)
+	seen := 0
+	err = kube.EachPod(ctx, api, "", "", func(p *corev1.Pod) error {
+		if seen++; seen > maxReportPods {
+			return fmt.Errorf("the cluster has more than %d Pods; the others were not looked at", maxReportPods)
 		}
-		for _, p := range list.Items {
-			if seen++; seen > maxReportPods {
-				return chosen, fmt.Errorf("the cluster has more than %d Pods; the others were not looked at", maxReportPods)
-			}
-			if slices.Contains(namespaces, p.Namespace) || (&podProxy{Pod: &p}).container() != nil && slices.ContainsFunc(containers(&p), func(c string) bool { return g.f.selection.Takes(podOf(&p), c) }) {
-				chosen = append(chosen, p)
-			}
+		if slices.Contains(namespaces, p.Namespace) || (&podProxy{Pod: p}).container() != nil && slices.ContainsFunc(containers(p), func(c string) bool { return g.f.selection.Takes(podOf(p), c) }) {
+			chosen = append(chosen, *p)
 		}
-		if next = list.Continue; next == "" {
-			return chosen, nil
-		}
-	}
+		return nil
+	})
+	return chosen, err
 }
 
 // podOf is a Pod for a selection. The Deployment is known by the ReplicaSet's name, which ends with the hash of the

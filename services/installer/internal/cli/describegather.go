@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
@@ -239,21 +238,12 @@ func (g *describer) readPods(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	next := ""
-	for {
-		list, err := api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: kube.Page, Continue: next})
-		if err != nil {
-			return kube.Explain(err)
+	return kube.EachPod(ctx, api, namespace, "", func(p *corev1.Pod) error {
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			g.pods = append(g.pods, g.clusterPod(p))
 		}
-		for i := range list.Items {
-			if p := &list.Items[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-				g.pods = append(g.pods, g.clusterPod(p))
-			}
-		}
-		if next = list.Continue; next == "" {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 func (g *describer) clusterPod(p *corev1.Pod) runningPod {

@@ -57,7 +57,7 @@ var istioctlFlags = map[string]string{
 	"istioNamespace": whichMesh,
 	"i":              whichMesh,
 	"xds-address":    whichMesh,
-	"revision":       "leave it out: the mesh that is asked has one revision",
+	"revision":       "this command asks the mesh of --run-dir, or of addresses, which has one revision",
 	"remote":         "leave it out: the services of the run directory are asked, and --short asks nobody",
 }
 

@@ -47,8 +47,12 @@ const revisionLabel = "istio.io/rev"
 // candidates selects the Pods among which replicas are looked for; fairlead is the one of the compact profile.
 const candidates = "app in (config-watcher, xds-server, ca, fairlead)"
 
-// maxReplicas bounds the Pods that are asked.
-const maxReplicas = 64
+// maxReplicas bounds the replicas that are asked, and maxCandidates the Pods that are looked at: those of a Deployment
+// that were evicted or have ended stay in the namespace.
+const (
+	maxReplicas   = 64
+	maxCandidates = 20 * kube.Page
+)
 
 // tokenSeconds is how long the tokens of commands are valid: the shortest time that Kubernetes issues them for.
 const tokenSeconds = 600
@@ -133,14 +137,13 @@ func Find(ctx context.Context, config *rest.Config, api kube.API, namespace, rev
 
 // list adds the replicas of programs in a namespace.
 func (m *Mesh) list(ctx context.Context, namespace, revision string, programs ...string) error {
-	pods, err := m.api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: candidates, Limit: kube.Page})
-	if err != nil {
-		return kube.Explain(err)
-	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	seen := 0
+	return kube.EachPod(ctx, m.api, namespace, candidates, func(pod *corev1.Pod) error {
+		if seen++; seen > maxCandidates {
+			return fmt.Errorf("namespace %s has more than %d Pods with the label app of a control plane; delete those that have ended", namespace, maxCandidates)
+		}
 		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil || !ofRevision(pod.Labels[revisionLabel], revision) {
-			continue
+			return nil
 		}
 		conn := podconn.New(m.config, m.api, namespace, pod.Name)
 		m.pods = append(m.pods, conn)
@@ -149,8 +152,8 @@ func (m *Mesh) list(ctx context.Context, namespace, revision string, programs ..
 				m.Replicas = append(m.Replicas, r)
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // ofRevision compares the label of a Pod with a revision that is wanted. The default revision has no label.

@@ -2,13 +2,16 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -62,6 +65,25 @@ func (c Config) Contexts() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// EachPod calls do for each Pod that a selector selects in a namespace, "" for all, until do returns an error. It reads
+// page by page, so that only one page is in memory.
+func EachPod(ctx context.Context, api API, namespace, selector string, do func(*corev1.Pod) error) error {
+	for o := (metav1.ListOptions{LabelSelector: selector, Limit: Page}); ; {
+		list, err := api.CoreV1().Pods(namespace).List(ctx, o)
+		if err != nil {
+			return Explain(err)
+		}
+		for i := range list.Items {
+			if err := do(&list.Items[i]); err != nil {
+				return err
+			}
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return nil
+		}
+	}
 }
 
 // Explain says of an error of a request what to do about it. Other errors stay as they are.
