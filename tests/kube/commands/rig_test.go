@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/tests/internal/kubeapi"
@@ -84,4 +85,9 @@ func istio(t *testing.T) (istioctl, manifests string) {
 		t.Fatalf("the module cache has no Istio: run `make test-kube`: %v", err)
 	}
 	return filepath.Join(bin, "istioctl"), filepath.Join(strings.TrimSpace(string(out)), "manifests")
+}
+
+// tokenOf asks for a token of an audience.
+func tokenOf(audience string) *authenticationv1.TokenRequest {
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 }

@@ -49,6 +49,7 @@ func newWhoAmI(t *target) *cobra.Command {
 		}),
 	}
 	outputFlag(cmd, f)
+	t.registerConfigCluster(cmd)
 	return cmd
 }
 
@@ -84,6 +85,7 @@ func newCanI(t *target) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace")
+	t.registerConfigCluster(cmd)
 	return cmd
 }
 

@@ -124,8 +124,8 @@ func newGet(t *target) *cobra.Command {
 		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
 		Short: "Show the objects in force, whatever source they come from",
 		Long: `Show the objects in force, whatever source they come from: all, those of kinds, or those named. SOURCE is "memory" for what config apply has
-stored, "file" for the files that config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the
-place in the file. An object that several sources have counts once: --mesh-config-file before all others, then the oldest, then those of files,
+stored, "file" for the files that config-watcher follows (those of fairlead up -f), "kubernetes/CLUSTER" for the API server of a cluster,
+"mesh-config-file" for config-watcher's option of that name; LOCATION is the place in the file. An object that several sources have counts once: --mesh-config-file before all others, then the oldest, then those of files,
 which state no creation time.
 
 Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
@@ -143,8 +143,9 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
-	completeFlag(cmd, "source", storeSource, "file", "mesh-config-file")
+	completeFlag(cmd, "source", storeSource, "file", "kubernetes/Kubernetes", "mesh-config-file")
 	outputFlag(cmd, f.out)
+	t.registerConfigCluster(cmd)
 	return cmd
 }
 

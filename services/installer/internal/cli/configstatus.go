@@ -56,6 +56,7 @@ With a name it shows which source the object in force comes from, and every cond
 	}
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a single object)")
 	outputFlag(cmd, f.out)
+	t.registerConfigCluster(cmd)
 	return cmd
 }
 

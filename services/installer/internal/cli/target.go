@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -30,6 +31,9 @@ type target struct {
 	revision string
 	// flags are those of the running command if it has the flags of a cluster, else nil.
 	flags *pflag.FlagSet
+	// oneRevision is true for commands whose answer is that of one control plane: where several run, --revision must
+	// choose.
+	oneRevision bool
 	// found is the control plane of the cluster, once it was looked for.
 	found *controlplane.Mesh
 }
@@ -68,6 +72,9 @@ func (t *target) dial(ctx context.Context) (*configapi.Client, error) {
 		watcher, err := oneOf(mesh, controlplane.ConfigWatcher)
 		if err != nil {
 			return nil, err
+		}
+		if revisions := mesh.Revisions(controlplane.ConfigWatcher); t.oneRevision && len(revisions) > 1 {
+			return nil, usage(fmt.Errorf("namespace %s has control planes of the revisions %s, which may read different objects: choose one with --revision", mesh.Namespace, strings.Join(revisions, ", ")))
 		}
 		return watcher.API(ctx)
 	}

@@ -22,6 +22,16 @@ func (t *target) registerCluster(cmd *cobra.Command) {
 	cmd.PreRun = func(cmd *cobra.Command, _ []string) { t.flags = cmd.Flags() }
 }
 
+// registerConfigCluster is registerCluster for a command that shows what one config-watcher has.
+func (t *target) registerConfigCluster(cmd *cobra.Command) {
+	t.registerCluster(cmd)
+	reads := cmd.PreRun
+	cmd.PreRun = func(cmd *cobra.Command, a []string) {
+		t.oneRevision = true
+		reads(cmd, a)
+	}
+}
+
 // controlPlane finds the control plane of the cluster if the command is to talk to one; nil if it is to talk to the
 // mesh that addresses or the run directory name.
 func (t *target) controlPlane(ctx context.Context) (*controlplane.Mesh, error) {

@@ -218,6 +218,15 @@ func (m *Mesh) Of(program string) (list []*Replica) {
 	return list
 }
 
+// Revisions lists the revisions of a program's replicas, sorted; the one without a name is "default".
+func (m *Mesh) Revisions(program string) (list []string) {
+	for _, r := range m.Of(program) {
+		list = append(list, r.Revision)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // Close ends all connections to the Pods.
 func (m *Mesh) Close() error {
 	var errs []error

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -204,21 +205,44 @@ type portConn struct {
 	// told is closed when the kubelet has said whether it failed; failure is what it has said, or nil.
 	told    chan struct{}
 	failure error
+	// closed is true when this side has closed it.
+	closed atomic.Bool
 }
 
 // Read reads; at the end of a connection that the kubelet could not make it returns the reason.
 func (c *portConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if errors.Is(err, io.EOF) {
-		select {
-		case <-c.told:
-			if c.failure != nil {
-				err = c.failure
-			}
-		case <-time.After(time.Second):
-		}
+		err = c.reason(err)
 	}
 	return n, err
+}
+
+// Write writes; its error is the reason too if the kubelet could not make the connection.
+func (c *portConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if errors.Is(err, io.ErrClosedPipe) && !c.closed.Load() {
+		err = c.reason(err)
+	}
+	return n, err
+}
+
+// Close closes the connection.
+func (c *portConn) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
+// reason is what the kubelet has said about the connection that ended with err, or err.
+func (c *portConn) reason(err error) error {
+	select {
+	case <-c.told:
+		if c.failure != nil {
+			return c.failure
+		}
+	case <-time.After(time.Second):
+	}
+	return err
 }
 
 // HTTP returns a client whose requests all go to a port of the Pod, whatever host they name.

@@ -140,6 +140,14 @@ func TestAPortThatNobodyServesIsTheErrorOfTheConnection(t *testing.T) {
 	if _, err := io.ReadAll(conn); err == nil || !strings.Contains(err.Error(), "port 9999 of Pod shop/web-1: an error occurred forwarding 9999: connection refused") {
 		t.Errorf("%v", err)
 	}
+	// A client that speaks first, as TLS does, is told the same, and one that has closed the connection is told that.
+	if _, err := conn.Write([]byte("hello")); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v", err)
+	}
+	_ = conn.Close()
+	if _, err := conn.Write([]byte("hello")); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("%v", err)
+	}
 	conn, err = p.Dial(t.Context(), 7070)
 	if err != nil {
 		t.Fatal(err)
