@@ -49,6 +49,15 @@ func TestCommandsOnTheCluster(t *testing.T) {
 	if out := c.fairlead(t, "why", proxy, "http.8080", "--type", "routes", "-n", ns); !strings.Contains(out, "shop/shop") {
 		t.Errorf("why: %s", out)
 	}
+	if out := c.fairlead(t, "config", "get", "vs", "-n", ns); !strings.Contains(out, "kubernetes/Kubernetes") {
+		t.Errorf("config get: %s", out)
+	}
+	if out := c.fairlead(t, "config", "status", "vs/shop", "-n", ns); !strings.Contains(out, "Programmed") {
+		t.Errorf("config status: %s", out)
+	}
+	if out := c.fairlead(t, "version"); strings.Count(out, " config-watcher ") != 2 || strings.Contains(out, "unknown:") || !strings.Contains(out, "(1 proxies)") {
+		t.Errorf("version: %s", out)
+	}
 	pod := strings.TrimPrefix(strings.TrimSpace(c.kubectl(t, "get", "pods", "-n", ns, "-l", "app=gateway", "-o", "name")), "pod/")
 	var d struct {
 		Pod struct {

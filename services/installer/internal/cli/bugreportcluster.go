@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -236,7 +235,12 @@ func (g *gatherer) objectTasks(api kube.API, namespace string) ([]bugreport.Task
 			v, err := api.Discovery().ServerVersion()
 			return v, kube.Explain(err)
 		}),
-		task("versions/control-plane.json", func(ctx context.Context) (any, error) { return g.replicas(ctx), nil }),
+		task("versions/control-plane.json", func(ctx context.Context) (any, error) {
+			if g.mesh == nil {
+				return []replicaVersion{}, nil
+			}
+			return replicaVersions(ctx, g.mesh), nil
+		}),
 		task("configuration/installations.json", func(ctx context.Context) (any, error) {
 			c, err := g.t.cluster.connect()
 			if err != nil {
@@ -297,32 +301,4 @@ func objects(ctx context.Context, client dynamic.Interface, of schema.GroupVersi
 			return all, nil
 		}
 	}
-}
-
-// replicaVersion is a replica of the control plane with what it runs.
-type replicaVersion struct {
-	Program   string          `json:"program"`
-	Pod       string          `json:"pod"`
-	Node      string          `json:"node"`
-	Revision  string          `json:"revision"`
-	Image     string          `json:"image"`
-	Ready     bool            `json:"ready"`
-	Version   json.RawMessage `json:"version,omitempty"`
-	Unknown   string          `json:"unknown,omitempty"`
-	Namespace string          `json:"namespace"`
-}
-
-func (g *gatherer) replicas(ctx context.Context) []replicaVersion {
-	list := []replicaVersion{}
-	if g.mesh == nil {
-		return list
-	}
-	for _, r := range g.mesh.Replicas {
-		v := replicaVersion{Program: r.Program, Namespace: r.Namespace, Pod: r.Pod, Node: r.Node, Revision: r.Revision, Image: r.Image, Ready: r.Ready}
-		if err := r.Ops().Get(ctx, "/debug/version", nil, &v.Version); err != nil {
-			v.Unknown = err.Error()
-		}
-		list = append(list, v)
-	}
-	return list
 }

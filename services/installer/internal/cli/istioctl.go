@@ -21,7 +21,7 @@ var fromIstioctl = []istioctlCommand{
 	{"", "proxy-config … -o json|yaml|short", "the same; `short`, a table, is the default"},
 	{"", "proxy-config … --file DUMP", "the same"},
 	{"", "validate -f FILE", "`fairlead validate -f FILE`, without a mesh; `fairlead config apply -f FILE --dry-run` against a running one"},
-	{"", "version -o json|yaml, version --short", "the same, without `--remote`: the services of the run directory are asked"},
+	{"", "version -o json|yaml, version --short, --remote=false", "the same; without `--short` each replica of the control plane has a line, and the services of a run directory are asked before those of the cluster"},
 	{"", "completion bash|zsh|fish", "the same, with the mesh's proxies, kinds, names and namespaces"},
 	{"", "analyze FILE, analyze -A", "`fairlead analyze FILE`, `fairlead analyze --kube -A`: the API server is read with `--kube` alone; warnings of a running mesh are told by `fairlead config apply`, too"},
 	{"", "x wait --for=distribution KIND NAME --generation --threshold", "`fairlead wait`, also `--for programmed` and `deleted`"},
@@ -58,7 +58,6 @@ var istioctlFlags = map[string]string{
 	"i":              whichMesh,
 	"xds-address":    whichMesh,
 	"revision":       "this command asks the mesh of --run-dir, or of addresses, which has one revision",
-	"remote":         "leave it out: the services of the run directory are asked, and --short asks nobody",
 }
 
 // whichMesh says how a command finds its mesh.

@@ -68,7 +68,12 @@ func TestErrorsSuggestTheNearestName(t *testing.T) {
 		"uninstall --purge --revision x":      "--revision REVISION for one, or --purge for all",
 		"rollback":                            "no API server",
 		"diff -o table":                       "must be one of short, json, yaml",
-		"version --remote=false":              "leave it out",
+		"version --remote":                    "no API server",
+		"version --context other":             "context \"other\" does not exist",
+		"version --revison blue":              "did you mean --revision?",
+		"config get --context other":          "context \"other\" does not exist",
+		"config status -i istio-system":       "no API server",
+		"config apply --revision x -f x":      "which has one revision",
 		"ps -i istio-system":                  "no API server",
 		"ps --context other":                  "context \"other\" does not exist",
 		"banana":                              "unknown command \"banana\"; see `fairlead --help`",
@@ -109,6 +114,21 @@ func TestVersionOfItself(t *testing.T) {
 		if err != nil || !strings.Contains(out, "fairlead") || !strings.Contains(out, "source") {
 			t.Errorf("%s: %q, %v", as, out, err)
 		}
+	}
+}
+
+// Without a cluster istioctl's words and JSON have the client's version alone, also beside an error.
+func TestVersionWithoutACluster(t *testing.T) {
+	for args, code := range map[string]int{"version --remote=false": 0, "version --remote=false --short": 0, "version --remote": 2, "version -i istio-system -s": 2} {
+		out, _, got, _ := split(nil, strings.Fields(args)...)
+		if got != code || !strings.HasPrefix(out, "client version: ") || strings.Count(out, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %q", args, got, out)
+		}
+	}
+	out, _, _, err := split(nil, "version", "--remote=false", "-o", "json")
+	var tree map[string]struct{ Version, Service string }
+	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree) != 1 || tree["clientVersion"].Version == "" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
 

@@ -34,6 +34,8 @@ type target struct {
 	// oneRevision is true for commands whose answer is that of one control plane: where several run, --revision must
 	// choose.
 	oneRevision bool
+	// remote is true if the mesh is that of a cluster, whatever runs on the run directory.
+	remote bool
 	// found is the control plane of the cluster, once it was looked for.
 	found *controlplane.Mesh
 }

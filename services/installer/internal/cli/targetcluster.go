@@ -39,7 +39,7 @@ func (t *target) controlPlane(ctx context.Context) (*controlplane.Mesh, error) {
 		return t.found, nil
 	}
 	var here error
-	if !slices.ContainsFunc(clusterFlagNames, func(name string) bool { return t.changed(name) }) {
+	if !t.remote && !t.namesCluster() {
 		if _, here = t.state(); here == nil || t.runDirNamed || t.changed("run-dir") {
 			return nil, nil
 		}
@@ -56,6 +56,11 @@ func (t *target) controlPlane(ctx context.Context) (*controlplane.Mesh, error) {
 	}
 	t.found = mesh
 	return mesh, nil
+}
+
+// namesCluster reports whether a flag names a cluster.
+func (t *target) namesCluster() bool {
+	return t.flags != nil && slices.ContainsFunc(clusterFlagNames, t.changed)
 }
 
 func (t *target) findControlPlane(ctx context.Context) (*controlplane.Mesh, error) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -35,28 +36,61 @@ var services = []string{"ca", "config-watcher", "xds-server", "node-agent"}
 func newVersion(env Env, t *target) *cobra.Command {
 	f := newFormat("json", "yaml")
 	var binDir, envoy string
-	var brief bool
+	var brief, remote bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of every component: of the running ones, else of the binaries",
-		Args:  args(cobra.NoArgs),
+		Long: `Show the version of fairlead, of each replica of the control plane, and of the connected proxies, which are counted by version.
+
+The mesh is that of the run directory, whose services are asked, and Envoy's binary; else that of the cluster. Flags that name a cluster, and --remote,
+go before the run directory. If nothing runs in either, the binaries beside fairlead are asked.
+
+Exit code 1 if flags name a cluster, or --remote asks for one, and no control plane answers there; the version of fairlead is printed all the same.`,
+		Example: `  fairlead version
+  fairlead version --short --context production
+  fairlead version --remote=false -o json`,
+		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := cmd.OutOrStdout()
+			asked := cmd.Flags().Changed("remote")
+			show := func(m *meshVersions) error {
+				if f.value != "" {
+					return printTree(out, f.value, m)
+				}
+				return m.print(out, brief)
+			}
+			if asked && !remote {
+				return show(&meshVersions{Client: version.Info()})
+			}
+			t.remote = asked
+			mesh, err := t.controlPlane(cmd.Context())
+			switch {
+			case mesh != nil:
+				m, err := clusterVersions(cmd.Context(), t, mesh)
+				return errors.Join(show(m), err)
+			case err != nil && (asked || t.namesCluster()):
+				return errors.Join(show(&meshVersions{Client: version.Info()}), err)
+			case err != nil:
+				fmt.Fprintf(cmd.ErrOrStderr(), "no control plane is asked: %v\n", err)
+			}
 			if brief {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Info().Version)
+				_, err := fmt.Fprintln(out, version.Info().Version)
 				return err
 			}
 			find := programs.Finder{Executable: env.Executable, BinDir: binDir, Getenv: env.Getenv}
 			list := versions(cmd.Context(), t, find, envoy)
 			if f.value != "" {
-				return printTree(cmd.OutOrStdout(), f.value, list)
+				return printTree(out, f.value, list)
 			}
-			return printVersions(cmd.OutOrStdout(), list)
+			return printVersions(out, list)
 		},
 	}
 	outputFlag(cmd, f)
-	cmd.Flags().BoolVarP(&brief, "short", "s", false, "only the version of fairlead, without asking anybody")
+	cmd.Flags().BoolVarP(&brief, "short", "s", false, "only versions: one line for fairlead, the control plane and the proxies; of a mesh on this machine, fairlead's alone")
+	cmd.Flags().BoolVar(&remote, "remote", true, "ask the control plane of a cluster; --remote=false asks nobody")
 	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as fairlead up does)")
+	t.registerCluster(cmd)
 	return cmd
 }
 

@@ -1,5 +1,5 @@
 // Package controlplane finds the replicas of Fairlead's services in a cluster and connects to them: Find lists the Pods
-// of config-watcher, xds-server and ca, and Replica.Ops and Replica.API are clients of their ports, through the API
+// of config-watcher, xds-server, ca and injector, and Replica.Ops and Replica.API are clients of their ports, through the API
 // server (package podconn). Commands of cli call it.
 //
 // What counts as a replica comes from the control plane's namespace alone: the config-watchers are Pods there, and the
@@ -39,13 +39,14 @@ const (
 	ConfigWatcher = "config-watcher"
 	XDSServer     = "xds-server"
 	CA            = "ca"
+	Injector      = "injector"
 )
 
 // revisionLabel names the revision of a Pod of the control plane.
 const revisionLabel = "istio.io/rev"
 
 // candidates selects the Pods among which replicas are looked for; fairlead is the one of the compact profile.
-const candidates = "app in (config-watcher, xds-server, ca, fairlead)"
+const candidates = "app in (config-watcher, xds-server, ca, injector, fairlead)"
 
 // maxReplicas bounds the replicas that are asked, and maxCandidates the Pods that are looked at: those of a Deployment
 // that were evicted or have ended stay in the namespace.
@@ -108,7 +109,7 @@ type issued struct {
 // Without any, the error is ErrNone.
 func Find(ctx context.Context, config *rest.Config, api kube.API, namespace, revision string) (*Mesh, error) {
 	m := &Mesh{Namespace: namespace, config: config, api: api, tokens: map[string]issued{}}
-	if err := m.list(ctx, namespace, revision, ConfigWatcher, XDSServer, CA); err != nil {
+	if err := m.list(ctx, namespace, revision, ConfigWatcher, XDSServer, CA, Injector); err != nil {
 		return nil, err
 	}
 	for _, r := range m.Of(ConfigWatcher) {
@@ -167,7 +168,7 @@ func (m *Mesh) replica(pod *corev1.Pod, c corev1.Container, conn *podconn.Pod) *
 		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[revisionLabel], "default"), Image: c.Image,
 		account: pod.Spec.ServiceAccountName, trustDomain: cmp.Or(argument(c.Args, "trust-domain"), "cluster.local"), args: c.Args, mesh: m, conn: conn,
 	}
-	grpc := map[string]string{ConfigWatcher: "grpc-address", XDSServer: "secure-address", CA: "grpc-address"}[c.Name]
+	grpc := map[string]string{ConfigWatcher: "grpc-address", XDSServer: "secure-address", CA: "grpc-address", Injector: "webhook-address"}[c.Name]
 	if grpc == "" {
 		return nil
 	}
