@@ -76,6 +76,10 @@ func TestCommandsOnTheCluster(t *testing.T) {
 		t.Errorf("describe service: %s", out)
 	}
 
+	if out := c.fairlead(t, "proxy", "renew", pod+"."+ns); !strings.Contains(out, pod+"."+ns+": renewed after") {
+		t.Errorf("renew: %s", out)
+	}
+
 	dir := t.TempDir()
 	c.fairlead(t, "bug-report", "--dir", dir, "--include", ns, "--bin-dir", os.Getenv("BIN_DIR"))
 	archives, err := filepath.Glob(filepath.Join(dir, "*.tar.gz"))

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/services/installer/internal/controlplane"
 	"fairlead.dev/services/installer/internal/envoyadmin"
@@ -103,6 +105,34 @@ func (p *podProxy) admin() (*envoyadmin.Client, error) {
 		defer cancel()
 		return conn.Run(ctx, c.Name, slices.Concat(command, []string{"--", method, strings.TrimPrefix(path, "/")}), maxDump)
 	}), nil
+}
+
+// defaultStatusPort is where agents listen for orders unless the Pod says otherwise.
+const defaultStatusPort = 15020
+
+// statusPort is the port of the Pod's agent: that of its annotation, which goes before its ProxyConfig.
+func (p *podProxy) statusPort() (port uint16, err error) {
+	text := p.Annotations["status.sidecar.istio.io/port"]
+	for _, e := range p.container().Env {
+		if e.Name != "PROXY_CONFIG" || text != "" {
+			continue
+		}
+		var c struct{ StatusPort uint16 }
+		if err := yaml.Unmarshal([]byte(e.Value), &c); err != nil {
+			return 0, fmt.Errorf("Pod %s/%s, container %s, PROXY_CONFIG: %w", p.Namespace, p.Name, proxyContainer, err)
+		}
+		if c.StatusPort > 0 {
+			return c.StatusPort, nil
+		}
+	}
+	if text == "" {
+		return defaultStatusPort, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("Pod %s/%s, annotation status.sidecar.istio.io/port: %q is no port, so its agent cannot be asked", p.Namespace, p.Name, text)
+	}
+	return uint16(n), nil
 }
 
 // podConfig shows what the Envoy of a Pod of the cluster holds.

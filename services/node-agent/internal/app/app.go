@@ -127,7 +127,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	defer quit()
 	if c.NoEnvoy {
 		tellHealth(c, p, adsRelay, nil)
-		return beside(ctx, c, grpcClients{files: keeper, relay: adsRelay}, p, quit)
+		return beside(ctx, c, grpcClients{files: keeper, relay: adsRelay, renew: own.Renew}, p, quit)
 	}
 
 	sdsServer, err := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log, Registerer: tel.Registry})
@@ -159,7 +159,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	takeOrders(server, orders{skipDrain: supervisor.SkipDrain, drain: supervisor.DrainNow, quit: quit})
+	takeOrders(server, orders{skipDrain: supervisor.SkipDrain, drain: supervisor.DrainNow, quit: quit, renew: own.Renew})
 
 	// Only Envoy is stopped by the signal. All other tasks run until it has ended: while it drains, it needs
 	// certificates and endpoints.

@@ -27,6 +27,8 @@ type grpcClients struct {
 	// files is nil where none are kept.
 	files *proxyless.Files
 	relay *relay.Relay
+	// renew requests a new certificate.
+	renew func()
 }
 
 // newKeeper makes what writes the workload's certificate to files, and the bootstrap of proxyless gRPC programs; nil if
@@ -63,7 +65,7 @@ func beside(ctx context.Context, c *config.Config, clients grpcClients, p *servi
 		return err
 	}
 	var skipDrain atomic.Bool
-	takeOrders(s, orders{skipDrain: func() { skipDrain.Store(true) }, quit: quit, drain: func(context.Context) error {
+	takeOrders(s, orders{skipDrain: func() { skipDrain.Store(true) }, quit: quit, renew: clients.renew, drain: func(context.Context) error {
 		clients.unready()
 		skipDrain.Store(true)
 		return nil

@@ -328,6 +328,15 @@ func TestQuitQuitQuit(t *testing.T) {
 	m.set("1", nil, nil)
 	c.wantReady()
 	pid := c.envoyPID()
+	if status, err := post(c.url(15020, "/renew")); err != nil || status != http.StatusOK {
+		t.Fatalf("renew: %d %v", status, err)
+	}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n := c.metric("fairlead_svid_renewals_total"); n != "2" {
+			return fmt.Errorf("%q certificates since the start", n)
+		}
+		return nil
+	})
 	if status, _, err := get(c.url(15020, "/quitquitquit")); err != nil || status != http.StatusMethodNotAllowed {
 		t.Errorf("GET: %d %v", status, err)
 	}

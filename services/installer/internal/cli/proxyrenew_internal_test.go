@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/services/installer/internal/envoyadmin"
+)
+
+// agentOf is a proxy whose Envoy shows a certificate by its serial number, which changes when the agent is asked.
+func agentOf(serial *int, refuses error) *renewable {
+	page := func(context.Context, string, string) ([]byte, error) {
+		return fmt.Appendf(nil, `{"certificates":[{"cert_chain":[{"path":"<inline>","serial_number":"%d","subject_alt_names":[],"valid_from":"2026-01-01T00:00:00Z","expiration_time":"2026-01-02T00:00:00Z"}]}]}`, *serial), nil
+	}
+	return &renewable{name: "web.shop", admin: envoyadmin.NewBy(page), log: "its log", ask: func(context.Context) error {
+		if refuses == nil {
+			*serial++
+		}
+		return refuses
+	}}
+}
+
+func TestRenewalWaitsForAnotherCertificate(t *testing.T) {
+	serial := 41
+	r, err := agentOf(&serial, nil).renew(t.Context(), time.Minute)
+	if err != nil || r.Proxy != "web.shop" || r.Before.Serial != "41" || r.After.Serial != "42" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := agentOf(&serial, errors.New("too often")).renew(t.Context(), time.Minute); err == nil || !strings.Contains(err.Error(), "proxy web.shop: too often") {
+		t.Errorf("%v", err)
+	}
+	same := agentOf(&serial, nil)
+	same.ask = func(context.Context) error { return nil }
+	if _, err := same.renew(t.Context(), time.Millisecond); err == nil || !strings.Contains(err.Error(), "no new certificate after 1ms; see its log") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestThePortOfAnAgentIsThatOfItsPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotation, config string
+		port               uint16
+		wrong              string
+	}{
+		"by default":                    {"", "", 15020, ""},
+		"of a ProxyConfig without one":  {"", `{"concurrency":2}`, 15020, ""},
+		"of the ProxyConfig":            {"", `{"statusPort":16020}`, 16020, ""},
+		"the annotation goes before":    {"17020", `{"statusPort":16020}`, 17020, ""},
+		"an annotation that is no port": {"x", "", 0, `"x" is no port`},
+		"a ProxyConfig that is no port": {"", `{"statusPort":-1}`, 0, "PROXY_CONFIG"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{}}}
+			pod.Spec.Containers = []corev1.Container{{Name: proxyContainer, Env: []corev1.EnvVar{{Name: "PROXY_CONFIG", Value: c.config}}}}
+			if c.annotation != "" {
+				pod.Annotations["status.sidecar.istio.io/port"] = c.annotation
+			}
+			port, err := (&podProxy{Pod: pod}).statusPort()
+			if port != c.port || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%d, %v", port, err)
+			}
+		})
+	}
+}
