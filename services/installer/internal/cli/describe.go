@@ -69,6 +69,8 @@ type serviceDescription struct {
 	// SeenBy is the proxy whose view of the rules this is: visibility and Sidecars make them differ.
 	SeenBy   string              `json:"seenBy,omitempty"`
 	Gateways []describe.Exposure `json:"gateways"`
+	// Routes are those of the Gateway API, which the mesh does not read.
+	Routes []describe.Route `json:"routes,omitempty"`
 }
 
 type podRow struct {
@@ -121,7 +123,8 @@ func newDescribeKind(env Env, t *target, kind string, aliases ...string) *cobra.
 		Aliases: aliases,
 		Short:   "Show which objects apply to a " + strings.ToUpper(kind[:1]) + kind[1:] + ", its mutual TLS, and what is wrong with it",
 		Long: `Show which objects apply to a Pod or a Service: VirtualServices, DestinationRules and Sidecars, as the proxy of a client has them, Gateways that lead
-there, PeerAuthentications, policies, EnvoyFilters and Telemetries; the certificate and the state of its proxy; the mode of mutual TLS of each port, and
+there, PeerAuthentications, policies, EnvoyFilters and Telemetries; in a cluster also routes of the Gateway API, with their parents, which another
+controller may serve: the mesh does not read them. It shows the certificate and the state of its proxy; the mode of mutual TLS of each port, and
 how clients connect. Then it lists what is wrong: findings of ` + "`fairlead analyze`" + ` about these objects, and what the running proxies show.
 
 Rules are those that one proxy has: that of --from, else that of a Pod described or behind the Service, else another one of the mesh.
@@ -293,6 +296,22 @@ func (s serviceDescription) print(w *lines) {
 			missing = ", which does not exist"
 		}
 		w.add(1, "Gateway %s%s, by VirtualService %s, hosts %s", g.Gateway, missing, g.VirtualService, strings.Join(g.Hosts, ", "))
+	}
+	for _, r := range s.Routes {
+		text := ""
+		for i, n := range r.Rules {
+			text += map[bool]string{true: ", rule ", false: " and "}[i == 0] + fmt.Sprint(n)
+		}
+		if len(r.Rules) > 0 {
+			text += fmt.Sprintf(" of %d", r.Of)
+		}
+		if len(r.Hostnames) > 0 {
+			text += ", hosts " + strings.Join(r.Hostnames, ", ")
+		}
+		w.add(1, "%s %s%s (not of this mesh)", r.Kind, fullName(r.Namespace, r.Name), text)
+		for _, p := range r.Parents {
+			w.add(2, "%s", strings.Join(append([]string{"parent " + p.Parent}, p.Conditions...), ", "))
+		}
 	}
 }
 

@@ -92,6 +92,9 @@ func (g *describer) describe(ctx context.Context, name string) (err error) {
 	if err := g.readPods(ctx, namespace); err != nil {
 		return err
 	}
+	if err := g.readRoutes(ctx); err != nil {
+		return err
+	}
 	if err := g.findView(ctx); err != nil {
 		return err
 	}

@@ -232,6 +232,14 @@ func (g *describer) describeService(ctx context.Context, s describe.Service) err
 		ns, name, _ = strings.Cut(e.VirtualService, "/")
 		g.relate("VirtualService", ns, name)
 	}
+	if out.Routes, err = g.model.Routes(s); err != nil {
+		return err
+	}
+	for _, r := range out.Routes {
+		for _, p := range r.Problems {
+			g.d.Findings = append(g.d.Findings, finding{p.Level, p.Code, r.Kind + " " + fullName(r.Namespace, r.Name), p.Field, p.Message})
+		}
+	}
 	g.d.Services = append(g.d.Services, out)
 	return nil
 }

@@ -22,8 +22,8 @@ type Object struct {
 	Created               time.Time
 	// Location is where a file has it, "mesh.yaml:12"; empty for others.
 	Location string
-	// Spec is its `spec` as JSON.
-	Spec json.RawMessage
+	// Spec and Status are its `spec` and `status` as JSON.
+	Spec, Status json.RawMessage
 }
 
 // Parse reads an object's manifest, as config-watcher shows it.
@@ -35,13 +35,13 @@ func Parse(manifest []byte, location string) (Object, error) {
 			Labels            map[string]string
 			CreationTimestamp *time.Time
 		}
-		Spec json.RawMessage
-		Data map[string]string
+		Spec, Status json.RawMessage
+		Data         map[string]string
 	}
 	if err := json.Unmarshal(manifest, &tree); err != nil {
 		return Object{}, fmt.Errorf("manifest of an object: %w", err)
 	}
-	o := Object{Kind: tree.Kind, Namespace: tree.Metadata.Namespace, Name: tree.Metadata.Name, Labels: tree.Metadata.Labels, Location: location, Spec: tree.Spec}
+	o := Object{Kind: tree.Kind, Namespace: tree.Metadata.Namespace, Name: tree.Metadata.Name, Labels: tree.Metadata.Labels, Location: location, Spec: tree.Spec, Status: tree.Status}
 	if tree.Metadata.CreationTimestamp != nil {
 		o.Created = *tree.Metadata.CreationTimestamp
 	}
