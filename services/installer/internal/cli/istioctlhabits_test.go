@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -129,6 +130,27 @@ func TestVersionWithoutACluster(t *testing.T) {
 	var tree map[string]struct{ Version, Service string }
 	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree) != 1 || tree["clientVersion"].Version == "" {
 		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// Who interrupts a question to an API server that does not answer gets no other answer in its place.
+func TestVersionIsInterrupted(t *testing.T) {
+	l := testkit.LoopbackListener(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			cancel()
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	file := filepath.Join(t.TempDir(), "config")
+	testkit.WriteFile(t, file, []byte(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {}}], clusters: [{name: a, cluster: {server: "http://`+l.Addr().String()+`"}}]}`))
+	t.Setenv("KUBECONFIG", file)
+	t.Chdir(t.TempDir()) // where no mesh runs
+	var out, said bytes.Buffer
+	err := cli.Run(ctx, cli.Env{Out: &out, Err: &said, Getenv: func(string) string { return "" }}, []string{"version"})
+	if !errors.Is(err, context.Canceled) || out.Len() > 0 {
+		t.Errorf("%v, %q, %q", err, out.String(), said.String())
 	}
 }
 

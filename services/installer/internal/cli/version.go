@@ -45,7 +45,7 @@ func newVersion(env Env, t *target) *cobra.Command {
 The mesh is that of the run directory, whose services are asked, and Envoy's binary; else that of the cluster. Flags that name a cluster, and --remote,
 go before the run directory. If nothing runs in either, the binaries beside fairlead are asked.
 
-Exit code 1 if flags name a cluster, or --remote asks for one, and no control plane answers there; the version of fairlead is printed all the same.`,
+It is an error if flags name a cluster, or --remote asks for one, and no control plane answers there; the version of fairlead is printed all the same.`,
 		Example: `  fairlead version
   fairlead version --short --context production
   fairlead version --remote=false -o json`,
@@ -68,6 +68,8 @@ Exit code 1 if flags name a cluster, or --remote asks for one, and no control pl
 			case mesh != nil:
 				m, err := clusterVersions(cmd.Context(), t, mesh)
 				return errors.Join(show(m), err)
+			case cmd.Context().Err() != nil:
+				return cmd.Context().Err()
 			case err != nil && (asked || t.namesCluster()):
 				return errors.Join(show(&meshVersions{Client: version.Info()}), err)
 			case err != nil:
