@@ -13,9 +13,8 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
+// A Keeper compares its configuration every CheckInterval without an event, and RetryInterval after a failure.
 const (
-	// CheckInterval is how often a Keeper compares its configuration without an event, and RetryInterval how soon after
-	// a failure.
 	CheckInterval = time.Minute
 	RetryInterval = 2 * time.Second
 )
@@ -77,18 +76,24 @@ func (k *Keeper) Run(ctx context.Context) error {
 				wait = RetryInterval
 			}
 		}
-		timer := k.cfg.Clock.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-k.wake:
-		case <-timer.C():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+		if !k.sleep(ctx, changed, wait) {
 			return nil
 		}
 	}
+}
+
+// sleep waits for an event, or until d has passed; false if ctx ends.
+func (k *Keeper) sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+	timer := k.cfg.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-changed:
+	case <-k.wake:
+	case <-timer.C():
+	}
+	return true
 }
 
 func (k *Keeper) keep(ctx context.Context) error {
