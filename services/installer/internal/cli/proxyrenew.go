@@ -135,7 +135,7 @@ func (t *target) renewablePod(ctx context.Context, mesh *controlplane.Mesh, name
 	command := []string{"pilot-agent", "request", fmt.Sprintf("--debug-port=%d", port), "POST", "renew"}
 	ask := func(ctx context.Context) error {
 		_, err := mesh.Pod(p.Namespace, p.Name).Run(ctx, c.Name, command, maxAnswer)
-		if err != nil && strings.Contains(err.Error(), "404") {
+		if err != nil && (strings.Contains(err.Error(), "404 Not Found") || strings.Contains(err.Error(), "status code 404")) { // of our agent, of Istio's
 			return fmt.Errorf("its agent knows no renewal, as Istio's does not: restart the Pod; %w", err)
 		}
 		return err
