@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -134,13 +135,17 @@ func (t *target) renewablePod(ctx context.Context, mesh *controlplane.Mesh, name
 	}
 	command := []string{"pilot-agent", "request", fmt.Sprintf("--debug-port=%d", port), "POST", "renew"}
 	ask := func(ctx context.Context) error {
-		_, err := mesh.Pod(p.Namespace, p.Name).Run(ctx, c.Name, command, maxAnswer)
-		if err != nil && (strings.Contains(err.Error(), "404 Not Found") || strings.Contains(err.Error(), "status code 404")) { // of our agent, of Istio's
-			return fmt.Errorf("its agent knows no renewal, as Istio's does not: restart the Pod; %w", err)
-		}
-		return err
+		return renewalAnswer(mesh.Pod(p.Namespace, p.Name).Run(ctx, c.Name, command, maxAnswer))
 	}
 	return &renewable{p.Name + "." + p.Namespace, admin, ask, fmt.Sprintf("`kubectl logs -n %s %s -c %s`", p.Namespace, p.Name, c.Name)}, nil
+}
+
+// renewalAnswer reads what the agent's command has printed. That of Istio prints the page 404 as if all were well.
+func renewalAnswer(out []byte, err error) error {
+	if err == nil && len(out) > 0 || err != nil && strings.Contains(err.Error(), "404 Not Found") {
+		return errors.New("its agent knows no such order, as Istio's does not: restart the Pod to renew its certificate, or wait until half of its life is over")
+	}
+	return err
 }
 
 // renew asks the agent for a new certificate and waits until Envoy has it.

@@ -43,6 +43,25 @@ func TestRenewalWaitsForAnotherCertificate(t *testing.T) {
 	}
 }
 
+func TestAnAgentWithoutRenewalIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		out  string
+		err  error
+		says string
+	}{
+		"that has taken the order":   {"", nil, ""},
+		"of Istio":                   {"404 page not found\n", nil, "knows no such order"},
+		"of an earlier release":      {"", errors.New("POST renew: 404 Not Found: no page"), "knows no such order"},
+		"that was asked just before": {"", errors.New("POST renew: 429 Too Many Requests: try again"), "try again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := renewalAnswer([]byte(c.out), c.err); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 func TestThePortOfAnAgentIsThatOfItsPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotation, config string
