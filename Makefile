@@ -217,6 +217,12 @@ cluster-load: cluster-programs images ## build the images of services, injector,
 	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(SAMPLE:%=cluster/bookinfo-%))
 	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
 
+cluster-join: cluster-programs ## add a second node to the cluster, node2, with the images of the first
+	@$(KUBE) $(BIN)/cluster/cluster join --dir $(CLUSTER_DIR)
+
+cluster-leave: cluster-programs ## remove it
+	@$(KUBE) $(BIN)/cluster/cluster leave --dir $(CLUSTER_DIR)
+
 cluster-shell: cluster-programs ## a shell in the cluster's network, with kubectl and KUBECONFIG
 	@$(KUBE) $(BIN)/cluster/cluster exec --dir $(CLUSTER_DIR) $${SHELL:-bash}
 
@@ -248,4 +254,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-shell cluster-tests test-cluster demo-cluster run-in-cluster
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster demo-cluster run-in-cluster

@@ -74,7 +74,13 @@ func (c *ControlPlane) WritePKI() error {
 // KubeletClient is the user that the API server is to the kubelet.
 const KubeletClient = "kube-apiserver-kubelet-client"
 
-// Issue writes a certificate of the authority ca into pki; WritePKI was called.
+// ReadPKI finds the authority ca of an earlier WritePKI, perhaps of another process.
+func (c *ControlPlane) ReadPKI() (err error) {
+	c.clients, err = ReadAuthority(filepath.Join(c.Dir, "pki"), "ca")
+	return err
+}
+
+// Issue writes a certificate of the authority ca into pki; WritePKI or ReadPKI was called.
 func (c *ControlPlane) Issue(file, user string, groups []string, serves Names) error {
 	return c.clients.Issue(filepath.Join(c.Dir, "pki"), file, user, groups, serves)
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -47,6 +48,24 @@ func NewAuthority(dir, name string) (*Authority, error) {
 		return nil, err
 	}
 	return a, write(dir, name, a.PEM, key)
+}
+
+// ReadAuthority reads an authority that NewAuthority has written.
+func ReadAuthority(dir, name string) (*Authority, error) {
+	cert, key := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("authority %s: %w", name, err)
+	}
+	a := &Authority{Cert: pair.Leaf}
+	if a.PEM, err = os.ReadFile(cert); err != nil {
+		return nil, err
+	}
+	var ok bool
+	if a.key, ok = pair.PrivateKey.(*ecdsa.PrivateKey); !ok {
+		return nil, fmt.Errorf("%s: the key is %T, want that of NewAuthority", key, pair.PrivateKey)
+	}
+	return a, nil
 }
 
 func (a *Authority) sign(template, parent *x509.Certificate, public crypto.PublicKey) ([]byte, error) {

@@ -14,9 +14,11 @@ import (
 	"fairlead.dev/tests/cluster/internal/harness"
 )
 
-const usage = `usage: cluster up|down|load|tag|exec [--dir DIR] [ARGUMENT...]
+const usage = `usage: cluster up|down|join|leave|load|tag|exec [--dir DIR] [ARGUMENT...]
   up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS
   down             end it, and remove all that it leaves
+  join             add a second node, node2, with the images of the first
+  leave            remove it
   load ARCHIVE...  import images
   tag OLD NEW      give the images fairlead/NAME:OLD the tag NEW, too
   exec COMMAND...  run a command in the cluster's network, with KUBECONFIG set
@@ -62,6 +64,10 @@ func run(ctx context.Context, args []string) error {
 		return harness.Up(ctx, d, rest, os.Stdout)
 	case "down":
 		return harness.Down(d, os.Stdout)
+	case "join":
+		return harness.Join(ctx, d, os.Stdout)
+	case "leave":
+		return harness.Leave(ctx, d, os.Stdout)
 	case "load":
 		return harness.Load(ctx, d, rest, os.Stdout)
 	case "tag":
@@ -78,6 +84,12 @@ func run(ctx context.Context, args []string) error {
 		return harness.Init(d, rest)
 	case "node": // the process that `init` starts
 		return harness.Node(ctx, d, rest)
+	case "join-inside": // the process that `join` starts
+		return harness.JoinInside(ctx, d)
+	case "init-second": // the process that `join-inside` starts
+		return harness.InitSecond(d)
+	case "second": // the process that `init-second` starts
+		return harness.Second(ctx, d)
 	}
 	return fmt.Errorf("%w: unknown command %q\n%s", errUsage, args[0], usage)
 }

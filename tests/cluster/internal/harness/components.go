@@ -47,8 +47,8 @@ func schedulerArgs(kubeconfig string) []string {
 	return []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false"}
 }
 
-// configurations are the files of containerd, CNI, kubelet and kube-proxy.
-func configurations(d Dir, c *kubeapi.ControlPlane, proxyKubeconfig string) map[string]string {
+// configurations are the files of containerd, kubelet and kube-proxy.
+func configurations(m *member) map[string]string {
 	return map[string]string{
 		// Without restrict_oom_score_adj runc dies where the machine withholds CAP_SYS_RESOURCE.
 		"containerd.toml": fmt.Sprintf(`version = 2
@@ -67,16 +67,7 @@ state = "/run/containerd"
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-`, d.Path("containerd"), containerdSocket, "docker.io/"+PauseImage, d.CNI("bin"), d.CNI("net.d")),
-
-		"cni/net.d/10-cluster.conflist": fmt.Sprintf(`{
-  "cniVersion": "0.4.0", "name": "cluster", "plugins": [
-    {"type": "bridge", "bridge": "pods", "isGateway": true, "hairpinMode": true,
-     "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-    {"type": "portmap", "capabilities": {"portMappings": true}}
-  ]
-}
-`, nodePods),
+`, m.Path("containerd"), containerdSocket, "docker.io/"+PauseImage, m.CNI("bin"), m.CNI("net.d")),
 
 		// Images cannot be pulled again, so none is ever removed for its space.
 		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
@@ -103,7 +94,7 @@ imageMinimumGCAge: 8760h
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%, nodefs.inodesFree: 1%%}
 serializeImagePulls: false
 syncFrequency: 5s
-`, c.File("ca.crt"), c.File("kubelet.crt"), c.File("kubelet.key"), containerdSocket, d.Cgroup(), domain, dns, d.Path("resolv.conf"), d.Path("volume-plugins")),
+`, m.plane.File("ca.crt"), m.plane.File(m.certificate()+".crt"), m.plane.File(m.certificate()+".key"), containerdSocket, m.Cgroup(), domain, dns, m.Path("resolv.conf"), m.Path("volume-plugins")),
 
 		// The connection tracking limits are the machine's, not the network namespace's.
 		"kube-proxy.yaml": fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -115,13 +106,25 @@ clientConnection: {kubeconfig: %q}
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 100ms}
 linux: {oomScoreAdj: 0}
-`, nodeName, podRange, proxyKubeconfig),
+`, m.name, podRange, m.proxy),
 	}
 }
 
-func kubeletArgs(d Dir, kubeconfig string) []string {
+// writeCNI writes the configuration of CNI, with which a node becomes ready: its pods have addresses of a range.
+func (m *member) writeCNI(pods netip.Prefix) error {
+	return writeFile(m.CNI("net.d", "10-cluster.conflist"), fmt.Sprintf(`{
+  "cniVersion": "0.4.0", "name": "cluster", "plugins": [
+    {"type": "bridge", "bridge": "pods", "isGateway": true, "hairpinMode": true,
+     "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`, pods))
+}
+
+func kubeletArgs(m *member) []string {
 	return []string{
-		"--config=" + d.Path("kubelet.yaml"), "--kubeconfig=" + kubeconfig, "--hostname-override=" + nodeName,
-		"--node-ip=" + nodeIP.String(), "--node-labels=topology.kubernetes.io/region=region-1,topology.kubernetes.io/zone=zone-1",
+		"--config=" + m.Path("kubelet.yaml"), "--kubeconfig=" + m.kubelet, "--hostname-override=" + m.name,
+		"--node-ip=" + m.ip.String(), "--node-labels=topology.kubernetes.io/region=region-1,topology.kubernetes.io/zone=" + m.zone,
 	}
 }

@@ -1,8 +1,9 @@
 // Package harness runs a Kubernetes cluster of one node on this machine, in namespaces of its own: real etcd,
 // kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, containerd, CNI plugins and CoreDNS,
-// without a registry and without a way out. Everything runs below one process, the cluster's process 1 (Init): when it
-// ends, so do all processes, mounts, interfaces and rules of the cluster. What it leaves is control groups and files of
-// one directory, which Down and the next Up remove.
+// without a registry and without a way out. Join adds a second node, without a control plane, for who needs two.
+// Everything runs below one process, the cluster's process 1 (Init): when it ends, so do all processes, mounts,
+// interfaces and rules of the cluster. What it leaves is control groups and files of one directory, which Down and the
+// next Up remove.
 package harness
 
 import (
@@ -56,8 +57,11 @@ func (d Dir) Kubeconfig() string { return d.Path("admin.kubeconfig") }
 // Log is the log of a component, or of the cluster.
 func (d Dir) Log(name string) string { return d.Path("log", name+".log") }
 
-// ready is there once the cluster is up.
-func (d Dir) ready() string { return d.Path("ready") }
+// readyFile is there once the cluster is up, or its second node.
+func (d Dir) readyFile() string { return d.Path("ready") }
+
+// second is the directory of the cluster's second node.
+func (d Dir) second() Dir { return Dir(d.Path("second")) }
 
 // Cgroup is the name of the cluster's control group in every hierarchy.
 func (d Dir) Cgroup() string {
@@ -158,7 +162,7 @@ func (d Dir) Up() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := os.Stat(d.ready()); err != nil {
+	if _, err := os.Stat(d.readyFile()); err != nil {
 		return 0, fmt.Errorf("the cluster in %s is not ready", d)
 	}
 	return pid, nil
@@ -196,7 +200,7 @@ func (d Dir) lock() (unlock func(), err error) {
 // clean removes what a cluster leaves whose processes have ended: control groups, and all in the directory but the
 // entries in keep.
 func (d Dir) clean(keep ...string) error {
-	err := removeCgroups(d.Cgroup(), 10*time.Second)
+	err := errors.Join(removeCgroups(d.Cgroup(), 10*time.Second), removeCgroups(d.second().Cgroup(), 10*time.Second))
 	entries, readErr := os.ReadDir(string(d))
 	err = errors.Join(err, readErr)
 	for _, e := range entries {

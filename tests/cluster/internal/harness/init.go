@@ -12,8 +12,20 @@ import (
 // Init is the cluster's process 1, in namespaces that Up has made. It runs Node in a child and waits for every orphan
 // until the child ends; what it returns is how.
 func Init(d Dir, images []string) error {
+	return processOne(d, "up", append([]string{"node", "--dir", string(d)}, images...))
+}
+
+// InitSecond is process 1 of the cluster's second node, in namespaces that Join has made, with files of Join. It is to
+// Second what Init is to Node.
+func InitSecond(d Dir) error {
+	return processOne(d.second(), "join", []string{"second", "--dir", string(d)}, secondFiles...)
+}
+
+// processOne is a process 1, with its identity in a directory; maker is the command that starts it, child the one that
+// it runs, and files are those that the child gets besides.
+func processOne(d Dir, maker string, child []string, files ...uintptr) error {
 	if os.Getpid() != 1 {
-		return errors.New("only `cluster up` runs `cluster init`")
+		return fmt.Errorf("only `cluster %s` runs this command", maker)
 	}
 	if err := d.writeIdentity(); err != nil {
 		return err
@@ -24,8 +36,8 @@ func Init(d Dir, images []string) error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	node, err := syscall.ForkExec("/proc/self/exe", append([]string{"cluster", "node", "--dir", string(d)}, images...), &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2},
+	node, err := syscall.ForkExec("/proc/self/exe", append([]string{"cluster"}, child...), &syscall.ProcAttr{
+		Env: os.Environ(), Files: append([]uintptr{0, 1, 2}, files...),
 	})
 	if err != nil {
 		return fmt.Errorf("start the node: %w", err)

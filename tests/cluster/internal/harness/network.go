@@ -27,44 +27,58 @@ var (
 const (
 	domain   = "cluster.local"
 	nodeName = "node"
+	// uplink is the interface with a node's address.
+	uplink = "node0"
 )
 
 // network prepares the node's network namespace. Its uplink leads nowhere: addresses that are not the cluster's cannot
 // be reached. The route there is needed all the same, because a connection of the node to a Service's address is routed
 // before its destination changes.
 func network() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("lo: %w", err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("lo: %w", err)
-	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "node0"
+	attrs.Name = uplink
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "nowhere"}); err != nil {
 		return fmt.Errorf("make the node's interface: %w", err)
 	}
-	for _, name := range []string{"nowhere", "node0"} {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := netlink.LinkSetUp(link); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if name != "node0" {
-			continue
-		}
-		mask := net.CIDRMask(24, 32)
-		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: nodeIP.AsSlice(), Mask: mask}}); err != nil {
-			return fmt.Errorf("node0: %w", err)
-		}
-		all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Scope: netlink.SCOPE_LINK}); err != nil {
-			return fmt.Errorf("default route: %w", err)
+	for _, name := range []string{"lo", "nowhere", uplink} {
+		if _, err := linkUp(&netlink.Handle{}, name); err != nil {
+			return err
 		}
 	}
+	link, err := linkUp(&netlink.Handle{}, uplink)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(nodeIP, 24))}); err != nil {
+		return fmt.Errorf("%s: %w", uplink, err)
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere, Scope: netlink.SCOPE_LINK}); err != nil {
+		return fmt.Errorf("default route: %w", err)
+	}
+	return forward()
+}
+
+// everywhere is the destination of a default route.
+var everywhere = ipNet(netip.MustParsePrefix("0.0.0.0/0"))
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// linkUp switches an interface of a namespace on.
+func linkUp(in *netlink.Handle, name string) (netlink.Link, error) {
+	link, err := in.LinkByName(name)
+	if err == nil {
+		err = in.LinkSetUp(link)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return link, nil
+}
+
+// forward has the node forward packets between its pods, and to others.
+func forward() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return err
 	}

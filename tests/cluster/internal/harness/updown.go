@@ -44,7 +44,7 @@ func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
 		return fmt.Errorf("remove what is left of a cluster: %w", err)
 	}
 	began := time.Now()
-	if err := start(ctx, d, images); err != nil {
+	if err := startUp(ctx, d, images); err != nil {
 		words := tail(d.Log("cluster"), 20)
 		err = fmt.Errorf("the cluster did not come up: %w\n%s", err, words)
 		return errors.Join(err, end(d), d.clean("log"))
@@ -54,8 +54,22 @@ func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
 	return nil
 }
 
-// start starts process 1 and waits until the cluster is ready.
-func start(ctx context.Context, d Dir, images []string) error {
+// startUp starts the cluster's process 1 and waits until the cluster is ready.
+func startUp(ctx context.Context, d Dir, images []string) error {
+	args := []string{"init", "--dir", string(d)}
+	for _, i := range images {
+		i, err := filepath.Abs(i)
+		if err != nil {
+			return err
+		}
+		args = append(args, i)
+	}
+	return start(ctx, d, args)
+}
+
+// start starts a process 1 by a command of this program, with files that it inherits, and waits until its node is
+// ready.
+func start(ctx context.Context, d Dir, args []string, files ...*os.File) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -68,15 +82,8 @@ func start(ctx context.Context, d Dir, images []string) error {
 		return err
 	}
 	defer log.Close()
-	args := []string{"init", "--dir", string(d)}
-	for _, i := range images {
-		if i, err = filepath.Abs(i); err != nil {
-			return err
-		}
-		args = append(args, i)
-	}
 	cmd := exec.Command(self, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.ExtraFiles = log, log, "/", files
 	// A session of its own: Ctrl-C is for Up alone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true, Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS,
@@ -102,7 +109,7 @@ func start(ctx context.Context, d Dir, images []string) error {
 			case <-late:
 				return fmt.Errorf("it is not ready after %s", patience)
 			case <-tick.C:
-				if _, err := os.Stat(d.ready()); err == nil {
+				if _, err := os.Stat(d.readyFile()); err == nil {
 					return nil
 				}
 			}
