@@ -52,6 +52,7 @@ func TestInstalledMesh(t *testing.T) {
 		{"life of injected Pods", (*cluster).lifeOfPods},
 		{"restarts and scaling under load", (*cluster).restarts},
 		{"rolling updates, upgrade in place and rollback under load", (*cluster).upgradeInPlace},
+		{"drain of nodes under load", (*cluster).drain},
 		{"canary upgrade and rollback under load", (*cluster).canary},
 	}
 	const always = 2
