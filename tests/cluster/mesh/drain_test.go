@@ -110,8 +110,14 @@ func (c *cluster) empty(t *testing.T, node string, deployments map[string][]stri
 	t.Helper()
 	began := time.Now()
 	args := []string{"drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=" + drainWithin.String()}
-	said := c.kubectl(t, append(args, flags...)...)
-	t.Logf("kubectl drain %s took %.1f s and evicted %d Pods", node, time.Since(began).Seconds(), strings.Count(said, "evicted"))
+	said, err := c.command(t.Context(), append(args, flags...)...).CombinedOutput()
+	if err != nil {
+		for namespace := range deployments { // what keeps a Pod is seen now, and not at the end
+			c.describe(t, namespace)
+		}
+		t.Fatalf("kubectl drain %s: %v: %s", node, err, said)
+	}
+	t.Logf("kubectl drain %s took %.1f s and evicted %d Pods", node, time.Since(began).Seconds(), strings.Count(string(said), " evicted\n"))
 	for namespace, names := range deployments {
 		for _, name := range names {
 			if here := c.where(t, namespace, name)[node]; len(here) > 0 {
