@@ -5,6 +5,7 @@
 package tlsconf
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -56,6 +57,24 @@ type Source interface {
 	Current() (*Material, error)
 	// Changed returns a channel that the next change closes. Call it before Current, so that no change is missed.
 	Changed() <-chan struct{}
+}
+
+// Identified returns a task that calls run once source has an own certificate, and does nothing if ctx ends before. A
+// client that connects earlier would stay anonymous on its connection.
+func Identified(source Source, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			changed := source.Changed()
+			if m, err := source.Current(); err == nil && m.Certificate != nil {
+				return run(ctx)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+		}
+	}
 }
 
 // Values of options for the lowest TLS version of a port.

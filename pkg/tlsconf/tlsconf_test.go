@@ -1,6 +1,7 @@
 package tlsconf_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -295,4 +296,34 @@ func FuzzParseRoots(f *testing.F) {
 			t.Error("an empty pool is no error")
 		}
 	})
+}
+
+// A task that needs the own certificate starts when the certificate is there, and not at all if it ends before.
+func TestIdentified(t *testing.T) {
+	ca := testkit.PKI(t)
+	source := ca.RootsOnly()
+	ran := make(chan struct{})
+	task := tlsconf.Identified(source, func(context.Context) error {
+		if m, err := source.Current(); err != nil || m.Certificate == nil {
+			t.Errorf("started with %v, %v", m, err)
+		}
+		close(ran)
+		return errors.New("ended")
+	})
+	ended := make(chan error)
+	go func() { ended <- task(t.Context()) }()
+	m, err := ca.NewSVID("bookinfo", "reviews").Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.Set(m)
+	<-ran
+	if err := <-ended; err == nil || err.Error() != "ended" {
+		t.Errorf("the task's result is %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := tlsconf.Identified(ca.RootsOnly(), func(context.Context) error { return errors.New("ran") })(ctx); err != nil {
+		t.Error(err)
+	}
 }

@@ -53,7 +53,7 @@ func (s *Server) buildStatus() error {
 			}),
 			Awaited: func() bool { return s.statuses.Awaited() || s.health.Following() || s.registration.Following() }, Clock: s.Clock,
 		})
-		s.Task("proxies of other replicas", peers.Run)
+		s.Task("proxies of other replicas", tlsconf.Identified(s.identity, peers.Run))
 		s.others, s.registering = peers.Verified, peers.Registering
 	}
 	if err := s.buildRegistration(); err != nil {

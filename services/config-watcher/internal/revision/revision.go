@@ -144,10 +144,9 @@ func (l *Log) Continue(c *Counter, failed func(error)) {
 // Epoch returns the epoch of all revisions.
 func (l *Log) Epoch() string { return l.epoch }
 
-// Commit closes the next revision. An empty change makes one too.
+// Commit closes the next revision. An empty change makes one too. The writer calls it; readers do not wait while the
+// revision is made and its number stored.
 func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, traceParent string) *Snapshot {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	next := &Snapshot{}
 	if l.current == nil {
 		next.items = btree.NewBTreeG(less)
@@ -178,6 +177,8 @@ func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, trace
 			l.failed(err)
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.keys = append(l.keys, keys)
 	l.total += len(keys)
 	for len(l.keys) > 1 && (len(l.keys) > keepRevisions || l.total > keepKeys) {
@@ -191,7 +192,7 @@ func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, trace
 	return next
 }
 
-// next is the number of the next revision. The caller holds l.mu.
+// next is the number of the next revision. The writer calls it.
 func (l *Log) next() uint64 {
 	if l.current == nil {
 		return l.first

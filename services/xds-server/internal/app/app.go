@@ -170,25 +170,14 @@ func (s *Server) wire(ctx context.Context) error {
 	s.Ops.Ready("configuration", mesh.Ready)
 	debug.Register(s.Ops, ops.JSON, ads, engine)
 
-	s.Task("mesh", identified(identity, mesh.Run))
-	s.Task("credentials", identified(identity, credentials.Run))
-	s.Task("report", identified(identity, reporter.Run))
+	s.Task("mesh", tlsconf.Identified(identity, mesh.Run))
+	s.Task("credentials", tlsconf.Identified(identity, credentials.Run))
+	s.Task("report", tlsconf.Identified(identity, reporter.Run))
 	s.Task("engine", engine.Run)
-	s.Task("balance", identified(identity, balancer.Run))
+	s.Task("balance", tlsconf.Identified(identity, balancer.Run))
 	s.Task("drain", ads.Run)
 	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
 	return nil
-}
-
-// identified runs a client of config-watcher or of the peers once there is an own certificate: a connection that was
-// made without it would stay anonymous.
-func identified(identity *svid.Manager, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if err := identity.WaitReady(ctx); err != nil {
-			return nil //nolint:nilerr // stopped before it came
-		}
-		return run(ctx)
-	}
 }
 
 // connectionAge returns the age at which gRPC asks clients to reconnect, 0 for package rpc's default, and how long
