@@ -207,14 +207,14 @@ cluster-load: IMAGE_TAG = dev
 # Istio's source, of the module of tools/istio.
 ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
 # The sample has the names that Istio's YAML of it gives its images. Tag next is the next version, to upgrade to.
-SAMPLE := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
+BOOKINFO_IMAGES := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
 cluster-load: cluster-programs images ## build the images of services, injector, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
-	@for s in $(SAMPLE); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
+	@for s in $(BOOKINFO_IMAGES); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
 	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
 	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
-	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(SAMPLE:%=cluster/bookinfo-%))
+	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
 
 cluster-join: cluster-programs ## add a second node to the cluster, node2, with the images of the first
@@ -244,6 +244,21 @@ endif
 demo-cluster: cluster-tests ## the first day with a mesh, in a Kubernetes cluster of its own: install, inject Istio's bookinfo, ingress, mutual TLS, traffic split; prints how long each step takes; needs root
 	@$(MAKE) run-in-cluster DIR=demo-cluster RUN='TestInstalledMesh/first_day'
 
+# Scenarios of scenarios-cluster; what a sample is chosen by is the commit.
+SAMPLE_OF_CLUSTER = $(if $(filter all,$(SAMPLE)),0,$(or $(SAMPLE),60))
+CLUSTER_OUT = $(CURDIR)/.run/scenarios-cluster
+scenarios-cluster: IMAGE_TAG = dev
+scenarios-cluster: images cluster-programs ## traffic scenarios whose workloads are Pods, in a Kubernetes cluster of their own, with an installed mesh: the commit's 60 of those that can, SAMPLE=n: n, SAMPLE=all: all; needs root. The first run builds Kubernetes
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/scenario-echo ./tests/scenarios/echo
+	@$(BIN)/cluster/image -binary $(BIN)/cluster/scenario-echo -user 0:0 -name fairlead/scenario-echo:$(IMAGE_TAG) -out $(BIN)/cluster/scenario-echo.tar
+	@cd tests && go test -c -o $(BIN)/cluster/scenarios.test ./scenarios
+	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node' EXIT; set -e; rm -rf $(CLUSTER_OUT); \
+	$(MAKE) cluster-up CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node; dir=$(abspath $(RUN_DIR))/scenarios-cluster-node; $(KUBE); export KUBE_BIN $(TESTENV); \
+	$(BIN)/cluster/cluster load --dir $$dir $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector proxy cluster/scenario-echo); \
+	cd tests/scenarios; $(BIN)/cluster/cluster exec --dir $$dir $(BIN)/cluster/scenarios.test -test.v -test.run 'TestScenarios$$' -test.timeout 30m $(TESTFLAGS) \
+	  -cluster -dir cases,examples -out $(CLUSTER_OUT) -sample $(SAMPLE_OF_CLUSTER) -share-by $(COMMIT) || \
+	{ cp -r $$dir/log $(CLUSTER_OUT)/node; echo "what failed is in $(CLUSTER_OUT), with logs of the node" >&2; exit 1; }
+
 run-in-cluster:
 	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/$(DIR)' EXIT; set -e; rm -rf $(RUN_DIR)/cluster-logs; \
 	$(MAKE) cluster-up cluster-load CLUSTER_DIR=$(RUN_DIR)/$(DIR); \
@@ -254,4 +269,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster demo-cluster run-in-cluster
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster demo-cluster scenarios-cluster run-in-cluster

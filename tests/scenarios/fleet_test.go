@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,18 +12,20 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/apiserver"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/expect"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/harness"
+	"fairlead.dev/tests/scenarios/internal/runner"
 	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
 // fleet is a running topology from which calls are made.
 type fleet struct {
-	*harness.Harness
+	running
 
 	topology *format.Topology
 	sniffers map[string]*wire.Sniffer
@@ -33,13 +36,47 @@ type fleet struct {
 	added map[string]bool
 }
 
+// running is a topology on machines of the harness, or in a cluster.
+type running interface {
+	runner.Fleet
+	Close(ctx context.Context) error
+	// Host is the machine of a workload, nil if there is none.
+	Host(workload string) *netns.Host
+	Identity(workload string) (string, error)
+	// Journal and AccessLog are files of a workload; empty where there are none.
+	Journal(workload string) string
+	AccessLog(workload string) string
+	Machine(workload string) (caller.Machine, error)
+	Via(workload string) (*caller.Via, error)
+	Roots() *x509.CertPool
+	Mark(ctx context.Context) (*harness.Snapshot, error)
+	Reset(ctx context.Context, s *harness.Snapshot) error
+	Died() []string
+}
+
+// place is where a fleet can run.
+type place struct {
+	// api is the API server that objects are written to; nil if they go to config-watcher's own store.
+	api *apiserver.Server
+	// node is the cluster whose Pods the workloads are; nil if they are machines.
+	node *harness.Node
+}
+
+// start starts a topology there.
+func (p place) start(ctx context.Context, topology *format.Topology, o harness.Options) (running, error) {
+	o.API = p.api
+	if p.node != nil {
+		return harness.StartInCluster(ctx, topology, o, *p.node)
+	}
+	return harness.Start(ctx, topology, o)
+}
+
 // device is the network device of every machine.
 const device = "eth0"
 
-// newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed. api is the API
-// server that objects are written to; nil if they go to config-watcher's own store.
-func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string, api *apiserver.Server) (*fleet, error) {
-	options := harness.Options{Log: t.Logf, OnDemand: *onDemand, MountedCertificates: *certificates == fromFiles, API: api, Redirect: *redirected}
+// newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed.
+func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string, at place) (*fleet, error) {
+	options := harness.Options{Log: t.Logf, OnDemand: *onDemand, MountedCertificates: *certificates == fromFiles, Redirect: *redirected}
 	f := &fleet{topology: topology, sniffers: map[string]*wire.Sniffer{}, journals: map[string]*echo.Journal{}, added: map[string]bool{}}
 	var err error
 	for _, s := range scenarios {
@@ -67,7 +104,7 @@ func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scena
 			t.Error(err)
 		}
 	})
-	if f.Harness, err = harness.Start(t.Context(), topology, options); err != nil {
+	if f.running, err = at.start(t.Context(), topology, options); err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() {

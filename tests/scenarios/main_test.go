@@ -24,6 +24,8 @@ var (
 	certificates = flag.String("certificates", fromCA, "where agents have their certificates from: "+fromCA+", which they ask, or "+fromFiles+" that are mounted")
 	share        = flag.Int("share", 1, "run one scenario in this many, which -share-by decides")
 	shareBy      = flag.String("share-by", "", "text that decides which scenarios are a -share, such as a commit's hash")
+	cluster      = flag.Bool("cluster", false, "workloads are Pods of the cluster that `cluster exec` has set the environment for, in which Fairlead is installed for that; scenarios that need machines are left out")
+	sample       = flag.Int("sample", 0, "with -cluster, run so many of the scenarios that can, which -share-by decides; 0: all")
 	// only is a regular expression for names of scenarios.
 	only string
 )

@@ -20,7 +20,6 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 
 	"fairlead.dev/tests/scenarios/internal/format"
-	"fairlead.dev/tests/scenarios/internal/harness"
 	"fairlead.dev/tests/scenarios/internal/runner"
 )
 
@@ -65,7 +64,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 	if err := topology.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := newFleet(t, topology, nil, filepath.Join(outDir(t), topology.Name), nil)
+	fleet, err := newFleet(t, topology, nil, filepath.Join(outDir(t), topology.Name), place{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +82,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !takes(t, fleet.Harness, file, string(raw)) {
+		if !takes(t, fleet, file, string(raw)) {
 			t.Errorf("%s is refused: remove it, or what it shows from it", file)
 		}
 		if err := fleet.Reset(ctx, empty); err != nil {
@@ -98,7 +97,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		if err != nil {
 			continue // text that is no UTF-8
 		}
-		if takes(t, fleet.Harness, fmt.Sprintf("%s of seed %d", k.kind, seed), text) {
+		if takes(t, fleet, fmt.Sprintf("%s of seed %d", k.kind, seed), text) {
 			accepted++
 		}
 		if t.Failed() {
@@ -112,7 +111,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 }
 
 // takes applies a text; it reports whether it was accepted, and fails the test if a proxy did not take it.
-func takes(t *testing.T, h *harness.Harness, name, text string) (accepted bool) {
+func takes(t *testing.T, h running, name, text string) (accepted bool) {
 	t.Helper()
 	ctx := context.Background()
 	err := h.Apply(ctx, text, true)

@@ -38,6 +38,9 @@ func TestScenarios(t *testing.T) {
 	scenarios := load(t)
 	needs(t)
 	results := &report.Report{}
+	if *cluster {
+		scenarios = inCluster(t, scenarios, results)
+	}
 	dir := outDir(t)
 	t.Cleanup(func() {
 		table := results.Table()
@@ -64,19 +67,22 @@ func TestScenarios(t *testing.T) {
 			place := <-free
 			// After the fleet has ended, which it does with this test.
 			t.Cleanup(func() { free <- place })
-			(&suite{results: results, dir: dir, api: place}).run(t, topology, of[topology])
+			(&suite{results: results, dir: dir, place: place}).run(t, topology, of[topology])
 		})
 	}
 }
 
-// places are where so many fleets can run at a time: each has the API server that its objects are written to, nil if
-// they go to config-watcher's own store.
-func places(t *testing.T, n int) chan *apiserver.Server {
+// places are where so many fleets can run at a time; in a cluster it is one.
+func places(t *testing.T, n int) chan place {
 	t.Helper()
-	free := make(chan *apiserver.Server, n)
+	free := make(chan place, n)
+	if *cluster {
+		free <- install(t)
+		return free
+	}
 	if *source == sourceStore {
 		for range n {
-			free <- nil
+			free <- place{}
 		}
 		return free
 	}
@@ -87,7 +93,7 @@ func places(t *testing.T, n int) chan *apiserver.Server {
 	began := time.Now()
 	var all sync.WaitGroup
 	for range n {
-		all.Go(func() { free <- apiserver.Start(t, programs.Path("config-watcher"), "../..") })
+		all.Go(func() { free <- place{api: apiserver.Start(t, programs.Path("config-watcher"), "../..")} })
 	}
 	all.Wait()
 	if len(free) < n {
@@ -101,12 +107,12 @@ func places(t *testing.T, n int) chan *apiserver.Server {
 type suite struct {
 	results *report.Report
 	dir     string
-	api     *apiserver.Server
+	place   place
 }
 
 func (s *suite) run(t *testing.T, topology *format.Topology, scenarios []*format.Scenario) {
 	begin := time.Now()
-	fleet, err := newFleet(t, topology, scenarios, filepath.Join(s.dir, topology.Name), s.api)
+	fleet, err := newFleet(t, topology, scenarios, filepath.Join(s.dir, topology.Name), s.place)
 	if err != nil {
 		t.Errorf("topology %s does not start: %v", topology.Name, err)
 		for _, scenario := range scenarios {
@@ -135,7 +141,7 @@ func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
 	}
 	begin := time.Now()
 	r := &runner.Runner{Fleet: fleet, Caller: fleet, Log: t.Logf}
-	if other, listed := otherWords[scenario.Name]; listed && *source == sourceKubernetes {
+	if other, listed := otherWords[scenario.Name]; listed && (*source == sourceKubernetes || *cluster) {
 		r.OtherWords = other.refusals
 		result.Note = fmt.Sprintf("%d objects are refused by Kubernetes in its own words: %s", other.refusals, other.by)
 	}
@@ -168,6 +174,14 @@ const scenarioLimit = 3 * time.Minute
 // is a failure, and so is an API server that was asked for and has no programs.
 func needs(t *testing.T) {
 	t.Helper()
+	if *cluster {
+		for _, name := range clusterEnvironment {
+			if os.Getenv(name) == "" {
+				t.Fatalf("-cluster: %s is not set: run `make scenarios-cluster`, or the test with `cluster exec`", name)
+			}
+		}
+		return
+	}
 	if *source == sourceKubernetes {
 		if _, err := kubeapi.Program("kube-apiserver"); err != nil {
 			t.Fatal(err)
@@ -233,9 +247,14 @@ func all(t *testing.T, dirs ...string) (out []*format.Scenario) {
 
 // isInShare tells whether a scenario is among those that -share and -share-by choose.
 func isInShare(name string) bool {
+	return draw(name)%uint32(max(*share, 1)) == 0
+}
+
+// draw is a number for a scenario by which -share-by chooses.
+func draw(name string) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(*shareBy + "/" + name)) // never fails
-	return hash.Sum32()%uint32(max(*share, 1)) == 0
+	return hash.Sum32()
 }
 
 // locate finds a directory that was named from where `go test` was called: this package's directory, or one above.

@@ -51,17 +51,34 @@ func (h *Host) unshare() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return err
 	}
+	if err := h.hold("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
+	// As Istio's injection has it: the proxy of a gateway listens on low ports and is not root.
+	return os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0)
+}
+
+// Open is a machine that somebody else has made and plugged in, such as a Pod: file names its network namespace.
+func Open(name, file string, ip netip.Addr) (*Host, error) {
+	h := &Host{Name: name, IP: ip}
+	if err := h.hold(file); err != nil {
+		return nil, fmt.Errorf("network namespace of %s: %w", name, err)
+	}
+	return h, nil
+}
+
+// hold keeps the namespace that a file names.
+func (h *Host) hold(file string) error {
 	var err error
-	if h.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+	if h.namespace, err = os.Open(file); err != nil {
 		return err
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(h.namespace.Fd()), &stat); err != nil {
-		return err
+		return errors.Join(err, h.namespace.Close())
 	}
 	h.inode = stat.Ino
-	// As Istio's injection has it: the proxy of a gateway listens on low ports and is not root.
-	return os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0)
+	return nil
 }
 
 // Close gives the namespace up; it ends with the last program in it.

@@ -59,6 +59,28 @@ func TestNetwork(t *testing.T) {
 			lis.Close()
 		}
 	})
+	t.Run("a machine that somebody else has made is the same one", func(t *testing.T) {
+		again, err := Open("two again", two.path(), two.IP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis, err := again.Listen(ctx, "tcp", netip.AddrPortFrom(two.IP, 80).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := one.Dial(ctx, "tcp", lis.Addr().String(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		lis.Close()
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := Open("nothing", "/nowhere", two.IP); err == nil {
+			t.Error("a namespace that is not there can be opened")
+		}
+	})
 	t.Run("the hub stands for addresses", func(t *testing.T) {
 		for from, to := range map[string]netip.Addr{"198.19.0.9:80": two.IP, "[fd19::9]:80": two.IP6, "10.96.0.1:80": one.IP} {
 			backend := netip.AddrPortFrom(to, 8080)

@@ -1,5 +1,6 @@
 // Command echo is the application behind a workload of a scenario. Its one argument is a configuration file
-// (internal/echo.Config). It prints a line when its ports are open and ends with SIGTERM.
+// (internal/echo.Config), to whose addresses it prefers those in $POD_IPS. It prints a line when its ports are open and
+// ends with SIGTERM.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"fairlead.dev/tests/scenarios/internal/echo"
@@ -31,6 +33,9 @@ func run(ctx context.Context) error {
 	config, err := echo.Load(os.Args[1])
 	if err != nil {
 		return err
+	}
+	if ips := os.Getenv("POD_IPS"); ips != "" { // of a Pod, which has them only once it runs
+		config.IPs = strings.Split(ips, ",")
 	}
 	return echo.New(config).Run(ctx, func() { fmt.Println("ready") })
 }

@@ -23,7 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
 	"fairlead.dev/pkg/svid"
@@ -66,7 +68,10 @@ func Start(t testing.TB, program, root string) *Server {
 		t.Fatalf("no CustomResourceDefinitions in services/installer/manifests/charts/base/files/crds: %v", err)
 	}
 	api.ApplyCRDs(t, files...)
-	s := &Server{namespaces: map[string]bool{}, newest: map[schema.GroupVersionKind]newest{}}
+	s, err := Connect(api.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.Kubeconfig = api.ServiceAccount(t, contract.SystemNamespace, contract.ConfigWatcherAccount)
 	rights, err := os.ReadFile(filepath.Join(root, "deploy/kustomize/base/config-watcher/rbac.yaml"))
 	if err != nil {
@@ -78,16 +83,29 @@ func Start(t testing.TB, program, root string) *Server {
 		t.Fatal(err)
 	}
 	s.Address = at.Host
-	if s.client, err = dynamic.NewForConfig(api.Config); err != nil {
-		t.Fatal(err)
-	}
-	groups, err := restmapper.GetAPIGroupResources(api.Client(t).Discovery())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.kinds = &kinds{mapper: restmapper.NewDiscoveryRESTMapper(groups), known: map[schema.GroupVersionKind]*meta.RESTMapping{}}
 	s.serveWebhook(t, api, program)
 	return s
+}
+
+// Connect is an API server that runs already, with the mesh's CustomResourceDefinitions and all else that Start brings:
+// that of a cluster. It has neither Kubeconfig nor Address.
+func Connect(config *rest.Config) (*Server, error) {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	discover, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := restmapper.GetAPIGroupResources(discover)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		client: client, namespaces: map[string]bool{}, newest: map[schema.GroupVersionKind]newest{},
+		kinds: &kinds{mapper: restmapper.NewDiscoveryRESTMapper(groups), known: map[schema.GroupVersionKind]*meta.RESTMapping{}},
+	}, nil
 }
 
 // serveWebhook has config-watcher check objects of the mesh's kinds before the API server stores them, in a process

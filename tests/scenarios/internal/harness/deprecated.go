@@ -62,7 +62,7 @@ func (l *workload) deprecated(ctx context.Context, asked string) ([]string, erro
 	}
 	uses := counted - l.deprecations.counted
 	l.deprecations.counted = counted
-	raw, err := os.ReadFile(l.harness.path("logs/" + l.spec.Name + ".log"))
+	raw, err := os.ReadFile(l.log())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -78,6 +78,10 @@ type Harness struct {
 	order []*workload
 	plane *plane
 	store *store
+	// ground is what the workloads stand on.
+	ground ground
+	// resolver is the name server of the workloads, IP:port.
+	resolver string
 	// stopNames ends the name server, and stopForward the way to the API server; nil if there is none.
 	stopNames, stopForward func() error
 
@@ -85,6 +89,18 @@ type Harness struct {
 	changing sync.Mutex
 	// mark is how things were when the scenario began.
 	mark *Snapshot
+}
+
+// ground is what workloads stand on: machines of the harness, or a cluster.
+type ground interface {
+	// revive makes of what ran at a snapshot what runs.
+	revive(ctx context.Context, s *Snapshot) error
+	// died lists what ended unasked.
+	died() []string
+	// disconnect cuts the connections between workloads.
+	disconnect() error
+	// logs are the files in which no error may be.
+	logs() []string
 }
 
 // Start runs a topology. It returns when every proxy that is to run is ready and has acknowledged the configuration.
@@ -95,6 +111,7 @@ func Start(ctx context.Context, t *format.Topology, o Options) (*Harness, error)
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	h := &Harness{topology: t, options: o, workloads: map[string]*workload{}}
+	h.ground = h
 	if err := h.start(ctx); err != nil {
 		err = fmt.Errorf("topology %s: %w", t.Name, err)
 		return nil, errors.Join(err, errors.New(process.Tails(h.path("logs/*.log"))), h.Close(context.WithoutCancel(ctx)))
@@ -134,7 +151,8 @@ func (h *Harness) start(ctx context.Context) error {
 	if err := h.startPlane(ctx); err != nil {
 		return err
 	}
-	if err := h.serveNames(); err != nil {
+	h.resolver = h.hubAddress(dnsPort)
+	if err := h.serveNames(h.network.Hub, h.resolver, h.answer); err != nil {
 		return err
 	}
 	h.log("services after %s", since(began))
@@ -269,7 +287,12 @@ func (h *Harness) Values(certificates map[string]*format.Material) *format.Value
 }
 
 // AccessLog is the file with what the proxy of a workload logs of connections and requests, see accessLogFormat.
-func (h *Harness) AccessLog(name string) string { return h.path("logs/" + name + ".access.log") }
+func (h *Harness) AccessLog(name string) string {
+	if l := h.workloads[name]; l != nil && l.live != nil {
+		return l.live.log
+	}
+	return h.path("logs/" + name + ".access.log")
+}
 
 func (h *Harness) path(name string) string { return filepath.Join(h.options.Dir, name) }
 

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,15 +32,11 @@ type kubernetes struct {
 	client  *http.Client
 	sources string
 	token   string
-	// fences counts those of fence.
-	fences int
 }
 
-func newKubernetes(h *Harness, objects configv1.ConfigStoreServiceClient) (*kubernetes, error) {
-	token, err := os.ReadFile(h.path("token-admin"))
-	return &kubernetes{
-		api: h.options.API, objects: objects, client: client(h.network.Hub), sources: "http://" + h.plane.watcher.Ops + "/debug/sources", token: string(token),
-	}, err
+func newKubernetes(api *apiserver.Server, objects configv1.ConfigStoreServiceClient, at watcher) (*kubernetes, error) {
+	token, err := os.ReadFile(at.tokenFile)
+	return &kubernetes{api: api, objects: objects, client: client(at.from), sources: "http://" + at.ops + "/debug/sources", token: string(token)}, err
 }
 
 // write implements writer. Unlike config-watcher's own store an API server takes objects one by one: if one is refused,
@@ -216,10 +213,10 @@ func (k *kubernetes) hasRead(ctx context.Context, versions map[string]uint64) er
 }
 
 // fence returns a revision that has all that config-watcher has read. It writes a Secret that nothing refers to into
-// config-watcher's own store, whose answer comes after that revision.
+// config-watcher's own store, whose answer comes after that revision if the Secret is another than the last one, which
+// a topology before may have written.
 func (k *kubernetes) fence(ctx context.Context) (revision uint64, err error) {
-	k.fences++
-	text := encode(object("Secret", format.RootNamespace, "fence", tree{"stringData": tree{"n": fmt.Sprint(k.fences)}}))
+	text := encode(object("Secret", format.RootNamespace, "fence", tree{"stringData": tree{"n": rand.Text()}}))
 	err = until(ctx, readyWithin, func() error {
 		resp, err := k.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fence", Content: []byte(text)}}}, grpc.WaitForReady(true))
 		if err != nil {

@@ -68,10 +68,27 @@ func (h *Harness) Reset(ctx context.Context, s *Snapshot) error {
 }
 
 func (h *Harness) reset(ctx context.Context, s *Snapshot) ([]string, error) {
+	if err := h.ground.revive(ctx, s); err != nil {
+		return nil, err
+	}
+	if _, err := h.store.restore(ctx, s.objects); err != nil {
+		return nil, err
+	}
+	if err := h.store.acked(ctx, 0); err != nil {
+		return nil, err
+	}
+	if err := both(h.ground.disconnect, h.dropFiles); err != nil {
+		return nil, err
+	}
+	return h.diff(ctx, s)
+}
+
+// revive starts what ran at a snapshot, and ends what did not. It implements ground.
+func (h *Harness) revive(ctx context.Context, s *Snapshot) error {
 	for _, service := range h.plane.Services {
 		if !service.Running() {
 			if err := restart(ctx, service); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
@@ -83,31 +100,22 @@ func (h *Harness) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 		case !was && l.shown:
 			l.shown = false
 			if err := l.stop(); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	if err := each(down, func(l *workload) error { return l.start(ctx) }); err != nil {
-		return nil, err
+		return err
 	}
 	for _, l := range h.order {
 		l.shown = s.running[l.spec.Name]
 		l.ready = l.shown
 	}
-	if _, err := h.store.restore(ctx, s.objects); err != nil {
-		return nil, err
-	}
-	if err := h.store.acked(ctx, 0); err != nil {
-		return nil, err
-	}
-	if err := both(h.disconnect, h.dropFiles); err != nil {
-		return nil, err
-	}
-	return h.diff(ctx, s)
+	return nil
 }
 
 // disconnect cuts all connections but those to the control plane: what proxies keep open for later does not go on to
-// the next scenario.
+// the next scenario. It implements ground.
 func (h *Harness) disconnect() error {
 	hub := h.network.Hub
 	keep := func(local, remote netip.AddrPort) bool {
@@ -164,7 +172,7 @@ func (h *Harness) End(ctx context.Context, allow func(what string) bool) []strin
 	if !allow("warming") {
 		problems = h.warming(ctx)
 	}
-	died := h.died()
+	died := h.ground.died()
 	diff, err := h.reset(ctx, s)
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("things are not as they were before the scenario: %v", err))
@@ -182,7 +190,7 @@ func (h *Harness) End(ctx context.Context, allow func(what string) bool) []strin
 	return problems
 }
 
-// died lists the processes that ended unasked.
+// died lists the processes that ended unasked. It implements ground.
 func (h *Harness) died() []string {
 	var out []string
 	look := func(p *netns.Process) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/resolver"
@@ -17,22 +18,22 @@ const domain = "cluster.local"
 // dnsPort is where the name server of all machines listens, on the hub.
 const dnsPort = 53
 
-// serveNames runs the name server until Close.
-func (h *Harness) serveNames() error {
+// serveNames runs the name server at an address of a machine until Close.
+func (h *Harness) serveNames(on *netns.Host, address string, answer resolver.Source) error {
 	ctx, stop := context.WithCancel(context.Background())
-	packets, err := h.network.Hub.ListenPacket(ctx, "udp", h.hubAddress(dnsPort))
+	packets, err := on.ListenPacket(ctx, "udp", address)
 	if err != nil {
 		stop()
 		return err
 	}
-	streams, err := h.network.Hub.Listen(ctx, "tcp", h.hubAddress(dnsPort))
+	streams, err := on.Listen(ctx, "tcp", address)
 	if err != nil {
 		packets.Close()
 		stop()
 		return err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- resolver.NewServer(h.answer).Serve(ctx, packets, streams) }()
+	go func() { ended <- resolver.NewServer(answer).Serve(ctx, packets, streams) }()
 	h.stopNames = func() error {
 		stop()
 		return <-ended
@@ -48,6 +49,11 @@ func (h *Harness) answer(from netip.Addr, name string) resolver.Answer {
 		}
 		return h.store.lookup(inCluster)
 	}
+	return h.outsideName(from, name)
+}
+
+// outsideName says what a name of the world outside is.
+func (h *Harness) outsideName(_ netip.Addr, name string) resolver.Answer {
 	var a resolver.Answer
 	for _, workload := range h.topology.DNS[name] {
 		if host := h.Host(workload); host != nil {
@@ -109,7 +115,7 @@ func addressesOf(texts []any) []netip.Addr {
 
 // Machine is where the calls of a workload start, or of the machine outside.
 func (h *Harness) Machine(name string) (caller.Machine, error) {
-	m := caller.Machine{Host: h.outside, Resolver: h.hubAddress(dnsPort)}
+	m := caller.Machine{Host: h.outside, Resolver: h.resolver}
 	if name == format.Outside {
 		return m, nil
 	}

@@ -58,18 +58,7 @@ func (h *Harness) writeObjects(ctx context.Context) error {
 			add(l.pod(false))
 		}
 	}
-	own := splitDocuments(h.topology.Services)
-	written := map[string]bool{}
-	for _, doc := range own {
-		written[doc.ref()] = true
-		docs = append(docs, doc.text)
-	}
-	for _, s := range h.services() {
-		if !written[ref("Service", s["metadata"].(tree)["namespace"].(string), s["metadata"].(tree)["name"].(string))] {
-			add(s)
-		}
-	}
-	_, err := h.store.apply(ctx, strings.Join(docs, "\n---\n"))
+	_, err := h.store.apply(ctx, strings.Join(append(docs, h.serviceDocuments()...), "\n---\n"))
 	return err
 }
 

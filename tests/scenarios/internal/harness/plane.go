@@ -81,7 +81,10 @@ func (h *Harness) startPlane(ctx context.Context) error {
 	if err := p.watcher.WaitReady(ctx); err != nil {
 		return err
 	}
-	h.store, err = newStore(h)
+	h.store, err = newStore(h, watcher{
+		grpc: p.watcher.GRPC, ops: p.watcher.Ops, id: p.ID(contract.SystemNamespace, contract.ConfigWatcherAccount),
+		rootFile: p.RootFile, tokenFile: h.path("token-admin"), from: h.network.Hub,
+	})
 	return err
 }
 

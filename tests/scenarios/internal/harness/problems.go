@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/probe"
+	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
 // settleWithin is how long Envoy may take to be done with what it has acknowledged.
@@ -44,7 +45,7 @@ func (l *workload) stats(ctx context.Context, kind, filter string) (map[string]i
 
 // proxies are the workloads whose proxies run.
 func (h *Harness) proxies() []*workload {
-	return slices.DeleteFunc(slices.Clone(h.order), func(l *workload) bool { return !l.spec.HasProxy() || !running(l.agent) })
+	return slices.DeleteFunc(slices.Clone(h.order), func(l *workload) bool { return !l.spec.HasProxy() || l.live == nil && !running(l.agent) })
 }
 
 // counters reads how many updates every proxy has rejected.
@@ -132,6 +133,7 @@ func (h *Harness) warming(ctx context.Context) []string {
 	return out
 }
 
+// logs implements ground.
 func (h *Harness) logs() []string {
 	files, _ := filepath.Glob(h.path("logs/*.log")) // the pattern is a good one
 	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".access.log") })
@@ -139,7 +141,7 @@ func (h *Harness) logs() []string {
 
 func (h *Harness) logLengths() map[string]int64 {
 	out := map[string]int64{}
-	for _, file := range h.logs() {
+	for _, file := range h.ground.logs() {
 		if info, err := os.Stat(file); err == nil {
 			out[file] = info.Size()
 		}
@@ -153,7 +155,7 @@ var errorLevels = []string{"error", "critical", "fatal"}
 // errorLines lists the lines of the logs that tell of errors since.
 func (h *Harness) errorLines(since *Snapshot) []string {
 	var out []string
-	for _, file := range h.logs() {
+	for _, file := range h.ground.logs() {
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			out = append(out, err.Error())
@@ -163,7 +165,7 @@ func (h *Harness) errorLines(since *Snapshot) []string {
 			var entry struct {
 				Level string `json:"level"`
 			}
-			if json.Unmarshal([]byte(line), &entry) == nil && slices.Contains(errorLevels, strings.ToLower(entry.Level)) {
+			if json.Unmarshal(wire.Unframed([]byte(line)), &entry) == nil && slices.Contains(errorLevels, strings.ToLower(entry.Level)) {
 				out = append(out, fmt.Sprintf("%s: %s", filepath.Base(file), strings.TrimSpace(line)))
 			}
 		}

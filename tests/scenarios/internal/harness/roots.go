@@ -6,4 +6,4 @@ import "crypto/x509"
 func (h *Harness) Roots() *x509.CertPool { return h.issuer.Pool() }
 
 // Died lists processes that ended unasked.
-func (h *Harness) Died() []string { return h.died() }
+func (h *Harness) Died() []string { return h.ground.died() }

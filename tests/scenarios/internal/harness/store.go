@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,7 +21,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/runner"
 )
@@ -84,13 +85,23 @@ type store struct {
 	log func(format string, args ...any)
 }
 
-func newStore(h *Harness) (*store, error) {
+// watcher is where config-watcher answers, and who may ask.
+type watcher struct {
+	// grpc is the address of its API, ops that of its pages, which need no TLS there.
+	grpc, ops string
+	id        spiffeid.ID
+	rootFile  string
+	tokenFile string
+	// from is the machine that asks.
+	from *netns.Host
+}
+
+func newStore(h *Harness, at watcher) (*store, error) {
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target:    h.plane.watcher.GRPC,
-		TLS:       tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: h.plane.RootFile}), h.plane.ID(contract.SystemNamespace, contract.ConfigWatcherAccount)),
-		TokenFile: h.path("token-admin"), MaxBackoff: 200 * time.Millisecond,
+		Target: at.grpc, TLS: tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: at.rootFile}), at.id),
+		TokenFile: at.tokenFile, MaxBackoff: 200 * time.Millisecond,
 	}, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		return h.network.Hub.Dial(ctx, "tcp", address, "")
+		return at.from.Dial(ctx, "tcp", address, "")
 	}))
 	if err != nil {
 		return nil, err
@@ -98,13 +109,17 @@ func newStore(h *Harness) (*store, error) {
 	objects := configv1.NewConfigStoreServiceClient(conn)
 	var to writer = configAPI{objects}
 	if h.options.API != nil {
-		if to, err = newKubernetes(h, objects); err != nil {
+		if to, err = newKubernetes(h.options.API, objects, at); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}
+	translate := func(map[netip.AddrPort][]netip.AddrPort) error { return nil } // kube-proxy does
+	if h.network != nil {
+		translate = h.network.Translate
+	}
 	return &store{
 		conn: conn, writer: to, fleet: configv1.NewFleetServiceClient(conn),
-		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: h.options.IPv6, onDemand: h.options.OnDemand, log: h.log, translate: h.network.Translate,
+		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: h.options.IPv6, onDemand: h.options.OnDemand, log: h.log, translate: translate,
 	}, nil
 }
 

@@ -41,6 +41,9 @@ type workload struct {
 	spec    *format.Workload
 	host    *netns.Host
 
+	// live is the workload's Pod in a cluster; nil on a machine of the harness.
+	live *livePod
+
 	prepared   bool
 	agent, app *netns.Process
 	// shown tells whether there is a Pod object, and ready what it says.
@@ -53,7 +56,21 @@ type workload struct {
 
 func (l *workload) path(name string) string { return l.harness.path(name + "-" + l.spec.Name) }
 
-func (l *workload) state() string { return l.path("proxy") }
+// state is the directory of the agent.
+func (l *workload) state() string {
+	if l.live != nil {
+		return l.live.state
+	}
+	return l.path("proxy")
+}
+
+// log is what the agent and its proxy write of themselves.
+func (l *workload) log() string {
+	if l.live != nil {
+		return l.live.log
+	}
+	return l.harness.path("logs/" + l.spec.Name + ".log")
+}
 
 func (l *workload) isGateway() bool { return l.spec.Kind == format.Gateway }
 
@@ -195,7 +212,11 @@ func (l *workload) proxyConfig() proxyconfig.Config {
 	return proxyconfig.Of(mesh.proxyConfig, resources, mesh.rootNamespace, proxyconfig.Workload{Namespace: l.spec.Namespace, Labels: l.labels(), Own: own})
 }
 
+// addresses are those of the workload; a Pod has none before it runs.
 func (l *workload) addresses() []string {
+	if l.host == nil {
+		return nil
+	}
 	all := []string{l.host.IP.String()}
 	if l.host.IP6.IsValid() {
 		all = append(all, l.host.IP6.String())
@@ -232,7 +253,7 @@ func (l *workload) startAgent() error {
 	}
 	p := netns.Program{
 		Name: "agent of " + l.spec.Name, Path: h.path("node-agent"), Env: l.environment(), UID: proxyUID,
-		Stdout: h.AccessLog(l.spec.Name), Stderr: h.path("logs/" + l.spec.Name + ".log"), ResolvConf: l.path("resolv"),
+		Stdout: h.AccessLog(l.spec.Name), Stderr: l.log(), ResolvConf: l.path("resolv"),
 		Args: []string{
 			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", h.plane.RootFile, "--pod-info-dir", l.path("pod"),
 			"--envoy-binary", h.path("envoy"), "--discovery-address", h.xdsAddresses(), "--ca-address", h.plane.CA.GRPC,
@@ -355,7 +376,7 @@ func (l *workload) startApp(ctx context.Context) error {
 func (l *workload) prepareApp() error {
 	h := l.harness
 	c := echo.Config{
-		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: h.path("shared"), Resolver: h.hubAddress(dnsPort), Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: h.path("shared"), Resolver: h.resolver, Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
 	}
 	for _, p := range l.spec.Ports {
 		port := echo.Port{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}

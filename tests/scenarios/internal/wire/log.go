@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"regexp"
 )
 
 // Entry is a line of a proxy's access log, which it writes as JSON with these members. Envoy's "-" stands for nothing.
@@ -64,12 +65,18 @@ func (l AccessLog) After(place int64) ([]Entry, error) {
 		}
 		raw = rest
 		var e Entry
-		if json.Unmarshal(line, &e) == nil { // what is not JSON is not an entry
+		if json.Unmarshal(Unframed(line), &e) == nil { // what is not JSON is not an entry
 			e.clean()
 			entries = append(entries, e)
 		}
 	}
 }
+
+// framed is what a container runtime writes before each line of a container.
+var framed = regexp.MustCompile(`^\S+ (?:stdout|stderr) [FP] `)
+
+// Unframed is what a program has written of a line, in whose log it may have been put by a container runtime.
+func Unframed(line []byte) []byte { return line[len(framed.Find(line)):] }
 
 func (e *Entry) clean() {
 	for _, field := range []*string{&e.RequestID, &e.Peer, &e.TLS, &e.Remote, &e.Local, &e.Source, &e.Upstream} {

@@ -173,3 +173,19 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 }
+
+// TestAccessLogOfAContainer: a container runtime writes the time and the stream before each line.
+func TestAccessLogOfAContainer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "0.log")
+	text := "2026-01-02T03:04:05.678901234Z stdout F {\"requestID\":\"a\"}\n2026-01-02T03:04:05.7Z stderr F no entry\n{\"requestID\":\"b\"}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := wire.AccessLog{Path: file}.After(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 2 || entries[0].RequestID != "a" || entries[1].RequestID != "b" {
+		t.Errorf("got %+v, want the requests a and b", entries)
+	}
+}
