@@ -69,8 +69,8 @@ func replicaVersions(ctx context.Context, mesh *controlplane.Mesh) []replicaVers
 	return list
 }
 
-// clusterVersions asks the control plane of a cluster. The error says that no replica has told its version; the client's
-// is there all the same.
+// clusterVersions asks the control plane of a cluster. The error says that no replica has told its version; the
+// client's is there all the same.
 func clusterVersions(ctx context.Context, t *target, mesh *controlplane.Mesh) (*meshVersions, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,6 +1,6 @@
 // Package controlplane finds the replicas of Fairlead's services in a cluster and connects to them: Find lists the Pods
-// of config-watcher, xds-server, ca and injector, and Replica.Ops and Replica.API are clients of their ports, through the API
-// server (package podconn). Commands of cli call it.
+// of config-watcher, xds-server, ca and injector, and Replica.Ops and Replica.API are clients of their ports, through
+// the API server (package podconn). Commands of cli call it.
 //
 // What counts as a replica comes from the control plane's namespace alone: the config-watchers are Pods there, and the
 // namespaces of the other services are those that config-watcher's own flags name. A Pod of another namespace that only

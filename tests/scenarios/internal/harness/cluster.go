@@ -384,7 +384,7 @@ func (c *Cluster) Machine(name string) (caller.Machine, error) {
 	if name == format.Outside {
 		return caller.Machine{Host: c.outside, Resolver: c.node.Outside}, nil
 	}
-	l, err := c.Harness.find(name)
+	l, err := c.find(name)
 	if err != nil {
 		return caller.Machine{}, err
 	}

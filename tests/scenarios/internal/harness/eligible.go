@@ -3,6 +3,7 @@ package harness
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +22,43 @@ func NeedsMachines(s *format.Scenario) string {
 	if why := machinesOfTopology(s.Topology); why != "" {
 		return why
 	}
-	return machinesOfSteps(s.Topology, s.Steps)
+	if why := machinesOfSteps(s.Topology, s.Steps); why != "" {
+		return why
+	}
+	return lateService(s.Topology, s.Steps, map[string]bool{})
+}
+
+// lateService finds a call to a Service of an earlier step from where no proxy is. A cluster does not tell when the
+// rules of its nodes have a new Service; proxies say what they have. made collects the Services' names.
+func lateService(t *format.Topology, steps []format.Step, made map[string]bool) string {
+	for i := range steps {
+		s := &steps[i]
+		for _, d := range splitDocuments(s.Apply + "\n---\n" + s.ApplyNoWait) {
+			if d.kind() == "Service" {
+				made[d.member("metadata", "name")] = true
+			}
+		}
+		if s.Eventually != nil {
+			if why := lateService(t, s.Eventually.Steps, made); why != "" {
+				return why
+			}
+		}
+		call := s.Call
+		if s.Background != nil {
+			call = &s.Background.Call
+		}
+		if call == nil || slices.ContainsFunc(t.Workloads, func(w format.Workload) bool { return w.Name == call.From && w.HasProxy() }) {
+			continue
+		}
+		u, err := url.Parse(call.URL)
+		if err != nil {
+			continue
+		}
+		if name, _, _ := strings.Cut(u.Hostname(), "."); made[name] {
+			return "calls Service " + name + ", which it has made, from " + call.From + ", which has no proxy"
+		}
+	}
+	return ""
 }
 
 func machinesOfTopology(t *format.Topology) string {
@@ -120,6 +157,7 @@ var (
 	unixSocket = regexp.MustCompile(`unix://`)
 	fileGiven  = regexp.MustCompile(`\$\{files:`)
 	nodes      = regexp.MustCompile(`kubernetes\.io/hostname|internalTrafficPolicy: Local|PreferSameNode`)
+	looksUp    = regexp.MustCompile(`resolution: DYNAMIC_DNS`)
 	ip6        = regexp.MustCompile(`\bIPv6\b|DualStack`)
 )
 
@@ -136,6 +174,8 @@ func machinesOfObjects(t *format.Topology, text string) string {
 			return "gives proxies files"
 		case nodes.MatchString(d.text):
 			return "tells nodes apart, of which the cluster has one"
+		case looksUp.MatchString(d.text):
+			return "has a proxy look up the names that requests ask for"
 		case ip6.MatchString(d.text):
 			return "needs IPv6"
 		}

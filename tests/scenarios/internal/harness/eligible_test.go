@@ -49,7 +49,12 @@ func TestNeedsMachines(t *testing.T) {
 		"tells nodes apart":                step(format.Step{Apply: "{kind: Service, spec: {internalTrafficPolicy: Local}}"}),
 		"look up www.example.com, a name":  step(format.Step{Call: &format.Call{From: "client", URL: "http://www.example.com/"}}),
 		"look up www.example.com, a":       step(format.Step{Apply: "{kind: ServiceEntry, spec: {hosts: [www.example.com]}}"}),
-		"needs IPv6":                       step(format.Step{Apply: "{kind: Service, spec: {ipFamilies: [IPv6]}}"}),
+		"look up the names":                step(format.Step{Apply: "{kind: ServiceEntry, spec: {resolution: DYNAMIC_DNS}}"}),
+		"calls Service web, which it has made, from naked": func(s *format.Scenario) {
+			web := format.Step{Apply: "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: apps}}"}
+			s.Steps = append(s.Steps, web, format.Step{Call: &format.Call{From: "server", URL: "http://web.apps/"}}, format.Step{Call: &format.Call{From: "naked", URL: "http://web.apps:80/"}})
+		},
+		"needs IPv6": step(format.Step{Apply: "{kind: Service, spec: {ipFamilies: [IPv6]}}"}),
 	} {
 		s := plain()
 		change(s)
