@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/describe"
@@ -299,11 +301,8 @@ func (s serviceDescription) print(w *lines) {
 	}
 	for _, r := range s.Routes {
 		text := ""
-		for i, n := range r.Rules {
-			text += map[bool]string{true: ", rule ", false: " and "}[i == 0] + fmt.Sprint(n)
-		}
 		if len(r.Rules) > 0 {
-			text += fmt.Sprintf(" of %d", r.Of)
+			text = fmt.Sprintf(", rule %s of %d", strings.Join(lists.Map(r.Rules, strconv.Itoa), " and "), r.Of)
 		}
 		if len(r.Hostnames) > 0 {
 			text += ", hosts " + strings.Join(r.Hostnames, ", ")

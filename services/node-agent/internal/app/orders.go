@@ -52,11 +52,12 @@ func renewals(renew func(), c clock.Clock) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		if now := c.Now(); now.Before(next) {
+		now := c.Now()
+		if now.Before(next) {
 			http.Error(w, "a certificate was requested less than "+renewEvery.String()+" ago; try again", http.StatusTooManyRequests)
 			return
 		}
-		next = c.Now().Add(renewEvery)
+		next = now.Add(renewEvery)
 		renew()
 		w.WriteHeader(http.StatusOK)
 	})
