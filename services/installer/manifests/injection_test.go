@@ -1,13 +1,17 @@
 package manifests_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"istio.io/api/annotation"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/testkit"
@@ -87,5 +91,101 @@ func TestTemplatesOfInjection(t *testing.T) {
 			}
 			testkit.Golden(t, filepath.Join("testdata/injection/out", filepath.Base(file)), []byte(head+string(out)))
 		})
+	}
+}
+
+// TestNoTextOfAPodBecomesYAML gives a Pod texts that would be containers, arguments and fields if a template wrote them
+// as they are. Injection refuses the Pod, or the texts stay texts.
+func TestNoTextOfAPodBecomesYAML(t *testing.T) {
+	texts := []string{
+		"info\n        - --evil\n    - name: evil\n      image: evil\n",
+		"info\"\n        - \"--evil\"\n    - name: evil\n      image: \"evil",
+		"info'\n    evil: 'true",
+		"info, --evil]\n    - name: evil\n      image: evil\n      command: [x",
+		"x}\n    - {name: evil, image: evil",
+		"15020]\n      - {name: evil}\n",
+		"evil: evil", "- evil", "&evil x", "*evil", "!!binary evil", "info # evil", "%evil",
+	}
+	places := map[string]func(*corev1.Pod, string){
+		"label": func(p *corev1.Pod, s string) { p.Labels["app"] = s },
+		"canonical name": func(p *corev1.Pod, s string) {
+			p.Labels["service.istio.io/canonical-name"], p.Labels["topology.istio.io/network"] = s, s
+		},
+		"owner": func(p *corev1.Pod, s string) {
+			yes := true
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1" + s, Kind: "ReplicaSet" + s, Name: s, Controller: &yes}}
+		},
+		"account":   func(p *corev1.Pod, s string) { p.Spec.ServiceAccountName = s },
+		"container": func(p *corev1.Pod, s string) { p.Spec.Containers[0].Name = "x" + s },
+		"port": func(p *corev1.Pod, s string) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: s, ContainerPort: 1}}
+		},
+		"metadata": func(p *corev1.Pod, s string) {
+			text, _ := json.Marshal(map[string]any{"proxyMetadata": map[string]string{s: s, "A": s}})
+			p.Annotations["proxy.istio.io/config"] = string(text)
+		},
+	}
+	// What these say decides which parts the Pod gets.
+	parts := []string{annotation.InjectTemplates.Name, annotation.SidecarNativeSidecar.Name, annotation.SidecarUserVolume.Name, annotation.SidecarUserVolumeMount.Name}
+	for _, a := range annotation.AllResourceAnnotations() {
+		if !slices.Contains(parts, a.Name) {
+			places["annotation "+a.Name] = func(p *corev1.Pod, s string) { p.Annotations[a.Name] = s }
+		}
+	}
+	for _, more := range []string{"k8s.v1.cni.cncf.io/networks", "prometheus.io/port", "prometheus.io/path"} {
+		places["annotation "+more] = func(p *corev1.Pod, s string) { p.Annotations[more] = s }
+	}
+	config := injection(t, "", "components.cni.enabled=true", "values.pilot.cni.provider=multus", "values.global.mountMtlsCerts=true")
+	// shape is what no text may change: containers, how they run, and that nothing is called as the texts ask for.
+	shape := func(p *corev1.Pod) string {
+		all := []string{fmt.Sprint(p.Spec.HostNetwork, p.Spec.HostPID, p.Spec.SecurityContext.String())}
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				all = append(all, fmt.Sprint(list[i].Name == "evil"), list[i].SecurityContext.String())
+				for _, word := range slices.Concat(list[i].Command, list[i].Args) {
+					if strings.HasPrefix(word, "--evil") {
+						all = append(all, word)
+					}
+				}
+			}
+		}
+		for i := range p.Spec.Volumes {
+			if p.Spec.Volumes[i].Name == "evil" {
+				all = append(all, "volume")
+			}
+		}
+		return strings.Join(all, "\n")
+	}
+	checked := 0
+	for place, put := range places {
+		for _, template := range []string{"sidecar", "gateway", "grpc-agent", "grpc-simple"} {
+			pod := func(text string) (*corev1.Pod, error) {
+				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+					Name: "web", Namespace: "shop", Labels: map[string]string{"sidecar.istio.io/inject": "true"}, Annotations: map[string]string{annotation.InjectTemplates.Name: template},
+				}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}}}
+				if text != "" {
+					put(p, text)
+				}
+				r, err := config.Inject(inject.Request{Pod: p})
+				return r.Pod, err
+			}
+			harmless, err := pod("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range texts {
+				got, err := pod(text)
+				if err != nil {
+					continue
+				}
+				checked++
+				if shape(got) != shape(harmless) {
+					t.Errorf("%s %q of template %s has another shape:\n%s\ninstead of\n%s", place, text, template, shape(got), shape(harmless))
+				}
+			}
+		}
+	}
+	if checked < 500 {
+		t.Errorf("only %d Pods were injected", checked)
 	}
 }

@@ -47,6 +47,8 @@ var broken = [][]string{
 	{"proxy.istio.io/config", "concurrency: many"}, {"proxy.istio.io/config", "- a"}, {"proxy.istio.io/config", "drainDuration: 1ms"}, {"proxy.istio.io/config", "statusPort: 0"},
 	{"proxy.istio.io/config", "discoveryAddress: nowhere"}, {"proxy.istio.io/config", "tracing: {zipkin: {address: \"\"}}"}, {"proxy.istio.io/config", "a: {b"},
 	{"proxy.istio.io/config", "privateKeyProvider: {cryptomb: {}}"}, {"sidecar.istio.io/proxyCPU", "much"}, {"sidecar.istio.io/proxyMemoryLimit", "1Gi\n"},
+	{"sidecar.istio.io/logLevel", "chatty"}, {"sidecar.istio.io/componentLogLevel", "debug"}, {"sidecar.istio.io/agentLogLevel", "default:info\n- --more"},
+	{"sidecar.istio.io/bootstrapOverride", "A b"}, {"sidecar.istio.io/proxyImage", "a/b:1\nname: c"},
 	{"inject.istio.io/templates", "nothing"}, {"prometheus.io/port", "15090"}, {"prometheus.io/port", "http"}, {"prometheus.istio.io/scrape-targets", "15020"},
 	{"sidecar.istio.io/userVolume", "{"}, {"proxy.istio.io/overrides", "{"}, {"sidecar.istio.io/status", "{"},
 	{"k8s.v1.cni.cncf.io/networks", "[{"}, {"sidecar.istio.io/userVolumeMount", `"x"`},

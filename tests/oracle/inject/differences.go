@@ -40,6 +40,8 @@ var (
 var Differences = []Difference{
 	{Stricter, "annotations of injection itself that cannot be read", "istioctl goes on as if `sidecar.istio.io/status` were not there, and injects a second time.", "status-broken",
 		regexp.MustCompile(`annotation sidecar\.istio\.io/status`), every, nil},
+	{Stricter, "levels of logs, images, `includeOutboundPorts` and a ConfigMap's name of no use in annotations", "istioctl writes them into the Pod as they are, line breaks included; Envoy and the agent end with such a level.", "level-unknown",
+		regexp.MustCompile(`annotation (sidecar\.istio\.io/(logLevel|componentLogLevel|agentLogLevel|bootstrapOverride|proxyImage|proxyImageType)|traffic\.sidecar\.istio\.io/includeOutboundPorts)`), every, nil},
 	{Laxer, "a ProxyConfig of no use in `proxy.istio.io/config` of a workload that is not injected", "istioctl reads it first; no proxy will read it, and the webhook lets the Pod pass.", "config-not-injected",
 		regexp.MustCompile(`could not parse proxy config`), regexp.MustCompile(`sidecar.istio.io/inject: "false"|hostNetwork: true`), nil},
 	{Objects, "CronJob", "istioctl reads and writes labels and annotations of the Job's template, of which no Pod gets any; here those of the Pod's template count.", "cronjob",

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
 	"istio.io/api/annotation"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // checks are the annotations that end up in arguments and rules of the proxy, and what each may be.
@@ -24,6 +26,7 @@ var checks = map[string]func(string) error{
 	annotation.SidecarTrafficExcludeOutboundIPRanges.Name:     checkRanges,
 	annotation.SidecarTrafficIncludeInboundPorts.Name:         orAll(checkPorts),
 	annotation.SidecarTrafficExcludeInboundPorts.Name:         checkPorts,
+	annotation.SidecarTrafficIncludeOutboundPorts.Name:        checkPorts,
 	annotation.SidecarTrafficExcludeOutboundPorts.Name:        checkPorts,
 	annotation.SidecarTrafficExcludeInterfaces.Name:           checkInterfaces,
 	annotation.SidecarTrafficKubevirtInterfaces.Name:          checkInterfaces,
@@ -34,7 +37,19 @@ var checks = map[string]func(string) error{
 	annotation.SidecarProxyMemory.Name:                        checkQuantity,
 	annotation.SidecarProxyCPULimit.Name:                      checkQuantity,
 	annotation.SidecarProxyMemoryLimit.Name:                   checkQuantity,
+	annotation.SidecarLogLevel.Name:                           checkLevel(envoyLevels),
+	annotation.SidecarComponentLogLevel.Name:                  checkScopes(envoyLevels, true),
+	annotation.SidecarAgentLogLevel.Name:                      checkScopes(agentLevels, false),
+	annotation.SidecarBootstrapOverride.Name:                  checkObjectName,
+	annotation.SidecarProxyImage.Name:                         checkImage,
+	annotation.SidecarProxyImageType.Name:                     checkImage,
 }
+
+// Levels of Envoy's log (--log-level), and of the agent's.
+var (
+	envoyLevels = []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
+	agentLevels = []string{"debug", "info", "warn", "error", "fatal", "none"}
+)
 
 // checkAnnotations returns an error for every annotation that has a value of no use.
 func checkAnnotations(annotations map[string]string) error {
@@ -134,6 +149,54 @@ func checkInterfaces(value string) error {
 		if text = strings.TrimSpace(text); !interfaceName.MatchString(text) {
 			return fmt.Errorf("%q is no name of a network interface; write names of at most 15 letters, digits and _.-, separated by commas", text)
 		}
+	}
+	return nil
+}
+
+func checkLevel(levels []string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(levels, value) {
+			return fmt.Errorf("no such level; say one of %s", strings.Join(levels, ", "))
+		}
+		return nil
+	}
+}
+
+// scopeName is a component of Envoy's log, or a scope of the agent's.
+var scopeName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
+
+// checkScopes checks a list such as "http:trace,router:debug". Unless each needs its scope, a level alone is for all.
+func checkScopes(levels []string, scoped bool) func(string) error {
+	return func(value string) error {
+		if value == "" {
+			return nil
+		}
+		for text := range strings.SplitSeq(value, ",") {
+			scope, level, ok := strings.Cut(text, ":")
+			if !ok && !scoped {
+				scope, level = "default", text
+			}
+			if !scopeName.MatchString(scope) || !slices.Contains(levels, level) {
+				return fmt.Errorf("%q is no NAME:LEVEL; write such with commas between them, where LEVEL is one of %s", text, strings.Join(levels, ", "))
+			}
+		}
+		return nil
+	}
+}
+
+func checkObjectName(value string) error {
+	if problems := validation.IsDNS1123Subdomain(value); len(problems) > 0 {
+		return fmt.Errorf("no name of an object: %s; write that of a ConfigMap in the Pod's namespace", problems[0])
+	}
+	return nil
+}
+
+// imagePart has the characters of an image's name, tag and digest.
+var imagePart = regexp.MustCompile(`^[a-zA-Z0-9_.:/@-]*$`)
+
+func checkImage(value string) error {
+	if !imagePart.MatchString(value) {
+		return errors.New("an image has letters, digits and ._-:/@ alone; remove what else there is")
 	}
 	return nil
 }
