@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 
 MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests tools/image
 SERVICES := ca config-watcher node-agent xds-server
-MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/node-agent/cmd/fairlead-cni ./services/installer/cmd/fairlead ./services/installer/cmd/fairlead-injector ./samples/bookinfo
+MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/node-agent/cmd/fairlead-cni ./services/installer/cmd/fairlead ./services/installer/cmd/fairlead-injector ./services/installer/cmd/fairlead-keeper ./samples/bookinfo
 BIN      := $(CURDIR)/bin
 TOOLS    := $(CURDIR)/.tools
 # Of the whole; a service may have a version of its own (hack/ldflags.sh).
@@ -167,7 +167,7 @@ stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the 
 
 # Images have this tag; those of deploy/kustomize/base have the tag dev.
 IMAGE_TAG ?= $(VERSION)
-images: tools build ## image archives in bin/: the services, injector, operator (fairlead), proxy (node-agent with Envoy), install-cni (node-agent with the CNI plugin), bookinfo; without a Docker daemon
+images: tools build ## image archives in bin/: the services, injector, keeper, operator (fairlead), proxy (node-agent with Envoy), install-cni (node-agent with the CNI plugin), bookinfo; without a Docker daemon
 	@set -e; for s in $(SERVICES) installer; do \
 	  $(MAKE) --no-print-directory -C services/$$s image BIN=$(BIN) VERSION=$(VERSION) IMAGE_TAG=$(IMAGE_TAG); done
 	@$(BIN)/cluster/image -binary $(BIN)/bookinfo -name fairlead/bookinfo:$(IMAGE_TAG) -out $(BIN)/bookinfo.tar
@@ -208,13 +208,13 @@ cluster-load: IMAGE_TAG = dev
 ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
 # The sample has the names that Istio's YAML of it gives its images. Tag next is the next version, to upgrade to.
 BOOKINFO_IMAGES := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
-cluster-load: cluster-programs images ## build the images of services, injector, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
+cluster-load: cluster-programs images ## build the images of services, injector, keeper, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
 	@for s in $(BOOKINFO_IMAGES); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
 	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
 	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
-	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
+	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
 
 cluster-join: cluster-programs ## add a second node to the cluster, node2, with the images of the first
@@ -254,7 +254,7 @@ scenarios-cluster: images cluster-programs ## traffic scenarios whose workloads 
 	@cd tests && go test -c -o $(BIN)/cluster/scenarios.test ./scenarios
 	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node' EXIT; set -e; rm -rf $(CLUSTER_OUT); \
 	$(MAKE) cluster-up CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node; dir=$(abspath $(RUN_DIR))/scenarios-cluster-node; $(KUBE); export KUBE_BIN $(TESTENV); \
-	$(BIN)/cluster/cluster load --dir $$dir $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector proxy cluster/scenario-echo); \
+	$(BIN)/cluster/cluster load --dir $$dir $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy cluster/scenario-echo); \
 	cd tests/scenarios; $(BIN)/cluster/cluster exec --dir $$dir $(BIN)/cluster/scenarios.test -test.v -test.run 'TestScenarios$$' -test.timeout 30m $(TESTFLAGS) \
 	  -cluster -dir cases,examples -out $(CLUSTER_OUT) -sample $(SAMPLE_OF_CLUSTER) -share-by $(COMMIT) || \
 	{ cp -r $$dir/log $(CLUSTER_OUT)/node; echo "what failed is in $(CLUSTER_OUT), with logs of the node" >&2; exit 1; }

@@ -19,16 +19,17 @@ const (
 	RetryInterval = 2 * time.Second
 )
 
-// KeeperConfig says what a Keeper keeps. All but Clock are required.
+// KeeperConfig says what a Keeper keeps or watches over. All but Clock and Registerer are required.
 type KeeperConfig struct {
-	// Metrics is how the names of the metrics begin: "fairlead_config_watcher".
+	// Metrics is how the names of the metrics begin: "fairlead_config_watcher". They are registered with Registerer, if
+	// that is set.
 	Metrics string
 	// Name of the webhook configuration, for the log.
 	Name string
 	// Identity gives the trust bundle that API servers are to verify the webhook's certificate with.
 	Identity tlsconf.Source
-	// Keep compares the objects with what they should be, and writes those that differ. Run alone calls it, one call at
-	// a time. Its error says what is wrong and what to do about it.
+	// Keep compares the objects with what they should be, and writes those that differ, or says that they do. Run alone
+	// calls it, one call at a time. Its error says what is wrong and what to do about it.
 	Keep       func(ctx context.Context, bundle *tlsconf.Material) error
 	Log        *slog.Logger
 	Registerer prometheus.Registerer

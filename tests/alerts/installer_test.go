@@ -103,6 +103,7 @@ func TestFaultsOfTheInjector(t *testing.T) {
 	injector := serve(t, "fairlead-injector", ops, "/readyz", "--webhook-address", webhook.String(), "--webhook-configuration", sidecarInjector,
 		"--kubeconfig", api.ServiceAccount(t, contract.SystemNamespace, "injector"), "--trust-domain", testkit.TrustDomain, "--root-cert-file", roots,
 		"--state-dir", state, "--ca-address", "127.0.0.1:1", "--ca-token-file", roots, "--log-level", "error")
+	kubeapi.Keeper(t, api.ServiceAccount(t, contract.SystemNamespace, "keeper"), roots, "--injection", sidecarInjector, "--log-level", "error")
 	l.add("injector", "injector-0", ops)
 	provoke := func(f fault) {
 		f.service = "installer"

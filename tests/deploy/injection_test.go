@@ -44,7 +44,7 @@ func TestPodsReachTheInjector(t *testing.T) {
 			t.Errorf("the ca signs no certificate for %s, so that no API server trusts the webhook", name)
 		}
 		if hook.FailurePolicy == nil || *hook.FailurePolicy != registrationv1.Fail || len(hook.ClientConfig.CABundle) > 0 {
-			t.Errorf("%s: failurePolicy %v, caBundle of %d bytes, which is the injector's to set", hook.Name, hook.FailurePolicy, len(hook.ClientConfig.CABundle))
+			t.Errorf("%s: failurePolicy %v, caBundle of %d bytes, which is the keeper's to set", hook.Name, hook.FailurePolicy, len(hook.ClientConfig.CABundle))
 		}
 		for _, name := range services {
 			d, _ := service(t, objects, name)

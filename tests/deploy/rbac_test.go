@@ -41,7 +41,7 @@ func grants(t *testing.T, objects []runtime.Object) map[string][]rbacv1.PolicyRu
 func TestXDSServersDoNotTalkToKubernetes(t *testing.T) {
 	objects := mesh(t)
 	for account, rules := range grants(t, objects) {
-		if account != "config-watcher" && account != "ca" && account != "injector" {
+		if account != "config-watcher" && account != "ca" && account != "injector" && account != "keeper" {
 			t.Errorf("%s may %+v", account, rules)
 		}
 	}
@@ -72,7 +72,7 @@ func TestTheCAKeepsTwoConfigMaps(t *testing.T) {
 	}
 }
 
-func TestConfigWatcherChangesStatusEntriesOfMachinesAndItsWebhookOnly(t *testing.T) {
+func TestConfigWatcherChangesStatusAndEntriesOfMachinesOnly(t *testing.T) {
 	rules := grants(t, mesh(t))["config-watcher"]
 	if len(rules) == 0 {
 		t.Fatal("config-watcher may nothing")
@@ -158,10 +158,10 @@ func checkLease(t *testing.T, r rbacv1.PolicyRule) {
 	}
 }
 
-// checkWebhookRight asserts that a rule allows to keep the one webhook configuration that is config-watcher's own.
+// checkWebhookRight asserts that a rule allows to read the one webhook configuration that is config-watcher's own.
 func checkWebhookRight(t *testing.T, r rbacv1.PolicyRule) {
 	t.Helper()
-	if !slices.Equal(r.Verbs, []string{"get", "list", "watch", "update"}) || !slices.Equal(r.ResourceNames, []string{"fairlead-validator"}) {
+	if !slices.Equal(r.Verbs, []string{"get", "list", "watch"}) || !slices.Equal(r.ResourceNames, []string{"fairlead-validator"}) {
 		t.Errorf("config-watcher may %v webhook configurations %v", r.Verbs, r.ResourceNames)
 	}
 }

@@ -55,7 +55,7 @@ func TestReviewsReachTheWebhook(t *testing.T) {
 	}
 	// Fail from the beginning would keep out the objects that a mesh starts with.
 	if hook.FailurePolicy == nil || *hook.FailurePolicy != registrationv1.Ignore || len(hook.ClientConfig.CABundle) > 0 {
-		t.Errorf("failurePolicy %v, caBundle of %d bytes: both are config-watcher's to set", hook.FailurePolicy, len(hook.ClientConfig.CABundle))
+		t.Errorf("failurePolicy %v, caBundle of %d bytes: both are the keeper's to set", hook.FailurePolicy, len(hook.ClientConfig.CABundle))
 	}
 	for _, group := range []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "fairlead.dev"} {
 		if !slices.ContainsFunc(hook.Rules, func(r registrationv1.RuleWithOperations) bool { return slices.Contains(r.APIGroups, group) }) {

@@ -62,8 +62,8 @@ type recorder struct{ said []string }
 
 func (r *recorder) HandleWarningHeader(_ int, _ string, text string) { r.said = append(r.said, text) }
 
-// An API server asks the webhook about real objects. The process has the right to read and write one webhook
-// configuration by name, and no other.
+// An API server asks the webhook about real objects. The process has the right to read one webhook configuration by
+// name, which the keeper alone may write.
 func TestWebhook(t *testing.T) {
 	s := kubeapi.Start(t, kubeapi.Options{})
 	s.ApplyCRDs(t)
@@ -112,9 +112,12 @@ func TestWebhook(t *testing.T) {
 	}
 
 	user := s.User(t, "webhook")
-	one := kubeapi.Rule("admissionregistration.k8s.io", []string{"validatingwebhookconfigurations"}, "get", "list", "watch", "update")
+	one := kubeapi.Rule("admissionregistration.k8s.io", []string{"validatingwebhookconfigurations"}, "get", "list", "watch")
 	one.ResourceNames = []string{webhookName}
 	s.Grant(t, kubeapi.UserSubject("webhook"), one)
+	keeper := s.User(t, "keeper")
+	one.Verbs = append(one.Verbs, "patch")
+	s.Grant(t, kubeapi.UserSubject("keeper"), one)
 	w := newWebhook(t, user, address)
 	w.start()
 	w.ready()
@@ -133,7 +136,19 @@ func TestWebhook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const current = "fairlead_config_watcher_webhook_configuration_current"
+	if _, text, err := w.get("/metrics"); err != nil || !strings.Contains(text, current+" 0") {
+		t.Errorf("%s is not 0 while nobody keeps the configuration: %v", current, err)
+	}
+	kubeapi.Keeper(t, keeper, w.roots(), "--validation", webhookName)
 	testkit.Eventually(t, patience, func() error { return kept(roots) })
+	testkit.Eventually(t, patience, func() error {
+		_, text, err := w.get("/metrics")
+		if err == nil && !strings.Contains(text, current+" 1") {
+			err = fmt.Errorf("%s is not 1", current)
+		}
+		return err
+	})
 
 	// The API server learns of the change a moment later.
 	testkit.Eventually(t, patience, func() error {

@@ -43,9 +43,12 @@ type rig struct {
 	address, ops string
 	roots        string
 	args         []string
-	log          *testkit.Buffer
-	process      *exec.Cmd
-	finished     chan struct{}
+	// tags are the webhooks of tags that the keeper may keep.
+	tags     []string
+	log      *testkit.Buffer
+	process  *exec.Cmd
+	keeper   *exec.Cmd
+	finished chan struct{}
 }
 
 func program(t *testing.T, name string) string {
@@ -67,6 +70,9 @@ func newRig(t *testing.T, set ...string) *rig {
 	args := []string{"manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://" + r.address + "/inject/cluster/c1"}
 	for _, s := range set {
 		args = append(args, "--set", s)
+		if _, tag, ok := strings.Cut(s, "values.injector.tags[0]="); ok {
+			r.tags = []string{"--tags", "istio-revision-tag-" + tag}
+		}
 	}
 	objects := r.fairlead(args...)
 	r.Apply(t, objects)
@@ -109,9 +115,13 @@ func (r *rig) fairlead(args ...string) string {
 	return out.String()
 }
 
-// start starts the injector, which ends with the test, and waits until the API server can call it.
+// start starts the injector, and the keeper that writes its bundle if none runs. Both end with the test. It waits until
+// the injector is ready.
 func (r *rig) start() {
 	r.t.Helper()
+	if r.keeper == nil {
+		r.keeper = kubeapi.Keeper(r.t, r.ServiceAccount(r.t, system, "keeper"), r.roots, append(r.tags, "--injection", hookName, "--validation", "fairlead-validator")...)
+	}
 	cmd := exec.Command(program(r.t, "fairlead-injector"), r.args...) //nolint:gosec // the program under test
 	cmd.Stdout, cmd.Stderr = r.log, r.log
 	if err := cmd.Start(); err != nil {

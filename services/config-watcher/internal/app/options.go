@@ -106,7 +106,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
 	flags.StringVar(&o.WebhookAddress, "webhook-address", "", "address of the validating webhook (TLS), which the API server calls; Istio's port is 15017 (default: no webhook)")
-	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "ValidatingWebhookConfiguration in which the trust bundle and, once the webhook answers, failurePolicy Fail are kept, by --kubeconfig's credentials or the Pod's (default: none)")
+	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "ValidatingWebhookConfiguration that is compared with what API servers need, which fairlead-keeper writes, by --kubeconfig's credentials or the Pod's (default: none)")
 	flags.BoolVar(&o.WebhookOnly, "webhook-only", false, "run the validating webhook alone: no source, no store, no gRPC port")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 }

@@ -26,7 +26,7 @@ func (o Options) checkWebhookOnly(errs *service.FlagErrors) {
 
 // serveWebhook binds the port of the validating webhook, if there is one, and adds its task.
 func (s *Server) serveWebhook(ctx context.Context) error {
-	if err := s.keepWebhookConfiguration(); err != nil || s.cfg.WebhookAddress == "" {
+	if err := s.watchWebhookConfiguration(); err != nil || s.cfg.WebhookAddress == "" {
 		return err
 	}
 	lis, err := s.Listen(ctx, "webhook-address", s.cfg.WebhookAddress)
@@ -39,8 +39,8 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 	return nil
 }
 
-// keepWebhookConfiguration adds the task that keeps --webhook-configuration.
-func (s *Server) keepWebhookConfiguration() error {
+// watchWebhookConfiguration adds the task that watches over --webhook-configuration.
+func (s *Server) watchWebhookConfiguration() error {
 	if s.cfg.WebhookConfiguration == "" {
 		return nil
 	}

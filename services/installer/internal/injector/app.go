@@ -1,6 +1,6 @@
 // Package injector is the process fairlead-injector: a mutating webhook by which Kubernetes' API server has a Pod
 // completed before it stores it. Settings follows what decides (ConfigMaps, namespaces, ProxyConfigs), reviewer answers
-// with package inject, and bundle keeps the caBundle by which API servers verify the webhook. Open wires them.
+// with package inject, and bundle watches over the caBundle by which API servers verify the webhook. Open wires them.
 package injector
 
 import (
@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// Limits of what is asked of the API server: it is watches, and a patch when roots change.
+// Limits of what is asked of the API server: it is watches.
 const (
 	apiQPS   = 20
 	apiBurst = 40

@@ -3,7 +3,6 @@ package injector
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,10 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/rest"
@@ -29,11 +26,9 @@ import (
 const (
 	revisionLabel = "istio.io/rev"
 	tagLabel      = "istio.io/tag"
-	// manager is the field manager of caBundle.
-	manager = "fairlead-injector"
 )
 
-// bundleConfig says which webhooks are kept. All but Clock are required.
+// bundleConfig says which webhooks are watched over. All but Clock are required.
 type bundleConfig struct {
 	API *rest.Config
 	// Name of the revision's own MutatingWebhookConfiguration.
@@ -47,9 +42,9 @@ type bundleConfig struct {
 	Clock      clock.Clock
 }
 
-// bundle keeps caBundle in the MutatingWebhookConfigurations that lead API servers here: the revision's own, and those
-// of the revision's tags whose clientConfig is the same. Nothing else of them is changed. Several replicas may keep the
-// same objects.
+// bundle watches over caBundle in the MutatingWebhookConfigurations that lead API servers here: the revision's own, and
+// those of the revision's tags whose clientConfig is the same. It changes nothing: who may write a webhook
+// configuration decides about the whole cluster, and this process faces everybody's Pods. fairlead-keeper writes.
 type bundle struct {
 	cfg      bundleConfig
 	client   registrationclient.MutatingWebhookConfigurationInterface
@@ -83,7 +78,7 @@ func newBundle(cfg bundleConfig) (*bundle, error) {
 	return b, err
 }
 
-// Run keeps the objects until ctx ends.
+// Run watches over the objects until ctx ends.
 func (b *bundle) Run(ctx context.Context) error {
 	go b.informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), b.informer.HasSynced) {
@@ -92,8 +87,8 @@ func (b *bundle) Run(ctx context.Context) error {
 	return b.keeper.Run(ctx)
 }
 
-// keep writes the bundle where it is another one.
-func (b *bundle) keep(ctx context.Context, trust *tlsconf.Material) error {
+// keep compares the objects with the bundle.
+func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 	var own *registrationv1.MutatingWebhookConfiguration
 	var tags []*registrationv1.MutatingWebhookConfiguration
 	for _, o := range b.informer.GetStore().List() {
@@ -107,11 +102,17 @@ func (b *bundle) keep(ctx context.Context, trust *tlsconf.Material) error {
 	if own == nil {
 		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out", b.cfg.Name, revisionLabel, b.cfg.Revision)
 	}
-	errs := []error{b.write(ctx, own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true })}
+	var errs []error
+	if lacks(own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true }) {
+		errs = append(errs, fmt.Errorf("MutatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log", own.Name))
+	}
 	for _, tag := range tags {
-		errs = append(errs, b.write(ctx, tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
+		if name := tag.Labels[tagLabel]; lacks(tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
 			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
-		}))
+		}) {
+			errs = append(errs, fmt.Errorf("MutatingWebhookConfiguration %s of tag %s lacks the trust bundle; list the tag in values.injector.tags, "+
+				"by which fairlead-keeper keeps its bundle, or run `fairlead tag set %s --revision %s --overwrite`, which copies it", tag.Name, name, name, b.cfg.Revision))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -122,38 +123,9 @@ func sameServer(a, b registrationv1.WebhookClientConfig) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// write patches those webhooks of an object that lead here. Each operation says of which webhook it is, so that the
-// patch fails, and is made again, if somebody else has changed their order.
-func (b *bundle) write(ctx context.Context, hook *registrationv1.MutatingWebhookConfiguration, roots []byte, ours func(registrationv1.WebhookClientConfig) bool) error {
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	var patch []operation
-	for i, w := range hook.Webhooks {
-		if ours(w.ClientConfig) && !bytes.Equal(w.ClientConfig.CABundle, roots) {
-			at := fmt.Sprintf("/webhooks/%d", i)
-			patch = append(patch, operation{"test", at + "/name", w.Name}, operation{"add", at + "/clientConfig/caBundle", roots})
-		}
-	}
-	if len(patch) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
-	_, err = b.client.Patch(ctx, hook.Name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsForbidden(err) && hook.Labels[tagLabel] != "":
-		return fmt.Errorf("MutatingWebhookConfiguration %s of tag %s: %w; list the tag in values.injector.tags, by which the injector may keep its bundle, or run `fairlead tag set %s --revision %s --overwrite`, which copies it",
-			hook.Name, hook.Labels[tagLabel], err, hook.Labels[tagLabel], b.cfg.Revision)
-	case err != nil:
-		return fmt.Errorf("MutatingWebhookConfiguration %s: %w", hook.Name, err)
-	}
-	b.cfg.Log.Info("webhooks have the trust bundle", "name", hook.Name)
-	return nil
+// lacks reports whether one of those webhooks of an object that lead here has another bundle.
+func lacks(hook *registrationv1.MutatingWebhookConfiguration, roots []byte, ours func(registrationv1.WebhookClientConfig) bool) bool {
+	return slices.ContainsFunc(hook.Webhooks, func(w registrationv1.MutatingWebhook) bool {
+		return ours(w.ClientConfig) && !bytes.Equal(w.ClientConfig.CABundle, roots)
+	})
 }

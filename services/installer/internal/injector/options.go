@@ -33,7 +33,7 @@ type Options struct {
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Options.AddFlags(flags, service.Help{"shutdown-grace": "has no effect: a review that runs has 3s after SIGTERM"})
 	flags.StringVar(&o.WebhookAddress, "webhook-address", ":15017", "address of the webhook (TLS), which the API server calls at /inject")
-	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "MutatingWebhookConfiguration in which caBundle is kept; it is kept in those of the revision's tags as well (default: in none)")
+	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "MutatingWebhookConfiguration whose caBundle is compared with the trust bundle, which fairlead-keeper writes, and so are those of the revision's tags (default: none)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
 	flags.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "namespace of ConfigMap istio-sidecar-injector[-REVISION]")
 	flags.StringVar(&o.MeshConfigNamespace, "mesh-config-namespace", "", "namespace of ConfigMap istio[-REVISION], the mesh's settings (default: the value of --namespace)")

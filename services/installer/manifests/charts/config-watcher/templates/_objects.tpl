@@ -125,7 +125,7 @@ subjects:
     name: {{ .account }}
     namespace: {{ $ns }}
 ---
-# It keeps caBundle and failurePolicy in the configuration of its validating webhook.
+# It tells by a metric whether the configuration of its validating webhook has caBundle and failurePolicy, which the keeper writes.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -135,7 +135,7 @@ rules:
   - apiGroups: [admissionregistration.k8s.io]
     resources: [validatingwebhookconfigurations]
     resourceNames: [fairlead-validator{{ $cluster }}]
-    verbs: [get, list, watch, update]
+    verbs: [get, list, watch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

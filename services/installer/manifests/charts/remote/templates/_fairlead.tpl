@@ -6,6 +6,12 @@
 {{/* The end of names of what has no namespace: other installations have theirs. */}}
 {{- define "fairlead.clusterSuffix" -}}{{ include "fairlead.suffix" . }}{{ if ne .Release.Namespace "istio-system" }}-{{ .Release.Namespace }}{{ end }}{{- end }}
 
+{{/* The same of the namespace of another service: list root, key of global.namespaces. */}}
+{{- define "fairlead.clusterSuffixOf" -}}
+{{- $ns := include "fairlead.namespaceOf" . -}}
+{{ include "fairlead.suffix" (index . 0) }}{{ if ne $ns "istio-system" }}-{{ $ns }}{{ end }}
+{{- end }}
+
 {{- define "fairlead.rev" -}}{{ .Values.revision | default "default" }}{{- end }}
 
 {{/* Labels of every object: list root, app. */}}
