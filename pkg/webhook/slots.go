@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// slots bounds what runs at once, in all and for each caller. Callers prove nothing, so one that is slow to send its
-// request makes room for others: beyond the total, the caller with the most unread requests gives up its oldest one to
-// a caller with fewer, and beyond its own share a caller gives up one that it has not sent within slowAfter.
+// slots bounds what is read, waits and runs at once, in all and for each caller. Callers prove nothing, so those with
+// many requests make room for others: beyond the total, the caller with the most requests that do not run yet gives up
+// the oldest of these to a caller with fewer, and beyond its own share a caller gives up one that it has not sent
+// within slowAfter.
 type slots struct {
 	total, each int
 
@@ -23,9 +24,10 @@ type slot struct {
 	slots  *slots
 	caller string
 	since  time.Time
-	// unread is true until the whole request has been read. abort ends the reading.
-	unread bool
-	abort  func()
+	// unread is true until the whole request has been read, and runs from its turn on. abort ends the reading, or the
+	// waiting.
+	unread, runs bool
+	abort        func()
 }
 
 func newSlots(total, each int) *slots {
@@ -56,13 +58,13 @@ func (s *slots) take(caller string, now time.Time, abort func()) *slot {
 // room returns the slot that must be given up before the caller gets one; nil if there is room. ok is false if none can
 // be given up. It is called with mu held.
 func (s *slots) room(caller string, now time.Time) (victim *slot, ok bool) {
-	open, unread := 0, map[string]int{}
+	open, idle := 0, map[string]int{}
 	for o := range s.open {
 		if o.caller == caller {
 			open++
 		}
-		if o.unread {
-			unread[o.caller]++
+		if !o.runs {
+			idle[o.caller]++
 		}
 	}
 	of := caller
@@ -71,8 +73,8 @@ func (s *slots) room(caller string, now time.Time) (victim *slot, ok bool) {
 	case len(s.open) < s.total:
 		return nil, true
 	default:
-		for c, n := range unread {
-			if n > unread[of] {
+		for c, n := range idle {
+			if n > idle[of] {
 				of = c
 			}
 		}
@@ -81,7 +83,7 @@ func (s *slots) room(caller string, now time.Time) (victim *slot, ok bool) {
 		}
 	}
 	for o := range s.open {
-		if o.caller == of && o.unread && (victim == nil || o.since.Before(victim.since)) {
+		if o.caller == of && (o.unread || of != caller && !o.runs) && (victim == nil || o.since.Before(victim.since)) {
 			victim = o
 		}
 	}
@@ -89,11 +91,16 @@ func (s *slots) room(caller string, now time.Time) (victim *slot, ok bool) {
 }
 
 // read says that the whole request has been read. It returns false if the slot has been given up.
-func (o *slot) read() bool {
+func (o *slot) read() bool { return o.change(func() { o.unread = false }) }
+
+// run says that the request has its turn. It returns false if the slot has been given up.
+func (o *slot) run() bool { return o.change(func() { o.runs = true }) }
+
+func (o *slot) change(to func()) bool {
 	o.slots.mu.Lock()
 	defer o.slots.mu.Unlock()
 	_, holds := o.slots.open[o]
-	o.unread = false
+	to()
 	return holds
 }
 

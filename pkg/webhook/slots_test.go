@@ -21,7 +21,7 @@ const path = "/review"
 // handler answers no review.
 func handler(t *testing.T) *Handler {
 	return NewHandler(Config{
-		Metrics: "fairlead_test", Serves: func(p string) bool { return p == path }, Path: path, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(),
+		Metrics: "fairlead_test", Serves: func(p string) bool { return p == path }, Path: path, Log: testkit.Logger(t), Memory: 1 << 20, ValueBytes: 100, MaxValues: 1000, Registerer: prometheus.NewRegistry(),
 		Review: func(_ context.Context, _ *http.Request, body []byte) ([]byte, error) {
 			return nil, NotReview("%s is no review", body)
 		},
@@ -63,13 +63,13 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 		t.Fatal("the last free slot is not given")
 	}
 	if r := take("d"); r.slot == nil || !all[1].aborted {
-		t.Errorf("the oldest unread request of the caller with most of them does not make room: %v", r.slot)
+		t.Errorf("the oldest request of the caller with most of them does not make room: %v", r.slot)
 	} else if r.release(); len(s.open) != total-1 {
 		t.Errorf("%d slots are taken", len(s.open))
 	}
 	take("c")
 	for o := range s.open {
-		if !o.read() {
+		if !o.read() || !o.run() {
 			t.Error("a slot is lost")
 		}
 	}
@@ -98,7 +98,7 @@ func TestSlowCallersMakeRoom(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for i := range maxAtOnce {
+	for i := range maxOthersAtOnce {
 		from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%2))}}
 		conn, err := from.DialContext(ctx, "tcp", lis.Addr().String())
 		if err != nil {
@@ -110,9 +110,9 @@ func TestSlowCallersMakeRoom(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
-		h.slots.mu.Lock()
-		defer h.slots.mu.Unlock()
-		if n := len(h.slots.open); n != maxAtOnce {
+		h.others.slots.mu.Lock()
+		defer h.others.slots.mu.Unlock()
+		if n := len(h.others.slots.open); n != maxOthersAtOnce {
 			return fmt.Errorf("%d requests are being read", n)
 		}
 		return nil

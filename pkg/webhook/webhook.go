@@ -5,14 +5,16 @@
 package webhook
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"time"
 
@@ -27,10 +29,20 @@ const (
 	ReadyPath = "/readyz"
 	// MaxBodyBytes is the size of a request to the API server that it still reads; its store keeps objects of 1.5 MiB.
 	MaxBodyBytes = 3 << 20
-	// maxAtOnce bounds the reviews that are read and decoded at once, and maxAtOncePerAddress those of one caller's
-	// address. The bodies of all are then at most 200 MiB.
+	// maxAtOnce bounds the reviews of API servers that are read or wait at once, maxOthersAtOnce those of all other
+	// callers, and maxAtOncePerAddress those of one caller's address. The bodies of all other callers are then at most
+	// 96 MiB.
 	maxAtOnce           = 64
-	maxAtOncePerAddress = 32
+	maxOthersAtOnce     = 32
+	maxAtOncePerAddress = 16
+	// maxPatience is the timeout of a webhook whose configuration says nothing.
+	maxPatience = 10 * time.Second
+	// copies of a review's bytes there are until it is answered: as they came, in the object, and in the answer.
+	copies = 8
+	// apiServerTurns is how many reviews of API servers may be answered at once for each processor, and minTurns how
+	// many of all other callers at least.
+	apiServerTurns = 4
+	minTurns       = 2
 )
 
 // secondsBounds are the bounds of the time to answer. 0.05 s is the limit of the injector's objective, and 0.5 s that
@@ -38,9 +50,9 @@ const (
 var secondsBounds = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}
 
 // reasons are those of Handler's own errors, and of NotReview.
-var reasons = []string{"busy", "content_type", "decode", "internal", "method", "path", "read", "size", "slow"}
+var reasons = []string{"busy", "caller", "content_type", "decode", "internal", "method", "path", "read", "size", "slow", "values"}
 
-// Config of a Handler. All but Reasons and Clock are required.
+// Config of a Handler. All but Reasons, APIServers and Clock are required.
 type Config struct {
 	// Metrics is how the names of the metrics begin: "fairlead_config_watcher".
 	Metrics string
@@ -49,6 +61,13 @@ type Config struct {
 	Path   string
 	// Review answers a review, both in JSON. Its error is an *Error; another error is the server's own.
 	Review func(ctx context.Context, r *http.Request, body []byte) ([]byte, error)
+	// APIServers have places, memory and turns that no other caller can take.
+	APIServers *APIServers
+	// Memory in bytes that the decoding and answering of API servers' reviews may take at once; those of all other
+	// callers may take as much again. A review is taken to cost eight times its size and ValueBytes for each of its
+	// values. One that has more than MaxValues is refused.
+	Memory, ValueBytes int64
+	MaxValues          int
 	// Reasons are those of Review's errors that Handler has not itself. The metric has them from the start.
 	Reasons    []string
 	Log        *slog.Logger
@@ -75,20 +94,45 @@ func NotReview(format string, a ...any) error {
 	return &Error{http.StatusBadRequest, "decode", fmt.Errorf(format, a...)}
 }
 
+// class is API servers, or all other callers.
+type class struct {
+	slots *slots
+	turns *turns
+}
+
+// Caller is who asks, as the connection proves it.
+type Caller struct {
+	Address   string
+	APIServer bool
+}
+
+type callerKey struct{}
+
+// CallerOf returns the caller of a review, from the context that Review gets.
+func CallerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}
+
 // Handler serves a webhook. It is safe for concurrent use.
 type Handler struct {
-	cfg     Config
-	slots   *slots
-	seconds prometheus.Histogram
-	refused *prometheus.CounterVec
+	cfg        Config
+	apiServers class
+	others     class
+	seconds    prometheus.Histogram
+	refused    *prometheus.CounterVec
 }
 
 // NewHandler registers the metrics.
 func NewHandler(cfg Config) *Handler {
-	cfg.Clock = clock.Or(cfg.Clock)
+	cfg.Clock, cfg.APIServers = clock.Or(cfg.Clock), cmp.Or(cfg.APIServers, &APIServers{})
 	f := promauto.With(cfg.Registerer)
 	h := &Handler{
-		cfg: cfg, slots: newSlots(maxAtOnce, maxAtOncePerAddress),
+		cfg: cfg,
+		// So many turns that API servers' reviews can wait for each other inside, and others two at least: one may be
+		// large.
+		apiServers: class{newSlots(maxAtOnce, maxAtOnce), newTurns(cfg.Memory, apiServerTurns*runtime.GOMAXPROCS(0))},
+		others:     class{newSlots(maxOthersAtOnce, maxAtOncePerAddress), newTurns(cfg.Memory, max(minTurns, runtime.GOMAXPROCS(0)))},
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: cfg.Metrics + "_admission_requests_refused_total", Help: "Requests to the webhook's port that were no review, or were not answered, by reason.",
 		}, []string{"reason"}),
@@ -96,6 +140,12 @@ func NewHandler(cfg Config) *Handler {
 			Name: cfg.Metrics + "_admission_seconds", Help: "Time from a review's arrival to its answer.",
 			Buckets: secondsBounds,
 		}),
+	}
+	for name, c := range map[string]class{"api_server": h.apiServers, "other": h.others} {
+		f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: cfg.Metrics + "_admission_memory_bytes", Help: "What the reviews that are decoded and answered now are taken to cost, by caller (api_server, other).",
+			ConstLabels: prometheus.Labels{"caller": name},
+		}, func() float64 { return float64(c.turns.inUse()) })
 	}
 	for _, reason := range slices.Concat(reasons, cfg.Reasons) {
 		h.refused.WithLabelValues(reason)
@@ -143,12 +193,25 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return nil, &Error{http.StatusUnsupportedMediaType, "content_type", errors.New("Content-Type is not application/json")}
 	}
-	slot := h.slots.take(host(r.RemoteAddr), h.cfg.Clock.Now(), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })
+	caller := Caller{Address: host(r.RemoteAddr), APIServer: h.cfg.APIServers.are(r)}
+	of := h.others
+	switch {
+	case caller.APIServer:
+		of = h.apiServers
+	case h.cfg.APIServers.Require:
+		return nil, &Error{http.StatusForbidden, "caller", errors.New("the caller is no API server that this webhook knows")}
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), callerKey{}, caller), patienceOf(r))
+	defer cancel()
+	slot := of.slots.take(caller.Address, h.cfg.Clock.Now(), func() {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+		cancel()
+	})
 	if slot == nil {
 		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once")}
 	}
 	defer slot.release()
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	body, err := read(http.MaxBytesReader(w, r.Body, MaxBodyBytes), r.ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case !slot.read():
@@ -158,13 +221,36 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	case err != nil:
 		return nil, &Error{http.StatusBadRequest, "read", fmt.Errorf("the review cannot be read: %w", err)}
 	}
-	return h.cfg.Review(r.Context(), r, body)
+	values := countValues(body)
+	if values > h.cfg.MaxValues {
+		return nil, &Error{http.StatusRequestEntityTooLarge, "values", fmt.Errorf("the review has %d values or more, more than %d; make the object smaller", values, h.cfg.MaxValues)}
+	}
+	turn := of.turns.take(ctx, caller.Address, copies*int64(len(body))+int64(values)*h.cfg.ValueBytes)
+	if turn == nil {
+		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once: this one has had no turn before its time was over, or others needed its place")}
+	}
+	defer turn.release()
+	if !slot.run() {
+		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once: others needed this one's place")}
+	}
+	return h.cfg.Review(ctx, r, body)
 }
 
-// host is the address of a caller without its port.
-func host(remote string) string {
-	if h, _, err := net.SplitHostPort(remote); err == nil {
-		return h
+// read reads a body whose length its sender may have told; the buffer is then no larger.
+func read(from io.Reader, length int64) ([]byte, error) {
+	var buffer bytes.Buffer
+	if length > 0 && length <= MaxBodyBytes {
+		buffer.Grow(int(length) + bytes.MinRead)
 	}
-	return remote
+	_, err := buffer.ReadFrom(from)
+	return buffer.Bytes(), err
+}
+
+// patienceOf is how long the API server waits for the answer, which it says in the URL.
+func patienceOf(r *http.Request) time.Duration {
+	d, err := time.ParseDuration(r.URL.Query().Get("timeout"))
+	if err != nil || d <= 0 || d > maxPatience {
+		return maxPatience
+	}
+	return d
 }

@@ -15,14 +15,27 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/pkg/yamltext"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Path is where the API server calls.
 const Path = "/validate"
 
-// Config of a Handler. All but Clock are required.
+const (
+	// reviewMemory is what the reviews of API servers, and those of all other callers, may cost at once, by class: with
+	// the largest object of each class 0.6 GiB of the 1 GiB that the chart gives config-watcher.
+	reviewMemory = 256 << 20
+	// valueBytes is the memory that a value of an object takes while it is decoded and validated.
+	valueBytes = 800
+	// maxValues is of an update: the object as it is and as it is to be, each with as many values as a document may
+	// have.
+	maxValues = 2 * yamltext.MaxIndicators
+)
+
+// Config of a Handler. All but APIServers and Clock are required.
 type Config struct {
+	APIServers *webhook.APIServers
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -43,6 +56,7 @@ func NewHandler(cfg Config) *Handler {
 	}, []string{"kind", "verdict"})}
 	h.Handler = webhook.NewHandler(webhook.Config{
 		Metrics: "fairlead_config_watcher", Serves: func(path string) bool { return path == Path }, Path: Path,
+		APIServers: cfg.APIServers, Memory: reviewMemory, ValueBytes: valueBytes, MaxValues: maxValues,
 		Review: h.review, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
 	})
 	return h

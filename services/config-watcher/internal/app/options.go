@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
@@ -58,7 +59,9 @@ type Options struct {
 	JWKSFile, Issuer string
 
 	WebhookAddress, WebhookConfiguration string
-	WebhookOnly                          bool
+	// APIServers are the webhook's callers with places of their own; nil: none are known.
+	APIServers  *webhook.APIServers
+	WebhookOnly bool
 }
 
 // AddFlags registers the flags and sets their defaults.
@@ -107,6 +110,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
 	flags.StringVar(&o.WebhookAddress, "webhook-address", "", "address of the validating webhook (TLS), which the API server calls; Istio's port is 15017 (default: no webhook)")
 	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "ValidatingWebhookConfiguration that is compared with what API servers need, which fairlead-keeper writes, by --kubeconfig's credentials or the Pod's (default: none)")
+	o.APIServers = &webhook.APIServers{}
+	o.APIServers.AddFlags(flags)
 	flags.BoolVar(&o.WebhookOnly, "webhook-only", false, "run the validating webhook alone: no source, no store, no gRPC port")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 }

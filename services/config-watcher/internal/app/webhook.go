@@ -6,8 +6,10 @@ import (
 	"errors"
 
 	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/admission"
 )
@@ -29,13 +31,20 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 	if err := s.watchWebhookConfiguration(); err != nil || s.cfg.WebhookAddress == "" {
 		return err
 	}
+	if s.cfg.APIServers == nil {
+		s.cfg.APIServers = &webhook.APIServers{}
+	}
+	if err := s.cfg.APIServers.Check(); err != nil {
+		return process.WithExitCode(err, process.ExitUsage)
+	}
 	lis, err := s.Listen(ctx, "webhook-address", s.cfg.WebhookAddress)
 	if err != nil {
 		return err
 	}
-	handler := admission.NewHandler(admission.Config{Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
-	s.Task("webhook", ops.HTTP{Listener: lis, TLS: tlsconf.Server(s.identity, tls.NoClientCert), Handler: handler, Log: s.Log}.Serve)
+	of := s.cfg.APIServers.TLS(tlsconf.Server(s.identity, tls.NoClientCert))
+	s.Task("webhook", ops.HTTP{Listener: lis, TLS: of, Handler: handler, Log: s.Log}.Serve)
 	return nil
 }
 
@@ -55,6 +64,14 @@ func (s *Server) watchWebhookConfiguration() error {
 		return err
 	}
 	s.Task("webhook configuration", keeper.Run)
+	if s.cfg.WebhookAddress == "" {
+		return nil
+	}
+	callers, err := admission.APIServers(api, s.cfg.APIServers.Set)
+	if err != nil {
+		return err
+	}
+	s.Task("addresses of API servers", callers)
 	return nil
 }
 

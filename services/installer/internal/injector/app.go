@@ -92,9 +92,15 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 		return nil, err
 	}
 	handler := webhook.NewHandler(webhook.Config{
+		APIServers: o.APIServers, Memory: reviewMemory, ValueBytes: valueBytes, MaxValues: maxValues,
 		Metrics: metricsPrefix, Serves: serves, Path: Path, Review: reviews.review, Reasons: []string{reasonConfiguration}, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,
 	})
-	p.Task("webhook", ops.HTTP{Listener: lis, TLS: tlsconf.Server(identity, tls.NoClientCert), Handler: handler, Log: p.Log}.Serve)
+	p.Task("webhook", ops.HTTP{Listener: lis, TLS: o.APIServers.TLS(tlsconf.Server(identity, tls.NoClientCert)), Handler: handler, Log: p.Log}.Serve)
+	callers, err := apiServers(api, o.APIServers.Set)
+	if err != nil {
+		return nil, err
+	}
+	p.Task("addresses of API servers", callers)
 	if o.WebhookConfiguration != "" {
 		bundle, err := newBundle(bundleConfig{
 			API: api, Name: o.WebhookConfiguration, Revision: o.revisionName, Identity: identity, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,

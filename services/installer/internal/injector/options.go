@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -22,6 +23,7 @@ type Options struct {
 	Namespace, MeshConfigNamespace         string
 	Revision                               string
 	NativeSidecars                         bool
+	APIServers                             *webhook.APIServers
 	CAAddress, CAIdentity, Identity        string
 	CATokenFile, RootCertFile, StateDir    string
 	trustDomain                            spiffeid.TrustDomain
@@ -34,6 +36,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Options.AddFlags(flags, service.Help{"shutdown-grace": "has no effect: a review that runs has 3s after SIGTERM"})
 	flags.StringVar(&o.WebhookAddress, "webhook-address", ":15017", "address of the webhook (TLS), which the API server calls at /inject")
 	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "MutatingWebhookConfiguration whose caBundle is compared with the trust bundle, which fairlead-keeper writes, and so are those of the revision's tags (default: none)")
+	o.APIServers = &webhook.APIServers{}
+	o.APIServers.AddFlags(flags)
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
 	flags.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "namespace of ConfigMap istio-sidecar-injector[-REVISION]")
 	flags.StringVar(&o.MeshConfigNamespace, "mesh-config-namespace", "", "namespace of ConfigMap istio[-REVISION], the mesh's settings (default: the value of --namespace)")
@@ -52,6 +56,10 @@ func (o *Options) check() error {
 	var errs service.FlagErrors
 	o.trustDomain = o.Check(&errs)
 	errs.Required("webhook-address", o.WebhookAddress)
+	if o.APIServers == nil {
+		o.APIServers = &webhook.APIServers{}
+	}
+	errs = append(errs, o.APIServers.Check())
 	errs.Required("namespace", o.Namespace)
 	errs.Required("ca-address", o.CAAddress)
 	errs.Required("ca-token-file", o.CATokenFile)

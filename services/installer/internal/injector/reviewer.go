@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -30,8 +29,14 @@ const (
 	// maxWarnings bounds the warnings of one answer, and maxWarningBytes is what the API server passes on of each.
 	maxWarnings     = 20
 	maxWarningBytes = 256
-	// maxPatience is the timeout of a webhook whose configuration says nothing.
-	maxPatience = 10 * time.Second
+	// reviewMemory is what the reviews of API servers, and those of all other callers, may cost at once, by class: half
+	// of what the chart gives the injector in all.
+	reviewMemory = 128 << 20
+	// valueBytes is the memory that a value of a Pod takes while it is decoded, injected and compared: a container has
+	// the size of all its fields, also when it says nothing.
+	valueBytes = 1000
+	// maxValues is many times what Pods have.
+	maxValues = 100_000
 )
 
 func serves(path string) bool { return path == Path || strings.HasPrefix(path, Path+"/") }
@@ -82,13 +87,16 @@ func (r *reviewer) review(ctx context.Context, request *http.Request, body []byt
 	if err := r.cfg.Settings.Ready(); err != nil {
 		return nil, &webhook.Error{Status: http.StatusServiceUnavailable, Reason: reasonConfiguration, Err: err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, patienceOf(request))
-	defer cancel()
 	var namespace *corev1.Namespace
 	if makesPod(review.Request) {
 		namespace = r.cfg.Settings.namespace(ctx, review.Request.Namespace) // who waits for the API server holds no turn
 	}
-	release, err := r.turns.take(ctx, review.Request.Namespace)
+	// The namespace is what the review says. Who is no API server takes turns from nobody but its own address by it.
+	of := review.Request.Namespace
+	if caller := webhook.CallerOf(ctx); !caller.APIServer {
+		of = caller.Address + " " + of
+	}
+	release, err := r.turns.take(ctx, of)
 	if err != nil {
 		return nil, &webhook.Error{Status: http.StatusTooManyRequests, Reason: "busy", Err: err}
 	}
@@ -96,15 +104,6 @@ func (r *reviewer) review(ctx context.Context, request *http.Request, body []byt
 	response := r.decide(review.Request, namespace, request.URL.Path)
 	response.UID = review.Request.UID
 	return json.Marshal(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
-}
-
-// patienceOf is how long the API server waits for the answer, which it says in the URL.
-func patienceOf(request *http.Request) time.Duration {
-	d, err := time.ParseDuration(request.URL.Query().Get("timeout"))
-	if err != nil || d <= 0 || d > maxPatience {
-		return maxPatience
-	}
-	return d
 }
 
 func makesPod(request *admissionv1.AdmissionRequest) bool {

@@ -23,9 +23,9 @@ type place struct {
 	users int
 }
 
-// newTurns returns turns for so many Pods at once of one namespace, and twice as many of all.
+// newTurns returns turns for so many Pods at once of one namespace, and four times as many of all.
 func newTurns(each int) *turns {
-	return &turns{all: make(chan struct{}, 2*each), each: each, places: map[string]*place{}}
+	return &turns{all: make(chan struct{}, 4*each), each: each, places: map[string]*place{}}
 }
 
 // take waits for a turn and returns what gives it back.

@@ -22,14 +22,16 @@ func TestNamespacesDoNotWaitForOthers(t *testing.T) {
 	if _, err := turns.take(over, "busy"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a namespace has more than its turns: %v", err)
 	}
-	for range each {
-		release, err := turns.take(t.Context(), "other")
-		if err != nil {
-			t.Fatalf("another namespace waits: %v", err)
+	for _, other := range []string{"second", "third", "fourth"} {
+		for range each {
+			release, err := turns.take(t.Context(), other)
+			if err != nil {
+				t.Fatalf("another namespace waits: %v", err)
+			}
+			releases = append(releases, release)
 		}
-		releases = append(releases, release)
 	}
-	if _, err := turns.take(over, "third"); !errors.Is(err, context.Canceled) {
+	if _, err := turns.take(over, "fifth"); !errors.Is(err, context.Canceled) {
 		t.Errorf("there are more turns than in all: %v", err)
 	}
 	waits := make(chan error, 1)

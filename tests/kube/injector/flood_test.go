@@ -1,0 +1,41 @@
+package injector
+
+import (
+	"testing"
+	"time"
+
+	"fairlead.dev/tests/internal/flood"
+)
+
+// limit is what the chart gives the injector, in bytes.
+const limit = 512 << 20
+
+// Pods that show no credentials send the injector reviews that claim a victim's namespace. The victim's Pods are made
+// in time all the same, and the injector lives.
+func TestPodsAreMadeDuringAFloodOfReviews(t *testing.T) {
+	r := newRig(t)
+	r.namespace("victim", map[string]string{"istio-injection": "enabled"})
+	t.Setenv("GOMEMLIMIT", "486MiB") // as the chart sets it
+	r.start()
+	r.injects("victim", pod("before"))
+	for name, body := range map[string][]byte{"variables": flood.Variables(1000, 2200), "containers": flood.Containers(750_000), "many containers": flood.Containers(49_000)} {
+		t.Run(name, func(t *testing.T) {
+			memory := flood.Watch(t, r.process.Process.Pid, limit)
+			stop := flood.Attack{URL: "https://" + r.address + "/inject", Body: body, Addresses: 2, Connections: 32}.Start(t)
+			var slowest time.Duration
+			for began := time.Now(); time.Since(began) < 5*time.Second; {
+				asked := time.Now()
+				stored, err := r.dryRun("victim", pod("app"))
+				if err != nil || proxy(stored) == nil {
+					t.Errorf("a Pod during the attack, after %s: %v", time.Since(asked), err)
+				}
+				slowest = max(slowest, time.Since(asked))
+			}
+			answers := stop()
+			t.Logf("the slowest Pod took %s; the attacker was answered %v; the injector had %d MiB", slowest.Round(time.Millisecond), answers, memory()>>20)
+			if slowest > 2*time.Second {
+				t.Errorf("a Pod took %s", slowest)
+			}
+		})
+	}
+}
