@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -29,6 +30,17 @@ type Peer struct {
 	ID spiffeid.ID
 	// Method is MethodMTLS or MethodJWT.
 	Method string
+	// Token is what the token says of its account; nil without a token.
+	Token *Token
+}
+
+// Token is what Kubernetes writes into the token of a service account, beside its name.
+type Token struct {
+	// AccountUID is the account's, and Pod and PodUID are those of the Pod that the token is bound to. They are "" in
+	// the tokens of other issuers.
+	AccountUID, Pod, PodUID string
+	// IssuedAt is zero if the token does not say it.
+	IssuedAt time.Time
 }
 
 // ErrNoCredentials means that a call has no credentials of the kind that an Authenticator verifies.

@@ -36,7 +36,7 @@ var jwtAlgorithms = []jose.SignatureAlgorithm{
 	jose.EdDSA,
 }
 
-// JWTConfig says which tokens are accepted. All fields but Clock are required.
+// JWTConfig says which tokens are accepted. All fields but MaxLifetime and Clock are required.
 type JWTConfig struct {
 	// JWKSFile holds the issuer's public keys (RFC 7517). It is read again when it changes.
 	JWKSFile string
@@ -46,6 +46,8 @@ type JWTConfig struct {
 	Audiences []string
 	// TrustDomain of the identities made from tokens.
 	TrustDomain spiffeid.TrustDomain
+	// MaxLifetime bounds the time between a token's issue and its expiry; 0 does not.
+	MaxLifetime time.Duration
 	Clock       clock.Clock
 }
 
@@ -124,17 +126,40 @@ func (j *JWT) Verify(_ context.Context, token string) (Peer, error) {
 	if err != nil {
 		return Peer{}, err
 	}
-	if err := j.verifyClaims(claims); err != nil {
+	if err := j.verifyClaims(&claims.Claims); err != nil {
 		return Peer{}, err
 	}
 	id, err := j.identity(claims.Subject)
 	if err != nil {
 		return Peer{}, err
 	}
-	return Peer{ID: id, Method: MethodJWT}, nil
+	return Peer{ID: id, Method: MethodJWT, Token: claims.token()}, nil
 }
 
-func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*jwt.Claims, error) {
+// claims are those of a token of Kubernetes.
+type claims struct {
+	jwt.Claims
+
+	Kubernetes struct {
+		Account object `json:"serviceaccount"`
+		Pod     object `json:"pod"`
+	} `json:"kubernetes.io"`
+}
+
+type object struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+}
+
+func (c *claims) token() *Token {
+	t := &Token{AccountUID: c.Kubernetes.Account.UID, Pod: c.Kubernetes.Pod.Name, PodUID: c.Kubernetes.Pod.UID}
+	if c.IssuedAt != nil {
+		t.IssuedAt = c.IssuedAt.Time()
+	}
+	return t
+}
+
+func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*claims, error) {
 	header := token.Headers[0]
 	for _, fresh := range []bool{false, true} {
 		keys, err := j.keys.get(fresh)
@@ -142,9 +167,9 @@ func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*jwt.Claims, error) {
 			return nil, errors.New("token cannot be verified: the server has no verification keys")
 		}
 		for _, key := range candidates(keys, header) {
-			var claims jwt.Claims
-			if err := token.Claims(key.Key, &claims); err == nil {
-				return &claims, nil
+			var found claims
+			if err := token.Claims(key.Key, &found); err == nil {
+				return &found, nil
 			}
 		}
 		// If the key set has no key of this id, the file may have a new one. If it has, the signature is wrong.
@@ -174,6 +199,14 @@ func candidates(keys []jose.JSONWebKey, header jose.Header) []jose.JSONWebKey {
 func (j *JWT) verifyClaims(c *jwt.Claims) error {
 	if c.Expiry == nil {
 		return errors.New("token has no expiry")
+	}
+	if limit := j.cfg.MaxLifetime; limit > 0 {
+		switch {
+		case c.IssuedAt == nil:
+			return errors.New("token does not say when it was issued")
+		case c.Expiry.Time().Sub(c.IssuedAt.Time()) > limit:
+			return fmt.Errorf("token is valid for %s from its issue on, longer than %s; ask for a token of a shorter lifetime", c.Expiry.Time().Sub(c.IssuedAt.Time()), limit)
+		}
 	}
 	err := c.ValidateWithLeeway(jwt.Expected{
 		Issuer:      j.cfg.Issuer,

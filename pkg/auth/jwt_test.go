@@ -320,3 +320,42 @@ func FuzzKeySet(f *testing.F) {
 		}
 	})
 }
+
+func TestTokensOfLongLifetimes(t *testing.T) {
+	issuer := testkit.NewIssuer(t)
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		limit, lifetime time.Duration
+		silent          bool
+		want            string
+	}{
+		"within the limit":     {24 * time.Hour, 24 * time.Hour, false, ""},
+		"of a year":            {24 * time.Hour, 8760 * time.Hour, false, "8760h0m0s from its issue on, longer than 24h0m0s"},
+		"of a year, any taken": {0, 8760 * time.Hour, false, ""},
+		"that says no issue":   {24 * time.Hour, time.Hour, true, "does not say when it was issued"},
+	} {
+		tokens, err := auth.NewJWT(auth.JWTConfig{
+			JWKSFile: issuer.JWKSFile, Issuer: issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"), MaxLifetime: tc.limit,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims := map[string]any{
+			"iss": issuer.Name, "sub": "system:serviceaccount:shop:web", "aud": "istio-ca", "exp": now.Add(tc.lifetime).Unix(),
+			"kubernetes.io": map[string]any{"namespace": "shop", "pod": map[string]any{"name": "web-0", "uid": "p1"}, "serviceaccount": map[string]any{"name": "web", "uid": "a1"}},
+		}
+		if !tc.silent {
+			claims["iat"] = now.Unix()
+		}
+		who, err := tokens.Verify(t.Context(), issuer.Sign(claims))
+		if tc.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("a token %s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil || who.Token == nil || who.Token.AccountUID != "a1" || who.Token.Pod != "web-0" || who.Token.PodUID != "p1" || who.Token.IssuedAt.Unix() != now.Unix() {
+			t.Errorf("a token %s: %+v, %v", name, who.Token, err)
+		}
+	}
+}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	security "istio.io/api/security/v1alpha1"
-	"k8s.io/client-go/kubernetes"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fileio"
@@ -25,6 +24,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/issuance"
@@ -68,10 +68,13 @@ type Server struct {
 	bundle    *trustbundle.Manager
 	publisher *trustbundle.Publisher
 	gate      *admission.Gate
+	// accounts and bans are nil outside of Kubernetes.
+	accounts *accounts.Registry
+	bans     *accounts.Bans
 }
 
 // connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
-type connect func() (kubernetes.Interface, func(context.Context, string) ([]byte, error), error)
+type connect func() (*kube.Cluster, error)
 
 // deps are what a test replaces.
 type deps struct {
@@ -157,7 +160,8 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 	}
 	metrics := issuance.NewMetrics(s.Registry, s.gate)
 	tokens, err := auth.NewJWT(auth.JWTConfig{
-		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.Clock,
+		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
+		MaxLifetime: s.cfg.MaxTokenLifetime, Clock: s.Clock,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -185,9 +189,11 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 	if err != nil {
 		return nil, nil, err
 	}
-	certificates := issuance.New(issuance.Config{
-		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics, Random: rand.Float64,
-	})
+	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics, Random: rand.Float64}
+	if s.accounts != nil {
+		issue.Accounts, issue.Bans = s.accounts, s.bans
+	}
+	certificates := issuance.New(issue)
 	security.RegisterIstioCertificateServiceServer(server, certificates)
 	cav1.RegisterForwardingServiceServer(server, issuance.NewForwarding(certificates, tokens))
 	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(s.publisher, watches, s.Clock, rand.Float64))
@@ -199,6 +205,10 @@ func (s *Server) buildOps(root *store.Root, watches *trustbundle.Watches, metric
 	s.Ops.Ready("own-certificate", s.certificateValid)
 	s.Ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.Clock.Now()) })
 	s.Ops.Ready("jwks", once(tokens.Check))
+	if s.accounts != nil {
+		s.Ops.Ready("accounts", once(s.accounts.Ready))
+		s.Ops.Ready("bans", once(s.bans.Ready))
+	}
 	s.Ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
 		return s.bundlePage(watches)
 	}))

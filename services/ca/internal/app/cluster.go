@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/kube"
 )
 
@@ -18,13 +19,13 @@ func (s *Server) joinCluster(ctx context.Context) error {
 	if !s.cfg.Kubernetes {
 		return nil
 	}
-	api, raw, err := s.cluster()
+	clients, err := s.cluster()
 	if err != nil {
 		return err
 	}
 	file := cmp.Or(s.cfg.JWKSFile, filepath.Join(s.cfg.Dir, keysFile))
 	cluster, issuer, err := kube.Discover(ctx, kube.Config{
-		API: api, Raw: raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap, Roots: s.rootsPEM, Clock: s.Clock, Log: s.Log,
+		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap, Roots: s.rootsPEM, Clock: s.Clock, Log: s.Log,
 	})
 	if err != nil {
 		return err
@@ -32,6 +33,10 @@ func (s *Server) joinCluster(ctx context.Context) error {
 	s.cfg.JWKSFile, s.cfg.Issuer = file, issuer
 	s.Task("token keys of the cluster", cluster.RunKeys)
 	s.Task("root of trust in every namespace", cluster.RunRoots)
+	s.accounts = accounts.New(clients.Metadata, s.Clock)
+	s.bans = accounts.NewBans(clients.Dynamic, s.Clock, s.cfg.needed()...)
+	s.Task("service accounts and Pods of the cluster", s.accounts.Run)
+	s.Task("identity bans", s.bans.Run)
 	return nil
 }
 

@@ -11,8 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
@@ -28,8 +31,11 @@ func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	api := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}})
-	cluster := func() (kubernetes.Interface, func(context.Context, string) ([]byte, error), error) {
-		return api, func(_ context.Context, path string) ([]byte, error) {
+	cluster := func() (*kube.Cluster, error) {
+		scheme := runtime.NewScheme()
+		_ = metav1.AddMetaToScheme(scheme)
+		bans := map[schema.GroupVersionResource]string{{Group: "fairlead.dev", Version: "v1", Resource: "identitybans"}: "IdentityBanList"}
+		return &kube.Cluster{API: api, Metadata: metadatafake.NewSimpleMetadataClient(scheme), Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, bans), Raw: func(_ context.Context, path string) ([]byte, error) {
 			switch path {
 			case "/.well-known/openid-configuration":
 				return fmt.Appendf(nil, `{"issuer":%q}`, issuer.Name), nil
@@ -37,7 +43,7 @@ func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
 				return keys, nil
 			}
 			return nil, errors.New("not found")
-		}, nil
+		}}, nil
 	}
 	o := defaults(t, issuer)
 	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
@@ -79,7 +85,7 @@ func TestFlagsOfAClusterExcludeOthers(t *testing.T) {
 			tc.change(&o)
 			_, err := o.check()
 			if err == nil {
-				_, _, err = kube.InCluster()
+				_, err = kube.InCluster()
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
@@ -35,7 +37,7 @@ type Options struct {
 	RootConfigMap    string
 
 	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
-	MaxRenewalAge                               time.Duration
+	MaxRenewalAge, MaxTokenLifetime             time.Duration
 	ClockSkew                                   time.Duration
 	DNSNames, IPAddresses, Impersonators        []string
 	Forwarder                                   string
@@ -55,6 +57,8 @@ const (
 	// defaultMaxRenewalAge lets a machine that gets its tokens by hand live with one token a month. Pods get a new
 	// token every hour.
 	defaultMaxRenewalAge = 30 * 24 * time.Hour
+	// defaultMaxTokenLifetime is twice that of the tokens that agents of Pods get.
+	defaultMaxTokenLifetime = 24 * time.Hour
 )
 
 // defaultMaxWatches fits, besides issuing, into the memory that deploy/kustomize/base/ca gives the process: a watch
@@ -84,6 +88,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; requests for more are cut to it")
 	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
 		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
+	flags.DurationVar(&o.MaxTokenLifetime, "max-token-lifetime", defaultMaxTokenLifetime,
+		"longest time between the issue and the expiry of a token that is taken; 0: any")
 	flags.DurationVar(&o.ClockSkew, "clock-skew", 2*time.Minute, "how far issued certificates start in the past, for verifiers whose clocks are behind; roots always start 10m in the past")
 	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
 	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
@@ -113,6 +119,20 @@ type config struct {
 	forwarder spiffeid.ID
 	minTLS    uint16
 	policy    *policy.Policy
+}
+
+// needed are the identities that no ban shuts out: the ca itself, the xds-servers, the services that --dns-names names,
+// and the first administrator.
+func (c *config) needed() []spiffeid.ID {
+	out := []spiffeid.ID{c.identity, c.forwarder, c.admin}
+	for _, text := range c.DNSNames {
+		who, _, _ := strings.Cut(text, "=")
+		namespace, account, _ := strings.Cut(who, "/")
+		if id, err := auth.WorkloadID(c.trustDomain, namespace, account); err == nil {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // noForwarder is the value of --forwarder that closes ForwardingService.
@@ -150,6 +170,7 @@ func (o Options) check() (*config, error) {
 	errs.AtLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
 	errs.AtLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
 	errs.AtLeast("max-renewal-age", o.MaxRenewalAge, 0)
+	errs.AtLeast("max-token-lifetime", o.MaxTokenLifetime, 0)
 	errs.AtLeast("clock-skew", o.ClockSkew, 0)
 	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
 		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -41,8 +42,14 @@ type Signer interface {
 // Clock is the part of a clock that is needed here.
 type Clock interface{ Now() time.Time }
 
-// Config of the service. All fields are required.
+// Config of the service. All fields but Accounts and Bans are required.
 type Config struct {
+	// Accounts checks that the account of a credential still exists; nil where nobody knows.
+	Accounts interface {
+		Check(ctx context.Context, caller auth.Peer, since time.Time) error
+	}
+	// Bans refuses banned identities; nil where nobody knows.
+	Bans    interface{ Check(id spiffeid.ID) error }
 	Gate    Gate
 	Policy  *policy.Policy
 	Signer  Signer
@@ -137,6 +144,16 @@ func (s *Service) issue(ctx context.Context, req request) (*signer.Issued, error
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
+	if s.cfg.Bans != nil {
+		if err := s.cfg.Bans.Check(req.caller.ID); err != nil {
+			return nil, err
+		}
+	}
+	if s.cfg.Accounts != nil {
+		if err := s.cfg.Accounts.Check(ctx, req.caller, wanted.TokenTime); err != nil {
+			return nil, err
+		}
+	}
 	template, err := s.cfg.Policy.Decide(wanted, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err

@@ -15,7 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/pkg/clock"
@@ -59,18 +61,49 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// InCluster returns the API, and the function that gets documents, of the cluster that this process's Pod runs in.
-func InCluster() (kubernetes.Interface, func(context.Context, string) ([]byte, error), error) {
+// Cluster has the clients of an API server.
+type Cluster struct {
+	API kubernetes.Interface
+	// Raw gets a document by its path.
+	Raw func(ctx context.Context, path string) ([]byte, error)
+	// Metadata and Dynamic read metadata of objects, and objects of kinds that client-go does not know. They wait for
+	// no other client's requests.
+	Metadata metadata.Interface
+	Dynamic  dynamic.Interface
+}
+
+// Requests a second to the API server of the clients that watch, and ask what watches do not know.
+const (
+	apiQPS   = 50
+	apiBurst = 100
+)
+
+// InCluster returns the clients of the cluster that this process's Pod runs in.
+func InCluster() (*Cluster, error) {
 	config, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, nil, fmt.Errorf("--kubernetes: %w; it needs a Pod with a token of its service account", err)
+		return nil, fmt.Errorf("--kubernetes: %w; it needs a Pod with a token of its service account", err)
 	}
+	return Connect(config)
+}
+
+// Connect returns the clients of an API server.
+func Connect(config *rest.Config) (*Cluster, error) {
+	config = rest.CopyConfig(config)
 	config.Timeout = 0 // watches are long; each request has a deadline of its own
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--kubernetes: %w", err)
+		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}
-	raw := func(ctx context.Context, path string) ([]byte, error) {
+	config.QPS, config.Burst = apiQPS, apiBurst
+	c := &Cluster{API: api}
+	if c.Metadata, err = metadata.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("--kubernetes: %w", err)
+	}
+	if c.Dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("--kubernetes: %w", err)
+	}
+	c.Raw = func(ctx context.Context, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		text, err := api.RESTClient().Get().AbsPath(path).DoRaw(ctx)
@@ -79,7 +112,7 @@ func InCluster() (kubernetes.Interface, func(context.Context, string) ([]byte, e
 		}
 		return text, err
 	}
-	return api, raw, nil
+	return c, nil
 }
 
 // Sync keeps the file of keys and the ConfigMaps.

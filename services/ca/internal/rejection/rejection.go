@@ -54,6 +54,12 @@ const (
 	ForeignIdentity     Reason = "foreign_identity"
 	Impersonation       Reason = "impersonation"
 	RenewalAge          Reason = "renewal_age"
+	AccountGone         Reason = "account_gone"
+	AccountReplaced     Reason = "account_replaced"
+	PodGone             Reason = "pod_gone"
+	TokenClaims         Reason = "token_claims"
+	Banned              Reason = "banned"
+	APIUnavailable      Reason = "api_unavailable"
 	ValidityNegative    Reason = "validity_negative"
 	RequestMetadata     Reason = "request_metadata"
 	IssuerExpired       Reason = "issuer_expired"
@@ -65,7 +71,8 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Unauthenticated, Overload, CallerLimit, CSRMalformed, CSRTooLarge, CSRKey, CSRSignature, CSRExtension, CSRAuthority, CSRNames, IdentityForm,
-		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge, ValidityNegative, RequestMetadata, IssuerExpired, CallerWentAway, InternalSignFailure,
+		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge,
+		AccountGone, AccountReplaced, PodGone, TokenClaims, Banned, APIUnavailable, ValidityNegative, RequestMetadata, IssuerExpired, CallerWentAway, InternalSignFailure,
 	}
 }
 

@@ -453,6 +453,13 @@ rules:
   - apiGroups: [""]
     resources: [namespaces]
     verbs: [list, watch]
+  # Whose tokens are still worth something.
+  - apiGroups: [""]
+    resources: [serviceaccounts, pods]
+    verbs: [get, list, watch]
+  - apiGroups: [fairlead.dev]
+    resources: [identitybans]
+    verbs: [list, watch]
   - apiGroups: [""]
     resources: [configmaps]
     verbs: [create] # a name cannot be asked for here
