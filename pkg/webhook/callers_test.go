@@ -31,7 +31,7 @@ func TestAddressesOfAPIServers(t *testing.T) {
 	if a.are(&http.Request{RemoteAddr: "198.51.100.1:1"}) {
 		t.Error("an address that is gone counts")
 	}
-	for _, bad := range []APIServers{{Addresses: []string{"api"}}, {CAFile: filepath.Join(t.TempDir(), "none")}} {
+	for _, bad := range []*APIServers{{Addresses: []string{"api"}}, {CAFile: filepath.Join(t.TempDir(), "none")}} {
 		if bad.Check() == nil {
 			t.Errorf("%v is taken", bad.Addresses)
 		}
