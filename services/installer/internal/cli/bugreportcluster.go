@@ -246,7 +246,7 @@ func (g *gatherer) objectTasks(api kube.API, namespace string) ([]bugreport.Task
 			if err != nil {
 				return nil, err
 			}
-			records, err := inventory.List(ctx, c, "")
+			records, err := inventory.List(ctx, c)
 			return records, err
 		}),
 	}

@@ -138,6 +138,7 @@ func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, c
 	warn(cmd.ErrOrStderr(), plan.Notes)
 	warn(cmd.ErrOrStderr(), c.Warnings())
 	warn(cmd.ErrOrStderr(), heldNotes(plan.Record))
+	warn(cmd.ErrOrStderr(), inventory.Foreign(ctx, c, req.Namespace))
 	for _, v := range plan.Prunes {
 		if v.Fate != apply.Delete && v.Reason != "" {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is not deleted: %s\n", v.ID, v.Reason)
@@ -230,11 +231,10 @@ func printPlan(cmd *cobra.Command, as string, plan *apply.Plan) error {
 
 // installed returns the records of a namespace, or of all if the flag -i was not given.
 func (f *clusterFlags) installed(cmd *cobra.Command, c *cluster.Client) ([]*inventory.Record, error) {
-	namespace := ""
 	if cmd.Flags().Changed("istioNamespace") {
-		namespace = f.istioNamespace
+		return inventory.In(cmd.Context(), c, f.istioNamespace)
 	}
-	return inventory.List(cmd.Context(), c, namespace)
+	return inventory.List(cmd.Context(), c)
 }
 
 // ofRevision returns the records of a revision. Its error names those that there are.
@@ -267,7 +267,7 @@ func completeRevisions(cmd *cobra.Command, f *clusterFlags) {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		all, _ := inventory.List(ctx, c, "")
+		all, _ := inventory.List(ctx, c)
 		return slices.DeleteFunc(inventory.Revisions(all), func(name string) bool { return !strings.HasPrefix(name, begun) }), cobra.ShellCompDirectiveNoFileComp
 	})
 }

@@ -88,6 +88,11 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		return interrupted(ctx, err)
 	}
 	if len(removal.Records) == 0 && len(removal.Verdicts) == 0 {
+		if f.purge && !f.dryRun {
+			if err := inventory.Tidy(ctx, c); err != nil {
+				return err
+			}
+		}
 		n, err := apply.AwaitNamespaces(ctx, c, f.options(env, cmd))
 		if n > 0 || err != nil {
 			return interrupted(ctx, err)
@@ -124,10 +129,15 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *apply.Request) (*apply.Removal, error) {
 	ctx := cmd.Context()
 	// Other namespaces' revisions matter too: what they have stays.
-	all, err := inventory.List(ctx, c, "")
+	named := f.istioNamespace
+	if req != nil {
+		named = req.Namespace
+	}
+	all, err := inventory.List(ctx, c, named)
 	if err != nil {
 		return nil, err
 	}
+	warn(cmd.ErrOrStderr(), inventory.Foreign(ctx, c, named))
 	if req != nil {
 		records, err := ofRevision(all, req.Revision)
 		if err != nil {

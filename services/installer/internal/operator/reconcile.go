@@ -50,7 +50,7 @@ func (r *reconciler) reconcile(ctx context.Context, k types.NamespacedName, whol
 	case it.deleting():
 		return 0, nil
 	}
-	records, err := inventory.List(ctx, r.client, "")
+	records, err := inventory.List(ctx, r.client, it.meshNamespace())
 	if err != nil {
 		return 0, r.fail(ctx, it, status{}, err)
 	}

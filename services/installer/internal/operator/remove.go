@@ -11,7 +11,7 @@ import (
 // remove uninstalls what a resource that is deleted has installed, as `fairlead uninstall --revision` does, and then
 // lets it go.
 func (r *reconciler) remove(ctx context.Context, it *resource) error {
-	all, err := inventory.List(ctx, r.client, "")
+	all, err := inventory.List(ctx, r.client, it.meshNamespace())
 	if err != nil {
 		return r.fail(ctx, it, status{}, err)
 	}
@@ -43,7 +43,7 @@ func (r *reconciler) remove(ctx context.Context, it *resource) error {
 // release lets a resource that is ignored and deleted go; what it has installed stays, as an installation of the
 // command line.
 func (r *reconciler) release(ctx context.Context, it *resource) error {
-	all, err := inventory.List(ctx, r.client, "")
+	all, err := inventory.List(ctx, r.client, it.meshNamespace())
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +40,14 @@ func (r *resource) finalized() bool { return slices.Contains(r.GetFinalizers(), 
 
 // String names the resource for people.
 func (r *resource) String() string { return cluster.Of(r.Unstructured).String() }
+
+// meshNamespace is the namespace of the control plane that the resource asks for, as far as it says one itself. Who may
+// write IstioOperators where the operator reads them is an administrator, so an inventory there counts.
+func (r *resource) meshNamespace() string {
+	namespace, _, _ := unstructured.NestedString(r.Object, "spec", "values", "global", "istioNamespace")
+	of, _, _ := unstructured.NestedString(r.Object, "spec", "namespace")
+	return cmp.Or(namespace, of)
+}
 
 // file is the resource as `fairlead install -f` would read it: in one line, so that errors name no other.
 func (r *resource) file() (merge.File, error) {

@@ -80,7 +80,7 @@ func newPlan(ctx context.Context, c *cluster.Client, req *Request, look comparis
 	if err := c.Check(ctx); err != nil {
 		return nil, err
 	}
-	records, err := inventory.List(ctx, c, "")
+	records, err := inventory.List(ctx, c, req.Namespace)
 	if err != nil {
 		return nil, err
 	}

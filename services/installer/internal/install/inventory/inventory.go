@@ -197,6 +197,9 @@ func (r *Record) Save(ctx context.Context, c *cluster.Client) error {
 	if err != nil {
 		return err
 	}
+	if err := mark(ctx, c, r.Namespace); err != nil {
+		return err
+	}
 	if r.head != nil && slices.Equal(text, r.text) {
 		return nil
 	}
@@ -237,5 +240,5 @@ func (r *Record) Remove(ctx context.Context, c *cluster.Client) error {
 		return err
 	}
 	r.head, r.text = nil, nil
-	return nil
+	return unmark(ctx, c, r.Namespace)
 }

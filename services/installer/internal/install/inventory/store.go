@@ -11,18 +11,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install/cluster"
 )
 
 const (
 	// Label is on the Secrets of a record: "head" on the one that names the others, "chunk" on those.
 	Label = "install.fairlead.dev/inventory"
+	// Mark is the label of a Namespace whose records count. Nobody but an administrator labels Namespaces.
+	Mark = "install.fairlead.dev/installation"
 	// RevisionLabel has the revision.
 	RevisionLabel = "install.fairlead.dev/revision"
 	// prefix begins the names of the Secrets.
@@ -164,8 +170,44 @@ func field(u *unstructured.Unstructured, name string) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(text)
 }
 
-// List returns the records of a namespace, or of all if it is empty, sorted by namespace and revision.
-func List(ctx context.Context, c *cluster.Client, namespace string) ([]*Record, error) {
+// List returns the records of the namespaces that an administrator controls, sorted by namespace and revision: the
+// system namespace, those whose Namespace has the label Mark, which Save sets, and those that the caller names, because
+// an administrator has. Whoever may write Secrets in another namespace installs nothing by that.
+func List(ctx context.Context, c *cluster.Client, named ...string) ([]*Record, error) {
+	counted, err := counted(ctx, c, named)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Record
+	for _, namespace := range slices.Sorted(maps.Keys(counted)) {
+		records, err := In(ctx, c, namespace)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, records...)
+	}
+	return all, nil
+}
+
+// counted are the namespaces whose records count.
+func counted(ctx context.Context, c *cluster.Client, named []string) (map[string]bool, error) {
+	counted := map[string]bool{contract.SystemNamespace: true}
+	for _, namespace := range named {
+		counted[namespace] = true
+	}
+	marked, err := c.List(ctx, namespaceID(""), metav1.ListOptions{LabelSelector: Mark + "=true"})
+	if err != nil && !apierrors.IsForbidden(err) { // who may not list namespaces names the one that is meant
+		return nil, fmt.Errorf("the namespaces of installations have the label %s, and cannot be listed: %w", Mark, err)
+	}
+	for _, n := range marked {
+		counted[n.GetName()] = true
+	}
+	delete(counted, "")
+	return counted, nil
+}
+
+// In returns the records of a namespace, which an administrator has named, sorted by revision.
+func In(ctx context.Context, c *cluster.Client, namespace string) ([]*Record, error) {
 	heads, err := c.List(ctx, secretID(namespace, ""), metav1.ListOptions{LabelSelector: Label + "=head"})
 	if err != nil {
 		return nil, fmt.Errorf("the inventories of installations are Secrets with the label %s, which cannot be listed: %w", Label, err)
@@ -180,6 +222,88 @@ func List(ctx context.Context, c *cluster.Client, namespace string) ([]*Record, 
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// maxForeign is how many Secrets Foreign looks at.
+const maxForeign = 20
+
+// Foreign says which Secrets look like records that List, with the same namespaces, does not count; a few of them, if
+// there are many. They are not read.
+func Foreign(ctx context.Context, c *cluster.Client, named ...string) []string {
+	counted, err := counted(ctx, c, named)
+	if err != nil {
+		return nil // List says it
+	}
+	resource, err := c.Resource(secretID("", ""))
+	if err != nil {
+		return nil
+	}
+	list, err := c.Dynamic().Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: Label + "=head", Limit: maxForeign})
+	if err != nil {
+		return nil // who may not look has none to be told of
+	}
+	var notes []string
+	for i := range list.Items {
+		if head := &list.Items[i]; !counted[head.GetNamespace()] {
+			notes = append(notes, fmt.Sprintf("%s looks like the inventory of an installation and is not taken for one: nobody has marked its namespace. If it is one of yours, run kubectl label namespace %s %s=true, or name the namespace with -i",
+				cluster.Of(head), head.GetNamespace(), Mark))
+		}
+	}
+	return notes
+}
+
+// mark marks the namespace of a record, so that List finds the record.
+func mark(ctx context.Context, c *cluster.Client, namespace string) error {
+	if namespace == contract.SystemNamespace {
+		return nil
+	}
+	live, err := c.Get(ctx, namespaceID(namespace))
+	if err != nil || live == nil || live.GetLabels()[Mark] == "true" {
+		return err
+	}
+	if err := label(ctx, c, namespace, `"true"`); err != nil {
+		return fmt.Errorf("namespace %s cannot get the label %s, without which the inventory in it does not count: %w", namespace, Mark, err)
+	}
+	return nil
+}
+
+// Tidy takes the mark from namespaces that have no record, which an interrupted Remove leaves.
+func Tidy(ctx context.Context, c *cluster.Client) error {
+	marked, err := c.List(ctx, namespaceID(""), metav1.ListOptions{LabelSelector: Mark + "=true"})
+	for _, n := range marked {
+		err = errors.Join(err, unmark(ctx, c, n.GetName()))
+	}
+	return err
+}
+
+// unmark takes the mark from a namespace that has no record any more.
+func unmark(ctx context.Context, c *cluster.Client, namespace string) error {
+	live, err := c.Get(ctx, namespaceID(namespace))
+	if err != nil || live == nil || live.GetLabels()[Mark] == "" {
+		return err
+	}
+	heads, err := c.List(ctx, secretID(namespace, ""), metav1.ListOptions{LabelSelector: Label + "=head"})
+	if err != nil || len(heads) > 0 {
+		return err
+	}
+	return label(ctx, c, namespace, "null")
+}
+
+func label(ctx context.Context, c *cluster.Client, namespace, value string) error {
+	resource, err := c.Resource(namespaceID(namespace))
+	if err != nil {
+		return err
+	}
+	patch := []byte(`{"metadata":{"labels":{"` + Mark + `":` + value + `}}}`)
+	_, err = c.Dynamic().Resource(resource).Patch(ctx, namespace, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: cluster.Manager})
+	if apierrors.IsNotFound(err) {
+		return nil // it is gone, and so are its records
+	}
+	return err
+}
+
+func namespaceID(name string) cluster.ID {
+	return cluster.ID{Version: "v1", Kind: "Namespace", Name: name}
 }
 
 func read(ctx context.Context, c *cluster.Client, head *unstructured.Unstructured) (*Record, error) {
