@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -198,8 +199,9 @@ func TestBrokenPodsAreRepairedOnce(t *testing.T) {
 		k := &cluster{pods: []*kube.Pod{healthy, ending, others, pod(t)}}
 		r := repairerOf(k, mode, proc)
 		r.write = func(_ context.Context, namespace string, o *redirect.Options) error {
-			wrote = append(wrote, namespace+" "+string(o.Mode)+" "+fmt.Sprint(o.UIDs))
-			return nil
+			to, err := os.Readlink(namespace)
+			wrote = append(wrote, to+" "+string(o.Mode)+" "+fmt.Sprint(o.UIDs))
+			return err
 		}
 		if r.ready() == nil {
 			t.Error("ready before it has seen the Pods")
@@ -208,6 +210,7 @@ func TestBrokenPodsAreRepairedOnce(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.run(ctx) }()
 		testkit.Eventually(t, testkit.Patience, r.ready)
+		testkit.Eventually(t, testkit.Patience, r.idle)
 		cancel()
 		if err := <-ended; err != nil || k.all() != want {
 			t.Errorf("%s: %s, %v, want %s", mode, k.all(), err, want)
@@ -223,6 +226,7 @@ func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
 	r := repairerOf(k, RepairDelete, "")
 	for range 2 {
 		r.look(t.Context(), pod(t))
+		testkit.Eventually(t, testkit.Patience, r.idle)
 	}
 	const once = "delete web-1; event web-1 Warning Unredirected n1"
 	if got := k.all(); got != once+"; "+once {
@@ -230,7 +234,8 @@ func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
 	}
 	k = &cluster{}
 	r = repairerOf(k, RepairPod, t.TempDir())
-	if r.look(t.Context(), pod(t)); k.all() != "event web-1 Warning Unredirected n1" {
+	r.look(t.Context(), pod(t))
+	if testkit.Eventually(t, testkit.Patience, r.idle); k.all() != "event web-1 Warning Unredirected n1" {
 		t.Errorf("without the node's processes: %s", k.all())
 	}
 }
@@ -238,8 +243,89 @@ func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
 func repairerOf(k *cluster, mode Repair, proc string) *repairer {
 	return &repairer{
 		mode: mode, pods: k, node: "n1", container: "istio-validation", labelKey: "k", labelValue: "v", proc: proc,
-		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{},
+		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{}, waiting: map[string]*kube.Pod{}, running: map[string]string{},
 	}
+}
+
+// idle returns an error while Pods are repaired.
+func (r *repairer) idle() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.running)+len(r.waiting) > 0 {
+		return fmt.Errorf("%d Pods are repaired, %d wait", len(r.running), len(r.waiting))
+	}
+	return nil
+}
+
+// A Pod decides what is in its root, and may be gone while it is looked at. None of that holds another's repair up, or
+// leads out of the Pod.
+func TestPodsDoNotHoldRepairsUp(t *testing.T) {
+	proc, dir := procs(t)
+	etc := filepath.Join(dir, "root/etc")
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(etc, "resolv.conf")
+	outside := filepath.Join(t.TempDir(), "resolv.conf")
+	testkit.WriteFile(t, outside, []byte("nameserver 192.0.2.66\n"))
+	testkit.WriteFile(t, filepath.Join(dir, "root/inside.conf"), []byte("nameserver 192.0.2.7\n"))
+	for name, tc := range map[string]struct {
+		make func() error
+		want string
+	}{
+		"a file":                   {func() error { return os.WriteFile(conf, []byte("nameserver 192.0.2.1\n"), 0o600) }, "[192.0.2.1]"},
+		"a pipe":                   {func() error { return syscall.Mkfifo(conf, 0o600) }, "[]"},
+		"a link out of the root":   {func() error { return os.Symlink(outside, conf) }, "[]"},
+		"a link upwards":           {func() error { return os.Symlink("../../../../../../inside.conf", conf) }, "[192.0.2.7]"},
+		"an absolute link":         {func() error { return os.Symlink("/inside.conf", conf) }, "[192.0.2.7]"},
+		"a link to a process":      {func() error { return os.Symlink("/proc/self/root"+outside, conf) }, "[]"},
+		"a directory":              {func() error { return os.Mkdir(conf, 0o700) }, "[]"},
+		"a socket's name, no file": {func() error { return nil }, "[]"},
+	} {
+		if err := errors.Join(os.RemoveAll(conf), tc.make()); err != nil {
+			t.Fatal(err)
+		}
+		p, err := openProcess(proc, "u-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(serversOf(p.root)); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+		p.close()
+	}
+
+	// Those of one namespace hang, whatever the reason; another namespace's is repaired.
+	k := &cluster{}
+	r := repairerOf(k, RepairPod, proc)
+	hang, hung := make(chan struct{}), make(chan struct{}, 100)
+	r.write = func(context.Context, string, *redirect.Options) error {
+		hung <- struct{}{}
+		<-hang
+		return nil
+	}
+	for i := range maxNamespaceRepairs + 3 {
+		p := pod(t)
+		p.Metadata.Namespace, p.Metadata.UID = "tenant", "u-1"
+		r.mu.Lock()
+		r.waiting[fmt.Sprint(i)] = p
+		r.mu.Unlock()
+	}
+	r.next(t.Context())
+	for range maxNamespaceRepairs {
+		<-hung
+	}
+	other := pod(t)
+	r.look(t.Context(), other)
+	<-hung
+	r.mu.Lock()
+	running, waiting := len(r.running), len(r.waiting)
+	r.mu.Unlock()
+	if running != maxNamespaceRepairs+1 || waiting != 3 {
+		t.Errorf("%d Pods are repaired, %d wait", running, waiting)
+	}
+	close(hang)
+	testkit.Eventually(t, testkit.Patience, r.idle)
 }
 
 // procs is a node's /proc with processes of the Pod u-1, and the directory of the one that has a network of its own.
@@ -262,7 +348,7 @@ func procs(t *testing.T) (proc, dir string) {
 			}
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(d, "net"), nil, 0o644); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(d, "net"), nil, 0o644), os.MkdirAll(filepath.Join(proc, pid, "root"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -272,8 +358,8 @@ func procs(t *testing.T) (proc, dir string) {
 func TestNoProcessOfAPodIsAnError(t *testing.T) {
 	proc, _ := procs(t)
 	for _, uid := range []string{"", "u-2", "u", "."} {
-		if dir, err := processOf(proc, uid); err == nil {
-			t.Errorf("%q: %s", uid, dir)
+		if p, err := openProcess(proc, uid); err == nil {
+			t.Errorf("%q: %s", uid, p.netPath())
 		}
 	}
 }

@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_cni_repairs_total",
-			Help: "Pods that started before the CNI plugin, by way (label, delete or repair) and result (repaired or failed).",
+			Help: "Pods that started before the CNI plugin, by way (label, delete or repair) and result (repaired, failed or hangs).",
 		}, []string{"way", "result"}),
 	}
 	// Every value is there from the start: a rate does not count the event with which a series begins.
@@ -65,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.pods.WithLabelValues(result)
 	}
 	for _, way := range []Repair{RepairLabel, RepairDelete, RepairPod} {
-		for _, result := range []string{"repaired", "failed"} {
+		for _, result := range []string{"repaired", "failed", "hangs"} {
 			m.repairs.WithLabelValues(string(way), result)
 		}
 	}
@@ -103,7 +103,7 @@ func Run(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.Logg
 	if c.Repair != RepairOff {
 		r := &repairer{
 			mode: c.Repair, pods: client, node: c.Node, container: c.InitContainer, labelKey: c.LabelKey, labelValue: c.LabelValue,
-			proc: c.Proc, write: writeRules, clock: clock.Real(), metrics: m, log: log,
+			proc: c.Proc, write: writeRules, clock: clock.Real(), metrics: m, log: log, running: map[string]string{},
 		}
 		health.Ready("pods", r.ready)
 		tasks = append(tasks, process.Task{Name: "repair", Run: r.run})

@@ -4,17 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/miekg/dns"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/node-agent/internal/cni/kube"
@@ -37,8 +30,11 @@ const (
 const (
 	// maxBackoff is the longest pause before the Pods are followed again.
 	maxBackoff = 30 * time.Second
-	// maxResolvConf bounds a resolv.conf, in bytes.
-	maxResolvConf = 64 << 10
+	// repairTimeout is when a repair that has not ended is told of; it takes milliseconds.
+	repairTimeout = 20 * time.Second
+	// maxRepairs bounds how many Pods are repaired at once, and maxNamespaceRepairs those of one namespace.
+	maxRepairs          = 64
+	maxNamespaceRepairs = 4
 )
 
 // podClient changes Pods; *kube.Client implements it.
@@ -62,8 +58,13 @@ type repairer struct {
 	metrics              *metrics
 	log                  *slog.Logger
 	following            atomic.Bool
-	// done are the uids of Pods that need nothing more.
-	done map[string]bool
+
+	mu sync.Mutex
+	// done are the uids of Pods that need nothing more, waiting are those that have no turn yet, and running are the
+	// namespaces of those that are being repaired.
+	done    map[string]bool
+	waiting map[string]*kube.Pod
+	running map[string]string
 }
 
 // ready returns an error until the Pods have been seen once.
@@ -79,7 +80,9 @@ func (r *repairer) run(ctx context.Context) error {
 	pause := time.Second
 	for ctx.Err() == nil {
 		began := r.clock.Now()
-		r.done = map[string]bool{} // a Pod that is still broken is seen again
+		r.mu.Lock()
+		r.done, r.waiting = map[string]bool{}, map[string]*kube.Pod{} // a Pod that is still broken is seen again
+		r.mu.Unlock()
 		err := r.pods.FollowPods(ctx, r.node, func() { r.following.Store(true) }, func(p *kube.Pod) { r.look(ctx, p) })
 		if err != nil && ctx.Err() == nil {
 			r.log.Warn("the node's Pods cannot be followed", "error", err)
@@ -110,11 +113,56 @@ func (r *repairer) broken(p *kube.Pod) bool {
 	return false
 }
 
-// look repairs a Pod that is broken, once.
+// look has a Pod repaired that is broken, once. It does not wait: what a Pod has under its control may take any time, and
+// then takes it from the Pods of its namespace alone.
 func (r *repairer) look(ctx context.Context, p *kube.Pod) {
-	if !r.broken(p) || r.done[p.Metadata.UID] {
+	if !r.broken(p) {
 		return
 	}
+	r.mu.Lock()
+	if !r.done[p.Metadata.UID] && r.running[p.Metadata.UID] == "" {
+		r.waiting[p.Metadata.UID] = p
+	}
+	r.mu.Unlock()
+	r.next(ctx)
+}
+
+// next begins with the Pods whose turn it is.
+func (r *repairer) next(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := map[string]int{}
+	for _, namespace := range r.running {
+		of[namespace]++
+	}
+	for uid, p := range r.waiting {
+		if len(r.running) >= maxRepairs || of[p.Metadata.Namespace] >= maxNamespaceRepairs || ctx.Err() != nil {
+			continue
+		}
+		of[p.Metadata.Namespace]++
+		r.running[uid] = p.Metadata.Namespace
+		delete(r.waiting, uid)
+		go func() {
+			// Who hangs is told of in time, and keeps its place until it ends.
+			told := time.AfterFunc(repairTimeout, func() {
+				r.metrics.repairs.WithLabelValues(string(r.mode), "hangs").Inc()
+				r.log.Error("a Pod without rules is not repaired: what its processes have open or mounted does not answer; delete it",
+					"namespace", p.Metadata.Namespace, "pod", p.Metadata.Name, "after", repairTimeout)
+			})
+			limited, cancel := context.WithTimeout(ctx, repairTimeout)
+			r.repair(limited, p)
+			cancel()
+			told.Stop()
+			r.mu.Lock()
+			delete(r.running, uid)
+			r.mu.Unlock()
+			r.next(ctx)
+		}()
+	}
+}
+
+// repair repairs a Pod, and tells how it went.
+func (r *repairer) repair(ctx context.Context, p *kube.Pod) {
 	log := r.log.With("namespace", p.Metadata.Namespace, "pod", p.Metadata.Name, "way", r.mode)
 	reason, message, err := "Redirected", "", error(nil)
 	switch r.mode {
@@ -135,7 +183,9 @@ func (r *repairer) look(ctx context.Context, p *kube.Pod) {
 		kind, reason, message, result = "Warning", "Unredirected", "The Pod started before the CNI plugin, and could not be repaired: "+err.Error(), "failed"
 		log.Error("a Pod without rules could not be repaired", "error", err)
 	} else {
+		r.mu.Lock()
 		r.done[p.Metadata.UID] = true
+		r.mu.Unlock()
 		log.Info("a Pod without rules was repaired")
 	}
 	r.metrics.repairs.WithLabelValues(string(r.mode), result).Inc()
@@ -146,11 +196,12 @@ func (r *repairer) look(ctx context.Context, p *kube.Pod) {
 
 // inPlace writes the rules into the network namespace of a running Pod.
 func (r *repairer) inPlace(ctx context.Context, p *kube.Pod) error {
-	dir, err := processOf(r.proc, p.Metadata.UID)
+	process, err := openProcess(r.proc, p.Metadata.UID)
 	if err != nil {
 		return err
 	}
-	answer, why, err := decide(p, plugin.Nameservers(serversOf(filepath.Join(dir, "root/etc/resolv.conf"))))
+	defer process.close()
+	answer, why, err := decide(p, plugin.Nameservers(serversOf(process.root)))
 	if err != nil {
 		return err
 	}
@@ -161,7 +212,7 @@ func (r *repairer) inPlace(ctx context.Context, p *kube.Pod) error {
 	if err != nil {
 		return err
 	}
-	return r.write(ctx, filepath.Join(dir, "ns/net"), o)
+	return r.write(ctx, process.netPath(), o)
 }
 
 // writeRules is the repairer's write of production.
@@ -170,61 +221,4 @@ func writeRules(ctx context.Context, namespace string, o *redirect.Options) erro
 		_, err := redirect.Apply(ctx, o, redirect.Exec)
 		return err
 	})
-}
-
-// serversOf are the name servers of a file; none if it cannot be read.
-func serversOf(path string) []string {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	conf, err := dns.ClientConfigFromReader(io.LimitReader(f, maxResolvConf))
-	if err != nil {
-		return nil
-	}
-	return conf.Servers
-}
-
-// processOf is the directory in proc of a process of a Pod, whose network namespace is not that of the node's first
-// process. A Pod's processes are in control groups that are named by its uid.
-func processOf(proc, uid string) (string, error) {
-	if uid == "" {
-		return "", errors.New("the Pod has no uid")
-	}
-	group, err := regexp.Compile(`pod` + strings.ReplaceAll(regexp.QuoteMeta(uid), "-", "[-_]") + `(\.slice)?(/|$)`)
-	if err != nil {
-		return "", err
-	}
-	host, err := os.Stat(filepath.Join(proc, "1/ns/net"))
-	if err != nil {
-		return "", fmt.Errorf("the node's network namespace: %w", err)
-	}
-	entries, err := os.ReadDir(proc)
-	if err != nil {
-		return "", err
-	}
-	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name()); err != nil {
-			continue
-		}
-		dir := filepath.Join(proc, e.Name())
-		raw, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-		if err != nil || !inGroup(group, string(raw)) {
-			continue
-		}
-		if own, err := os.Stat(filepath.Join(dir, "ns/net")); err == nil && !os.SameFile(host, own) {
-			return dir, nil
-		}
-	}
-	return "", fmt.Errorf("no process of the Pod is found in %s: its network namespace is unknown", proc)
-}
-
-func inGroup(group *regexp.Regexp, cgroups string) bool {
-	for line := range strings.SplitSeq(cgroups, "\n") {
-		if group.MatchString(line) {
-			return true
-		}
-	}
-	return false
 }
