@@ -38,6 +38,8 @@ type Options struct {
 	Manifests                          string
 	WaitTimeout, Resync, LeaseDuration time.Duration
 	Workers                            int
+	// AllowPrivileges lets IstioOperators set what guard refuses.
+	AllowPrivileges bool
 }
 
 // AddFlags registers the flags. Defaults come from the environment that the chart sets.
@@ -53,6 +55,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.WaitTimeout, "wait-timeout", 5*time.Minute, "how long a change of an IstioOperator waits for its components, all together, until it is tried again")
 	flags.DurationVar(&o.Resync, "resync", 10*time.Minute, "how often everything is compared with the cluster, beside what watches tell")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "after which time without a sign of life another replica takes over")
+	flags.BoolVar(&o.AllowPrivileges, "allow-privileges", false,
+		"let IstioOperators have overlays that change names, namespaces, accounts, rights and webhooks, and Pods with privileges of the node: who may write them has every right in the cluster then")
 	flags.IntVar(&o.Workers, "workers", 4, "how many IstioOperators are reconciled at a time")
 }
 

@@ -74,6 +74,9 @@ func (op *Operator) request(r *resource) (*apply.Request, []string, error) {
 	if err != nil {
 		return nil, nil, errors.New(r.withoutLine(err.Error()))
 	}
+	if err := op.guard(r, file, result); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", r, err)
+	}
 	req, err := apply.NewRequest(result, op.pkg, op.version)
 	warnings := result.Warnings
 	for i, w := range warnings {

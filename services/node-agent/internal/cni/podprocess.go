@@ -17,7 +17,8 @@ import (
 // maxResolvConf bounds a resolv.conf, in bytes.
 const maxResolvConf = 64 << 10
 
-// podProcess is a process of a Pod. What it has open stays the Pod's when the process ends and its number is used again.
+// podProcess is a process of a Pod. What it has open stays the Pod's when the process ends and its number is used
+// again.
 type podProcess struct {
 	// net is its network namespace, root its root directory, which the Pod decides about.
 	net, root *os.File
@@ -31,8 +32,8 @@ func (p *podProcess) close() {
 // netPath is a path of the network namespace, for as long as the process is open here.
 func (p *podProcess) netPath() string { return fmt.Sprintf("/proc/self/fd/%d", p.net.Fd()) }
 
-// openProcess opens a process of a Pod in proc, whose network namespace is not that of the node's first process. A Pod's
-// processes are in control groups that are named by its uid.
+// openProcess opens a process of a Pod in proc, whose network namespace is not that of the node's first process. A
+// Pod's processes are in control groups that are named by its uid.
 func openProcess(proc, uid string) (*podProcess, error) {
 	if uid == "" {
 		return nil, errors.New("the Pod has no uid")

@@ -113,8 +113,8 @@ func (r *repairer) broken(p *kube.Pod) bool {
 	return false
 }
 
-// look has a Pod repaired that is broken, once. It does not wait: what a Pod has under its control may take any time, and
-// then takes it from the Pods of its namespace alone.
+// look has a Pod repaired that is broken, once. It does not wait: what a Pod has under its control may take any time,
+// and then takes it from the Pods of its namespace alone.
 func (r *repairer) look(ctx context.Context, p *kube.Pod) {
 	if !r.broken(p) {
 		return

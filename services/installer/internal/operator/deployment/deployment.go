@@ -67,8 +67,12 @@ func (s Settings) Objects(pkg *profile.Package) ([]*manifest.Object, error) {
 	names := append([]string{s.Namespace}, s.Watched...)
 	for i, name := range names {
 		if !slices.Contains(names[:i], name) {
+			labels := tree.Map{"app.kubernetes.io/part-of": "fairlead"}
+			if i == 0 {
+				labels["pod-security.kubernetes.io/enforce"] = "restricted"
+			}
 			objects = append(objects, &manifest.Object{Component: "operator", Tree: tree.Map{
-				"apiVersion": "v1", "kind": "Namespace", "metadata": tree.Map{"name": name, "labels": tree.Map{"app.kubernetes.io/part-of": "fairlead"}},
+				"apiVersion": "v1", "kind": "Namespace", "metadata": tree.Map{"name": name, "labels": labels},
 			}})
 		}
 	}
