@@ -262,6 +262,19 @@ func printable(b []byte) bool {
 // lastApplied is the annotation in which kubectl keeps a copy of an object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
+// knownAnnotations are the domains of annotations that the mesh, Kubernetes and their tools write or read. Others may
+// say anything.
+var knownAnnotations = regexp.MustCompile(`^([a-z0-9-]+\.)*(istio\.io|fairlead\.dev|kubernetes\.io|k8s\.io|k8s\.v1\.cni\.cncf\.io|helm\.sh|prometheus\.io)/`)
+
+// foreignAnnotations redacts the values of annotations that are nobody's that is known here. Their names stay.
+func foreignAnnotations(annotations map[string]any) {
+	for name := range annotations {
+		if !knownAnnotations.MatchString(name) {
+			annotations[name] = Redacted
+		}
+	}
+}
+
 // Tree redacts a tree of JSON in place, learns what it redacts, and returns it.
 func (r *Redactor) Tree(v any) any { return r.tree(v) }
 
@@ -273,6 +286,9 @@ func (r *Redactor) tree(v any) any {
 		}
 		delete(v, "managedFields")
 		delete(v, lastApplied)
+		if annotations, ok := v["annotations"].(map[string]any); ok {
+			foreignAnnotations(annotations)
+		}
 		for _, field := range []string{"name", "key"} { // of an environment variable, or a header
 			name, _ := v[field].(string)
 			if value, ok := v["value"].(string); ok && isSecret(name) && !harmless(value) {

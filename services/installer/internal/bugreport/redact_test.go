@@ -169,3 +169,18 @@ func FuzzRedactKeepsNoKey(f *testing.F) {
 		}
 	})
 }
+
+// Anybody writes anything into annotations of his own.
+func TestForeignAnnotationsKeepTheirNamesOnly(t *testing.T) {
+	r := &bugreport.Redactor{}
+	got, ok := r.Tree(map[string]any{"kind": "Pod", "metadata": map[string]any{"annotations": map[string]any{
+		"sidecar.istio.io/inject": "true", "fairlead.dev/x": "1", "kubectl.kubernetes.io/default-container": "app", "helm.sh/hook": "test",
+		"example.com/dsn": "postgres://user:hunter2@db/shop", "note": "the key is hunter2", "evil-istio.io/x": "hunter2", "istio.io.example.com/x": "hunter2",
+		"kubectl.kubernetes.io/last-applied-configuration": "hunter2",
+	}}}).(map[string]any)
+	text, err := json.Marshal(got)
+	if !ok || err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), `"example.com/dsn":"`+bugreport.Redacted) ||
+		!strings.Contains(string(text), `"sidecar.istio.io/inject":"true"`) || !strings.Contains(string(text), `default-container":"app"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
