@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -189,13 +190,8 @@ func (l *Log) open() error {
 			return errors.Join(err, file.Close())
 		}
 	}
-	switch {
-	case whole > 0:
-		content = content[:whole]
-	case l.prev == "":
+	if content = content[:whole]; whole == 0 {
 		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // no file before the first rotation
-	default:
-		content = nil // rotate has begun the file; the chain is known
 	}
 	if last := lastLine(content); last != nil {
 		e, hash, err := parse(last)
@@ -322,11 +318,6 @@ func (l *Log) write(text []byte) error {
 	if l.cfg.Path == "" {
 		return nil
 	}
-	if l.file == nil {
-		if err := l.open(); err != nil {
-			return err
-		}
-	}
 	var err error
 	if l.room != nil {
 		err = l.room(len(text))
@@ -346,25 +337,52 @@ func (l *Log) write(text []byte) error {
 
 func rotated(path string, n int) string { return fmt.Sprintf("%s.%d", path, n) }
 
-// rotate begins a new file. If that fails the current file grows beyond MaxBytes, so that no line is lost.
+// rotate begins a new file, and keeps the old one as the first of the rotated ones; the oldest of a full row is
+// overwritten. The new file is open before anything is renamed. If a step fails the current file grows beyond MaxBytes,
+// so that no line is lost, and a later attempt fills the gap that this one may have left in the row.
 func (l *Log) rotate() {
 	if l.cfg.Path == "" {
 		return
 	}
-	_ = os.Remove(rotated(l.cfg.Path, l.cfg.Keep))
-	for n := l.cfg.Keep - 1; n > 0; n-- {
-		_ = os.Rename(rotated(l.cfg.Path, n), rotated(l.cfg.Path, n+1)) // some do not exist yet
-	}
-	if err := os.Rename(l.cfg.Path, rotated(l.cfg.Path, 1)); err != nil {
+	if err := l.beginFile(); err != nil {
 		l.cfg.Log.Warn("audit log cannot be rotated", "path", l.cfg.Path, "error", err)
 		return
 	}
-	old := l.file
-	l.file = nil
-	if err := errors.Join(old.Close(), l.open()); err != nil {
-		l.cfg.Log.Warn("audit log cannot be rotated", "path", l.cfg.Path, "error", err)
-	}
 	l.reserve()
+}
+
+func (l *Log) beginFile() error {
+	begun := l.cfg.Path + ".next"
+	file, err := os.OpenFile(begun, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := l.shift(); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(begun))
+	}
+	if err := os.Rename(begun, l.cfg.Path); err != nil {
+		return errors.Join(err, os.Rename(rotated(l.cfg.Path, 1), l.cfg.Path), file.Close(), os.Remove(begun))
+	}
+	old := l.file
+	l.file, l.size = file, 0
+	return old.Close()
+}
+
+// shift renames the current file and those before it, up to the first gap in the row.
+func (l *Log) shift() error {
+	end := 1
+	for end < l.cfg.Keep {
+		if _, err := os.Lstat(rotated(l.cfg.Path, end)); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		end++
+	}
+	for n := end; n > 0; n-- {
+		if err := os.Rename(l.fileAt(n-1), l.fileAt(n)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *Log) reservePath() string { return l.cfg.Path + ".reserve" }

@@ -105,6 +105,64 @@ func TestChain(t *testing.T) {
 	}
 }
 
+// TestRotationWithoutFileHandlesLosesNothing: while no file can be opened, each further line would rotate again; the
+// current file grows instead, and the files before it stay.
+func TestRotationWithoutFileHandlesLosesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l := open(t, path, func(c *Config) { c.MaxBytes, c.Keep = 1000, 3 })
+	appendAll(t, l, 0, 20)
+	before, err := l.Last(1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 3
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, 0, 20)
+	for i := 20; i < 40; i++ {
+		errs = append(errs, l.Append(entryOf(i)))
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Errorf("lines are refused: %v", err)
+	}
+	after, err := l.Last(1000)
+	if err != nil || len(after) != len(before)+20 || after[0] != before[0] {
+		t.Errorf("%d lines from %q, of %d and 20 more from %q: %v", len(after), after[0], len(before), before[0], err)
+	}
+	appendAll(t, l, 40, 60)
+	if _, broken, err := l.Verify(); broken != "" || err != nil {
+		t.Errorf("after rotations: %q, %v", broken, err)
+	}
+}
+
+// TestRotationThatFailsInTheMiddleLosesNothing: a name of the row that cannot be overwritten stops each attempt, and no
+// attempt takes another file out of the row.
+func TestRotationThatFailsInTheMiddleLosesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l := open(t, path, func(c *Config) { c.MaxBytes, c.Keep = 1000, 3 })
+	if err := os.MkdirAll(filepath.Join(rotated(path, 3), "taken"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, l, 0, 60)
+	if err := os.RemoveAll(rotated(path, 3)); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := l.Last(1000)
+	if err != nil || len(lines) != 60 {
+		t.Errorf("%d lines of 60: %v", len(lines), err)
+	}
+	intact(t, l, "60 lines, 1 to 60")
+}
+
 // TestTampering: Verify finds every changed or removed line of a file, and its place.
 func TestTampering(t *testing.T) {
 	for name, tc := range map[string]struct {
