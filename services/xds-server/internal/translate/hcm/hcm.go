@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
+	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
 const (
@@ -116,6 +117,7 @@ func clientCertHeaders(m *managerv3.HttpConnectionManager, o Options) {
 	case SidecarInbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
 		m.SetCurrentClientCertDetails = clientCertDetails()
+		m.LocalReplyConfig = undelivered.LocalReply()
 	case Gateway:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
 		m.SetCurrentClientCertDetails = clientCertDetails()

@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
 // gatewayRouteConfig builds a route configuration of a gateway: for all plain HTTP servers of a port, or for one server
@@ -36,6 +37,7 @@ func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurati
 		VirtualHosts:                   hosts.finish(r),
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
+		ResponseHeadersToRemove:        []string{undelivered.Header},
 		// Clients reach a gateway through load balancers and port mappings, so the port in the request's host may
 		// differ from the listener's.
 		IgnorePortInHostMatching: true,

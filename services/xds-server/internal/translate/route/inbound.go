@@ -5,6 +5,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
 // Inbound returns the route configuration of an inbound port, for package listener: all requests go to the application,
@@ -20,8 +21,9 @@ func Inbound(cluster, operation string, port uint32) *routev3.RouteConfiguration
 		Routes:  []*routev3.Route{tunnel(all), all},
 	}
 	return &routev3.RouteConfiguration{
-		Name:             cluster,
-		VirtualHosts:     []*routev3.VirtualHost{host},
-		ValidateClusters: wrapperspb.Bool(false),
+		Name:                    cluster,
+		VirtualHosts:            []*routev3.VirtualHost{host},
+		ValidateClusters:        wrapperspb.Bool(false),
+		ResponseHeadersToRemove: []string{undelivered.Header},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
+	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
 const (
@@ -71,6 +72,7 @@ func newConfiguration(name string) *routev3.RouteConfiguration {
 		Name:                           name,
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
+		ResponseHeadersToRemove:        []string{undelivered.Header},
 	}
 }
 

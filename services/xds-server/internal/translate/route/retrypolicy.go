@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
+	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
 // Istio's default: a request that failed before the application saw it is retried twice, on other hosts.
@@ -58,6 +59,7 @@ func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 			out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: in.GetBackoff()}
 		}
 	}
+	undelivered.Retry(out)
 	if avoidPrevious {
 		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name: "envoy.retry_host_predicates.previous_hosts",
