@@ -84,7 +84,7 @@ func (t *turns) give() {
 	for t.running < t.atOnce {
 		next := -1
 		for i, w := range t.waiting {
-			if !(w.large && t.large) && (next < 0 || t.before(w, t.waiting[next])) {
+			if (!w.large || !t.large) && (next < 0 || t.before(w, t.waiting[next])) {
 				next = i
 			}
 		}

@@ -137,7 +137,7 @@ func (r *Registry) Check(ctx context.Context, caller auth.Peer, since time.Time)
 	}
 	if caller.Token == nil {
 		return r.check(ctx, caller.ID, r.accounts, namespace, name, "", func(m *metav1.PartialObjectMetadata) error {
-			if m.CreationTimestamp.Time.After(since.Add(leeway)) {
+			if m.CreationTimestamp.After(since.Add(leeway)) {
 				return rejection.New(rejection.Denied, rejection.AccountReplaced,
 					"service account %s/%s was made at %s, after the certificate's owner last showed a token; send a token", namespace, name, m.CreationTimestamp.UTC().Format(time.RFC3339))
 			}
