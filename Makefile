@@ -238,8 +238,11 @@ ifeq ($(origin KUBECONFIG),command line)
 	cd tests/cluster/mesh && $(CLUSTER_ENV) CLUSTER_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/cluster/mesh.test -test.v -test.parallel 8 -test.timeout 60m
 else
 	cd tests && $(KUBE) CLUSTER_BIN=$(BIN)/cluster go test -count=1 -v -timeout 30m $(TESTFLAGS) ./cluster
-	@$(MAKE) run-in-cluster DIR=test-cluster RUN='.*'
+	@$(MAKE) run-in-cluster DIR=test-cluster RUN='^Test[^A]'
 endif
+
+attacks-cluster: cluster-tests ## what somebody inside the cluster tries against an installed mesh, in a Kubernetes cluster of its own; needs root
+	@$(MAKE) run-in-cluster DIR=attacks-cluster RUN='TestAttacks'
 
 demo-cluster: cluster-tests ## the first day with a mesh, in a Kubernetes cluster of its own: install, inject Istio's bookinfo, ingress, mutual TLS, traffic split; prints how long each step takes; needs root
 	@$(MAKE) run-in-cluster DIR=demo-cluster RUN='TestInstalledMesh/first_day'
@@ -269,4 +272,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

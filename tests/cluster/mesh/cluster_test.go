@@ -208,3 +208,11 @@ func (c *cluster) get(ctx context.Context, namespace, service, path string) (sta
 	}
 	return http.StatusOK, string(raw), err
 }
+
+// file writes a text into a file of the test, for kubectl.
+func (c *cluster) file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "object.yaml")
+	testkit.WriteFile(t, path, []byte(text))
+	return path
+}

@@ -39,7 +39,7 @@ type way struct {
 
 const charts, overlays = "../../../services/installer/manifests/charts", "../../../deploy/kustomize/overlays"
 
-var separate = map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "xds-server"}}
+var separate = map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "keeper", "xds-server"}}
 
 // ways lists them in the order of the test: those that leave the mesh's definitions behind come before one that meets
 // them.
@@ -59,20 +59,20 @@ func ways() []way {
 				c.fairlead(t, "verify-install")
 			},
 			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "-y") },
-			deployments: map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "xds-server", "istio-ingressgateway"}},
+			deployments: map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "keeper", "xds-server", "istio-ingressgateway"}},
 			traceless:   true,
 		},
 		{
 			name: "helm install",
 			install: func(t *testing.T, c *cluster) {
-				for _, chart := range []string{"base", "ca", "config-watcher", "injector", "xds-server"} {
+				for _, chart := range []string{"base", "ca", "config-watcher", "injector", "keeper", "xds-server"} {
 					args := []string{"install", chart, filepath.Join(charts, chart), "-n", "istio-system", "--create-namespace"}
 					// A cluster that has known Istio has its definitions.
 					c.run(t, "helm", append(args, "--take-ownership", "--set", "global.hub=fairlead,global.tag=dev")...)
 				}
 			},
 			remove: func(t *testing.T, c *cluster) {
-				for _, chart := range []string{"xds-server", "injector", "config-watcher", "ca", "base"} {
+				for _, chart := range []string{"xds-server", "keeper", "injector", "config-watcher", "ca", "base"} {
 					c.run(t, "helm", "uninstall", chart, "-n", "istio-system", "--wait")
 				}
 				c.kubectl(t, "delete", "namespace", "istio-system")
@@ -80,21 +80,21 @@ func ways() []way {
 			},
 			deployments: separate,
 		},
-		overlay("compact", map[string][]string{"istio-system": {"fairlead", "injector"}}, ""),
+		overlay("compact", map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}}, ""),
 		overlay("ha", separate, ""),
-		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector"}, "fairlead-xds": {"xds-server"}},
+		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector", "keeper"}, "fairlead-xds": {"xds-server"}},
 			"{discoveryAddress: istiod.fairlead-xds.svc:15012, proxyMetadata: {CA_ADDR: ca.fairlead-ca.svc:15012}}"),
 		{
 			name: "fairlead install, profile compact, beside definitions of others",
 			install: func(t *testing.T, c *cluster) {
 				c.fairlead(t, append([]string{"install", "-y", "--set", "profile=compact"}, images...)...)
 				c.fairlead(t, "verify-install")
-				if pods := c.pods(t, "istio-system"); len(pods) != 2 {
-					t.Errorf("pods %q, want one, and the injector's", pods)
+				if pods := c.pods(t, "istio-system"); len(pods) != 3 {
+					t.Errorf("pods %q, want one, the injector's and the keeper's", pods)
 				}
 			},
 			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "-y") },
-			deployments: map[string][]string{"istio-system": {"fairlead", "injector"}},
+			deployments: map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}},
 			traceless:   true,
 		},
 	}

@@ -18,7 +18,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// Attack posts Body to URL over so many connections from each of so many addresses of this machine.
+// Attack posts Body to URL over so many connections from each of so many addresses of this machine; with no Addresses,
+// from the address that leads there.
 type Attack struct {
 	URL                    string
 	Body                   []byte
@@ -33,8 +34,11 @@ func (a Attack) Start(t *testing.T) (stop func() map[int]int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	answers := map[int]int{}
-	for i := range a.Addresses {
-		from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 66, byte(1+i))}}
+	for i := range max(1, a.Addresses) {
+		from := &net.Dialer{}
+		if a.Addresses > 0 {
+			from.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 66, byte(1+i))}
+		}
 		for range a.Connections {
 			client := &http.Client{Transport: &http.Transport{
 				DialContext: from.DialContext, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // an attacker

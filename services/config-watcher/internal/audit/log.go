@@ -190,7 +190,7 @@ func (l *Log) open() error {
 			return errors.Join(err, file.Close())
 		}
 	}
-	if content = content[:whole]; whole == 0 {
+	if content = content[:whole]; whole == 0 && l.prev == "" { // otherwise the chain is known
 		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // no file before the first rotation
 	}
 	if last := lastLine(content); last != nil {
@@ -317,6 +317,11 @@ func names(objects []Object) []string {
 func (l *Log) write(text []byte) error {
 	if l.cfg.Path == "" {
 		return nil
+	}
+	if l.file == nil {
+		if err := l.open(); err != nil {
+			return err
+		}
 	}
 	var err error
 	if l.room != nil {

@@ -1,0 +1,312 @@
+package mesh
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	security "istio.io/api/security/v1alpha1"
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/flood"
+)
+
+// answersWithin is how long what is rightful may take during an attack.
+const answersWithin = 2 * time.Second
+
+// TestAttacks is what somebody inside the cluster tries against an installed mesh: with tokens of its services, with
+// those of accounts that are gone, with the role edit in one namespace, and with nothing but a network.
+func TestAttacks(t *testing.T) {
+	c := connect(t)
+	before := c.objects(t)
+	defer func() {
+		c.fairlead(t, "uninstall", "--purge", "-y")
+		testkit.Eventually(t, patience, func() error { return different(before, c.objects(t)) })
+	}()
+	c.fairlead(t, append([]string{"install", "-y", "--set", "profile=minimal"}, images...)...)
+	for _, attack := range []struct {
+		name string
+		run  func(*cluster, *testing.T)
+	}{
+		{"a stolen token of a service changes no webhook configuration and takes no other account", (*cluster).stolenTokens},
+		{"the ca gives nothing for credentials of accounts and Pods that are gone", (*cluster).deadAccounts},
+		{"Secrets of a tenant are no inventories", (*cluster).forgedInventory},
+		{"floods of reviews hold up no Pod and no write", (*cluster).floods},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() {
+					c.describe(t, "istio-system")
+				}
+			})
+			attack.run(c, t)
+		})
+	}
+}
+
+// token asks for a token of an account, as its Pods get one.
+func (c *cluster) token(t *testing.T, namespace, account string, request authv1.TokenRequestSpec) string {
+	t.Helper()
+	answer, err := c.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authv1.TokenRequest{Spec: request}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
+}
+
+func (c *cluster) stolenTokens(t *testing.T) {
+	for _, account := range []string{"config-watcher", "xds-server", "injector", "ca"} {
+		config := rest.AnonymousClientConfig(c.config)
+		config.BearerToken = c.token(t, "istio-system", account, authv1.TokenRequestSpec{})
+		thief, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		widen := []byte(`[{"op":"replace","path":"/webhooks/0/rules","value":[{"apiGroups":["*"],"apiVersions":["*"],"operations":["*"],"resources":["*/*"]}]}]`)
+		for what, try := range map[string]func() error{
+			"widens the injector's webhooks": func() error {
+				_, err := thief.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, "istio-sidecar-injector", types.JSONPatchType, widen, metav1.PatchOptions{})
+				return err
+			},
+			"widens the validator's webhook": func() error {
+				_, err := thief.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "fairlead-validator", types.JSONPatchType, widen, metav1.PatchOptions{})
+				return err
+			},
+			"takes the keeper's token": func() error {
+				_, err := thief.CoreV1().ServiceAccounts("istio-system").CreateToken(ctx, "keeper", &authv1.TokenRequest{}, metav1.CreateOptions{})
+				return err
+			},
+			"makes a Pod in istio-system": func() error {
+				_, err := thief.CoreV1().Pods("istio-system").Create(ctx, &corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: corev1.PodSpec{ServiceAccountName: "keeper", Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				return err
+			},
+			"acts as an administrator": func() error {
+				as := rest.CopyConfig(config)
+				as.Impersonate = rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}}
+				client, err := kubernetes.NewForConfig(as)
+				if err != nil {
+					return err
+				}
+				_, err = client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+				return err
+			},
+		} {
+			if err := try(); !apierrors.IsForbidden(err) {
+				t.Errorf("%s with its token %s: %v", account, what, err)
+			}
+		}
+	}
+}
+
+// certificate asks the ca for a certificate, and returns the reason of a refusal.
+func (c *cluster) certificate(t *testing.T, token string) string {
+	t.Helper()
+	service, err := c.CoreV1().Services("istio-system").Get(t.Context(), "ca", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(net.JoinHostPort(service.Spec.ClusterIP, "15012"), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) //nolint:gosec // an attacker
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // a test
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), patience)
+	defer cancel()
+	_, err = security.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &security.IstioCertificateRequest{
+		Csr: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})),
+	})
+	if err == nil {
+		return "issued"
+	}
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(interface{ GetReason() string }); ok {
+			return info.GetReason()
+		}
+	}
+	return status.Convert(err).Message()
+}
+
+func (c *cluster) deadAccounts(t *testing.T) {
+	const ns = "tenant-dead"
+	ctx := t.Context()
+	c.namespace(t, ns)
+	ofCA := func(bound *authv1.BoundObjectReference, seconds int64) authv1.TokenRequestSpec {
+		return authv1.TokenRequestSpec{Audiences: []string{"istio-ca"}, BoundObjectRef: bound, ExpirationSeconds: &seconds}
+	}
+	accounts, pods := c.CoreV1().ServiceAccounts(ns), c.CoreV1().Pods(ns)
+	account := func(name string) {
+		t.Helper()
+		if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gets := func(what, token, want string) {
+		t.Helper()
+		testkit.Eventually(t, 5*time.Second, func() error { // what a watch tells takes a moment
+			if got := c.certificate(t, token); got != want && !strings.Contains(got, want) {
+				return fmt.Errorf("%s gets %q, want %q", what, got, want)
+			}
+			return nil
+		})
+	}
+	account("web")
+	pod, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: corev1.PodSpec{ServiceAccountName: "web", Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := c.token(t, ns, "web", ofCA(nil, 3600))
+	ofPod := c.token(t, ns, "web", ofCA(&authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}, 3600))
+	gets("a token of an account", live, "issued")
+	gets("a token of a Pod", ofPod, "issued")
+	gets("a token of a year", c.token(t, ns, "web", ofCA(nil, 8760*3600)), "longer than 24h0m0s")
+
+	now := int64(0)
+	if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	gets("a token of a Pod that is gone", ofPod, "pod_gone")
+	c.kubectl(t, "create", "-f", c.file(t, `{"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": {"name": "tenant-dead-web"}, "spec": {"identity": "spiffe://cluster.local/ns/tenant-dead/sa/web", "reason": "stolen"}}`))
+	gets("a banned identity", live, "banned")
+	c.kubectl(t, "delete", "identityban", "tenant-dead-web")
+	gets("an identity whose ban is lifted", live, "issued")
+	if err := accounts.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gets("a token of an account that is gone", live, "account_gone")
+	account("web")
+	gets("a token of an account that another one has the name of", live, "account_replaced")
+	gets("the other account's", c.token(t, ns, "web", ofCA(nil, 3600)), "issued")
+}
+
+func (c *cluster) forgedInventory(t *testing.T) {
+	const ns = "tenant-forger"
+	c.namespace(t, ns)
+	for revision, data := range map[string]map[string][]byte{
+		"garbage": {"record": []byte("x"), "sum": []byte("x"), "chunks": []byte("1")}, "default": {"record": []byte("\x1b[2J"), "sum": []byte("x"), "chunks": []byte("9")},
+	} {
+		_, err := c.CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "fairlead-installation-" + revision, Labels: map[string]string{"install.fairlead.dev/inventory": "head", "install.fairlead.dev/revision": revision},
+			},
+			Type: "install.fairlead.dev/inventory", Data: data,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.fairlead(t, append([]string{"install", "-y", "--set", "profile=minimal"}, images...)...)
+	c.fairlead(t, "verify-install")
+	if out := c.fairlead(t, "uninstall", "--revision", "default", "--dry-run"); strings.Contains(out, "\x1b") || !strings.Contains(out, "Deployment istio-system/ca") {
+		t.Errorf("uninstall --dry-run: %q", out)
+	}
+}
+
+func (c *cluster) floods(t *testing.T) {
+	const ns = "tenant-victim"
+	c.injectedNamespace(t, ns, "istio-injection=enabled")
+	ctx := t.Context()
+	makePod := func() error {
+		made, err := c.CoreV1().Pods(ns).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && proxyOf(*made) == nil {
+			err = fmt.Errorf("the Pod has no sidecar")
+		}
+		return err
+	}
+	write := func(document string) func() error {
+		path := c.file(t, document)
+		return func() error {
+			out, err := c.command(ctx, "create", "--dry-run=server", "-f", path).CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+			return err
+		}
+	}
+	writeRoute := write(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "a", "namespace": "tenant-victim"}, "spec": {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}}`)
+	writeBan := write(`{"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": {"name": "a"}, "spec": {"identity": "spiffe://cluster.local/ns/a/sa/a"}}`)
+	for _, f := range []struct {
+		name, service, port, path string
+		body                      []byte
+		rightful                  []func() error
+	}{
+		{"dense VirtualServices", "config-watcher", "15017", "/validate", flood.Matches(190_000), []func() error{writeRoute, writeBan}},
+		{"large Pods", "injector", "15017", "/inject", flood.Variables(1000, 2200), []func() error{makePod}},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			for _, rightful := range f.rightful {
+				testkit.Eventually(t, patience, rightful)
+			}
+			pods, err := c.CoreV1().Pods("istio-system").List(ctx, metav1.ListOptions{LabelSelector: "app=" + f.service})
+			if err != nil || len(pods.Items) == 0 {
+				t.Fatalf("%d Pods of %s, %v", len(pods.Items), f.service, err)
+			}
+			var stops []func() map[int]int
+			for _, p := range pods.Items {
+				stops = append(stops, flood.Attack{URL: "https://" + net.JoinHostPort(p.Status.PodIP, f.port) + f.path, Body: f.body, Connections: 32}.Start(t))
+			}
+			var slowest time.Duration
+			for began := time.Now(); time.Since(began) < 8*time.Second; {
+				for _, rightful := range f.rightful {
+					asked := time.Now()
+					if err := rightful(); err != nil {
+						t.Errorf("during the attack, after %s: %v", time.Since(asked), err)
+					}
+					slowest = max(slowest, time.Since(asked))
+				}
+			}
+			for _, stop := range stops {
+				t.Logf("the attacker was answered %v", stop())
+			}
+			t.Logf("the slowest took %s", slowest.Round(time.Millisecond))
+			if slowest > answersWithin {
+				t.Errorf("what is rightful took %s", slowest)
+			}
+			after, err := c.CoreV1().Pods("istio-system").List(ctx, metav1.ListOptions{LabelSelector: "app=" + f.service})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range after.Items {
+				for _, s := range p.Status.ContainerStatuses {
+					if s.RestartCount > 0 {
+						t.Errorf("container %s of %s has restarted", s.Name, p.Name)
+					}
+				}
+			}
+		})
+	}
+}
