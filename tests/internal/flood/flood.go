@@ -18,12 +18,13 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// Attack posts Body to URL over so many connections from each of so many addresses of this machine; with no Addresses,
-// from the address that leads there.
+// Attack posts Body to URL over so many connections from each of so many addresses of this machine's loopback; with no
+// Addresses, from From.
 type Attack struct {
 	URL                    string
 	Body                   []byte
 	Addresses, Connections int
+	From                   net.IP
 }
 
 // Start starts the attack. stop ends it and returns how often each status was answered; it fails the test if nothing
@@ -35,7 +36,7 @@ func (a Attack) Start(t *testing.T) (stop func() map[int]int) {
 	var all sync.WaitGroup
 	answers := map[int]int{}
 	for i := range max(1, a.Addresses) {
-		from := &net.Dialer{}
+		from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: a.From}}
 		if a.Addresses > 0 {
 			from.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 66, byte(1+i))}
 		}
