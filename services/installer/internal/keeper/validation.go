@@ -87,7 +87,9 @@ func probe(ctx context.Context, at registrationv1.WebhookClientConfig, roots *x5
 	if err != nil {
 		return err
 	}
-	client := http.Client{Timeout: probeTimeout, Transport: &http.Transport{
+	// A webhook that sends its caller elsewhere does not serve.
+	elsewhere := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client := http.Client{Timeout: probeTimeout, CheckRedirect: elsewhere, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
