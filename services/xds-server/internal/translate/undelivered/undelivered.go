@@ -17,6 +17,9 @@ const Header = "x-fairlead-undelivered"
 const (
 	// connectionFailed is Envoy's response flag of requests that no connection to the application could be made for.
 	connectionFailed = "UF"
+	// clusterGone is Envoy's response flag of requests whose cluster is not there: those on a connection that is older
+	// than the listener, after the workload has left its Service and the cluster of the port went.
+	clusterGone = "NC"
 	// retriableHeaders is Envoy's condition for retries of answers with a header of RetriableHeaders.
 	retriableHeaders = "retriable-headers"
 )
@@ -26,7 +29,7 @@ const (
 func LocalReply() *managerv3.LocalReplyConfig {
 	return &managerv3.LocalReplyConfig{Mappers: []*managerv3.ResponseMapper{{
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{connectionFailed}},
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{connectionFailed, clusterGone}},
 		}},
 		HeadersToAdd: []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: Header, Value: "true"}}},
 	}}}
