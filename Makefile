@@ -120,7 +120,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list 
 	cd proto && buf generate
 	go test ./pkg/envoyapi -run TestEveryTypeIsKnown -update
 	hack/crds.sh services/installer/manifests/charts/base/files/crds
-	go test ./services/installer/manifests -run 'TestSharedTemplates|TestSettingsPage|TestOperatorRights' -update
+	go test ./services/installer/manifests -run 'TestSharedTemplates|TestSettingsPage|TestOperatorRights|TestRights' -update
 	go test ./tests/alerts -run TestRunbooks -update
 	go run ./services/installer/manifests/kustomize deploy/kustomize
 

@@ -2,6 +2,7 @@ package manifests_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +81,11 @@ func TestRightsOfServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := rights(t, objects)
-		if name != "demo" {
+		switch name {
+		case "minimal":
+			table(t, "../../../docs/security.md", lines)
+			fallthrough
+		case "compact", "remote":
 			testkit.Golden(t, "testdata/rights/"+name+".txt", []byte(strings.Join(lines, "\n")+"\n"))
 		}
 		for _, line := range lines {
@@ -90,14 +95,18 @@ func TestRightsOfServices(t *testing.T) {
 			allowed := map[string]bool{
 				"create configmaps. in every namespace": true, "update configmaps. istio-ca-root-cert in every namespace": true, "update configmaps. fairlead-jwks in istio-system": true,
 				"create leases.coordination.k8s.io in istio-system": true, "update leases.coordination.k8s.io fairlead-config-watcher-status in istio-system": true,
-				"create workloadentries.networking.istio.io in every namespace": true, "patch workloadentries.networking.istio.io in every namespace": true,
-				"delete workloadentries.networking.istio.io in every namespace": true,
+			}
+			bindings := "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every namespace"
+			if name == "compact" {
+				bindings = "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials-xds-server,fairlead-config-watcher-registration-xds-server in every namespace"
 			}
 			// Whoever may change a webhook configuration decides about everything: only the process that nobody can
 			// talk to may.
 			keeps := map[string]bool{
-				"patch validatingwebhookconfigurations.admissionregistration.k8s.io fairlead-validator in every namespace":   true,
-				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector in every namespace": true,
+				"patch validatingwebhookconfigurations.admissionregistration.k8s.io fairlead-validator in every namespace":                                true,
+				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector in every namespace":                              true,
+				"bind clusterroles.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every namespace": true,
+				"create rolebindings.rbac.authorization.k8s.io in every namespace":                                                                        true, "delete " + bindings: true,
 			}
 			switch {
 			case strings.HasSuffix(who, "/keeper") && keeps[right]:
@@ -111,6 +120,46 @@ func TestRightsOfServices(t *testing.T) {
 			}
 		}
 	}
+}
+
+// table holds the table of rights in a document, between two comments. tests/kube reads it, and tries a token of each
+// account.
+func table(t *testing.T, path string, lines []string) {
+	t.Helper()
+	type row struct{ account, verbs, names, where string }
+	verbs, resources := map[[3]string][]string{}, map[row][]string{}
+	for _, line := range lines {
+		account, right, _ := strings.Cut(line, " may ")
+		verb, what, _ := strings.Cut(right, " ")
+		verbs[[3]string{account, what}] = append(verbs[[3]string{account, what}], verb)
+	}
+	for of, all := range verbs {
+		what, where, _ := strings.Cut(of[1], " in ")
+		resource, names, _ := strings.Cut(what, " ")
+		r := row{of[0], strings.Join(all, ", "), strings.ReplaceAll(names, ",", ", "), where}
+		resources[r] = append(resources[r], "`"+strings.TrimSuffix(resource, ".")+"`")
+	}
+	var rows []string
+	for r, all := range resources {
+		slices.Sort(all)
+		if r.names == "" {
+			r.names = "all"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", r.account, r.verbs, strings.Join(all, ", "), r.names, r.where))
+	}
+	slices.Sort(rows)
+	const begin, end = "<!-- Rights: written by `make generate`. -->\n", "<!-- End of rights. -->\n"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no place for the table of rights", path)
+	}
+	head := "| account | may | of | named | in |\n|---|---|---|---|---|\n"
+	testkit.Golden(t, path, []byte(before+begin+head+strings.Join(rows, "")+end+after))
 }
 
 // TestRightsOfSplitNamespaces holds the same matrix where each service has a namespace of its own, as in the overlay

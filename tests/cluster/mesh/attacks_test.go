@@ -23,6 +23,7 @@ import (
 	security "istio.io/api/security/v1alpha1"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,9 +33,6 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/internal/flood"
 )
-
-// answersWithin is how long what is rightful may take during an attack.
-const answersWithin = 2 * time.Second
 
 // TestAttacks is what somebody inside the cluster tries against an installed mesh: with tokens of its services, with
 // those of accounts that are gone, with the role edit in one namespace, and with nothing but a network.
@@ -77,6 +75,11 @@ func (c *cluster) token(t *testing.T, namespace, account string, request authv1.
 }
 
 func (c *cluster) stolenTokens(t *testing.T) {
+	pods, err := c.CoreV1().Pods("istio-system").List(t.Context(), metav1.ListOptions{LabelSelector: "app=keeper"})
+	if err != nil || len(pods.Items) == 0 {
+		t.Fatalf("%d keepers, %v", len(pods.Items), err)
+	}
+	keeper, node := pods.Items[0].Name, pods.Items[0].Spec.NodeName
 	for _, account := range []string{"config-watcher", "xds-server", "injector", "ca"} {
 		config := rest.AnonymousClientConfig(c.config)
 		config.BearerToken = c.token(t, "istio-system", account, authv1.TokenRequestSpec{})
@@ -102,6 +105,28 @@ func (c *cluster) stolenTokens(t *testing.T) {
 			"makes a Pod in istio-system": func() error {
 				_, err := thief.CoreV1().Pods("istio-system").Create(ctx, &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: corev1.PodSpec{ServiceAccountName: "keeper", Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				return err
+			},
+			"lists the Secrets of a namespace that needs no right": func() error {
+				_, err := thief.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{})
+				return err
+			},
+			"adds a container to a Pod": func() error {
+				_, err := thief.CoreV1().Pods("istio-system").Patch(ctx, keeper, types.StrategicMergePatchType,
+					[]byte(`{"spec":{"ephemeralContainers":[{"name":"thief","image":"a","targetContainerName":"keeper"}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
+				return err
+			},
+			"runs a command in a Pod": func() error {
+				return thief.CoreV1().RESTClient().Post().Namespace("istio-system").Resource("pods").Name(keeper).SubResource("exec").Param("command", "id").Do(ctx).Error()
+			},
+			"reaches a kubelet": func() error {
+				return thief.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("pods").Do(ctx).Error()
+			},
+			"makes its account an administrator's": func() error {
+				_, err := thief.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+					Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "istio-system", Name: account}},
 				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err
 			},
@@ -289,22 +314,9 @@ func (c *cluster) floods(t *testing.T) {
 			for _, p := range pods.Items {
 				stops = append(stops, flood.Attack{URL: "https://" + net.JoinHostPort(p.Status.PodIP, f.port) + f.path, Body: f.body, Connections: 32, From: net.ParseIP(attacker)}.Start(t))
 			}
-			var slowest time.Duration
-			for began := time.Now(); time.Since(began) < 8*time.Second; {
-				for _, rightful := range f.rightful {
-					asked := time.Now()
-					if err := rightful(); err != nil {
-						t.Errorf("during the attack, after %s: %v", time.Since(asked), err)
-					}
-					slowest = max(slowest, time.Since(asked))
-				}
-			}
+			flood.Rightful(t, 8*time.Second, f.rightful...)
 			for _, stop := range stops {
 				t.Logf("the attacker was answered %v", stop())
-			}
-			t.Logf("the slowest took %s", slowest.Round(time.Millisecond))
-			if slowest > answersWithin {
-				t.Errorf("what is rightful took %s", slowest)
 			}
 			after, err := c.CoreV1().Pods("istio-system").List(ctx, metav1.ListOptions{LabelSelector: "app=" + f.service})
 			if err != nil {

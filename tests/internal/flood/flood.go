@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -126,4 +127,33 @@ func Variables(n, bytes int) []byte {
 func review(group, version, kind, resource, object string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"a","operation":"CREATE","namespace":"victim","name":"a",`+
 		`"kind":{"group":%q,"version":%q,"kind":%q},"resource":{"group":%q,"version":%q,"resource":%q},"object":%s}}`, group, version, kind, group, version, resource, object)
+}
+
+// Limits of what is rightful during an attack: of twenty answers nineteen come within answersWithin. One may meet a
+// moment in which this machine, that runs attackers and attacked, does something else.
+const (
+	answersWithin = 2 * time.Second
+	slowestWithin = 3 * answersWithin
+)
+
+// Rightful does for so long what must go on during an attack, all of it in turn, and fails the test if anything fails
+// or is late.
+func Rightful(t *testing.T, during time.Duration, calls ...func() error) {
+	t.Helper()
+	var took []time.Duration
+	for began := time.Now(); time.Since(began) < during; {
+		for _, call := range calls {
+			asked := time.Now()
+			if err := call(); err != nil {
+				t.Errorf("during the attack, after %s: %v", time.Since(asked), err)
+			}
+			took = append(took, time.Since(asked))
+		}
+	}
+	slices.Sort(took)
+	most, slowest := took[(len(took)-1)*19/20], took[len(took)-1]
+	t.Logf("of %d rightful calls 95 %% took up to %s, the slowest %s", len(took), most.Round(time.Millisecond), slowest.Round(time.Millisecond))
+	if most > answersWithin || slowest > slowestWithin {
+		t.Errorf("of %d rightful calls 95 %% took up to %s, the slowest %s; allowed are %s and %s", len(took), most, slowest, answersWithin, slowestWithin)
+	}
 }

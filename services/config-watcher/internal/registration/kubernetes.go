@@ -121,7 +121,7 @@ func explained(verb string, err error) error {
 	case apierrors.IsNotFound(err) && verb != "create", apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return ErrOutdated
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w; allow config-watcher's service account to %s workloadentries.%s", err, verb, validate.GroupNetworking)
+		return fmt.Errorf("%w; allow config-watcher's service account to %s workloadentries.%s; fairlead-keeper binds ClusterRole fairlead-config-watcher-registration in namespaces with a WorkloadGroup: see its log", err, verb, validate.GroupNetworking)
 	}
 	return err
 }

@@ -1,7 +1,8 @@
 // Package keeper is the process fairlead-keeper: it writes the trust bundle of the mesh into the webhook configurations
-// that it is told of by name (injection, validation). It is the only process of an installation that may change them,
-// because whoever may, decides about all objects of the cluster; so it listens on no port, and reads nothing but these
-// objects and a file with the roots. Open wires it.
+// that it is told of by name (injection, validation), and gives config-watcher its rights in single namespaces (package
+// binder). It is the only process of an installation that may do so, because whoever may, decides about all objects of
+// the cluster; so it listens on no port, and reads nothing but these objects, what the rights depend on, and a file
+// with the roots. Open wires it.
 package keeper
 
 import (
@@ -9,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -22,6 +25,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/services/installer/internal/keeper/binder"
 )
 
 const (
@@ -43,23 +47,45 @@ type Options struct {
 	// ValidatingWebhookConfiguration. Empty ones are not kept.
 	Injection, Validation string
 	Tags                  []string
+	// BindCredentials and BindRegistration are ClusterRoles that BindTo gets where they are needed; empty ones are not
+	// bound. BindTo is "<namespace>/<name>" of a service account. IngressSelector are the labels of the gateways that
+	// serve Ingresses.
+	// BindSuffix ends the names of the RoleBindings, which begin with the role's.
+	BindCredentials, BindRegistration, BindTo, BindSuffix string
+	IngressSelector                                       map[string]string
+	// BindGrace is how long rights stay after what needed them.
+	BindGrace time.Duration
 }
 
 // AddFlags registers the flags and sets their defaults. There are none of ports.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
-	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the roots that webhooks' certificates are verified with, PEM; followed (required)")
+	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection and --validation)")
 	flags.StringVar(&o.Injection, "injection", "", "MutatingWebhookConfiguration in which caBundle is kept (default: none)")
 	flags.StringSliceVar(&o.Tags, "tags", nil, "MutatingWebhookConfigurations of tags; caBundle is kept in those of their webhooks that call what one of --injection calls")
 	flags.StringVar(&o.Validation, "validation", "", "ValidatingWebhookConfiguration in which caBundle and, once the webhook answers, failurePolicy Fail are kept (default: none)")
+	flags.StringVar(&o.BindCredentials, "bind-credentials", "", "ClusterRole that --bind-to gets in the namespaces of gateways whose Gateways, DestinationRules or Ingresses name a Secret (default: none)")
+	flags.StringVar(&o.BindRegistration, "bind-registration", "", "ClusterRole that --bind-to gets in the namespaces with a WorkloadGroup (default: none)")
+	flags.StringVar(&o.BindTo, "bind-to", "", "service account of config-watcher, NAMESPACE/NAME; required with --bind-credentials and --bind-registration")
+	flags.StringVar(&o.BindSuffix, "bind-suffix", "", "end of the names of the RoleBindings, which begin with the role's")
+	flags.DurationVar(&o.BindGrace, "bind-grace", time.Minute, "how long rights stay after the last object that needs them")
+	flags.StringToStringVar(&o.IngressSelector, "ingress-selector", map[string]string{"istio": "ingressgateway"}, "labels of the gateways that serve Ingresses")
 }
 
 func (o *Options) check() error {
 	var errs service.FlagErrors
-	errs.Required("root-cert-file", o.RootCertFile)
-	if o.Injection == "" && o.Validation == "" {
-		errs.Add("injection", errors.New("is required without --validation"))
+	hooks, bound := o.Injection != "" || o.Validation != "", o.BindCredentials != "" || o.BindRegistration != ""
+	if hooks {
+		errs.Required("root-cert-file", o.RootCertFile)
+	}
+	if !hooks && !bound {
+		errs.Add("injection", errors.New("is required without --validation, --bind-credentials and --bind-registration"))
+	}
+	if namespace, name, found := strings.Cut(o.BindTo, "/"); bound && (!found || namespace == "" || name == "") {
+		errs.Add("bind-to", fmt.Errorf("%q is not NAMESPACE/NAME of a service account", o.BindTo))
+	} else if !bound && o.BindTo != "" {
+		errs.Add("bind-to", errors.New("has no effect without --bind-credentials and --bind-registration"))
 	}
 	if o.Injection == "" && len(o.Tags) > 0 {
 		errs.Add("tags", errors.New("has no effect without --injection"))
@@ -83,6 +109,20 @@ func Open(_ context.Context, o *Options, deps service.Deps) (*service.Process, e
 	p := service.New(o.Options, deps)
 	klog.SetSlogLogger(p.Log.With("component", "client-go"))
 
+	if o.BindTo != "" {
+		namespace, name, _ := strings.Cut(o.BindTo, "/")
+		b, err := binder.New(binder.Config{
+			API: api, Credentials: o.BindCredentials, Registration: o.BindRegistration, Account: types.NamespacedName{Namespace: namespace, Name: name},
+			Suffix: o.BindSuffix, Ingress: o.IngressSelector, Grace: o.BindGrace, Log: p.Log, Clock: p.Clock,
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.Task("binder", b.Run)
+	}
+	if o.RootCertFile == "" {
+		return p, nil
+	}
 	roots := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: o.RootCertFile, Clock: p.Clock, Log: p.Log})
 	p.Task("roots", roots.Run)
 	if o.Injection != "" {

@@ -304,7 +304,7 @@ func (k *kind) degrade(row *source.KindStatus, away *failure, now time.Time) {
 	var all []error
 	for _, name := range slices.SortedFunc(maps.Keys(k.watchers), compareNames) {
 		w := k.watchers[name]
-		if w.failure == nil || w.failure.reason() == source.ReasonUnreachable && now.Sub(w.failure.since) < brief {
+		if w.failure == nil || now.Sub(w.failure.since) < brief && (w.failure.reason() == source.ReasonUnreachable || w.awaitsRights()) {
 			continue
 		}
 		what := k.String()
@@ -312,7 +312,11 @@ func (k *kind) degrade(row *source.KindStatus, away *failure, now time.Time) {
 			what = k.key(name).String()
 		}
 		remedy := "its last objects stay"
-		if w.failure.reason() == source.ReasonForbidden {
+		switch {
+		case w.awaitsRights():
+			remedy += "; fairlead-keeper binds ClusterRole fairlead-config-watcher-credentials in " + name.Namespace + " while Pods there are selected by an object that names " +
+				"a Secret: see its log, or list the namespace in values.configWatcher.credentialNamespaces"
+		case w.failure.reason() == source.ReasonForbidden:
 			remedy += "; allow config-watcher's service account to get, list and watch it"
 		}
 		if len(all) < maxNamed {
@@ -327,7 +331,7 @@ func (k *kind) degrade(row *source.KindStatus, away *failure, now time.Time) {
 }
 
 // brief is how long a request of one kind may go without an answer, while others are answered, without being reported:
-// a connection has ended and is opened again.
+// a connection has ended and is opened again. It is also how long the right to read a Secret may take.
 const brief = 5 * time.Second
 
 // maxNamed bounds the objects of a kind that Status names.

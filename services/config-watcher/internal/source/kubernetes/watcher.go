@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -101,13 +102,23 @@ func (s *Source) asked(ctx context.Context, w *watcher, watch bool, err error) {
 	if f.reason() == source.ReasonUnreachable {
 		s.gate.failed(err) // which says so once, for all kinds
 	} else if !w.stopped && (before == nil || before.reason() != f.reason()) {
-		s.cfg.Log.Warn("kind cannot be read, its last objects stay", "source", s.name, "kind", w.kind.String(), "object", w.name.String(), "error", err)
+		level := slog.LevelWarn
+		if w.failure = f; w.awaitsRights() && !w.listed {
+			level = slog.LevelInfo // the keeper gives the right where a Gateway is new
+		}
+		s.cfg.Log.Log(ctx, level, "kind cannot be read, its last objects stay", "source", s.name, "kind", w.kind.String(), "object", w.name.String(), "error", err)
 	}
 	w.failure = f
 	if w.kind.byName() {
 		s.lookedUp()
 	}
 	notify.Wake(s.wake)
+}
+
+// awaitsRights reports whether the API server refuses a Secret or ConfigMap that an object refers to. Rights for these
+// come one namespace at a time. It is called with Source.mu held.
+func (w *watcher) awaitsRights() bool {
+	return w.name.Name != "" && w.name != meshConfig && w.failure != nil && w.failure.reason() == source.ReasonForbidden
 }
 
 // watching counts open watches.

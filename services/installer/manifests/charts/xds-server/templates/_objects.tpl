@@ -7,7 +7,7 @@
 {{- $cluster := include "fairlead.clusterSuffix" .root }}
 ---
 # config-watcher is the only service that reads mesh configuration from Kubernetes, and it reads nothing else. It changes nothing but
-# statuses and its own webhook configuration.
+# statuses.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -54,10 +54,6 @@ rules:
       - workloadentries/status
       - workloadgroups/status
     verbs: [patch]
-  # Those of machines that register themselves in a WorkloadGroup.
-  - apiGroups: [networking.istio.io]
-    resources: [workloadentries]
-    verbs: [create, patch, delete]
   - apiGroups: [security.istio.io]
     resources: [authorizationpolicies, peerauthentications, requestauthentications]
     verbs: [get, list, watch]
@@ -150,37 +146,9 @@ subjects:
   - kind: ServiceAccount
     name: {{ .account }}
     namespace: {{ $ns }}
----
-# Certificates and keys of gateways: config-watcher watches, one by one, the Secrets and ConfigMaps that a Gateway or DestinationRule refers to, in whatever
-# namespace, or in those of credentialNamespaces alone.
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: fairlead-config-watcher-credentials{{ $cluster }}
-  labels: {{- include "fairlead.labels" (list .root "config-watcher") | nindent 4 }}
-rules:
-  - apiGroups: [""]
-    resources: [secrets, configmaps]
-    verbs: [get, list, watch]
-{{- range $in := .v.credentialNamespaces | default (list "") }}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ if $in }}RoleBinding{{ else }}ClusterRoleBinding{{ end }}
-metadata:
-  name: fairlead-config-watcher-credentials{{ $cluster }}
-  {{- with $in }}
-  namespace: {{ . }}
-  {{- end }}
-  labels: {{- include "fairlead.labels" (list $.root "config-watcher") | nindent 4 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
-  name: fairlead-config-watcher-credentials{{ $cluster }}
-subjects:
-  - kind: ServiceAccount
-    name: {{ $.account }}
-    namespace: {{ $ns }}
-{{- end }}
+{{- /* Without these values the keeper binds both roles, which are of chart base. */}}
+{{- include "fairlead.watcherBindings" (dict "root" .root "account" .account "role" "fairlead-config-watcher-credentials" "namespaces" .v.credentialNamespaces) }}
+{{- include "fairlead.watcherBindings" (dict "root" .root "account" .account "role" "fairlead-config-watcher-registration" "namespaces" .v.registrationNamespaces) }}
 {{- if .v.remoteClusters }}
 ---
 # Secrets of this namespace with the label istio/multiCluster=true name remote clusters; rights cannot be bound to a label. remoteClusters: false
@@ -239,6 +207,29 @@ subjects:
   - kind: ServiceAccount
     name: {{ .account }}
     namespace: {{ $ns }}
+{{- end }}
+
+{{/* Bindings of a ClusterRole to config-watcher: dict root, account, role, namespaces ("*" is every one; none if the keeper binds). */}}
+{{- define "fairlead.watcherBindings" -}}
+{{- range $in := .namespaces }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ if eq $in "*" }}ClusterRoleBinding{{ else }}RoleBinding{{ end }}
+metadata:
+  name: {{ $.role }}{{ include "fairlead.clusterSuffix" $.root }}
+  {{- if ne $in "*" }}
+  namespace: {{ $in }}
+  {{- end }}
+  labels: {{- include "fairlead.labels" (list $.root "config-watcher") | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ $.role }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ $.account }}
+    namespace: {{ $.root.Release.Namespace }}
+{{- end }}
 {{- end }}
 
 {{/* The mesh's settings, in Istio's own ConfigMap. */}}
