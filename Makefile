@@ -21,7 +21,8 @@ TESTFLAGS ?=
 TIMES    ?= 1
 # What a sample is chosen by.
 COMMIT   = $(shell git rev-parse HEAD 2>/dev/null || echo none)
-SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))
+SCENARIO_DIRS = cases,examples
+SCENARIOS_OUT = .run/scenarios$(if $(TENANTS),-tenants)$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -85,8 +86,8 @@ test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: t
 	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names)$$") $(KUBE_TESTS:%=./%/...)
 
 # With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
-scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables; needs root or user namespaces
-	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables, TENANTS=1: attacks of tenants on each other in a mesh that separates them; needs root or user namespaces
+	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) $(if $(TENANTS),-dir tenants -tenants,-dir $(SCENARIO_DIRS)) -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
 	@cat $(SCENARIOS_OUT)/summary.txt
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root

@@ -18,6 +18,7 @@ var (
 	dirs       = flag.String("dir", "examples", "directories with scenarios, comma separated")
 	out        = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
 	onDemand   = flag.Bool("on-demand", false, "sidecars hold only what they call (docs/guide/on-demand.md)")
+	tenants    = flag.Bool("tenants", false, "config-watcher separates namespaces (docs/guide/multi-tenant.md); for -dir tenants")
 	redirected = flag.String("redirect", "", "what redirects connections: a --redirect-backend of node-agent init, such as iptables")
 	source     = flag.String("source", sourceStore, "where config-watcher reads the objects: "+sourceStore+" (its own) or "+sourceKubernetes+" (an API server, with etcd)")
 	// certificates says where agents have theirs from.

@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/services/installer/manifests"
 )
 
-var profiles = []string{"compact", "default", "demo", "empty", "ha", "minimal", "preview", "remote"}
+var profiles = []string{"compact", "default", "demo", "empty", "ha", "minimal", "multi-tenant", "preview", "remote"}
 
 func open(t testing.TB) *profile.Package {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/pkg/yamltext"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -33,9 +34,13 @@ const (
 	maxValues = 2 * yamltext.MaxIndicators
 )
 
-// Config of a Handler. All but APIServers and Clock are required.
+// Config of a Handler. All but APIServers, Tenancy, Root and Clock are required.
 type Config struct {
 	APIServers *webhook.APIServers
+	// Tenancy says which objects may have no effect beyond their namespace, and Root which namespace is the mesh's
+	// root.
+	Tenancy    normalise.Tenancy
+	Root       func() string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -71,7 +76,7 @@ func (h *Handler) review(_ context.Context, _ *http.Request, body []byte) ([]byt
 	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" || review.Request == nil || review.Request.UID == "" {
 		return nil, webhook.NotReview("no AdmissionReview of %s with a request and its uid", admissionv1.SchemeGroupVersion)
 	}
-	response := decide(review.Request)
+	response := h.decide(review.Request)
 	h.count(review.Request, response)
 	return json.Marshal(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
 }

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
 func handler(t testing.TB) *Handler {
@@ -228,4 +229,47 @@ func FuzzReview(f *testing.F) {
 			t.Errorf("%d: %s", w.Code, w.Body)
 		}
 	})
+}
+
+// TestTenants: where the mesh has tenants, an object that is exported beyond its namespace and is not about its own
+// Services is refused; what is stored already stays writable as it is, and everything is as before elsewhere.
+func TestTenants(t *testing.T) {
+	h := NewHandler(Config{
+		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Tenancy: normalise.Tenancy{Enabled: true, Domain: "cluster.local"}, Root: func() string { return "istio-system" },
+	})
+	route := func(namespace, host, exportTo string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: " + namespace + "}\nspec: {hosts: [" + host + "], exportTo: [" + exportTo +
+			"], http: [{route: [{destination: {host: a}}]}]}\n"
+	}
+	theft := route("a", "server.b.svc.cluster.local", `"*"`)
+	for name, c := range map[string]struct {
+		object  string
+		allowed bool
+	}{
+		"another's host":                       {theft, false},
+		"another's host, for one namespace":    {route("a", "server.b.svc.cluster.local", "b"), false},
+		"another's host, for its own clients":  {route("a", "server.b.svc.cluster.local", `"."`), true},
+		"its own host":                         {route("a", "server", `"*"`), true},
+		"an administrator's":                   {route("istio-system", "www.example.com", `"*"`), true},
+		"another's host, with the mesh's word": {strings.Replace(theft, `exportTo: ["*"], `, "", 1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := review(t, h, admissionv1.Create, c.object, "")
+			if answer.Allowed != c.allowed {
+				t.Fatalf("%+v", answer)
+			}
+			if !c.allowed && (!strings.Contains(answer.Result.Message, "spec.exportTo") || !strings.Contains(answer.Result.Message, "server.b.svc.cluster.local") || !strings.Contains(answer.Result.Message, `exportTo: ["."]`)) {
+				t.Error(answer.Result.Message)
+			}
+			if answer := review(t, handler(t), admissionv1.Create, c.object, ""); !answer.Allowed {
+				t.Errorf("without tenants: %+v", answer)
+			}
+		})
+	}
+	if answer := review(t, h, admissionv1.Update, theft, theft); !answer.Allowed {
+		t.Errorf("an object that does not change: %+v", answer)
+	}
+	if answer := review(t, h, admissionv1.Update, theft, route("a", "server", `"*"`)); answer.Allowed {
+		t.Error("an object may become what it may not be at first")
+	}
 }

@@ -12,6 +12,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -29,7 +30,7 @@ const (
 // decide gives the verdict on one request. Only objects of the mesh's kinds are checked; Kubernetes has checked its
 // own. An object that is being deleted, or whose content does not change, is never denied: its finalizers, owners and
 // status must remain writable, however old and wrong the rest is.
-func decide(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func (h *Handler) decide(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	allowed := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	create := request.Operation == admissionv1.Create
 	if !create && request.Operation != admissionv1.Update || request.SubResource != "" || !validate.OwnGroup(request.Kind.Group) {
@@ -49,6 +50,9 @@ func decide(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionRespons
 	}
 	o, err := validate.Document(doc)
 	if err == nil {
+		if problem, confined := h.confined(o); confined && (create || !sameContent(doc.Tree, request.OldObject.Raw)) && meta["deletionTimestamp"] == nil {
+			return deny(request, object.Problems{problem})
+		}
 		allowed.Warnings = warnings(o.Warnings)
 		return allowed
 	}
@@ -63,6 +67,18 @@ func decide(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionRespons
 		problems = object.Problems{{Reason: err.Error()}}
 	}
 	return deny(request, problems)
+}
+
+// confined tells what is wrong with an object that is exported beyond its namespace against the tenancy.
+func (h *Handler) confined(o *object.Object) (object.Problem, bool) {
+	if !h.cfg.Tenancy.Enabled || len(validate.ExportTo(o)) == 0 || !normalise.LeavesNamespace(o, validate.DefaultMeshConfig()) {
+		return object.Problem{}, false
+	}
+	why := h.cfg.Tenancy.Confined(o, h.cfg.Root())
+	return object.Problem{
+		Object: o.Key.String(), Field: "spec.exportTo", Value: strings.Join(validate.ExportTo(o), ","), Reason: "the mesh has tenants, and " + why + ": it may have effects in its own namespace alone",
+		Remedy: "write exportTo: [\".\"], or have an administrator put it into the root namespace",
+	}, why != ""
 }
 
 // sameContent reports whether an update leaves spec, labels and annotations as they are.

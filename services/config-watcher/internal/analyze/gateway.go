@@ -109,6 +109,15 @@ func checkExportTo(r *reader) {
 	}
 }
 
+// checkConfined finds objects that the tenancy keeps in their namespace although their exportTo names others.
+func checkConfined(r *reader) {
+	why := r.mesh.tenancy.Confined(r.object, r.settings().GetRootNamespace())
+	if why != "" && len(validate.ExportTo(r.object)) > 0 && normalise.LeavesNamespace(r.object, r.settings()) {
+		r.report(ConfinedToNamespace, "spec.exportTo", strings.Join(validate.ExportTo(r.object), ","),
+			"the mesh has tenants, and "+why+": it has effects in its own namespace alone", "write exportTo: [\".\"], or have an administrator put it into the root namespace")
+	}
+}
+
 func (r *reader) checkNamespace(field, value, ns string) {
 	switch ns {
 	case "", ".", allNamespaces, "~":

@@ -18,11 +18,11 @@ import (
 // checks lists the checks of each kind.
 var checks = map[string][]func(*reader){
 	"Service":         {checkExportTo},
-	"VirtualService":  {checkDestinations, checkGateways, checkDelegates, checkExportTo, checkRoutesShadowed},
-	"DestinationRule": {checkRuleHost, checkRuleCredentials, checkExportTo, checkRuleShadowed},
+	"VirtualService":  {checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined, checkRoutesShadowed},
+	"DestinationRule": {checkRuleHost, checkRuleCredentials, checkExportTo, checkConfined, checkRuleShadowed},
 	"Gateway":         {checkSelector, checkServerHosts, checkCredentials, checkServersShadowed},
 	"Sidecar":         {checkEgress},
-	"ServiceEntry":    {checkExportTo},
+	"ServiceEntry":    {checkExportTo, checkConfined},
 	"Ingress":         {checkIngress},
 }
 
@@ -44,6 +44,7 @@ type binding struct{ gateway, host string }
 type Mesh struct {
 	domain   string
 	settings *mesh.MeshConfig
+	tenancy  normalise.Tenancy
 
 	analyzed   map[object.Key]*analyzed
 	services   map[string][]*object.Object // by host
@@ -124,6 +125,11 @@ func (m *Mesh) Configure(settings *mesh.MeshConfig) {
 	for _, j := range m.analyzed {
 		m.mark(j)
 	}
+}
+
+// Separate has the mesh judged as one with tenants. It is called before the first object.
+func (m *Mesh) Separate(enabled bool) {
+	m.tenancy = normalise.Tenancy{Enabled: enabled, Domain: m.domain}
 }
 
 // IsCredential reports whether a key is a Secret's or a ConfigMap's, which no revision holds.

@@ -123,7 +123,7 @@ func wildcards(host string) func(func(string) bool) {
 }
 
 func (r *reader) exported(o *object.Object) []string {
-	return normalise.ObjectExportedTo(o, r.mesh.settings)
+	return normalise.ObjectExportedTo(o, r.mesh.settings, r.mesh.tenancy)
 }
 
 // rules lists the DestinationRules for exactly a host, oldest first.

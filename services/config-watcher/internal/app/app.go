@@ -167,9 +167,9 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
 		Refused: s.store.Refused, Unsaved: s.unsaved, Remotes: s.remotes,
 	}, s.fleet)
-	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Lookup: s.lookup(), Log: s.Log, Clock: s.Clock})
+	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log, Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
-		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
+		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain, Tenancy: s.tenancy()}),
 		Log:        s.Log,
 		Out:        s.revisions,
 		Settled:    s.settled,

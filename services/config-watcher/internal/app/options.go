@@ -50,7 +50,9 @@ type Options struct {
 	RemoteClusterAllow   []string
 
 	SystemNamespace, ClusterID, DomainSuffix string
-	Identity, CAIdentity, XDSServerIdentity  string
+	// MultiTenant limits what objects of one namespace do to workloads of others.
+	MultiTenant                             bool
+	Identity, CAIdentity, XDSServerIdentity string
 
 	CAAddress, CATokenFile, RootCertFile string
 	StateDir                             string
@@ -101,6 +103,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.XDSServerIdentity, "xds-server-identity", "", "identity of the xds-servers, namespace/service-account (default: xds-server in --system-namespace)")
 	flags.StringVar(&o.ClusterID, "cluster-id", "Kubernetes", "id of the cluster that endpoints are attributed to")
 	flags.StringVar(&o.DomainSuffix, "domain-suffix", "cluster.local", "DNS suffix of service names")
+	flags.BoolVar(&o.MultiTenant, "multi-tenant", false, "confine routes, rules and ServiceEntries for hosts that are not of their namespace, and Gateways, to their namespace; those of the root namespace are not confined")
 
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")

@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/admission"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
 // checkWebhookOnly refuses flags that would have no effect.
@@ -41,7 +42,7 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(), Root: func() string { return s.root.of(s) }, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
 	of := s.cfg.APIServers.TLS(tlsconf.Server(s.identity, tls.NoClientCert))
 	s.Task("webhook", ops.HTTP{Listener: lis, TLS: of, Handler: handler, Log: s.Log}.Serve)
@@ -82,4 +83,9 @@ func (s *Server) openWebhookOnly(ctx context.Context) error {
 	}
 	s.Ops.Ready("own-certificate", s.certificateReady)
 	return s.serveWebhook(ctx)
+}
+
+// tenancy is that of --multi-tenant.
+func (s *Server) tenancy() normalise.Tenancy {
+	return normalise.Tenancy{Enabled: s.cfg.MultiTenant, Domain: s.cfg.DomainSuffix}
 }

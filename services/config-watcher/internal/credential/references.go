@@ -29,7 +29,7 @@ type use struct {
 	rule bool
 	// namespace of the object.
 	namespace string
-	// exportedTo are the namespaces that a DestinationRule is exported to.
+	// exportedTo are the namespaces that the object is exported to.
 	exportedTo []string
 	// selector of the workloads; if it is empty, the object applies to all workloads that exportedTo allows.
 	selector map[string]string
@@ -211,13 +211,13 @@ func (r *References) MayUse(ref Ref, identity string, router bool) bool {
 	return false
 }
 
-// reaches reports whether the object may apply to workloads of a namespace: a Gateway applies to gateways of any
-// namespace; a DestinationRule with a selector to workloads of its own namespace; another DestinationRule to gateways
-// of the namespaces that it is exported to.
+// reaches reports whether the object may apply to workloads of a namespace: a Gateway applies to gateways of the
+// namespaces that it is exported to, which are all unless the mesh has tenants; a DestinationRule with a selector to
+// workloads of its own namespace; another DestinationRule to gateways of the namespaces that it is exported to.
 func (u *use) reaches(namespace string, router bool) bool {
 	switch {
 	case !u.rule:
-		return router
+		return router && normalise.VisibleTo(u.exportedTo, namespace)
 	case len(u.selector) > 0:
 		return u.namespace == namespace
 	default:

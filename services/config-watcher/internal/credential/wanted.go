@@ -238,13 +238,15 @@ func (u *wantedBy) namespaces(gateways map[string]bool) map[string]bool {
 	case len(u.references) == 0:
 	case u.selection != nil:
 		for namespace := range u.selection.namespaces {
-			out[namespace] = true
+			if normalise.VisibleTo(u.exportedTo, namespace) {
+				out[namespace] = true
+			}
 		}
 	case u.rule && len(u.selector) > 0:
 		out[u.namespace] = true
 	default:
 		for namespace := range gateways {
-			if !u.rule || normalise.VisibleTo(u.exportedTo, namespace) {
+			if normalise.VisibleTo(u.exportedTo, namespace) {
 				out[namespace] = true
 			}
 		}

@@ -37,6 +37,8 @@ const (
 type Config struct {
 	// Domain is the DNS suffix of service names.
 	Domain string
+	// MultiTenant has the mesh judged as one with tenants.
+	MultiTenant bool
 	// Lookup is a source that reads Secrets one by one; nil if all are known with the first revision.
 	Lookup credential.Lookup
 	Log    *slog.Logger
@@ -77,6 +79,7 @@ func New(cfg Config) *Analyzer {
 		cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), mesh: analyze.New(cfg.Domain),
 		found: map[object.Key][]analyze.Finding{},
 	}
+	a.mesh.Separate(cfg.MultiTenant)
 	if cfg.Lookup != nil {
 		a.mesh.Lookup(func(k object.Key) bool {
 			asked, reading := cfg.Lookup.Reading(k)

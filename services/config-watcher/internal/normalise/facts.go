@@ -35,8 +35,27 @@ func HostsOf(o *object.Object, domain string) []string {
 func PortsOf(o *object.Object) []*configv1.ServicePort { return ownerPorts(o) }
 
 // ObjectExportedTo resolves the exportTo of an object, or the mesh's default for its kind, as ExportedTo does. A
-// DestinationRule with a workloadSelector is exported to its own namespace alone. Kinds without exportTo yield "*".
-func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
+// DestinationRule with a workloadSelector is exported to its own namespace alone, and so is what the tenancy confines.
+// Kinds without exportTo yield "*".
+func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig, tenancy Tenancy) []string {
+	ns := o.Key.Namespace
+	exported := writtenExportedTo(o, settings)
+	if !slices.Equal(exported, []string{ns}) && tenancy.Confined(o, settings.GetRootNamespace()) != "" {
+		if !VisibleTo(exported, ns) {
+			return []string{exportedToNone}
+		}
+		return []string{ns}
+	}
+	return exported
+}
+
+// LeavesNamespace reports whether an object's exportTo, or the mesh's default for its kind, names others than its own
+// namespace.
+func LeavesNamespace(o *object.Object, settings *mesh.MeshConfig) bool {
+	return slices.ContainsFunc(writtenExportedTo(o, settings), func(to string) bool { return to != o.Key.Namespace && to != exportedToNone })
+}
+
+func writtenExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 	ns := o.Key.Namespace
 	switch s := o.Body.(type) {
 	case *corev1.Service, *networking.ServiceEntry:

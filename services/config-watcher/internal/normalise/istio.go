@@ -24,19 +24,20 @@ func (m *Mesh) istioConfig(k object.Key) (proto.Message, error) {
 	}
 	ns := m.configKey(k).Namespace
 	var spec proto.Message
-	exported := []string{exportedToAll}
+	var exported []string
 	switch s := o.Body.(type) {
 	case *networking.VirtualService:
 		if len(s.Hosts) == 0 {
 			return nil, nil
 		}
 		spec = m.virtualService(o, s)
-		exported = ObjectExportedTo(o, m.settings)
+		exported = m.exportedTo(o)
 	case *networking.DestinationRule:
 		spec = destinationRule(s, ns, m.cfg.Domain)
-		exported = ObjectExportedTo(o, m.settings)
+		exported = m.exportedTo(o)
 	case *networking.Gateway:
-		spec = gateway(s, ns)
+		spec = m.gateway(o, s, ns)
+		exported = m.cfg.Tenancy.gatewayExportedTo(ns, m.settings.GetRootNamespace())
 	case *networking.Sidecar:
 		spec = sidecar(s, ns, m.cfg.Domain)
 		exported = m.ownOrRoot(ns)
@@ -73,11 +74,11 @@ func destinationRule(s *networking.DestinationRule, ns, domain string) *networki
 }
 
 // gateway resolves the namespace in server hosts and leaves out cipher suites that Envoy does not know.
-func gateway(s *networking.Gateway, ns string) *networking.Gateway {
+func (m *Mesh) gateway(o *object.Object, s *networking.Gateway, ns string) *networking.Gateway {
 	out := proto.Clone(s).(*networking.Gateway)
 	for _, srv := range out.Servers {
 		for i, h := range srv.Hosts {
-			srv.Hosts[i] = ownNamespace(h, ns)
+			srv.Hosts[i] = ownNamespace(m.cfg.Tenancy.gatewayHost(o, h), ns)
 		}
 		knownCiphers(srv.Tls)
 	}

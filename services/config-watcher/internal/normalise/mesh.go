@@ -35,10 +35,14 @@ type Config struct {
 	Domain string
 	// TrustDomain is used unless the mesh configuration names another; "cluster.local" by default.
 	TrustDomain string
+	// Tenancy is off by default.
+	Tenancy Tenancy
 }
 
 func (c Config) withDefaults() Config {
-	return Config{Cluster: cmp.Or(c.Cluster, "Kubernetes"), Domain: cmp.Or(c.Domain, "cluster.local"), TrustDomain: cmp.Or(c.TrustDomain, "cluster.local")}
+	c.Cluster, c.Domain, c.TrustDomain = cmp.Or(c.Cluster, "Kubernetes"), cmp.Or(c.Domain, "cluster.local"), cmp.Or(c.TrustDomain, "cluster.local")
+	c.Tenancy.Domain = c.Domain
+	return c
 }
 
 // Change is the new state of one object; a nil Object means that the object is gone.

@@ -13,7 +13,9 @@ import (
 // exportedToAll is the visibility of an object that all namespaces see.
 const exportedToAll = "*"
 
-func (m *Mesh) exportedTo(o *object.Object) []string { return ObjectExportedTo(o, m.settings) }
+func (m *Mesh) exportedTo(o *object.Object) []string {
+	return ObjectExportedTo(o, m.settings, m.cfg.Tenancy)
+}
 
 // visibilities divides the namespaces into sets that see the same claimants of a hostname. The set {"*"} stands for all
 // namespaces that no other set names. Most hostnames have one set.

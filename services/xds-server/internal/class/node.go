@@ -329,7 +329,7 @@ func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, to
 		for _, t := range mesh.GatewaysTopics(labels) {
 			topics.Add(t)
 		}
-		if state.IsGateway(labels) {
+		if state.IsGateway(n.Namespace, labels) {
 			return true
 		}
 	}

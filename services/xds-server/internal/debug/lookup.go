@@ -103,7 +103,7 @@ func (l *lookup) absent(topics []mesh.Topic) []string {
 		case mesh.SubjectGateways:
 			if !selected {
 				selected = true
-				if len(l.state.Gateways(l.key.Labels)) == 0 {
+				if len(l.state.Gateways(l.key.Namespace, l.key.Labels)) == 0 {
 					list = append(list, "no Gateway that selects the proxy's labels")
 				}
 			}

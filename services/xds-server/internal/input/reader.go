@@ -183,7 +183,7 @@ func (r *Reader) Gateways() []*mesh.Gateway {
 			return nil
 		}
 		r.record(mesh.GatewaysTopics(r.Labels())...)
-		found := r.view.state.Gateways(r.Labels())
+		found := r.view.state.Gateways(r.Namespace(), r.Labels())
 		traceAll(r.trace, found)
 		return found
 	}, slices.Equal)

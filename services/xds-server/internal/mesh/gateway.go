@@ -23,20 +23,23 @@ func (w *writer) indexGateway(v *Gateway, add bool) {
 	w.countRelevantLabels("*", selector, add)
 }
 
-// Gateways lists the Gateways whose selector matches the labels, oldest first.
-func (s *Snapshot) Gateways(labels map[string]string) []*Gateway {
+// Gateways lists the Gateways that apply to gateways of a namespace with the labels, oldest first: their selector
+// matches, and they are exported to the namespace.
+func (s *Snapshot) Gateways(namespace string, labels map[string]string) []*Gateway {
 	prefixes := []string{sep}
 	for _, k := range sortedKeys(labels) {
 		prefixes = append(prefixes, k+"="+labels[k]+sep)
 	}
 	found := merge(s.gateways, prefixes...)
-	return slices.DeleteFunc(found, func(g *Gateway) bool { return !Matches(g.Spec.GetSelector(), labels) })
+	return slices.DeleteFunc(found, func(g *Gateway) bool {
+		return !Matches(g.Spec.GetSelector(), labels) || !visible(g.ExportedTo, namespace)
+	})
 }
 
-// IsGateway reports whether workloads with the labels are gateways: a Gateway that has a selector selects them. A
-// Gateway without a selector applies to all routers and does not make a workload one.
-func (s *Snapshot) IsGateway(labels map[string]string) bool {
-	return slices.ContainsFunc(s.Gateways(labels), Selective)
+// IsGateway reports whether workloads of a namespace with the labels are gateways: a Gateway that has a selector
+// selects them. A Gateway without a selector applies to all routers and does not make a workload one.
+func (s *Snapshot) IsGateway(namespace string, labels map[string]string) bool {
+	return slices.ContainsFunc(s.Gateways(namespace, labels), Selective)
 }
 
 // Selective reports whether the Gateway has a selector.

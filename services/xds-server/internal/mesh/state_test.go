@@ -152,7 +152,7 @@ func questions() []question {
 		})
 	}
 	for _, l := range labels {
-		add(fmt.Sprint("Gateways ", l), mesh.GatewaysTopics(l), func(s *mesh.Snapshot) string { return configs(s.Gateways(l)) })
+		add(fmt.Sprint("Gateways ", l), mesh.GatewaysTopics(l), func(s *mesh.Snapshot) string { return configs(s.Gateways("", l)) })
 	}
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
 		add("WorkloadsAt "+address, []mesh.Topic{mesh.AddressTopic(address)}, func(s *mesh.Snapshot) string { return texts(s.WorkloadsAt(address)) })

@@ -44,6 +44,8 @@ type Options struct {
 	API *apiserver.Server
 	// Redirect is the --redirect-backend of all sidecars; "" is node-agent's default.
 	Redirect string
+	// MultiTenant has config-watcher confine what objects of one namespace do to others.
+	MultiTenant bool
 	// IPv6 gives every machine an IPv6 address, too.
 	IPv6 bool
 }

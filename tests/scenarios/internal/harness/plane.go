@@ -57,6 +57,9 @@ func (h *Harness) startPlane(ctx context.Context) error {
 	if h.options.API != nil {
 		source = []string{"--kubernetes", "--kubeconfig", h.options.API.Kubeconfig, "--cluster-id", cluster}
 	}
+	if h.options.MultiTenant {
+		source = append(source, "--multi-tenant")
+	}
 	at := h.portsOf(contract.ConfigWatcherAccount, 0)
 	at.Ops = controlplane.PortsOf(contract.ConfigWatcherAccount, "127.0.0.1", 0).Ops // its pages for debugging need TLS elsewhere
 	if p.watcher, err = p.ConfigWatcher(at, source...); err != nil {

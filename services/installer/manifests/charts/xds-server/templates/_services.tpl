@@ -95,6 +95,9 @@ args:
   - --peers=config-watcher-peers{{ $suffix }}.{{ $ns }}.svc:15060
   {{- end }}
   - --domain-suffix={{ include "fairlead.domain" .root }}
+  {{- if .v.multiTenant }}
+  - --multi-tenant
+  {{- end }}
   {{- with .root.Values.revision }}
   - --revision={{ . }}
   {{- end }}
