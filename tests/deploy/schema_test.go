@@ -31,8 +31,9 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 	}
 	slices.Sort(kinds)
 	want := []string{
-		"ClusterRole/fairlead-ca", "ClusterRole/fairlead-config-watcher", "ClusterRole/fairlead-config-watcher-credentials", "ClusterRole/fairlead-config-watcher-webhook", "ClusterRole/fairlead-injector", "ClusterRole/fairlead-keeper",
-		"ClusterRoleBinding/fairlead-ca", "ClusterRoleBinding/fairlead-config-watcher", "ClusterRoleBinding/fairlead-config-watcher-credentials",
+		"ClusterRole/fairlead-ca", "ClusterRole/fairlead-config-watcher", "ClusterRole/fairlead-config-watcher-credentials", "ClusterRole/fairlead-config-watcher-registration",
+		"ClusterRole/fairlead-config-watcher-webhook", "ClusterRole/fairlead-injector", "ClusterRole/fairlead-keeper",
+		"ClusterRoleBinding/fairlead-ca", "ClusterRoleBinding/fairlead-config-watcher",
 		"ClusterRoleBinding/fairlead-config-watcher-webhook", "ClusterRoleBinding/fairlead-injector", "ClusterRoleBinding/fairlead-keeper",
 		"ConfigMap/istio", "ConfigMap/istio-sidecar-injector",
 		"Deployment/ca", "Deployment/config-watcher", "Deployment/injector", "Deployment/keeper", "Deployment/xds-server", "MutatingWebhookConfiguration/istio-sidecar-injector",
