@@ -193,7 +193,7 @@ KUBE = kube=$$($(CURDIR)/tools/build-cached.sh kubernetes etcd coredns) && KUBE_
 HELM = kube=$$kube:$$($(CURDIR)/tools/build-cached.sh helm) && BIN_DIR=$(BIN) KUBE_BIN=$$kube
 CLUSTER_IMAGES = $(BIN)/cluster/pause.tar $(BIN)/cluster/coredns.tar
 cluster-programs:
-	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/e2e/echo ./tools/image
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/cluster/cmd/trap ./tests/e2e/echo ./tools/image
 	@dns=$$(tools/build-cached.sh coredns) && cd $(BIN)/cluster && for p in pause $$dns/coredns; do \
 	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
 
@@ -211,11 +211,12 @@ ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io
 BOOKINFO_IMAGES := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
 cluster-load: cluster-programs images ## build the images of services, injector, keeper, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
+	@$(BIN)/cluster/image -binary $(BIN)/cluster/trap -user 0:0 -name fairlead/trap:$(IMAGE_TAG) -out $(BIN)/cluster/trap.tar
 	@for s in $(BOOKINFO_IMAGES); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
 	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
 	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
-	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper operator bookinfo proxy install-cni cluster/echo cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
+	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper operator bookinfo proxy install-cni cluster/echo cluster/trap cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
 
 cluster-join: cluster-programs ## add a second node to the cluster, node2, with the images of the first

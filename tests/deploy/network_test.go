@@ -189,7 +189,7 @@ func TestWhatEachServiceReaches(t *testing.T) {
 	dns := to(53, "DNS", "NodeLocal DNSCache")
 	for name, want := range map[string][]string{
 		"ca":             slices.Concat(dns, to(443, all...), to(6443, all...)),
-		"config-watcher": slices.Concat(dns, to(15012, "ca"), to(15060, "config-watcher"), to(15017, "config-watcher"), to(443, all...), to(6443, all...)),
+		"config-watcher": slices.Concat(dns, to(15012, "ca"), to(15060, "config-watcher"), to(443, all...), to(6443, all...)),
 		"injector":       slices.Concat(dns, to(15012, "ca"), to(443, all...), to(6443, all...)),
 		"xds-server":     slices.Concat(dns, to(15012, "ca", "xds-server"), to(15060, "config-watcher")),
 	} {

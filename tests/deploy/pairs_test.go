@@ -13,7 +13,7 @@ import (
 
 // contracts are the connections between services that the pages for neighbours promise: from, to and port.
 var contracts = []string{
-	"config-watcher → ca:15012", "config-watcher → config-watcher:15017", "config-watcher → config-watcher:15060", "injector → ca:15012",
+	"config-watcher → ca:15012", "config-watcher → config-watcher:15060", "injector → ca:15012",
 	"xds-server → ca:15012", "xds-server → config-watcher:15060", "xds-server → xds-server:15012",
 }
 

@@ -120,6 +120,32 @@ func (n cniNode) chain(t *testing.T) []string {
 	return out
 }
 
+// without is the configuration with so many of its plugins, as on a node that is new.
+func (n cniNode) without(t *testing.T, plugins int) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(n.conflist())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list map[string]any
+	if err := json.Unmarshal(raw, &list); err != nil {
+		t.Fatal(err)
+	}
+	list["plugins"] = list["plugins"].([]any)[:plugins]
+	if raw, err = json.Marshal(list); err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// install are the settings of an installation with the plugin, whose nodes have a taint until it is there.
+func (n cniNode) install() []string {
+	return []string{
+		"--set", "components.cni.enabled=true", "--set", "values.cni.taint=" + notReady,
+		"--set", "values.cni.cniBinDir=" + filepath.Join(n.dir, "bin"), "--set", "values.cni.cniConfDir=" + filepath.Join(n.dir, "net.d"),
+	}
+}
+
 // agents waits until the agent is on the node, or away.
 func (n cniNode) agents(t *testing.T, want int) {
 	t.Helper()
@@ -201,10 +227,7 @@ func TestCNIPlugin(t *testing.T) {
 		}
 	}
 	defer remove()
-	c.fairlead(t, append([]string{
-		"install", "-y", "--set", "profile=minimal", "--set", "components.cni.enabled=true", "--set", "values.cni.taint=" + notReady,
-		"--set", "values.cni.cniBinDir=" + filepath.Join(n.dir, "bin"), "--set", "values.cni.cniConfDir=" + filepath.Join(n.dir, "net.d"),
-	}, images...)...)
+	c.fairlead(t, slices.Concat([]string{"install", "-y", "--set", "profile=minimal"}, n.install(), images)...)
 	t.Run("while it is installed", func(t *testing.T) { n.redirects(t, before) })
 	if t.Failed() {
 		c.describe(t, system)
@@ -225,19 +248,7 @@ func TestCNIPlugin(t *testing.T) {
 func (n cniNode) redirects(t *testing.T, plain []string) {
 	t.Helper()
 	c := n.cluster
-	with, err := os.ReadFile(n.conflist())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list map[string]any
-	if err := json.Unmarshal(with, &list); err != nil {
-		t.Fatal(err)
-	}
-	list["plugins"] = list["plugins"].([]any)[:len(plain)]
-	before, err := json.Marshal(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := n.without(t, len(plain))
 	n.agents(t, 1)
 	if got, want := n.chain(t), append(slices.Clone(plain), cniPlugin); !slices.Equal(got, want) {
 		t.Fatalf("the runtime's plugins are %q, want %q", got, want)

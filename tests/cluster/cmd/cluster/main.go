@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"fairlead.dev/tests/cluster/internal/harness"
+	"fairlead.dev/tests/cluster/internal/policies"
 )
 
 const usage = `usage: cluster up|down|join|leave|load|tag|exec [--dir DIR] [ARGUMENT...]
@@ -88,6 +89,8 @@ func run(ctx context.Context, args []string) error {
 		return harness.JoinInside(ctx, d)
 	case "init-second": // the process that `join-inside` starts
 		return harness.InitSecond(d)
+	case "policies": // the process that `node` and `second` start
+		return policies.Enforce(ctx, d.Kubeconfig())
 	case "second": // the process that `init-second` starts
 		return harness.Second(ctx, d)
 	}

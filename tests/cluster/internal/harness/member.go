@@ -124,12 +124,19 @@ func containerdAnswers(ctx context.Context) error {
 	return eventually(ctx, "containerd", func() error { return dial(ctx, "unix", containerdSocket) })
 }
 
-// startKubelet starts kubelet and kube-proxy. The API server and containerd answer.
+// startKubelet starts kubelet, kube-proxy and what enforces NetworkPolicies. The API server and containerd answer.
 func (m *member) startKubelet() error {
 	if err := m.start("kubelet", "", kubeletArgs(m)...); err != nil {
 		return err
 	}
-	return m.start("kube-proxy", "", "--config="+m.Path("kube-proxy.yaml"))
+	if err := m.start("kube-proxy", "", "--config="+m.Path("kube-proxy.yaml")); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return m.start("network-policies", self, "policies", "--dir", m.plane.Dir)
 }
 
 // ready waits until pods can run on the node.
