@@ -1,13 +1,18 @@
 package fetch_test
 
 import (
+	"context"
 	"crypto/x509"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"fairlead.dev/pkg/fetch"
 )
@@ -52,6 +57,55 @@ func TestWhatMustNotBeFetchedIsRefused(t *testing.T) {
 				t.Errorf("the error has the password: %v", err)
 			}
 		})
+	}
+}
+
+// A name whose owner answers another address each time leads nowhere else: what counts is the address of each
+// connection, not one that was looked up before.
+func TestNamesThatChangeTheirAddressLeadNowhereElse(t *testing.T) {
+	var asked atomic.Int64
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		for buffer := make([]byte, 1024); ; {
+			n, from, err := conn.ReadFrom(buffer)
+			var m dnsmessage.Message
+			if err != nil || m.Unpack(buffer[:n]) != nil {
+				return
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				address := [4]byte{127, 0, 0, 1}
+				if asked.Add(1) == 1 {
+					address[3] = 2
+				}
+				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: address}}}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	}()
+	usual := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = usual })
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+	// The first address is allowed and nobody listens there; the second has a server, and is this machine's.
+	s, c := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}}, func(http.ResponseWriter, *http.Request) {
+		t.Error("the server was asked")
+	})
+	url := "http://rebind.example.com:" + s.URL[strings.LastIndex(s.URL, ":")+1:]
+	if _, err := c.Get(t.Context(), url, nil); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("the first time: %v", err)
+	}
+	for range 3 {
+		if _, err := c.Get(t.Context(), url, nil); err == nil || !strings.Contains(err.Error(), "loopback") {
+			t.Errorf("later: %v", err)
+		}
 	}
 }
 

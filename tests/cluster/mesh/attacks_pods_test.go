@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/pkg/testkit"
 )
@@ -28,6 +29,22 @@ func (c *cluster) restricted(t *testing.T) {
 	c.available(t, ns, "app")
 	c.sidecars(t, ns)
 	c.privilegedPodsAreRefused(t, ns)
+	pod := c.pods(t, ns)[0]
+	for what, tc := range map[string]struct{ context, want string }{
+		"as root":                          {`{"runAsUser": 0}`, "violates PodSecurity"},
+		"with a privilege":                 {`{"privileged": true}`, "violates PodSecurity"},
+		"as the proxy, with its directory": {`{"runAsUser": 1337, "runAsNonRoot": true, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}`, ""},
+	} {
+		// As the proxy's user, whoever may do this is that workload, as docs/security.md says; the Pod goes on.
+		name := strings.ReplaceAll(strings.ReplaceAll(what, " ", "-"), ",", "")
+		_, err := c.CoreV1().Pods(ns).Patch(t.Context(), pod, types.StrategicMergePatchType, fmt.Appendf(nil,
+			`{"spec": {"ephemeralContainers": [{"name": %q, "image": "fairlead/trap:dev", "imagePullPolicy": "IfNotPresent", "args": ["wait"], "targetContainerName": "istio-proxy", "securityContext": %s}]}}`,
+			name, tc.context), metav1.PatchOptions{}, "ephemeralcontainers")
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("an ephemeral container %s: %v", what, err)
+		}
+	}
+	c.available(t, ns, "app")
 }
 
 // privilegedPodsAreRefused asks a namespace for a Pod of the node's privileges.

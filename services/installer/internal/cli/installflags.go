@@ -75,7 +75,7 @@ func openPackage(dir string) (*profile.Package, error) {
 	if dir == "" {
 		return profile.Open(manifests.FS)
 	}
-	pkg, err := profile.Open(os.DirFS(dir))
+	pkg, err := profile.OpenDir(dir)
 	if err != nil {
 		return nil, usage(fmt.Errorf("--manifests %s: %w", dir, err))
 	}

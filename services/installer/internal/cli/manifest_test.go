@@ -68,10 +68,40 @@ func TestManifestGenerate(t *testing.T) {
 			t.Errorf("output %q, exit code %d, %v, file %q, %v", out, code, err, text, readErr)
 		}
 	})
-	for args, want := range map[string]string{"-d /none": "--manifests /none: the install package has no directory charts/"} {
+	for args, want := range map[string]string{
+		"-d /none":          "--manifests /none: the install package cannot be opened, name a directory that has charts/ and profiles/",
+		"-d " + t.TempDir(): "the install package has no directory charts/",
+	} {
 		if _, code, err := run("", append([]string{"manifest", "generate"}, strings.Fields(args)...)...); code != process.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: exit code %d, %v", args, code, err)
 		}
+	}
+}
+
+// A package of somebody else's may hold links, whose targets its charts could put into an object.
+func TestLinksLeadOutOfNoInstallPackage(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	testkit.WriteFile(t, secret, []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: secret}\n"))
+	for name, link := range map[string]string{"absolute": secret, "relative": "../../../../../../../../../.." + secret} {
+		dir := installPackage(t)
+		charts, err := filepath.Glob(filepath.Join(dir, "charts/*/templates"))
+		if err != nil || len(charts) == 0 {
+			t.Fatalf("no charts: %v", err)
+		}
+		if err := os.Symlink(link, filepath.Join(charts[0], "secret.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		out, code, err := run("", "manifest", "generate", "-d", dir)
+		if code == process.ExitOK || err == nil || strings.Contains(out, "name: secret") || !strings.Contains(err.Error(), "secret.yaml") {
+			t.Errorf("%s link: exit code %d, error %v, output %q", name, code, err, out)
+		}
+	}
+	dir := installPackage(t)
+	if err := os.Symlink("default.yaml", filepath.Join(dir, "profiles/also.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, code, err := run("", "manifest", "generate", "-d", dir, "--set", "profile=also"); code != process.ExitOK {
+		t.Errorf("a link within the package: exit code %d, %v", code, err)
 	}
 }
 

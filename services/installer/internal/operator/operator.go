@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -83,7 +82,7 @@ func openPackage(dir string) (*profile.Package, error) {
 	if dir == "" {
 		return profile.Open(manifests.FS)
 	}
-	return profile.Open(os.DirFS(dir))
+	return profile.OpenDir(dir)
 }
 
 func (op *Operator) connect(config *rest.Config) (err error) {

@@ -38,6 +38,10 @@ const (
 	maxConnections = 128
 	// maxQueries bounds the queries of one TCP connection.
 	maxQueries = 128
+	// maxDatagramToLoopback and maxDatagramToOthers bound an answer by UDP, in bytes; a longer one is truncated, so
+	// that the client asks again by TCP. 1232 is what passes every network in one packet.
+	maxDatagramToLoopback = 4096
+	maxDatagramToOthers   = 1232
 	// shutdownGrace is how long running queries may take when the server stops.
 	shutdownGrace = time.Second
 )
@@ -206,16 +210,28 @@ func (h handler) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	answer, from := h.answer(query, h.network)
 	h.metrics.requests.WithLabelValues(h.network, from).Inc()
 	answer.Id = query.Id
+	most := dns.MaxMsgSize
 	if h.network == networkUDP {
-		size := dns.MinMsgSize
-		if opt := query.IsEdns0(); opt != nil {
-			size = max(size, int(opt.UDPSize()))
-		}
-		answer.Truncate(size)
+		most = maxDatagram(query, w.RemoteAddr())
 	}
+	answer.Truncate(most)
 	if err := w.WriteMsg(answer); err != nil {
 		h.log.Debug("a DNS answer could not be sent", "error", err)
 	}
+}
+
+// maxDatagram is how long the answer to a query from an address may be, in bytes: what the client asks for within
+// limits, since the address may be forged.
+func maxDatagram(query *dns.Msg, from net.Addr) int {
+	opt := query.IsEdns0()
+	if opt == nil {
+		return dns.MinMsgSize
+	}
+	most := maxDatagramToOthers
+	if a, ok := from.(*net.UDPAddr); ok && a.IP.IsLoopback() {
+		most = maxDatagramToLoopback
+	}
+	return min(max(dns.MinMsgSize, int(opt.UDPSize())), most)
 }
 
 // answer returns the answer to a query and its source, for the metrics' label.

@@ -3,6 +3,7 @@ package nameserver
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -151,6 +152,43 @@ func (f *fixture) ask(network, name string, kind uint16) string {
 func (f *fixture) exchange(network, name string, kind uint16) (*dns.Msg, error) {
 	m, _, err := (&dns.Client{Net: network, Timeout: 10 * time.Second}).Exchange(new(dns.Msg).SetQuestion(name, kind), f.address)
 	return m, err
+}
+
+// Whoever forges the address of a query has the victim sent a small multiple of it, whatever the query asks for.
+func TestAnswersByUDPAreBounded(t *testing.T) {
+	f := start(t, true)
+	table := names()
+	large := table.GetTable()["server.apps.svc.cluster.local"]
+	for i := range 1999 {
+		large.Ips = append(large.Ips, fmt.Sprintf("10.1.%d.%d", i/250, i%250))
+	}
+	packed, err := anypb.New(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Take(packed); err != nil {
+		t.Fatal(err)
+	}
+	query := new(dns.Msg).SetQuestion("server.apps.svc.cluster.local.", dns.TypeA).SetEdns0(65535, false)
+	m, _, err := (&dns.Client{Net: networkUDP, UDPSize: 65535, Timeout: 10 * time.Second}).Exchange(query, f.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Compress = true // as it was on the wire
+	if size := m.Len(); size > maxDatagramToLoopback || !m.Truncated || len(m.Answer) == 0 {
+		t.Errorf("%d bytes, truncated: %t, %d records", size, m.Truncated, len(m.Answer))
+	}
+	m, err = f.exchange(networkTCP, "server.apps.svc.cluster.local.", dns.TypeA)
+	if err != nil || len(m.Answer) != 2000 {
+		t.Errorf("by TCP %d records, %v", len(m.Answer), err)
+	}
+	other := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 53}
+	if got := maxDatagram(query, other); got != maxDatagramToOthers {
+		t.Errorf("to another machine %d bytes", got)
+	}
+	if got := maxDatagram(new(dns.Msg), other); got != dns.MinMsgSize {
+		t.Errorf("without EDNS %d bytes", got)
+	}
 }
 
 func TestAnswersFromTableAndUpstream(t *testing.T) {

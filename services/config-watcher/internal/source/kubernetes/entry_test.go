@@ -338,3 +338,37 @@ func TestRevisions(t *testing.T) {
 		}
 	}
 }
+
+// A status says, and decides nothing: whoever may write statuses of Istio's kinds changes no traffic by that.
+func TestForgedStatusesDecideNothing(t *testing.T) {
+	for kind, spec := range map[string]map[string]any{
+		"WorkloadEntry":  {"address": "192.0.2.1", "labels": map[string]any{"app": "a"}},
+		"VirtualService": {"hosts": []any{"a"}, "http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "a"}}}}}},
+		"ServiceEntry":   {"hosts": []any{"a.example.com"}, "ports": []any{map[string]any{"number": int64(80), "name": "http", "protocol": "HTTP"}}, "resolution": "DNS"},
+	} {
+		k := kindNamed(t, kind)
+		convert := func(status any) *object.Object {
+			t.Helper()
+			u := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "networking.istio.io/v1", "kind": kind, "metadata": map[string]any{"namespace": "a", "name": "a"},
+				"spec": runtime.DeepCopyJSON(spec),
+			}}
+			if status != nil {
+				u.Object["status"] = status
+			}
+			e, err := k.convert(u)
+			if err != nil || e.object == nil {
+				t.Fatalf("%s with status %v: %v %v", kind, status, err, e.problems)
+			}
+			return e.object
+		}
+		want := convert(nil)
+		for _, forged := range []any{
+			map[string]any{"conditions": []any{map[string]any{"type": "Healthy", "status": "False"}, map[string]any{"type": "Accepted", "status": "True"}}},
+			map[string]any{"addresses": []any{map[string]any{"value": "192.0.2.66", "host": "a.example.com"}}, "observedGeneration": int64(99)},
+			map[string]any{"spec": map[string]any{"hosts": []any{"victim"}}}, "a text", []any{int64(1)},
+		} {
+			same(t, convert(forged), want)
+		}
+	}
+}

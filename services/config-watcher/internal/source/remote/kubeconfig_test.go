@@ -113,6 +113,24 @@ func TestAKubeconfigWithATokenIsAccepted(t *testing.T) {
 	}
 }
 
+// What the current context does not name plays no part: no credential goes to a server of another context.
+func TestContextsOfAKubeconfigAreNotMixed(t *testing.T) {
+	const file = `{apiVersion: v1, kind: Config, current-context: %s,
+ clusters: [{name: east, cluster: {server: "https://203.0.113.7"}}, {name: west, cluster: {server: "https://203.0.113.8"}}],
+ contexts: [{name: east, context: {cluster: east, user: east}}, {name: west, context: {cluster: west, user: west}}],
+ users: [{name: east, user: {token: of-east}}, {name: west, user: {token: of-west}}]}`
+	for context, want := range map[string]string{"east": "https://203.0.113.7 of-east", "west": "https://203.0.113.8 of-west"} {
+		p := problems{secret: "Secret istio-system/s", at: "data[east]"}
+		cfg := p.parse(fmt.Appendf(nil, file, context), fetch.Addresses{})
+		if cfg == nil || cfg.Host+" "+cfg.BearerToken != want {
+			t.Errorf("context %s: %v, %v; want %s", context, cfg, p.found, want)
+		}
+	}
+	if got := parsed(t, fmt.Sprintf(file, "north")); !strings.Contains(got, "there is no context") {
+		t.Errorf("an unknown context: %q", got)
+	}
+}
+
 // A name may turn into any address after it was checked.
 func TestTheAddressOfEachConnectionIsChecked(t *testing.T) {
 	inside := httptest.NewServer(http.NotFoundHandler())

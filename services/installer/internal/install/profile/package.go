@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -70,6 +71,16 @@ func Open(fsys fs.FS) (*Package, error) {
 		return nil, fmt.Errorf("values.schema.json of the install package: %w", err)
 	}
 	return &Package{fs: fsys, Mapping: *mapping}, nil
+}
+
+// OpenDir reads an install package from a directory. A link that leads out of it is an error when it is followed:
+// whoever has made the package would otherwise choose files of the user's for what is installed.
+func OpenDir(dir string) (*Package, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the install package cannot be opened, name a directory that has charts/ and profiles/: %w", err)
+	}
+	return Open(root.FS())
 }
 
 func readFile(fsys fs.FS, name string) ([]byte, error) {
