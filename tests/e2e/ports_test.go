@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/tests/e2e/internal/fleet"
+	"fairlead.dev/tests/internal/flood"
 )
 
 const (
@@ -25,10 +26,14 @@ const (
 var memory = map[string]int{"ca": 256, "config-watcher": 1024, "xds-server-0": 2048}
 
 // TestPortsUnderAttack sends each service's ports what nobody with good intentions would: long messages that never end,
-// with and without credentials, and silent connections. Each stays far below its memory, answers its probes, and the
+// with and without credentials, reviews whose content costs a thousand times their bytes, and silent connections. Each
+// stays far below its memory, answers its probes, and the
 // mesh's requests go on.
 func TestPortsUnderAttack(t *testing.T) {
-	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml"}})
+	webhook := testkit.FreeAddress(t).String()
+	m := fleet.Start(t, binaries, fleet.Options{
+		Files: []string{"testdata/echo.yaml"}, Flags: map[string][]string{"config-watcher": {"--webhook-address=" + webhook}},
+	})
 	m.WaitReady(t)
 	client := m.From(t, "client-0")
 	m.Eventually(t, takesEffect, func() error {
@@ -64,6 +69,12 @@ func TestPortsUnderAttack(t *testing.T) {
 				}
 				attack.Token, attack.URL = token, "https://"+s.GRPCAddress+deltaADS
 				grown("unfinished messages of a workload", attack.Run(t), 160)
+			}
+			if name == "config-watcher" {
+				peak := flood.Watch(t, s.PID, int64(limit)<<20*3/4)
+				stop := flood.Attack{URL: "https://" + webhook + "/validate", Body: flood.Matches(190_000), Addresses: 2, Connections: 32}.Start(t)
+				flood.Rightful(t, 5*time.Second, func() error { return probe(t.Context(), "http://"+s.OpsAddress+"/readyz") })
+				t.Logf("reviews without credentials: at most %d MiB; answers %v", peak()>>20, stop())
 			}
 			for range 600 {
 				conn, err := net.Dial("tcp", s.OpsAddress)

@@ -31,12 +31,12 @@ const wrapper = `#!/bin/sh
 for gate in %[1]q %[1]q."$POD_NAME"; do
   if [ -p "$gate" ]; then : < "$gate"; fi
 done
-%[3]sexec %[2]q "$@"
+%[3]sexec %[2]q "$@"%[4]s
 `
 
-// newGates puts wrappers and links to all binaries into bin. All gates are open. env are variables, NAME=value, that a
-// program is started with.
-func newGates(bin, dir string, b Binaries, env map[string][]string) (*gates, error) {
+// newGates puts wrappers and links to all binaries into bin. All gates are open. env are variables, NAME=value, and
+// flags further arguments that a program is started with.
+func newGates(bin, dir string, b Binaries, env, flags map[string][]string) (*gates, error) {
 	for _, d := range []string{bin, dir} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
@@ -57,7 +57,11 @@ func newGates(bin, dir string, b Binaries, env map[string][]string) (*gates, err
 		for _, v := range env[name] {
 			fmt.Fprintf(&exports, "export %q\n", v)
 		}
-		script := fmt.Sprintf(wrapper, filepath.Join(dir, name), filepath.Join(b.Dir, name), exports.String())
+		var further strings.Builder
+		for _, f := range flags[name] {
+			fmt.Fprintf(&further, " %q", f)
+		}
+		script := fmt.Sprintf(wrapper, filepath.Join(dir, name), filepath.Join(b.Dir, name), exports.String(), further.String())
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 			return nil, err
 		}

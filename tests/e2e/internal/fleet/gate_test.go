@@ -24,7 +24,7 @@ func TestGates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Set: binaries.Set{Dir: programs}}, nil)
+	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Set: binaries.Set{Dir: programs}}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

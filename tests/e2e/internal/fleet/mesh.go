@@ -47,6 +47,8 @@ type Options struct {
 	Args []string
 	// Env are variables, NAME=value, for programs such as "xds-server".
 	Env map[string][]string
+	// Flags are further arguments of such programs.
+	Flags map[string][]string
 }
 
 // Start starts a mesh, without waiting for anything. The test's end stops it, and asserts that no proxy rejected an
@@ -64,7 +66,7 @@ func Start(t *testing.T, b Binaries, o Options) *Mesh {
 		runDir:    filepath.Join(dir, "run"),
 		output:    filepath.Join(dir, "up.log"),
 	}
-	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b, o.Env); err != nil {
+	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b, o.Env, o.Flags); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(m.ConfigDir, 0o755); err != nil {

@@ -1,6 +1,6 @@
 // Package apiserver is a Kubernetes API server for fleets: with the mesh's CustomResourceDefinitions, the rights that
-// deploy/ gives config-watcher, the validating webhook, and the controllers that make EndpointSlices. One fleet uses it
-// at a time.
+// deploy/ gives config-watcher, by a keeper, the validating webhook, and the controllers that make EndpointSlices. One
+// fleet uses it at a time.
 package apiserver
 
 import (
@@ -73,11 +73,16 @@ func Start(t testing.TB, program, root string) *Server {
 		t.Fatal(err)
 	}
 	s.Kubeconfig = api.ServiceAccount(t, contract.SystemNamespace, contract.ConfigWatcherAccount)
-	rights, err := os.ReadFile(filepath.Join(root, "deploy/kustomize/base/config-watcher/rbac.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	keeper := api.ServiceAccount(t, contract.SystemNamespace, "keeper")
+	for _, dir := range []string{"base", "config-watcher", "keeper"} {
+		rights, err := os.ReadFile(filepath.Join(root, "deploy/kustomize/base", dir, "rbac.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		api.Apply(t, string(rights))
 	}
-	api.Apply(t, string(rights))
+	kubeapi.Keeper(t, keeper, "", "--bind-credentials", "fairlead-config-watcher-credentials",
+		"--bind-registration", "fairlead-config-watcher-registration", "--bind-to", contract.SystemNamespace+"/"+contract.ConfigWatcherAccount)
 	at, err := url.Parse(api.Config.Host)
 	if err != nil {
 		t.Fatal(err)
