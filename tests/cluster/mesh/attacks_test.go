@@ -95,9 +95,13 @@ func (c *cluster) stolenTokens(t *testing.T) {
 		t.Fatalf("%d keepers, %v", len(pods.Items), err)
 	}
 	keeper, node := pods.Items[0].Name, pods.Items[0].Spec.NodeName
-	for _, account := range []string{"config-watcher", "xds-server", "injector", "ca"} {
+	for _, of := range []types.NamespacedName{
+		{Namespace: "istio-system", Name: "config-watcher"}, {Namespace: "istio-system", Name: "xds-server"}, {Namespace: "istio-system", Name: "injector"},
+		{Namespace: "istio-system", Name: "ca"}, {Namespace: "istio-system", Name: "default"}, {Namespace: system, Name: "fairlead-cni"},
+	} {
+		account := of.Name
 		config := rest.AnonymousClientConfig(c.config)
-		config.BearerToken = c.token(t, "istio-system", account, authv1.TokenRequestSpec{})
+		config.BearerToken = c.token(t, of.Namespace, account, authv1.TokenRequestSpec{})
 		thief, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +145,7 @@ func (c *cluster) stolenTokens(t *testing.T) {
 			"makes its account an administrator's": func() error {
 				_, err := thief.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-					Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "istio-system", Name: account}},
+					Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: of.Namespace, Name: account}},
 				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err
 			},
