@@ -252,6 +252,43 @@ func (c *cluster) reach(t *testing.T) {
 	}
 }
 
+// hoard writes one large object after the other into a namespace, each of which is valid.
+func (c *cluster) hoard(t *testing.T) {
+	const ns, other, matches = "tenant-hoard", "tenant-modest", 20_000
+	c.namespace(t, ns)
+	c.namespace(t, other)
+	var list strings.Builder
+	for i := range matches {
+		fmt.Fprintf(&list, `{"uri": {"prefix": "/some/path/of/an/application/%d"}},`, i)
+	}
+	routes := func(namespace, name, matches string) error {
+		document := fmt.Sprintf(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": %q, "namespace": %q}, "spec": {"hosts": ["a"], "http": [{"match": [%s], "route": [{"destination": {"host": "a"}}]}]}}`,
+			name, namespace, strings.TrimSuffix(matches, ","))
+		out, err := c.command(t.Context(), "create", "-f", c.file(t, document)).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}
+	taken := 0
+	var refused error
+	for ; taken < 20 && refused == nil; taken++ {
+		refused = routes(ns, fmt.Sprint("large-", taken), list.String())
+	}
+	if taken < 3 || refused == nil || !strings.Contains(refused.Error(), "the limit is 128 MiB") {
+		t.Errorf("object %d of %d matches: %v", taken, matches, refused)
+	}
+	t.Logf("object %d was refused", taken)
+	if err := routes(ns, "small", `{"uri": {"prefix": "/"}}`); err != nil {
+		t.Logf("a small one beside them: %v", err)
+	}
+	if err := routes(other, "small", `{"uri": {"prefix": "/"}}`); err != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+	c.kubectl(t, "delete", "virtualservices.networking.istio.io", "-n", ns, "--all")
+	testkit.Eventually(t, patience, func() error { return routes(ns, "again", list.String()) })
+}
+
 // tenants writes what takes another's traffic where namespaces are not kept apart, with the rights of who owns one.
 func (c *cluster) tenants(t *testing.T, install []string) {
 	const ns, victim = "tenant-taker", "tenant-bank"

@@ -60,6 +60,7 @@ func TestAttacks(t *testing.T) {
 		{"the ca gives nothing for credentials of accounts and Pods that are gone", c.deadAccounts},
 		{"Secrets of a tenant are no inventories", func(t *testing.T) { c.forgedInventory(t, install) }},
 		{"floods of reviews hold up no Pod and no write", c.floods},
+		{"the objects of one namespace take a part of the memory and no more", c.hoard},
 		{"a namespace that enforces the restricted standard takes injected Pods", c.restricted},
 		{"a Pod with a pipe for its resolv.conf holds no repair up", func(t *testing.T) { n.trap(t, len(plugins)) }},
 		{"an IstioOperator gives its writer nothing but a mesh", c.istioOperators},

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/pkg/yamltext"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -34,13 +35,15 @@ const (
 	maxValues = 2 * yamltext.MaxIndicators
 )
 
-// Config of a Handler. All but APIServers, Tenancy, Root and Clock are required.
+// Config of a Handler. All but APIServers, Tenancy, Root, Quota and Clock are required.
 type Config struct {
 	APIServers *webhook.APIServers
 	// Tenancy says which objects may have no effect beyond their namespace, and Root which namespace is the mesh's
 	// root.
-	Tenancy    normalise.Tenancy
-	Root       func() string
+	Tenancy normalise.Tenancy
+	Root    func() string
+	// Quota bounds what the objects of a namespace cost; nil if nothing does.
+	Quota      *quota.Table
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -68,7 +71,7 @@ func NewHandler(cfg Config) *Handler {
 }
 
 // review answers one review.
-func (h *Handler) review(_ context.Context, _ *http.Request, body []byte) ([]byte, error) {
+func (h *Handler) review(ctx context.Context, _ *http.Request, body []byte) ([]byte, error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &review); err != nil {
 		return nil, webhook.NotReview("no AdmissionReview: %w", err)
@@ -76,7 +79,7 @@ func (h *Handler) review(_ context.Context, _ *http.Request, body []byte) ([]byt
 	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" || review.Request == nil || review.Request.UID == "" {
 		return nil, webhook.NotReview("no AdmissionReview of %s with a request and its uid", admissionv1.SchemeGroupVersion)
 	}
-	response := h.decide(review.Request)
+	response := h.decide(ctx, review.Request)
 	h.count(review.Request, response)
 	return json.Marshal(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
 }

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
+	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -30,7 +32,7 @@ const (
 // decide gives the verdict on one request. Only objects of the mesh's kinds are checked; Kubernetes has checked its
 // own. An object that is being deleted, or whose content does not change, is never denied: its finalizers, owners and
 // status must remain writable, however old and wrong the rest is.
-func (h *Handler) decide(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	allowed := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	create := request.Operation == admissionv1.Create
 	if !create && request.Operation != admissionv1.Update || request.SubResource != "" || !validate.OwnGroup(request.Kind.Group) {
@@ -52,6 +54,11 @@ func (h *Handler) decide(request *admissionv1.AdmissionRequest) *admissionv1.Adm
 	if err == nil {
 		if problem, confined := h.confined(o); confined && (create || !sameContent(doc.Tree, request.OldObject.Raw)) && meta["deletionTimestamp"] == nil {
 			return deny(request, object.Problems{problem})
+		}
+		// What others ask about is not on its way to the API server, as little as a dry run.
+		real := webhook.CallerOf(ctx).APIServer && (request.DryRun == nil || !*request.DryRun)
+		if over := h.cfg.Quota.Check(real, o); len(over) > 0 && meta["deletionTimestamp"] == nil {
+			return deny(request, over)
 		}
 		allowed.Warnings = warnings(o.Warnings)
 		return allowed

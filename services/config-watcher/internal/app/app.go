@@ -41,6 +41,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/metrics"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/pipeline"
+	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/registration"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -89,6 +90,7 @@ type Server struct {
 	// remotes is nil without --kubernetes or with --remote-clusters=false.
 	remotes   *remote.Clusters
 	joined    *aggregate.Aggregate
+	quota     *quota.Table
 	secrets   *credential.Table
 	bans      *ban.Table
 	health    *health.Table
@@ -182,6 +184,7 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	s.secrets = credential.NewTable()
 	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.buildHealth(), Clock: s.Clock, Log: s.Log})
 	s.joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
+		s.quota.Take(changes)
 		s.findings.SubmitCredentials(changes)
 		if others := s.secrets.Take(changes); len(others) > 0 {
 			s.bans.Submit(ctx, others)

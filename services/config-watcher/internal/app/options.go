@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
@@ -51,7 +52,9 @@ type Options struct {
 
 	SystemNamespace, ClusterID, DomainSuffix string
 	// MultiTenant limits what objects of one namespace do to workloads of others.
-	MultiTenant                             bool
+	MultiTenant bool
+	// MaxNamespaceMemory bounds what the objects of a namespace may cost, in bytes; 0: nothing does.
+	MaxNamespaceMemory                      int64
 	Identity, CAIdentity, XDSServerIdentity string
 
 	CAAddress, CATokenFile, RootCertFile string
@@ -104,6 +107,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ClusterID, "cluster-id", "Kubernetes", "id of the cluster that endpoints are attributed to")
 	flags.StringVar(&o.DomainSuffix, "domain-suffix", "cluster.local", "DNS suffix of service names")
 	flags.BoolVar(&o.MultiTenant, "multi-tenant", false, "confine routes, rules and ServiceEntries for hosts that are not of their namespace, and Gateways, to their namespace; those of the root namespace are not confined")
+
+	flags.Int64Var(&o.MaxNamespaceMemory, "max-namespace-memory", quota.Default, "bytes of memory that the objects of a namespace may take, by the estimate of docs/security.md, before more are refused; those of the root and the system namespace may take any; 0: no bound")
 
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")

@@ -20,6 +20,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/file"
@@ -118,10 +120,13 @@ func (s *Server) unlock() {
 }
 
 func (s *Server) buildSources(recorder *audit.Recorder) error {
+	s.quota = quota.New(s.cfg.MaxNamespaceMemory, s.meshWide, s.Clock)
 	if s.cfg.MeshConfigFile != "" {
 		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
 	}
-	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept})
+	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept, Admit: func(changed []*object.Object) object.Problems {
+		return s.quota.Check(false, changed...) // they are in force before the next ones are asked about
+	}})
 	s.sources = append(s.sources, s.store)
 	if s.cfg.Kubernetes {
 		if err := s.buildKubernetes(); err != nil {

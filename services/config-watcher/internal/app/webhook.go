@@ -42,7 +42,7 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(), Root: func() string { return s.root.of(s) }, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(), Root: func() string { return s.root.of(s) }, Quota: s.quota, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
 	of := s.cfg.APIServers.TLS(tlsconf.Server(s.identity, tls.NoClientCert))
 	s.Task("webhook", ops.HTTP{Listener: lis, TLS: of, Handler: handler, Log: s.Log}.Serve)

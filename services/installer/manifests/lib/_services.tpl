@@ -95,6 +95,9 @@ args:
   - --peers=config-watcher-peers{{ $suffix }}.{{ $ns }}.svc:15060
   {{- end }}
   - --domain-suffix={{ include "fairlead.domain" .root }}
+  {{- if hasKey .v "maxNamespaceMemory" }}
+  - --max-namespace-memory={{ int64 .v.maxNamespaceMemory }}
+  {{- end }}
   {{- if .v.multiTenant }}
   - --multi-tenant
   {{- end }}

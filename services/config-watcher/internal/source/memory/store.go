@@ -60,6 +60,8 @@ type Config struct {
 	Clock clock.Clock
 	// Audit is called before each write is stored, and its error refuses the write; it may be nil.
 	Audit func(context.Context, []Commit) error
+	// Admit is asked about what a write changes, and its problems refuse the write; it may be nil.
+	Admit func([]*object.Object) object.Problems
 }
 
 // Commit is the change of one object by a write. Before is nil for a new object, After for a deleted one.
@@ -261,8 +263,8 @@ func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Resul
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if dryRun || len(changed) == 0 {
-		return results, nil
+	if err := s.admit(changed); err != nil || dryRun || len(changed) == 0 {
+		return results, err
 	}
 	if err := s.audit(ctx, changed); err != nil {
 		return nil, err
@@ -273,6 +275,18 @@ func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Resul
 	s.version = version
 	s.install(ctx, changed)
 	return results, nil
+}
+
+// admit asks Config.Admit about what is about to change.
+func (s *Store) admit(changed []*Item) error {
+	if s.cfg.Admit == nil {
+		return nil
+	}
+	objects := make([]*object.Object, len(changed))
+	for i, it := range changed {
+		objects[i] = it.object
+	}
+	return s.cfg.Admit(objects).Err()
 }
 
 // install makes persisted items visible.
@@ -478,6 +492,9 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	r, err := s.prepare(Write{Doc: doc, Object: o, Verb: Update}, s.version+1)
 	if err != nil || !r.Changed {
 		return r, err
+	}
+	if err := s.admit([]*Item{r.Item}); err != nil {
+		return Result{}, err
 	}
 	if err := s.audit(ctx, []*Item{r.Item}); err != nil {
 		return Result{}, err
