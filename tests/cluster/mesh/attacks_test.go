@@ -312,14 +312,31 @@ func (c *cluster) floods(t *testing.T) {
 			return err
 		}
 	}
-	writeRoute := write(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "a", "namespace": "tenant-victim"}, "spec": {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}}`)
-	writeBan := write(`{"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": {"name": "a"}, "spec": {"identity": "spiffe://cluster.local/ns/a/sa/a"}}`)
+	var writes []func() error
+	for _, o := range []struct{ group, kind, spec string }{
+		{"networking.istio.io/v1", "VirtualService", `{"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}`},
+		{"networking.istio.io/v1", "DestinationRule", `{"host": "a", "trafficPolicy": {"connectionPool": {"tcp": {"maxConnections": 9}}}}`},
+		{"networking.istio.io/v1", "Gateway", `{"selector": {"istio": "a"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["a.example.com"]}]}`},
+		{"networking.istio.io/v1", "ServiceEntry", `{"hosts": ["a.example.com"], "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}], "resolution": "DNS"}`},
+		{"networking.istio.io/v1", "WorkloadEntry", `{"address": "192.0.2.1", "labels": {"app": "a"}}`},
+		{"networking.istio.io/v1", "WorkloadGroup", `{"template": {"serviceAccount": "a"}}`},
+		{"networking.istio.io/v1", "Sidecar", `{"egress": [{"hosts": ["./*"]}]}`},
+		{"networking.istio.io/v1beta1", "ProxyConfig", `{"concurrency": 1}`},
+		{"security.istio.io/v1", "PeerAuthentication", `{"mtls": {"mode": "STRICT"}}`},
+		{"fairlead.dev/v1", "IdentityBan", `{"identity": "spiffe://cluster.local/ns/a/sa/a"}`},
+	} {
+		metadata := `{"name": "a", "namespace": "tenant-victim"}`
+		if o.kind == "IdentityBan" {
+			metadata = `{"name": "a"}`
+		}
+		writes = append(writes, write(fmt.Sprintf(`{"apiVersion": %q, "kind": %q, "metadata": %s, "spec": %s}`, o.group, o.kind, metadata, o.spec)))
+	}
 	for _, f := range []struct {
 		name, service, port, path string
 		body                      []byte
 		rightful                  []func() error
 	}{
-		{"dense VirtualServices", "config-watcher", "15017", "/validate", flood.Matches(190_000), []func() error{writeRoute, writeBan}},
+		{"dense VirtualServices", "config-watcher", "15017", "/validate", flood.Matches(190_000), writes},
 		{"large Pods", "injector", "15017", "/inject", flood.Variables(1000, 2200), []func() error{makePod}},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -334,7 +351,7 @@ func (c *cluster) floods(t *testing.T) {
 			for _, p := range pods.Items {
 				stops = append(stops, flood.Attack{URL: "https://" + net.JoinHostPort(p.Status.PodIP, f.port) + f.path, Body: f.body, Connections: 32, From: net.ParseIP(attacker)}.Start(t))
 			}
-			flood.Rightful(t, 8*time.Second, f.rightful...)
+			flood.Rightful(t, 10*time.Second, f.rightful...)
 			for _, stop := range stops {
 				t.Logf("the attacker was answered %v", stop())
 			}
