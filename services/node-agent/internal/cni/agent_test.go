@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"fairlead.dev/pkg/clock"
@@ -174,6 +176,38 @@ func TestTheSocketAnswersThePlugin(t *testing.T) {
 		t.Fatalf("the end of the earlier agent takes the later one's socket away: %v", err)
 	}
 	conn.Close()
+}
+
+// noHandles is a listener that has no file handle for the first connections.
+type noHandles struct {
+	net.Listener
+	failures atomic.Int32
+}
+
+func (l *noHandles) Accept() (net.Conn, error) {
+	if l.failures.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+func TestTheSocketOutlivesALackOfFileHandles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	lis, err := listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := &noHandles{Listener: lis}
+	short.failures.Store(3)
+	s := &server{pods: &cluster{pods: []*kube.Pod{pod(t)}}, metrics: newMetrics(prometheus.NewRegistry()), log: quiet}
+	stop := testkit.Background(t, func(ctx context.Context) error { return s.serve(ctx, short) })
+	if a, err := plugin.Ask(t.Context(), path, plugin.Request{Namespace: "apps", Name: "web-1", UID: "u-1"}); err != nil || !a.Redirect {
+		t.Errorf("answer %+v, %v", a, err)
+	}
+	if n := testutil.ToFloat64(s.metrics.acceptErrors); n != 3 {
+		t.Errorf("%v errors are counted, want 3", n)
+	}
+	stop()
 }
 
 func TestAPodIsKnownByItsUID(t *testing.T) {
@@ -431,7 +465,7 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 || len(families) != 2 {
+	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 || len(families) != 3 {
 		t.Errorf("%v, %v", problems, err)
 	}
 }

@@ -45,8 +45,9 @@ const untaintAgain = 10 * time.Second
 const decideWithin = 5 * time.Second
 
 type metrics struct {
-	pods    *prometheus.CounterVec
-	repairs *prometheus.CounterVec
+	pods         *prometheus.CounterVec
+	repairs      *prometheus.CounterVec
+	acceptErrors prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -59,6 +60,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "fairlead_node_agent_cni_repairs_total",
 			Help: "Pods that started before the CNI plugin, by way (label, delete or repair) and result (repaired, failed or hangs).",
 		}, []string{"way", "result"}),
+		acceptErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_cni_accept_errors_total",
+			Help: "Attempts to accept a connection of the CNI plugin that failed, as without file handles; Pods wait.",
+		}),
 	}
 	// Every value is there from the start: a rate does not count the event with which a series begins.
 	for _, result := range []string{"redirected", "left", "failed"} {
@@ -69,7 +74,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.repairs.WithLabelValues(string(way), result)
 		}
 	}
-	reg.MustRegister(m.pods, m.repairs)
+	reg.MustRegister(m.pods, m.repairs, m.acceptErrors)
 	return m
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/node-agent/internal/cni/kube"
 	"fairlead.dev/services/node-agent/internal/cni/plugin"
 )
@@ -24,6 +25,10 @@ const (
 	findWithin = 10 * time.Second
 	// findAgain is the pause between looks.
 	findAgain = 250 * time.Millisecond
+	// acceptAgain is the pause after the first connection that cannot be accepted. It doubles with each, up to
+	// maxAcceptAgain.
+	acceptAgain    = 5 * time.Millisecond
+	maxAcceptAgain = time.Second
 )
 
 // podReader reads Pods; *kube.Client implements it.
@@ -55,14 +60,15 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 	return lis, os.Chmod(path, 0o600)
 }
 
-// serve answers until ctx ends.
+// serve answers until ctx ends. A connection that cannot be accepted, as when there are no file handles, waits in the
+// socket's queue until one can be.
 func (s *server) serve(ctx context.Context, lis net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { lis.Close() })
 	defer stop()
 	room := make(chan struct{}, atOnce)
 	for {
 		room <- struct{}{}
-		conn, err := lis.Accept()
+		conn, err := s.accept(ctx, lis)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -83,6 +89,22 @@ func (s *server) serve(ctx context.Context, lis net.Listener) error {
 				s.log.Warn("the CNI plugin did not take the answer", "namespace", r.Namespace, "pod", r.Name, "error", err)
 			}
 		}()
+	}
+}
+
+// accept returns the next connection. It fails if ctx ends or the listener is closed, and tries again after any other
+// error.
+func (s *server) accept(ctx context.Context, lis net.Listener) (net.Conn, error) {
+	for pause := acceptAgain; ; pause = min(2*pause, maxAcceptAgain) {
+		conn, err := lis.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		s.metrics.acceptErrors.Inc()
+		s.log.Error("a connection of the CNI plugin cannot be accepted", "error", err, "again_in", pause)
+		if !clock.Sleep(ctx, clock.Real(), pause) {
+			return nil, ctx.Err()
+		}
 	}
 }
 
