@@ -987,7 +987,13 @@ type ProxyStatus struct {
 	// health of the workload as its agent tells it; absent if the agent has not, or no Workload of the identity is known.
 	Health *WorkloadHealth `protobuf:"bytes,13,opt,name=health,proto3" json:"health,omitempty"`
 	// registration is set if the proxy wants to be registered; absent for others, and without a proven identity.
-	Registration  *Registration `protobuf:"bytes,14,opt,name=registration,proto3" json:"registration,omitempty"`
+	Registration *Registration `protobuf:"bytes,14,opt,name=registration,proto3" json:"registration,omitempty"`
+	// agent_version is the release of the agent beside the proxy, as its node states it: FAIRLEAD_VERSION of node-agent,
+	// ISTIO_VERSION of another's. Empty if the node states none.
+	AgentVersion string `protobuf:"bytes,15,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	// revision of the control plane that injected the proxy, as its node states it: the Pod's annotation istio.io/rev, or
+	// its label. Empty on machines.
+	Revision      string `protobuf:"bytes,16,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1124,20 @@ func (x *ProxyStatus) GetRegistration() *Registration {
 		return x.Registration
 	}
 	return nil
+}
+
+func (x *ProxyStatus) GetAgentVersion() string {
+	if x != nil {
+		return x.AgentVersion
+	}
+	return ""
+}
+
+func (x *ProxyStatus) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
 }
 
 // Registration is what a proxy says that wants a WorkloadEntry made for its workload, with what the xds-server knows
@@ -1796,7 +1816,7 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\x13RefusedRegistration\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xc0\x04\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x81\x05\n" +
 	"\vProxyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x1c\n" +
@@ -1815,7 +1835,9 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"unverified\x18\f \x01(\bR\n" +
 	"unverified\x12:\n" +
 	"\x06health\x18\r \x01(\v2\".fairlead.config.v1.WorkloadHealthR\x06health\x12D\n" +
-	"\fregistration\x18\x0e \x01(\v2 .fairlead.config.v1.RegistrationR\fregistration\"\x93\x01\n" +
+	"\fregistration\x18\x0e \x01(\v2 .fairlead.config.v1.RegistrationR\fregistration\x12#\n" +
+	"\ragent_version\x18\x0f \x01(\tR\fagentVersion\x12\x1a\n" +
+	"\brevision\x18\x10 \x01(\tR\brevision\"\x93\x01\n" +
 	"\fRegistration\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +

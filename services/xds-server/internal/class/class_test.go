@@ -101,6 +101,27 @@ func metadata(t testing.TB, fields map[string]any) *structpb.Struct {
 	return s
 }
 
+func TestAgentsReleaseIsKnown(t *testing.T) {
+	const rev = "istio.io/rev"
+	for name, tc := range map[string]struct {
+		metadata          map[string]any
+		version, revision string
+	}{
+		"node-agent": {
+			map[string]any{"FAIRLEAD_VERSION": "v0.9.0", "ISTIO_VERSION": "1.31.1", "ANNOTATIONS": map[string]any{rev: "canary"}, "LABELS": map[string]any{rev: "a-tag"}},
+			"v0.9.0", "canary",
+		},
+		"a gateway of Istio":      {map[string]any{"ISTIO_VERSION": "1.29.0", "LABELS": map[string]any{rev: "default"}}, "1.29.0", "default"},
+		"a machine":               {map[string]any{"FAIRLEAD_VERSION": "v0.9.0"}, "v0.9.0", ""},
+		"texts that are too long": {map[string]any{"FAIRLEAD_VERSION": strings.Repeat("x", 200), "LABELS": map[string]any{rev: strings.Repeat("x", 5000)}}, "", ""},
+	} {
+		n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~web.shop~x", Metadata: metadata(t, tc.metadata)})
+		if err != nil || n.AgentVersion != tc.version || n.Revision != tc.revision {
+			t.Errorf("%s: %+v, %v, want agent %q of revision %q", name, n, err, tc.version, tc.revision)
+		}
+	}
+}
+
 func TestParseNode(t *testing.T) {
 	good := func() *core.Node {
 		return &core.Node{

@@ -30,6 +30,7 @@ const (
 	maxNodeBytes     = 256 << 10
 	maxNodeIDBytes   = 1024
 	maxMetadataText  = 4096
+	maxReleaseText   = 128
 	maxNodeAddresses = 32
 	// maxMetadataEntries and maxMetadataBytes bound the text entries that a stream keeps for EnvoyFilters to match, by
 	// number and by the bytes of names and values. Istio's agents send some forty of 4 KiB in all; ISTIO_META_ settings
@@ -41,6 +42,9 @@ const (
 // generatorGRPC is the value of metadata GENERATOR that Istio's agents send for proxyless gRPC.
 const generatorGRPC = "grpc"
 
+// revisionKey is the annotation of an injected Pod, and the label of a gateway's, that names the control plane's revision.
+const revisionKey = "istio.io/rev"
+
 // Errors of ParseNode and Node.Authorize.
 var (
 	// ErrMalformed means that the node lacks something required, or exceeds a bound.
@@ -50,8 +54,8 @@ var (
 )
 
 // Node is a proxy's description of itself, bounded and parsed. It decides how the server talks to the proxy, and never
-// what the proxy may receive: the authenticated identity and the mesh's Workload of it decide that. Labels, locality
-// and DNS domain of the node are not read at all.
+// what the proxy may receive: the authenticated identity and the mesh's Workload of it decide that. Locality and DNS
+// domain of the node are not read at all, nor are its labels but for Revision.
 type Node struct {
 	// ID is Envoy's node.id.
 	ID        string
@@ -66,8 +70,9 @@ type Node struct {
 	// Cluster is the id of the cluster that the proxy says it runs in. It only chooses between Workloads that have the
 	// proxy's name and service account.
 	Cluster string
-	// Version of the proxy, for debug pages.
-	Version string
+	// Version of the proxy, AgentVersion of the agent beside it, and Revision, of the control plane that injected it, are
+	// for people. "" is unknown.
+	Version, AgentVersion, Revision string
 	// OnDemand is the value of OnDemandMetadata in the proxy's own ProxyConfig; "" if it has none.
 	OnDemand string
 	// DNSCapture is true if the proxy's agent answers the workload's DNS queries.
@@ -132,12 +137,12 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	}
 	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
 	n.Cluster = m.text("CLUSTER_ID")
+	n.AgentVersion = cmp.Or(m.release("FAIRLEAD_VERSION"), m.release("ISTIO_VERSION"))
+	n.Revision = cmp.Or(m.within("ANNOTATIONS").release(revisionKey), m.within("LABELS").release(revisionKey))
 	n.RegisterGroup = m.text(registerGroupMetadata)
 	n.OnDemand = m.text(OnDemandMetadata)
 	if n.OnDemand == "" {
-		config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["proxyMetadata"].GetStructValue()
-		inner := metadata{fields: config.GetFields()}
-		n.OnDemand = inner.text(OnDemandMetadata)
+		n.OnDemand = m.within("PROXY_CONFIG").within("proxyMetadata").text(OnDemandMetadata)
 	}
 	var err error
 	config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()
@@ -196,6 +201,19 @@ func (m *metadata) text(name string) string {
 		return ""
 	}
 	return s
+}
+
+// release reads the name of a release or a revision, which every report repeats. A longer text is none.
+func (m *metadata) release(name string) string {
+	if s := m.fields[name].GetStringValue(); len(s) <= maxReleaseText {
+		return s
+	}
+	return ""
+}
+
+// within reads the text fields of an object; what is too long there is left out.
+func (m *metadata) within(name string) *metadata {
+	return &metadata{fields: m.fields[name].GetStructValue().GetFields()}
 }
 
 // texts returns the text entries that are short enough to be matched.

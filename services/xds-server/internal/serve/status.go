@@ -20,6 +20,7 @@ func (st *stream) status() *configv1.ProxyStatus {
 	}
 	status := &configv1.ProxyStatus{
 		NodeId: st.node.ID, Namespace: st.node.Namespace, Workload: st.node.Name, Class: st.class.ID(), ProxyVersion: st.node.Version,
+		AgentVersion: st.node.AgentVersion, Revision: st.node.Revision,
 		XdsServer: st.server.instance, ConnectedAt: timestamppb.New(st.connectedAt),
 		Identity: st.node.Identity, Unverified: !st.verified, Health: st.workloadHealth(), Registration: st.registration(),
 	}
