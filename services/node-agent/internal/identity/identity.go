@@ -7,6 +7,7 @@ package identity
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -48,15 +49,15 @@ type Identity struct {
 func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, error) {
 	s := c.Secrets
 	rootFile := c.RootCertFile
-	if provisioned := filepath.Join(s.ProvisionedDir, svid.RootsFile); s.ProvisionedDir != "" && !exists(rootFile) && exists(provisioned) {
+	if provisioned := filepath.Join(s.ProvisionedDir, svid.RootsFile); s.ProvisionedDir != "" && !exists(p.Log, rootFile) && exists(p.Log, provisioned) {
 		rootFile = provisioned
 	}
 	out := &Identity{Renew: func() {}}
 	var source tlsconf.Source
 	var err error
-	set, mounted := mountedFiles(s)
+	set, mounted := mountedFiles(p.Log, s)
 	switch {
-	case s.SocketRequired || isSocket(s.Socket):
+	case s.SocketRequired || isSocket(p.Log, s.Socket):
 		out.Kind = Socket
 		var external *External
 		if external, err = openExternal(c, p); err != nil {
@@ -91,7 +92,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 	p.Task("expiry of certificates", ends.Run)
 
 	roots := s.DiscoveryRootFile
-	if roots == "" && out.Kind != CA && exists(rootFile) {
+	if roots == "" && out.Kind != CA && exists(p.Log, rootFile) {
 		roots = rootFile
 	}
 	if roots == "" {
@@ -142,21 +143,32 @@ func openManager(c *config.Config, dir *statedir.Dir, p *service.Process, rootFi
 }
 
 // mountedFiles returns the first set of files that are all there, or the one that is demanded.
-func mountedFiles(s config.Secrets) (config.FileSet, bool) {
+func mountedFiles(log *slog.Logger, s config.Secrets) (config.FileSet, bool) {
 	for _, set := range s.Mounted {
-		if s.FilesOnly || exists(set.Chain) && exists(set.Key) && exists(set.Roots) {
+		if s.FilesOnly || exists(log, set.Chain) && exists(log, set.Key) && exists(log, set.Roots) {
 			return set, true
 		}
 	}
 	return config.FileSet{}, false
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil || !errors.Is(err, fs.ErrNotExist) // what cannot be looked at is reported when it is read
+func exists(log *slog.Logger, path string) bool { return look(log, path) != nil }
+
+func isSocket(log *slog.Logger, path string) bool {
+	info := look(log, path)
+	return info != nil && info.Mode()&fs.ModeSocket != 0
 }
 
-func isSocket(path string) bool {
+// look returns nil for a path at which nothing is, or that may not be looked at, as below a working directory that is
+// another user's. It logs the latter: the file may be there, and is not used.
+func look(log *slog.Logger, path string) fs.FileInfo {
 	info, err := os.Stat(path)
-	return err == nil && info.Mode()&fs.ModeSocket != 0
+	if err == nil {
+		return info
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("a file that the workload's identity may come from cannot be looked at and is not used; let the agent's user search its directories",
+			"path", path, "error", err)
+	}
+	return nil
 }
