@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,7 +105,7 @@ func (c *Config) parseEnvoy(f Flags, env *environment, h Host) error {
 		}
 		c.StatsAddress = netip.AddrPortFrom(loopback, c.StatsAddress.Port())
 	}
-	c.EnvoyLogLevel, c.EnvoyComponentLog = logLevels(f.EnvoyLogLevel, f.EnvoyComponents)
+	c.setLogLevels(f.EnvoyLogLevel, f.EnvoyComponents)
 	limit := cmp.Or(env.get("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS"), pc.GetRuntimeValues()["overload.global_downstream_max_connections"])
 	if limit != "" {
 		n, err := strconv.ParseUint(limit, 10, 31)
@@ -122,21 +123,39 @@ const (
 	bootstrapTemplate = "ISTIO_BOOTSTRAP"
 )
 
-// logLevels divides "info,misc:error,upstream:debug" into a level and the levels of components, which are those of
-// components if it has none.
-func logLevels(text, components string) (level, ofComponents string) {
-	level = "warning"
+// envoyLevels are those of Envoy's --log-level. With another one Envoy does not start.
+var envoyLevels = []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
+
+// setLogLevels divides "info,misc:error,upstream:debug" into a level and the levels of components, which are those of
+// components if it has none. A level that Envoy does not know is left out, with a warning.
+func (c *Config) setLogLevels(text, components string) {
+	level, ofComponents := c.knownLevels("--proxy-log-level", text)
+	_, others := c.knownLevels("--proxy-component-log-level", components)
+	c.EnvoyLogLevel = cmp.Or(level, "warning")
+	c.EnvoyComponentLog = cmp.Or(ofComponents, others)
+}
+
+// knownLevels returns the last level of a list without a component, and those with one.
+func (c *Config) knownLevels(flag, text string) (level, ofComponents string) {
 	var out []string
 	for part := range strings.SplitSeq(text, ",") {
-		switch part = strings.TrimSpace(part); {
+		part = strings.TrimSpace(part)
+		component, name, scoped := strings.Cut(part, ":")
+		if !scoped {
+			name = part
+		}
+		switch {
 		case part == "":
-		case strings.Contains(part, ":"):
+		case !slices.Contains(envoyLevels, name) || scoped && component == "":
+			c.Warnings = append(c.Warnings, fmt.Sprintf("%s: %q is ignored: Envoy's log has no such level; use one of %s, or COMPONENT:LEVEL",
+				flag, part, strings.Join(envoyLevels, ", ")))
+		case scoped:
 			out = append(out, part)
 		default:
-			level = part
+			level = name
 		}
 	}
-	return level, cmp.Or(strings.Join(out, ","), components)
+	return level, strings.Join(out, ",")
 }
 
 // meshConfigSource is the name of a MeshConfig file in messages.

@@ -279,6 +279,10 @@ func TestEnvoySettings(t *testing.T) {
 			func(c *Config) any { return c.EnvoyLogLevel + " " + c.EnvoyComponentLog }, "info misc:error,upstream:debug"},
 		{"a level alone keeps those of components", []string{"--proxyLogLevel=info", "--proxyComponentLogLevel=misc:error"}, nil, nil,
 			func(c *Config) any { return c.EnvoyLogLevel + " " + c.EnvoyComponentLog }, "info misc:error"},
+		{"a level that there is not", []string{"--proxyLogLevel=chatty,misc:error,http:loud"}, nil, nil,
+			func(c *Config) any {
+				return c.EnvoyLogLevel + " " + c.EnvoyComponentLog + " " + fmt.Sprint(strings.Count(strings.Join(c.Warnings, ""), "no such level; use one of trace"))
+			}, "warning misc:error 2"},
 		{"limit of connections", nil, []string{`PROXY_CONFIG={"proxyMetadata":{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS":"77"}}`}, nil,
 			func(c *Config) any { return c.MaxDownstreamConnections }, uint64(77)},
 		{"limit of connections by the old name", nil, []string{`PROXY_CONFIG={"runtimeValues":{"overload.global_downstream_max_connections":"78"}}`}, nil,
