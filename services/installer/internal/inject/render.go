@@ -81,6 +81,7 @@ func (in *injection) run() (*corev1.Pod, error) {
 	if p := pod.Spec.DNSPolicy; p != "" && p != corev1.DNSClusterFirst {
 		in.warn("its dnsPolicy is %s, with which the proxy may not find the control plane; %s finds it", p, corev1.DNSClusterFirst)
 	}
+	in.warnProxyUser()
 	merged, rendered, err := in.render()
 	if err != nil {
 		return nil, err

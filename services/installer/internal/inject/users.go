@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,32 @@ func proxyUser(ns *corev1.Namespace) (uid, gid int64) {
 		}
 	}
 	return uid, first
+}
+
+// warnProxyUser warns about containers of the application that run as the proxy's user or group, whose traffic is not
+// redirected.
+func (in *injection) warnProxyUser() {
+	uid, gid := proxyUser(in.request.Namespace)
+	ofPod := in.request.Pod.Spec.SecurityContext
+	if ofPod == nil {
+		ofPod = &corev1.PodSecurityContext{}
+	}
+	for i := range in.request.Pod.Spec.Containers {
+		c := &in.request.Pod.Spec.Containers[i]
+		if c.Name == proxyContainer {
+			continue
+		}
+		user, group := ofPod.RunAsUser, ofPod.RunAsGroup
+		if own := c.SecurityContext; own != nil {
+			user, group = cmp.Or(own.RunAsUser, user), cmp.Or(own.RunAsGroup, group)
+		}
+		switch {
+		case user != nil && *user == uid:
+			in.warn("container %s has runAsUser %d, the proxy's user: what it sends passes the proxy by; run it as another user", c.Name, uid)
+		case group != nil && *group == gid:
+			in.warn("container %s has runAsGroup %d, the proxy's group: what it sends passes the proxy by; run it with another group", c.Name, gid)
+		}
+	}
 }
 
 // withoutAllotted returns the Pod without the user and group of its own istio-proxy container, where OpenShift has
