@@ -7,9 +7,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
 	"fairlead.dev/services/installer/internal/install/wait"
@@ -187,7 +184,7 @@ func (r *run) applyOne(ctx context.Context, ch *Change, tell func(string)) error
 			return nil
 		case errors.As(err, &down) && r.Wait && r.until.Err() == nil:
 			tell(fmt.Sprintf("%s: admission webhook %s does not answer", ch.ID, down.Webhook))
-		case (meta.IsNoMatchError(err) || apierrors.IsNotFound(err) && strings.Contains(err.Error(), "the server could not find the requested resource")) && time.Since(began) < establish:
+		case cluster.IsUnserved(err) && time.Since(began) < establish:
 			r.client.Reset()
 		default:
 			return err

@@ -193,7 +193,7 @@ func (c *Client) Get(ctx context.Context, id ID) (*unstructured.Unstructured, er
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return u, c.explain(ctx, id, err)
+	return u, c.explain(ctx, id, err, "get")
 }
 
 // List returns the objects of a kind: of one namespace, or of all if it is empty; none if the kind is not there.
@@ -219,7 +219,7 @@ func (c *Client) List(ctx context.Context, kind ID, options metav1.ListOptions) 
 			return all, nil // the kind has just gone
 		}
 		if err != nil {
-			return nil, c.explain(ctx, kind, err)
+			return nil, c.explain(ctx, kind, err, "list")
 		}
 		all = append(all, list.Items...)
 		if options.Continue = list.GetContinue(); options.Continue == "" {
@@ -252,7 +252,7 @@ func (c *Client) Apply(ctx context.Context, u *unstructured.Unstructured, o Appl
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	got, err := r.Patch(ctx, id.Name, types.ApplyPatchType, text, options)
-	return got, c.explain(ctx, id, err)
+	return got, c.explain(ctx, id, err, "patch", "create")
 }
 
 // Put creates an object without a resourceVersion, and else replaces it if it is still that version.
@@ -267,7 +267,7 @@ func (c *Client) Put(ctx context.Context, u *unstructured.Unstructured) (*unstru
 	} else {
 		u, err = r.Update(ctx, u, metav1.UpdateOptions{FieldManager: Manager})
 	}
-	return u, c.explain(ctx, id, err)
+	return u, c.explain(ctx, id, err, "create", "update")
 }
 
 // Delete deletes an object if it still has a UID; empty means any. It returns before finalizers have ended. What is not
@@ -288,7 +288,7 @@ func (c *Client) Delete(ctx context.Context, id ID, uid types.UID) error {
 	if err = r.Delete(ctx, id.Name, options); apierrors.IsNotFound(err) {
 		return nil
 	}
-	return c.explain(ctx, id, err)
+	return c.explain(ctx, id, err, "delete")
 }
 
 // LastLog returns the last line that a container has logged, of its previous run if it has one; empty if there is none,

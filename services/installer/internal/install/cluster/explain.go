@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -89,10 +90,32 @@ func (w *WebhookDown) Error() string {
 // Unwrap returns what the API server said.
 func (w *WebhookDown) Unwrap() error { return w.Cause }
 
-var webhook = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
+// webhook is in the cause of the internal error by which an API server tells that it could not call a webhook.
+var webhook = regexp.MustCompile(`^failed calling webhook "([^"]*)"`)
 
-// explain names the object in an error of a request, and says what to do about it.
-func (c *Client) explain(ctx context.Context, id ID, err error) error {
+// webhookOf returns the name of the webhook that an API server could not call.
+func webhookOf(err error) (name string, ok bool) {
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsInternalError(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return "", false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if m := webhook.FindStringSubmatch(cause.Message); m != nil {
+			return m[1], true
+		}
+	}
+	return "", false
+}
+
+// IsUnserved says whether an API server does not serve the kind of a request, rather than not have its object: it
+// answers such a path with a page that is no Status.
+func IsUnserved(err error) bool {
+	return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err)
+}
+
+// explain names the object in an error of a request, and says what to do about it. The verbs are the rights that the
+// request needs.
+func (c *Client) explain(ctx context.Context, id ID, err error, verbs ...string) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -100,17 +123,47 @@ func (c *Client) explain(ctx context.Context, id ID, err error) error {
 		return found
 	}
 	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot "):
+	case apierrors.IsForbidden(err) && c.lacks(ctx, id, verbs):
 		return fmt.Errorf("%s: %w; grant it by RBAC, or use a kubeconfig that may", id, err)
 	case apierrors.IsUnauthorized(err):
 		return c.unreachable(err)
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "immutable"):
 		return fmt.Errorf("%s: %w; delete the object and run this again: kubectl delete %s", id, err, id.Command())
 	}
-	if m := webhook.FindStringSubmatch(err.Error()); m != nil {
-		return &WebhookDown{ID: id, Webhook: m[1], Config: c.webhookConfig(ctx, m[1]), Cause: err}
+	if name, down := webhookOf(err); down {
+		return &WebhookDown{ID: id, Webhook: name, Config: c.webhookConfig(ctx, name), Cause: err}
 	}
 	return fmt.Errorf("%s: %w", id, err)
+}
+
+// reviews are the questions to an API server about the rights of who asks.
+var reviews = ID{Group: "authorization.k8s.io", Version: "v1", Kind: "SelfSubjectAccessReview"}
+
+// lacks says whether the user has no right to one of the verbs. What else is forbidden, admission forbids: a quota, or
+// Pod Security.
+func (c *Client) lacks(ctx context.Context, id ID, verbs []string) bool {
+	m, err := c.mapping(id)
+	if err != nil {
+		return false
+	}
+	r, err := c.resource(reviews)
+	if err != nil {
+		return false
+	}
+	for _, verb := range verbs {
+		answer, err := r.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": reviews.Kind, "spec": map[string]any{"resourceAttributes": map[string]any{
+				"verb": verb, "group": m.Resource.Group, "resource": m.Resource.Resource, "namespace": id.Namespace, "name": id.Name,
+			}},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			return false
+		}
+		if allowed, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); !allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // webhookConfig finds the configuration that has a webhook.
