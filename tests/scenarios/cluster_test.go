@@ -50,7 +50,7 @@ func install(t *testing.T) place {
 		}
 	}
 	fairlead("install", "-y", "--set", "profile=compact", "--set", "hub=fairlead", "--set", "tag=dev")
-	t.Cleanup(func() { fairlead("uninstall", "--purge", "-y") })
+	t.Cleanup(func() { fairlead("uninstall", "--purge", "--with-contents", "-y") })
 	api, err := apiserver.Connect(config)
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestAttacks(t *testing.T) {
 	}
 	before, plugins := c.objects(t), n.chain(t)
 	defer func() {
-		c.fairlead(t, "uninstall", "--purge", "-y")
+		c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y")
 		testkit.Eventually(t, patience, func() error { return different(before, c.objects(t)) })
 	}()
 	install := slices.Concat([]string{"install", "-y", "--set", "profile=minimal"}, n.install(), images)

@@ -223,7 +223,7 @@ func TestCNIPlugin(t *testing.T) {
 	remove := func() {
 		if !removed {
 			removed = true
-			c.fairlead(t, "uninstall", "--purge", "-y")
+			c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y")
 		}
 	}
 	defer remove()

@@ -20,7 +20,7 @@ import (
 // server and a real kubelet.
 func TestCommandsOnTheCluster(t *testing.T) {
 	c := connect(t)
-	defer c.fairlead(t, "uninstall", "--purge", "-y")
+	defer c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y")
 	c.fairlead(t, append([]string{"install", "-y", "--set", "profile=minimal"}, images...)...)
 	c.kubectl(t, "scale", "-n", "istio-system", "deployment/config-watcher", "deployment/xds-server", "--replicas=2")
 	c.available(t, "istio-system", "config-watcher", "xds-server")

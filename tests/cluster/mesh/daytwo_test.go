@@ -41,7 +41,7 @@ func TestInstalledMesh(t *testing.T) {
 	c := connect(t)
 	before := c.objects(t)
 	defer func() {
-		c.fairlead(t, "uninstall", "--purge", "-y")
+		c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y")
 		testkit.Eventually(t, patience, func() error { return different(before, c.objects(t)) })
 	}()
 	parts := []struct {

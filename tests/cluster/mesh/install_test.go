@@ -58,7 +58,7 @@ func ways() []way {
 				}
 				c.fairlead(t, "verify-install")
 			},
-			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "-y") },
+			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y") },
 			deployments: map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "keeper", "xds-server", "istio-ingressgateway"}},
 			traceless:   true,
 		},
@@ -93,7 +93,7 @@ func ways() []way {
 					t.Errorf("pods %q, want one, the injector's and the keeper's", pods)
 				}
 			},
-			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "-y") },
+			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y") },
 			deployments: map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}},
 			traceless:   true,
 		},

@@ -109,7 +109,7 @@ func TestBesideIstio(t *testing.T) {
 // uninstallVolume removes everything. Nobody removes the finalizer of a volume's claim here.
 func (r *rig) uninstallVolume(t *testing.T) {
 	t.Helper()
-	r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "3s")
+	r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "3s")
 	r.patch(t, resource("", "v1", "persistentvolumeclaims"), "istio-system", "ca-root", "test", `{"metadata":{"finalizers":null}}`)
 	r.purge(t)
 }

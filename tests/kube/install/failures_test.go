@@ -66,7 +66,7 @@ func testInterrupted(t *testing.T, r *rig) {
 		if got := contents(r.snapshot(t)); !reflect.DeepEqual(got, wanted) {
 			t.Errorf("first installation interrupted at write %d and completed, the cluster differs: %v", stop, differing(got, wanted))
 		}
-		r.interrupted(t, stop, "uninstall", "--purge", "-y")
+		r.interrupted(t, stop, "uninstall", "--purge", "--with-contents", "-y")
 		r.purge(t)
 		if left := r.snapshot(t); left["CustomResourceDefinition /things.example.com"] != nil || left["Deployment mesh/server"] != nil {
 			t.Errorf("an uninstall interrupted at write %d and completed leaves the definition or the Deployment", stop)
@@ -234,11 +234,11 @@ func testStuckFinalizer(t *testing.T, r *rig) {
 	r.install(t)
 	r.patch(t, configMaps, "mesh", "server", "test", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	r.Apply(t, "{apiVersion: example.com/v1, kind: Thing, metadata: {name: mine, namespace: default, finalizers: [example.com/keep]}}")
-	_, said := r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "1s")
+	_, said := r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
 	says(t, said, "ConfigMap mesh/server is not deleted while it has the finalizer example.com/hold; start the controller that removes it, or remove it yourself: kubectl patch configmap/server -n mesh --type=merge",
 		"run the same command again")
 	r.patch(t, configMaps, "mesh", "server", "test", `{"metadata":{"finalizers":null}}`)
-	_, said = r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "1s")
+	_, said = r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
 	says(t, said, "CustomResourceDefinition things.example.com is not gone: Thing default/mine is not deleted while it has the finalizer example.com/keep")
 	r.patch(t, things, "default", "mine", "test", `{"metadata":{"finalizers":null}}`)
 	eventually(t, func() error { // the API server tries the clean-up again after a while
@@ -250,14 +250,14 @@ func testStuckFinalizer(t *testing.T, r *rig) {
 	})
 	// A namespace is held up by what somebody else has in it.
 	r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: theirs, namespace: mesh, finalizers: [example.com/theirs]}}")
-	r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "1s")
+	r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
 	eventually(t, func() error { // the namespace controller begins after 5 s
 		if r.get(t, configMaps, "mesh", "theirs").GetDeletionTimestamp() == nil {
 			return errors.New("the namespace is not being cleaned up")
 		}
 		return nil
 	})
-	_, said = r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "1s")
+	_, said = r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
 	says(t, said, "Namespace mesh is not gone: ConfigMap mesh/theirs is not deleted while it has the finalizer example.com/theirs")
 	r.patch(t, configMaps, "mesh", "theirs", "test", `{"metadata":{"finalizers":null}}`)
 	r.gone(t, "mesh")

@@ -98,8 +98,40 @@ func testPurgeOfWhatIsLeft(t *testing.T, r *rig) {
 	r.install(t)
 	r.does(t, 0, "uninstall", "--revision", "default", "-y")
 	r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, namespace: default, labels: {app.kubernetes.io/managed-by: fairlead-ca}}}")
-	_, said := r.does(t, 0, "uninstall", "--purge", "-y")
+	_, said := r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
 	says(t, said, "delete ConfigMap default/istio-ca-root-cert\n")
-	_, said = r.does(t, 0, "uninstall", "--purge", "-y")
+	_, said = r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
 	says(t, said, "nothing is installed")
+}
+
+// testPurgeKeeps: what others have in the namespace, and of a kind, is lost by a flag alone.
+func testPurgeKeeps(t *testing.T, r *rig) {
+	r.install(t)
+	r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: theirs, namespace: mesh}}")
+	r.Apply(t, "{apiVersion: example.com/v1, kind: Thing, metadata: {name: mine, namespace: default}}")
+	r.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio-injection: enabled}}}")
+	_, said := r.does(t, 2, "uninstall", "--purge") // nobody answers
+	says(t, said, "0 proxies and 1 namespaces (shop) use revision default", "What goes is in use. Proceed? [y/N]")
+	_, said = r.does(t, 0, "uninstall", "--purge", "-y")
+	says(t, said, "keep   Namespace mesh: objects that no installation has made would be lost, such as ConfigMap mesh/theirs; there are 1; --with-contents",
+		"keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there are 1; --with-contents",
+		"delete Deployment mesh/server\n")
+	r.get(t, configMaps, "mesh", "theirs")
+	r.get(t, things, "default", "mine")
+	for _, gone := range []func() error{
+		func() error {
+			return r.dynamic.Resource(things).Namespace("default").Delete(t.Context(), "mine", deleteNow)
+		},
+		func() error {
+			return r.dynamic.Resource(configMaps).Namespace("mesh").Delete(t.Context(), "theirs", deleteNow)
+		},
+		func() error { return r.Client(t).CoreV1().Namespaces().Delete(t.Context(), "shop", deleteNow) },
+	} {
+		if err := gone(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.does(t, 0, "uninstall", "--purge", "-y")
+	r.gone(t, "mesh")
+	r.gone(t, "shop")
 }

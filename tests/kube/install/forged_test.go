@@ -65,7 +65,7 @@ func TestForgedInventoriesCountForNothing(t *testing.T) {
 			if !strings.Contains(out, "ServiceAccount mesh/reader") || strings.Contains(out+said, "\x1b") {
 				t.Errorf("uninstall: %q, %q", out, said)
 			}
-			r.does(t, 0, "uninstall", "--purge", "-y")
+			r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
 			if err := secrets.Delete(t.Context(), forgery.Name, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -35,6 +35,7 @@ func TestInstall(t *testing.T) {
 		{"what nobody answers changes nothing", testConfirmation},
 		{"a definition with objects is not pruned", testDefinitionKept},
 		{"a stuck finalizer is named", testStuckFinalizer},
+		{"a purge keeps what others have", testPurgeKeeps},
 	})
 }
 
@@ -200,7 +201,7 @@ func testInventory(t *testing.T, r *rig) {
 	}
 	// A broken inventory is an error, not an installation without objects.
 	r.patch(t, resource("", "v1", "secrets"), "mesh", "fairlead-installation-default", "test", `{"data":{"record":"AAAA"}}`)
-	for _, a := range [][]string{{"verify-install"}, {"uninstall", "--purge", "-y"}, r.installing()} {
+	for _, a := range [][]string{{"verify-install"}, {"uninstall", "--purge", "--with-contents", "-y"}, r.installing()} {
 		_, said = r.does(t, 1, a...)
 		says(t, said, "Secret mesh/fairlead-installation-default, the inventory of an installation, cannot be read: its hash is wrong")
 	}

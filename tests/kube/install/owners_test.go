@@ -106,7 +106,7 @@ func testDataKept(t *testing.T, r *rig) {
 	says(t, said, "keep   PersistentVolumeClaim mesh/root: its data would be lost")
 	claims := resource("", "v1", "persistentvolumeclaims")
 	r.get(t, claims, "mesh", "root")
-	_, said = r.does(t, 1, "uninstall", "--purge", "-y", "--timeout", "700ms") // nobody removes its finalizer here
+	_, said = r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "700ms") // nobody removes its finalizer here
 	says(t, said, "PersistentVolumeClaim mesh/root is still being deleted; run this again, or raise --timeout")
 	r.patch(t, claims, "mesh", "root", "test", `{"metadata":{"finalizers":null}}`)
 }

@@ -193,7 +193,7 @@ func (r *rig) installing(a ...string) []string {
 // purge removes everything.
 func (r *rig) purge(t *testing.T) {
 	t.Helper()
-	r.does(t, 0, "uninstall", "--purge", "-y")
+	r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
 }
 
 // theServers are kinds of objects that the API server makes by itself, and changes all the time.

@@ -17,7 +17,7 @@ type uninstallFlags struct {
 	installFlags
 	clusterFlags
 	changeFlags
-	purge bool
+	apply.RemovalOptions
 }
 
 func newUninstall(env Env) *cobra.Command {
@@ -30,15 +30,19 @@ func newUninstall(env Env) *cobra.Command {
 With --revision, what other revisions have too stays, and so do namespaces, PersistentVolumeClaims, and CustomResourceDefinitions that have objects; a
 later --purge knows them.
 With -f or --set, the same happens to those objects of the revision that the IstioOperator makes, and the rest of the revision stays installed.
-With --purge, everything that any revision has installed goes, and what is left of revisions that were removed before: data of PersistentVolumeClaims,
-definitions with their objects, the ConfigMaps that the ca has made in every namespace, the webhooks of their tags, and namespaces that an installation has
-made with all that is in them. What somebody else has taken over stays in each case, and is named.
+With --purge, everything that any revision has installed goes, and what is left of revisions that were removed before: data of PersistentVolumeClaims, the
+ConfigMaps that the ca has made in every namespace, the webhooks of their tags, definitions, and namespaces that an installation has made. A definition that has
+objects, and a namespace with what no installation has made, stay, and what is in them is counted; --with-contents deletes these too, with all that is in them.
+What somebody else has taken over stays in each case, and is named.
+
+Proxies and namespaces that use what goes are counted before anything is asked.
 
 An object whose deletion does not end is named, with the finalizer that holds it up.`,
 		Example: `  fairlead uninstall --revision canary
   fairlead uninstall -f mesh.yaml
   fairlead uninstall --purge -y
-  fairlead uninstall --purge --dry-run -o json`,
+  fairlead uninstall --purge --dry-run -o json
+  fairlead uninstall --purge --with-contents`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.uninstall(cmd, env) },
 	}
@@ -50,7 +54,8 @@ An object whose deletion does not end is named, with the finalizer that holds it
 	fs.Lookup("set").Usage = "a setting of that IstioOperator's spec, path=value; may be repeated"
 	fs.Lookup("revision").Usage = "revision to remove"
 	fs.Lookup("force").Usage = "with -f or --set: go on in spite of what validation refuses; it is printed as warnings"
-	fs.BoolVar(&f.purge, "purge", false, "remove everything that any revision has installed")
+	fs.BoolVar(&f.Purge, "purge", false, "remove everything that any revision has installed")
+	fs.BoolVar(&f.Contents, "with-contents", false, "with --purge: delete definitions and namespaces with what others have in them, such as every VirtualService")
 	completeRevisions(cmd, &f.clusterFlags)
 	return cmd
 }
@@ -60,13 +65,16 @@ func (f *uninstallFlags) ofFiles() bool { return len(f.files) > 0 || len(f.set) 
 
 func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 	given := 0
-	for _, one := range []bool{f.revision != "", f.purge, f.ofFiles()} {
+	for _, one := range []bool{f.revision != "", f.Purge, f.ofFiles()} {
 		if one {
 			given++
 		}
 	}
 	if given != 1 {
 		return usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, one of them"))
+	}
+	if f.Contents && !f.Purge {
+		return usage(errors.New("--with-contents has no effect without --purge"))
 	}
 	if !f.ofFiles() && (f.manifests != "" || f.force) {
 		return usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
@@ -88,7 +96,7 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		return interrupted(ctx, err)
 	}
 	if len(removal.Records) == 0 && len(removal.Verdicts) == 0 {
-		if f.purge && !f.dryRun {
+		if f.Purge && !f.dryRun {
 			if err := inventory.Tidy(ctx, c); err != nil {
 				return err
 			}
@@ -100,18 +108,22 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "nothing is installed: no inventory of an installation is in the cluster")
 		return err
 	}
+	uses, err := f.uses(cmd, c, removal)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
 	if f.dryRun && f.out.value != "" {
 		return printTree(cmd.OutOrStdout(), f.out.value, fates(removal))
 	}
 	if f.dryRun {
-		return writeRemoval(cmd.OutOrStdout(), removal, f.purge)
+		return writeRemoval(cmd.OutOrStdout(), removal)
 	}
-	if err := writeRemoval(cmd.ErrOrStderr(), removal, f.purge); err != nil {
+	if err := writeRemoval(cmd.ErrOrStderr(), removal); err != nil {
 		return err
 	}
 	warn(cmd.ErrOrStderr(), heldNotes(removal.Records...))
 	if !f.yes {
-		if yes, err := confirm(env.In, cmd.ErrOrStderr(), "Proceed?", "--skip-confirmation"); err != nil || !yes {
+		if yes, err := confirm(env.In, cmd.ErrOrStderr(), uses+"Proceed?", "--skip-confirmation"); err != nil || !yes {
 			return orNothingChanged(err)
 		}
 	}
@@ -123,6 +135,22 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), "uninstalled")
 	return err
+}
+
+// uses warns of who uses what goes, and returns what begins the question about it. What an IstioOperator's objects are
+// to a revision that stays, nobody knows.
+func (f *uninstallFlags) uses(cmd *cobra.Command, c *cluster.Client, removal *apply.Removal) (question string, err error) {
+	if f.ofFiles() {
+		return "", nil
+	}
+	uses, err := removal.Uses(cmd.Context(), c)
+	for _, u := range uses {
+		warn(cmd.ErrOrStderr(), []string{u.String()})
+		if u.Unknown == "" {
+			question = "What goes is in use. "
+		}
+	}
+	return question, err
 }
 
 // removal decides what goes. The request is nil if no IstioOperator says it.
@@ -154,12 +182,12 @@ func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *app
 		return nil, err
 	}
 	records = within(all, records)
-	if !f.purge {
+	if !f.Purge {
 		if records, err = ofRevision(records, f.revision); err != nil {
 			return nil, err
 		}
 	}
-	return apply.NewRemoval(ctx, c, records, all, f.purge)
+	return apply.NewRemoval(ctx, c, records, all, f.RemovalOptions)
 }
 
 // within returns those of all records that some are.
@@ -182,17 +210,15 @@ func fates(r *apply.Removal) []plannedObject {
 	return list
 }
 
-func writeRemoval(w io.Writer, r *apply.Removal, purge bool) error {
+func writeRemoval(w io.Writer, r *apply.Removal) error {
 	for _, v := range r.Verdicts {
 		var err error
 		switch {
 		case v.Live == nil:
 		case v.Fate != apply.Delete:
 			_, err = fmt.Fprintf(w, "keep   %s: %s\n", v.ID, v.Reason)
-		case purge && v.IsNamespace():
-			_, err = fmt.Fprintf(w, "delete %s, with all that is in it\n", v.ID)
-		case purge && v.IsCRD():
-			_, err = fmt.Fprintf(w, "delete %s, with all objects of its kind\n", v.ID)
+		case v.Reason != "":
+			_, err = fmt.Fprintf(w, "delete %s: %s\n", v.ID, v.Reason)
 		default:
 			_, err = fmt.Fprintf(w, "delete %s\n", v.ID)
 		}

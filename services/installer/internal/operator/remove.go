@@ -16,7 +16,7 @@ func (r *reconciler) remove(ctx context.Context, it *resource) error {
 		return r.fail(ctx, it, status{}, err)
 	}
 	if mine := ofHolder(all, it); len(mine) > 0 {
-		removal, err := apply.NewRemoval(ctx, r.client, mine, all, false)
+		removal, err := apply.NewRemoval(ctx, r.client, mine, all, apply.RemovalOptions{})
 		if err != nil {
 			return r.fail(ctx, it, status{}, err)
 		}

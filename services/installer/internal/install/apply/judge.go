@@ -13,7 +13,6 @@ import (
 
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
-	"fairlead.dev/services/installer/internal/install/wait"
 )
 
 // Fate is what happens to an object of an inventory that is not installed any more.
@@ -23,7 +22,7 @@ type Fate string
 const (
 	// Delete it.
 	Delete Fate = "delete"
-	// Keep it, and in the inventory: `uninstall --purge` deletes it.
+	// Keep it, and in the inventory: `uninstall --purge` deletes it, --with-contents in any case.
 	Keep Fate = "keep"
 	// Release it: it is somebody else's, or is not there.
 	Release Fate = "release"
@@ -41,18 +40,31 @@ type Verdict struct {
 	made bool
 }
 
-// judge decides about entries of an inventory. With purge, what Keep would keep is deleted too.
-func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, others inventory.Holders, purge bool) ([]Verdict, error) {
+// RemovalOptions say what an uninstall deletes.
+type RemovalOptions struct {
+	// Purge deletes what another uninstall keeps: data of PersistentVolumeClaims, webhooks of tags, and the definitions
+	// and namespaces that nothing is in but what goes anyway.
+	Purge bool
+	// Contents deletes, with Purge, definitions and namespaces with what others have in them.
+	Contents bool
+}
+
+// judge decides about entries of an inventory.
+func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, others inventory.Holders, o RemovalOptions) ([]Verdict, error) {
+	j := &judgement{RemovalOptions: o, client: c, others: others, going: map[cluster.ID]bool{}}
 	out, failed := make([]Verdict, len(entries)), make([]error, len(entries))
-	going := map[cluster.ID]bool{}
-	// Definitions come last: objects of theirs that are deleted as well do not keep them.
-	for _, definitions := range []bool{false, true} {
+	// Definitions come after their objects, and namespaces last: what goes anyway does not keep them.
+	for _, which := range []func(inventory.Entry) bool{
+		func(e inventory.Entry) bool { return !e.IsCRD() && !e.IsNamespace() },
+		func(e inventory.Entry) bool { return e.IsCRD() },
+		func(e inventory.Entry) bool { return e.IsNamespace() },
+	} {
 		var g errgroup.Group
 		g.SetLimit(parallel)
 		for i, e := range entries {
-			if e.IsCRD() == definitions {
+			if which(e) {
 				g.Go(func() error {
-					out[i], failed[i] = judgeOne(ctx, c, e, others, purge, going)
+					out[i], failed[i] = j.one(ctx, e)
 					return nil
 				})
 			}
@@ -60,7 +72,7 @@ func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, ot
 		_ = g.Wait() // the functions return nil
 		for _, v := range out {
 			if v.Fate == Delete {
-				going[v.Key()] = true
+				j.going[v.Key()] = true
 			}
 		}
 	}
@@ -70,14 +82,23 @@ func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, ot
 	return out, report(failed)
 }
 
-func judgeOne(ctx context.Context, c *cluster.Client, e inventory.Entry, others inventory.Holders, purge bool, going map[cluster.ID]bool) (Verdict, error) {
+// judgement is what a verdict depends on.
+type judgement struct {
+	RemovalOptions
+	client *cluster.Client
+	others inventory.Holders
+	// going are the objects that are deleted, by what is decided so far.
+	going map[cluster.ID]bool
+}
+
+func (j *judgement) one(ctx context.Context, e inventory.Entry) (Verdict, error) {
 	v := Verdict{Entry: e, Fate: Release}
-	live, err := c.Get(ctx, e.ID)
+	live, err := j.client.Get(ctx, e.ID)
 	if err != nil || live == nil {
 		return v, err
 	}
 	v.Live = live
-	if holder, held := others[e.Key()]; held {
+	if holder, held := j.others[e.Key()]; held {
 		v.Reason = holder + " has it too"
 		return v, nil
 	}
@@ -88,13 +109,17 @@ func judgeOne(ctx context.Context, c *cluster.Client, e inventory.Entry, others 
 	if v.Reason = owner(live); v.Reason != "" {
 		return v, nil
 	}
-	if !purge {
-		if v.Reason, err = content(ctx, c, live, going); err != nil || v.Reason != "" {
-			v.Fate = Keep
-			return v, err
+	l, err := j.content(ctx, live)
+	if err != nil {
+		return v, err
+	}
+	deletes := j.Purge && (j.Contents || !l.others)
+	if v.Fate, v.Reason = Delete, l.text; l.text != "" && !deletes {
+		v.Fate = Keep
+		if j.Purge {
+			v.Reason += "; --with-contents deletes it nevertheless"
 		}
 	}
-	v.Fate = Delete
 	return v, nil
 }
 
@@ -119,24 +144,4 @@ func owner(u *unstructured.Unstructured) string {
 		return "it was made again by " + cmp.Or(strings.Join(managers, ", "), "another")
 	}
 	return ""
-}
-
-// content says what would be lost with an object: empty if nothing is but what is going anyway.
-func content(ctx context.Context, c *cluster.Client, live *unstructured.Unstructured, going map[cluster.ID]bool) (string, error) {
-	switch id := cluster.Of(live); {
-	case id.IsNamespace():
-		return "what else is in it would be lost", nil
-	case id.Kind == "PersistentVolumeClaim" && id.Group == "":
-		return "its data would be lost", nil
-	case id.IsCRD():
-		list, err := c.List(ctx, wait.Defines(live), metav1.ListOptions{})
-		if err != nil {
-			return "", err
-		}
-		left := slices.DeleteFunc(list, func(u unstructured.Unstructured) bool { return going[cluster.Of(&u).Key()] })
-		if len(left) > 0 {
-			return fmt.Sprintf("objects of its kind would be lost, such as %s; there are %d", cluster.Of(&left[0]), len(left)), nil
-		}
-	}
-	return "", nil
 }

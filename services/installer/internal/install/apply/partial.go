@@ -41,7 +41,7 @@ func NewPartialRemoval(ctx context.Context, c *cluster.Client, rec *inventory.Re
 		}
 	}
 	var err error
-	r.Verdicts, err = judge(ctx, c, entries, inventory.Others(all, rec), false)
+	r.Verdicts, err = judge(ctx, c, entries, inventory.Others(all, rec), RemovalOptions{})
 	return r, err
 }
 

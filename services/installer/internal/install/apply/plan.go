@@ -108,7 +108,7 @@ func newPlan(ctx context.Context, c *cluster.Client, req *Request, look comparis
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
 	gone := inventory.Difference(p.Record.Objects, p.entries())
-	p.Prunes, err = judge(ctx, c, gone, inventory.Others(records, p.Record), false)
+	p.Prunes, err = judge(ctx, c, gone, inventory.Others(records, p.Record), RemovalOptions{})
 	return p, err
 }
 

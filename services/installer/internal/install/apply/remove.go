@@ -78,15 +78,13 @@ type Removal struct {
 	Verdicts []Verdict
 	// Records are the inventories of what is uninstalled.
 	Records []*inventory.Record
-	purge   bool
 	// rest are the objects of the only record that stay, of a partial removal.
 	rest []inventory.Entry
 }
 
-// NewRemoval judges the objects of records, which are among all. It changes nothing. With purge, definitions and
-// namespaces go with all that is in them.
-func NewRemoval(ctx context.Context, c *cluster.Client, records, all []*inventory.Record, purge bool) (*Removal, error) {
-	r := &Removal{Records: records, purge: purge}
+// NewRemoval judges the objects of records, which are among all. It changes nothing.
+func NewRemoval(ctx context.Context, c *cluster.Client, records, all []*inventory.Record, o RemovalOptions) (*Removal, error) {
+	r := &Removal{Records: records}
 	var rest []*inventory.Record
 	for _, other := range all {
 		if !slices.Contains(records, other) {
@@ -98,14 +96,14 @@ func NewRemoval(ctx context.Context, c *cluster.Client, records, all []*inventor
 		entries = append(entries, inventory.Difference(rec.Objects, entries)...)
 	}
 	var err error
-	if r.Verdicts, err = judge(ctx, c, entries, inventory.Others(rest, nil), purge); err != nil {
+	if r.Verdicts, err = judge(ctx, c, entries, inventory.Others(rest, nil), o); err != nil {
 		return r, err
 	}
-	tags, err := tagsOf(ctx, c, r.Verdicts, records, purge)
+	tags, err := tagsOf(ctx, c, r.Verdicts, records, o.Purge)
 	if err != nil {
 		return r, err
 	}
-	if purge && len(rest) == 0 {
+	if o.Purge && len(rest) == 0 {
 		made, err := madeByCA(ctx, c)
 		if err != nil {
 			return r, err
@@ -122,7 +120,8 @@ const (
 	revisionLabel = "istio.io/rev"
 )
 
-// tagsOf judges the webhooks of tags that lead to what is deleted, which no inventory has.
+// tagsOf judges the webhooks of tags that lead to what is deleted, which no inventory has, and with purge the tags'
+// Services.
 func tagsOf(ctx context.Context, c *cluster.Client, verdicts []Verdict, records []*inventory.Record, purge bool) (out []Verdict, err error) {
 	for _, kind := range []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"} {
 		list, err := c.List(ctx, cluster.ID{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind}, metav1.ListOptions{LabelSelector: tagLabel})
@@ -136,11 +135,23 @@ func tagsOf(ctx context.Context, c *cluster.Client, verdicts []Verdict, records 
 			}
 		}
 	}
-	return out, nil
+	if !purge {
+		return out, nil
+	}
+	services, err := c.List(ctx, cluster.ID{Version: "v1", Kind: "Service"}, metav1.ListOptions{LabelSelector: tagLabel})
+	for i := range services {
+		if slices.ContainsFunc(out, func(v Verdict) bool {
+			return v.Live.GetLabels()[tagLabel] == services[i].GetLabels()[tagLabel]
+		}) {
+			out = append(out, tagVerdict(&services[i], purge))
+		}
+	}
+	return out, err
 }
 
-// tagVerdict is the fate of a tag's webhooks whose revision goes: nobody answers them any more, so that no Pod is made
-// that asks for the tag. A purge deletes them; otherwise who uses the tag is to say where it leads from now on.
+// tagVerdict is the fate of an object of a tag whose revision goes: nobody answers its webhooks any more, so that no
+// Pod is made that asks for the tag. A purge deletes them; otherwise who uses the tag is to say where it leads from now
+// on.
 func tagVerdict(hook *unstructured.Unstructured, purge bool) Verdict {
 	v := Verdict{Entry: inventory.Entry{ID: cluster.Of(hook), Component: "tag"}, Fate: Delete, Live: hook}
 	if name := hook.GetLabels()[tagLabel]; !purge {

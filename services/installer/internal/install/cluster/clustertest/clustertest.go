@@ -82,14 +82,27 @@ func (s *Server) Client(t *testing.T) *cluster.Client {
 func (s *Server) Add(t *testing.T, documents string) {
 	t.Helper()
 	for text := range strings.SplitSeq(documents, "\n---\n") {
-		u := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
-			t.Fatal(err)
-		}
-		if len(u.Object) > 0 {
+		if u := Object(t, text); len(u.Object) > 0 {
 			s.Update(t, u, "kubectl")
 		}
 	}
+}
+
+// Object reads an object.
+func Object(t *testing.T, document string) *unstructured.Unstructured {
+	t.Helper()
+	text, err := yaml.YAMLToJSON([]byte(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if strings.TrimSpace(string(text)) == "null" {
+		return u
+	}
+	if err := u.UnmarshalJSON(text); err != nil {
+		t.Fatalf("%v: %s", err, document)
+	}
+	return u
 }
 
 // Update makes or changes an object as a manager.
