@@ -98,7 +98,7 @@ func TestOperatorRights(t *testing.T) {
 		}
 	}
 	add("", "secrets", "get", "list", "create", "update", "delete")
-	add("", "pods", "list")
+	add("", "pods", "create", "delete", "get", "list") // a Pod tries a new image before the old Pod ends
 	add("", "pods/log", "get")
 	var rules []rbacv1.PolicyRule
 	for _, key := range slices.Sorted(maps.Keys(own)) {

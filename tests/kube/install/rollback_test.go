@@ -63,3 +63,17 @@ func testRollback(t *testing.T, r *rig) {
 	out, _ = r.does(t, 0, "rollback", "--print")
 	says(t, out, "kind: IstioOperator", "LEVEL: ")
 }
+
+// testRollbackOfWhatFailed: a change that does not become ready is no earlier specification, and the way back is known.
+func testRollbackOfWhatFailed(t *testing.T, r *rig) {
+	r.install(t)
+	_, said := r.does(t, 1, "install", "-d", r.manifests, "-y", "--timeout", "700ms", "--set", "values.pilot.env.LEVEL=bad")
+	says(t, said, "run the same command again to complete it, with what is wrong corrected, or bring back what was installed before: fairlead rollback --revision default --manifests ")
+	r.level(t, "server", "bad")
+	r.does(t, 0, "rollback", "-d", r.manifests, "-y", "--wait=false")
+	r.level(t, "server", "info")
+	out, _ := r.does(t, 0, "rollback", "--list")
+	says(t, out, "failed 2", "+ values: …")
+	_, said = r.does(t, 1, "rollback", "-d", r.manifests, "-y")
+	says(t, said, "revision default has no earlier specification that was completed")
+}

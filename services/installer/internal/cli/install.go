@@ -155,7 +155,7 @@ func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, c
 		}
 	}
 	if err := plan.Apply(ctx, c, f.options(env, cmd)); err != nil {
-		return again(interrupted(ctx, err))
+		return f.back(ctx, again(interrupted(ctx, err)), plan.Record)
 	}
 	warn(cmd.ErrOrStderr(), c.Warnings())
 	if f.out.value != "" {
@@ -186,6 +186,19 @@ func interrupted(ctx context.Context, err error) error {
 // again says how to go on after an error that left a part undone.
 func again(err error) error {
 	return fmt.Errorf("%w\nWhat was done so far is in the inventory; run the same command again to complete it", err)
+}
+
+// back names the way back to what was installed before, if it is known: the same command does not correct what it asks
+// for.
+func (f *deployFlags) back(ctx context.Context, err error, rec *inventory.Record) error {
+	if ctx.Err() != nil || rec.State != inventory.Applying || rec.Hash == "" {
+		return err
+	}
+	command := "fairlead rollback --revision " + rec.Revision
+	if f.manifests != "" {
+		command += " --manifests " + f.manifests
+	}
+	return fmt.Errorf("%w, with what is wrong corrected, or bring back what was installed before: %s", err, command)
 }
 
 // plannedObject is an object of a plan, for people and programs.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,9 +34,10 @@ func newRollback(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback [--revision REVISION] [--to N]",
 		Short: "Bring an earlier specification of an installation back",
-		Long: `Install an IstioOperator again that the revision had before: the one before the last change, or with --to another one of --list. The cluster keeps the last
-five, with profile and settings. What differs in the specification and which objects change is printed before anything is done. It is rendered from the install
-package that is named: name the older one to bring older components back.
+		Long: `Install an IstioOperator again that the revision had before: the one before the last change, after a change that failed the one that it was to replace, or with
+--to another one of --list. The cluster keeps the last five, with profile and settings, the last that failed among them. What differs in the specification and
+which objects change is printed before anything is done. It is rendered from the install package that is named: name the older one to bring older components
+back.
 
 The rollback is a change as others: what it replaces is kept, so that a second rollback takes the first back.
 
@@ -54,7 +56,7 @@ the resource the earlier specification is printed. --print prints the resource f
 	fs := cmd.Flags()
 	fs.StringVarP(&f.revision, "revision", "r", inventory.Default, "revision to roll back")
 	fs.BoolVar(&f.force, "force", false, "go on in spite of what validation refuses, and take over fields that others manage")
-	fs.IntVar(&f.to, "to", 1, "which earlier specification, by its number in --list: 1 is the one before the last change")
+	fs.IntVar(&f.to, "to", 0, "which earlier specification, by its number in --list, instead of the latest that was completed")
 	fs.BoolVar(&f.list, "list", false, "list the earlier specifications, and what each would change")
 	fs.BoolVar(&f.print, "print", false, "print the earlier IstioOperator, and change nothing")
 	cmd.MarkFlagsMutuallyExclusive("list", "print")
@@ -64,7 +66,7 @@ the resource the earlier specification is printed. --print prints the resource f
 
 func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 	ctx := cmd.Context()
-	if f.to < 1 {
+	if f.to < 1 && cmd.Flags().Changed("to") {
 		return usage(fmt.Errorf("--to %d: earlier specifications are numbered from 1, the one before the last change", f.to))
 	}
 	c, err := f.connect()
@@ -85,13 +87,10 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 	if f.list {
 		return f.writePast(cmd, rec)
 	}
-	if len(rec.Past) == 0 {
-		return fmt.Errorf("revision %s has no earlier specification: it was not changed since it was installed", f.revision)
+	past, err := f.choose(rec)
+	if err != nil {
+		return err
 	}
-	if f.to > len(rec.Past) {
-		return fmt.Errorf("revision %s has %d earlier specifications, and no number %d: see fairlead rollback --revision %s --list", f.revision, len(rec.Past), f.to, f.revision)
-	}
-	past := rec.Past[f.to-1]
 	if f.print {
 		return printEarlier(ctx, cmd.OutOrStdout(), c, rec, past)
 	}
@@ -99,6 +98,28 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 		return err
 	}
 	return f.rollBack(cmd, env, rec, past)
+}
+
+// choose finds the specification that is meant, and notes its number.
+func (f *rollbackFlags) choose(rec *inventory.Record) (inventory.Installation, error) {
+	all := rec.Earlier()
+	if f.to == 0 {
+		f.to = 1 + slices.IndexFunc(all, func(past inventory.Installation) bool { return !past.Failed })
+	}
+	var err error
+	switch {
+	case len(all) == 0 && rec.State == inventory.Applying:
+		err = fmt.Errorf("revision %s has no earlier specification, and its first installation was not completed: install it again, with what is wrong in it corrected, or remove it with fairlead uninstall --revision %s", f.revision, f.revision)
+	case len(all) == 0:
+		err = fmt.Errorf("revision %s has no earlier specification: it was not changed since it was installed", f.revision)
+	case f.to == 0:
+		err = fmt.Errorf("revision %s has no earlier specification that was completed: --to names one that failed, see fairlead rollback --revision %s --list", f.revision, f.revision)
+	case f.to > len(all):
+		err = fmt.Errorf("revision %s has %d earlier specifications, and no number %d: see fairlead rollback --revision %s --list", f.revision, len(all), f.to, f.revision)
+	default:
+		return all[f.to-1], nil
+	}
+	return inventory.Installation{}, err
 }
 
 // rollBack shows what differs, and installs an earlier specification.
@@ -130,7 +151,7 @@ func (f *rollbackFlags) rollBack(cmd *cobra.Command, env Env, rec *inventory.Rec
 		if past.Package != plan.Package {
 			fmt.Fprintf(out, "version %s was installed then, the install package is %s: name another with --manifests\n", past.Package, plan.Package)
 		}
-		lines := specChanges(rec.Spec, past.Spec)
+		lines := specChanges(rec.Now().Spec, past.Spec)
 		if len(lines) == 0 {
 			lines = []string{"the specifications are the same; the install packages differ"}
 		}
@@ -196,6 +217,7 @@ func printEarlier(ctx context.Context, out io.Writer, c *cluster.Client, rec *in
 type pastEntry struct {
 	Number  int      `json:"number"`
 	At      string   `json:"at,omitempty"`
+	Failed  bool     `json:"failed,omitempty"`
 	Profile string   `json:"profile,omitempty"`
 	Package string   `json:"package,omitempty"`
 	Changes []string `json:"changes"`
@@ -205,8 +227,10 @@ type pastEntry struct {
 func (f *rollbackFlags) writePast(cmd *cobra.Command, rec *inventory.Record) error {
 	out := cmd.OutOrStdout()
 	list := []pastEntry{}
-	for i, past := range rec.Past {
-		list = append(list, pastEntry{Number: i + 1, At: past.At, Profile: past.Profile, Package: past.Package, Changes: append([]string{}, specChanges(rec.Spec, past.Spec)...)})
+	for i, past := range rec.Earlier() {
+		list = append(list, pastEntry{
+			Number: i + 1, At: past.At, Failed: past.Failed, Profile: past.Profile, Package: past.Package, Changes: append([]string{}, specChanges(rec.Now().Spec, past.Spec)...),
+		})
 	}
 	if f.out.value != "" {
 		return printTree(out, f.out.value, list)
@@ -221,7 +245,11 @@ func (f *rollbackFlags) writePast(cmd *cobra.Command, rec *inventory.Record) err
 		if len(p.Changes) > 0 {
 			changes = shortened(p.Changes)
 		}
-		tab.Add(strconv.Itoa(p.Number), orNone(p.At), orNone(p.Profile), orNone(p.Package), changes)
+		at := orNone(p.At)
+		if p.Failed {
+			at = "failed " + p.At
+		}
+		tab.Add(strconv.Itoa(p.Number), at, orNone(p.Profile), orNone(p.Package), changes)
 	}
 	return tab.Write(out)
 }

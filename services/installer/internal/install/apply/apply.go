@@ -65,22 +65,26 @@ func (r *run) changesAt(place int) []*Change {
 	return out
 }
 
+// now is the installation with the time.
+func (r *run) now() inventory.Installation {
+	now := r.Installation
+	now.At = time.Now().UTC().Format(time.RFC3339)
+	return now
+}
+
 // begin stores the union of what was installed and what will be, unless nothing is to be done.
 func (r *run) begin(ctx context.Context) error {
 	if !r.Changed() {
 		return nil
 	}
-	r.Record.State = inventory.Applying
+	r.Record.Begin(r.now())
 	r.Record.Objects = inventory.Union(r.entries(), r.Record.Objects)
 	return r.Record.Save(ctx, r.client)
 }
 
 // finish narrows the inventory to what is installed, and to what Keep keeps.
 func (r *run) finish(ctx context.Context) error {
-	r.Record.State = inventory.Installed
-	now := r.Installation
-	now.At = time.Now().UTC().Format(time.RFC3339)
-	r.Record.Remember(now)
+	r.Record.Remember(r.now())
 	var kept []inventory.Entry
 	for _, v := range r.Prunes {
 		if v.Fate == Keep {
@@ -160,7 +164,11 @@ func (r *run) applyAll(ctx context.Context, name string, changes []*Change, done
 			continue
 		}
 		r.Progress.Step(name, done+i, total, ch.String())
-		if err := r.applyOne(ctx, ch, func(text string) { r.Progress.Step(name, done+i, total, text) }); err != nil {
+		tell := func(text string) { r.Progress.Step(name, done+i, total, text) }
+		if err := r.prove(ctx, ch, tell); err != nil {
+			return err
+		}
+		if err := r.applyOne(ctx, ch, tell); err != nil {
 			return err
 		}
 	}

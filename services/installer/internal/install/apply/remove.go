@@ -267,7 +267,7 @@ func (r *Removal) narrow(ctx context.Context, c *cluster.Client, rec *inventory.
 		rec.State = inventory.Installed
 		return rec.Save(ctx, c)
 	}
-	rec.Installation, rec.Past, rec.Holder = inventory.Installation{}, nil, nil
+	rec.Installation, rec.Attempt, rec.Past, rec.Holder = inventory.Installation{}, nil, nil, nil
 	return rec.Save(ctx, c)
 }
 

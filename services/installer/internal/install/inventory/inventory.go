@@ -56,8 +56,11 @@ type Installation struct {
 	// Version is the installer's, Package that of the install package.
 	Version string `json:"version,omitempty"`
 	Package string `json:"package,omitempty"`
-	// At is when it was completed, in RFC 3339 and UTC; empty in inventories of releases that did not write it.
+	// At is when it was completed, in RFC 3339 and UTC; empty in inventories of releases that did not write it. Of one
+	// that failed it is when it was begun.
 	At string `json:"at,omitempty"`
+	// Failed is set for one that was begun, and never completed.
+	Failed bool `json:"failed,omitempty"`
 }
 
 // Holder is an IstioOperator in the cluster that decides what a revision is, by an operator that reconciles it.
@@ -88,6 +91,8 @@ type Record struct {
 	// Installation is the last that was completed; Past are those before it, the latest first.
 	Installation
 	Past []Installation `json:"past,omitempty"`
+	// Attempt is the one that is being applied, or was cut short; nil if the last one was completed.
+	Attempt *Installation `json:"attempt,omitempty"`
 	// Objects in the order in which they are applied.
 	Objects []Entry `json:"objects"`
 
@@ -105,6 +110,50 @@ func (r *Record) Has(id cluster.ID) bool {
 	return slices.ContainsFunc(r.Objects, func(e Entry) bool { return e.Key() == key })
 }
 
+// Begin notes an installation that is being applied; now has the time. What was begun before, and is something else,
+// has failed.
+func (r *Record) Begin(now Installation) {
+	r.abandon(now.Hash)
+	if r.Attempt == nil || r.Attempt.Hash != now.Hash {
+		r.Attempt = &now
+	}
+	r.State = Applying
+}
+
+// abandon makes what was begun a past installation, unless that goes on, or what was completed was begun again. Of
+// failed ones the last is kept, so that they do not take the places of those that were completed.
+func (r *Record) abandon(goesOn string) {
+	failed := r.Attempt
+	if failed == nil || failed.Hash == goesOn || failed.Hash == r.Hash {
+		return
+	}
+	r.Attempt, failed.Failed = nil, true
+	r.push(*failed)
+}
+
+func (r *Record) push(past Installation) {
+	r.Past = slices.DeleteFunc(r.Past, func(i Installation) bool { return i.Failed && past.Failed })
+	r.Past = append([]Installation{past}, r.Past...)
+	r.Past = r.Past[:min(len(r.Past), maxPast)]
+}
+
+// Now is what was asked for last, completed or not.
+func (r *Record) Now() Installation {
+	if r.Attempt != nil {
+		return *r.Attempt
+	}
+	return r.Installation
+}
+
+// Earlier are the installations that a rollback can bring back, the latest first: what was completed last, if something
+// was begun since, and those before it.
+func (r *Record) Earlier() []Installation {
+	if r.State == Applying && r.Hash != "" {
+		return append([]Installation{r.Installation}, r.Past...)
+	}
+	return r.Past
+}
+
 // Remember makes an installation the record's, and the one before a past one if it differs. What is the same keeps its
 // time.
 func (r *Record) Remember(now Installation) {
@@ -112,10 +161,10 @@ func (r *Record) Remember(now Installation) {
 		now.At = r.At
 	}
 	if before := r.Installation; before.Hash != "" && before.Hash != now.Hash {
-		r.Past = append([]Installation{before}, r.Past...)
-		r.Past = r.Past[:min(len(r.Past), maxPast)]
+		r.push(before)
 	}
-	r.Installation = now
+	r.abandon(now.Hash)
+	r.Installation, r.Attempt, r.State = now, nil, Installed
 }
 
 // Union returns a's entries in their order, and those of b that a has not, before them: what is removed last was
@@ -180,14 +229,20 @@ func Fits(revision string, now Installation, objects []Entry) error {
 	return err
 }
 
-// fit encodes the record. The oldest past installations are left out while it is too large.
+// fit encodes the record. The oldest past installations are left out while it is too large, and then the attempt.
 func (r *Record) fit() ([]byte, error) {
 	for {
 		text, err := r.encode()
-		if err == nil || len(r.Past) == 0 {
-			return text, err
+		switch {
+		case err == nil:
+			return text, nil
+		case len(r.Past) > 0:
+			r.Past = r.Past[:len(r.Past)-1]
+		case r.Attempt != nil:
+			r.Attempt = nil
+		default:
+			return nil, err
 		}
-		r.Past = r.Past[:len(r.Past)-1]
 	}
 }
 

@@ -60,6 +60,46 @@ func TestPastIsBounded(t *testing.T) {
 	}
 }
 
+func TestWhatFailedIsRecordedAndTheWayBackIsWhatWasCompleted(t *testing.T) {
+	hashes := func(all []Installation) string {
+		var out []string
+		for _, i := range all {
+			text := i.Hash
+			if i.Failed {
+				text += " failed"
+			}
+			out = append(out, text)
+		}
+		return strings.Join(out, ", ")
+	}
+	r := &Record{}
+	r.Begin(Installation{Hash: "first"})
+	if got := hashes(r.Earlier()); got != "" || r.Now().Hash != "first" || r.State != Applying {
+		t.Errorf("while the first is applied: %q, %+v", got, r)
+	}
+	r.Remember(Installation{Hash: "first"})
+	for _, name := range []string{"bad", "worse"} {
+		r.Begin(Installation{Hash: name})
+		r.Begin(Installation{Hash: name}) // once more
+		if r.Now().Hash != name || r.Earlier()[0].Hash != "first" {
+			t.Errorf("while %s is applied: %+v", name, r)
+		}
+	}
+	if got := hashes(r.Earlier()); got != "first, bad failed" {
+		t.Errorf("after two that failed: %q", got)
+	}
+	r.Begin(Installation{Hash: "first"})
+	r.Remember(Installation{Hash: "first"})
+	if got := hashes(r.Earlier()); got != "worse failed" || r.Now().Hash != "first" || r.State != Installed {
+		t.Errorf("after the way back: %q, %+v", got, r)
+	}
+	r.Begin(Installation{Hash: "good"})
+	r.Remember(Installation{Hash: "good"})
+	if got := hashes(r.Earlier()); got != "first, worse failed" {
+		t.Errorf("after one that was completed: %q", got)
+	}
+}
+
 // noise is text that does not become shorter by compression.
 func noise(bytes int) string {
 	b := make([]byte, bytes)

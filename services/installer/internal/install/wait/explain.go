@@ -47,7 +47,7 @@ func Explain(ctx context.Context, c *cluster.Client, id cluster.ID) string {
 	if id.IsCRD() {
 		return head
 	}
-	pods, err := pods(ctx, c, u)
+	pods, err := Pods(ctx, c, u)
 	if err != nil {
 		return head + "; its Pods cannot be read: " + err.Error()
 	}
@@ -63,8 +63,8 @@ func Explain(ctx context.Context, c *cluster.Client, id cluster.ID) string {
 	return head + "; it has no Pod: see kubectl describe " + id.Command()
 }
 
-// pods returns the Pods that a workload selects.
-func pods(ctx context.Context, c *cluster.Client, u *unstructured.Unstructured) ([]unstructured.Unstructured, error) {
+// Pods returns the Pods that a workload selects.
+func Pods(ctx context.Context, c *cluster.Client, u *unstructured.Unstructured) ([]unstructured.Unstructured, error) {
 	match, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector", "matchLabels")
 	if len(match) == 0 {
 		return nil, nil
