@@ -92,6 +92,7 @@ func testOperatorRepairs(t *testing.T, r *rig) {
 		t.Errorf("the user's label is %q", got)
 	}
 	// The user's own autoscaler decides the replicas; the image is the installation's.
+	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
 	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"spec":{"replicas":5}}`, "scale")
 	r.patch(t, deployments, "mesh", "server", "kubectl-edit", `{"spec":{"template":{"spec":{"dnsPolicy":"Default"}}},"metadata":{"labels":{"install.fairlead.dev/component":null}}}`)
 	eventually(t, func() error {
@@ -104,6 +105,9 @@ func testOperatorRepairs(t *testing.T, r *rig) {
 	})
 	r.healthy(t, "main", "server")
 	r.withdraw(t, "main")
+	if err := r.Client(t).AutoscalingV2().HorizontalPodAutoscalers("mesh").Delete(t.Context(), "theirs", deleteNow); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func testOperatorIgnores(t *testing.T, r *rig) {

@@ -152,9 +152,26 @@ func testYield(t *testing.T, r *rig) {
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}
-	// Without the autoscaler the replicas are the installation's again.
+	// Without the autoscaler, which goes first, the replicas are the installation's again.
+	r.proxy.watch(nil)
+	out, _ = r.install(t)
+	says(t, out, "1 configured", "1 deleted")
+	writes := r.proxy.seen()
+	gone := slices.IndexFunc(writes, func(w string) bool { return strings.HasPrefix(w, "DELETE /apis/autoscaling/") })
+	if set := slices.Index(writes, "PATCH /apis/apps/v1/namespaces/mesh/deployments/server"); gone < 0 || set < gone {
+		t.Errorf("%q", writes)
+	}
+	if n := r.get(t, deployments, "mesh", "server").Object["spec"].(map[string]any)["replicas"]; n != int64(2) {
+		t.Errorf("%v replicas", n)
+	}
+	// Those that another's autoscaler has set are not.
+	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"spec":{"replicas":5}}`, "scale")
+	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
 	_, said := r.does(t, 1, r.installing()...)
 	says(t, said, "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)")
+	if err := r.Client(t).AutoscalingV2().HorizontalPodAutoscalers("mesh").Delete(t.Context(), "theirs", deleteNow); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func testRevisions(t *testing.T, r *rig) {

@@ -43,12 +43,16 @@ func (p *Plan) Apply(ctx context.Context, c *cluster.Client, o Options) error {
 	if err := r.definitions(ctx); err != nil {
 		return err
 	}
+	// An autoscaler that goes would put the replicas back.
+	if err := r.prune(ctx, isAutoscaler); err != nil {
+		return err
+	}
 	for i, component := range p.Components {
 		if err := r.component(ctx, component, r.changesAt(2+i)); err != nil {
 			return fmt.Errorf("component %s: %w", component, err)
 		}
 	}
-	if err := r.prune(ctx); err != nil {
+	if err := r.prune(ctx, func(id cluster.ID) bool { return !isAutoscaler(id) }); err != nil {
 		return err
 	}
 	return r.finish(ctx)
@@ -186,10 +190,13 @@ func (r *run) applyOne(ctx context.Context, ch *Change, tell func(string)) error
 	}
 	for began := time.Now(); ; {
 		_, err := r.client.Apply(ctx, ch.want, cluster.ApplyOptions{Force: ch.force})
-		down := (*cluster.WebhookDown)(nil)
+		down, conflict := (*cluster.WebhookDown)(nil), (*cluster.Conflict)(nil)
 		switch {
 		case err == nil:
 			return nil
+		case ch.held && errors.As(err, &conflict): // the autoscaler has changed them since the plan was made
+			ch.want, ch.held = yield(ch.want, conflict.Fields, true), false
+			continue
 		case errors.As(err, &down) && r.Wait && r.until.Err() == nil:
 			tell(fmt.Sprintf("%s: admission webhook %s does not answer", ch.ID, down.Webhook))
 		case cluster.IsUnserved(err) && time.Since(began) < establish:
@@ -228,11 +235,11 @@ func summary(changes []*Change) string {
 	return strings.Join(parts, ", ")
 }
 
-// prune deletes what the last installation has and this one has not.
-func (r *run) prune(ctx context.Context) error {
+// prune deletes what the last installation has and this one has not, of some kinds.
+func (r *run) prune(ctx context.Context, which func(cluster.ID) bool) error {
 	var gone []Verdict
 	for _, v := range r.Prunes {
-		if v.Fate == Delete {
+		if v.Fate == Delete && which(v.ID) {
 			gone = append(gone, v)
 		}
 	}

@@ -27,26 +27,6 @@ func Plain(u *unstructured.Unstructured) map[string]any {
 	return out.Object
 }
 
-// scaled returns the workloads that HorizontalPodAutoscalers among the objects scale.
-func scaled(all []item) map[cluster.ID]bool {
-	out := map[cluster.ID]bool{}
-	for _, it := range all {
-		if it.Kind != "HorizontalPodAutoscaler" {
-			continue
-		}
-		get := func(field string) string {
-			s, _, _ := unstructured.NestedString(it.object.Object, "spec", "scaleTargetRef", field)
-			return s
-		}
-		group, _, found := strings.Cut(get("apiVersion"), "/")
-		if !found {
-			group = ""
-		}
-		out[cluster.ID{Group: group, Kind: get("kind"), Namespace: it.Namespace, Name: get("name")}] = true
-	}
-	return out
-}
-
 // yield returns an object without those fields of a conflict that the cluster decides, not the installation: the
 // replicas of a workload that a HorizontalPodAutoscaler of the installation scales, and the caBundle and failurePolicy
 // of webhooks, which the control plane sets once it serves them. A conflict says that another manager holds the field,

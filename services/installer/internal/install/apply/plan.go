@@ -49,6 +49,8 @@ type Change struct {
 	force bool
 	// repaired is set for a change that takes back what somebody has edited.
 	repaired bool
+	// held is set for a workload whose replicas stay until an autoscaler changes them.
+	held bool
 	// left is set for what others have made and is left as it is: their namespaces, and their definitions.
 	left bool
 	// definition is set for a definition that is left.
@@ -306,6 +308,7 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 
 // dryRun applies without effect. Fields that the cluster decides are left to it; with force the others are taken over.
 func (l *comparison) dryRun(ctx context.Context, ch *Change) (*unstructured.Unstructured, error) {
+	l.hold(ch)
 	after, err := l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true})
 	found := (*cluster.Conflict)(nil)
 	if !errors.As(err, &found) {
@@ -313,6 +316,16 @@ func (l *comparison) dryRun(ctx context.Context, ch *Change) (*unstructured.Unst
 	}
 	if ch.want = yield(ch.want, found.Fields, l.scaled[ch.Key()]); ch.want != nil {
 		after, err = l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true})
+	}
+	if errors.As(err, &found) && l.record.Has(ch.ID) {
+		if found, err = l.lapsed(ctx, ch, found); err != nil {
+			return nil, err
+		}
+		if found == nil {
+			ch.force = true
+			return l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true, Force: true})
+		}
+		err = found
 	}
 	if errors.As(err, &found) && l.mayRepair(ch) {
 		if ch.want, ch.repaired = yieldScale(ch.want, found.Fields), true; ch.want != nil {

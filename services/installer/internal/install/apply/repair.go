@@ -2,9 +2,6 @@ package apply
 
 import (
 	"context"
-	"strings"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
@@ -46,18 +43,4 @@ func (l *comparison) prepare(req *Request) {
 // mayRepair says whether an object is the installation's, so that edited fields are taken back.
 func (l *comparison) mayRepair(ch *Change) bool {
 	return l.repair && ch.Live != nil && !ch.IsNamespace() && l.record.Has(ch.ID) && owner(ch.Live) == ""
-}
-
-// autoscaler is the manager of the replicas that a HorizontalPodAutoscaler has set.
-const autoscaler = "kube-controller-manager (scale)"
-
-// yieldScale returns an object without replicas that an autoscaler has set, the user's own included.
-func yieldScale(u *unstructured.Unstructured, fields []cluster.ConflictField) *unstructured.Unstructured {
-	out := u.DeepCopy()
-	for _, f := range fields {
-		if f.Manager == autoscaler {
-			unstructured.RemoveNestedField(out.Object, strings.Split(strings.TrimPrefix(f.Field, "."), ".")...)
-		}
-	}
-	return out
 }

@@ -115,6 +115,27 @@ func (s *Server) Update(t *testing.T, u *unstructured.Unstructured, manager stri
 	}
 }
 
+// Scale sets the replicas of a Deployment as a HorizontalPodAutoscaler does.
+func (s *Server) Scale(t *testing.T, namespace, name string, replicas int64) {
+	t.Helper()
+	u := s.Get("Deployment", namespace, name)
+	if err := unstructured.SetNestedField(u.Object, replicas, "spec", "replicas"); err != nil {
+		t.Fatal(err)
+	}
+	const manager = "kube-controller-manager"
+	s.Update(t, u, manager)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u = s.objects[cluster.Of(u)]
+	entries := u.GetManagedFields()
+	for i := range entries {
+		if entries[i].Manager == manager {
+			entries[i].Subresource = "scale"
+		}
+	}
+	u.SetManagedFields(entries)
+}
+
 // Get returns an object; nil if it is not there.
 func (s *Server) Get(kind, namespace, name string) *unstructured.Unstructured {
 	s.mu.Lock()

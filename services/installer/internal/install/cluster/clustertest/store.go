@@ -1,8 +1,8 @@
 package clustertest
 
 import (
-	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/managedfields/managedfieldstest"
 
@@ -33,7 +34,11 @@ func (s *Server) do(r *http.Request, id cluster.ID) (any, *metav1.Status) {
 		return live, nil
 	}
 	want := &unstructured.Unstructured{}
-	if err := json.NewDecoder(r.Body).Decode(&want.Object); err != nil && r.Method != http.MethodDelete {
+	text, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &want.Object)
+	}
+	if err != nil && r.Method != http.MethodDelete {
 		return nil, failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, "%v", err)
 	}
 	if want.GetKind() == "SelfSubjectAccessReview" {
