@@ -70,6 +70,7 @@ func TestInstallIntoANamespace(t *testing.T) {
 		{"of two first installations at once, too", testFirstTwoAtOnce},
 		{"an installation that loses its API server is completed by the next", testAway},
 		{"upgrade is eligible by one minor version, and rollback brings the last specification back", testUpgradeCommand},
+		{"what cannot be changed is made anew where that is asked for", testRecreate},
 		{"a change that failed is recorded, and rolled back", testRollbackOfWhatFailed},
 		{"a rollback goes to any specification that is kept, shows it first, and is kept itself", testRollback},
 	})

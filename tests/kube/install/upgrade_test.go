@@ -36,3 +36,30 @@ func testUpgradeCommand(t *testing.T, r *rig) {
 		}
 	}
 }
+
+// testRecreate: what cannot be changed is named, and made anew where that is asked for.
+func testRecreate(t *testing.T, r *rig) {
+	r.install(t)
+	old := r.manifests
+	defer func() { r.manifests = old }()
+	r.manifests = writePackage(t, map[string]string{"charts/server/templates/all.yaml": strings.NewReplacer(
+		"selector: {matchLabels: {app: {{ $name }}}}", "selector: {matchLabels: {app: {{ $name }}, tier: mesh}}",
+		"metadata: {labels: {app: {{ $name }}}}", "metadata: {labels: {app: {{ $name }}, tier: mesh}}",
+		"spec: {selector: {app: {{ $name }}}, ports", "spec: {clusterIP: None, selector: {app: {{ $name }}}, ports",
+	).Replace(charts["charts/server/templates/all.yaml"])})
+	before := r.snapshot(t)
+	_, said := r.does(t, 1, r.installing()...)
+	says(t, said, "nothing was changed: 2 objects cannot be changed as they are", "Deployment mesh/server: spec.selector", "Service mesh/server: spec.clusterIP", "--recreate")
+	_, said = r.does(t, 2, "install", "-d", r.manifests, "--wait=false") // nobody answers
+	says(t, said, "Deployment mesh/server is deleted and made anew: spec.selector", "2 objects are deleted and made anew, which interrupts what they do. Revision default")
+	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+	out, _ := r.install(t, "--recreate")
+	says(t, out, "2 made anew")
+	if match := r.get(t, deployments, "mesh", "server").Object["spec"].(map[string]any)["selector"].(map[string]any)["matchLabels"].(map[string]any); match["tier"] != "mesh" {
+		t.Errorf("%v", match)
+	}
+	out, _ = r.install(t)
+	says(t, out, "10 unchanged")
+}

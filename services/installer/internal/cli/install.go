@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type deployFlags struct {
 	installFlags
 	clusterFlags
 	changeFlags
+	recreate bool
 }
 
 // changeFlags are the flags of commands that change a cluster.
@@ -56,7 +58,12 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 	f.installFlags.add(cmd)
 	f.clusterFlags.add(cmd)
 	f.changeFlags.add(cmd)
+	f.addRecreate(cmd)
 	cmd.Flags().Lookup("force").Usage = "go on in spite of what validation refuses, and take over fields that others manage"
+}
+
+func (f *deployFlags) addRecreate(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.recreate, "recreate", false, "delete and make anew the objects of which a field changes that cannot be changed, such as the selector of a Deployment")
 }
 
 // connect returns the connection of the engine.
@@ -103,6 +110,9 @@ func newInstall(env Env) *cobra.Command {
 and each is waited for; an installation that is as it should be is not written to. What the last installation of the revision had and this one has not is
 deleted, unless another revision has it, or somebody else has taken it over.
 
+Objects of which a field changes that cannot be changed, such as the selector of a Deployment, are named one by one; if the answer is yes, or by --recreate, they
+are deleted and made anew.
+
 Fields that others manage, with other values, are named and nothing is changed; --force takes them over. An installation that is cut short, by Ctrl-C for
 example, is completed by running the same command again.`,
 		Example: `  fairlead install --set profile=demo -y
@@ -147,14 +157,19 @@ func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, c
 	if f.dryRun {
 		return printPlan(cmd, f.out.value, plan)
 	}
+	options := f.options(env, cmd)
+	options.Recreate = f.recreate || !f.yes // the question names them
+	if err := plan.MayRecreate(options); err != nil {
+		return err
+	}
 	if !f.yes && plan.Changed() {
-		question := fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
+		question := anew(cmd.ErrOrStderr(), plan) + fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
 			req.Revision, req.Profile, req.Namespace, c.Host, plan.Summary())
 		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
 			return orNothingChanged(err)
 		}
 	}
-	if err := plan.Apply(ctx, c, f.options(env, cmd)); err != nil {
+	if err := plan.Apply(ctx, c, options); err != nil {
 		return f.back(ctx, again(interrupted(ctx, err)), plan.Record)
 	}
 	warn(cmd.ErrOrStderr(), c.Warnings())
@@ -163,6 +178,18 @@ func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, c
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "revision %s is installed in namespace %s: %s\n", req.Revision, req.Namespace, plan.Summary())
 	return err
+}
+
+// anew names the objects that are to be made anew, one by one, and returns what begins the question about the plan.
+func anew(w io.Writer, plan *apply.Plan) (question string) {
+	list := plan.Anew()
+	for _, ch := range list {
+		fmt.Fprintf(w, "%s is deleted and made anew: %s\n", ch.ID, ch.Why())
+	}
+	if len(list) > 0 {
+		question = fmt.Sprintf("%d objects are deleted and made anew, which interrupts what they do. ", len(list))
+	}
+	return question
 }
 
 // heldNotes say which revisions IstioOperators of the cluster hold.
@@ -215,7 +242,11 @@ type plannedObject struct {
 func plannedObjects(plan *apply.Plan) []plannedObject {
 	list := []plannedObject{}
 	for _, ch := range plan.Changes {
-		list = append(list, plannedObject{Object: ch.String(), Component: ch.Component, Action: string(ch.Action)})
+		o := plannedObject{Object: ch.String(), Component: ch.Component, Action: string(ch.Action)}
+		if ch.Action == apply.Recreate {
+			o.Reason = "it is made anew: " + ch.Why()
+		}
+		list = append(list, o)
 	}
 	for _, v := range plan.Prunes {
 		if v.Fate == apply.Delete {

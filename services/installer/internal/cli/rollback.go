@@ -53,6 +53,7 @@ the resource the earlier specification is printed. --print prints the resource f
 	f.addPackage(cmd)
 	f.clusterFlags.add(cmd)
 	f.changeFlags.add(cmd)
+	f.addRecreate(cmd)
 	fs := cmd.Flags()
 	fs.StringVarP(&f.revision, "revision", "r", inventory.Default, "revision to roll back")
 	fs.BoolVar(&f.force, "force", false, "go on in spite of what validation refuses, and take over fields that others manage")

@@ -31,6 +31,9 @@ type run struct {
 // Apply makes the plan's changes. It stops at the first error; what is done is in the inventory, so that the next
 // installation of the revision completes it. A plan is applied once.
 func (p *Plan) Apply(ctx context.Context, c *cluster.Client, o Options) error {
+	if err := p.MayRecreate(o); err != nil {
+		return err
+	}
 	until, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	r := &run{Plan: p, client: c, Options: o, until: until}
@@ -183,7 +186,12 @@ func (r *run) applyAll(ctx context.Context, name string, changes []*Change, done
 // the object is being deleted, while its kind was only just defined, and while an admission webhook of the installation
 // starts.
 func (r *run) applyOne(ctx context.Context, ch *Change, tell func(string)) error {
-	if ch.Live != nil && ch.Live.GetDeletionTimestamp() != nil {
+	if ch.Action == Recreate {
+		if err := r.client.Delete(ctx, ch.ID, ch.Live.GetUID()); err != nil {
+			return err
+		}
+	}
+	if ch.Action == Recreate || ch.Live != nil && ch.Live.GetDeletionTimestamp() != nil {
 		if err := wait.Gone(r.until, r.client, []cluster.ID{ch.ID}, tell); err != nil {
 			return fmt.Errorf("%s is being deleted, and cannot be made again before: %w", ch.ID, err)
 		}
@@ -227,7 +235,7 @@ func summary(changes []*Change) string {
 	for _, p := range []struct {
 		action Action
 		word   string
-	}{{Create, "created"}, {Configure, "configured"}, {Unchanged, "unchanged"}} {
+	}{{Create, "created"}, {Configure, "configured"}, {Recreate, "made anew"}, {Unchanged, "unchanged"}} {
 		if n[p.action] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[p.action], p.word))
 		}

@@ -78,6 +78,9 @@ func differing(ctx context.Context, c *cluster.Client, ch *Change) string {
 	case ch.Live.GetDeletionTimestamp() != nil:
 		return "it is being deleted"
 	}
+	if ch.Action == Recreate {
+		return "it differs: " + ch.Why()
+	}
 	if ch.Action == Configure {
 		if fields := tree.Changes(Shown(ch.Live, ch.After)); len(fields) > 0 {
 			more := ""

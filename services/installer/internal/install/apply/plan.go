@@ -32,6 +32,7 @@ const (
 	Create    Action = "create"
 	Configure Action = "configure"
 	Unchanged Action = "unchanged"
+	Recreate  Action = "recreate"
 	Prune     Action = "prune"
 )
 
@@ -41,6 +42,8 @@ type Change struct {
 	Action Action
 	// Live is the object now, nil if it is not there; After is what it will be, nil for Prune.
 	Live, After *unstructured.Unstructured
+	// Fields are those that cannot be changed, of Recreate.
+	Fields []string
 	// Unsure is set if an admission webhook did not answer, so that only applying shows what happens.
 	Unsure bool
 
@@ -295,12 +298,15 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 		ch.After = it.object
 		return ch, nil
 	case err != nil:
-		return nil, err
+		if err := l.cannotChange(ctx, ch, err); err != nil {
+			return nil, err
+		}
+	case ch.Action != Create && equal(live, after):
+		ch.Action, ch.After = Unchanged, after
+	default:
+		ch.After = after
 	}
-	if ch.After = after; ch.Action != Create && equal(live, after) {
-		ch.Action = Unchanged
-	}
-	if _, held := l.newer[ch.Key()]; held && ch.Action == Configure {
+	if _, held := l.newer[ch.Key()]; held && (ch.Action == Configure || ch.Action == Recreate) {
 		ch.Action, ch.After = Unchanged, live
 	}
 	return ch, nil

@@ -47,7 +47,7 @@ func (r *run) prove(ctx context.Context, ch *Change, tell func(string)) error {
 // fresh are the containers with images that a change brings to a workload whose old Pods end before the new ones are
 // ready.
 func fresh(ch *Change) []any {
-	if ch.Action != Configure || !endsFirst(ch.After) {
+	if ch.Action != Recreate && (ch.Action != Configure || !endsFirst(ch.After)) {
 		return nil
 	}
 	var old []string

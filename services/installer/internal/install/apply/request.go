@@ -91,6 +91,8 @@ func RootConfigMap(r *install.Result, vals tree.Map) string {
 type Options struct {
 	// Wait for readiness, and for the end of deletions.
 	Wait bool
+	// Recreate makes objects anew where a field cannot be changed; without it such a plan is an error.
+	Recreate bool
 	// Timeout bounds all waiting together.
 	Timeout time.Duration
 	// Progress is told what happens; it may not be nil.

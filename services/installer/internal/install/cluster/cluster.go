@@ -255,6 +255,17 @@ func (c *Client) Apply(ctx context.Context, u *unstructured.Unstructured, o Appl
 	return got, c.explain(ctx, id, err, "patch", "create")
 }
 
+// Try says whether an object could be created, without effect.
+func (c *Client) Try(ctx context.Context, u *unstructured.Unstructured) error {
+	id := Of(u)
+	r, err := c.resource(id)
+	if err != nil {
+		return err
+	}
+	_, err = r.Create(ctx, u, metav1.CreateOptions{FieldManager: Manager, DryRun: []string{metav1.DryRunAll}})
+	return c.explain(ctx, id, err, "create")
+}
+
 // Put creates an object without a resourceVersion, and else replaces it if it is still that version.
 func (c *Client) Put(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	id := Of(u)

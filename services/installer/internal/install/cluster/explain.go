@@ -127,8 +127,6 @@ func (c *Client) explain(ctx context.Context, id ID, err error, verbs ...string)
 		return fmt.Errorf("%s: %w; grant it by RBAC, or use a kubeconfig that may", id, err)
 	case apierrors.IsUnauthorized(err):
 		return c.unreachable(err)
-	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "immutable"):
-		return fmt.Errorf("%s: %w; delete the object and run this again: kubectl delete %s", id, err, id.Command())
 	}
 	if name, down := webhookOf(err); down {
 		return &WebhookDown{ID: id, Webhook: name, Config: c.webhookConfig(ctx, name), Cause: err}
