@@ -63,15 +63,14 @@ type Node struct {
 	statuses  *statuses
 	sup       *supervise.Supervisor
 	configAPI *configapi.Client
-	// procs is written before the first task starts and by the task that publishes the Pods, and read after all tasks
-	// have ended.
-	procs map[string]*supervise.Process
 	// published is closed when the Pods' objects are part of the mesh.
 	published chan struct{}
 
-	stateMu sync.Mutex // held while state.json is written
+	stateMu  sync.Mutex // held while state.json is written
+	statusMu sync.Mutex // held while a Pod or its status is written and pods records that
 
 	mu    sync.Mutex
+	procs map[string]*supervise.Process
 	pods  map[string]bool // by Pod ID, the readiness that its written status has
 	ready bool
 	seen  observations
@@ -128,6 +127,7 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 			return issuer.Run(ctx, func(err error) { n.cfg.Log.Error("tokens were not renewed", "error", err) })
 		}},
 		{Name: "mesh", Run: n.publish},
+		{Name: "objects", Run: n.watchObjects},
 		{Name: "usage errors", Run: n.watchUsageErrors},
 		{Name: "state", Run: n.keepState},
 		{Name: "revisions", Run: n.watchRevisions},
@@ -168,9 +168,12 @@ func (n *Node) startPods() {
 }
 
 func (n *Node) startProcess(p plan.Process) {
-	n.procs[p.Name] = n.sup.Start(supervise.Spec{
+	started := n.sup.Start(supervise.Spec{
 		Name: p.Name, Path: p.Path, Args: p.Args, Env: p.Env, Dir: p.Dir, Log: p.Log, Grace: p.Grace,
 	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.procs[p.Name] = started
 }
 
 // processes lists all processes of the plan.
@@ -182,12 +185,7 @@ func (n *Node) processes() []plan.Process {
 func (n *Node) podProcesses() []plan.Process {
 	var list []plan.Process
 	for _, p := range n.cfg.Plan.Pods {
-		for _, c := range p.Containers {
-			list = append(list, c.Process)
-		}
-		if p.Agent != nil {
-			list = append(list, p.Agent.Process)
-		}
+		list = append(list, p.Processes()...)
 	}
 	return list
 }
@@ -215,12 +213,4 @@ func (n *Node) watchUsageErrors(ctx context.Context) error {
 		waitFor(ctx, changed)
 	}
 	return nil
-}
-
-// setPodReady records the readiness that publish has written into a Pod's status.
-func (n *Node) setPodReady(id string, ready bool) {
-	n.mu.Lock()
-	n.pods[id] = ready
-	n.mu.Unlock()
-	n.statuses.Notify()
 }

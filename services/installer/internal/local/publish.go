@@ -38,25 +38,21 @@ func (n *Node) publish(ctx context.Context) error {
 	}
 	close(n.published)
 	n.startPods()
-	written := map[string]bool{}
 	for ctx.Err() == nil {
 		changed := n.statuses.Changed()
 		entries := n.statuses.Snapshot()
 		failed := false
 		for _, p := range n.cfg.Plan.Pods {
 			ready := podReady(p, entries)
-			if old, ok := written[p.ID()]; ok && old == ready {
+			if old, ok := n.writtenReady(p); ok && old == ready {
 				continue
 			}
-			if err := n.writeStatus(ctx, p, ready); err != nil {
-				if ctx.Err() == nil {
-					n.cfg.Log.Warn("pod status was not written and is tried again", "pod", p.ID(), "error", err)
-				}
-				failed = true
-				continue
+			err := n.writeStatus(ctx, p, ready)
+			// NotFound: somebody has deleted the Pod, which watchObjects writes again.
+			if err != nil && ctx.Err() == nil && status.Code(err) != codes.NotFound {
+				n.cfg.Log.Warn("pod status was not written and is tried again", "pod", p.ID(), "error", err)
 			}
-			written[p.ID()] = ready
-			n.setPodReady(p.ID(), ready)
+			failed = failed || err != nil
 		}
 		if failed {
 			if !n.wait(ctx, 500*time.Millisecond) {
@@ -67,6 +63,14 @@ func (n *Node) publish(ctx context.Context) error {
 		waitFor(ctx, changed)
 	}
 	return nil
+}
+
+// writtenReady is the readiness in a Pod's written status; ok is false before the first.
+func (n *Node) writtenReady(p *plan.Pod) (ready, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ready, ok = n.pods[p.ID()]
+	return ready, ok
 }
 
 // createObjects checks the user's files, and then writes the Pods and the generated Sidecars, all or none.
@@ -126,7 +130,10 @@ func (n *Node) manifests(pods ...*plan.Pod) ([]byte, error) {
 	return bytes.Join(docs, []byte("\n---\n")), nil
 }
 
+// writeStatus writes a Pod's status and records its readiness.
 func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
+	n.statusMu.Lock()
+	defer n.statusMu.Unlock()
 	body, err := json.Marshal(p.Status(ready, n.cfg.Clock.Now()))
 	if err != nil {
 		return err
@@ -137,17 +144,11 @@ func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
 		Key:    &configv1.ObjectKey{ApiVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name},
 		Status: body,
 	}, grpc.WaitForReady(true))
-	if status.Code(err) == codes.NotFound {
-		// The Pod was deleted, or the store was lost: write it again, as a kubelet's mirror Pod is.
-		return errors.Join(n.recreate(ctx, p), err)
+	if err == nil {
+		n.mu.Lock()
+		n.pods[p.ID()] = ready
+		n.mu.Unlock()
+		n.statuses.Notify()
 	}
 	return err
-}
-
-func (n *Node) recreate(ctx context.Context, p *plan.Pod) error {
-	manifests, err := n.manifests(p)
-	if err != nil {
-		return err
-	}
-	return n.apply(ctx, manifests)
 }

@@ -36,15 +36,23 @@ func (n *Node) stop() error {
 		}
 	}
 	for _, group := range [][]string{gateways, sidecars, apps, agents, xds, rest} {
-		var wg sync.WaitGroup
-		for _, name := range group {
-			if p := n.procs[name]; p != nil { // nil if Run ended before startPods
-				wg.Go(func() { p.Stop(ctx) })
-			}
-		}
-		wg.Wait()
+		n.stopProcesses(ctx, group)
 	}
 	return n.writeState()
+}
+
+// stopProcesses stops processes at the same time, and returns when all have ended.
+func (n *Node) stopProcesses(ctx context.Context, names []string) {
+	var wg sync.WaitGroup
+	for _, name := range names {
+		n.mu.Lock()
+		p := n.procs[name]
+		n.mu.Unlock()
+		if p != nil { // nil if Run ended before startPods
+			wg.Go(func() { p.Stop(ctx) })
+		}
+	}
+	wg.Wait()
 }
 
 func (n *Node) removeReadyFile() error {

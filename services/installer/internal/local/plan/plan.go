@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -134,6 +135,29 @@ func (p *Pod) NodeID() string {
 		t = "router"
 	}
 	return fmt.Sprintf("%s~%s~%s~%s.svc.cluster.local", t, p.IP, p.ID(), p.Namespace)
+}
+
+// Processes lists the Pod's processes: its applications and its agent.
+func (p *Pod) Processes() []Process {
+	list := lists.Map(p.Containers, func(c Container) Process { return c.Process })
+	if p.Agent != nil {
+		list = append(list, p.Agent.Process)
+	}
+	return list
+}
+
+// StopOrder lists the names of the Pod's processes in groups that are stopped one after the other: an Envoy before the
+// applications, whose last answers it sends; the agent of a proxyless gRPC client after them, because they use it until
+// they end.
+func (p *Pod) StopOrder() [][]string {
+	apps := lists.Map(p.Containers, func(c Container) string { return c.Name })
+	switch {
+	case p.Agent == nil:
+		return [][]string{apps}
+	case p.Agent.NoEnvoy:
+		return [][]string{apps, {p.Agent.Name}}
+	}
+	return [][]string{{p.Agent.Name}, apps}
 }
 
 // Container is one application process.

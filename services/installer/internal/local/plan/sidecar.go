@@ -21,6 +21,9 @@ const (
 	ManagedBy      = "fairlead-up"
 )
 
+// SidecarName is the name of the Pod's generated Sidecar.
+func (p *Pod) SidecarName() string { return "fairlead-" + p.Name }
+
 // userSidecar returns the Sidecar of the mesh files whose workloadSelector selects the Pod, the first in the order of
 // the files; nil if there is none.
 func userSidecar(m *meshfile.Mesh, p *Pod) *networkingv1.Sidecar {
@@ -73,7 +76,7 @@ func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]neti
 	spec := &networkingv1.Sidecar{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.istio.io/v1", Kind: "Sidecar"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "fairlead-" + p.Name, Namespace: p.Namespace,
+			Name: p.SidecarName(), Namespace: p.Namespace,
 			Labels: map[string]string{ManagedByLabel: ManagedBy},
 		},
 	}
