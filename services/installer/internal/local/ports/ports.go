@@ -18,6 +18,8 @@ type BusyError struct {
 	Addr netip.AddrPort
 	// For names the process that needs the address.
 	For string
+	// Wildcard is true if the process listens on all addresses, so that the port is taken in every range.
+	Wildcard bool
 	// PID and Command of the process that listens; PID is 0 if it is another user's.
 	PID     int
 	Command string
@@ -29,6 +31,9 @@ func (e *BusyError) Error() string {
 	holder := "a process of another user"
 	if e.PID > 0 {
 		holder = fmt.Sprintf("pid %d (%s)", e.PID, e.Command)
+	}
+	if e.Wildcard {
+		return fmt.Sprintf("port %d, needed by %s, is held on all addresses by %s; stop it: no --loopback-range is free of it", e.Addr.Port(), e.For, holder)
 	}
 	return fmt.Sprintf("address %s, needed by %s, is held by %s; %s", e.Addr, e.For, holder, e.Remedy)
 }
@@ -44,7 +49,7 @@ func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 		return nil
 	}
 	busy := &BusyError{Addr: addr, For: wantedBy, Remedy: remedy}
-	busy.PID, busy.Command = holder(addr)
+	busy.Wildcard, busy.PID, busy.Command = holder(addr)
 	return busy
 }
 

@@ -39,6 +39,20 @@ func TestCheckNamesTheHolder(t *testing.T) {
 	}
 }
 
+// TestAPortHeldEverywhereIsFreeInNoRange has a process listen on all addresses: another range does not help.
+func TestAPortHeldEverywhereIsFreeInNoRange(t *testing.T) {
+	lis, err := net.Listen("tcp4", "0.0.0.0:0") //nolint:gosec // on all addresses, which the test is about
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	port := netip.MustParseAddrPort(lis.Addr().String()).Port()
+	err = Check(netip.AddrPortFrom(netip.MustParseAddr("127.66.0.11"), port), "ca", "take --loopback-range auto")
+	if err == nil || strings.Contains(err.Error(), "auto") || !strings.Contains(err.Error(), fmt.Sprintf("on all addresses by pid %d", os.Getpid())) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestFreeHandsOutEachPortOnce(t *testing.T) {
 	f := NewFree("seed")
 	seen := map[uint16]bool{}

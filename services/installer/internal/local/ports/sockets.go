@@ -59,14 +59,16 @@ func sockets() []socket {
 	return list
 }
 
-// holder returns the process that listens on the address; 0 if it is not visible.
-func holder(addr netip.AddrPort) (pid int, command string) {
+// holder returns the process that listens on the address, 0 if it is not visible, and whether it does so on all
+// addresses.
+func holder(addr netip.AddrPort) (wildcard bool, pid int, command string) {
 	for _, s := range sockets() {
 		if s.addr.Port() == addr.Port() && (s.addr.Addr() == addr.Addr() || s.addr.Addr().IsUnspecified()) {
-			return s.owner()
+			pid, command = s.owner()
+			return s.addr.Addr().IsUnspecified(), pid, command
 		}
 	}
-	return 0, ""
+	return false, 0, ""
 }
 
 // Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is its leader's

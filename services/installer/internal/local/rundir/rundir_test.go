@@ -114,11 +114,11 @@ func TestOpen(t *testing.T) {
 		t.Errorf("empty directory: %v", err)
 	}
 	l := rundir.NewLayout(dir, "")
-	dead := runstate.State{PID: os.Getpid(), Birth: "1"}
+	dead := runstate.State{PID: os.Getpid(), Birth: "1", ConfigPaths: []string{"/a.yaml", "/b"}}
 	if err := rundir.Write(l, &dead); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) {
+	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) || !strings.Contains(err.Error(), "`fairlead up --run-dir "+dir+" -f /a.yaml -f /b`, which clears") {
 		t.Errorf("dead run: %v", err)
 	}
 	live := runstate.State{PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: "x"}

@@ -35,13 +35,23 @@ func Open(dir string) (*runstate.State, error) {
 	s, err := runstate.Read(dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s`, or name the right --run-dir", dir, ErrNoMesh, dir)
+		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s -f FILE`, or name the right --run-dir", dir, ErrNoMesh, dir)
 	case err != nil:
 		return nil, err
 	case !Alive(s):
-		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; start it again with `fairlead up --run-dir %s`", dir, ErrNoMesh, s.PID, dir)
+		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; `fairlead logs --run-dir %s` shows its last lines; start it again with `%s`, which clears the directory",
+			dir, ErrNoMesh, s.PID, dir, again(s, dir))
 	}
 	return s, nil
+}
+
+// again is the command that starts a mesh of the same files in the same run directory.
+func again(s *runstate.State, dir string) string {
+	command := "fairlead up --run-dir " + dir
+	for _, path := range s.ConfigPaths {
+		command += " -f " + path
+	}
+	return command
 }
 
 // Proxy returns the Pod with an agent that a name means (package proxyname). namespace may be empty.
