@@ -179,8 +179,8 @@ func (n *Node) setReady(after time.Duration) error {
 	n.mu.Lock()
 	n.ready = true
 	n.mu.Unlock()
-	if err := n.writeState(); err != nil {
-		return err
+	if n.writeState() != nil {
+		n.statuses.Notify() // keepState reports the error and repeats the write
 	}
 	n.cfg.Console.Show(n.rows())
 	n.cfg.Console.Line(fmt.Sprintf("all is ready after %.1f s", after.Seconds()))

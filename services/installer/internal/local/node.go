@@ -169,7 +169,7 @@ func (n *Node) startPods() {
 
 func (n *Node) startProcess(p plan.Process) {
 	started := n.sup.Start(supervise.Spec{
-		Name: p.Name, Path: p.Path, Args: p.Args, Env: p.Env, Dir: p.Dir, Log: p.Log, Grace: p.Grace,
+		Name: p.Name, Path: p.Path, Args: p.Args, Env: p.Env, Dir: p.Dir, Log: p.Log, Stamped: p.Stamped, Grace: p.Grace,
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()

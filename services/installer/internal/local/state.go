@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/proto/fairlead/contract"
@@ -13,12 +14,22 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// keepState writes state.json at every change.
+// keepState writes state.json at every change. It repeats a write that fails, as on a full disk: the mesh goes on
+// without it.
 func (n *Node) keepState(ctx context.Context) error {
+	failing := false
 	for ctx.Err() == nil {
 		changed := n.statuses.Changed()
-		if err := n.writeState(); err != nil {
-			return err
+		err := n.writeState()
+		switch {
+		case err != nil && !failing:
+			n.cfg.Console.Line(fmt.Sprintf("warning: %v; the mesh goes on, but other commands see an old state until it can be written", err))
+		case err == nil && failing:
+			n.cfg.Console.Line("the state is written again")
+		}
+		if failing = err != nil; failing {
+			n.wait(ctx, time.Second)
+			continue
 		}
 		waitFor(ctx, changed)
 	}

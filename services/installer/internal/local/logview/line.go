@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"strings"
 	"time"
+
+	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
 // Line is a line of a log, without its newline.
@@ -83,4 +85,16 @@ func parse(text []byte) (at time.Time, level Level, timed, levelled bool) {
 		level, levelled = ParseLevel(string(parts[2]))
 	}
 	return at, level, timed, levelled
+}
+
+// cutStamp cuts the time off that package supervise puts before each line of an application; zero if there is none.
+func cutStamp(text []byte) (time.Time, []byte) {
+	if len(text) <= len(supervise.StampFormat) || text[len(supervise.StampFormat)] != ' ' {
+		return time.Time{}, text
+	}
+	at, err := time.Parse(supervise.StampFormat, string(text[:len(supervise.StampFormat)]))
+	if err != nil {
+		return time.Time{}, text
+	}
+	return at, text[len(supervise.StampFormat)+1:]
 }

@@ -71,6 +71,24 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestStampedLines reads an application's lines, to which `fairlead up` has added their times.
+func TestStampedLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	testkit.WriteFile(t, path, []byte("2026-01-02T03:04:01.000Z GET /old\n2026-01-02T03:04:05.000Z {\"level\":\"error\"}\n2026-01-02T03:04:06.000Z GET / 200\n"))
+	r, err := logview.Open([]logview.Source{{Name: "a", Path: path}}, logview.Options{Tail: -1, Level: logview.Debug, Since: time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var lines []string
+	if err := r.Read(func(l logview.Line) error { lines = append(lines, l.Text); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{`{"level":"error"}`, "GET / 200"}; !slices.Equal(lines, want) {
+		t.Errorf("%q, want %q", lines, want)
+	}
+}
+
 func TestLongLinesAreCut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	testkit.WriteFile(t, path, []byte(strings.Repeat("x", 3<<20)+"\nshort\n"))

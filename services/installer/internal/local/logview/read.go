@@ -112,7 +112,11 @@ func (f *file) line() (Line, bool) {
 	if n := len(text); n > 0 && text[n-1] == '\n' {
 		text = text[:n-1]
 	}
+	stamp, text := cutStamp(text)
 	at, level, timed, levelled := parse(text)
+	if !stamp.IsZero() {
+		at, timed = stamp, true
+	}
 	line := Line{Source: f.source.Name, Text: string(text), At: f.last.At, Level: f.last.Level}
 	if timed {
 		line.At = at

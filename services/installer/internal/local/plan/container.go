@@ -22,10 +22,11 @@ func (w *planner) container(p *Pod, i int, targets []targetPort, appPorts map[ui
 	}
 	out := &Container{Container: c.Name, Ports: containerPorts(c, appPorts)}
 	out.Process = Process{
-		Name: p.ID() + "/" + c.Name,
-		Path: path,
-		Dir:  c.WorkingDir,
-		Log:  w.o.Layout.Log(p.ID() + "." + c.Name),
+		Name:    p.ID() + "/" + c.Name,
+		Path:    path,
+		Dir:     c.WorkingDir,
+		Log:     w.o.Layout.Log(p.ID() + "." + c.Name),
+		Stamped: true,
 	}
 	env, err := w.environment(p, c, field, out.Ports, proxyURL)
 	if err != nil {

@@ -72,6 +72,8 @@ type Process struct {
 	Dir string
 	// Log is the file that standard output and error go to.
 	Log string
+	// Stamped puts the time before each line of the output.
+	Stamped bool
 	// Grace is how long the process may take to end after SIGTERM.
 	Grace time.Duration
 }

@@ -64,7 +64,10 @@ func wait(cmd *exec.Cmd) error {
 		}
 	}
 	killGroup(cmd.Process.Pid)
-	return cmd.Wait()
+	if err := cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) {
+		return err
+	}
+	return nil
 }
 
 // killGroup kills a process group.

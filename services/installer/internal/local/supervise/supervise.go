@@ -25,6 +25,9 @@ type Spec struct {
 	Dir string
 	// Log is the file to which its output is appended.
 	Log string
+	// Stamped passes the output through a pipe: each line gets the time before it, and the program does not notice a
+	// disk that is full.
+	Stamped bool
 	// Grace is how long it may take to end after SIGTERM before it is killed.
 	Grace time.Duration
 }
@@ -183,8 +186,9 @@ func (p *Process) stopping() bool {
 
 // runOnce runs the program until it ends.
 func (p *Process) runOnce() error {
-	cmd, err := p.start()
+	cmd, log, err := p.start()
 	if err == nil {
+		defer log.Close()
 		if p.stopping() {
 			// Stop was called before there was a process to signal.
 			_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -212,24 +216,30 @@ func (p *Process) runOnce() error {
 	return err
 }
 
-func (p *Process) start() (*exec.Cmd, error) {
+// start starts the program; the caller closes the log when it has ended.
+func (p *Process) start() (*exec.Cmd, *os.File, error) {
 	log, err := openLog(p.spec.Log)
 	if err != nil {
-		return nil, fmt.Errorf("log file: %w", err)
+		return nil, nil, fmt.Errorf("log file: %w", err)
 	}
-	defer log.Close()
 	cmd := exec.Command(p.spec.Path, p.spec.Args...)
 	cmd.Env, cmd.Dir = p.spec.Env, p.spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log
+	if p.spec.Stamped {
+		out := &stampedLog{file: log, clock: p.sup.cfg.Clock}
+		cmd.Stdout, cmd.Stderr = out, out
+		cmd.WaitDelay = pipeDelay
+	}
 	if err := p.sup.spawn.start(cmd); err != nil {
-		return nil, err
+		_ = log.Close()
+		return nil, nil, err
 	}
 	p.update(func(s *Status) {
 		p.proc = cmd.Process
 		s.PID = cmd.Process.Pid
 		s.StartedAt = p.sup.cfg.Clock.Now()
 	})
-	return cmd, nil
+	return cmd, log, nil
 }
 
 // update changes the status and calls Changed.

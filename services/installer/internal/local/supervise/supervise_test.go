@@ -302,3 +302,31 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 		})
 	}
 }
+
+// TestStampedOutput has lines of a Stamped process begin with their time, and a process that writes to a full disk go
+// on.
+func TestStampedOutput(t *testing.T) {
+	s := newSupervisor(t, supervise.Config{})
+	spec := shell(t, `printf 'one\ntw'; sleep 0.05; printf 'o\n' >&2; while :; do sleep 0.05; done`)
+	spec.Stamped = true
+	p := s.Start(spec)
+	defer p.Stop(context.Background())
+	testkit.Eventually(t, within, logContains(spec.Log, "two\n"))
+	text, err := os.ReadFile(spec.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		stamp, rest, _ := strings.Cut(line, " ")
+		if _, err := time.Parse(supervise.StampFormat, stamp); err != nil || rest != []string{"one", "two"}[i] {
+			t.Errorf("line %q: %v", line, err)
+		}
+	}
+
+	full := shell(t, `echo lost && echo lost >&2 && touch "$0"; while :; do sleep 0.05; done`)
+	reached := filepath.Join(t.TempDir(), "reached")
+	full.Args, full.Log, full.Stamped = append(full.Args, reached), "/dev/full", true
+	q := s.Start(full)
+	defer q.Stop(context.Background())
+	testkit.Eventually(t, within, func() error { _, err := os.Stat(reached); return err })
+}
