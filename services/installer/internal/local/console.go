@@ -191,6 +191,9 @@ func (n *Node) setReady(after time.Duration) error {
 		}
 		n.cfg.Console.Line(fmt.Sprintf("%s   (gateway %s%s)", u.URL, u.Pod, hosts))
 	}
+	for _, line := range podLines(n.cfg.Plan) {
+		n.cfg.Console.Line(line)
+	}
 	if n.cfg.ReadyFile == "" {
 		return nil
 	}
@@ -205,4 +208,21 @@ func (n *Node) setReady(after time.Duration) error {
 		return fmt.Errorf("ready file: %w", err)
 	}
 	return nil
+}
+
+// maxPodLines is how many Pods are listed with their addresses.
+const maxPodLines = 12
+
+// podLines lists the Pods' addresses, and a call that acts as one of them.
+func podLines(p *plan.Plan) (lines []string) {
+	for _, pod := range p.Pods[:min(len(p.Pods), maxPodLines)] {
+		lines = append(lines, fmt.Sprintf("%s   (Pod %s)", pod.IP, pod.ID()))
+	}
+	if more := len(p.Pods) - maxPodLines; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d Pods more; `fairlead config get pods -A` lists them with their addresses", more))
+	}
+	if p.Example != "" {
+		lines = append(lines, p.Example)
+	}
+	return lines
 }

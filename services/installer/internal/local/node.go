@@ -132,6 +132,7 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		{Name: "state", Run: n.keepState},
 		{Name: "revisions", Run: n.watchRevisions},
 		{Name: "files", Run: n.watchSources},
+		{Name: "deployments", Run: n.watchDeployments},
 		{Name: "warnings", Run: n.watchWarnings},
 		{Name: "console", Run: n.showConsole},
 		{Name: "ready", Run: n.reportReady},

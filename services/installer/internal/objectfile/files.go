@@ -33,7 +33,7 @@ func List(paths []string) ([]string, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, &Error{File: p, Problem: "no such file or directory", Remedy: "name a mesh file or a directory of them"}
+			return nil, &Error{File: p, Problem: "no such file or directory", Remedy: "name a mesh file or a directory of them", Cause: err}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mesh file: %w", err)

@@ -52,7 +52,12 @@ type Error struct {
 	Field string
 	// Problem says what is wrong and Remedy what to do about it.
 	Problem, Remedy string
+	// Cause may be nil.
+	Cause error
 }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }
 
 // Error implements error: "file:line: object: field: problem; remedy".
 func (e *Error) Error() string {

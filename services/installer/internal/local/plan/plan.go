@@ -237,6 +237,8 @@ type Plan struct {
 	Services    []*Service
 	Pods        []*Pod
 	URLs        []URL
+	// Example is a command that calls a Service as one of the Pods; empty if there is no such Service or Pod.
+	Example string
 	// Warnings are about settings that likely do not do what their author wants.
 	Warnings []string
 }
@@ -266,6 +268,8 @@ func New(m *meshfile.Mesh, o Options) (*Plan, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	p.Example = example(m, p.Pods)
+	p.Warnings = append(unusedFields(m), idleServices(m)...)
 	for _, pod := range p.Pods {
 		if pod.Kind == Gateway {
 			urls, warnings := gatewayURLs(m, pod)

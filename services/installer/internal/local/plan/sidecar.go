@@ -101,6 +101,20 @@ func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]neti
 	return "http://" + netip.AddrPortFrom(p.IP, ProxyPort).String(), nil
 }
 
+// example is a command that calls the first HTTP Service as the first Pod with a generated Sidecar.
+func example(m *meshfile.Mesh, pods []*Pod) string {
+	for _, p := range pods {
+		for _, s := range m.Services {
+			for _, port := range s.Spec.Ports {
+				if p.Sidecar != nil && len(s.Spec.Selector) > 0 && protocol(port) == "HTTP" {
+					return fmt.Sprintf("curl --proxy http://%s:%d http://%s.%s:%d/   (a call by Pod %s)", p.IP, ProxyPort, s.Name, s.Namespace, port.Port, p.ID())
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // userProxyURL is the URL of the forward proxy that a user's Sidecar opens; empty if it opens none.
 func userProxyURL(s *networkingv1.Sidecar, p *Pod) string {
 	for _, l := range s.Spec.GetEgress() {
