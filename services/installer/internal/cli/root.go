@@ -1,8 +1,8 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands (newRoot), and each file holds one
 // command or what several share. Commands reach a mesh in three ways: target.call makes calls to config-watcher
 // (package configapi), connectedProxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
-// Envoy. In a cluster they go through package controlplane. `up`, `down`, `demo`, `logs` and `credentials` work on the
-// local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
+// Envoy. In a cluster they go through package controlplane. `up`, `down`, `restart`, `demo`, `logs` and `credentials`
+// work on the local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
@@ -69,7 +69,7 @@ func newRoot(env Env) *cobra.Command {
 	runDir := cmp.Or(env.Getenv("FAIRLEAD_RUN_DIR"), ".run")
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
-		newUp(env, mesh), newDown(mesh), newDemo(env),
+		newUp(env, mesh), newDown(mesh), newRestart(mesh), newDemo(env),
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh), newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
 		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env), newVersion(env, mesh),
 		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),
