@@ -128,7 +128,7 @@ func TestWhy(t *testing.T) {
 	}
 
 	code, out, errOut := m.CLI(t, "why", "client-0", "server")
-	if code != 1 || !strings.Contains(errOut, v1) || !strings.Contains(errOut, "virtualhosts") {
+	if code != 0 || !strings.Contains(out, "virtualhosts") || !strings.Contains(errOut, "--all") {
 		t.Errorf("a host of several resources: exit code %d: %s%s", code, out, errOut)
 	}
 	code, out, errOut = m.CLI(t, "why", "client-0", v1)

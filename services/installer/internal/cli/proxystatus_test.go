@@ -118,13 +118,18 @@ func xdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any
 	return lis.Addr().String()
 }
 
-// explain answers /debug/why as an xds-server does; the name "many" has two resources.
+// explain answers /debug/why as an xds-server does; the name "many" has a virtual host and a cluster, "two" has two
+// clusters.
 func explain(q url.Values) (any, error) {
 	if q.Get("name") == "none" {
 		return nil, errors.New("proxy has no resource \"none\"")
 	}
 	if q.Get("name") == "nobody" {
 		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "virtualhosts", "name": "nobody", "problem": "the class has no such resource", "madeFrom": []}`), nil
+	}
+	if q.Get("name") == "two" {
+		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "madeFrom": [], "candidates": [
+			{"type": "clusters", "name": "outbound|80|v1|reviews"}, {"type": "clusters", "name": "outbound|80||reviews"}]}`), nil
 	}
 	if q.Get("name") == "many" {
 		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "madeFrom": [], "candidates": [
@@ -165,6 +170,10 @@ func TestWhy(t *testing.T) {
 	if out, code, err := ask("good", node, "nobody", "--type", "virtualhosts"); code != process.ExitFailure || err == nil || !strings.Contains(err.Error(), "virtualhosts --served") {
 		t.Errorf("no such resource: %q, %d, %v", out, code, err)
 	}
+	out, _, err = ask("good", node, "many")
+	if err != nil || strings.Count(out, "made from:") != 1 || !strings.Contains(out, "resource:  80/reviews:80") || !strings.Contains(out, "--all explains every one") {
+		t.Errorf("one virtual host: %q, %v", out, err)
+	}
 	out, _, err = ask("good", node, "many", "--all")
 	if err != nil || strings.Count(out, "made from:") != 2 || !strings.Contains(out, "resource:  80/reviews:80") {
 		t.Errorf("--all: %q, %v", out, err)
@@ -184,7 +193,7 @@ func TestWhy(t *testing.T) {
 		token, proxy, resource string
 		says                   []string
 	}{
-		"ambiguous":       {"good", node, "many", []string{"virtualhosts", "80/reviews:80", "outbound|80||reviews", "--type"}},
+		"ambiguous":       {"good", node, "two", []string{"clusters", "outbound|80|v1|reviews", "outbound|80||reviews", "--type"}},
 		"no resource":     {"good", node, "none", []string{here, "has no resource"}},
 		"no proxy":        {"good", "c.shop", "reviews", []string{"no xds-server knows proxy \"c.shop\"", here, elsewhere}},
 		"another's token": {"forbidden", node, "reviews", []string{"does not allow it", "--token-file"}},

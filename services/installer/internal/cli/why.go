@@ -54,13 +54,14 @@ was looked for and not found.
 
 PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod/NAME, or deploy/NAME for the first of a Deployment's Pods. RESOURCE is the name of a cluster, endpoint assignment, listener, route
 configuration or virtual host ("<route configuration>/<virtual host>"), as proxy-config shows it, or a host with or without its port and domain. A
-host that several resources belong to is answered with their list: choose one by its name or with --type, or take --all.`,
+host that several resources belong to means its virtual host if there is one; otherwise the answer is the list of them: choose one by its name or
+with --type, or take --all.`,
 		Example: `  fairlead why productpage-v1-0 reviews:9080 --type virtualhosts
   fairlead why productpage-v1-0 'outbound|9080|v2|reviews.default.svc.cluster.local'`,
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeProxies(1),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return why(cmd.Context(), t, a[0], a[1], f, cmd.OutOrStdout())
+			return why(cmd.Context(), t, a[0], a[1], f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
@@ -74,7 +75,7 @@ host that several resources belong to is answered with their list: choose one by
 	return cmd
 }
 
-func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.Writer) error {
+func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out, diagnostics io.Writer) error {
 	c, err := t.findProxy(ctx, proxy, f.namespace)
 	if err != nil {
 		return err
@@ -91,10 +92,17 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 		return err
 	}
 	answers := []*explanation{first}
-	if len(first.Candidates) > 0 {
-		if !f.all {
-			return ambiguous(name, first.Candidates)
+	switch host := onlyVirtualHost(first.Candidates); {
+	case len(first.Candidates) == 0:
+	case !f.all && host == nil:
+		return ambiguous(name, first.Candidates)
+	case !f.all:
+		if first, err = ask(host.Type, host.Name); err != nil {
+			return err
 		}
+		fmt.Fprintf(diagnostics, "%q has other resources too; --type chooses, and --all explains every one\n", name)
+		answers = []*explanation{first}
+	default:
 		answers = nil
 		for _, candidate := range first.Candidates {
 			e, err := ask(candidate.Type, candidate.Name)
@@ -125,6 +133,22 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 			proxyName(c.nodeID), e.Name, proxyName(c.nodeID), e.Type)
 	}
 	return nil
+}
+
+// onlyVirtualHost returns the virtual host of the list if there is exactly one, else nil: it decides where requests to
+// a host go, and names the clusters.
+func onlyVirtualHost(candidates []contract.ResourceName) *contract.ResourceName {
+	var found *contract.ResourceName
+	for i, c := range candidates {
+		switch {
+		case c.Type != "virtualhosts":
+		case found != nil:
+			return nil
+		default:
+			found = &candidates[i]
+		}
+	}
+	return found
 }
 
 // ambiguous is the error for a name that several resources have.
