@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Name returns the candidate nearest to word, empty if none is near. Case does not count.
+// Name returns the candidate nearest to word, empty if none is near. Case does not count. Of several that are equally
+// near, one with the same first letter is chosen, else the first.
 func Name(word string, candidates []string) string {
 	best, bestDistance := "", len(word)/3+1
 	if bestDistance > 3 {
@@ -20,12 +21,16 @@ func Name(word string, candidates []string) string {
 		if len(cand)-len(word) > bestDistance || len(word)-len(cand) > bestDistance {
 			continue
 		}
-		if d := distance(strings.ToLower(word), strings.ToLower(cand)); d <= bestDistance && (best == "" || d < bestDistance) {
+		d := distance(strings.ToLower(word), strings.ToLower(cand))
+		if d < bestDistance || d == bestDistance && (best == "" || sameStart(word, cand) && !sameStart(word, best)) {
 			best, bestDistance = cand, d
 		}
 	}
 	return best
 }
+
+// sameStart reports whether two words have the same first letter.
+func sameStart(a, b string) bool { return a != "" && b != "" && strings.EqualFold(a[:1], b[:1]) }
 
 // Hint returns "; did you mean \"x\"?" for the end of an error; empty if no candidate is near.
 func Hint(word string, candidates []string) string {

@@ -16,6 +16,9 @@ func TestName(t *testing.T) {
 			t.Errorf("%s: %q, want %q", word, got, want)
 		}
 	}
+	if got := nearest.Name("lister", []string{"clusters", "listeners"}); got != "listeners" {
+		t.Errorf("of two equally near: %q", got)
+	}
 	long := strings.Repeat("a", 200)
 	if got := nearest.Name(long+"b", []string{long}); got != "" {
 		t.Errorf("names too long to compare: %q", got)

@@ -257,6 +257,11 @@ func TestUpRefuses(t *testing.T) {
 	if code, err := up("kind: ["); code != process.ExitRefused || !strings.Contains(err.Error(), "objects.yaml:1") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
+	for _, args := range [][]string{{"-f", "nofile"}, {"mesh.yaml"}} {
+		if _, code, err := run("", append([]string{"up", "--bin-dir", bin, "--run-dir", filepath.Join(t.TempDir(), "run")}, args...)...); code != process.ExitUsage {
+			t.Errorf("up %v: exit code %d, %v", args, code, err)
+		}
+	}
 	t.Setenv("PATH", "")
 	_, code, err := run("", "up", "--run-dir", t.TempDir())
 	if code != process.ExitFailure || !strings.Contains(err.Error(), "envoy was not found") {

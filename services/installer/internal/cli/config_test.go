@@ -45,6 +45,20 @@ func (m *fixture) mustPrint(t *testing.T, args []string, want ...string) {
 	}
 }
 
+// TestPodsHaveTheirAddress lists Pods alone, and among other objects.
+func TestPodsHaveTheirAddress(t *testing.T) {
+	m := newFixture(t)
+	pod := file(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop}\nstatus: {podIP: 127.66.1.4}\n---\n"+object)
+	m.mustPrint(t, []string{"config", "apply", "-f", pod}, "created")
+	m.mustPrint(t, []string{"config", "get", "pods", "-A"}, "ADDRESS", "127.66.1.4")
+	if out, _, err := m.run("", "config", "get", "-A"); err != nil || strings.Contains(out, "ADDRESS") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if _, code, err := m.run("", "config", "apply", "mesh.yaml"); code != process.ExitUsage || !strings.Contains(err.Error(), "`fairlead config apply -f mesh.yaml`") {
+		t.Errorf("a file without -f: %d, %v", code, err)
+	}
+}
+
 func TestConfigOfEverySource(t *testing.T) {
 	m := newFixtureWithFile(t)
 	m.mustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION", "file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")

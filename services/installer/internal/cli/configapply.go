@@ -31,7 +31,7 @@ func newApply(env Env, t *target) *cobra.Command {
 		Short: "Create or replace objects: all of them, or none if one is refused",
 		Example: `  fairlead config apply -f reviews-v3.yaml --wait
   fairlead config apply -f - --dry-run < mesh.yaml`,
-		Args: args(cobra.NoArgs),
+		Args: filesByFlag,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return applyConfig(cmd.Context(), env, t, f, cmd.OutOrStdout())
 		},

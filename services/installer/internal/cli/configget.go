@@ -196,7 +196,7 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 		}
 		return []*configv1.Object{o}, nil
 	}
-	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml"
+	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml" && n.kind != "Pod" // a Pod's row has its address
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
@@ -298,6 +298,10 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		return nil
 	}
 	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
+	pods := len(objects) > 0 && lists.All(objects, func(o *configv1.Object) bool { return o.GetKey().GetKind() == "Pod" })
+	if pods {
+		tab.Header = append(tab.Header, "ADDRESS")
+	}
 	if as == "wide" {
 		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
 	}
@@ -308,12 +312,26 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 			generation = fmt.Sprint(g)
 		}
 		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), generation, o.GetSource(), locationOf(o)}
+		if pods {
+			row = append(row, podAddress(o))
+		}
 		if as == "wide" {
 			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
 		}
 		tab.Add(row...)
 	}
 	return tab.Write(out)
+}
+
+// podAddress is the address in a Pod's status; empty before it has one.
+func podAddress(o *configv1.Object) string {
+	var pod struct {
+		Status struct{ PodIP string }
+	}
+	if json.Unmarshal(o.GetManifest(), &pod) != nil {
+		return ""
+	}
+	return pod.Status.PodIP
 }
 
 // locationOf is the cell LOCATION: the object's place, which places it overrides, and until when it stays without its

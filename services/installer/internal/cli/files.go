@@ -1,15 +1,25 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // filesFlag adds -f, --filename, as in kubectl: it may be repeated, and takes a list separated by commas.
 func filesFlag(fs *pflag.FlagSet, files *[]string, about string) {
 	fs.VarP((*fileList)(files), "filename", "f", about+"; may be repeated, or a list with commas")
+}
+
+// filesByFlag refuses arguments of a command whose files are named with -f.
+func filesByFlag(cmd *cobra.Command, a []string) error {
+	if len(a) == 0 {
+		return nil
+	}
+	return usage(fmt.Errorf("files are named with -f: `%s -f %s`", cmd.CommandPath(), strings.Join(a, " -f ")))
 }
 
 // fileList is the value of --filename.

@@ -73,6 +73,7 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 	fs.DurationVar(&f.since, "since", 0, "only lines younger than this, as 10m")
 	fs.StringVar(&f.level, "level", "debug", "only lines of this level and above: "+strings.Join(logview.LevelNames, ", "))
 	fs.BoolVar(&f.prefix, "prefix", false, "begin each line with the name of its log (default: if there are several)")
+	_ = cmd.RegisterFlagCompletionFunc("container", t.completeContainers)
 	completeFlag(cmd, "level", logview.LevelNames...)
 	return cmd
 }
@@ -299,5 +300,18 @@ func (t *target) completeLogs(_ *cobra.Command, a []string, begun string) ([]str
 		}
 	}
 	list = slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeContainers completes names of Pods' processes.
+func (t *target) completeContainers(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	var list []string
+	if state, err := t.lastState(); err == nil {
+		for _, p := range processes(state) {
+			if _, container, ok := strings.Cut(p.name, "/"); ok {
+				list = append(list, container)
+			}
+		}
+	}
 	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -59,7 +60,7 @@ to listen on in PORT and its sidecar in HTTP_PROXY. All other objects are follow
 
 Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 		Example: "  fairlead up -f samples/bookinfo/mesh.yaml",
-		Args:    args(cobra.NoArgs),
+		Args:    filesByFlag,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.detach {
 				return detach(cmd.Context(), env, t, f, cmd.OutOrStdout())
@@ -200,6 +201,9 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 		return nil, rundir.Layout{}, plan.Options{}, err
 	}
 	m, err := meshfile.Load(f.files)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(usage(err))
+	}
 	if err != nil {
 		return fail(refused(err))
 	}
