@@ -59,6 +59,9 @@ func TestHabits(t *testing.T) {
 		{"logs deploy/client -c istio-proxy --since 1h", `"service":"node-agent"`},
 		{"why client-0 server:80 --type virtualhosts -n apps", "VirtualService"},
 		{"version --short", ""},
+		{"config get pods -n apps", "ADDRESS"},
+		{"config get pods -n apps", m.Pod(t, "late-0").IP},
+		{"restart deploy/late -n apps", "Pod late-0.apps restarted"},
 	} {
 		code, out, errOut := m.CLI(t, strings.Fields(c.args)...)
 		if code != 0 || !strings.Contains(out, c.says) {
@@ -73,6 +76,9 @@ func TestHabits(t *testing.T) {
 		"pc c cleint-0":            `did you mean "client-0.apps"?`,
 		"pc c client-0 --prot 80":  "did you mean --port?",
 		"logs xds-sever":           `did you mean "xds-server"?`,
+		"pc lister client-0":       "did you mean `fairlead proxy-config listeners client-0`?",
+		"config apply mesh.yaml":   "`fairlead config apply -f mesh.yaml`",
+		"restart deploy/lte":       `did you mean "deploy/late"?`,
 		"prxy-status":              "did you mean `fairlead proxy-status`?",
 		"config get vs/none.apps":  "none",
 		"why cleint-0 server:80":   `did you mean "client-0.apps"?`,
