@@ -51,13 +51,25 @@ func (s *Store) load(ctx context.Context) error {
 			return err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	delivered, next := s.provisional, map[object.Key]*object.Object{}
+	s.update(func() { s.take(c, next) })
+	for _, p := range s.allProblems() {
+		s.cfg.Log.Error("stored object is damaged", "problem", p.Error())
+	}
+	s.deliver(ctx, delivered, next)
+	s.update(func() { s.loaded = true }) // whoever sees it counts on the delivery
+	close(s.ready)
+	s.refresh(c)
+	return nil
+}
+
+// take makes what was read visible, and adds to next what is to be delivered of it; the caller holds both locks.
+func (s *Store) take(c contents, next map[object.Key]*object.Object) {
 	// Versions of this run are greater than those of every earlier one, deleted objects' included.
 	s.version = uint64(s.cfg.Clock.Now().UnixNano())
-	delivered := s.provisional
 	s.provisional = nil
-	next := map[object.Key]*object.Object{}
 	for _, it := range c.items {
 		s.items[it.Key] = it
 		if v, err := strconv.ParseUint(it.Version, 10, 64); err == nil && v > s.version {
@@ -71,17 +83,10 @@ func (s *Store) load(ctx context.Context) error {
 			next[d.hold.Key] = d.hold
 		}
 	}
-	s.loaded, s.failure, s.lastGood = true, nil, time.Time{}
-	for _, p := range s.allProblems() {
-		s.cfg.Log.Error("stored object is damaged", "problem", p.Error())
-	}
-	s.deliver(ctx, delivered, next)
-	close(s.ready)
-	s.refresh(c)
-	return nil
+	s.failure, s.lastGood = nil, time.Time{}
 }
 
-// deliver passes on the difference between two sets of objects; the caller holds s.mu.
+// deliver passes on the difference between two sets of objects; the caller holds s.writing.
 func (s *Store) deliver(ctx context.Context, before, next map[object.Key]*object.Object) {
 	var events []source.Event
 	for k := range before {
@@ -100,7 +105,7 @@ func (s *Store) deliver(ctx context.Context, before, next map[object.Key]*object
 }
 
 // refresh writes files again that are not as they should be, such as Secrets that are encrypted with another key than
-// the first, and updates the last good state; the caller holds s.mu. A file that cannot be written stays as it is.
+// the first, and updates the last good state; the caller holds s.writing. A file that cannot be written stays as it is.
 func (s *Store) refresh(c contents) {
 	var files errgroup.Group
 	files.SetLimit(writers)
@@ -373,12 +378,12 @@ func (s *Store) savedObjects() (map[object.Key]*object.Object, time.Time) {
 // serveSaved delivers the last good state while the directory cannot be read.
 func (s *Store) serveSaved(ctx context.Context) {
 	objects, at := s.savedObjects()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if at.IsZero() || !s.lastGood.IsZero() {
 		return
 	}
 	s.cfg.Log.Warn("source has not been read since the start, its last good state is served", "source", Name, "saved", at)
-	s.provisional, s.lastGood = objects, at
 	s.deliver(ctx, nil, objects)
+	s.update(func() { s.provisional, s.lastGood = objects, at })
 }

@@ -41,7 +41,7 @@ type alarm struct {
 	repair func() error
 }
 
-// persist writes and deletes files; the caller holds s.mu. If it returns nil everything is on disk; if it fails
+// persist writes and deletes files; the caller holds s.writing. If it returns nil everything is on disk; if it fails
 // everything is as before, in memory and on disk. If it cannot undo a failed write at once, nothing else is written
 // before that is undone.
 func (s *Store) persist(put []*Item, del []object.Key) error {
@@ -50,7 +50,7 @@ func (s *Store) persist(put []*Item, del []object.Key) error {
 	}
 	if s.alarm != nil && (len(put) > 0 || s.alarm.repair != nil) {
 		if s.probe(false); s.alarm != nil {
-			s.refused++
+			s.update(func() { s.refused++ })
 			return fmt.Errorf("%w: %w", ErrNotWritable, s.alarm.err)
 		}
 	}
@@ -65,7 +65,7 @@ func (s *Store) persist(put []*Item, del []object.Key) error {
 		}
 		return nil
 	}
-	s.refused++
+	s.update(func() { s.refused++ })
 	if fileio.Exhausted(err) || t.undone != nil {
 		s.raiseAlarm(err, t)
 	}
@@ -74,16 +74,17 @@ func (s *Store) persist(put []*Item, del []object.Key) error {
 
 // raiseAlarm sets the alarm.
 func (s *Store) raiseAlarm(err error, t *transaction) {
-	s.alarm = &alarm{err: err, last: s.cfg.Clock.Now(), repair: t.undone, need: minProbe}
+	a := &alarm{err: err, last: s.cfg.Clock.Now(), repair: t.undone, need: minProbe}
 	for _, f := range t.put {
-		s.alarm.need += len(f.content)
+		a.need += len(f.content)
 	}
-	s.alarm.need = min(s.alarm.need, maxProbe)
+	a.need = min(a.need, maxProbe)
+	s.update(func() { s.alarm = a })
 	s.cfg.Log.Error("store takes no writes until its directory can be written again; objects can be deleted", "dir", s.cfg.Dir, "error", err)
 }
 
 // probe writes to the directory and ends the alarm if that succeeds, at most every probeApart unless atOnce is true;
-// the caller holds s.mu.
+// the caller holds s.writing.
 func (s *Store) probe(atOnce bool) {
 	now := s.cfg.Clock.Now()
 	if since := now.Sub(s.alarm.last); !atOnce && since >= 0 && since < probeApart {
@@ -101,7 +102,7 @@ func (s *Store) probe(atOnce bool) {
 	if err = errors.Join(err, s.cfg.FS.Remove(path)); err != nil {
 		return
 	}
-	s.alarm = nil
+	s.update(func() { s.alarm = nil })
 	s.cfg.Log.Info("store takes writes again", "dir", s.cfg.Dir)
 }
 

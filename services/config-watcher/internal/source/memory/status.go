@@ -29,7 +29,7 @@ func (s *Store) Status() source.Status {
 	return st
 }
 
-// allProblems are the problems of the directory and of every damaged file; the caller holds s.mu.
+// allProblems are the problems of the directory and of every damaged file; the caller holds s.mu or s.writing.
 func (s *Store) allProblems() object.Problems {
 	out := slices.Clone(s.problems)
 	for _, d := range s.damaged {
@@ -45,7 +45,8 @@ func (s *Store) Refused() uint64 {
 	return s.refused
 }
 
-// clearDamage drops the damage of a file that a write or a deletion has replaced, and removes its hold.
+// clearDamage drops the damage of a file that a write or a deletion has replaced, and removes its hold; the
+// caller holds both locks.
 func (s *Store) clearDamage(k object.Key, events []source.Event) []source.Event {
 	rel := relPath(k)
 	d, was := s.damaged[rel]

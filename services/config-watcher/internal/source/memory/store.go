@@ -3,8 +3,8 @@
 // acknowledged. Package storeapi calls Store's Write, Edit, Delete, Get, List and Watch; as a source the Store delivers
 // its objects to the aggregate.
 //
-// store.go computes writes, persist.go makes them durable and journal.go finishes interrupted ones; load.go reads the
-// directory at the start.
+// store.go computes writes (content.go says what counts as a change), persist.go makes them durable and journal.go
+// finishes interrupted ones; load.go reads the directory at the start.
 package memory
 
 import (
@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -70,7 +69,7 @@ type Commit struct {
 	Before, After *Item
 }
 
-// audit calls Config.Audit; the caller holds s.mu.
+// audit calls Config.Audit; the caller holds s.writing.
 func (s *Store) audit(ctx context.Context, put []*Item, del ...object.Key) error {
 	if s.cfg.Audit == nil {
 		return nil
@@ -104,6 +103,10 @@ type Store struct {
 	handler source.Handler
 	retry   time.Duration
 
+	// writing serialises what changes the store. Its holder reads and writes the disk, and reads the fields below without
+	// mu, because they change only while both are held.
+	writing sync.Mutex
+	// mu guards the fields below. Its holder never waits for the disk, so that readers never do.
 	mu       sync.Mutex
 	items    map[object.Key]*Item
 	version  uint64
@@ -144,22 +147,27 @@ func (s *Store) Run(ctx context.Context) error {
 			return fmt.Errorf("store: %w", err)
 		}
 		s.cfg.Log.Error("store cannot be loaded, trying again", "dir", s.cfg.Dir, "error", err)
-		s.mu.Lock()
-		s.failure = err
-		s.mu.Unlock()
+		s.update(func() { s.failure = err })
 		s.serveSaved(ctx)
 		if !clock.Sleep(ctx, s.cfg.Clock, s.retry) {
 			return nil
 		}
 	}
 	for clock.Sleep(ctx, s.cfg.Clock, probeEvery) {
-		s.mu.Lock()
+		s.writing.Lock()
 		if s.alarm != nil {
 			s.probe(true)
 		}
-		s.mu.Unlock()
+		s.writing.Unlock()
 	}
 	return nil
+}
+
+// update changes what readers see; the caller holds s.writing.
+func (s *Store) update(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
 }
 
 // Loaded closes when the store can be used.
@@ -239,8 +247,8 @@ type Result struct {
 
 // Write performs all writes or none. With dryRun it only returns the results.
 func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if !s.loaded {
 		return nil, ErrNotLoaded
 	}
@@ -272,8 +280,7 @@ func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Resul
 	if err := s.persist(changed, nil); err != nil {
 		return nil, err
 	}
-	s.version = version
-	s.install(ctx, changed)
+	s.install(ctx, version, changed)
 	return results, nil
 }
 
@@ -289,25 +296,25 @@ func (s *Store) admit(changed []*Item) error {
 	return s.cfg.Admit(objects).Err()
 }
 
-// install makes persisted items visible.
-func (s *Store) install(ctx context.Context, changed []*Item) {
+// install makes persisted items visible, of which the newest has a version.
+func (s *Store) install(ctx context.Context, version uint64, changed []*Item) {
 	events := make([]source.Event, len(changed))
-	for i, it := range changed {
-		_, existed := s.items[it.Key]
-		s.items[it.Key] = it
-		events[i] = source.Event{Key: it.Key, Object: it.object}
-		s.notify(it, existed, false)
-		events = s.clearDamage(it.Key, events)
-	}
+	s.update(func() {
+		s.version = version
+		for i, it := range changed {
+			_, existed := s.items[it.Key]
+			s.items[it.Key] = it
+			events[i] = source.Event{Key: it.Key, Object: it.object}
+			s.notify(it, existed, false)
+			events = s.clearDamage(it.Key, events)
+		}
+	})
 	s.handler(ctx, Name, events)
 }
 
 // createdLayout is RFC 3339 with fractions of a second, so that "the oldest wins" also holds for objects that were
 // written within one second.
 const createdLayout = "2006-01-02T15:04:05.000000Z07:00"
-
-// serverFields are the fields of metadata that the store sets, whatever the user has written.
-var serverFields = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "managedFields", "selfLink"}
 
 // prepare computes the new state of one object without changing anything.
 func (s *Store) prepare(w Write, version uint64) (Result, error) {
@@ -391,52 +398,10 @@ func itemOf(decoded *object.Object, tree map[string]any) (*Item, error) {
 	return &Item{Key: o.Key, APIVersion: o.APIVersion, Version: version, Generation: o.Generation, Manifest: js, tree: tree, object: &o}, nil
 }
 
-// sameContent compares everything that the user decides.
-func sameContent(a, b map[string]any) bool {
-	return reflect.DeepEqual(userPart(a, true), userPart(b, true))
-}
-
-func sameSpec(a, b map[string]any) bool {
-	return reflect.DeepEqual(userPart(a, false), userPart(b, false))
-}
-
-func userPart(tree map[string]any, all bool) map[string]any {
-	out := make(map[string]any, len(tree))
-	for k, v := range tree {
-		switch k {
-		case "metadata":
-			if all {
-				out[k] = withoutServerFields(v)
-			}
-		case "status":
-			if all {
-				out[k] = v
-			}
-		default:
-			out[k] = v
-		}
-	}
-	return out
-}
-
-func withoutServerFields(v any) any {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return v
-	}
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		if !slices.Contains(serverFields, k) && v != nil {
-			out[k] = v
-		}
-	}
-	return out
-}
-
 // Delete deletes an object. version, if not empty, must be the current one.
 func (s *Store) Delete(ctx context.Context, k object.Key, version string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if !s.loaded {
 		return ErrNotLoaded
 	}
@@ -453,20 +418,24 @@ func (s *Store) Delete(ctx context.Context, k object.Key, version string) error 
 	if err := s.persist(nil, []object.Key{k}); err != nil {
 		return err
 	}
-	s.version++
-	if old != nil {
-		delete(s.items, k)
-		s.notify(old, true, true)
-	}
-	s.handler(ctx, Name, s.clearDamage(k, []source.Event{{Key: k}}))
+	events := []source.Event{{Key: k}}
+	s.update(func() {
+		s.version++
+		if old != nil {
+			delete(s.items, k)
+			s.notify(old, true, true)
+		}
+		events = s.clearDamage(k, events)
+	})
+	s.handler(ctx, Name, events)
 	return nil
 }
 
 // Edit replaces an object by the result of edit, which may change the tree that it receives. version, if not empty,
 // must be the current one.
 func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit func(tree map[string]any) (map[string]any, error)) (Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if !s.loaded {
 		return Result{}, ErrNotLoaded
 	}
@@ -502,7 +471,6 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	if err := s.persist([]*Item{r.Item}, nil); err != nil {
 		return Result{}, err
 	}
-	s.version++
-	s.install(ctx, []*Item{r.Item})
+	s.install(ctx, s.version+1, []*Item{r.Item})
 	return r, nil
 }
