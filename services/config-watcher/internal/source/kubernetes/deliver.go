@@ -160,10 +160,10 @@ func (s *Source) next(k *kind, name types.NamespacedName, before *object.Object,
 	problems := e.problems
 	after := before
 	if before == nil {
-		var err error
-		if after, err = s.savedVersion(k, name); err != nil {
-			return nil, err
+		if e.lost != nil {
+			return nil, e.lost
 		}
+		after = e.saved
 	}
 	if after != nil && e.uid != "" && after.UID != "" && after.UID != e.uid {
 		after = nil // that object is gone, this one has its name
@@ -201,7 +201,26 @@ func (k *kind) answered() bool {
 
 // listedKinds returns the kinds whose first list waits in the lanes, or has been delivered, and those for which nobody
 // can wait: for a kind that is forbidden, its last good state or a hold waits in the lanes then.
-func (s *Source) listedKinds() (out []*kind, err error) {
+func (s *Source) listedKinds() ([]*kind, error) {
+	listed, forbidden := s.readableKinds()
+	for _, k := range forbidden {
+		saved, err := s.readKind(k)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.restore(k, saved)
+		if hold := validate.HoldUnread(s.name); !k.restored && !k.answered() && validate.HoldsUnread(k.desc.Group, k.desc.Name) {
+			k.change(s, types.NamespacedName{Name: hold.Object.Key.Name}, &entry{hold: &hold, problems: object.Problems{hold.Problem()}})
+		}
+		s.mu.Unlock()
+	}
+	return append(listed, forbidden...), nil
+}
+
+// readableKinds returns the kinds that are not settled and have been listed, and those that are forbidden for so long
+// that nobody waits for them.
+func (s *Source) readableKinds() (listed, forbidden []*kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Clock.Now()
@@ -217,18 +236,14 @@ func (s *Source) listedKinds() (out []*kind, err error) {
 		if w == nil || k.settled || !w.listed && (!anyRead || !w.denied(now)) {
 			continue
 		}
-		if !w.listed {
-			s.cfg.Log.Error("kind is forbidden, the mesh is served without its objects or with the last good state of them", "source", s.name, "kind", k.String(), "error", w.failure.err)
-			if _, err := s.restore(k); err != nil {
-				return nil, err
-			}
-			if hold := validate.HoldUnread(s.name); !k.restored && validate.HoldsUnread(k.desc.Group, k.desc.Name) {
-				k.change(s, types.NamespacedName{Name: hold.Object.Key.Name}, &entry{hold: &hold, problems: object.Problems{hold.Problem()}})
-			}
+		if w.listed {
+			listed = append(listed, k)
+			continue
 		}
-		out = append(out, k)
+		s.cfg.Log.Error("kind is forbidden, the mesh is served without its objects or with the last good state of them", "source", s.name, "kind", k.String(), "error", w.failure.err)
+		forbidden = append(forbidden, k)
 	}
-	return out, nil
+	return listed, forbidden
 }
 
 // settle marks the kinds that have been delivered. The source is synced when no other kind is left.

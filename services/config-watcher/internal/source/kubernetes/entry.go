@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"errors"
 	"slices"
+	"time"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +38,13 @@ type entry struct {
 	// uid, apiVersion and generation name the refused version.
 	uid, apiVersion string
 	generation      int64
-	// restored is true for an object that only an earlier run has read.
+	// saved is the last good version of a refused object of a first list that an earlier run has saved, and lost why it
+	// cannot be read.
+	saved *object.Object
+	lost  error
+	// restored is true for an object that only an earlier run has read; savedAt is when it was saved.
 	restored bool
+	savedAt  time.Time
 }
 
 // GetObjectKind implements runtime.Object.

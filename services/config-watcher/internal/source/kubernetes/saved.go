@@ -158,22 +158,39 @@ func (s *Source) encode(o *object.Object) ([]byte, error) {
 func (s *Source) restoreLate() error {
 	away := s.gate.away()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	waited := s.cfg.Clock.Now().Sub(s.started)
-	if s.synced || !s.restoring.IsZero() || waited < restoreAway || away == nil && waited < restoreAfter {
+	early := s.synced || !s.restoring.IsZero() || waited < restoreAway || away == nil && waited < restoreAfter
+	s.mu.Unlock()
+	if early {
 		return nil
 	}
 	_, newest, err := s.cfg.Saved.Get(filepath.Join(s.name, readMark))
 	if err != nil {
 		return nil //nolint:nilerr // no earlier run has read everything
 	}
+	saved := map[*kind][]*entry{}
 	for _, k := range s.kinds {
-		at, err := s.restore(k)
-		if err != nil {
+		s.mu.Lock()
+		needless := k.restored || k.answered()
+		s.mu.Unlock()
+		if needless {
+			continue
+		}
+		if saved[k], err = s.readKind(k); err != nil {
 			return err
 		}
-		if at.After(newest) {
-			newest = at
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.synced {
+		return nil
+	}
+	for k, entries := range saved {
+		s.restore(k, entries)
+		for _, e := range entries {
+			if e.savedAt.After(newest) {
+				newest = e.savedAt
+			}
 		}
 	}
 	s.restoring = newest
@@ -181,59 +198,65 @@ func (s *Source) restoreLate() error {
 	return nil
 }
 
-// restore makes the saved objects of a kind wait for delivery, if it has not been listed. It returns when the newest of
-// them were saved. It is called with mu held.
-func (s *Source) restore(k *kind) (newest time.Time, err error) {
-	if s.cfg.Saved == nil || k.restored || k.answered() {
-		return time.Time{}, nil
+// restore makes the saved objects of a kind wait for delivery, if it has not been listed. It is called with mu held.
+func (s *Source) restore(k *kind, saved []*entry) {
+	if k.restored || k.answered() {
+		return
 	}
-	for shard := range shards {
-		entries, at, err := s.readShard(k, shard)
-		if err != nil {
-			return time.Time{}, err
-		}
-		for _, e := range entries {
-			k.restored = true
-			if _, newer := s.lanes[k.lane][k.key(e.name)]; !newer && k.objects[e.name] == nil {
-				k.change(s, e.name, e)
-			}
-		}
-		if at.After(newest) {
-			newest = at
+	for _, e := range saved {
+		k.restored = true
+		if _, newer := s.lanes[k.lane][k.key(e.name)]; !newer && k.objects[e.name] == nil {
+			k.change(s, e.name, e)
 		}
 	}
-	return newest, nil
 }
 
-// savedVersion returns the saved version of an object; nil if there is none.
-func (s *Source) savedVersion(k *kind, name types.NamespacedName) (*object.Object, error) {
+// readKind reads the saved objects of a kind. It waits for the disk, so mu is not held.
+func (s *Source) readKind(k *kind) (out []*entry, err error) {
 	if s.cfg.Saved == nil {
 		return nil, nil
 	}
-	entries, _, err := s.readShard(k, shardOf(name))
-	for _, e := range entries {
+	for n := range shards {
+		shard := s.readShard(k, n)
+		if shard.err != nil {
+			return nil, shard.err
+		}
+		out = append(out, shard.entries...)
+	}
+	return out, nil
+}
+
+// savedShard is a file of records. err means a record whose key was not given.
+type savedShard struct {
+	entries []*entry
+	err     error
+}
+
+// version returns the saved version of an object; nil if there is none.
+func (s savedShard) version(name types.NamespacedName) *object.Object {
+	for _, e := range s.entries {
 		if e.name == name {
-			return e.object, err
+			return e.object
 		}
 	}
-	return nil, err
+	return nil
 }
 
 // readShard reads a file of records. It logs damaged ones, and returns a hold for each that may have been a security
-// object. An error means a record whose key was not given.
-func (s *Source) readShard(k *kind, shard int) (entries []*entry, at time.Time, err error) {
+// object. It waits for the disk, so mu is not held.
+func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 	rel := k.shardFile(shard)
 	content, at, err := s.cfg.Saved.Get(rel)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, time.Time{}, nil
+		return out
 	}
 	if err != nil {
 		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.name, "file", rel, "error", err)
-		return nil, time.Time{}, nil
+		return out
 	}
 	held := func(h validate.Hold) {
 		key := h.Object.Key
-		entries = append(entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true})
+		out.entries = append(out.entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true, savedAt: at})
 	}
 	for i, line := range bytes.Split(content, []byte("\n")) {
 		if len(line) == 0 {
@@ -243,7 +266,7 @@ func (s *Source) readShard(k *kind, shard int) (entries []*entry, at time.Time, 
 		r, err := s.cfg.Codec.Decode(line)
 		switch {
 		case errors.Is(err, record.ErrLocked):
-			return nil, time.Time{}, fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", place, err)
+			return savedShard{err: fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", place, err)}
 		case err != nil:
 			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error", err)
 			if hold, ok := validate.HoldDamaged(place, line); ok {
@@ -260,9 +283,9 @@ func (s *Source) readShard(k *kind, shard int) (entries []*entry, at time.Time, 
 			continue
 		}
 		o.Source, o.Key.Cluster = s.name, k.cluster
-		entries = append(entries, &entry{name: nameOf(o.Key), object: o, restored: true})
+		out.entries = append(out.entries, &entry{name: nameOf(o.Key), object: o, restored: true, savedAt: at})
 	}
-	return entries, at, nil
+	return out
 }
 
 // objectOf makes an object again from its manifest.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -182,6 +183,7 @@ func (w *watcher) Resync() error { return nil }
 // Replace implements cache.ReflectorStore: the list is all that there is.
 func (w *watcher) Replace(list []any, version string) error {
 	s, k := w.source, w.kind
+	list = w.withSaved(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.stopped {
@@ -200,6 +202,36 @@ func (w *watcher) Replace(list []any, version string) error {
 	w.listed, w.seen = true, version
 	notify.Wake(s.wake)
 	return nil
+}
+
+// withSaved gives the refused objects of the watcher's first list their saved versions. After that list, the last good
+// version of each object has been delivered. It reads the disk, and only the watcher's reflector waits for that.
+func (w *watcher) withSaved(list []any) []any {
+	s, k := w.source, w.kind
+	s.mu.Lock()
+	listed := w.listed
+	s.mu.Unlock()
+	if s.cfg.Saved == nil || listed {
+		return list
+	}
+	list = slices.Clone(list)
+	shards := map[int]savedShard{}
+	for i, o := range list {
+		e, ok := o.(*entry)
+		if !ok || e.problems == nil {
+			continue
+		}
+		n := shardOf(e.name)
+		shard, read := shards[n]
+		if !read {
+			shard = s.readShard(k, n)
+			shards[n] = shard
+		}
+		with := *e
+		with.saved, with.lost = shard.version(e.name), shard.err
+		list[i] = &with
+	}
+	return list
 }
 
 // removeOthers removes all objects but those in keep; with a name, no other object than that one. It is called with
