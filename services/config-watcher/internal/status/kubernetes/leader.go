@@ -91,9 +91,9 @@ func (l *Leader) Run(ctx context.Context) error {
 
 // term takes part until this replica has led and lost the lease, or ctx ends. One term never overlaps the next.
 func (l *Leader) term(ctx context.Context) error {
-	started, ended := make(chan struct{}), make(chan struct{})
+	started, ended, lease := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &observedLock{l, &resourcelock.LeaseLock{
+		Lock: &observedLock{l, sync.OnceFunc(func() { close(lease); <-ended }), &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: l.cfg.Name}, Client: l.client, LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Identity},
 		}},
 		LeaseDuration: l.cfg.Terms.Lease, RenewDeadline: l.cfg.Terms.Renew, RetryPeriod: l.cfg.Terms.Retry, ReleaseOnCancel: true, Name: l.cfg.Name,
@@ -101,6 +101,15 @@ func (l *Leader) term(ctx context.Context) error {
 			OnStartedLeading: func(ctx context.Context) {
 				defer close(ended)
 				close(started)
+				ctx, stop := context.WithCancel(ctx)
+				defer stop()
+				go func() {
+					select {
+					case <-lease:
+						stop()
+					case <-ctx.Done():
+					}
+				}()
 				l.lead(ctx)
 			},
 			OnStoppedLeading: func() {},
@@ -149,6 +158,8 @@ func (l *Leader) Failure() error {
 // observedLock tells the leader of failed requests.
 type observedLock struct {
 	leader *Leader
+	// end is called before the lease is given back. It ends Lead and waits for it, so that no two replicas write at once.
+	end func()
 	resourcelock.Interface
 }
 
@@ -165,6 +176,9 @@ func (o *observedLock) Create(ctx context.Context, r resourcelock.LeaderElection
 
 // Update implements resourcelock.Interface.
 func (o *observedLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if r.HolderIdentity == "" { // the elector gives the lease back
+		o.end()
+	}
 	return o.note(ctx, "update", o.Interface.Update(ctx, r))
 }
 
