@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,6 +162,29 @@ func TestRotationThatFailsInTheMiddleLosesNothing(t *testing.T) {
 		t.Errorf("%d lines of 60: %v", len(lines), err)
 	}
 	intact(t, l, "60 lines, 1 to 60")
+}
+
+// TestAClosedLogIsNotRotated: a line after Close opens the file again, and only then a full file is rotated.
+func TestAClosedLogIsNotRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l := open(t, path, func(c *Config) { c.MaxBytes, c.Keep = 1000, 3 })
+	for i := 0; l.size < 1000; i++ {
+		appendAll(t, l, i, i+1)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, l, 100, 101)
+	if _, err := os.Stat(rotated(path, 1)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("rotated without an open file: %v", err)
+	}
+	appendAll(t, l, 101, 102)
+	if _, err := os.Stat(rotated(path, 1)); err != nil {
+		t.Error(err)
+	}
+	if _, broken, err := l.Verify(); broken != "" || err != nil {
+		t.Errorf("%q, %v", broken, err)
+	}
 }
 
 // TestTampering: Verify finds every changed or removed line of a file, and its place.
