@@ -178,6 +178,7 @@ type FleetServiceClient interface {
 	ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error)
 	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline
 	// has passed; the response says which. It is no error if proxies are pending at the deadline.
+	// FAILED_PRECONDITION means that no xds-server reports.
 	WaitAcked(ctx context.Context, in *WaitAckedRequest, opts ...grpc.CallOption) (*WaitAckedResponse, error)
 }
 
@@ -220,6 +221,7 @@ type FleetServiceServer interface {
 	ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error)
 	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline
 	// has passed; the response says which. It is no error if proxies are pending at the deadline.
+	// FAILED_PRECONDITION means that no xds-server reports.
 	WaitAcked(context.Context, *WaitAckedRequest) (*WaitAckedResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }

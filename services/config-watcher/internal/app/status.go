@@ -59,9 +59,13 @@ func (s *Server) buildStatus() error {
 	if err := s.buildRegistration(); err != nil {
 		return err
 	}
+	peerReporters := func() int { return 0 }
+	if s.registering != nil {
+		peerReporters = func() int { return s.registering().Reporters }
+	}
 	s.statuses = status.NewTracker(status.Config{
 		Domain: s.cfg.DomainSuffix, Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Sources: s.sources,
-		Overridden: s.joined.Overridden, Findings: s.findings.Of, Peers: s.others, Sinks: sinks, Log: s.Log, Clock: s.Clock,
+		Overridden: s.joined.Overridden, Findings: s.findings.Of, Peers: s.others, PeerReporters: peerReporters, Sinks: sinks, Log: s.Log, Clock: s.Clock,
 	})
 	s.Task("status of objects", s.statuses.Run)
 	s.ingresses = status.NewIngresses(sinks)

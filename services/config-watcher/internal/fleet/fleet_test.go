@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"fairlead.dev/pkg/testkit"
@@ -207,6 +209,29 @@ func TestWaitAcked(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Fatal("not told")
+	}
+}
+
+// TestWithoutReportsNothingIsKnown: when no xds-server reports, a wait fails instead of counting no proxies as all.
+func TestWithoutReportsNothingIsKnown(t *testing.T) {
+	clk := testkit.NewClock(time.Unix(1000, 0))
+	table := NewTable(clk)
+	log := revision.NewLog("e", clk)
+	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) { return nil, nil },
+		func(string) ([]*configv1.RefusedRegistration, <-chan struct{}) { return nil, nil })
+	log.Commit(nil, nil, "")
+	r := table.Report("x")
+	r.Apply(report(1, 1), true)
+	if got, err := s.WaitAcked(t.Context(), &configv1.WaitAckedRequest{}); err != nil || got.GetAcked() != 0 {
+		t.Errorf("an xds-server without proxies: %v, %v", got, err)
+	}
+	r.Close()
+	if v, _, _ := table.ProgressOf(&configv1.Revision{Epoch: "e", Sequence: 1}, nil); v.Done() {
+		t.Errorf("another xds-server may report yet: %+v", v)
+	}
+	clk.Advance(LostServerGrace)
+	if got, err := s.WaitAcked(t.Context(), &configv1.WaitAckedRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("nobody reports: %v, %v", got, err)
 	}
 }
 

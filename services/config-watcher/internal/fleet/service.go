@@ -159,6 +159,9 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 	defer limit.Stop()
 	for {
 		v, changed, recheck := s.table.ProgressOf(target, visible)
+		if v.Done() && v.Reporters == 0 {
+			return nil, errUnreported
+		}
 		if v.Done() {
 			return answer(target, v), nil
 		}
@@ -178,6 +181,10 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 		}
 	}
 }
+
+// errUnreported is the answer of WaitAcked when no xds-server reports: what the proxies hold is not known.
+var errUnreported = status.Error(codes.FailedPrecondition, "no xds-server reports to config-watcher, so that it is not known what the proxies hold: "+
+	"see whether xds-server runs and reaches config-watcher, and wait again")
 
 func budget(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()

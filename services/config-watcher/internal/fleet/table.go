@@ -358,12 +358,24 @@ func (t *Table) starting(nodeIDs string) []proxy {
 func (t *Table) Counts() (proxies, reporters int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return len(t.proxies()), t.reporters()
+}
+
+// Reporters returns the number of instances that report, after their first message.
+func (t *Table) Reporters() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.reporters()
+}
+
+// reporters counts the instances with an open report stream that has had a message. The caller holds t.mu.
+func (t *Table) reporters() (n int) {
 	for _, in := range t.instances {
-		if in.stream != 0 {
-			reporters++
+		if in.stream != 0 && in.proxies != nil {
+			n++
 		}
 	}
-	return len(t.proxies()), reporters
+	return n
 }
 
 // Progress is how far a revision has reached the fleet.
@@ -373,6 +385,8 @@ type Progress struct {
 	Rejected []*configv1.ProxyStatus
 	// Incomplete is true while an xds-server that should report has not reported.
 	Incomplete bool
+	// Reporters is the number of xds-servers that report; while it is 0, nothing is known of the proxies.
+	Reporters int
 }
 
 // Done reports whether everybody has acknowledged, or somebody rejected, so that waiting longer changes nothing.
@@ -405,9 +419,11 @@ func (t *Table) ProgressOf(target *configv1.Revision, visible func(namespace str
 	slices.SortFunc(v.Rejected, byKey)
 	now := t.clock.Now()
 	v.Incomplete, recheck = t.incomplete(now)
+	v.Reporters = t.reporters()
 	for _, in := range t.instances {
 		if in.stream == 0 {
 			recheck = sooner(recheck, in.lostAt.Add(LostServerGrace).Sub(now))
+			v.Incomplete = v.Incomplete || v.Reporters == 0 && len(v.Pending) == 0 // they may report to us again
 		}
 	}
 	return v, t.Changed(), recheck

@@ -15,6 +15,8 @@ type fleetState struct {
 	proxies []proxy
 	// incomplete is true while xds-servers that should report have not.
 	incomplete bool
+	// unreported is true while no xds-server reports.
+	unreported bool
 	// current is the newest revision.
 	current *configv1.Revision
 	// sequences are the numbers of recent states, by state hash: a proxy whose xds-server follows another replica
@@ -157,6 +159,9 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 	switch {
 	case len(rejected) > 0:
 		c.Reason = reasonRejected
+	case f.unreported && len(pending) == 0:
+		c.Reason, c.Unknown, c.KeepTrue = reasonUnreported, true, true
+		c.Message = "no xds-server reports what the proxies hold"
 	case len(pending)+len(suspects) > 0 || f.incomplete:
 		c.Reason, c.KeepTrue = reasonPending, true
 		if f.incomplete {
@@ -167,6 +172,10 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 	}
 	return c
 }
+
+// withoutProxies is the message of a version that is programmed because no proxy is connected. Those that connect later
+// are counted.
+const withoutProxies = "0 of 0 proxies acknowledged"
 
 // maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 4096

@@ -63,6 +63,7 @@ func TestProgrammed(t *testing.T) {
 		"without proxies nobody is missing": {rule("web"), nil, false, "True Programmed keep: 0 of 0 proxies acknowledged"},
 		"while xds-servers are missing it is not known": {rule("web"), nil, true,
 			"False Pending keep: 0 of 0 proxies acknowledged; not every xds-server has reported yet"},
+		"while nobody reports it is not known": {rule("web"), nil, false, "Unknown NoReport keep: no xds-server reports what the proxies hold"},
 		"a proxy has not answered": {rule("web"), []fleet.View{sidecar("a", 5, 9), behind, lost}, false,
 			"False Pending keep: 1 of 3 proxies acknowledged; not by shop/behind, shop/lost"},
 		"the proxy of another replica's epoch counts by its state": {rule("web"), []fleet.View{foreign}, false, "True Programmed keep: 1 of 1 proxies acknowledged"},
@@ -87,6 +88,7 @@ func TestProgrammed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleetState(tc.views, tc.incomplete, at(9), func(hash []byte) (uint64, bool) { return 7, string(hash) == "state 7" })
+			f.unreported = strings.HasPrefix(name, "while nobody reports")
 			c := f.programmed(tc.object.Key, hostsOf(tc.object, "cluster.local"), 5)
 			got := c.Text() + " " + c.Reason
 			if c.KeepTrue {

@@ -13,8 +13,9 @@ const (
 	fieldGeneration = "observedGeneration"
 	fieldServers    = "servers"
 
-	conditionTrue  = "True"
-	conditionFalse = "False"
+	conditionTrue    = "True"
+	conditionFalse   = "False"
+	conditionUnknown = "Unknown"
 )
 
 // Merge returns an object's status with s in it, and whether that is a change. It keeps fields and conditions that s
@@ -48,7 +49,8 @@ func mergeConditions(before map[string]any, s *Status, now time.Time) []any {
 			entry[fieldGeneration] = s.Generation
 		}
 		if was := conditionOf(old, c.Type); was != nil {
-			if c.KeepTrue && was["status"] == conditionTrue && generationOf(was) == s.Generation && (!c.Holds || was["reason"] == c.Reason) {
+			if c.KeepTrue && was["status"] == conditionTrue && generationOf(was) == s.Generation &&
+				(!c.Holds || was["reason"] == c.Reason && was["message"] != withoutProxies) {
 				out = append(out, was)
 				continue
 			}

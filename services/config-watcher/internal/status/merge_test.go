@@ -16,6 +16,8 @@ func TestMerge(t *testing.T) {
 	now := time.Date(2026, 2, 2, 0, 0, 0, 0, time.UTC)
 	pending := Condition{Type: Programmed, Reason: reasonPending, Message: "1 of 2", KeepTrue: true}
 	programmed := Condition{Type: Programmed, Holds: true, Reason: reasonProgrammed, Message: "2 of 2", KeepTrue: true}
+	none := condition(Programmed, "True", "Programmed", 3)
+	none["message"] = withoutProxies
 	rejected := Condition{Type: Programmed, Reason: reasonRejected, Message: "no"}
 	for name, tc := range map[string]struct {
 		before  []any
@@ -30,6 +32,8 @@ func TestMerge(t *testing.T) {
 		"its message is that of the moment":          {[]any{condition(Programmed, "True", "Programmed", 3)}, programmed, false, "Programmed=True/Programmed/3/was/2026-01-01"},
 		"a new version is not programmed by the old": {[]any{condition(Programmed, "True", "Programmed", 2)}, pending, true, "Programmed=False/Pending/3/1 of 2/2026-02-02"},
 		"a new version that is programmed says so":   {[]any{condition(Programmed, "True", "Programmed", 2)}, programmed, true, "Programmed=True/Programmed/3/2 of 2/2026-01-01"},
+		"proxies that connect later are counted":     {[]any{none}, programmed, true, "Programmed=True/Programmed/3/2 of 2/2026-01-01"},
+		"they do not take it back":                   {[]any{none}, pending, false, "Programmed=True/Programmed/3/0 of 0 proxies acknowledged/2026-01-01"},
 		"a rejection is not hidden":                  {[]any{condition(Programmed, "True", "Programmed", 3)}, rejected, true, "Programmed=False/Rejected/3/no/2026-02-02"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,7 @@ const (
 	reasonProgrammed = "Programmed"
 	reasonNoProxy    = "NoProxy"
 	reasonPending    = "Pending"
+	reasonUnreported = "NoReport"
 	reasonRejected   = "Rejected"
 	reasonConflict   = "PortConflict"
 	reasonCredential = "CredentialMissing"
@@ -48,8 +49,10 @@ const (
 
 // Condition is one condition of an object.
 type Condition struct {
-	Type            string
-	Holds           bool
+	Type  string
+	Holds bool
+	// Unknown is set if nobody can tell whether it holds.
+	Unknown         bool
 	Reason, Message string
 	// KeepTrue is set if a written condition of the type that holds for the same generation stays as it is: a version
 	// that every proxy has acknowledged stays programmed when further proxies connect.
@@ -67,7 +70,10 @@ func healthCondition(h *object.Health) Condition {
 
 // Text is the condition's status as clients read it.
 func (c Condition) Text() string {
-	if c.Holds {
+	switch {
+	case c.Unknown:
+		return conditionUnknown
+	case c.Holds:
 		return conditionTrue
 	}
 	return conditionFalse

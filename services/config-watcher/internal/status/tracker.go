@@ -33,7 +33,7 @@ const (
 	maxSequences = 4096
 )
 
-// Config of a Tracker. Peers and Sinks may be empty, all other fields are required.
+// Config of a Tracker. Peers, PeerReporters and Sinks may be empty, all other fields are required.
 type Config struct {
 	// Domain is the DNS suffix of service names.
 	Domain      string
@@ -47,6 +47,8 @@ type Config struct {
 	Findings func(object.Key) []analyze.Finding
 	// Peers returns the proxies of the other replicas, and whether some may be missing.
 	Peers func() (proxies []fleet.View, incomplete bool)
+	// PeerReporters returns the number of xds-servers that report to the other replicas.
+	PeerReporters func() int
 	// Sinks take the statuses of a source's objects, by the name of the source.
 	Sinks map[string]Sink
 	Log   *slog.Logger
@@ -239,7 +241,7 @@ func (t *Tracker) round(snapshot *revision.Snapshot) {
 	awaited := false
 	for _, row := range rows {
 		c := row.Status.Get(Programmed)
-		awaited = awaited || c.Reason == reasonPending || c.Reason == reasonRejected
+		awaited = awaited || c.Reason == reasonPending || c.Reason == reasonRejected || c.Unknown
 	}
 	t.mu.Lock()
 	t.rows, t.awaited = rows, awaited
@@ -267,7 +269,7 @@ func (t *Tracker) offer(rows map[ID]*Row) {
 			continue
 		}
 		if e := t.entries[id.Key]; e != nil && e.row == row && now.Sub(e.changedAt) < settleTime {
-			if c := row.Status.Get(Programmed); c.Reason == reasonPending && c.KeepTrue {
+			if c := row.Status.Get(Programmed); (c.Reason == reasonPending || c.Unknown) && c.KeepTrue {
 				continue
 			}
 		}
@@ -328,10 +330,12 @@ func (t *Tracker) fleet(current *configv1.Revision) *fleetState {
 		others, missing := t.cfg.Peers()
 		views, incomplete = joined(views, others), incomplete || missing
 	}
-	return newFleetState(views, incomplete, current, func(stateHash []byte) (uint64, bool) {
+	f := newFleetState(views, incomplete, current, func(stateHash []byte) (uint64, bool) {
 		n, known := t.sequences[string(stateHash)]
 		return n, known
 	})
+	f.unreported = t.cfg.Fleet.Reporters() == 0 && (t.cfg.PeerReporters == nil || t.cfg.PeerReporters() == 0)
+	return f
 }
 
 // joined adds the proxies of other replicas to the own ones. A proxy that several replicas know counts where its
@@ -371,7 +375,7 @@ func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 	default:
 		c := f.programmed(e.object.Key, e.hosts, e.since)
 		switch {
-		case c.Holds && e.latched == nil:
+		case c.Holds && e.latched == nil && len(f.proxies) > 0: // without proxies, those that connect are counted
 			e.latched = &c
 		case e.latched != nil && c.Reason != reasonRejected:
 			c = *e.latched
