@@ -342,9 +342,9 @@ func (l *Log) write(text []byte) error {
 
 func rotated(path string, n int) string { return fmt.Sprintf("%s.%d", path, n) }
 
-// rotate begins a new file in place of the open one, and keeps the old one as the first of the rotated ones; the oldest of a full row is
-// overwritten. The new file is open before anything is renamed. If a step fails the current file grows beyond MaxBytes,
-// so that no line is lost, and a later attempt fills the gap that this one may have left in the row.
+// rotate begins a new file in place of the open one, and keeps the old one as the first of the rotated ones; the oldest
+// of a full row is overwritten. The new file is open before anything is renamed. If a step fails the current file grows
+// beyond MaxBytes, so that no line is lost, and a later attempt fills the gap that this one may have left in the row.
 func (l *Log) rotate() {
 	if err := l.beginFile(); err != nil {
 		l.cfg.Log.Warn("audit log cannot be rotated", "path", l.cfg.Path, "error", err)
