@@ -67,7 +67,7 @@ const (
 	classLinger = time.Minute
 	// unknownWorkloads is the number of workloads that is assumed before the first snapshot.
 	unknownWorkloads = 1 << 10
-	// manyAccounts is the number of accounts at which unused ones are deleted.
+	// manyAccounts is the least number of accounts at which unused ones are deleted.
 	manyAccounts = 1 << 10
 )
 
@@ -97,6 +97,9 @@ type quotas struct {
 
 	mu       sync.Mutex
 	accounts map[string]*account
+	// forgetAt is the number of accounts at which unused ones are deleted: twice as many as were left the last time, so
+	// that a new account costs no more however many there are.
+	forgetAt int
 }
 
 // account counts what one identity uses. An identity is a verified SPIFFE ID, or an address on the plaintext port.
@@ -149,7 +152,7 @@ func (q *quotas) accountOf(ctx context.Context, caller *auth.Peer) *account {
 	if known, ok := q.accounts[id]; ok {
 		return known
 	}
-	if len(q.accounts) >= manyAccounts {
+	if len(q.accounts) >= max(q.forgetAt, manyAccounts) {
 		q.forget()
 	}
 	a := &account{quotas: q, id: id, address: caller == nil, classes: map[class.Hash]*classUse{}}
@@ -184,6 +187,7 @@ func (q *quotas) forget() {
 			delete(q.accounts, id)
 		}
 	}
+	q.forgetAt = 2 * len(q.accounts)
 }
 
 // workloads is the number of workloads that the mesh has of the identity. For an address it is a number that makes
