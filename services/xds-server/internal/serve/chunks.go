@@ -22,7 +22,7 @@ const (
 // chunkCache joins the encoded resources of large responses to chunks, because gRPC spends more on each buffer than
 // most resources have bytes. Whether a resource ends a chunk depends on its hash alone, so responses that differ in a
 // few resources have all other chunks in common. They share them while one of the responses is being sent. It is safe
-// for concurrent use.
+// for concurrent use: mu is held to look a chunk up, not while resources are hashed or copied.
 type chunkCache struct {
 	mu    sync.Mutex
 	byKey map[chunkKey]weak.Pointer[chunk]
@@ -36,10 +36,11 @@ type chunkKey struct {
 	sotw   bool
 }
 
-// chunk is the encoded form of some resources.
+// chunk is the encoded form of some resources. The first response that needs frame fills it; others wait for that.
 type chunk struct {
-	blobs []*store.Blob
-	frame []byte
+	blobs  []*store.Blob
+	filled sync.Once
+	frame  []byte
 }
 
 // append adds the encoded resources to a response, as fields of a sotw response or of a delta one.
@@ -50,8 +51,6 @@ func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) 
 		}
 		return to
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for len(blobs) > 0 {
 		n := 0
 		key := chunkKey{sotw: sotw}
@@ -69,20 +68,21 @@ func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) 
 	return to
 }
 
-// chunkOf returns the chunk of these resources, from the cache if it is there. The caller holds mu.
+// chunkOf returns the chunk of these resources, from the cache if it is there.
 func (c *chunkCache) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
+	found := c.lookUp(key, blobs)
+	found.filled.Do(func() { found.fill(key.sotw) })
+	return found
+}
+
+// lookUp returns the chunk of these resources, which may not be filled yet. It makes one if there is none.
+func (c *chunkCache) lookUp(key chunkKey, blobs []*store.Blob) *chunk {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if p, ok := c.byKey[key]; ok {
 		if found := p.Value(); found != nil && slices.Equal(found.blobs, blobs) {
 			return found
 		}
-	}
-	size := 0
-	for _, blob := range blobs {
-		size += blobField(blob, key.sotw).Len()
-	}
-	found := &chunk{blobs: slices.Clone(blobs), frame: make([]byte, 0, max(size, marker))}
-	for _, blob := range blobs {
-		found.frame = append(found.frame, blobField(blob, key.sotw).ReadOnlyData()...)
 	}
 	if len(c.byKey) >= c.sweepAt {
 		for k, p := range c.byKey {
@@ -95,8 +95,21 @@ func (c *chunkCache) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
 	if c.byKey == nil {
 		c.byKey = map[chunkKey]weak.Pointer[chunk]{}
 	}
-	c.byKey[key] = weak.Make(found)
-	return found
+	made := &chunk{blobs: slices.Clone(blobs)}
+	c.byKey[key] = weak.Make(made)
+	return made
+}
+
+// fill copies the resources into frame, once.
+func (r *chunk) fill(sotw bool) {
+	size := 0
+	for _, blob := range r.blobs {
+		size += blobField(blob, sotw).Len()
+	}
+	r.frame = make([]byte, 0, max(size, marker))
+	for _, blob := range r.blobs {
+		r.frame = append(r.frame, blobField(blob, sotw).ReadOnlyData()...)
+	}
 }
 
 // A chunk is the mem.BufferPool of its buffers, so that they keep it reachable. Nothing is ever reused: other responses

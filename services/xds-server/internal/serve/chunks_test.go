@@ -3,7 +3,10 @@ package serve
 import (
 	"bytes"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
+	"weak"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -66,6 +69,70 @@ func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 	}
 	for _, sent := range []mem.BufferSlice{first, second} {
 		sent.Free()
+	}
+}
+
+func TestAResponseWaitsOnlyForChunksThatItHas(t *testing.T) {
+	blobs := someBlobs(t, 1000)
+	var r chunkCache
+	first := r.append(nil, blobs[:500], false)
+	// Somebody copies the first chunk and does not get on.
+	var slow *chunk
+	for key, p := range r.byKey {
+		if c := p.Value(); c.blobs[0] == blobs[0] {
+			slow = &chunk{blobs: c.blobs}
+			r.byKey[key] = weak.Make(slow)
+		}
+	}
+	started, goOn := make(chan struct{}), make(chan struct{})
+	go slow.filled.Do(func() { close(started); <-goOn; slow.fill(false) })
+	<-started
+	same := make(chan mem.BufferSlice)
+	go func() { same <- r.append(nil, blobs[:500], false) }()
+	other := make(chan mem.BufferSlice)
+	go func() { other <- r.append(nil, blobs[500:], false) }()
+	select {
+	case b := <-other:
+		b.Free()
+	case <-time.After(10 * time.Second):
+		t.Fatal("a response of other resources waits for a chunk that it does not have")
+	}
+	close(goOn)
+	second := <-same
+	if !bytes.Equal(second.Materialize(), first.Materialize()) {
+		t.Error("the response that waited has other bytes")
+	}
+	if &second[0].ReadOnlyData()[0] != &slow.frame[0] {
+		t.Error("the response that waited has made its first chunk again")
+	}
+	second.Free()
+	first.Free()
+}
+
+func TestResponsesAtTheSameTimeShareChunks(t *testing.T) {
+	blobs := someBlobs(t, 500)
+	var r chunkCache
+	var mu sync.Mutex
+	var all []mem.BufferSlice
+	seen := map[*byte]bool{}
+	var done sync.WaitGroup
+	for range 8 {
+		done.Go(func() {
+			got := r.append(nil, blobs, false)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, got)
+			for _, b := range got {
+				seen[&b.ReadOnlyData()[0]] = true
+			}
+		})
+	}
+	done.Wait()
+	if len(seen) != len(all[0]) {
+		t.Errorf("%d responses of the same %d chunks have %d", len(all), len(all[0]), len(seen))
+	}
+	for _, b := range all {
+		b.Free()
 	}
 }
 
