@@ -135,9 +135,9 @@ golden: ## rewrite the golden files of the translators, of the reference pages a
 	go test ./services/installer/internal/cli -run 'TestReference$$' -update
 	go test ./services/installer/manifests -update
 
-bench: build ## every benchmark once (SHARE=n: in the commit's one in n of the packages), and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
+bench: build ## every benchmark once (SHARE=n: in the commit's one in n of the packages), and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed, or a row is not as docs/performance.md says
 	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u | hack/share.sh "$(SHARE)" $(COMMIT))
-	go run ./tests/bench/cmd/bench -bin $(BIN)
+	go run ./tests/bench/cmd/bench -bin $(BIN) -against docs/performance.md
 	$(MAKE) bench-agent
 
 bench-agent: tools build ## node-agent beside Istio's pilot-agent in one mesh of 1,000 services; exit 1 if a goal is missed that is claimed. The first run builds Istio

@@ -22,6 +22,8 @@ type Options struct {
 	Rows []string
 	// Page is rewritten if it is not empty.
 	Page string
+	// Against is a page whose table the rows are compared with if it is not empty.
+	Against string
 	// Keep is where logs and profiles stay; empty means that they do not.
 	Keep    string
 	Profile bool
@@ -94,11 +96,19 @@ func (o *Options) wantsPart(group, part string) bool {
 	return len(o.Rows) == 0 || slices.Contains(o.Rows, group) || slices.Contains(o.Rows, group+"/"+part)
 }
 
-// Run measures and prints. It returns ErrMissed if a claimed goal was missed.
+// Run measures and prints. It returns ErrMissed if a claimed goal was missed, and ErrMoved if a row is not as the page
+// Against says.
 func Run(ctx context.Context, o Options, out io.Writer) error {
 	for _, name := range o.Rows {
 		if !slices.Contains(Groups(), name) {
 			return fmt.Errorf("no rows are named %q, only %s", name, strings.Join(Groups(), ", "))
+		}
+	}
+	var recorded map[string]line
+	if o.Against != "" {
+		var err error
+		if recorded, err = readPage(o.Against, "table"); err != nil {
+			return err
 		}
 	}
 	start := time.Now()
@@ -143,7 +153,10 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "measured in %.0f s\n", time.Since(start).Seconds())
 	if len(ids) > 0 {
-		return fmt.Errorf("%w: %s", ErrMissed, strings.Join(ids, ", "))
+		err = fmt.Errorf("%w: %s", ErrMissed, strings.Join(ids, ", "))
 	}
-	return nil
+	if moved := alone.moved(o.Against, recorded); len(moved) > 0 {
+		err = errors.Join(err, fmt.Errorf("%w:\n%w", ErrMoved, errors.Join(moved...)))
+	}
+	return err
 }
