@@ -1,6 +1,6 @@
 // Package contract holds what the services agree on besides the messages: the names of resources, gateways, service
-// accounts and token audiences, the default lifetime of certificates, and the answers of /debug that another program
-// reads.
+// accounts and token audiences, the protocol of a port, the default lifetime of certificates, and the answers of /debug
+// that another program reads.
 package contract
 
 import (

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
@@ -36,7 +37,7 @@ func portProtocol(p corev1.ServicePort) configv1.Protocol {
 	if p.AppProtocol != nil {
 		app = *p.AppProtocol
 	}
-	return normalise.PortProtocol(p.Port, p.Name, string(p.Protocol), app)
+	return contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)
 }
 
 // checkExternalNames finds Services of type ExternalName that do not do what they look like.

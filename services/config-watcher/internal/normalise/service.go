@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -94,7 +95,7 @@ func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1
 		if p.AppProtocol != nil {
 			app = *p.AppProtocol
 		}
-		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port), Protocol: PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
+		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port), Protocol: contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
 		switch {
 		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
 			port.TargetPortName = p.TargetPort.StrVal
@@ -155,9 +156,9 @@ func entryTarget(p *networking.ServicePort) uint32 { return cmp.Or(p.TargetPort,
 // entryProtocol is the declared protocol, or else the one that the port's name declares.
 func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 	if p.Protocol != "" {
-		return ParseProtocol(p.Protocol)
+		return contract.ParseProtocol(p.Protocol)
 	}
-	return PortProtocol(int32(p.Number), p.Name, "", "")
+	return contract.PortProtocol(int32(p.Number), p.Name, "", "")
 }
 
 func sortedUnique(list []string) []string {

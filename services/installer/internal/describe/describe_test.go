@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/services/installer/internal/describe"
@@ -197,5 +198,23 @@ spec:
 	subsets, err := m.Subsets([]string{"shop/web"}, []describe.Workload{web})
 	if err != nil || len(subsets) != 2 || subsets[0].Pods != 1 || subsets[1].Pods != 0 {
 		t.Errorf("%+v, %v", subsets, err)
+	}
+}
+
+func TestAPortHasTheProtocolThatTheMeshUses(t *testing.T) {
+	app := func(s string) *string { return &s }
+	for _, c := range []struct {
+		port corev1.ServicePort
+		want string
+	}{
+		{corev1.ServicePort{Name: "http2-web", Port: 80}, "HTTP2"}, {corev1.ServicePort{Name: "grpc-web-x", Port: 80}, "GRPC-WEB"},
+		{corev1.ServicePort{Name: "web", Port: 80}, ""}, {corev1.ServicePort{Name: "db", Port: 3306}, "TCP"},
+		{corev1.ServicePort{Name: "http", Port: 80, AppProtocol: app("kubernetes.io/h2c")}, "HTTP2"},
+		{corev1.ServicePort{Name: "http", Port: 80, AppProtocol: app("kubernetes.io/wss")}, "HTTPS"},
+		{corev1.ServicePort{Name: "web", Port: 80, AppProtocol: app("tcp")}, "TCP"}, {corev1.ServicePort{Name: "http", Port: 53, Protocol: "UDP"}, "UDP"},
+	} {
+		if got := describe.Protocol(c.port); got != c.want {
+			t.Errorf("port %s %d: %q, want %q", c.port.Name, c.port.Port, got, c.want)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // Service is a Kubernetes Service.
@@ -45,20 +47,13 @@ func (s Service) Selects(w Workload) bool {
 	return w.Namespace == s.Namespace && len(s.Selector) > 0 && selects(s.Selector, w.Labels)
 }
 
-// Protocol is what a port's name or appProtocol says, "" if nothing does.
+// Protocol is the protocol that the mesh uses for a port, as Istio's kinds write it; "" if proxies detect it.
 func Protocol(p corev1.ServicePort) string {
-	known := []string{"http", "http2", "https", "grpc", "grpc-web", "tcp", "tls", "udp", "mongo", "mysql", "redis"}
-	name := strings.ToLower(p.Name)
+	app := ""
 	if p.AppProtocol != nil {
-		name = strings.ToLower(*p.AppProtocol)
+		app = *p.AppProtocol
 	}
-	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
-	for _, k := range known {
-		if name == k || strings.HasPrefix(name, k+"-") {
-			return strings.ToUpper(k)
-		}
-	}
-	return ""
+	return contract.ProtocolName(contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app))
 }
 
 // ClientTLS is the TLS mode that DestinationRules set for a port of a host, and the rule that does; "" if none does.

@@ -447,26 +447,6 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-func TestProtocol(t *testing.T) {
-	app := func(s string) *string { return &s }
-	for _, tc := range []struct {
-		port corev1.ServicePort
-		want string
-	}{
-		{corev1.ServicePort{Name: "http"}, "HTTP"},
-		{corev1.ServicePort{Name: "http2-web"}, "HTTP2"},
-		{corev1.ServicePort{Name: "grpc-web-x"}, "GRPC-WEB"},
-		{corev1.ServicePort{Name: "grpc"}, "GRPC"},
-		{corev1.ServicePort{Name: "web"}, ""},
-		{corev1.ServicePort{Name: "http", AppProtocol: app("kubernetes.io/h2c")}, "HTTP2"},
-		{corev1.ServicePort{Name: "web", AppProtocol: app("tcp")}, "TCP"},
-	} {
-		if got := protocol(tc.port); got != tc.want {
-			t.Errorf("%s: %q, want %q", tc.port.Name, got, tc.want)
-		}
-	}
-}
-
 func TestExpand(t *testing.T) {
 	vars := map[string]string{"A": "1"}
 	for in, want := range map[string]string{

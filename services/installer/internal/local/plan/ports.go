@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/installer/internal/describe"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
@@ -19,7 +20,7 @@ type targetPort struct {
 	// service is the Service's port number.
 	service uint16
 	name    string
-	// protocol is in the spelling of Sidecar: HTTP, TCP, ...; empty if the Service does not declare one.
+	// protocol is in the spelling of Sidecar: HTTP, TCP, ...; empty if proxies detect it.
 	protocol string
 }
 
@@ -50,7 +51,7 @@ func targetPorts(m *meshfile.Mesh, p *Pod) []targetPort {
 			if !ok || slices.ContainsFunc(list, func(t targetPort) bool { return t.number == number }) {
 				continue
 			}
-			list = append(list, targetPort{number: number, service: uint16(sp.Port), name: sp.Name, protocol: protocol(sp)})
+			list = append(list, targetPort{number: number, service: uint16(sp.Port), name: sp.Name, protocol: describe.Protocol(sp)})
 		}
 	}
 	slices.SortFunc(list, func(a, b targetPort) int { return int(a.number) - int(b.number) })
@@ -75,36 +76,6 @@ func resolveTargetPort(sp corev1.ServicePort, p *Pod) (uint16, bool) {
 	default:
 		return uint16(sp.Port), true
 	}
-}
-
-// protocols are those that a Service port can declare (Istio, "Protocol Selection").
-var protocols = []string{"HTTP", "HTTPS", "GRPC", "HTTP2", "MONGO", "TCP", "TLS", "REDIS", "MYSQL", "GRPC-WEB"}
-
-// protocol is the protocol that a Service port declares, by appProtocol or the prefix of its name; empty if none.
-func protocol(sp corev1.ServicePort) string {
-	if app := sp.AppProtocol; app != nil {
-		switch strings.ToLower(*app) {
-		case "kubernetes.io/h2c":
-			return "HTTP2"
-		case "kubernetes.io/ws":
-			return "HTTP"
-		case "kubernetes.io/wss":
-			return "HTTPS"
-		}
-		return knownProtocol(*app)
-	}
-	if strings.HasPrefix(strings.ToLower(sp.Name), "grpc-web") {
-		return "GRPC-WEB"
-	}
-	prefix, _, _ := strings.Cut(sp.Name, "-")
-	return knownProtocol(prefix)
-}
-
-func knownProtocol(name string) string {
-	if name = strings.ToUpper(name); slices.Contains(protocols, name) {
-		return name
-	}
-	return ""
 }
 
 // gatewayURLs lists the URLs of a gateway Pod: one for each server of the Gateways that select it. A server's port is a

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/installer/internal/describe"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
@@ -106,7 +107,7 @@ func example(m *meshfile.Mesh, pods []*Pod) string {
 	for _, p := range pods {
 		for _, s := range m.Services {
 			for _, port := range s.Spec.Ports {
-				if p.Sidecar != nil && len(s.Spec.Selector) > 0 && protocol(port) == "HTTP" {
+				if p.Sidecar != nil && len(s.Spec.Selector) > 0 && describe.Protocol(port) == "HTTP" {
 					return fmt.Sprintf("curl --proxy http://%s:%d http://%s.%s:%d/   (a call by Pod %s)", p.IP, ProxyPort, s.Name, s.Namespace, port.Port, p.ID())
 				}
 			}
