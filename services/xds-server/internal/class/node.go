@@ -42,7 +42,8 @@ const (
 // generatorGRPC is the value of metadata GENERATOR that Istio's agents send for proxyless gRPC.
 const generatorGRPC = "grpc"
 
-// revisionKey is the annotation of an injected Pod, and the label of a gateway's, that names the control plane's revision.
+// revisionKey is the annotation of an injected Pod, and the label of a gateway's, that names the control plane's
+// revision.
 const revisionKey = "istio.io/rev"
 
 // Errors of ParseNode and Node.Authorize.
@@ -70,8 +71,8 @@ type Node struct {
 	// Cluster is the id of the cluster that the proxy says it runs in. It only chooses between Workloads that have the
 	// proxy's name and service account.
 	Cluster string
-	// Version of the proxy, AgentVersion of the agent beside it, and Revision, of the control plane that injected it, are
-	// for people. "" is unknown.
+	// Version of the proxy, AgentVersion of the agent beside it, and Revision, of the control plane that injected it,
+	// are for people. "" is unknown.
 	Version, AgentVersion, Revision string
 	// OnDemand is the value of OnDemandMetadata in the proxy's own ProxyConfig; "" if it has none.
 	OnDemand string

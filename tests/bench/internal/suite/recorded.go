@@ -17,11 +17,11 @@ const (
 	bytesAbove, bytesBelow = 0.05, 0.3
 	// memoryAbove is for memory at rest, which differs with what the collector has given back.
 	memoryAbove = 1.25
-	// ratioAbove is for CPU as a multiple of the floor's. Both are measured one after the other. With 30 other processes
-	// that want to run, the ratio of an unchanged program was up to 1.8 times the table's.
+	// ratioAbove is for CPU as a multiple of the floor's. Both are measured one after the other. With 30 other
+	// processes that want to run, one run's ratio was 1.8 times that of a quiet machine.
 	ratioAbove = 2.5
-	// shortestFloor is the CPU in ms of the shortest floor whose multiples are compared: the system counts in steps that
-	// weigh too much in a shorter one.
+	// shortestFloor is the CPU in ms of the shortest floor whose multiples are compared: the system counts in steps
+	// that weigh too much in a shorter one.
 	shortestFloor = 5
 )
 
@@ -68,8 +68,9 @@ func readPage(path, name string) (map[string]line, error) {
 	return rows, nil
 }
 
-// moved lists what is not as the rows of a page say. Rows that the page does not have, such as those of the short form's
-// smaller meshes, are not compared; nor are times from a change to its receipt, which one garbage collection decides.
+// moved lists what is not as the rows of a page say. Rows that the page does not have, such as those of the short
+// form's smaller meshes, are not compared; nor are times from a change to its receipt, which one garbage collection
+// decides.
 func (t *table) moved(page string, rows map[string]line) []error {
 	var found []error
 	for _, l := range t.lines {

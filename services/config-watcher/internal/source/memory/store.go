@@ -103,8 +103,8 @@ type Store struct {
 	handler source.Handler
 	retry   time.Duration
 
-	// writing serialises what changes the store. Its holder reads and writes the disk, and reads the fields below without
-	// mu, because they change only while both are held.
+	// writing serialises what changes the store. Its holder reads and writes the disk, and reads the fields below
+	// without mu, because they change only while both are held.
 	writing sync.Mutex
 	// mu guards the fields below. Its holder never waits for the disk, so that readers never do.
 	mu       sync.Mutex

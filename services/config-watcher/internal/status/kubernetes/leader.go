@@ -158,7 +158,8 @@ func (l *Leader) Failure() error {
 // observedLock tells the leader of failed requests.
 type observedLock struct {
 	leader *Leader
-	// end is called before the lease is given back. It ends Lead and waits for it, so that no two replicas write at once.
+	// end is called before the lease is given back. It ends Lead and waits for it, so that no two replicas write at
+	// once.
 	end func()
 	resourcelock.Interface
 }
