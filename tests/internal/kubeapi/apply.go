@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -161,14 +162,9 @@ func (s *Server) Established(t testing.TB, names ...string) {
 		if err != nil {
 			return err
 		}
-		served := map[string]bool{}
-		for _, u := range list.Items {
-			conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-			for _, c := range conditions {
-				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-					served[u.GetName()] = true
-				}
-			}
+		served, found := map[string]bool{}, map[string][]metav1.APIResource{}
+		for i := range list.Items {
+			served[list.Items[i].GetName()] = established(&list.Items[i]) && s.discovered(t, &list.Items[i], found)
 		}
 		for _, name := range names {
 			if !served[name] {
@@ -177,6 +173,41 @@ func (s *Server) Established(t testing.TB, names ...string) {
 		}
 		return nil
 	})
+}
+
+func established(definition *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		condition, ok := c.(map[string]any)
+		return ok && condition["type"] == "Established" && condition["status"] == "True"
+	})
+}
+
+// discovered reports whether clients find every served version of a definition, which they do a moment after it is
+// established. found keeps what the API server has listed of each version of a group.
+func (s *Server) discovered(t testing.TB, definition *unstructured.Unstructured, found map[string][]metav1.APIResource) bool {
+	t.Helper()
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, v := range versions {
+		version, ok := v.(map[string]any)
+		if !ok || version["served"] != true {
+			continue
+		}
+		of := fmt.Sprintf("%s/%v", group, version["name"])
+		if _, asked := found[of]; !asked {
+			list, err := s.Client(t).Discovery().ServerResourcesForGroupVersion(of)
+			if err != nil {
+				return false
+			}
+			found[of] = list.APIResources
+		}
+		if !slices.ContainsFunc(found[of], func(r metav1.APIResource) bool { return r.Name == plural }) {
+			return false
+		}
+	}
+	return true
 }
 
 // MeshCRDs returns the directory of this repository's CustomResourceDefinitions, for ApplyCRDs: that of
