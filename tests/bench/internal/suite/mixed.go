@@ -11,8 +11,9 @@ import (
 	"fairlead.dev/tests/bench/internal/wire"
 )
 
-// patience is how long the last of the mixed changes may take.
-const patience = 10 * time.Second
+// patience is how long the last of the mixed changes may take, also on a machine that cannot keep up:
+// whether each arrives is one goal, and when is another.
+const patience = time.Minute
 
 // mixed measures a busy mesh: 100 changes a second of all sorts, each a revision, with so many sidecars.
 func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) error {

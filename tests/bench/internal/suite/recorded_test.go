@@ -29,6 +29,7 @@ func TestARowThatHasMovedIsNamed(t *testing.T) {
 		{"a floor too short to compare", line{what: what + ": CPU", floor: "0.52 ms", ratio: "1.55"}, line{floor: "0.30 ms", ratio: "9.20"}, false},
 		{"a little more memory", line{what: "memory of a further proxy", figure: "75 KiB"}, line{figure: "80 KiB"}, false},
 		{"much more memory", line{what: "memory of a further proxy", figure: "75 KiB"}, line{figure: "95 KiB"}, true},
+		{"memory that was not given back yet", line{what: "memory after 20 s", figure: "129.7 MiB"}, line{figure: "206.2 MiB"}, false},
 		{"a time", line{what: what + ": p99 change → received", ratio: "1.40"}, line{ratio: "9.40"}, false},
 		{"a row that the page does not have", line{what: "another", figure: "1 B"}, line{what: what + ": bytes", figure: "9 B"}, false},
 	} {
