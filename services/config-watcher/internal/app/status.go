@@ -59,7 +59,7 @@ func (s *Server) buildStatus() error {
 	if err := s.buildRegistration(); err != nil {
 		return err
 	}
-	peerReporters := func() int { return 0 }
+	var peerReporters func() int
 	if s.registering != nil {
 		peerReporters = func() int { return s.registering().Reporters }
 	}

@@ -15,7 +15,7 @@ const (
 	// bytesAbove and bytesBelow are for bytes that proxies receive. They are the same in every run but for numbers of
 	// varying length; on a busy machine those of one event among five or ten may come after they were counted.
 	bytesAbove, bytesBelow = 0.05, 0.3
-	// memoryAbove is for memory at rest, which differs with what the collector has given back.
+	// memoryAbove is for memory, which differs with when the garbage collector has run.
 	memoryAbove = 1.25
 	// ratioAbove is for CPU as a multiple of the floor's. Both are measured one after the other. With 30 other
 	// processes that want to run, one run's ratio was 1.8 times that of a quiet machine.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +40,7 @@ func unusedFields(m *meshfile.Mesh) (warnings []string) {
 // anyContainer makes a condition of a Pod from one of its applications.
 func anyContainer(set func(corev1.Container) bool) func(corev1.PodSpec) bool {
 	return func(s corev1.PodSpec) bool {
-		return len(lists.Filter(s.Containers, func(c corev1.Container) bool { return c.Name != proxyContainer && set(c) })) > 0
+		return slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return c.Name != proxyContainer && set(c) })
 	}
 }
 
@@ -50,9 +51,9 @@ func idleServices(m *meshfile.Mesh) (warnings []string) {
 		if len(s.Spec.Selector) == 0 {
 			continue
 		}
-		used := len(lists.Filter(m.Deployments, func(d meshfile.Deployment) bool {
+		used := slices.ContainsFunc(m.Deployments, func(d meshfile.Deployment) bool {
 			return d.Namespace == s.Namespace && selects(s.Spec.Selector, d.Spec.Template.Labels)
-		})) > 0
+		})
 		for _, o := range m.Objects {
 			if o.Namespace != s.Namespace || o.GroupVersionKind().Group != "networking.istio.io" {
 				continue
