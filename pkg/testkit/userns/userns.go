@@ -8,14 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // inside is set in processes that run in namespaces of this package.
@@ -95,28 +92,24 @@ const answers = 5 * time.Second
 
 // obstacle is why namespaces cannot be made; empty if they can.
 var obstacle = sync.OnceValue(func() string {
-	if os.Getuid() != 0 {
-		// The program unshare leaves a child behind where user namespaces are refused, so the kernel is asked first.
-		bare := exec.Command("true")
-		bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	// The program unshare leaves a child behind where user namespaces are refused, so the kernel is asked first.
+	bare := exec.Command("true")
+	if os.Getuid() == 0 {
+		bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 		if err := bare.Run(); err != nil {
-			return fmt.Sprintf("root, or user namespaces (%v)", err)
-		}
-		probe := command("true")
-		probe.WaitDelay = answers
-		if out, err := probe.CombinedOutput(); err != nil {
-			return fmt.Sprintf("root, or user namespaces with subordinate ids and the programs unshare, newuidmap (package uidmap) and ip (%v: %s)",
-				err, strings.TrimSpace(string(out)))
+			return fmt.Sprintf("the right to make network namespaces (capability SYS_ADMIN: %v)", err)
 		}
 		return ""
 	}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		made <- unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
-	}()
-	if err := <-made; err != nil {
-		return fmt.Sprintf("the right to make network namespaces (capability SYS_ADMIN: %v)", err)
+	bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	if err := bare.Run(); err != nil {
+		return fmt.Sprintf("root, or user namespaces (%v)", err)
+	}
+	probe := command("true")
+	probe.WaitDelay = answers
+	if out, err := probe.CombinedOutput(); err != nil {
+		return fmt.Sprintf("root, or user namespaces with subordinate ids and the programs unshare, newuidmap (package uidmap) and ip (%v: %s)",
+			err, strings.TrimSpace(string(out)))
 	}
 	return ""
 })

@@ -52,7 +52,8 @@ func peerUID(conn net.Conn) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	// Not /proc/net, which is the first thread's: that one may be in another network namespace.
+	for _, table := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		f, err := os.Open(table)
 		if errors.Is(err, os.ErrNotExist) { // no IPv6
 			continue

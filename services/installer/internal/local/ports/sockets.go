@@ -40,7 +40,7 @@ func (s socket) owner() (pid int, command string) {
 // sockets lists the listening TCP sockets of the network namespace.
 func sockets() []socket {
 	var list []socket
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, table := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		f, err := os.Open(table)
 		if err != nil {
 			continue
