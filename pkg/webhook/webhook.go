@@ -108,6 +108,11 @@ type Caller struct {
 
 type callerKey struct{}
 
+// NewContext returns a context from which CallerOf returns the caller.
+func NewContext(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
 // CallerOf returns the caller of a review, from the context that Review gets.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
@@ -201,7 +206,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	case h.cfg.APIServers.Require:
 		return nil, &Error{http.StatusForbidden, "caller", errors.New("the caller is no API server that this webhook knows")}
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), callerKey{}, caller), patienceOf(r))
+	ctx, cancel := context.WithTimeout(NewContext(r.Context(), caller), patienceOf(r))
 	defer cancel()
 	slot := of.slots.take(caller.Address, h.cfg.Clock.Now(), func() {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))

@@ -261,15 +261,23 @@ func (c *cluster) hoard(t *testing.T) {
 	for i := range matches {
 		fmt.Fprintf(&list, `{"uri": {"prefix": "/some/path/of/an/application/%d"}},`, i)
 	}
-	routes := func(namespace, name, matches string) error {
-		document := fmt.Sprintf(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": %q, "namespace": %q}, "spec": {"hosts": ["a"], "http": [{"match": [%s], "route": [{"destination": {"host": "a"}}]}]}}`,
-			name, namespace, strings.TrimSuffix(matches, ","))
-		out, err := c.command(t.Context(), "create", "-f", c.file(t, document)).CombinedOutput()
+	document := func(namespace, name, finalizers, matches string) string {
+		return c.file(t, fmt.Sprintf(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": %q, "namespace": %q, "finalizers": [%s]}, "spec": {"hosts": ["a"], "http": [{"match": [%s], "route": [{"destination": {"host": "a"}}]}]}}`,
+			name, namespace, finalizers, strings.TrimSuffix(matches, ",")))
+	}
+	run := func(args ...string) error {
+		out, err := c.command(t.Context(), args...).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 		return err
 	}
+	routes := func(namespace, name, matches string) error {
+		return run("create", "-f", document(namespace, name, "", matches))
+	}
+	const kept = `"tests.fairlead.dev/kept"`
+	c.kubectl(t, "create", "-f", document(ns, "kept", kept, `{"uri": {"prefix": "/"}}`))
+	c.kubectl(t, "delete", "virtualservices.networking.istio.io", "-n", ns, "kept", "--wait=false")
 	taken := 0
 	var refused error
 	for ; taken < 20 && refused == nil; taken++ {
@@ -279,6 +287,10 @@ func (c *cluster) hoard(t *testing.T) {
 		t.Errorf("object %d of %d matches: %v", taken, matches, refused)
 	}
 	t.Logf("object %d was refused", taken)
+	if err := run("replace", "-f", document(ns, "kept", kept, list.String())); err == nil || !strings.Contains(err.Error(), "the limit is 128 MiB") {
+		t.Errorf("what is being deleted grows: %v", err)
+	}
+	c.kubectl(t, "patch", "virtualservices.networking.istio.io", "-n", ns, "kept", "--type=merge", "-p", `{"metadata": {"finalizers": []}}`)
 	if err := routes(ns, "small", `{"uri": {"prefix": "/"}}`); err != nil {
 		t.Logf("a small one beside them: %v", err)
 	}
@@ -303,6 +315,7 @@ func (c *cluster) tenants(t *testing.T, install []string) {
 		"routes of all Services": `{"kind": "VirtualService", "spec": {"hosts": ["*.svc.cluster.local"], "exportTo": ["*"], "http": [{"route": [{"destination": {"host": "taker.tenant-taker.svc.cluster.local"}}]}]}}`,
 		"the address of a Service": `{"kind": "ServiceEntry", "spec": {"hosts": ["taker.example.com"], "addresses": ["` + service.Spec.ClusterIP +
 			`"], "exportTo": ["*"], "ports": [{"number": 8080, "name": "http", "protocol": "HTTP"}], "resolution": "STATIC", "endpoints": [{"address": "192.0.2.66"}]}}`,
+		"a port of everybody":   `{"kind": "ServiceEntry", "spec": {"hosts": ["taker.tenant-taker.svc.cluster.local"], "exportTo": ["*"], "ports": [{"number": 5432, "name": "tcp", "protocol": "TCP"}], "resolution": "STATIC", "endpoints": [{"address": "192.0.2.66"}]}}`,
 		"a policy of a Service": `{"kind": "DestinationRule", "spec": {"host": "bank.tenant-bank.svc.cluster.local", "exportTo": ["*"], "trafficPolicy": {"tls": {"mode": "DISABLE"}}}}`,
 	}
 	create := func(name, object string) error {

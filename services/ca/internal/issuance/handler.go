@@ -144,21 +144,38 @@ func (s *Service) issue(ctx context.Context, req request) (*signer.Issued, error
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
-	if s.cfg.Bans != nil {
-		if err := s.cfg.Bans.Check(req.caller.ID); err != nil {
-			return nil, err
-		}
-	}
-	if s.cfg.Accounts != nil {
-		if err := s.cfg.Accounts.Check(ctx, req.caller, wanted.TokenTime); err != nil {
-			return nil, err
-		}
+	if err := s.standing(ctx, req.caller, wanted.TokenTime); err != nil {
+		return nil, err
 	}
 	template, err := s.cfg.Policy.Decide(wanted, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err
 	}
+	if wanted.Impersonate != "" {
+		id, err := spiffeid.FromURI(template.URIs[0])
+		if err != nil {
+			return nil, err
+		}
+		// Nothing has been shown for this identity: that its account exists now is what can be known.
+		if err := s.standing(ctx, auth.Peer{ID: id, Method: req.caller.Method}, now); err != nil {
+			return nil, err
+		}
+	}
 	return s.cfg.Signer.Sign(template)
+}
+
+// standing returns why an identity gets no certificate, whoever asks: it is banned, or its account is gone. since is
+// when its owner last showed a token.
+func (s *Service) standing(ctx context.Context, peer auth.Peer, since time.Time) error {
+	if s.cfg.Bans != nil {
+		if err := s.cfg.Bans.Check(peer.ID); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Accounts == nil {
+		return nil
+	}
+	return s.cfg.Accounts.Check(ctx, peer, since)
 }
 
 // impersonated returns the identity that the metadata asks for instead of the caller's, "" if the field is absent. A

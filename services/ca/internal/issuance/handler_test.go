@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
@@ -88,5 +90,53 @@ func TestUnauthenticatedCallerIsRejected(t *testing.T) {
 	s := newService(t, ca, testkit.NewClock(time.Now()), signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
 	if _, err := s.CreateCertificate(context.Background(), &security.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("got %v, want UNAUTHENTICATED", err)
+	}
+}
+
+// refusals are the identities that a check refuses, with the reason.
+type refusals map[spiffeid.ID]rejection.Reason
+
+func (r refusals) verdict(id spiffeid.ID) error {
+	if reason, ok := r[id]; ok {
+		return rejection.New(rejection.Denied, reason, "%s", id)
+	}
+	return nil
+}
+
+type bans struct{ refusals }
+
+func (b bans) Check(id spiffeid.ID) error { return b.verdict(id) }
+
+type existing struct{ refusals }
+
+func (e existing) Check(_ context.Context, caller auth.Peer, _ time.Time) error {
+	return e.verdict(caller.ID)
+}
+
+// Who may ask for another's certificate gets none for an identity that gets none itself.
+func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
+	ca := testkit.PKI(t)
+	clock := testkit.NewClock(time.Now())
+	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	impersonators, err := policy.ParseImpersonators([]string{"istio-system/ztunnel=shop/*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Policy, err = policy.New(policy.Config{TrustDomain: ca.TrustDomain, DefaultTTL: time.Hour, MaxTTL: time.Hour, Impersonators: impersonators})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Bans = bans{refusals{ca.ID("shop", "banned"): rejection.Banned}}
+	s.cfg.Accounts = existing{refusals{ca.ID("shop", "gone"): rejection.AccountGone}}
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("istio-system", "ztunnel"), Method: auth.MethodJWT})
+	for account, want := range map[string]rejection.Reason{"web": "", "banned": rejection.Banned, "gone": rejection.AccountGone} {
+		before := s.cfg.Metrics.Counts().Refused[want]
+		_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{
+			Csr:      catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}),
+			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{ImpersonatedIdentity: structpb.NewStringValue(ca.ID("shop", account).String())}},
+		})
+		if refused := s.cfg.Metrics.Counts().Refused[want] - before; (err != nil) != (want != "") || want != "" && refused != 1 {
+			t.Errorf("%s: %v, want the reason %q", account, err, want)
+		}
 	}
 }

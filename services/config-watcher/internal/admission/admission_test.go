@@ -3,11 +3,13 @@ package admission
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -19,6 +21,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/quota"
 )
 
 func handler(t testing.TB) *Handler {
@@ -137,7 +140,7 @@ func TestWhatIsStoredAlreadyStaysWritable(t *testing.T) {
 	h := handler(t)
 	for name, c := range map[string]struct{ object, old string }{
 		"a finalizer is removed":            {strings.Replace(bad, "[a.example/b]", "[]", 1), bad},
-		"a changed object is being deleted": {strings.Replace(strings.Replace(bad, "-5", "-6", 1), "finalizers", `deletionTimestamp: "2026-01-01T00:00:00Z", finalizers`, 1), bad},
+		"a finalizer of what is deleted":    {strings.Replace(bad, "finalizers: [a.example/b]", `deletionTimestamp: "2026-01-01T00:00:00Z"`, 1), bad},
 		"the object is valid now":           {good, bad},
 	} {
 		if got := review(t, h, admissionv1.Update, c.object, c.old); !got.Allowed {
@@ -154,12 +157,44 @@ func TestWhatIsStoredAlreadyStaysWritable(t *testing.T) {
 	if got := review(t, h, admissionv1.Update, bad, good); got.Allowed {
 		t.Error("a change to a broken object is allowed")
 	}
+	if got := review(t, h, admissionv1.Update, ending(strings.Replace(bad, "-5", "-6", 1)), ending(bad)); got.Allowed {
+		t.Error("a change of what is being deleted is allowed")
+	}
 	if got := review(t, h, admissionv1.Delete, "", bad); !got.Allowed {
 		t.Error("a deletion is denied")
 	}
 	status := func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }
 	if got := review(t, h, admissionv1.Update, strings.Replace(bad, "-5", "-6", 1), bad, status); !got.Allowed {
 		t.Error("a write of the status is denied")
+	}
+}
+
+// ending marks an object as one that is being deleted and that a finalizer keeps.
+func ending(object string) string {
+	return strings.Replace(object, "namespace: apps", `namespace: apps, deletionTimestamp: "2026-01-01T00:00:00Z", finalizers: [a.example/b]`, 1)
+}
+
+// A finalizer keeps an object that is being deleted, whose content may still grow: it costs as much as any.
+func TestWhatIsBeingDeletedCounts(t *testing.T) {
+	root := func() []string { return []string{"istio-system"} }
+	h := NewHandler(Config{
+		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Quota: quota.New(1<<20, root, testkit.NewClock(time.Now())),
+		Tenancy: normalise.Tenancy{Enabled: true, Domain: "cluster.local"}, Root: func() string { return "istio-system" },
+	})
+	var hosts strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&hosts, ", a-long-name-of-a-host-%d", i)
+	}
+	large := strings.Replace(good, "hosts: [server]", "hosts: [server"+hosts.String()+"]", 1)
+	if got := review(t, h, admissionv1.Update, ending(large), ending(good)); got.Allowed || !strings.Contains(got.Result.Message, "the limit is 1 MiB") {
+		t.Errorf("it grows beyond the limit: %v", got)
+	}
+	if got := review(t, h, admissionv1.Update, strings.Replace(ending(large), "[a.example/b]", "[]", 1), ending(large)); !got.Allowed {
+		t.Errorf("its finalizer stays: %v", got.Result)
+	}
+	foreign := strings.Replace(good, "hosts: [server]", "hosts: [www.example.com], exportTo: ['*']", 1)
+	if got := review(t, h, admissionv1.Update, ending(foreign), ending(good)); got.Allowed || !strings.Contains(got.Result.Message, "the mesh has tenants") {
+		t.Errorf("it takes others' requests: %v", got)
 	}
 }
 

@@ -30,8 +30,8 @@ const (
 )
 
 // decide gives the verdict on one request. Only objects of the mesh's kinds are checked; Kubernetes has checked its
-// own. An object that is being deleted, or whose content does not change, is never denied: its finalizers, owners and
-// status must remain writable, however old and wrong the rest is.
+// own. An object whose content does not change is never denied: its finalizers, owners and status must remain writable,
+// however old and wrong the rest is. One that is being deleted may still take a new content, and is checked as any.
 func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	allowed := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	create := request.Operation == admissionv1.Create
@@ -51,19 +51,23 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 		meta["name"] = prefix[:min(len(prefix), maxPrefix)] + generated
 	}
 	o, err := validate.Document(doc)
+	kept := !create && sameContent(doc.Tree, request.OldObject.Raw)
 	if err == nil {
-		if problem, confined := h.confined(o); confined && (create || !sameContent(doc.Tree, request.OldObject.Raw)) && meta["deletionTimestamp"] == nil {
+		allowed.Warnings = warnings(o.Warnings)
+		if kept {
+			return allowed
+		}
+		if problem, confined := h.confined(o); confined {
 			return deny(request, object.Problems{problem})
 		}
 		// What others ask about is not on its way to the API server, as little as a dry run.
 		real := webhook.CallerOf(ctx).APIServer && (request.DryRun == nil || !*request.DryRun)
-		if over := h.cfg.Quota.Check(real, o); len(over) > 0 && meta["deletionTimestamp"] == nil {
+		if over := h.cfg.Quota.Check(real, o); len(over) > 0 {
 			return deny(request, over)
 		}
-		allowed.Warnings = warnings(o.Warnings)
 		return allowed
 	}
-	if meta["deletionTimestamp"] != nil || !create && sameContent(doc.Tree, request.OldObject.Raw) {
+	if kept {
 		allowed.Warnings = []string{object.Cut("this object is not valid, and its last valid version stays in force: "+oneLine(err), maxWarningBytes-3)}
 		return allowed
 	}

@@ -60,6 +60,6 @@ func Descriptions() []Description {
 			"An older Gateway of the same workloads uses a server's port for another protocol, or terminates TLS for the same host on it.",
 			"The server, or that host of it, has no effect."},
 		{IngressClassNotFound, Warning, "", "An Ingress names an IngressClass that is not there, or none while there is no default one.", "The mesh does not serve the Ingress."},
-		{ConfinedToNamespace, Warning, "", "In a mesh with tenants, an object with hosts that are not of its namespace is exported to others.", "It has effects in its own namespace alone."},
+		{ConfinedToNamespace, Warning, "", "In a mesh with tenants, an object that would take requests for what is not of its namespace is exported to others.", "It has effects in its own namespace alone."},
 	}
 }

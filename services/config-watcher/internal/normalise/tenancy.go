@@ -1,11 +1,13 @@
 package normalise
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -35,9 +37,24 @@ func (t Tenancy) Confined(o *object.Object, root string) string {
 		if len(b.Addresses) > 0 {
 			return "it has addresses"
 		}
+		for _, p := range b.Ports {
+			if takesPort(entryProtocol(p)) {
+				return fmt.Sprintf("without addresses its port %d takes every connection to that port unless its protocol is HTTP or TLS", p.Number)
+			}
+		}
 		return t.foreign(b.Hosts, o.Key.Namespace)
 	}
 	return ""
+}
+
+// takesPort reports whether a port without addresses is found by its number alone, and not by a host.
+func takesPort(p configv1.Protocol) bool {
+	switch p {
+	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC, configv1.Protocol_PROTOCOL_GRPC_WEB,
+		configv1.Protocol_PROTOCOL_TLS, configv1.Protocol_PROTOCOL_HTTPS, configv1.Protocol_PROTOCOL_UDP:
+		return false
+	}
+	return true
 }
 
 // foreign names a host that is no Service's of the namespace.

@@ -15,6 +15,10 @@ func TestTenancy(t *testing.T) {
 	route := func(gateways []string, hosts ...string) *networking.VirtualService {
 		return &networking.VirtualService{Hosts: hosts, Gateways: gateways, ExportTo: []string{"*"}}
 	}
+	entry := func(name, protocol string) *networking.ServiceEntry {
+		return &networking.ServiceEntry{Hosts: []string{"more.a.svc.cluster.local"}, Ports: []*networking.ServicePort{
+			{Number: 443, Name: "https"}, {Number: 90, Name: name, Protocol: protocol}}}
+	}
 	for name, c := range map[string]struct {
 		namespace string
 		body      any
@@ -37,6 +41,12 @@ func TestTenancy(t *testing.T) {
 		"an entry":                            {"a", &networking.ServiceEntry{Hosts: []string{"www.example.com"}}, true},
 		"an entry of an own host":             {"a", &networking.ServiceEntry{Hosts: []string{"more.a.svc.cluster.local"}}, false},
 		"an entry with another's address":     {"a", &networking.ServiceEntry{Hosts: []string{"more.a.svc.cluster.local"}, Addresses: []string{"10.0.0.1"}}, true},
+		"an entry with a port of HTTP":        {"a", entry("a", "GRPC"), false},
+		"an entry with a port named HTTP":     {"a", entry("http-a", ""), false},
+		"an entry with a port of TLS":         {"a", entry("a", "TLS"), false},
+		"an entry that takes a port by TCP":   {"a", entry("a", "TCP"), true},
+		"an entry that takes a port by Redis": {"a", entry("a", "REDIS"), true},
+		"an entry that takes a port unsaid":   {"a", entry("a", ""), true},
 		"an entry of the root namespace":      {"istio-system", &networking.ServiceEntry{Hosts: []string{"www.example.com"}}, false},
 		"routes of the root namespace":        {"istio-system", route(nil, "*"), false},
 		"a Gateway is confined in other ways": {"a", &networking.Gateway{}, false},

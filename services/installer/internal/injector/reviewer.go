@@ -87,13 +87,16 @@ func (r *reviewer) review(ctx context.Context, request *http.Request, body []byt
 	if err := r.cfg.Settings.Ready(); err != nil {
 		return nil, &webhook.Error{Status: http.StatusServiceUnavailable, Reason: reasonConfiguration, Err: err}
 	}
+	caller := webhook.CallerOf(ctx)
 	var namespace *corev1.Namespace
 	if makesPod(review.Request) {
-		namespace = r.cfg.Settings.namespace(ctx, review.Request.Namespace) // who waits for the API server holds no turn
+		// Who waits for the API server holds no turn. The API server is asked for itself alone: its clients' budget is
+		// one for all.
+		namespace = r.cfg.Settings.namespace(ctx, review.Request.Namespace, caller.APIServer)
 	}
 	// The namespace is what the review says. Who is no API server takes turns from nobody but its own address by it.
 	of := review.Request.Namespace
-	if caller := webhook.CallerOf(ctx); !caller.APIServer {
+	if !caller.APIServer {
 		of = caller.Address + " " + of
 	}
 	release, err := r.turns.take(ctx, of)

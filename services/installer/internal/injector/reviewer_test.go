@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,9 +50,14 @@ func reviewing(t testing.TB) *reviewer {
 	return newReviewer(reviewerConfig{Settings: s, Log: log, Registerer: registry})
 }
 
+// ask sends a review as the API server does.
 func (r *reviewer) ask(body string) (*admissionv1.AdmissionReview, error) {
+	return r.askAs(webhook.Caller{Address: "192.0.2.1", APIServer: true}, body)
+}
+
+func (r *reviewer) askAs(caller webhook.Caller, body string) (*admissionv1.AdmissionReview, error) {
 	request := httptest.NewRequest(http.MethodPost, Path+"?timeout=5s", http.NoBody)
-	answer, err := r.review(request.Context(), request, []byte(body))
+	answer, err := r.review(webhook.NewContext(request.Context(), caller), request, []byte(body))
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +170,35 @@ func TestWhoWaitsForANamespaceHoldsNoTurn(t *testing.T) {
 	}
 	if got, err := r.ask(reviewOf("admission.k8s.io/v1", "", somePod)); err != nil || got.Response.Patch == nil {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Reviews that are not proven to be the API server's cause no questions to it.
+func TestTheAPIServerIsAskedForItselfAlone(t *testing.T) {
+	r := reviewing(t)
+	var asked atomic.Int32
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer api.Close()
+	core, err := coreclient.NewForConfig(&rest.Config{Host: api.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Settings.core = core
+	body := strings.Replace(reviewOf("admission.k8s.io/v1", "", somePod), `"shop"`, `"another"`, 1)
+	for _, c := range []struct {
+		caller webhook.Caller
+		want   int32
+	}{{webhook.Caller{Address: "192.0.2.9"}, 0}, {webhook.Caller{Address: "192.0.2.1", APIServer: true}, 1}} {
+		got, err := r.askAs(c.caller, body)
+		if err != nil || got.Response.Patch == nil {
+			t.Errorf("%+v: %+v, %v", c.caller, got, err)
+		}
+		if n := asked.Load(); n != c.want {
+			t.Errorf("%+v: %d questions, want %d", c.caller, n, c.want)
+		}
 	}
 }
 

@@ -302,10 +302,14 @@ func (s *settings) page(*http.Request) (any, error) {
 	return s.state, nil
 }
 
-// namespace returns a namespace; nil if it cannot be read, which matters to templates of OpenShift alone.
-func (s *settings) namespace(ctx context.Context, name string) *corev1.Namespace {
+// namespace returns a namespace; nil if it cannot be read, which matters to templates of OpenShift alone. One that is
+// not known yet is asked for if ask is true.
+func (s *settings) namespace(ctx context.Context, name string, ask bool) *corev1.Namespace {
 	if found, ok, err := s.namespaces.GetStore().GetByKey(name); err == nil && ok {
 		return found.(*corev1.Namespace)
+	}
+	if !ask {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, namespaceTimeout)
 	defer cancel()
