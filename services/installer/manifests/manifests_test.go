@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -208,6 +211,45 @@ func TestDefinitionsAreTheFiles(t *testing.T) {
 	for _, o := range generate(t, pkg, "default", nil, "values.base.enableGatewayAPICRDs=false", "values.base.excludedCRDs[0]=sidecars.networking.istio.io").Objects {
 		if o.Kind() == "CustomResourceDefinition" && (strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") || o.Name() == "sidecars.networking.istio.io") {
 			t.Errorf("%s is installed", o.ID())
+		}
+	}
+}
+
+// Gateways select by the labels app and istio, which stay beside those of the spec.
+func TestLabelsOfGatewaysAreAdded(t *testing.T) {
+	pkg := open(t)
+	for label, want := range map[string]map[string]string{
+		"{}":                         {"app": "istio-edge", "istio": "edge"},
+		"{team: shop}":               {"app": "istio-edge", "istio": "edge", "team": "shop"},
+		"{istio: front, team: shop}": {"app": "istio-edge", "istio": "front", "team": "shop"},
+		"{app: '', istio: front}":    {"istio": "front"},
+	} {
+		file := filepath.Join(t.TempDir(), "operator.yaml")
+		spec := "{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {components: {ingressGateways: [{name: istio-edge, enabled: true, label: " + label + "}]}}}\n"
+		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		objects, err := decode(text(t, generate(t, pkg, "empty", []string{file}).Objects))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, o := range objects {
+			switch o := o.(type) {
+			case *appsv1.Deployment:
+				found++
+				if got := o.Spec.Selector.MatchLabels; !maps.Equal(got, want) {
+					t.Errorf("%s: the Deployment selects %v, want %v", label, got, want)
+				}
+			case *corev1.Service:
+				found++
+				if !maps.Equal(o.Spec.Selector, want) {
+					t.Errorf("%s: the Service selects %v, want %v", label, o.Spec.Selector, want)
+				}
+			}
+		}
+		if found < 2 {
+			t.Errorf("%s: no Deployment or no Service among %d objects", label, len(objects))
 		}
 	}
 }

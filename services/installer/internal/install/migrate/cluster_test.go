@@ -80,6 +80,8 @@ func TestClusters(t *testing.T) {
 		{"a field of it that was added by hand counts", cluster(t, "{}", written+"outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n"), "meshConfig.outboundTrafficPolicy.mode", "REGISTRY_ONLY", "outboundTrafficPolicy", ""},
 		{"gateways of all namespaces", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].namespace", "shop", "has no Service", ""},
 		{"annotations of people are kept", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].k8s.podAnnotations.mine", "x", "", ""},
+		{"a label that the selector has", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label.istio", "edge", "", ""},
+		{"a label that the selector lacks is left out", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label", "app: \"\"\nistio: edge", "", ""},
 		{"egress gateways", with(t, plain(), "out", "istio-system", "operator.istio.io/component: EgressGateways"), "components.egressGateways[name:out].k8s.replicaCount", "2", "", ""},
 		{"gateways that a Gateway makes are left to it", with(t, plain(), "edge", "shop", "gateway.networking.k8s.io/gateway-name: g"), "components.ingressGateways", "", "makes it for the Gateway g", ""},
 		{"no control plane", Objects{Namespace: "x"}, "", "", "", "namespace x has no istiod"},

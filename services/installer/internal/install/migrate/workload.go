@@ -135,13 +135,11 @@ func (r *Result) gatewayOf(o Objects, d *appsv1.Deployment, values tree.Map) tre
 	if d.Namespace != o.Namespace {
 		part["namespace"] = d.Namespace
 	}
-	label := tree.Map{}
 	if d.Spec.Selector != nil {
+		label := tree.Map{"app": "", "istio": ""} // the chart selects by these, too, unless they are empty
 		for k, v := range d.Spec.Selector.MatchLabels {
 			label[k] = v
 		}
-	}
-	if len(label) > 0 {
 		part["label"] = label
 	}
 	annotations := tree.Map{}
