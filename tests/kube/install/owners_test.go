@@ -119,14 +119,17 @@ func testConflict(t *testing.T, r *rig) {
 	_, said := r.does(t, 1, r.installing()...)
 	says(t, said, "nothing was changed: 2 fields have other values, which others manage:\n",
 		"ConfigMap mesh/server: .data.level is managed by alice\n", "Deployment mesh/server: .spec.replicas is managed by scaler\n", "take them over with --force")
-	_, said = r.does(t, 1, "diff", "-d", r.manifests)
-	says(t, said, "ConfigMap mesh/server: .data.level is managed by alice")
+	out, _ := r.does(t, 4, "diff", "-d", r.manifests)
+	says(t, out, "ConfigMap mesh/server\n    .data.level is managed by alice: only install --force takes it over\n",
+		"-    data.level: warning\n", "+    data.level: info\n", "    .spec.replicas is managed by scaler: only install --force takes it over\n")
+	out, _ = r.does(t, 1, "verify-install", "-d", r.manifests, "--set", "profile=default")
+	says(t, out, "ConfigMap mesh/server: it differs in data.level (.data.level is managed by alice); fairlead diff shows each\n")
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}
 	// The same value is no conflict.
 	r.install(t, "--set", "values.pilot.env.LEVEL=warning", "--set", "components.pilot.k8s.replicaCount=7")
-	out, _ := r.install(t, "--force")
+	out, _ = r.install(t, "--force")
 	says(t, out, "2 configured")
 	if level := r.get(t, configMaps, "mesh", "server").Object["data"]; !reflect.DeepEqual(level, map[string]any{"level": "info", "hub": "example.com/mesh"}) {
 		t.Errorf("data: %v", level)

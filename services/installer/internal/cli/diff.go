@@ -18,7 +18,8 @@ func newDiff(env Env) *cobra.Command {
 		Use:   "diff [-f FILE] [--set path=value]",
 		Short: "Print what an installation would change in a cluster",
 		Long: `Print what ` + "`fairlead install`" + ` with the same flags would change, object by object: - is what the cluster has, + what it would have. The API server applies
-each object without effect, so that defaults and admission webhooks are part of it. Values of Secrets are not shown.
+each object without effect, so that defaults and admission webhooks are part of it. Values of Secrets are not shown. Fields with other values that others
+manage, which install refuses to change without --force, are shown with their manager.
 
 Nothing is printed if nothing would change, and then the exit code is 0; it is 4 if something would.`,
 		Example: `  fairlead diff -f mesh.yaml
@@ -33,7 +34,7 @@ Nothing is printed if nothing would change, and then the exit code is 0; it is 4
 			if err != nil {
 				return err
 			}
-			plan, err := apply.NewPlan(cmd.Context(), c, req, f.force)
+			plan, err := apply.NewComparison(cmd.Context(), c, req, f.force)
 			if err != nil {
 				return interrupted(cmd.Context(), err)
 			}
@@ -54,7 +55,7 @@ Nothing is printed if nothing would change, and then the exit code is 0; it is 4
 	}
 	f.installFlags.add(cmd)
 	f.clusterFlags.add(cmd)
-	cmd.Flags().Lookup("force").Usage = "go on in spite of what validation refuses, and show fields that others manage as taken over"
+	cmd.Flags().Lookup("force").Usage = "go on in spite of what validation refuses, and say nothing of who manages fields"
 	outputFlag(cmd, out)
 	return cmd
 }
@@ -70,6 +71,8 @@ func changedObjects(plan *apply.Plan) []plannedObject {
 			ch := plan.Changes[i]
 			o.Fields = tree.Diff(apply.Shown(ch.Live, ch.After))
 			switch {
+			case len(ch.Managed) > 0:
+				o.Reason = ch.WhoManages() + ": only install --force takes it over"
 			case ch.Unsure:
 				o.Reason = "an admission webhook does not answer, so that only applying shows what changes"
 			case len(o.Fields) == 0:

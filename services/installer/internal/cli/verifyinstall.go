@@ -133,7 +133,7 @@ func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env Env) ([]verified, erro
 	if err != nil {
 		return nil, err
 	}
-	plan, err := apply.NewPlan(cmd.Context(), c, req, f.force)
+	plan, err := apply.NewComparison(cmd.Context(), c, req, f.force)
 	if err != nil {
 		return nil, err
 	}

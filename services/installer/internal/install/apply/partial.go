@@ -87,6 +87,9 @@ func differing(ctx context.Context, c *cluster.Client, ch *Change) string {
 			if len(fields) > 1 {
 				more = fmt.Sprintf(", and %d more fields", len(fields)-1)
 			}
+			if by := ch.WhoManages(); by != "" {
+				more += " (" + by + ")"
+			}
 			return fmt.Sprintf("it differs in %s%s; fairlead diff shows each", fields[0].Path, more)
 		}
 	}

@@ -44,6 +44,8 @@ type Change struct {
 	Live, After *unstructured.Unstructured
 	// Fields are those that cannot be changed, of Recreate.
 	Fields []string
+	// Managed are those with other values that others manage, of NewComparison. After has the installation's values.
+	Managed []cluster.ConflictField
 	// Unsure is set if an admission webhook did not answer, so that only applying shows what happens.
 	Unsure bool
 
@@ -77,6 +79,12 @@ type Plan struct {
 // otherwise they are an error, which names all of them.
 func NewPlan(ctx context.Context, c *cluster.Client, req *Request, force bool) (*Plan, error) {
 	return newPlan(ctx, c, req, comparison{force: force})
+}
+
+// NewComparison is NewPlan for a plan that is shown and not applied: what others manage is not an error, but is named
+// in the changes.
+func NewComparison(ctx context.Context, c *cluster.Client, req *Request, force bool) (*Plan, error) {
+	return newPlan(ctx, c, req, comparison{force: force, show: true})
 }
 
 // newPlan is NewPlan, with what a comparison is told.
@@ -256,6 +264,8 @@ type comparison struct {
 	// scaled are the workloads that HorizontalPodAutoscalers of the installation scale.
 	scaled map[cluster.ID]bool
 	force  bool
+	// show is true if nothing will be applied.
+	show bool
 	// repair is described at NewRepair; record and others are the inventories of the revision, and all.
 	repair bool
 	record *inventory.Record
@@ -338,11 +348,23 @@ func (l *comparison) dryRun(ctx context.Context, ch *Change) (*unstructured.Unst
 			after, err = l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true})
 		}
 	}
-	if errors.As(err, &found) && (l.force || ch.repaired) {
+	if errors.As(err, &found) && l.show && !l.force {
+		ch.Managed = found.Fields
+	}
+	if errors.As(err, &found) && (l.force || ch.repaired || l.show) {
 		ch.force = true
 		after, err = l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true, Force: true})
 	}
 	return after, err
+}
+
+// WhoManages says which fields others manage; "" if there are none.
+func (ch *Change) WhoManages() string {
+	var list []string
+	for _, f := range ch.Managed {
+		list = append(list, fmt.Sprintf("%s is managed by %s", f.Field, f.Manager))
+	}
+	return strings.Join(list, ", ")
 }
 
 // Summary counts what the plan does, for people.
