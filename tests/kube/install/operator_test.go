@@ -365,7 +365,6 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	}
 	for text, want := range map[string]string{
 		"{profile: demo}": "it is no IstioOperator of install.istio.io/v1alpha1",
-		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {}}":                                                   "metadata.name is missing",
 		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: x, namespace: other}, spec: {}}":            "add it to --watchedNamespaces",
 		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: x}, spec: {components: {pilot: {k9s: 1}}}}": "components.pilot.k9s",
 	} {
@@ -383,6 +382,10 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	if got := r.get(t, operators, "mesh", "kept"); got == nil {
 		t.Error("the IstioOperator was not applied")
 	}
+	// Without a name it is called as its revision, as fairlead install takes it, too.
+	write("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {profile: demo, values: {global: {istioNamespace: mesh}}}}")
+	out, _ = r.does(t, 0, append(init, "--watchedNamespaces", "mesh,other", "-f", file, "--dry-run")...)
+	says(t, out, "apply IstioOperator mesh/default\n")
 	// A namespace that is not watched any more loses its rights.
 	roles := resource("rbac.authorization.k8s.io", "v1", "roles")
 	r.get(t, roles, "other", "fairlead-operator-ops")

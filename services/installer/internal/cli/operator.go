@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/operator"
 	"fairlead.dev/services/installer/internal/operator/deployment"
+	"fairlead.dev/services/installer/internal/tag"
 )
 
 func newOperator(env Env) *cobra.Command {
@@ -202,7 +204,8 @@ func (f *operatorInit) run(cmd *cobra.Command, env Env) error {
 	return err
 }
 
-// resource reads the IstioOperator of a file. Without a namespace it goes where the operator looks first.
+// resource reads the IstioOperator of a file. Without a namespace it goes where the operator looks first, and without a
+// name it has that of its revision.
 func (f *operatorInit) resource(name string, text []byte) (*unstructured.Unstructured, error) {
 	doc, err := tree.ParseStrictMap(text)
 	if err != nil {
@@ -216,7 +219,8 @@ func (f *operatorInit) resource(name string, text []byte) (*unstructured.Unstruc
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if u.GetName() == "" {
-		return nil, fmt.Errorf("%s: metadata.name is missing: an IstioOperator in a cluster has a name", name)
+		revision, _, _ := unstructured.NestedString(u.Object, "spec", "revision")
+		u.SetName(cmp.Or(revision, tag.Default))
 	}
 	if u.GetNamespace() == "" {
 		u.SetNamespace(append(slices.Clone(f.Watched), f.istioNamespace)[0])
