@@ -54,8 +54,9 @@ type Change struct {
 	force bool
 	// repaired is set for a change that takes back what somebody has edited.
 	repaired bool
-	// held is set for a workload whose replicas stay until an autoscaler changes them.
-	held bool
+	// held is set for a workload whose replicas stay until an autoscaler changes them, and raised if it has fewer now
+	// than the autoscaler's minimum.
+	held, raised bool
 	// left is set for what others have made and is left as it is: their namespaces, and their definitions.
 	left bool
 	// definition is set for a definition that is left.
@@ -261,8 +262,8 @@ type comparison struct {
 	// made are the namespaces that the installation makes, defined the kinds whose definitions it makes.
 	made    map[string]bool
 	defined map[cluster.ID]bool
-	// scaled are the workloads that HorizontalPodAutoscalers of the installation scale.
-	scaled map[cluster.ID]bool
+	// scaled are the workloads that HorizontalPodAutoscalers of the installation scale, with the fewest Pods of each.
+	scaled map[cluster.ID]int64
 	force  bool
 	// show is true if nothing will be applied.
 	show bool
@@ -280,9 +281,10 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 		return nil, err
 	}
 	ch := &Change{Entry: it.Entry, Action: Configure, Live: live, want: it.object}
+	l.hold(ch)
 	if l.defined[kind(it.ID)] {
 		// What is there goes with the definition that is being deleted.
-		ch.Action, ch.Live, ch.After = Create, nil, it.object
+		ch.Action, ch.Live, ch.After = Create, nil, ch.want
 		return ch, nil
 	}
 	if live == nil || live.GetDeletionTimestamp() != nil {
@@ -292,20 +294,20 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 		return ch, ch.leave()
 	}
 	if ch.Action == Create && (l.made[it.Namespace] || live != nil) {
-		ch.After = it.object
+		ch.After = ch.want
 		return ch, nil
 	}
 	after, err := l.dryRun(ctx, ch)
 	down, conflict := (*cluster.WebhookDown)(nil), (*cluster.Conflict)(nil)
 	switch {
 	case errors.As(err, &down):
-		ch.Unsure, ch.After = true, it.object
+		ch.Unsure, ch.After = true, ch.want
 		return ch, nil
 	case it.IsCRD() && ch.Action != Create && errors.As(err, &conflict):
 		return ch, ch.leave()
 	case ch.Action == Create && (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)):
 		// The Role of a binding is applied before it, and so is the definition that serves a version.
-		ch.After = it.object
+		ch.After = ch.want
 		return ch, nil
 	case err != nil:
 		if err := l.cannotChange(ctx, ch, err); err != nil {
@@ -324,14 +326,18 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 
 // dryRun applies without effect. Fields that the cluster decides are left to it; with force the others are taken over.
 func (l *comparison) dryRun(ctx context.Context, ch *Change) (*unstructured.Unstructured, error) {
-	l.hold(ch)
 	after, err := l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true})
 	found := (*cluster.Conflict)(nil)
 	if !errors.As(err, &found) {
 		return after, err
 	}
-	if ch.want = yield(ch.want, found.Fields, l.scaled[ch.Key()]); ch.want != nil {
+	_, autoscaled := l.scaled[ch.Key()]
+	if ch.want = yield(ch.want, found.Fields, autoscaled && !ch.raised); ch.want != nil {
 		after, err = l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true})
+	}
+	if errors.As(err, &found) && raisedAlone(ch, found) {
+		ch.force = true
+		return l.client.Apply(ctx, ch.want, cluster.ApplyOptions{DryRun: true, Force: true})
 	}
 	if errors.As(err, &found) && l.record.Has(ch.ID) {
 		if found, err = l.lapsed(ctx, ch, found); err != nil {

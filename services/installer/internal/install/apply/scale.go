@@ -29,13 +29,18 @@ func isAutoscaler(id cluster.ID) bool {
 	return id.Kind == horizontal.Kind && id.Group == horizontal.Group
 }
 
-// scaled returns the workloads that HorizontalPodAutoscalers among the objects scale.
-func scaled(all []item) map[cluster.ID]bool {
-	out := map[cluster.ID]bool{}
+// scaled returns the workloads that HorizontalPodAutoscalers among the objects scale, with the fewest Pods of each.
+func scaled(all []item) map[cluster.ID]int64 {
+	out := map[cluster.ID]int64{}
 	for _, it := range all {
-		if isAutoscaler(it.ID) {
-			out[target(it.object)] = true
+		if !isAutoscaler(it.ID) {
+			continue
 		}
+		fewest, found, _ := unstructured.NestedInt64(it.object.Object, "spec", "minReplicas")
+		if !found {
+			fewest = 1
+		}
+		out[target(it.object)] = fewest
 	}
 	return out
 }
@@ -53,20 +58,37 @@ func target(u *unstructured.Unstructured) cluster.ID {
 	return cluster.ID{Group: group, Kind: get("kind"), Namespace: u.GetNamespace(), Name: get("name")}
 }
 
-// hold keeps the number of replicas that the installation has set where an autoscaler takes over: without a number an
-// API server makes it one. The autoscaler becomes its manager when it changes it.
+// hold sets the number of replicas of a workload that an autoscaler scales: what the installation has set before stays,
+// for without a number an API server makes it one; and there are no fewer than the autoscaler's minimum, for it does
+// nothing for a workload at 0. The autoscaler becomes the manager of the number when it changes it.
 func (l *comparison) hold(ch *Change) {
-	if ch.Live == nil || !l.scaled[ch.Key()] {
+	n, wanted, _ := unstructured.NestedInt64(ch.want.Object, "spec", "replicas")
+	fewest, autoscaled := l.scaled[ch.Key()]
+	switch {
+	case wanted:
+		ch.Replicas = n
+		return
+	case !autoscaled:
 		return
 	}
-	_, wanted, _ := unstructured.NestedInt64(ch.want.Object, "spec", "replicas")
-	n, _, _ := unstructured.NestedInt64(ch.Live.Object, "spec", "replicas")
-	if wanted || n == 0 || !ownsReplicas(ch.Live) {
+	ch.Replicas = fewest
+	if ch.Live != nil {
+		n, _, _ = unstructured.NestedInt64(ch.Live.Object, "spec", "replicas")
+	}
+	switch {
+	case n < fewest:
+		n, ch.raised = fewest, true
+	case !ownsReplicas(ch.Live):
 		return
 	}
 	ch.want = ch.want.DeepCopy()
 	_ = unstructured.SetNestedField(ch.want.Object, n, "spec", "replicas") // spec is a mapping
 	ch.held = true
+}
+
+// raisedAlone says whether a conflict is about the replicas of a workload alone that is raised to its minimum.
+func raisedAlone(ch *Change, c *cluster.Conflict) bool {
+	return ch.raised && !slices.ContainsFunc(c.Fields, func(f cluster.ConflictField) bool { return f.Field != replicasField })
 }
 
 func ownsReplicas(u *unstructured.Unstructured) bool {

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,12 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/services/installer/internal/install/cluster/clustertest"
+	"fairlead.dev/services/installer/internal/install/inventory"
 )
 
 const (
 	two       = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {replicas: 2, paused: false}}"
 	unset     = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {paused: false}}"
-	automatic = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: NAME, namespace: mesh}, spec: {minReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}"
+	automatic = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: NAME, namespace: mesh}, spec: {minReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}"
 )
 
 func autoscalerNamed(name string) string { return strings.Replace(automatic, "NAME", name, 1) }
@@ -68,5 +70,50 @@ func TestAnAutoscalerThatGoesIsNoForeignManager(t *testing.T) {
 	s.Scale(t, "mesh", "server", 3)
 	if _, err := installed(t, c, request(t, two), Options{}); err == nil || !strings.Contains(err.Error(), "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)") || replicas(s) != 3 {
 		t.Errorf("%v, %d replicas", err, replicas(s))
+	}
+}
+
+// An autoscaler does nothing for a workload that somebody has scaled to 0, and an API server begins with one Pod.
+func TestNoWorkloadHasFewerPodsThanItsAutoscaler(t *testing.T) {
+	s := clustertest.Start(t, "")
+	c := s.Client(t)
+	req := func() *Request { return request(t, unset, autoscalerNamed("own")) }
+	if _, err := installed(t, c, req(), Options{}); err != nil || replicas(s) != 2 {
+		t.Fatalf("%v, %d replicas at first", err, replicas(s))
+	}
+	for _, n := range []int64{0, 1} {
+		s.Scale(t, "mesh", "server", n)
+		records, err := inventory.List(t.Context(), c, "mesh")
+		if err != nil || len(records) != 1 {
+			t.Fatalf("%d inventories, %v", len(records), err)
+		}
+		found, err := Verify(t.Context(), c, records[0])
+		if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
+			return f.Name == "server" && strings.Contains(f.Problem, fmt.Sprintf("it is scaled to %d Pods, where the installation asks for 2 at least", n))
+		}) {
+			t.Errorf("at %d replicas: %v, %v", n, found, err)
+		}
+		if plan, err := installed(t, c, req(), Options{}); err != nil || !plan.Changed() || replicas(s) != 2 {
+			t.Errorf("from %d: %v, %d replicas", n, err, replicas(s))
+		}
+	}
+	s.Scale(t, "mesh", "server", 5)
+	if plan, err := installed(t, c, req(), Options{}); err != nil || plan.Changed() || replicas(s) != 5 {
+		t.Errorf("the autoscaler's number: %v, %d replicas", err, replicas(s))
+	}
+}
+
+// A workload whose number is the installation's is checked, too.
+func TestAWorkloadThatWasScaledDownIsNamed(t *testing.T) {
+	s := clustertest.Start(t, "")
+	c := s.Client(t)
+	plan, err := installed(t, c, request(t, two), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Scale(t, "mesh", "server", 0)
+	found, err := Verify(t.Context(), c, plan.Record)
+	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool { return strings.Contains(f.Problem, "it is scaled to 0 Pods") }) {
+		t.Errorf("%v, %v", found, err)
 	}
 }

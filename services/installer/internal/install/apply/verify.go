@@ -2,8 +2,10 @@ package apply
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
@@ -61,6 +63,9 @@ func problem(ctx context.Context, c *cluster.Client, e inventory.Entry) (string,
 	shared := e.IsCRD() && cluster.OwnedFields(live) != ""
 	if by := owner(live); by != "" && !shared {
 		return "it is not of this installation any more: " + by, nil
+	}
+	if n, found, _ := unstructured.NestedInt64(live.Object, "spec", "replicas"); found && n < e.Replicas {
+		return fmt.Sprintf("it is scaled to %d Pods, where the installation asks for %d at least; install again", n, e.Replicas), nil
 	}
 	if wait.Waits(e.ID) && !wait.Of(live).Ready {
 		return wait.Explain(ctx, c, e.ID), nil

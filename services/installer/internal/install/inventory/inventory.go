@@ -44,6 +44,8 @@ type Entry struct {
 	Component string `json:"component,omitempty"`
 	// Adopted is set for a namespace that was there before: it is not deleted.
 	Adopted bool `json:"adopted,omitempty"`
+	// Replicas are the Pods that the installation asks for, at least; 0 for none, and where that is not known.
+	Replicas int64 `json:"replicas,omitempty"`
 }
 
 // Installation is what was asked for.

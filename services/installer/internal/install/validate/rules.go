@@ -1,21 +1,14 @@
 package validate
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/installer/internal/install/profile"
 	"fairlead.dev/services/installer/internal/install/tree"
 )
@@ -25,43 +18,6 @@ var (
 	hubPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*/?$`)
 	tagPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
-
-// meshConfig checks mesh configuration: values that do not fit are refused, unknown fields are warnings, because a
-// later control plane may know them.
-func (c *checker) meshConfig(keys []string, v any) {
-	if v == nil {
-		return
-	}
-	table, ok := v.(tree.Map)
-	if !ok {
-		c.wrong(keys, v, "a mapping")
-		return
-	}
-	text, err := json.Marshal(table)
-	if err != nil {
-		c.refuse(keys, "%v", err)
-		return
-	}
-	config := &meshv1alpha1.MeshConfig{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, config); err != nil {
-		_, why, _ := strings.Cut(err.Error(), "): ")
-		c.refuse(keys, "it is no MeshConfig: %s", why)
-		return
-	}
-	known := map[string]bool{}
-	fields := config.ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		known[jsonName(fields.Get(i))] = true
-		known[string(fields.Get(i).Name())] = true
-	}
-	for _, k := range tree.Keys(table) {
-		if !known[k] {
-			c.warn(below(keys, k), "no control plane of this version knows it%s", nearest.Hint(k, slices.Sorted(maps.Keys(known))))
-		}
-	}
-}
-
-func jsonName(f protoreflect.FieldDescriptor) string { return f.JSONName() }
 
 // rules checks fields whose types are right.
 func (c *checker) rules(spec tree.Map, mapping *profile.Mapping) {

@@ -79,6 +79,12 @@ func TestRefused(t *testing.T) {
 		"{values: []}":                                                                              "values: a list must be a mapping",
 		"{meshConfig: 1}":                                                                           "meshConfig: 1 must be a mapping",
 		"{meshConfig: {rootNamespace: 1}}":                                                          "meshConfig: it is no MeshConfig: ",
+		"{meshConfig: {acessLogFile: x}}":                                                           `meshConfig.acessLogFile: unknown field; did you mean "accessLogFile"?`,
+		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRY}}}":                                   `meshConfig.outboundTrafficPolicy.mode: "REGISTRY" must be one of REGISTRY_ONLY, ALLOW_ANY`,
+		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRYONLY}}}":                               `did you mean "REGISTRY_ONLY"?`,
+		"{meshConfig: {outboundTrafficPolicy: {mood: x}}}":                                          `meshConfig.outboundTrafficPolicy.mood: unknown field; did you mean "mode"?`,
+		"{meshConfig: {extensionProviders: [{name: a, zipkn: {}}]}}":                                `meshConfig.extensionProviders[0].zipkn: unknown field; did you mean "zipkin"?`,
+		"{meshConfig: {connectTimeout: soon}}":                                                      "meshConfig: it is no MeshConfig: ",
 		"{hubb: a, tagg: b}":                                                                        `tagg: unknown field; did you mean "tag"?`,
 	} {
 		refused, _ := check(t, spec)
@@ -99,13 +105,13 @@ func TestAccepted(t *testing.T) {
 		"{values: {gateways: {istio-ingressgateway: {runAsRoot: true}}}, components: {ingressGateways: [{name: a, k8s: {service: {ports: [{port: 80}]}}}]}}": "",
 		"{values: {pilot: {autoscaleMin: '2'}}}":                                                                                                             "",
 		"{values: {ztunnel: {any: thing}}}":                                                                                                                  "",
-		"{meshConfig: {acessLogFile: x}}":                                                                                                                    `meshConfig.acessLogFile: no control plane of this version knows it; did you mean "accessLogFile"?`,
-		"{values: {pilot: {replicaCount: 2}}}":                                                                                                               "values.pilot.replicaCount: it is deprecated; write components.pilot.k8s.replicaCount",
-		"{values: {gateways: {istio-ingressgateway: {resources: {}}}}}":                                                                                      "write components.ingressGateways[name:istio-ingressgateway].k8s.resources",
-		"{values: {global: {jwtPolicy: x}}}":                                                                                                                 "values.global.jwtPolicy: it is deprecated, and will be refused one day",
-		"{values: {cni: {resource_quotas: {enabled: true}}}}":                                                                                                "values.cni.resource_quotas: charts do not read it under this name; write resourceQuotas",
-		"{values: {gateways: {istio-egressgateway: {labels: {a: b}}}}}":                                                                                      "values.gateways.istio-egressgateway.labels: it has no effect; write label of the item of components.egressGateways",
-		"{installPackagePath: /x}":                                                                                                                           "installPackagePath: it has no effect; name the install package with --manifests",
+		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRY_ONLY}, extensionProviders: [{name: a, zipkin: {service: b, port: 1}}], defaultConfig: {proxyMetadata: {A: b}, drainDuration: 5s}}}": "",
+		"{values: {pilot: {replicaCount: 2}}}":                          "values.pilot.replicaCount: it is deprecated; write components.pilot.k8s.replicaCount",
+		"{values: {gateways: {istio-ingressgateway: {resources: {}}}}}": "write components.ingressGateways[name:istio-ingressgateway].k8s.resources",
+		"{values: {global: {jwtPolicy: x}}}":                            "values.global.jwtPolicy: it is deprecated, and will be refused one day",
+		"{values: {cni: {resource_quotas: {enabled: true}}}}":           "values.cni.resource_quotas: charts do not read it under this name; write resourceQuotas",
+		"{values: {gateways: {istio-egressgateway: {labels: {a: b}}}}}": "values.gateways.istio-egressgateway.labels: it has no effect; write label of the item of components.egressGateways",
+		"{installPackagePath: /x}":                                      "installPackagePath: it has no effect; name the install package with --manifests",
 	} {
 		refused, warned := check(t, spec)
 		got := strings.Join(warned, "\n")
