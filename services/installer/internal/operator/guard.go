@@ -18,13 +18,17 @@ import (
 // allowFlag is the flag that lifts the guard.
 const allowFlag = "--allow-privileges"
 
-// privilegedComponent may have the node's privileges: its plugin is installed on nodes. So its overlays change nothing
-// but what harmless says.
+// privilegedComponent may have the node's privileges: its plugin is installed on nodes.
 const privilegedComponent = "cni"
 
-// guard refuses what would make more of the right to write IstioOperators than a mesh: overlays that change which
-// objects there are, in which namespace, as which account, or rights and webhooks; and Pods with privileges of the
-// node, by whatever field, outside of the CNI component. It compares with the same resource without its overlays.
+// trusted are the components with rights beyond the mesh, to nodes and to webhooks, and what these are. No overlay
+// changes their Pods.
+var trusted = map[string]string{privilegedComponent: "privileges of the node", "keeper": "the right to write webhook configurations"}
+
+// guard refuses what makes more of the right to write IstioOperators than the choice of a mesh and of its images:
+// overlays that change which objects there are, in which namespace, as which account, or rights and webhooks, or the
+// Pods of trusted components; and Pods with privileges of the node, by whatever field, outside of the CNI component. It
+// compares with the same resource without its overlays. Images are not judged: who chooses them is an administrator.
 func (op *Operator) guard(r *resource, file merge.File, result *install.Result) error {
 	if op.options.AllowPrivileges {
 		return nil
@@ -54,7 +58,7 @@ func (op *Operator) guard(r *resource, file merge.File, result *install.Result) 
 	if len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s; nothing is changed: an operator lets IstioOperators set no such thing, because who may write them would have every right in the cluster by it. "+
+	return fmt.Errorf("%s; nothing is changed: an operator lets IstioOperators set no such thing, which is no part of a mesh. "+
 		"Leave it out, install it by the command line with your own rights, or start the operator with %s", strings.Join(problems, "; "), allowFlag)
 }
 
@@ -111,8 +115,8 @@ func overlaid(plain, result []*manifest.Object) (problems []string) {
 		if spec.ServiceAccountName != old.ServiceAccountName || spec.DeprecatedServiceAccount != old.DeprecatedServiceAccount {
 			problems = append(problems, fmt.Sprintf("component %s: an overlay gives %s another service account", o.Component, name(o)))
 		}
-		if o.Component == privilegedComponent && !reflect.DeepEqual(spec, old) {
-			problems = append(problems, fmt.Sprintf("component %s: an overlay changes the Pods of %s, which have privileges of the node", o.Component, name(o)))
+		if has := trusted[o.Component]; has != "" && !reflect.DeepEqual(spec, old) {
+			problems = append(problems, fmt.Sprintf("component %s: an overlay changes the Pods of %s, which have %s", o.Component, name(o), has))
 		}
 	}
 	return problems
@@ -156,9 +160,17 @@ func plain(tree map[string]any) map[string]any {
 	return out
 }
 
-// privileges lists what of a Pod is the node's.
+// privileges lists what of a Pod is the node's, or takes protection away that a container has by default.
 func privileges(spec *corev1.PodSpec) (found []string) {
-	for what, has := range map[string]bool{"hostNetwork": spec.HostNetwork, "hostPID": spec.HostPID, "hostIPC": spec.HostIPC} {
+	pod := spec.SecurityContext
+	if pod == nil {
+		pod = &corev1.PodSecurityContext{}
+	}
+	for what, has := range map[string]bool{
+		"hostNetwork": spec.HostNetwork, "hostPID": spec.HostPID, "hostIPC": spec.HostIPC, "sysctls": len(pod.Sysctls) > 0,
+		"seLinuxOptions": pod.SELinuxOptions != nil, "windowsOptions.hostProcess": hostProcess(pod.WindowsOptions),
+		"no seccomp profile": unconfined(pod.SeccompProfile), "no AppArmor profile": unconfinedByAppArmor(pod.AppArmorProfile),
+	} {
 		if has {
 			found = append(found, what)
 		}
@@ -168,23 +180,44 @@ func privileges(spec *corev1.PodSpec) (found []string) {
 			found = append(found, "a hostPath volume")
 		}
 	}
-	contexts := []*corev1.SecurityContext{}
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		contexts = append(contexts, c.SecurityContext)
-	}
-	for _, c := range contexts {
-		switch {
-		case c == nil:
-		case c.Privileged != nil && *c.Privileged:
-			found = append(found, "a privileged container")
-		case c.AllowPrivilegeEscalation != nil && *c.AllowPrivilegeEscalation:
-			found = append(found, "allowPrivilegeEscalation")
-		case c.ProcMount != nil && *c.ProcMount != corev1.DefaultProcMount:
-			found = append(found, "another procMount")
-		case c.Capabilities != nil && slices.ContainsFunc(c.Capabilities.Add, func(added corev1.Capability) bool { return added != "NET_BIND_SERVICE" }):
-			found = append(found, "further capabilities")
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }) {
+			found = append(found, "a hostPort")
+		}
+		if c.SecurityContext != nil {
+			found = append(found, containerPrivileges(c.SecurityContext)...)
 		}
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+func containerPrivileges(c *corev1.SecurityContext) (found []string) {
+	for what, has := range map[string]bool{
+		"a privileged container":     c.Privileged != nil && *c.Privileged,
+		"allowPrivilegeEscalation":   c.AllowPrivilegeEscalation != nil && *c.AllowPrivilegeEscalation,
+		"another procMount":          c.ProcMount != nil && *c.ProcMount != corev1.DefaultProcMount,
+		"further capabilities":       c.Capabilities != nil && slices.ContainsFunc(c.Capabilities.Add, func(added corev1.Capability) bool { return added != "NET_BIND_SERVICE" }),
+		"seLinuxOptions":             c.SELinuxOptions != nil,
+		"windowsOptions.hostProcess": hostProcess(c.WindowsOptions),
+		"no seccomp profile":         unconfined(c.SeccompProfile),
+		"no AppArmor profile":        unconfinedByAppArmor(c.AppArmorProfile),
+	} {
+		if has {
+			found = append(found, what)
+		}
+	}
+	return found
+}
+
+func hostProcess(o *corev1.WindowsSecurityContextOptions) bool {
+	return o != nil && o.HostProcess != nil && *o.HostProcess
+}
+
+func unconfined(p *corev1.SeccompProfile) bool {
+	return p != nil && p.Type == corev1.SeccompProfileTypeUnconfined
+}
+
+func unconfinedByAppArmor(p *corev1.AppArmorProfile) bool {
+	return p != nil && p.Type == corev1.AppArmorProfileTypeUnconfined
 }
