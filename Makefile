@@ -81,9 +81,11 @@ race-e2e: tools grpcjs build
 # Tests of directories by name, as a pattern of go test: with SHARE, the commit's one in so many.
 names = $$(grep -rho --include='*_test.go' '^func $(2)[A-Za-z0-9_]*' $(1) | cut -d' ' -f2 | grep -vx TestMain | sort -u | hack/share.sh $(SHARE) $(COMMIT) | paste -sd'|')
 KUBE_TESTS := kube scenarios/internal/apiserver
-test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: the commit's one in n of them; the first run builds Kubernetes and etcd into a cache
+# What an attacker tries runs for each commit.
+KUBE_ALWAYS := TestAStolenTokenDoesNothingButItsOwn|TestTheKeeperBindsTwoRoles|TestForgedInventoriesCountForNothing
+test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: the commit's one in n of them, and those of attacks; the first run builds Kubernetes and etcd into a cache
 	$(if $(SHARE),names=$(call names,$(KUBE_TESTS:%=tests/%),Test) && )kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
-	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names)$$") $(KUBE_TESTS:%=./%/...)
+	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names|$(KUBE_ALWAYS))$$") $(KUBE_TESTS:%=./%/...)
 
 # With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
 scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables, TENANTS=1: attacks of tenants on each other in a mesh that separates them; needs root or user namespaces

@@ -46,7 +46,7 @@ func bind(t *testing.T, args ...string) *boundMesh {
 	t.Helper()
 	s := kubeapi.Start(t, kubeapi.Options{})
 	newMesh(t, s)
-	install(t, s, filepath.Join("..", "..", "deploy", "kustomize", "base"))
+	install(t, s, accountsOf(t, filepath.Join("..", "..", "deploy", "kustomize", "base")))
 	kubeapi.Keeper(t, s.ServiceAccount(t, "istio-system", "keeper"), "", append([]string{
 		"--bind-credentials", credentialsRole, "--bind-registration", registrationRole, "--bind-to", "istio-system/config-watcher",
 	}, args...)...)

@@ -2,9 +2,11 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -146,13 +148,45 @@ func resources(t *testing.T, client kubernetes.Interface) []served {
 // tries everything that the API server offers: by its own answer for each resource, verb, namespace and name, and by
 // getting and listing every resource. What is allowed is exactly what the installation package says.
 func TestAStolenTokenDoesNothingButItsOwn(t *testing.T) {
-	for layout, file := range map[string]string{"base": "minimal", "overlays/split-namespaces": "split-namespaces"} {
-		t.Run(layout, func(t *testing.T) {
+	kustomize := func(dir string) func(t *testing.T) []*unstructured.Unstructured {
+		return func(t *testing.T) []*unstructured.Unstructured {
+			return accountsOf(t, filepath.Join("..", "..", "deploy", "kustomize", dir))
+		}
+	}
+	rendered := func(args ...string) func(t *testing.T) []*unstructured.Unstructured {
+		return func(t *testing.T) []*unstructured.Unstructured {
+			out, err := exec.CommandContext(t.Context(), program(t, "fairlead"), args...).Output() //nolint:gosec // the program under test
+			if err != nil {
+				t.Fatalf("fairlead %q: %v", args, err)
+			}
+			objects, err := kubeapi.Decode(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return objects
+		}
+	}
+	generate := []string{"manifest", "generate", "--set"}
+	for name, of := range map[string]struct {
+		objects func(t *testing.T) []*unstructured.Unstructured
+		rights  string
+		// tried are the accounts whose tokens are taken, and all without any.
+		tried []string
+	}{
+		"base":             {kustomize("base"), "minimal", nil},
+		"split namespaces": {kustomize("overlays/split-namespaces"), "split-namespaces", nil},
+		"compact":          {rendered(append(generate, "profile=compact")...), "compact", nil},
+		"remote":           {rendered(append(generate, "profile=remote", "--set", "values.global.remotePilotAddress=192.0.2.1")...), "remote", nil},
+		"gateways and the CNI agent": {rendered(append(generate, "profile=demo", "--set", "components.cni.enabled=true")...), "demo-cni",
+			[]string{"istio-system/istio-ingressgateway-service-account", "istio-system/istio-egressgateway-service-account", "kube-system/fairlead-cni"}},
+		"the operator": {rendered("operator", "dump"), "operator", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kubeapi.Start(t, kubeapi.Options{})
 			s.ApplyCRDs(t)
-			rights, accounts := expectedRights(t, file), install(t, s, filepath.Join("..", "..", "deploy", "kustomize", layout))
-			if file == "minimal" {
+			rights, accounts := expectedRights(t, of.rights), install(t, s, of.objects(t))
+			if name == "base" {
 				rights = rightsTable(t)
 			}
 			for _, r := range rights {
@@ -161,7 +195,14 @@ func TestAStolenTokenDoesNothingButItsOwn(t *testing.T) {
 				}
 			}
 			all := resources(t, s.Client(t))
-			for _, account := range accounts {
+			tried := of.tried
+			if len(tried) == 0 {
+				tried = accounts
+			}
+			for _, account := range tried {
+				if !slices.Contains(accounts, account) {
+					t.Fatalf("there is no account %s among %v", account, accounts)
+				}
 				namespace, name, _ := strings.Cut(account, "/")
 				config := kubeapi.Load(t, s.ServiceAccount(t, namespace, name))
 				client, err := kubernetes.NewForConfig(config)
@@ -185,12 +226,9 @@ func TestAStolenTokenDoesNothingButItsOwn(t *testing.T) {
 	}
 }
 
-// install applies the accounts and rights of a directory of deploy/kustomize, and returns the accounts. No two accounts
-// share a role, so that taking the others' rights away takes none from it.
-func install(t *testing.T, s *kubeapi.Server, dir string) []string {
+// accountsOf reads the namespaces, accounts and rights of a directory of deploy/kustomize.
+func accountsOf(t *testing.T, dir string) (all []*unstructured.Unstructured) {
 	t.Helper()
-	var accounts []string
-	owner := map[string]string{}
 	for _, file := range []string{"*/namespace.yaml", "*/serviceaccount.yaml", "*/rbac.yaml"} {
 		paths, err := filepath.Glob(filepath.Join(dir, file))
 		if err != nil || len(paths) == 0 {
@@ -205,22 +243,46 @@ func install(t *testing.T, s *kubeapi.Server, dir string) []string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, o := range objects {
-				switch o.GetKind() {
-				case "ServiceAccount":
-					accounts = append(accounts, o.GetNamespace()+"/"+o.GetName())
-				case "RoleBinding", "ClusterRoleBinding":
-					ownRole(t, o, owner)
-				}
-			}
-			s.Apply(t, string(content))
+			all = append(all, objects...)
 		}
 	}
-	s.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: apps}\n---\n"+
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: theirs, namespace: apps}\n---\n"+
+	return all
+}
+
+// install applies accounts and rights, and the namespaces that they are in, and returns the accounts. No two accounts
+// share a role, so that taking the others' rights away takes none from it.
+func install(t *testing.T, s *kubeapi.Server, objects []*unstructured.Unstructured) (accounts []string) {
+	t.Helper()
+	made := map[string]bool{}
+	namespace := func(name string) {
+		if name != "" && name != "kube-system" && !made[name] {
+			made[name] = true
+			s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
+		}
+	}
+	owner := map[string]string{}
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "ServiceAccount":
+			accounts = append(accounts, o.GetNamespace()+"/"+o.GetName())
+		case "RoleBinding", "ClusterRoleBinding":
+			ownRole(t, o, owner)
+		case "Role", "ClusterRole":
+		default:
+			continue
+		}
+		namespace(o.GetNamespace())
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Apply(t, string(text))
+	}
+	namespace("apps")
+	s.Apply(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: theirs, namespace: apps}\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: theirs, namespace: kube-system}\n")
-	if len(accounts) < 4 {
-		t.Fatalf("only the accounts %v", accounts)
+	if len(accounts) == 0 {
+		t.Fatal("there is no account")
 	}
 	return accounts
 }

@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/install/manifest"
+	"fairlead.dev/services/installer/internal/install/render"
+	"fairlead.dev/services/installer/internal/install/tree"
 )
 
 // rights lists what each service account may, one line for each account, verb and resource: "ca create configmaps in
@@ -171,6 +174,29 @@ func TestRightsOfSplitNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Golden(t, "testdata/rights/split-namespaces.txt", []byte(strings.Join(rights(t, objects), "\n")+"\n"))
+}
+
+// TestRightsOfOtherAccounts holds what gateways, the CNI agent and the operator may. tests/kube tries their tokens.
+func TestRightsOfOtherAccounts(t *testing.T) {
+	pkg := open(t)
+	chart, err := pkg.Chart("charts/operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator, err := render.Chart("operator", chart, tree.Map{}, "istio-operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, all := range map[string][]*manifest.Object{
+		"demo-cni": generate(t, pkg, "demo", nil, "components.cni.enabled=true").Objects,
+		"operator": operator,
+	} {
+		objects, err := decode(text(t, withoutCRDs(all)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Golden(t, "testdata/rights/"+name+".txt", []byte(strings.Join(rights(t, objects), "\n")+"\n"))
+	}
 }
 
 // TestRightsOfTheCNIAgent holds that the agent of nodes may change no more than its way to repair Pods asks for.

@@ -109,6 +109,7 @@ func (c *cluster) istioOperators(t *testing.T) {
 		c.fairlead(t, "operator", "remove", "-y")
 		c.kubectl(t, "delete", "namespace/istio-operator", "crd/istiooperators.install.istio.io")
 	}()
+	held := c.memory(t, "istio-operator", "")
 	c.privilegedPodsAreRefused(t, "istio-operator")
 	for name, overlays := range map[string]string{
 		"namespace": "[{kind: Deployment, name: xds-server-evil, patches: [{path: metadata.namespace, value: kube-system}]}]",
@@ -133,6 +134,7 @@ spec: {revision: evil, profile: minimal, hub: fairlead, tag: dev, components: {x
 	if left := c.kubectl(t, "get", "deployments,daemonsets,services", "-A", "-o", "name"); strings.Contains(left, "evil") {
 		t.Errorf("the operator has made %s", left)
 	}
+	held()
 }
 
 // dials asks a Pod of the program trap, which cluster.dialer has made, what it reaches.

@@ -21,11 +21,12 @@ type container struct {
 	limit, peak int64
 }
 
-// memory watches the memory of all containers of a namespace, without that of files, as the kernel counts it for their
-// limits, until held is called. That fails the test if one has reached its limit, or has been started again.
-func (c *cluster) memory(t *testing.T, namespace string) (held func()) {
+// memory watches the memory of the containers of a namespace's Pods that labels select, "" for all, without that of
+// files, as the kernel counts it for their limits, until held is called. That fails the test if one has reached its
+// limit, or has been started again.
+func (c *cluster) memory(t *testing.T, namespace, labels string) (held func()) {
 	t.Helper()
-	containers, err := c.containers(t.Context(), namespace)
+	containers, err := c.containers(t.Context(), namespace, labels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func (c *cluster) memory(t *testing.T, namespace string) (held func()) {
 			}
 		}
 		t.Logf("MiB of memory at most: %s", strings.Join(said, ", "))
-		pods, err := c.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		pods, err := c.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labels})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,8 +69,8 @@ func (c *cluster) memory(t *testing.T, namespace string) (held func()) {
 }
 
 // containers finds the control groups of a namespace's containers, which are named by their ids.
-func (c *cluster) containers(ctx context.Context, namespace string) (out []*container, err error) {
-	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+func (c *cluster) containers(ctx context.Context, namespace, labels string) (out []*container, err error) {
+	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
 	if err != nil {
 		return nil, err
 	}

@@ -106,10 +106,13 @@ func Watch(t *testing.T, pid int, limit int64) (stop func() int64) {
 	})
 }
 
+// Victim is the namespace that the reviews claim.
+const Victim = "tenant-victim"
+
 // Matches is the review of a VirtualService with so many empty matches: half a megabyte costs hundreds to decode.
 func Matches(n int) []byte {
 	return review("networking.istio.io", "v1", "VirtualService", "virtualservices",
-		`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"a","namespace":"victim"},"spec":{"hosts":["a"],"http":[{"route":[{"destination":{"host":"a"}}],"match":[`+
+		`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"a","namespace":"`+Victim+`"},"spec":{"hosts":["a"],"http":[{"route":[{"destination":{"host":"a"}}],"match":[`+
 			strings.Repeat("{},", n-1)+`{}]}]}}`)
 }
 
@@ -125,20 +128,29 @@ func Variables(n, bytes int) []byte {
 }
 
 func review(group, version, kind, resource, object string) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"a","operation":"CREATE","namespace":"victim","name":"a",`+
+	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"a","operation":"CREATE","namespace":"`+Victim+`","name":"a",`+
 		`"kind":{"group":%q,"version":%q,"kind":%q},"resource":{"group":%q,"version":%q,"resource":%q},"object":%s}}`, group, version, kind, group, version, resource, object)
 }
 
-// Limits of what is rightful during an attack: of twenty answers nineteen come within answersWithin. One may meet a
-// moment in which this machine, that runs attackers and attacked, does something else.
-const (
-	answersWithin = 2 * time.Second
-	slowestWithin = 3 * answersWithin
-)
+// answersWithin is how long what is rightful may take during an attack.
+const answersWithin = 2 * time.Second
 
 // Rightful does for so long what must go on during an attack, all of it in turn, and fails the test if anything fails
-// or is late.
+// or takes more than 2 s. This machine runs attackers and attacked: what is late is measured once more, and only a
+// second time is a failure.
 func Rightful(t *testing.T, during time.Duration, calls ...func() error) {
+	t.Helper()
+	slowest := rightful(t, during, calls)
+	if slowest > answersWithin {
+		t.Logf("%s is more than %s: measured once more", slowest, answersWithin)
+		slowest = rightful(t, during, calls)
+	}
+	if slowest > answersWithin {
+		t.Errorf("a rightful call took %s, twice more than %s", slowest, answersWithin)
+	}
+}
+
+func rightful(t *testing.T, during time.Duration, calls []func() error) (slowest time.Duration) {
 	t.Helper()
 	var took []time.Duration
 	for began := time.Now(); time.Since(began) < during; {
@@ -153,7 +165,5 @@ func Rightful(t *testing.T, during time.Duration, calls ...func() error) {
 	slices.Sort(took)
 	most, slowest := took[(len(took)-1)*19/20], took[len(took)-1]
 	t.Logf("of %d rightful calls 95 %% took up to %s, the slowest %s", len(took), most.Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if most > answersWithin || slowest > slowestWithin {
-		t.Errorf("of %d rightful calls 95 %% took up to %s, the slowest %s; allowed are %s and %s", len(took), most, slowest, answersWithin, slowestWithin)
-	}
+	return slowest
 }

@@ -15,16 +15,16 @@ const limit = 512 << 20
 // in time all the same, and the injector lives.
 func TestPodsAreMadeDuringAFloodOfReviews(t *testing.T) {
 	r := newRig(t)
-	r.namespace("victim", map[string]string{"istio-injection": "enabled"})
+	r.namespace(flood.Victim, map[string]string{"istio-injection": "enabled"})
 	t.Setenv("GOMEMLIMIT", "486MiB") // as the chart sets it
 	r.start()
-	r.injects("victim", pod("before"))
+	r.injects(flood.Victim, pod("before"))
 	for name, body := range map[string][]byte{"variables": flood.Variables(1000, 2200), "containers": flood.Containers(750_000), "many containers": flood.Containers(49_000)} {
 		t.Run(name, func(t *testing.T) {
 			memory := flood.Watch(t, r.process.Process.Pid, limit)
 			stop := flood.Attack{URL: "https://" + r.address + "/inject", Body: body, Addresses: 2, Connections: 32}.Start(t)
 			flood.Rightful(t, 5*time.Second, func() error {
-				stored, err := r.dryRun("victim", pod("app"))
+				stored, err := r.dryRun(flood.Victim, pod("app"))
 				if err == nil && proxy(stored) == nil {
 					err = errors.New("the Pod has no sidecar")
 				}
