@@ -3,7 +3,9 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -209,6 +212,47 @@ func TestWaitAcked(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Fatal("not told")
+	}
+}
+
+// TestAWaitLooksAtTheFleetNowAndThen: each of many reports is a reason to look at all proxies, which one wait must not
+// do without a rest.
+func TestAWaitLooksAtTheFleetNowAndThen(t *testing.T) {
+	const proxies, during = 5000, time.Second
+	table := NewTable(clock.Real())
+	log := revision.NewLog("e", clock.Real())
+	var seen atomic.Int64
+	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) {
+		return func(string) bool { seen.Add(1); return true }, nil
+	}, func(string) ([]*configv1.RefusedRegistration, <-chan struct{}) { return nil, nil })
+	log.Commit(nil, nil, "")
+	ids := make([]string, proxies)
+	for i := range ids {
+		ids[i] = fmt.Sprint("proxy-", i)
+	}
+	r := table.Report("x")
+	r.Apply(report(1, 0, ids...), true)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.WaitAcked(ctx, &configv1.WaitAckedRequest{})
+		done <- err
+	}()
+	one := time.Duration(math.MaxInt64)
+	for began := time.Now(); time.Since(began) < during; time.Sleep(100 * time.Microsecond) {
+		r.Apply(report(1, 0, ids[0]), false)
+		if look := time.Now(); time.Since(began) > during/2 && one == math.MaxInt64 {
+			table.ProgressOf(rev(1), func(string) bool { return true })
+			one = time.Since(look)
+		}
+	}
+	if looks := time.Duration(seen.Load() / proxies); looks < 2 || looks*one > during/3 {
+		t.Errorf("%d looks of %s each within %s", looks, one, during)
+	}
+	r.Apply(report(1, 1, ids...), false)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -158,7 +158,9 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 	limit := s.table.clock.NewTimer(budget(ctx))
 	defer limit.Stop()
 	for {
+		begun := s.table.clock.Now()
 		v, changed, recheck := s.table.ProgressOf(target, visible)
+		took := s.table.clock.Now().Sub(begun)
 		if v.Done() && v.Reporters == 0 {
 			return nil, errUnreported
 		}
@@ -169,17 +171,39 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 		if recheck > 0 {
 			timer = s.table.clock.After(recheck)
 		}
-		select {
-		case <-changed:
-		case <-timer:
-		case <-limit.C():
+		expired, err := s.waitFor(ctx, limit.C(), changed, timer)
+		if err == nil && !expired && took > 0 {
+			expired, err = s.waitFor(ctx, limit.C(), nil, s.table.clock.After(min(restFactor*took, longestRest)))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if expired {
 			return answer(target, v), nil
-		case <-s.stop:
-			return nil, status.Error(codes.Unavailable, "config-watcher is stopping")
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// A look at the whole fleet costs the more, the larger it is, and each report is a reason for one. Between two looks
+// WaitAcked rests for restFactor times what one takes, longestRest at most.
+const (
+	restFactor  = 10
+	longestRest = 250 * time.Millisecond
+)
+
+// waitFor waits until either channel says something; expired is true if the caller's time is over before.
+func (s *Service) waitFor(ctx context.Context, limit <-chan time.Time, changed <-chan struct{}, timer <-chan time.Time) (expired bool, err error) {
+	select {
+	case <-changed:
+	case <-timer:
+	case <-limit:
+		return true, nil
+	case <-s.stop:
+		return false, status.Error(codes.Unavailable, "config-watcher is stopping")
+	case <-ctx.Done():
+		return false, status.FromContextError(ctx.Err()).Err()
+	}
+	return false, nil
 }
 
 // errUnreported is the answer of WaitAcked when no xds-server reports: what the proxies hold is not known.
