@@ -29,6 +29,8 @@ func LeaseName(revision string) string {
 type leader struct {
 	op       *Operator
 	identity string
+	// work is what is done while this replica leads, until its context ends.
+	work func(context.Context)
 
 	mu      sync.Mutex
 	failure error
@@ -41,7 +43,9 @@ func newLeader(op *Operator) *leader {
 	if err != nil {
 		host = "operator"
 	}
-	return &leader{op: op, identity: host + "_" + uuid.NewString(), failure: errors.New("the lease was not read yet")}
+	l := &leader{op: op, identity: host + "_" + uuid.NewString(), failure: errors.New("the lease was not read yet")}
+	l.work = l.lead
+	return l
 }
 
 // run takes part in elections until ctx ends.
@@ -77,7 +81,7 @@ func (l *leader) term(ctx context.Context) error {
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				l.lead(leading)
+				l.work(leading)
 			},
 			OnStoppedLeading: func() {},
 		},
@@ -85,15 +89,14 @@ func (l *leader) term(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
-	go func() {
-		<-ctx.Done()
+	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-started:
 			<-ended
 		default:
 		}
 		release()
-	}()
+	})()
 	elector.Run(holding)
 	release()
 	select {
@@ -171,11 +174,17 @@ func (w *watchedLock) note(ctx context.Context, err error) error {
 	defer l.mu.Unlock()
 	before := l.failure
 	l.failure = nil
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (!apierrors.IsNotFound(err) || strings.Contains(err.Error(), "namespaces")) {
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (!apierrors.IsNotFound(err) || isNamespace(err)) {
 		l.failure = fmt.Errorf("lease %s: %w; the operator's service account must be allowed to get, create and update leases in that namespace", l.op.lease, err)
 		if before == nil || before.Error() != l.failure.Error() {
 			l.op.Log.Warn("this replica cannot take part in the election, trying again", "error", l.failure)
 		}
 	}
 	return err
+}
+
+// isNamespace says whether an API server's error is about a namespace, and not about what would be in it.
+func isNamespace(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
