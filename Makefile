@@ -194,12 +194,17 @@ CLUSTER_DIR ?= $(RUN_DIR)/cluster
 KUBE = kube=$$($(CURDIR)/tools/build-cached.sh kubernetes etcd coredns) && KUBE_BIN=$$kube
 HELM = kube=$$kube:$$($(CURDIR)/tools/build-cached.sh helm) && BIN_DIR=$(BIN) KUBE_BIN=$$kube
 CLUSTER_IMAGES = $(BIN)/cluster/pause.tar $(BIN)/cluster/coredns.tar
+# What this machine lacks is said before minutes of building.
+cluster-needs:
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/cluster ./tests/cluster/cmd/cluster
+	@$(BIN)/cluster/cluster needs
+
 cluster-programs:
 	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/cluster/cmd/trap ./tests/e2e/echo ./tools/image
 	@dns=$$(tools/build-cached.sh coredns) && cd $(BIN)/cluster && for p in pause $$dns/coredns; do \
 	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
 
-cluster-up: cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; needs root. The first run builds Kubernetes
+cluster-up: cluster-needs cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; needs root. The first run builds Kubernetes
 	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) $(CLUSTER_IMAGES)
 
 cluster-down: ## end it; nothing of it is left
@@ -237,7 +242,7 @@ cluster-tests: build cluster-programs
 
 # With KUBECONFIG=FILE on make's command line the tests run in that cluster, whose nodes must have the images of
 # cluster-load; a KUBECONFIG of the environment is not taken for that.
-test-cluster: cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
+test-cluster: $(if $(filter command,$(firstword $(origin KUBECONFIG))),,cluster-needs) cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
 ifeq ($(origin KUBECONFIG),command line)
 	cd tests/cluster/mesh && $(CLUSTER_ENV) CLUSTER_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/cluster/mesh.test -test.v -test.parallel 8 -test.timeout 60m
 else
@@ -245,17 +250,17 @@ else
 	@$(MAKE) run-in-cluster DIR=test-cluster RUN='^Test[^A]'
 endif
 
-attacks-cluster: cluster-tests ## what somebody inside the cluster tries against an installed mesh, in a Kubernetes cluster of its own; needs root
+attacks-cluster: cluster-needs cluster-tests ## what somebody inside the cluster tries against an installed mesh, in a Kubernetes cluster of its own; needs root
 	@$(MAKE) run-in-cluster DIR=attacks-cluster RUN='TestAttacks'
 
-demo-cluster: cluster-tests ## the first day with a mesh, in a Kubernetes cluster of its own: install, inject Istio's bookinfo, ingress, mutual TLS, traffic split; prints how long each step takes; needs root
+demo-cluster: cluster-needs cluster-tests ## the first day with a mesh, in a Kubernetes cluster of its own: install, inject Istio's bookinfo, ingress, mutual TLS, traffic split; prints how long each step takes; needs root
 	@$(MAKE) run-in-cluster DIR=demo-cluster RUN='TestInstalledMesh/first_day'
 
 # Scenarios of scenarios-cluster; what a sample is chosen by is the commit.
 SAMPLE_OF_CLUSTER = $(if $(filter all,$(SAMPLE)),0,$(or $(SAMPLE),60))
 CLUSTER_OUT = $(CURDIR)/.run/scenarios-cluster
 scenarios-cluster: IMAGE_TAG = dev
-scenarios-cluster: images cluster-programs ## traffic scenarios whose workloads are Pods, in a Kubernetes cluster of their own, with an installed mesh: the commit's 60 of those that can, SAMPLE=n: n, SAMPLE=all: all; needs root. The first run builds Kubernetes
+scenarios-cluster: cluster-needs images cluster-programs ## traffic scenarios whose workloads are Pods, in a Kubernetes cluster of their own, with an installed mesh: the commit's 60 of those that can, SAMPLE=n: n, SAMPLE=all: all; needs root. The first run builds Kubernetes
 	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/scenario-echo ./tests/scenarios/echo
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/scenario-echo -user 0:0 -name fairlead/scenario-echo:$(IMAGE_TAG) -out $(BIN)/cluster/scenario-echo.tar
 	@cd tests && go test -c -o $(BIN)/cluster/scenarios.test ./scenarios
@@ -276,4 +281,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

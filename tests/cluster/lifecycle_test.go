@@ -298,6 +298,12 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 			t.Errorf("without %s: %v %s", name, err, out)
 		}
 	}
+	// Before anything is built, KUBE_BIN included.
+	needs := r.command("needs")
+	needs.Env = append(os.Environ(), "PATH=/nonexistent", "KUBE_BIN=")
+	if out, err := needs.CombinedOutput(); err == nil || !strings.Contains(string(out), "apt-get install --no-install-recommends containerd") {
+		t.Errorf("needs: %v %s", err, out)
+	}
 	// Everybody may read the program here.
 	dir, err := os.MkdirTemp("", "cluster-")
 	if err != nil {

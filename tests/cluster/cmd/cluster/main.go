@@ -15,7 +15,8 @@ import (
 	"fairlead.dev/tests/cluster/internal/policies"
 )
 
-const usage = `usage: cluster up|down|join|leave|load|tag|exec [--dir DIR] [ARGUMENT...]
+const usage = `usage: cluster needs|up|down|join|leave|load|tag|exec [--dir DIR] [ARGUMENT...]
+  needs            say what this machine lacks for a cluster
   up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS
   down             end it, and remove all that it leaves
   join             add a second node, node2, with the images of the first
@@ -61,6 +62,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	rest := flags.Args()
 	switch args[0] {
+	case "needs":
+		return harness.CheckMachine()
 	case "up":
 		return harness.Up(ctx, d, rest, os.Stdout)
 	case "down":

@@ -35,8 +35,8 @@ func checkRoot() error {
 	return nil
 }
 
-// checkMachine says what is missing for a cluster, all at once.
-func checkMachine() error {
+// CheckMachine says what a cluster needs of this machine and does not find, all at once.
+func CheckMachine() error {
 	if err := checkRoot(); err != nil {
 		return err
 	}
@@ -49,10 +49,18 @@ func checkMachine() error {
 			}
 		}
 	}
-	if len(missing) > 0 {
-		slices.Sort(missing)
-		list := strings.Join(missing, " ")
-		return fmt.Errorf("the cluster needs programs of the Debian packages %s: apt-get install --no-install-recommends %s", list, list)
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	list := strings.Join(missing, " ")
+	return fmt.Errorf("the cluster needs programs of the Debian packages %s: apt-get install --no-install-recommends %s", list, list)
+}
+
+// check is CheckMachine, and looks for the programs that are built.
+func check() error {
+	if err := CheckMachine(); err != nil {
+		return err
 	}
 	for _, c := range components {
 		if _, err := kubeapi.Program(c); err != nil {

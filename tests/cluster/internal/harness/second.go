@@ -34,7 +34,7 @@ var secondFiles = []uintptr{firstNetwork, firstRoot}
 // Join adds a second node to a cluster that is up, in namespaces of its own, and returns when pods can run there. It
 // has the images of the first. One that is there is left as it is. If it fails, or ctx ends, only its logs are kept.
 func Join(ctx context.Context, d Dir, out io.Writer) error {
-	if err := checkMachine(); err != nil {
+	if err := check(); err != nil {
 		return err
 	}
 	unlock, err := d.lock()

@@ -20,7 +20,7 @@ const patience = 3 * time.Minute
 // left of one that has ended is removed first. If it fails, or ctx ends, nothing runs, and only the logs are kept.
 // images are archives to load, of PauseImage and DNSImage.
 func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
-	if err := checkMachine(); err != nil {
+	if err := check(); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
