@@ -139,9 +139,9 @@ func TestGeneratedNamesAreNotMissing(t *testing.T) {
 func TestWhatIsStoredAlreadyStaysWritable(t *testing.T) {
 	h := handler(t)
 	for name, c := range map[string]struct{ object, old string }{
-		"a finalizer is removed":            {strings.Replace(bad, "[a.example/b]", "[]", 1), bad},
-		"a finalizer of what is deleted":    {strings.Replace(bad, "finalizers: [a.example/b]", `deletionTimestamp: "2026-01-01T00:00:00Z"`, 1), bad},
-		"the object is valid now":           {good, bad},
+		"a finalizer is removed":         {strings.Replace(bad, "[a.example/b]", "[]", 1), bad},
+		"a finalizer of what is deleted": {strings.Replace(bad, "finalizers: [a.example/b]", `deletionTimestamp: "2026-01-01T00:00:00Z"`, 1), bad},
+		"the object is valid now":        {good, bad},
 	} {
 		if got := review(t, h, admissionv1.Update, c.object, c.old); !got.Allowed {
 			t.Errorf("%s: denied: %v", name, got.Result.Message)
