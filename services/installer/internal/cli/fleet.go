@@ -152,8 +152,11 @@ func (f *fleet) newest() string {
 	return strings.Join(parts, ", ")
 }
 
-// reportSilent says which replicas have not answered.
+// reportSilent says which replicas have not answered, and that what is known of proxies is old.
 func (f *fleet) reportSilent(out io.Writer) {
+	if f.GetReporters() == 0 && len(f.GetProxies()) > 0 {
+		fmt.Fprintln(out, "no xds-server reports to config-watcher: what follows is what the last ones have reported; see whether xds-server runs")
+	}
 	for _, err := range f.silent {
 		fmt.Fprintf(out, "the proxies of xds-servers that report to this replica are missing: %v\n", err)
 	}

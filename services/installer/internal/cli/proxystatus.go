@@ -42,6 +42,9 @@ func newProxyStatus(t *target) *cobra.Command {
   ERROR     the proxy has rejected a response, or xds-server could not build what it is to have; the proxy keeps what it has
   -         the proxy has not asked for the type
 
+VERSION is Envoy's, AGENT that of the agent beside it, and REVISION the control plane's that injected the proxy: who has earlier ones than the control
+plane starts again. While no xds-server reports, the rows are what was last reported, which standard error says.
+
 With PROXY or -v it is a row for each proxy and type, with the revisions sent, acknowledged and rejected, the bytes sent on this connection, and
 what waits; reasons of rejections follow the table, and after them the streams that an xds-server has refused in the last ten minutes because
 their identity uses more than it may. PROXY is NAME.NAMESPACE, NAME, or a beginning of it, pod/NAME or deploy/NAME.
@@ -161,7 +164,7 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 		}
 	}
 	slices.Sort(columns[len(usualTypes):])
-	tab := &table.Table{Header: slices.Concat([]string{"PROXY"}, columns, []string{"ACKED", "XDS-SERVER", "VERSION"})}
+	tab := &table.Table{Header: slices.Concat([]string{"PROXY"}, columns, []string{"ACKED", "XDS-SERVER", "VERSION", "AGENT", "REVISION"})}
 	if wide {
 		tab.Header = append(tab.Header, "TYPE", "CONNECTED", "IDENTITY", "CLASS", "NODE ID")
 	}
@@ -170,7 +173,7 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 		for _, column := range columns {
 			row = append(row, typeCell(p, column))
 		}
-		row = append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())
+		row = append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion(), p.GetAgentVersion(), p.GetRevision())
 		if wide {
 			row = append(row, proxyType(p.GetNodeId()), connectedFor(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
 		}

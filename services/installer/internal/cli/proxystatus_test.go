@@ -35,7 +35,7 @@ func revision(n uint64) *configv1.Revision { return &configv1.Revision{Sequence:
 // twoProxies is a.shop, which has a type in each state, and b.shop, which has asked for nothing.
 func twoProxies() []*configv1.ProxyStatus {
 	return []*configv1.ProxyStatus{
-		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
+		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", AgentVersion: "0.9.1", Revision: "canary", Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
 			{TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(4), Acked: revision(4), Resources: 7, BytesSent: 100},
 			{
 				TypeUrl: typePrefix + "endpoint.v3.ClusterLoadAssignment", Sent: revision(5), Acked: revision(4), Awaiting: true, Pending: 4,
@@ -79,6 +79,19 @@ func TestProxyStatus(t *testing.T) {
 	}
 	if _, code, err := m.run("", "proxy-status", "c"); code != process.ExitFailure || !strings.Contains(err.Error(), "a.shop, b.shop") {
 		t.Errorf("no such proxy: %d, %v", code, err)
+	}
+}
+
+// What nobody reports any more is told as that.
+func TestProxyStatusWithoutXDSServers(t *testing.T) {
+	m := newFixture(t)
+	m.SetFleet(twoProxies(), nil)
+	const note = "no xds-server reports to config-watcher"
+	for reporters, want := range []bool{true, false} {
+		m.SetReporters(uint32(reporters))
+		if said, _, err := m.run("", "proxy-status"); err != nil || strings.Contains(said, note) != want {
+			t.Errorf("with %d: %q, %v", reporters, said, err)
+		}
 	}
 }
 

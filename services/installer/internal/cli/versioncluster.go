@@ -41,10 +41,13 @@ type replicaVersion struct {
 	Unknown string `json:"unknown,omitempty"`
 }
 
-// proxyVersion is the version that a proxy tells of itself.
+// proxyVersion is what a proxy's node tells: the release of its agent, Envoy's where it tells none, and the revision of
+// the control plane that injected it.
 type proxyVersion struct {
-	ID      string `json:"ID"`
-	Version string `json:"IstioVersion"`
+	ID       string `json:"ID"`
+	Version  string `json:"IstioVersion"`
+	Envoy    string `json:"envoyVersion,omitempty"`
+	Revision string `json:"revision,omitempty"`
 }
 
 // replicaVersions asks all replicas of a control plane at once.
@@ -90,7 +93,9 @@ func clusterVersions(ctx context.Context, t *target, mesh *controlplane.Mesh) (*
 	m.Unknown = append(m.Unknown, lists.Map(fleet.silent, func(err error) string { return "versions of some proxies: " + err.Error() })...)
 	m.Proxies = []proxyVersion{}
 	for _, p := range fleet.GetProxies() {
-		m.Proxies = append(m.Proxies, proxyVersion{proxyName(p.GetNodeId()), cmp.Or(p.GetProxyVersion(), "unknown")})
+		m.Proxies = append(m.Proxies, proxyVersion{
+			proxyName(p.GetNodeId()), cmp.Or(p.GetAgentVersion(), p.GetProxyVersion(), "unknown"), p.GetProxyVersion(), p.GetRevision(),
+		})
 	}
 	return m, nil
 }
@@ -129,7 +134,10 @@ func (m *meshVersions) print(out io.Writer, short bool) error {
 	}
 	switch {
 	case len(m.Proxies) > 0:
-		say("data plane version: %s", countVersions(m.Proxies))
+		say("data plane version: %s", countProxies(m.Proxies, func(p proxyVersion) string { return p.Version }))
+		if slices.ContainsFunc(m.Proxies, func(p proxyVersion) bool { return p.Revision != "" }) {
+			say("data plane revision: %s", countProxies(m.Proxies, func(p proxyVersion) string { return cmp.Or(p.Revision, "none") }))
+		}
 	case m.Proxies != nil:
 		say("data plane version: none")
 	}
@@ -161,11 +169,11 @@ func (m *meshVersions) shortServices() (list []string) {
 	return list
 }
 
-// countVersions is "1.2.3 (2 proxies), 1.2.4 (1 proxies)", as istioctl writes it.
-func countVersions(proxies []proxyVersion) string {
+// countProxies is "1.2.3 (2 proxies), 1.2.4 (1 proxies)", as istioctl writes it, by what of tells of each.
+func countProxies(proxies []proxyVersion, of func(proxyVersion) string) string {
 	counts := map[string]int{}
 	for _, p := range proxies {
-		counts[p.Version]++
+		counts[of(p)]++
 	}
 	var parts []string
 	for v, n := range counts {

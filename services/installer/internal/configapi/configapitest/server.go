@@ -48,23 +48,24 @@ type Server struct {
 	// Address and RootFile are what a client needs.
 	Address, RootFile string
 
-	mu       sync.Mutex
-	warnings []*configv1.Warning
-	broken   []*configv1.Warning
-	objects  map[string]*configv1.Object
-	files    map[string]*configv1.Object
-	findings []*configv1.Finding
-	revision uint64
-	proxies  []*configv1.ProxyStatus
-	wait     *configv1.WaitAckedResponse
-	audit    *configv1.ListAuditResponse
+	mu        sync.Mutex
+	warnings  []*configv1.Warning
+	broken    []*configv1.Warning
+	objects   map[string]*configv1.Object
+	files     map[string]*configv1.Object
+	findings  []*configv1.Finding
+	revision  uint64
+	proxies   []*configv1.ProxyStatus
+	reporters uint32
+	wait      *configv1.WaitAckedResponse
+	audit     *configv1.ListAuditResponse
 }
 
 // Start serves until the test ends. Only service account fairlead-admin may call.
 func Start(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	ca := testkit.PKI(t)
-	s := &Server{objects: map[string]*configv1.Object{}}
+	s := &Server{objects: map[string]*configv1.Object{}, reporters: 1}
 	s.RootFile = ca.WriteRoot(t.TempDir())
 	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: ca.TrustDomain})
 	if err != nil {
@@ -188,6 +189,13 @@ func (s *Server) SetFleet(proxies []*configv1.ProxyStatus, wait *configv1.WaitAc
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proxies, s.wait = proxies, wait
+}
+
+// SetReporters sets how many xds-servers report, one if it was never called.
+func (s *Server) SetReporters(n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reporters = n
 }
 
 // Object returns a stored object as a JSON tree; nil if there is none.
@@ -343,7 +351,7 @@ func (s *Server) ListProxies(_ context.Context, r *configv1.ListProxiesRequest) 
 	proxies := slices.DeleteFunc(slices.Clone(s.proxies), func(p *configv1.ProxyStatus) bool {
 		return r.GetNamespace() != "" && p.GetNamespace() != r.GetNamespace()
 	})
-	return &configv1.ListProxiesResponse{Proxies: proxies, Revision: &configv1.Revision{Sequence: s.revision}}, nil
+	return &configv1.ListProxiesResponse{Proxies: proxies, Revision: &configv1.Revision{Sequence: s.revision}, Reporters: s.reporters}, nil
 }
 
 // WaitAcked implements FleetService.
