@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,12 @@ import (
 	"fairlead.dev/services/installer/internal/controlplane"
 	"fairlead.dev/services/installer/internal/describe"
 	"fairlead.dev/services/installer/internal/envoyadmin"
+	"fairlead.dev/services/installer/internal/inject"
+	pods "fairlead.dev/services/installer/internal/install/wait"
 	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
+	"fairlead.dev/services/installer/internal/tag"
 )
 
 // describedKinds are the kinds that are read of the whole mesh.
@@ -31,6 +35,13 @@ var describedKinds = []string{
 	"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "AuthorizationPolicy", "RequestAuthentication", "EnvoyFilter", "Telemetry",
 	"WasmPlugin", "ProxyConfig",
 }
+
+// Labels that ask for a sidecar, or refuse one: of a Pod, and of a namespace.
+const (
+	injectLabel    = "sidecar.istio.io/inject"
+	injectionLabel = "istio-injection"
+	revisionLabel  = "istio.io/rev"
+)
 
 // runningPod is what is known of a Pod where it runs: in a cluster, or in the run directory.
 type runningPod struct {
@@ -41,7 +52,11 @@ type runningPod struct {
 	kind string
 	// ports are the container's ports by name.
 	ports map[string]int32
-	admin func() (*envoyadmin.Client, error)
+	// uninjected is why a plain Pod of a cluster has no proxy, trouble what keeps a Pod from being ready, and bypassing
+	// what of it passes the proxy by.
+	uninjected, trouble string
+	bypassing           []string
+	admin               func() (*envoyadmin.Client, error)
 }
 
 // describer gathers a description.
@@ -119,8 +134,8 @@ func (g *describer) relate(kind, namespace, name string) {
 }
 
 // findPod finds the Pod by its name or the beginning of one: among the connected proxies and the Pods of the run
-// directory, else the one with exactly this name.
-func (g *describer) findPod(_ context.Context, name string) (namespace, pod string, err error) {
+// directory, else among those of the cluster, and without these the one with exactly this name.
+func (g *describer) findPod(ctx context.Context, name string) (namespace, pod string, err error) {
 	wanted, err := proxyname.Parse(name, g.f.namespace)
 	if err != nil {
 		return "", "", usage(err)
@@ -135,12 +150,32 @@ func (g *describer) findPod(_ context.Context, name string) (namespace, pod stri
 	if err == nil {
 		return candidates[i].Namespace, candidates[i].Name, nil
 	}
-	if missing := new(proxyname.NotFoundError); errors.As(err, &missing) && g.state == nil {
-		if namespace, pod = wholeName(name, g.f.namespace); pod != "" {
-			return namespace, pod, nil
-		}
+	if missing := new(proxyname.NotFoundError); !errors.As(err, &missing) || g.state != nil {
+		return "", "", err
 	}
-	return "", "", err
+	if namespace, pod = wholeName(name, g.f.namespace); g.mesh == nil {
+		if pod == "" {
+			return "", "", err
+		}
+		return namespace, pod, nil
+	}
+	api, err := g.t.kube(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	err = kube.EachPod(ctx, api, namespace, "", func(p *corev1.Pod) error {
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			candidates = append(candidates, proxyname.Proxy{Name: p.Name, Namespace: p.Namespace})
+		}
+		return nil
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if i, err = wanted.One(candidates); err != nil {
+		return "", "", err
+	}
+	return candidates[i].Namespace, candidates[i].Name, nil
 }
 
 // read reads the objects in force that descriptions are made from. A kind that may not be read is named.
@@ -271,7 +306,46 @@ func (g *describer) clusterPod(p *corev1.Pod) runningPod {
 			r.ports[port.Name] = port.ContainerPort
 		}
 	}
+	r.trouble = pods.Trouble(p)
+	namespace := g.namespace(p.Namespace)
+	if r.kind == "plain" {
+		r.uninjected = uninjected(p, namespace.Labels)
+	} else {
+		r.bypassing = inject.Bypassing(p, namespace)
+	}
 	return r
+}
+
+// namespace is a namespace with its labels, as config-watcher has it.
+func (g *describer) namespace(name string) *corev1.Namespace {
+	ns := &corev1.Namespace{}
+	ns.Name = name
+	for _, o := range g.model.Objects {
+		if o.Kind == "Namespace" && o.Name == name {
+			ns.Labels = o.Labels
+		}
+	}
+	return ns
+}
+
+// uninjected is why a Pod that was made has no proxy, by its own fields and the labels of its namespace.
+func uninjected(p *corev1.Pod, namespace map[string]string) string {
+	own := p.Labels[injectLabel]
+	if own == "" {
+		own = p.Annotations[injectLabel]
+	}
+	revision := cmp.Or(namespace[revisionLabel], p.Labels[revisionLabel])
+	switch {
+	case own == "false":
+		return injectLabel + " of the Pod is false"
+	case p.Spec.HostNetwork:
+		return "it is in the node's network (hostNetwork), in which nothing can be redirected"
+	case namespace[injectionLabel] == "disabled":
+		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel)
+	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
+		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel)
+	}
+	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead check-inject` says which injector would", cmp.Or(revision, tag.Default))
 }
 
 // findView finds the proxy whose rules are shown; none is no error.

@@ -45,6 +45,9 @@ func (g *describer) pod(ctx context.Context) error {
 		g.relate(a.Kind, a.Namespace, a.Name)
 	}
 	g.proxy(ctx, p, out)
+	for _, text := range p.bypassing {
+		g.find("warning", "ProxyBypassed", "Pod "+fullName(g.d.Namespace, g.d.Name), text)
+	}
 	services, err := g.model.Services(g.d.Namespace)
 	if err != nil {
 		return err
@@ -69,9 +72,17 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 	if status == nil {
 		switch p.kind {
 		case "plain":
-			g.find("warning", "PodWithoutProxy", object, "it has no proxy: its traffic is not part of the mesh, and servers that are STRICT refuse it; label its namespace or the Pod for injection, and restart it")
+			why := ""
+			if p.uninjected != "" {
+				why = ", because " + p.uninjected
+			}
+			g.find("warning", "PodWithoutProxy", object, "it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; label its namespace or the Pod for injection, and restart it")
 		default:
-			g.find("error", "ProxyNotConnected", object, "its proxy is not connected to the control plane, and keeps the configuration that it has; see the log of container istio-proxy")
+			now := "keeps the configuration that it has"
+			if p.trouble != "" {
+				now = "the Pod is not ready: " + p.trouble
+			}
+			g.find("error", "ProxyNotConnected", object, "its proxy is not connected to the control plane, and "+now+"; see the log of container istio-proxy")
 		}
 		return
 	}

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,16 +46,23 @@ func proxyUser(ns *corev1.Namespace) (uid, gid int64) {
 	return uid, first
 }
 
-// warnProxyUser warns about containers of the application that run as the proxy's user or group, whose traffic is not
-// redirected.
+// warnProxyUser warns about containers of the application that run as the proxy's user or group.
 func (in *injection) warnProxyUser() {
-	uid, gid := proxyUser(in.request.Namespace)
-	ofPod := in.request.Pod.Spec.SecurityContext
+	for _, text := range Bypassing(in.request.Pod, in.request.Namespace) {
+		in.warn("%s", text)
+	}
+}
+
+// Bypassing names the containers of an application that run as the proxy's user or group, whose traffic is not
+// redirected, with what to do. The namespace may be nil.
+func Bypassing(pod *corev1.Pod, ns *corev1.Namespace) (list []string) {
+	uid, gid := proxyUser(ns)
+	ofPod := pod.Spec.SecurityContext
 	if ofPod == nil {
 		ofPod = &corev1.PodSecurityContext{}
 	}
-	for i := range in.request.Pod.Spec.Containers {
-		c := &in.request.Pod.Spec.Containers[i]
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
 		if c.Name == proxyContainer {
 			continue
 		}
@@ -64,11 +72,12 @@ func (in *injection) warnProxyUser() {
 		}
 		switch {
 		case user != nil && *user == uid:
-			in.warn("container %s has runAsUser %d, the proxy's user: what it sends passes the proxy by; run it as another user", c.Name, uid)
+			list = append(list, fmt.Sprintf("container %s has runAsUser %d, the proxy's user: what it sends passes the proxy by; run it as another user", c.Name, uid))
 		case group != nil && *group == gid:
-			in.warn("container %s has runAsGroup %d, the proxy's group: what it sends passes the proxy by; run it with another group", c.Name, gid)
+			list = append(list, fmt.Sprintf("container %s has runAsGroup %d, the proxy's group: what it sends passes the proxy by; run it with another group", c.Name, gid))
 		}
 	}
+	return list
 }
 
 // withoutAllotted returns the Pod without the user and group of its own istio-proxy container, where OpenShift has

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"fairlead.dev/services/installer/internal/install/cluster"
 )
@@ -86,10 +88,7 @@ func (t trouble) text(ctx context.Context, c *cluster.Client) string {
 	if t.container != "" {
 		b.WriteString(", container " + t.container)
 	}
-	b.WriteString(": " + t.reason)
-	if t.message != "" {
-		b.WriteString(": " + short(t.message))
-	}
+	b.WriteString(": " + t.what())
 	if t.logs {
 		if line := c.LastLog(ctx, t.pod.GetNamespace(), t.pod.GetName(), t.container); line != "" {
 			fmt.Fprintf(&b, "; it logged last: %q", short(line))
@@ -99,6 +98,28 @@ func (t trouble) text(ctx context.Context, c *cluster.Client) string {
 		b.WriteString("; " + remedy)
 	}
 	return b.String()
+}
+
+// what is the reason, with the cluster's message.
+func (t trouble) what() string {
+	if t.message == "" {
+		return t.reason
+	}
+	return t.reason + ": " + short(t.message)
+}
+
+// Trouble says what keeps a Pod from being ready: the container, if it is one, and the reason; "" if it is ready.
+func Trouble(pod *corev1.Pod) string {
+	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	u := &unstructured.Unstructured{Object: tree}
+	if err != nil || condition(u, "Ready").status == "True" {
+		return ""
+	}
+	t := look(u)
+	if t.container == "" {
+		return t.what()
+	}
+	return "container " + t.container + ": " + t.what()
 }
 
 func short(text string) string {
