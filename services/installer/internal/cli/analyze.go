@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/local/programs"
 )
 
@@ -58,8 +59,8 @@ func newAnalyze(env Env) *cobra.Command {
 		Long: `Look for mistakes in a whole mesh: objects that are refused, as by ` + "`fairlead validate`" + `, and what only shows between objects, such as a host, subset,
 gateway or Secret that does not exist, objects that conflict, and Pods without a sidecar. docs/reference/findings.md lists what is looked for.
 
-The mesh is that of files, with --kube that of an API server, or both: then an object of a file takes the place of the API server's. With files
-alone nothing but a Gateway or subset is said to be missing whose kind is not in the files at all. With --kube, the messages of one namespace are
+The mesh is that of files, with --kube that of an API server, or both: then an object of a file takes the place of the API server's. Without files it
+is that of the API server which the kubeconfig names. With files alone nothing but a Gateway or subset is said to be missing whose kind is not in the files at all. With --kube, the messages of one namespace are
 printed, that of the context or of -n, beside those about files; -A prints all. A kind that may not be read is named, and what needs it is not looked
 for.
 
@@ -67,7 +68,7 @@ A message is suppressed by -S, and by the annotation galley.istio.io/analyze-sup
 
 Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 a text is no object, 79 something is; and 1 and 2 as of every command.`,
 		Example: `  fairlead analyze mesh/
-  fairlead analyze --kube -A
+  fairlead analyze -A
   fairlead analyze --kube change.yaml -n shop
   fairlead analyze mesh/ -o sarif > analysis.sarif
   fairlead analyze --kube -S "IST0103=Pod *.testing"`,
@@ -77,6 +78,10 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
 		},
 		RunE: func(cmd *cobra.Command, named []string) error {
 			f.files = append(f.files, named...)
+			if said := cmd.Flags().Changed("kube") || cmd.Flags().Changed("use-kube"); !said && !f.list && len(f.files) == 0 {
+				_, err := kube.Config{Kubeconfig: f.kubeconfig, Context: f.context}.Rest()
+				f.kube = err == nil
+			}
 			return analyze(cmd.Context(), env, f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -111,7 +116,7 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
 func analyze(ctx context.Context, env Env, f analyzeFlags, out, diagnostics io.Writer) error {
 	switch {
 	case !f.list && len(f.files) == 0 && !f.kube:
-		return usage(errors.New("name files or directories of objects, - for standard input, or --kube for the objects of an API server"))
+		return usage(errors.New("name files or directories of objects, - for standard input, or --kube for the objects of an API server, which is what is read without any where a kubeconfig names one"))
 	case !f.recursive:
 		return usage(errors.New("--recursive=false: directories are read with their subdirectories; name the files instead"))
 	}

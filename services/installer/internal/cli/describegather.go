@@ -345,7 +345,7 @@ func uninjected(p *corev1.Pod, namespace map[string]string) string {
 	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
 		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel)
 	}
-	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead check-inject` says which injector would", cmp.Or(revision, tag.Default))
+	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says which revisions there are", cmp.Or(revision, tag.Default))
 }
 
 // findView finds the proxy whose rules are shown; none is no error.

@@ -23,7 +23,7 @@ var fromIstioctl = []istioctlCommand{
 	{"", "validate -f FILE", "`fairlead validate -f FILE`, without a mesh; `fairlead config apply -f FILE --dry-run` against a running one"},
 	{"", "version -o json|yaml, version --short, --remote=false", "the same; without `--short` each replica of the control plane has a line, and the services of a run directory are asked before those of the cluster"},
 	{"", "completion bash|zsh|fish", "the same, with the mesh's proxies, kinds, names and namespaces"},
-	{"", "analyze FILE, analyze -A", "`fairlead analyze FILE`, `fairlead analyze --kube -A`: the API server is read with `--kube` alone; warnings of a running mesh are told by `fairlead config apply`, too"},
+	{"", "analyze FILE, analyze -A", "the same: `fairlead analyze -A` reads the API server; with files it is read with `--kube` alone; warnings of a running mesh are told by `fairlead config apply`, too"},
 	{"", "x wait --for=distribution KIND NAME --generation --threshold", "`fairlead wait`, also `--for programmed` and `deleted`"},
 	{"", "kube-inject", "the same, from the cluster's ConfigMaps or from files; [what differs](injection-differences.md) has a reason each; `fairlead up` gives every Pod its proxy by itself"},
 	{"", "manifest generate -f FILE --set path=value", "the same, from Fairlead's install package, or from that of `--manifests`; [what differs](install-differences.md) has a reason each"},
