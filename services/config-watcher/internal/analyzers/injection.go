@@ -1,6 +1,7 @@
 package analyzers
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -21,6 +22,8 @@ const (
 	injectLabel    = "sidecar.istio.io/inject"
 	dataplaneLabel = "istio.io/dataplane-mode"
 	injectorConfig = "istio-sidecar-injector"
+	// defaultRevision is what Pods of a control plane without a revision have in their annotation istio.io/rev.
+	defaultRevision = "default"
 )
 
 // systemNamespaces are Kubernetes' own; nobody injects there.
@@ -164,7 +167,8 @@ func checkUsers(r *run) {
 	}
 }
 
-// checkProxyImages finds sidecars of another version than the injector writes, or than most of the namespace.
+// checkProxyImages finds sidecars of another version than their revision's injector writes, where its values are known:
+// those of the revision without a name are. Others are compared with most of their revision in the namespace.
 func checkProxyImages(r *run) {
 	values, there := r.injector()
 	want := ""
@@ -178,20 +182,26 @@ func checkProxyImages(r *run) {
 			want = image
 		}
 	}
-	byNamespace := map[string][]*workload{}
+	type place struct{ namespace, revision string }
+	together := map[place][]*workload{}
 	for _, w := range r.workloads {
 		if c := w.proxy(); c != nil && w.pod && c.Image != "auto" {
-			byNamespace[w.Key.Namespace] = append(byNamespace[w.Key.Namespace], w)
+			at := place{w.Key.Namespace, cmp.Or(w.annotations[revisionLabel], w.labels[revisionLabel], defaultRevision)}
+			together[at] = append(together[at], w)
 		}
 	}
-	for _, list := range byNamespace {
+	injectors := want
+	for at, list := range together {
+		if want = injectors; at.revision != defaultRevision {
+			want = ""
+		}
 		usual := want
 		if usual == "" {
 			usual = mostImage(list)
 		}
 		for _, w := range list {
 			if image := w.proxy().Image; image != usual && w.annotations["sidecar.istio.io/proxyImage"] != image && (want == "" || r.injected(w)) {
-				reason := fmt.Sprintf("the other proxies of the namespace are %s", usual)
+				reason := fmt.Sprintf("the other proxies of the namespace and revision are %s", usual)
 				if want != "" {
 					reason = fmt.Sprintf("the injector writes %s", usual)
 				}
