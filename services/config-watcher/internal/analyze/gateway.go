@@ -178,7 +178,7 @@ func checkServersShadowed(r *reader) {
 	for i, s := range g.GetServers() {
 		if other := r.otherKind(g, s); other != nil {
 			r.report(ServerShadowed, fmt.Sprintf("spec.servers[%d].port", i), s.GetPort().GetNumber(),
-				fmt.Sprintf("Gateway %s/%s is older and uses the port for another protocol: the server has no effect", other.Key.Namespace, other.Key.Name),
+				fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol: the server has no effect", other.Key.Namespace, other.Key.Name, object.Precedence(other, r.object)),
 				"use another port, or the same protocol")
 			continue
 		}
@@ -189,7 +189,7 @@ func checkServersShadowed(r *reader) {
 			r.record(subjectServerNames, name.topic().a, name.topic().b)
 			if other := r.oldestSharing(g, r.mesh.names[name]); other != nil {
 				r.report(ServerShadowed, fmt.Sprintf("spec.servers[%d].hosts[%d]", i, j), s.GetHosts()[j],
-					fmt.Sprintf("Gateway %s/%s is older and terminates TLS for the host on port %s: connections for it never come to this server", other.Key.Namespace, other.Key.Name, name.port),
+					fmt.Sprintf("Gateway %s/%s %s and terminates TLS for the host on port %s: connections for it never come to this server", other.Key.Namespace, other.Key.Name, object.Precedence(other, r.object), name.port),
 					"take the host out of one of them, or bind the VirtualServices to both Gateways")
 			}
 		}

@@ -62,7 +62,7 @@ func checkRuleShadowed(r *reader) {
 }
 
 func (r *reader) ruleShadowed(field string, value any, older *object.Object, host, what string) {
-	r.report(RuleShadowed, field, value, fmt.Sprintf("has no effect: DestinationRule %s/%s for host %s is older, and its %s counts", older.Key.Namespace, older.Key.Name, host, what),
+	r.report(RuleShadowed, field, value, fmt.Sprintf("has no effect: DestinationRule %s/%s for host %s %s, and its %s counts", older.Key.Namespace, older.Key.Name, host, object.Precedence(older, r.object), what),
 		"join the rules in one object")
 }
 

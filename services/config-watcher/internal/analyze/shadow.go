@@ -108,14 +108,14 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 		i := slices.IndexFunc(vs.GetHosts(), func(h string) bool { return r.host(h) == b.host })
 		o := lost[own[0].route]
 		r.report(VirtualServiceShadowed, fmt.Sprintf("spec.hosts[%d]", i), vs.GetHosts()[i],
-			fmt.Sprintf("has no effect: %s, and VirtualService %s/%s is older", who, o.Key.Namespace, o.Key.Name), remedy)
+			fmt.Sprintf("has no effect: %s, and VirtualService %s/%s %s", who, o.Key.Namespace, o.Key.Name, object.Precedence(o, r.object)), remedy)
 		return
 	}
 	for _, c := range own {
 		if o := lost[c.route]; o != nil && !kept[c.route] {
 			delete(lost, c.route)
 			r.report(VirtualServiceShadowed, c.route, nil,
-				fmt.Sprintf("has no effect for host %s: %s, and VirtualService %s/%s is older", b.host, who, o.Key.Namespace, o.Key.Name), remedy)
+				fmt.Sprintf("has no effect for host %s: %s, and VirtualService %s/%s %s", b.host, who, o.Key.Namespace, o.Key.Name, object.Precedence(o, r.object)), remedy)
 		}
 	}
 }

@@ -129,5 +129,19 @@ func CompareAge(a, b *Object) int {
 	return a.Key.Compare(b.Key)
 }
 
+// Precedence says why first wins over second by the rule of CompareAge. Objects of files have no creation time unless
+// they state one.
+func Precedence(first, second *Object) string {
+	return PrecedenceAt(first.Created.Equal(second.Created))
+}
+
+// PrecedenceAt is Precedence for two objects that have been created at the same time, or not.
+func PrecedenceAt(sameTime bool) string {
+	if sameTime {
+		return "comes first by name (neither is older)"
+	}
+	return "is older"
+}
+
 // Older reports whether a wins over b by Istio's rule "the oldest wins".
 func Older(a, b *Object) bool { return CompareAge(a, b) < 0 }

@@ -10,14 +10,16 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // Gateway is one Gateway of the mesh, from whichever source.
 type Gateway struct {
 	Namespace, Name string
 	Spec            *networking.Gateway
-	// Age orders Gateways that want one port: the smaller string is the older Gateway.
-	Age string
+	// Created is the creation time in nanoseconds; 0 for a file without one. Gateways that want one port are ordered by
+	// it, then by namespace and name.
+	Created int64
 	// Proxies are the connected proxies that the Gateway selects, by node ID.
 	Proxies []Proxy
 }
@@ -60,8 +62,9 @@ func EvaluateGateway(g *Gateway, all []*Gateway, hasCredential func(credential.R
 			Name: cmp.Or(spec.GetName(), spec.GetPort().GetName()), Port: fmt.Sprintf("%d/%s", spec.GetPort().GetNumber(), strings.ToUpper(spec.GetPort().GetProtocol())),
 			Hosts: strings.Join(spec.GetHosts(), ", "), Reason: programmed.Reason, Message: programmed.Message,
 		}
-		if other := conflicting(g, spec, all); other != "" {
-			s.Reason, s.Message = reasonConflict, "Gateway "+other+" is older and uses the port for another protocol"
+		if other := conflicting(g, spec, all); other != nil {
+			s.Reason = reasonConflict
+			s.Message = fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol", other.Namespace, other.Name, object.PrecedenceAt(other.Created == g.Created))
 			accepted = Condition{Type: Accepted, Reason: reasonConflict, Message: fmt.Sprintf("server %s: %s", s.Name, s.Message)}
 		} else if missing := missingCredentials(g, spec.GetTls(), hasCredential); missing != "" {
 			s.Reason, s.Message = reasonCredential, missing
@@ -98,21 +101,26 @@ func programmedOn(g *Gateway) Condition {
 	}
 }
 
-// conflicting names the older Gateway that uses the server's port for another kind of connections; "" if there is none.
+// conflicting is the older Gateway that uses the server's port for another kind of connections; nil if there is none.
 // Only Gateways that share a proxy conflict.
-func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) string {
+func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) *Gateway {
 	for _, other := range all {
-		if other == g || other.Age >= g.Age {
+		if other == g || !other.precedes(g) {
 			continue
 		}
 		meets := slices.ContainsFunc(other.Spec.GetServers(), func(s *networking.Server) bool {
 			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && normalise.ServerKind(s) != normalise.ServerKind(spec)
 		})
 		if meets && sharesProxy(g, other) { // in this order: there may be many Gateways, each on many proxies
-			return other.Namespace + "/" + other.Name
+			return other
 		}
 	}
-	return ""
+	return nil
+}
+
+// precedes reports whether g wins a port over another Gateway.
+func (g *Gateway) precedes(other *Gateway) bool {
+	return cmp.Or(cmp.Compare(g.Created, other.Created), strings.Compare(g.Namespace, other.Namespace), strings.Compare(g.Name, other.Name)) < 0
 }
 
 func sharesProxy(a, b *Gateway) bool {

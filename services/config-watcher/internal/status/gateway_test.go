@@ -35,8 +35,8 @@ func TestEvaluateGateway(t *testing.T) {
 	waiting := Proxy{NodeID: "router~2~b.gateways~x", Namespace: "gateways", Workload: "b"}
 	refusing := Proxy{NodeID: "router~3~c.gateways~x", Namespace: "gateways", Rejection: "Listener 0.0.0.0_80: no"}
 	has := func(ref credential.Ref) bool { return ref == credential.Ref{Namespace: "gateways", Name: "there"} }
-	older := &Gateway{Namespace: "first", Name: "g", Age: "1", Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "TCP", "")}}, Proxies: []Proxy{acked}}
-	elsewhere := &Gateway{Namespace: "first", Name: "elsewhere", Age: "1", Spec: older.Spec, Proxies: []Proxy{waiting}}
+	older := &Gateway{Namespace: "first", Name: "g", Created: 1, Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "TCP", "")}}, Proxies: []Proxy{acked}}
+	elsewhere := &Gateway{Namespace: "first", Name: "elsewhere", Created: 1, Spec: older.Spec, Proxies: []Proxy{waiting}}
 	for name, tc := range map[string]struct {
 		servers []*networking.Server
 		proxies []Proxy
@@ -64,7 +64,7 @@ func TestEvaluateGateway(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &Gateway{Namespace: "gateways", Name: "g", Age: "2", Spec: &networking.Gateway{Servers: tc.servers}, Proxies: tc.proxies}
+			g := &Gateway{Namespace: "gateways", Name: "g", Created: 2, Spec: &networking.Gateway{Servers: tc.servers}, Proxies: tc.proxies}
 			got := text(EvaluateGateway(g, append([]*Gateway{g}, tc.others...), has))
 			for _, want := range tc.want {
 				if !strings.Contains(got, want) {
@@ -72,6 +72,20 @@ func TestEvaluateGateway(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFilesAreOrderedByName: objects of files have no time, and nothing is called older.
+func TestFilesAreOrderedByName(t *testing.T) {
+	on := []Proxy{{NodeID: "router~1~a.gateways~x", Namespace: "gateways", Workload: "a", Acked: true}}
+	a := &Gateway{Namespace: "gateways", Name: "a", Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "TCP", "")}}, Proxies: on}
+	b := &Gateway{Namespace: "gateways", Name: "b", Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "HTTP", "")}}, Proxies: on}
+	got := text(EvaluateGateway(b, []*Gateway{b, a}, nil))
+	if !strings.Contains(got, "Gateway gateways/a comes first by name") || strings.Contains(got, "a is older") {
+		t.Error(got)
+	}
+	if got := text(EvaluateGateway(a, []*Gateway{b, a}, nil)); strings.Contains(got, "PortConflict") {
+		t.Error(got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 
@@ -42,7 +41,7 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 			}
 		}
 		specs[hash] = spec
-		g := &Gateway{Namespace: k.Namespace, Name: k.Name, Spec: spec, Age: fmt.Sprintf("%020d %s/%s", max(e.object.Created.UnixNano(), 0), k.Namespace, k.Name)}
+		g := &Gateway{Namespace: k.Namespace, Name: k.Name, Spec: spec, Created: max(e.object.Created.UnixNano(), 0)}
 		all, entries[g] = append(all, g), e
 	}
 	t.gateways = specs

@@ -240,7 +240,7 @@ func (l *lookup) whyNotForSidecars(vs *mesh.VirtualService, before []*mesh.Virtu
 		switch {
 		case !l.used[other.Key]:
 		case slices.Contains(other.Spec.GetHosts(), host) == slices.Contains(vs.Spec.GetHosts(), host):
-			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and the oldest for a host decides"
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older or, at the same age, first by name, and the first for a host decides"
 		default:
 			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is for a more specific host"
 		}
@@ -253,7 +253,7 @@ func (l *lookup) whyNotForSidecars(vs *mesh.VirtualService, before []*mesh.Virtu
 func (l *lookup) whyNotInGatewayRoutes(vs *mesh.VirtualService, before []*mesh.VirtualService) string {
 	for _, other := range before {
 		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(), func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
-			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and of several routes for a host that match everything the oldest counts"
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older or, at the same age, first by name, and of several routes for a host that match everything the first counts"
 		}
 	}
 	return "it has no host in common with the servers of this port, or no route for them"

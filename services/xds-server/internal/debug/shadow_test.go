@@ -102,7 +102,7 @@ func TestWhyShadowedAtGateway(t *testing.T) {
 		}
 	}
 	for id, reason := range map[string]string{
-		"VirtualService shop/second":    "VirtualService shop/first is older, and of several routes for a host that match everything the oldest counts",
+		"VirtualService shop/second":    "VirtualService shop/first is older or, at the same age, first by name, and of several routes for a host that match everything the first counts",
 		"VirtualService shop/elsewhere": "no host in common with the servers",
 	} {
 		if a.from(id) != nil || !strings.Contains(a.passed(id), reason) {
