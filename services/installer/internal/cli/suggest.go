@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,10 +69,20 @@ func istioctlHint(words []string) string {
 	case i < 0:
 		return ""
 	}
-	if why, missing := strings.CutPrefix(fromIstioctl[i].instead, "missing"); missing {
+	instead := unlinked(fromIstioctl[i].instead)
+	if why, missing := strings.CutPrefix(instead, "missing"); missing {
 		return ": istioctl's, missing here" + why
 	}
-	return ": istioctl's; instead: " + fromIstioctl[i].instead
+	return ": istioctl's; instead: " + instead
+}
+
+var link = regexp.MustCompile(`\[[^]]*\]\(([^)#]*)[^)]*\)`)
+
+// unlinked replaces the links of a row of docs/reference/cli.md by the paths that they lead to.
+func unlinked(markdown string) string {
+	return link.ReplaceAllStringFunc(markdown, func(text string) string {
+		return path.Join("docs/reference", link.FindStringSubmatch(text)[1])
+	})
 }
 
 // findNamed finds a command by its name or alias anywhere below under.
