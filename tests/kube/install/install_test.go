@@ -177,6 +177,14 @@ func testConfirmation(t *testing.T, r *rig) {
 	says(t, said, "revision none is not installed")
 	_, said = r.does(t, 1, "verify-install")
 	says(t, said, "nothing is installed")
+	r.Apply(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: ca, namespace: default, labels: {app.kubernetes.io/part-of: fairlead}, "+
+		"annotations: {meta.helm.sh/release-name: fairlead-ca, meta.helm.sh/release-namespace: default}}, "+
+		"spec: {selector: {matchLabels: {app: ca}}, template: {metadata: {labels: {app: ca}}, spec: {containers: [{name: a, image: a}]}}}}")
+	_, said = r.does(t, 1, "verify-install")
+	says(t, said, "whose mesh is of the Helm releases default/fairlead-ca: helm status tells of each")
+	if err := r.Client(t).AppsV1().Deployments("default").Delete(t.Context(), "ca", deleteNow); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func testInventory(t *testing.T, r *rig) {

@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/services/installer/internal/install/apply"
+	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
 )
 
@@ -102,6 +108,9 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 		}
 	}
 	if len(records) == 0 {
+		if releases := helmReleases(cmd.Context(), c); len(releases) > 0 {
+			return nil, fmt.Errorf("no inventory of an installation is in the cluster, whose mesh is of the Helm releases %s: helm status tells of each, and verify-install -f FILE compares the cluster with an IstioOperator", strings.Join(releases, ", "))
+		}
 		return nil, fmt.Errorf("nothing is installed: no inventory of an installation is in the cluster; run fairlead install")
 	}
 	var all []verified
@@ -121,6 +130,19 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// helmReleases names the Helm releases that Deployments of a mesh are of, NAMESPACE/NAME; none if they cannot be listed.
+func helmReleases(ctx context.Context, c *cluster.Client) (names []string) {
+	list, _ := c.List(ctx, cluster.ID{Group: "apps", Version: "v1", Kind: "Deployment"}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=fairlead"})
+	for _, d := range list {
+		annotations := d.GetAnnotations()
+		if release := annotations["meta.helm.sh/release-name"]; release != "" {
+			names = append(names, cmp.Or(annotations["meta.helm.sh/release-namespace"], d.GetNamespace())+"/"+release)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // verifyFiles compares what an IstioOperator makes with the cluster, by dry runs.
