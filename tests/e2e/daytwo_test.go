@@ -109,6 +109,11 @@ func TestDescribe(t *testing.T) {
 	if d.finds("MutualTLSConflict", "Service apps/server") {
 		t.Errorf("a conflict without one: %+v", d.Findings)
 	}
+	for _, f := range d.Findings {
+		if f.Code == "NamespaceWithoutProxies" || f.Code == "NamespaceNotInjected" {
+			t.Errorf("every Pod has a proxy here: %+v", f)
+		}
+	}
 
 	// The DestinationRule of the file makes clients send plain text.
 	file := filepath.Join(m.ConfigDir, "pair.yaml")

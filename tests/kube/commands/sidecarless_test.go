@@ -52,6 +52,11 @@ apiVersion: v1
 kind: Pod
 metadata: {name: crashes-0, namespace: asks, labels: {app: crashes}}
 spec: {containers: [{name: app, image: app, securityContext: {runAsUser: 1337}}, {name: istio-proxy, image: proxy}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: grpc-0, namespace: asks, labels: {app: grpc}}
+spec: {containers: [{name: app, image: app}, {name: istio-proxy, image: proxy, env: [{name: ISTIO_META_GENERATOR, value: grpc}]}]}
 `)
 	crashing := `{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}], "containerStatuses": [
 		{"name": "app", "image": "app", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}},
@@ -64,6 +69,7 @@ spec: {containers: [{name: app, image: app, securityContext: {runAsUser: 1337}},
 		"refuses":          {"sidecar.istio.io/inject of the Pod is false"},
 		"host-0.asks":      {"it is in the node's network (hostNetwork)"},
 		"plain-0.asks-not": {"neither namespace asks-not has the label istio-injection=enabled"},
+		"grpc-0":           {"info ProxyNotConnected Pod asks/grpc-0: its gRPC client is not connected to the control plane: it connects with its first call"},
 		"crashes-0": {
 			"Pod crashes-0.asks\n", "error ProxyNotConnected", "the Pod is not ready: container istio-proxy: CrashLoopBackOff: back-off 40s (it ended with exit code 2, Error)",
 			"warning ProxyBypassed Pod asks/crashes-0: container app has runAsUser 1337",

@@ -264,3 +264,25 @@ func large(n int) string {
 	}
 	return b.String()
 }
+
+// The project's own sample, and a mesh without labels, are sound.
+func TestSoundMeshesHaveNoFindings(t *testing.T) {
+	sample, err := os.ReadFile("../../../../samples/bookinfo/mesh.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bare = `
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}}
+---
+{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}}
+---
+{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: shop}, spec: {mtls: {mode: STRICT}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: web}}, spec: {containers: [{name: web, image: web}, {name: istio-proxy, image: proxy}]}}
+`
+	for name, text := range map[string]string{"bookinfo": string(sample), "without labels": bare} {
+		for _, m := range analyzed(t, Config{Partial: true}, nil, text).Messages {
+			t.Errorf("%s: %v", name, m)
+		}
+	}
+}

@@ -35,7 +35,7 @@ func checkGatewayPorts(r *run) {
 			for _, s := range r.servicesOf(w) {
 				found = true
 				for _, p := range s.Body.(*corev1.Service).Spec.Ports {
-					served[targetOf(p)] = true
+					served[targetOf(p)], served[fmt.Sprint(p.Port)] = true, true // a Service's port becomes its target port
 					if w.spec != nil {
 						served[fmt.Sprint(r.namedPort(w, p.TargetPort.StrVal))] = true
 					}
@@ -45,7 +45,7 @@ func checkGatewayPorts(r *run) {
 		for i, s := range g.GetServers() {
 			if len(workloads) > 0 && found && !served[fmt.Sprint(s.GetPort().GetNumber())] {
 				r.report(o, GatewayPortNotInService, fmt.Sprintf("spec.servers[%d].port.number", i), s.GetPort().GetNumber(),
-					"no Service of the gateway's workloads leads to the port", "add a port with this targetPort to the Service, or use the target port of one that it has")
+					"no Service of the gateway's workloads leads to the port", "add the port to the Service, or use a port or target port of one that it has")
 			}
 		}
 	})

@@ -77,6 +77,8 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 				why = ", because " + p.uninjected
 			}
 			g.find("warning", "PodWithoutProxy", object, "it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; label its namespace or the Pod for injection, and restart it")
+		case proxyless:
+			g.find("info", "ProxyNotConnected", object, "its gRPC client is not connected to the control plane: it connects with its first call")
 		default:
 			now := "keeps the configuration that it has"
 			if p.trouble != "" {
@@ -174,7 +176,7 @@ func (g *describer) describeService(ctx context.Context, s describe.Service) err
 				row.Proxy = "connected"
 			}
 		}
-		if out.Pods = append(out.Pods, row); g.d.Kind == "Service" && row.Proxy == "not connected" {
+		if out.Pods = append(out.Pods, row); g.d.Kind == "Service" && row.Proxy == "not connected" && p.kind != proxyless {
 			g.find("error", "ProxyNotConnected", "Pod "+p.workload.Namespace+"/"+p.workload.Name, "its proxy is not connected to the control plane; see the log of container istio-proxy")
 		}
 	}
@@ -322,6 +324,10 @@ func (g *describer) analysis(ctx context.Context, add func(finding, bool)) error
 		}
 	case g.state != nil && len(g.state.ConfigPaths) > 0:
 		f.files = g.state.ConfigPaths
+		// Here every Pod has a proxy, whatever labels ask for.
+		for _, code := range []string{"NamespaceNotInjected", "NamespaceWithoutProxies", "PodWithoutSidecar", "ImageAutoOfTemplate", "ImageAutoOfPod"} {
+			f.suppress = append(f.suppress, code+"=*")
+		}
 	default:
 		return nil
 	}
