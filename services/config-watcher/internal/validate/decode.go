@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 
+	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -62,10 +63,10 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+Canonical(GroupsOf(key.Kind)[0], key.Kind))
 			return nil, c.problems.Err()
 		}
-		if !own {
+		if !own && nearest.Name(key.Kind, kindNames(key.Group)) == "" {
 			return nil, unread(key, apiVersion, doc)
 		}
-		c.fail("kind", key.Kind, "no kind of "+key.Group, suggestion(key.Kind, kindNames(key.Group)))
+		c.fail("kind", key.Kind, "no kind of "+cmp.Or(key.Group, apiVersion), suggestion(key.Kind, kindNames(key.Group)))
 		return nil, c.problems.Err()
 	}
 	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !slices.Contains(k.versions, v) {

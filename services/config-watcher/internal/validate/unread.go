@@ -2,6 +2,7 @@ package validate
 
 import (
 	"slices"
+	"strings"
 
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -56,14 +57,17 @@ func meantKind(key object.Key) string {
 	return Canonical(GroupsOf(name)[0], name) + " " + name
 }
 
-// mistakenGroup reports whether a known kind has a group that can only be a mistake: an empty one, or one written
-// almost like the kind's own. A kind of this name in any other group is another API's.
+// mistakenGroup reports whether a known kind has a group that can only be a mistake: an empty one, a part of the kind's
+// own, or one written almost like it. A kind of this name in any other group is another API's.
 func mistakenGroup(key object.Key) bool {
 	groups := GroupsOf(key.Kind)
 	if len(groups) == 0 || slices.Contains(groups, key.Group) {
 		return false
 	}
-	return key.Group == "" || nearest.Name(key.Group, groups) != ""
+	partOf := func(group string) bool {
+		return strings.HasPrefix(group, key.Group+".") || strings.HasSuffix(group, "."+key.Group)
+	}
+	return key.Group == "" || nearest.Name(key.Group, groups) != "" || slices.ContainsFunc(groups, partOf)
 }
 
 // KindNames lists every kind that is read, sorted.

@@ -21,6 +21,10 @@ func TestUnreadKinds(t *testing.T) {
 		"apiVersion: v1\nkind: VirtualService\nmetadata: {name: a}":                                     `refused: m.yaml:1: VirtualService default/a: apiVersion: "v1": no API version of VirtualService; use networking.istio.io/v1`,
 		"apiVersion: networking.istio.oi/v1\nkind: VirtualService\nmetadata: {name: a}":                 "refused: m.yaml:1: VirtualService default/a: apiVersion",
 		"apiVersion: networking.istio.io/v2\nkind: VirtualService\nmetadata: {name: a}":                 "refused: m.yaml:1: VirtualService default/a: apiVersion: \"networking.istio.io/v2\": version is not served",
+		"apiVersion: networking/v1\nkind: VirtualService\nmetadata: {name: a}":                          `refused: m.yaml:1: VirtualService default/a: apiVersion: "networking/v1": no API version of VirtualService; use networking.istio.io/v1`,
+		"apiVersion: istio.io/v1\nkind: Gateway\nmetadata: {name: a}":                                   `refused: m.yaml:1: Gateway default/a: apiVersion: "istio.io/v1": no API version of Gateway; use networking.istio.io/v1`,
+		"apiVersion: v1\nkind: Servce\nmetadata: {name: a}":                                             `kind: "Servce": no kind of v1; did you mean "Service"?`,
+		"apiVersion: v1\nkind: LimitRange\nmetadata: {name: a}":                                         "LimitRange a: kind: v1 LimitRange: nobody reads this kind",
 		"apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}":                        "nobody reads this kind; did you mean v1 Service?",
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a, namespace: apps}": "Gateway apps/a: kind: gateway.networking.k8s.io/v1 Gateway: nobody reads this kind",
 	} {
