@@ -16,7 +16,7 @@ var fromIstioctl = []istioctlCommand{
 	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not compared with a dump"},
 	{"", "proxy-config cluster|listener|route|endpoint|secret|bootstrap|ecds|all POD", "the same, with the same aliases and filters; the order of section and POD does not matter"},
 	{"", "proxy-config log POD|-l app=web --level http:debug|--reset", "the same; `--reset` sets what the proxy was started with"},
-	{"", "proxy-config rootca-compare POD POD", "missing: compare the serial numbers of `ROOTCA` in `fairlead proxy-config secrets` of both"},
+	{"rootca-compare", "proxy-config rootca-compare POD POD", "missing: compare the serial numbers of `ROOTCA` in `fairlead proxy-config secrets` of both"},
 	{"", "--kubeconfig, --context, --istioNamespace of proxy-status, proxy-config, describe", "the same, by port-forward to every replica; without them the mesh of `--run-dir` goes before the kubeconfig; `--xds-address` is `--config-watcher-address` and `--xds-server-address` with `--token-file`"},
 	{"", "proxy-config … -o json|yaml|short", "the same; `short`, a table, is the default"},
 	{"", "proxy-config … --file DUMP", "the same"},

@@ -66,6 +66,9 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
   fairlead pc endpoints productpage-v1-0 --cluster 'outbound|9080|v2|reviews' --status HEALTHY
   fairlead pc log productpage-v1-0 --level http:debug,upstream:debug`,
 		Args: func(cmd *cobra.Command, a []string) error {
+			if len(a) > 0 && a[0] == "rootca-compare" { // istioctl's, with two Pods
+				return usage(fmt.Errorf("%s %s%s", cmd.CommandPath(), a[0], istioctlHint(a[:1])))
+			}
 			if cmd.Flags().Changed("filename") || cmd.Flags().Changed("selector") {
 				return args(cobra.ExactArgs(1))(cmd, a)
 			}

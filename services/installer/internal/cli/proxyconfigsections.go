@@ -69,13 +69,26 @@ func sectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err 
 		return s, a[0], nil
 	}
 	for _, i := range []int{1, 0} {
-		if near := nearest.Name(a[i], sectionNames()); near != "" {
+		if near := nearest.Name(a[i], longNames()); near != "" {
+			found, _ := findSection(near, true)
 			meant := slices.Clone(a)
-			meant[i] = near
+			meant[i] = title(found)
 			return "", "", fmt.Errorf("%q cannot be shown; did you mean `fairlead proxy-config %s`?", a[i], strings.Join(meant, " "))
 		}
 	}
 	return "", "", fmt.Errorf("%q cannot be shown; choose one of %s", a[1], strings.Join(sectionNames(), ", "))
+}
+
+// longNames lists the sections' names of more than three letters.
+func longNames() (names []string) {
+	for _, s := range sections {
+		for _, name := range append([]string{s.name}, s.aliases...) {
+			if len(name) > 3 {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // title is a section's full name.
