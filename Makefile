@@ -82,7 +82,7 @@ race-e2e: tools grpcjs build
 names = $$(grep -rho --include='*_test.go' '^func $(2)[A-Za-z0-9_]*' $(1) | cut -d' ' -f2 | grep -vx TestMain | sort -u | hack/share.sh $(SHARE) $(COMMIT) | paste -sd'|')
 KUBE_TESTS := kube scenarios/internal/apiserver
 # What an attacker tries runs for each commit.
-KUBE_ALWAYS := TestAStolenTokenDoesNothingButItsOwn|TestTheKeeperBindsTwoRoles|TestForgedInventoriesCountForNothing
+KUBE_ALWAYS := TestAStolenTokenDoesNothingButItsOwn|TestNothingCanTalkToTheKeeper|TestTheKeeperBindsTwoRoles|TestForgedInventoriesCountForNothing
 test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: the commit's one in n of them, and those of attacks; the first run builds Kubernetes and etcd into a cache
 	$(if $(SHARE),names=$(call names,$(KUBE_TESTS:%=tests/%),Test) && )kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
 	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names|$(KUBE_ALWAYS))$$") $(KUBE_TESTS:%=./%/...)
