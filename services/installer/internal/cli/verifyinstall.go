@@ -132,7 +132,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 	return all, nil
 }
 
-// helmReleases names the Helm releases that Deployments of a mesh are of, NAMESPACE/NAME; none if they cannot be listed.
+// helmReleases names the Helm releases that Deployments of a mesh are of, NAMESPACE/NAME; none if they cannot be
+// listed.
 func helmReleases(ctx context.Context, c *cluster.Client) (names []string) {
 	list, _ := c.List(ctx, cluster.ID{Group: "apps", Version: "v1", Kind: "Deployment"}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=fairlead"})
 	for _, d := range list {
