@@ -242,7 +242,7 @@ cluster-tests: build cluster-programs
 
 # With KUBECONFIG=FILE on make's command line the tests run in that cluster, whose nodes must have the images of
 # cluster-load; a KUBECONFIG of the environment is not taken for that.
-test-cluster: $(if $(filter command,$(firstword $(origin KUBECONFIG))),,cluster-needs) cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
+test-cluster: $(if $(findstring command line,$(origin KUBECONFIG)),,cluster-needs) cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
 ifeq ($(origin KUBECONFIG),command line)
 	cd tests/cluster/mesh && $(CLUSTER_ENV) CLUSTER_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/cluster/mesh.test -test.v -test.parallel 8 -test.timeout 60m
 else

@@ -171,15 +171,15 @@ func checkUsers(r *run) {
 // those of the revision without a name are. Others are compared with most of their revision in the namespace.
 func checkProxyImages(r *run) {
 	values, there := r.injector()
-	want := ""
+	written := "" // by the injector of the revision without a name
 	if tag := strings.Trim(string(values.Global.Tag), `"`); there && values.Global.Hub != "" && tag != "" {
 		image := values.Global.Proxy.Image
 		if image == "" {
 			image = "proxyv2"
 		}
-		want = values.Global.Hub + "/" + image + ":" + tag
+		written = values.Global.Hub + "/" + image + ":" + tag
 		if strings.Contains(image, "/") {
-			want = image
+			written = image
 		}
 	}
 	type place struct{ namespace, revision string }
@@ -190,10 +190,10 @@ func checkProxyImages(r *run) {
 			together[at] = append(together[at], w)
 		}
 	}
-	injectors := want
 	for at, list := range together {
-		if want = injectors; at.revision != defaultRevision {
-			want = ""
+		want := ""
+		if at.revision == defaultRevision {
+			want = written
 		}
 		usual := want
 		if usual == "" {

@@ -240,7 +240,9 @@ func TestAWaitLooksAtTheFleetNowAndThen(t *testing.T) {
 		done <- err
 	}()
 	one := time.Duration(math.MaxInt64)
-	for began := time.Now(); time.Since(began) < during; time.Sleep(100 * time.Microsecond) {
+	reports := time.NewTicker(100 * time.Microsecond)
+	defer reports.Stop()
+	for began := time.Now(); time.Since(began) < during; <-reports.C {
 		r.Apply(report(1, 0, ids[0]), false)
 		if look := time.Now(); time.Since(began) > during/2 && one == math.MaxInt64 {
 			table.ProgressOf(rev(1), func(string) bool { return true })

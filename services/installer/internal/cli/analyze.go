@@ -60,9 +60,9 @@ func newAnalyze(env Env) *cobra.Command {
 gateway or Secret that does not exist, objects that conflict, and Pods without a sidecar. docs/reference/findings.md lists what is looked for.
 
 The mesh is that of files, with --kube that of an API server, or both: then an object of a file takes the place of the API server's. Without files it
-is that of the API server which the kubeconfig names. With files alone nothing but a Gateway or subset is said to be missing whose kind is not in the files at all. With --kube, the messages of one namespace are
-printed, that of the context or of -n, beside those about files; -A prints all. A kind that may not be read is named, and what needs it is not looked
-for.
+is that of the API server which the kubeconfig names. With files alone nothing but a Gateway or subset is said to be missing whose kind is not in the
+files at all. With --kube, the messages of one namespace are printed, that of the context or of -n, beside those about files; -A prints all. A kind
+that may not be read is named, and what needs it is not looked for.
 
 A message is suppressed by -S, and by the annotation galley.istio.io/analyze-suppress of its object: a list of codes, Istio's or Fairlead's, or *.
 
@@ -116,7 +116,7 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
 func analyze(ctx context.Context, env Env, f analyzeFlags, out, diagnostics io.Writer) error {
 	switch {
 	case !f.list && len(f.files) == 0 && !f.kube:
-		return usage(errors.New("name files or directories of objects, - for standard input, or --kube for the objects of an API server, which is what is read without any where a kubeconfig names one"))
+		return usage(errors.New("name files or directories of objects, - for standard input, or --kube for the objects of an API server"))
 	case !f.recursive:
 		return usage(errors.New("--recursive=false: directories are read with their subdirectories; name the files instead"))
 	}

@@ -78,7 +78,7 @@ func (l *comparison) hold(ch *Change) {
 	switch {
 	case n < fewest:
 		n, ch.raised = fewest, true
-	case !ownsReplicas(ch.Live):
+	case ch.Live == nil || !ownsReplicas(ch.Live): // with a minimum of 0 there may be none
 		return
 	}
 	ch.want = ch.want.DeepCopy()

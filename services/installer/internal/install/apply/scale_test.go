@@ -117,3 +117,12 @@ func TestAWorkloadThatWasScaledDownIsNamed(t *testing.T) {
 		t.Errorf("%v, %v", found, err)
 	}
 }
+
+// An autoscaler that may scale to 0 leaves the number of a new workload to the API server.
+func TestAnAutoscalerMayHaveNoMinimum(t *testing.T) {
+	s := clustertest.Start(t, "")
+	none := strings.Replace(autoscalerNamed("own"), "minReplicas: 2", "minReplicas: 0", 1)
+	if _, err := installed(t, s.Client(t), request(t, unset, none), Options{}); err != nil {
+		t.Error(err)
+	}
+}

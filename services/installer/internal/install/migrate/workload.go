@@ -135,7 +135,7 @@ func (r *Result) gatewayOf(o Objects, d *appsv1.Deployment, values tree.Map) tre
 	if d.Namespace != o.Namespace {
 		part["namespace"] = d.Namespace
 	}
-	if d.Spec.Selector != nil {
+	if d.Spec.Selector != nil && len(d.Spec.Selector.MatchLabels) > 0 {
 		label := tree.Map{"app": "", "istio": ""} // the chart selects by these, too, unless they are empty
 		for k, v := range d.Spec.Selector.MatchLabels {
 			label[k] = v

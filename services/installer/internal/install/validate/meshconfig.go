@@ -14,6 +14,11 @@ import (
 	"fairlead.dev/services/installer/internal/install/tree"
 )
 
+// onDemandField is Fairlead's own field of a ProxyConfig; config-watcher stores it as an entry of proxyMetadata.
+const onDemandField = "onDemand"
+
+var proxyConfig = (&meshv1alpha1.ProxyConfig{}).ProtoReflect().Descriptor().FullName()
+
 // meshConfig checks mesh configuration: config-watcher refuses one with an unknown field or value as a whole, and the
 // mesh then runs with the defaults, in which every destination is open.
 func (c *checker) meshConfig(keys []string, v any) {
@@ -36,7 +41,8 @@ func (c *checker) meshConfig(keys []string, v any) {
 		c.refuse(keys, "%v", err)
 		return
 	}
-	if err := protojson.Unmarshal(text, config); err != nil {
+	// Unknown fields are found above, which knows Fairlead's own.
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, config); err != nil {
 		_, why, _ := strings.Cut(err.Error(), "): ")
 		c.refuse(keys, "it is no MeshConfig: %s", why)
 	}
@@ -53,6 +59,12 @@ func (c *checker) meshMessage(keys []string, table tree.Map, m protoreflect.Mess
 			f = m.Fields().ByTextName(k)
 		}
 		at := below(keys, k)
+		if f == nil && k == onDemandField && m.FullName() == proxyConfig {
+			if _, ok := table[k].(bool); !ok && table[k] != nil {
+				c.wrong(at, table[k], "true or false")
+			}
+			continue
+		}
 		if f == nil {
 			c.unknown(at, fieldNames(m))
 			continue

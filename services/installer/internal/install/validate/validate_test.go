@@ -84,6 +84,7 @@ func TestRefused(t *testing.T) {
 		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRYONLY}}}":                               `did you mean "REGISTRY_ONLY"?`,
 		"{meshConfig: {outboundTrafficPolicy: {mood: x}}}":                                          `meshConfig.outboundTrafficPolicy.mood: unknown field; did you mean "mode"?`,
 		"{meshConfig: {extensionProviders: [{name: a, zipkn: {}}]}}":                                `meshConfig.extensionProviders[0].zipkn: unknown field; did you mean "zipkin"?`,
+		"{meshConfig: {defaultConfig: {onDemand: 'yes'}}}":                                          `meshConfig.defaultConfig.onDemand: "yes" must be true or false`,
 		"{meshConfig: {connectTimeout: soon}}":                                                      "meshConfig: it is no MeshConfig: ",
 		"{hubb: a, tagg: b}":                                                                        `tagg: unknown field; did you mean "tag"?`,
 	} {
@@ -105,6 +106,7 @@ func TestAccepted(t *testing.T) {
 		"{values: {gateways: {istio-ingressgateway: {runAsRoot: true}}}, components: {ingressGateways: [{name: a, k8s: {service: {ports: [{port: 80}]}}}]}}": "",
 		"{values: {pilot: {autoscaleMin: '2'}}}":                                                                                                             "",
 		"{values: {ztunnel: {any: thing}}}":                                                                                                                  "",
+		"{meshConfig: {defaultConfig: {onDemand: true}}}":                                                                                                    "",
 		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRY_ONLY}, extensionProviders: [{name: a, zipkin: {service: b, port: 1}}], defaultConfig: {proxyMetadata: {A: b}, drainDuration: 5s}}}": "",
 		"{values: {pilot: {replicaCount: 2}}}":                          "values.pilot.replicaCount: it is deprecated; write components.pilot.k8s.replicaCount",
 		"{values: {gateways: {istio-ingressgateway: {resources: {}}}}}": "write components.ingressGateways[name:istio-ingressgateway].k8s.resources",
