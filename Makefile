@@ -92,6 +92,9 @@ scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a ro
 	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) $(if $(TENANTS),-dir tenants -tenants,-dir $(SCENARIO_DIRS)) -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
 	@cat $(SCENARIOS_OUT)/summary.txt
 
+removals: tools build ## servers that go under load on this machine, whatever their applications do then, TIMES=n of them; needs root or user namespaces
+	cd tests && $(TESTENV) go test -count=1 -timeout 60m $(TESTFLAGS) ./scenarios -run TestRemovals -v -removals $(if $(findstring command line,$(origin TIMES)),$(TIMES),100)
+
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
@@ -281,4 +284,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

@@ -54,6 +54,7 @@ func TestInstalledMesh(t *testing.T) {
 		{"rolling updates, upgrade in place and rollback under load", (*cluster).upgradeInPlace},
 		{"drain of nodes under load", (*cluster).drain},
 		{"canary upgrade and rollback under load", (*cluster).canary},
+		{"removals under load", (*cluster).removals},
 	}
 	const always = 2
 	for i, p := range parts {

@@ -4,6 +4,10 @@
 // "echo call URL" is a job: it sends one request as soon as it starts, prints the answer, and fails unless that is 200.
 // If QUIT is set it then sends a POST there, as jobs ask a sidecar to end that nobody else ends.
 //
+// When it is asked to end, it answers what has begun; ON_TERM=exit ends it at once, and ON_TERM=hang has it do nothing any
+// more. /crash ends it without an answer. COUNT_AT=URL has it report each request there, to another echo, before its
+// answer; /executed says how many requests that one knows of, and how many of them it was told of more than once.
+//
 // Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same
 // x-request-id; the last one stays), delay=2s (before the answer), headers=k:v,k:v (of the answer).
 package main
@@ -66,9 +70,10 @@ func run(ctx context.Context) error {
 	if host == "" {
 		host = "127.0.0.1"
 	}
+	e := &echo{pod: os.Getenv("POD_NAME"), version: version, countAt: os.Getenv("COUNT_AT"), attempts: map[string]int{}}
 	srv := &http.Server{
 		Addr:    net.JoinHostPort(host, os.Getenv("PORT")),
-		Handler: &echo{pod: os.Getenv("POD_NAME"), version: version, attempts: map[string]int{}},
+		Handler: e,
 		// Longer than Envoy keeps a connection that it has opened and not yet used: a request may be under way on one
 		// that the server closes.
 		ReadHeaderTimeout: 2 * time.Hour,
@@ -79,6 +84,13 @@ func run(ctx context.Context) error {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
+	}
+	switch os.Getenv("ON_TERM") {
+	case "exit":
+		os.Exit(0)
+	case "hang":
+		e.hanging.Store(true)
+		return <-failed
 	}
 	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -108,8 +120,10 @@ func call(ctx context.Context, method, url string) error {
 
 // echo counts attempts by request id; tests send few enough that it may remember them all.
 type echo struct {
-	pod, version string
-	active       atomic.Int64
+	pod, version, countAt string
+	active                atomic.Int64
+	// hanging has requests wait for ever.
+	hanging atomic.Bool
 
 	mu       sync.Mutex
 	attempts map[string]int
@@ -117,8 +131,18 @@ type echo struct {
 
 // ServeHTTP implements http.Handler.
 func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/healthz" {
+	if e.hanging.Load() {
+		select {}
+	}
+	switch {
+	case r.URL.Path == "/healthz":
 		return
+	case r.URL.Path == "/executed":
+		e.executed(w)
+		return
+	case strings.HasSuffix(r.URL.Path, "/crash"):
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // which the first process of a container does not get
+		os.Exit(1)
 	}
 	e.active.Add(1)
 	defer e.active.Add(-1)
@@ -129,6 +153,12 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	query := r.URL.Query()
 	attempt := e.attempt(r.Header.Get("X-Request-Id"))
+	if e.countAt != "" {
+		if err := e.count(r.Context(), r.Header.Get("X-Request-Id")); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
 	status, err := statusOf(query.Get("codes"), attempt)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -156,6 +186,44 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(Seen{
 		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt, Active: e.active.Load(),
 	})
+}
+
+// count reports a request to the echo that counts.
+func (e *echo) count(ctx context.Context, id string) error {
+	req, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, e.countAt, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Request-Id", id)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", e.countAt, resp.Status)
+	}
+	return err
+}
+
+// Executed is the answer to /executed.
+type Executed struct {
+	Requests int `json:"requests"`
+	Twice    int `json:"twice"`
+}
+
+func (e *echo) executed(w http.ResponseWriter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sum := Executed{Requests: len(e.attempts)}
+	for _, n := range e.attempts {
+		if n > 1 {
+			sum.Twice++
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(sum)
 }
 
 func (e *echo) attempt(id string) int {

@@ -28,6 +28,9 @@ func (in *injection) complete(pod, rendered *corev1.Pod) error {
 	if err := in.rewriteProbes(pod); err != nil {
 		return err
 	}
+	if err := in.delayStop(pod, rendered); err != nil {
+		return err
+	}
 	if network, ok := in.env[networkVariable]; ok {
 		pod.Labels[label.TopologyNetwork.Name] = network
 	}

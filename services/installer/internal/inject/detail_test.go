@@ -2,6 +2,7 @@ package inject_test
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,22 @@ func TestNativeSidecars(t *testing.T) {
 	for version, want := range map[string]bool{"v1.32.9": false, "v1.33.0": true, "v1.34.1+k3s1": true, "v2.0.0": true, "": false, "x": false} {
 		if inject.RunsNativeSidecars(version) != want {
 			t.Errorf("kubelet %q: want %t", version, want)
+		}
+	}
+}
+
+func TestApplicationsAreToldToEndAfterTheDelay(t *testing.T) {
+	own := `containers: [{name: web, image: nginx}, {name: hooked, image: nginx, lifecycle: {postStart: {exec: {command: [a]}}, preStop: {exec: {command: [b]}}}}]`
+	for _, native := range []bool{true, false} {
+		pod := injected(t, configOf(t, ""), inject.Request{Pod: podOf(t, inject.StopDelayAnnotation+": 3s", own), NativeSidecars: native}).Pod
+		for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+			delayed := c.Lifecycle != nil && c.Lifecycle.PreStop != nil && c.Lifecycle.PreStop.Sleep != nil && c.Lifecycle.PreStop.Sleep.Seconds == 3
+			if want := c.Name == "web"; delayed != want {
+				t.Errorf("native %t, container %s: delayed %t, want %t: %+v", native, c.Name, delayed, want, c.Lifecycle)
+			}
+			if c.Name == "hooked" && (c.Lifecycle.PreStop.Exec == nil || c.Lifecycle.PostStart == nil) {
+				t.Errorf("an own hook is lost: %+v", c.Lifecycle)
+			}
 		}
 	}
 }

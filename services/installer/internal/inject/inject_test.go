@@ -171,6 +171,8 @@ func TestBadAnnotationsAreRefusedByName(t *testing.T) {
 		`sidecar.istio.io/proxyImage: "a/b:1\nname: c"`:               "an image has",
 		`sidecar.istio.io/proxyImageType: "x y"`:                      "an image has",
 		`traffic.sidecar.istio.io/includeOutboundPorts: "80;1"`:       "write a number",
+		`fairlead.dev/application-stop-delay: 1.5s`:                   "whole seconds",
+		`fairlead.dev/application-stop-delay: 30s`:                    "terminationGracePeriodSeconds, 30",
 		`inject.istio.io/templates: nothing`:                          "broken, extra, gateway, sidecar, text",
 		`prometheus.io/port: "15090"`:                                 "name a port of the application",
 		`prometheus.istio.io/scrape-targets: "70000"`:                 "between 1 and 65535",

@@ -48,6 +48,14 @@ func New(c Config) *Server {
 
 // Run serves until ctx ends. It fails if a port cannot be opened, and calls ready, if any, when all are.
 func (s *Server) Run(ctx context.Context, ready func()) error {
+	if s.config.Calls != "" {
+		calls, err := os.OpenFile(s.config.Calls, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		defer calls.Close()
+		s.journal.calls = calls
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var open []net.Listener
 	defer func() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"fairlead.dev/tests/internal/controlplane"
+	"fairlead.dev/tests/internal/netns"
 )
 
 // part is a part of the fleet that can be started and ended.
@@ -127,6 +128,24 @@ func restart(ctx context.Context, s *controlplane.Service) error {
 		return err
 	}
 	return s.WaitReady(ctx)
+}
+
+// Evict ends a workload as a node does: its Pod goes and its agent is asked to end at once, whether or not callers know
+// of it; then end ends the application. Add starts the workload again.
+func (h *Harness) Evict(ctx context.Context, name string, end func(app *netns.Process) error) error {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	l, err := h.find(name)
+	if err != nil {
+		return err
+	}
+	if !l.shown || !running(l.app) {
+		return fmt.Errorf("%s does not run", name)
+	}
+	l.shown, l.ready = false, false
+	err = errors.Join(h.store.delete(ctx, []string{ref("Pod", l.spec.Namespace, l.spec.Name)}), l.stopAgent(), end(l.app))
+	l.kill(&l.app)
+	return err
 }
 
 // Restart ends a part of the fleet and starts it again.

@@ -350,6 +350,17 @@ func (l *workload) bootstrap() string {
 	return filepath.Join(l.state(), "grpc-bootstrap.json")
 }
 
+// Calls lists the identifiers of the requests that the applications of a workload have begun to execute, one for each
+// time, of those that have ended too.
+func (h *Harness) Calls(name string) ([]string, error) {
+	l, err := h.find(name)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := os.ReadFile(l.path("calls"))
+	return strings.Fields(string(raw)), err
+}
+
 func (l *workload) startApp(ctx context.Context) error {
 	if running(l.app) {
 		return nil
@@ -376,7 +387,7 @@ func (l *workload) startApp(ctx context.Context) error {
 func (l *workload) prepareApp() error {
 	h := l.harness
 	c := echo.Config{
-		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: h.path("shared"), Resolver: h.resolver, Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Calls: l.path("calls"), Shared: h.path("shared"), Resolver: h.resolver, Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
 	}
 	for _, p := range l.spec.Ports {
 		port := echo.Port{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}
