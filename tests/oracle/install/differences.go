@@ -60,6 +60,7 @@ var Differences = []Difference{
 	row(Objects, "`replicaCount` and `strategy` of a DaemonSet", "A DaemonSet has no such fields, and the API server refuses them; here they are warnings.", `a DaemonSet has no such field`, `^DaemonSet `, "daemonset-replicas"),
 	row(Objects, "enablement in values", "istioctl ignores it; here it enables and disables the component, with a warning.", `is an older form of components\.`, "", "enabled-in-values"),
 	row(Objects, "`hub: null`", "istioctl makes images of the registry `<nil>`; here null is absent.", `(?m)(hub|tag): null`, "", "null-hub"),
+	row(Objects, "`service`, `hpaSpec` or `podDisruptionBudget` of `k8s` that is null", "istioctl removes the whole spec, and Kubernetes refuses what is left; here it is a warning.", `without a spec cannot be`, `^(Service|HorizontalPodAutoscaler|PodDisruptionBudget) `, "null-service"),
 	row(Objects, "tags with a trailing zero, or of digits alone", "istioctl reads the tag 1.10 of a component as the number 1.1; here a tag in `--set` is text.", `\.tag=[0-9.]+`, `^(ConfigMap|Deployment|DaemonSet) `, "tag-number"),
 	row(Objects, "`k8s.service.ports` of a gateway without `targetPort`", "istioctl writes `targetPort: 0`, which Kubernetes refuses; here it is left out.", `\.service\.ports\[|ports:`, `^Service `, "port-zero"),
 	row(Objects, "overlays that remove a field of what is not there", "istioctl makes the empty parents; here nothing changes, with a warning.", `is not there, so that nothing changes`, "", "overlay-remove-nothing"),

@@ -14,8 +14,10 @@ const (
 	MaxNameBytes = 512
 	// MaxDocuments bounds the files of one ApplyRequest.
 	MaxDocuments = 1024
-	// MaxManifestBytes bounds one manifest, patch, status or document.
+	// MaxManifestBytes bounds one manifest, patch or status.
 	MaxManifestBytes = 3 << 20
+	// MaxApplyBytes bounds the documents of one ApplyRequest together.
+	MaxApplyBytes = 16 << 20
 )
 
 // Validate checks that exactly one message is set and that held parts are well-formed.
@@ -103,9 +105,13 @@ func (m *ApplyRequest) Validate() error {
 	if n := len(m.GetDocuments()); n > MaxDocuments {
 		return fmt.Errorf("documents: has %d files; send at most %d in one request", n, MaxDocuments)
 	}
+	total := 0
 	for i, d := range m.GetDocuments() {
-		if err := payload(fmt.Sprintf("documents[%d].content (%s)", i, d.GetName()), d.GetContent()); err != nil {
-			return err
+		if len(d.GetContent()) == 0 {
+			return fmt.Errorf("documents[%d].content (%s): is empty; it is required", i, d.GetName())
+		}
+		if total += len(d.GetContent()); total > MaxApplyBytes {
+			return fmt.Errorf("documents: with %s they have more than %d bytes; apply them in several calls", d.GetName(), MaxApplyBytes)
 		}
 	}
 	return nil

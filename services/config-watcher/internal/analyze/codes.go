@@ -11,6 +11,7 @@ const (
 	CredentialNotFound     Code = "CredentialNotFound"
 	CredentialUnusable     Code = "CredentialUnusable"
 	NamespaceNotFound      Code = "NamespaceNotFound"
+	NamespaceEmpty         Code = "NamespaceEmpty"
 	NothingSelected        Code = "NothingSelected"
 	VirtualServiceShadowed Code = "VirtualServiceShadowed"
 	RuleShadowed           Code = "DestinationRuleShadowed"
@@ -49,6 +50,8 @@ func Descriptions() []Description {
 		{CredentialUnusable, Warning, "IST0161", "A credentialName, or the secretName of an Ingress, stands for a Secret that holds no certificate and key, or no certificates to verify with.",
 			"TLS handshakes with that server fail."},
 		{NamespaceNotFound, Warning, "", "exportTo, a server's host or an egress host names a namespace in which nothing is.", "That part of the list has no effect."},
+		{NamespaceEmpty, Warning, "", "An object is in a namespace that has no Namespace object, and in which no workload, Service, ServiceEntry, Gateway or Ingress is.",
+			"A policy, a Sidecar or a route of sidecars there has no effect; short names of hosts mean Services that are not there."},
 		{NothingSelected, Warning, "IST0101", "The selector of a Gateway, or of the gateways of Ingresses, selects no workload.", "Nothing listens for the Gateway or the Ingress."},
 		{VirtualServiceShadowed, Warning, "IST0109",
 			"An older VirtualService for the same host and gateway leaves routes without an effect. Sidecars take the oldest for a host; gateways join them, but only the oldest route that matches everything counts.",

@@ -18,12 +18,15 @@ import (
 // checks lists the checks of each kind.
 var checks = map[string][]func(*reader){
 	"Service":         {checkExportTo},
-	"VirtualService":  {checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined, checkRoutesShadowed},
-	"DestinationRule": {checkRuleHost, checkRuleCredentials, checkExportTo, checkConfined, checkRuleShadowed},
+	"VirtualService":  {checkOwnNamespace, checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined, checkRoutesShadowed},
+	"DestinationRule": {checkOwnNamespace, checkRuleHost, checkRuleCredentials, checkExportTo, checkConfined, checkRuleShadowed},
 	"Gateway":         {checkSelector, checkServerHosts, checkCredentials, checkServersShadowed},
-	"Sidecar":         {checkEgress},
+	"Sidecar":         {checkOwnNamespace, checkEgress},
 	"ServiceEntry":    {checkExportTo, checkConfined},
 	"Ingress":         {checkIngress},
+
+	"PeerAuthentication": {checkOwnNamespace}, "AuthorizationPolicy": {checkOwnNamespace}, "RequestAuthentication": {checkOwnNamespace}, "EnvoyFilter": {checkOwnNamespace},
+	"ProxyConfig": {checkOwnNamespace}, "Telemetry": {checkOwnNamespace}, "WasmPlugin": {checkOwnNamespace},
 }
 
 // analyzed is an object that has checks, with their findings and the topics that they read.
@@ -58,6 +61,7 @@ type Mesh struct {
 	selections map[string]*selection
 	declared   map[string]bool // namespaces with a Namespace object
 	namespaces map[string]int  // number of objects in each namespace, its Namespace object included
+	occupied   map[string]int  // the same of those that others can be about, see occupies
 	classes    ingress.Classes
 	ingresses  int // number of Ingresses
 	// ingressGateways is the selector that is counted for Ingresses; nil if there are none.
@@ -82,7 +86,7 @@ func New(domain string) *Mesh {
 	return &Mesh{
 		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
 		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{}, secrets: map[ref]secret{},
-		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{},
+		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{}, occupied: map[string]int{},
 		declared: map[string]bool{}, classes: ingress.Classes{},
 		readers: map[topic][]*analyzed{}, answers: map[ref]bool{},
 	}
@@ -155,8 +159,16 @@ var updaters = map[object.Key]func(*Mesh, object.Key, *object.Object){
 	{Group: validate.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
 	{Group: validate.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
 	{Group: validate.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "EnvoyFilter"}:     (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "ProxyConfig"}:     (*Mesh).updateAnalyzed,
 	{Group: validate.GroupIngress, Kind: "Ingress"}:            (*Mesh).updateAnalyzed,
 	{Group: validate.GroupIngress, Kind: "IngressClass"}:       (*Mesh).updateAnalyzed,
+
+	{Group: validate.GroupSecurity, Kind: "PeerAuthentication"}:    (*Mesh).updateAnalyzed,
+	{Group: validate.GroupSecurity, Kind: "AuthorizationPolicy"}:   (*Mesh).updateAnalyzed,
+	{Group: validate.GroupSecurity, Kind: "RequestAuthentication"}: (*Mesh).updateAnalyzed,
+	{Group: validate.GroupTelemetry, Kind: "Telemetry"}:            (*Mesh).updateAnalyzed,
+	{Group: validate.GroupExtensions, Kind: "WasmPlugin"}:          (*Mesh).updateAnalyzed,
 }
 
 // Apply takes over changes: it updates the indices and marks the objects whose checks read about them. Analyze then
@@ -175,9 +187,11 @@ func (m *Mesh) updateNamespace(namespace string, there bool) {
 	case there && !m.declared[namespace]:
 		m.declared[namespace] = true
 		m.countNamespace(namespace, 1)
+		m.occupy(namespace, 1)
 	case !there && m.declared[namespace]:
 		delete(m.declared, namespace)
 		m.countNamespace(namespace, -1)
+		m.occupy(namespace, -1)
 	}
 }
 
@@ -208,11 +222,17 @@ func (m *Mesh) updateAnalyzed(k object.Key, o *object.Object) {
 		delete(m.analyzed, k)
 		m.forget(old)
 		m.countNamespace(k.Namespace, -1)
+		if occupies(k) {
+			m.occupy(k.Namespace, -1)
+		}
 	case old == nil:
 		j := &analyzed{object: o}
 		m.analyzed[k] = j
 		m.mark(j)
 		m.countNamespace(k.Namespace, 1)
+		if occupies(k) {
+			m.occupy(k.Namespace, 1)
+		}
 	default:
 		old.object = o
 		m.mark(old)

@@ -37,6 +37,8 @@ const (
 	subjectServers
 	// subjectServerNames is about the Gateways that terminate TLS for a host on a port: a = port, b = host.
 	subjectServerNames
+	// subjectOccupied is about what is in a namespace for other objects to be about: a = namespace.
+	subjectOccupied
 	// subjectIngressClass is about an IngressClass: a = name, "" for the default one.
 	subjectIngressClass
 )

@@ -101,8 +101,10 @@ func (m *Mesh) updateWorkload(k object.Key, labels map[string]string, ok bool) {
 	switch {
 	case ok && !had:
 		m.countNamespace(k.Namespace, 1)
+		m.occupy(k.Namespace, 1)
 	case had && !ok:
 		m.countNamespace(k.Namespace, -1)
+		m.occupy(k.Namespace, -1)
 	}
 	for key, s := range m.selections {
 		_, was := s.workloads[k]

@@ -164,7 +164,7 @@ func TestNothingIsMissingThatCannotBeKnown(t *testing.T) {
 		"another is forbidden":     {Config{Unreadable: []string{"Sidecar"}}, []string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host", "NothingSelected Gateway shop/g spec.selector"}},
 		"entries are not readable": {Config{Unreadable: []string{"ServiceEntry", "Pod"}}, nil},
 	} {
-		r := analyzed(t, tc.cfg, nil, route, gateway)
+		r := analyzed(t, tc.cfg, nil, route, gateway, "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio-injection: disabled}}}")
 		got := short(r.Messages)
 		slices.Sort(got)
 		if !slices.Equal(got, append([]string{}, tc.want...)) {

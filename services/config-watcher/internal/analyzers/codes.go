@@ -109,7 +109,7 @@ var severities = map[analyze.Code]analyze.Severity{
 
 // needs are those of the codes of a running mesh.
 var needs = map[analyze.Code][]string{
-	analyze.HostNotFound: {anyService}, analyze.RuleHostNotFound: {anyService}, analyze.NothingSelected: {anyWorkload}, analyze.NamespaceNotFound: {"Namespace"},
+	analyze.HostNotFound: {anyService}, analyze.RuleHostNotFound: {anyService}, analyze.NothingSelected: {anyWorkload}, analyze.NamespaceNotFound: {"Namespace"}, analyze.NamespaceEmpty: {anyService},
 	analyze.CredentialNotFound: {"Secret"}, analyze.CredentialUnusable: {"Secret"}, analyze.GatewayNotFound: nil, analyze.SubsetNotFound: nil,
 	analyze.DelegateNotFound: {"VirtualService"}, analyze.IngressClassNotFound: {"IngressClass"},
 }

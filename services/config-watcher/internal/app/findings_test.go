@@ -85,6 +85,8 @@ func TestFindings(t *testing.T) {
 	}
 
 	route := findingsRoute("server", "server")
+	warned(t, "a dry run in an empty namespace", dry(route).GetResults()[0].GetWarnings(), "[NamespaceEmpty]", "[HostNotFound]")
+	r.apply("{apiVersion: v1, kind: Namespace, metadata: {name: apps}}")
 	warned(t, "a dry run", dry(route).GetResults()[0].GetWarnings(), "[HostNotFound]")
 	warned(t, "a dry run of both", dry(route + "---\n" + findingsService).GetResults()[0].GetWarnings())
 	warned(t, "apply", r.apply(route).GetResults()[0].GetWarnings(), `spec.http[0].route[0].destination.host: "server": no Service or ServiceEntry has the host server.apps.svc.cluster.local`)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/file"
@@ -88,7 +90,7 @@ func Validate(paths []string, in io.Reader, report func(Verdict)) error {
 // validation is one call of Validate.
 type validation struct {
 	report func(Verdict)
-	// seen are the locations of the objects accepted so far.
+	// seen has the locations of the objects accepted so far.
 	seen map[object.Key]string
 }
 
@@ -102,6 +104,9 @@ func (run *validation) content(name string, content []byte, named bool) {
 	if isMeshConfig(name, content) {
 		run.meshConfig(name, content)
 		return
+	}
+	if len(content) > configv1.MaxApplyBytes {
+		run.report(fileVerdict(name, nil, []Finding{{Line: 1, Message: fmt.Sprintf("has more than the %d bytes that are applied at once; divide it, unless config-watcher reads the file itself", configv1.MaxApplyBytes)}}))
 	}
 	found := false
 	problems := manifest.Each(name, content, func(doc *manifest.Document) {
@@ -130,13 +135,11 @@ func (run *validation) document(doc *manifest.Document) {
 	o, err := validate.Document(doc)
 	var problems object.Problems
 	switch {
+	case err == nil && run.seen[o.Key] != "":
+		v.Errors = append(v.Errors, Finding{Line: doc.Line, Message: "same object as at " + run.seen[o.Key] + "; remove one of them"})
 	case err == nil:
 		v.Warnings = append(v.Warnings, findings(o.Warnings...)...)
-		if first, twice := run.seen[key]; twice {
-			v.Warnings = append(v.Warnings, Finding{Line: doc.Line, Message: "same object as at " + first + ", which counts; remove one of them"})
-		} else {
-			run.seen[key] = doc.Location()
-		}
+		run.seen[o.Key] = doc.Location()
 	case errors.Is(err, validate.ErrIgnored):
 		v.Ignored = true
 	case errors.As(err, &problems):

@@ -44,7 +44,7 @@ func TestValidate(t *testing.T) {
 		text string
 	}{
 		"several":           {good + "---\n" + bad + "---\n" + deployment, []string{"1 VirtualService shop/web 0/0", "6 VirtualService default/bad 1/0", "13 Deployment default/web 0/0 ignored"}, `11 spec.htpp: unknown field "htpp"`},
-		"same object twice": {good + "---\n" + good, []string{"1 VirtualService shop/web 0/0", "6 VirtualService shop/web 0/1"}, "6 : same object as at stdin:1, which counts"},
+		"same object twice": {good + "---\n" + good, []string{"1 VirtualService shop/web 0/0", "6 VirtualService shop/web 1/0"}, "6 : same object as at stdin:1; remove one"},
 		"List":              {list, []string{"4 ServiceAccount default/a 0/0", "5 ServiceAccount default/B 1/0"}, `5 metadata.name: "B": not a valid name`},
 		"tab":               {good + "---\nkind: VirtualService\nmetadata:\n\tname: x\n", []string{"1 VirtualService shop/web 0/0", "8  1/0"}, "indent the line with spaces"},
 		"no YAML":           {good + "---\nkind: [", []string{"1 VirtualService shop/web 0/0", "6  1/0"}, "not valid YAML"},
@@ -115,6 +115,7 @@ func TestPaths(t *testing.T) {
 // TestAsTheSource: the verdict on every sample equals the result of package validate.
 func TestAsTheSource(t *testing.T) {
 	const samples = "../../../../samples/bookinfo"
+	seen := map[object.Key]bool{}
 	verdicts, _ := run(t, "", samples)
 	got := map[string]bool{}
 	for _, v := range verdicts {
@@ -131,9 +132,13 @@ func TestAsTheSource(t *testing.T) {
 		}
 		manifest.Each(path, content, func(d *manifest.Document) {
 			compared++
-			_, err := validate.Document(d)
-			var refused object.Problems
-			if got[d.Location()] == errors.As(err, &refused) {
+			o, err := validate.Document(d)
+			var problems object.Problems
+			refused := errors.As(err, &problems) || err == nil && seen[o.Key] // reviews-v3.yaml is another version of an object
+			if err == nil {
+				seen[o.Key] = true
+			}
+			if got[d.Location()] == refused {
 				t.Errorf("%s: accepted is %v, validation says %v", d.Location(), got[d.Location()], err)
 			}
 		})

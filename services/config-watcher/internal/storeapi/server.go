@@ -25,8 +25,6 @@ import (
 // the object is stored, but a source that has not synced keeps every revision from being made.
 const revisionWithin = 10 * time.Second
 
-// maxApplyBytes bounds one Apply.
-const maxApplyBytes = 16 << 20
 
 // Revisions waits until everything written before the call is in a revision; pipeline.Pipeline implements it.
 type Revisions interface {
@@ -415,12 +413,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, skipped object.Problems, err error) {
 	var problems object.Problems
 	seen := map[object.Key]string{}
-	total := 0
 	for _, d := range req.Documents {
-		total += len(d.Content)
-		if total > maxApplyBytes {
-			return nil, nil, object.Problems{{Location: d.Name, Reason: fmt.Sprintf("documents have more than %d bytes", maxApplyBytes), Remedy: "apply them in several calls"}}
-		}
 		docs, ps := manifest.Parse(d.Name, d.Content)
 		problems = append(problems, ps...)
 		for _, doc := range docs {

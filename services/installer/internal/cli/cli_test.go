@@ -132,6 +132,21 @@ func TestApplyWarns(t *testing.T) {
 	}
 }
 
+func TestApplyStrictRefusesWarnings(t *testing.T) {
+	m := newFixture(t)
+	name := file(t, strings.ReplaceAll(object, "web", "ineffective"))
+	_, code, err := m.run("", "config", "apply", "--strict", "-f", name)
+	if code != process.ExitRefused || err == nil || !strings.Contains(err.Error(), "nothing was changed:\n  VirtualService shop/ineffective: spec: has no effect") {
+		t.Errorf("%d, %v", code, err)
+	}
+	if m.Object("VirtualService", "shop", "ineffective") != nil {
+		t.Error("it was written")
+	}
+	if out, _, err := m.run("", "config", "apply", "--strict", "-f", file(t, object)); err != nil || out != "VirtualService shop/web created\n" {
+		t.Errorf("an object without warnings: %q, %v", out, err)
+	}
+}
+
 func TestRefusedInput(t *testing.T) {
 	m := newFixture(t)
 	name := file(t, object+"---\n"+strings.ReplaceAll(object, "web", "broken"))

@@ -19,6 +19,7 @@ type applyFlags struct {
 	files   []string
 	dryRun  bool
 	skip    bool
+	strict  bool
 	wait    bool
 	timeout time.Duration
 	out     *format
@@ -40,6 +41,7 @@ func newApply(env Env, t *target) *cobra.Command {
 	filesFlag(fs, &f.files, "file, directory, or - for standard input")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
 	fs.BoolVar(&f.skip, "skip-unread", false, "pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
+	fs.BoolVar(&f.strict, "strict", false, "refuse objects with warnings, and a change that causes some about others, and change nothing")
 	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
 	outputFlag(cmd, f.out)
@@ -77,6 +79,10 @@ func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.W
 	if err != nil {
 		return err
 	}
+	req := &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun || f.strict, SkipUnread: f.skip}
+	if err := req.Validate(); err != nil {
+		return refused(fmt.Errorf("nothing was changed: %w", err))
+	}
 	client, err := t.dial(ctx)
 	if err != nil {
 		return err
@@ -85,7 +91,16 @@ func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.W
 	began := time.Now()
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun, SkipUnread: f.skip})
+	res, err := client.Apply(call, req)
+	if err == nil && f.strict {
+		if err := withoutWarnings(res); err != nil {
+			return err
+		}
+		if !f.dryRun {
+			req.DryRun = false
+			res, err = client.Apply(call, req)
+		}
+	}
 	if err != nil {
 		return withExitCode(client.Explain(err))
 	}
@@ -123,6 +138,21 @@ func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.W
 		}
 	}
 	return waitErr
+}
+
+// withoutWarnings returns an error if a dry run has any.
+func withoutWarnings(res *configv1.ApplyResponse) error {
+	var all []string
+	for _, r := range res.GetResults() {
+		all = append(all, r.GetWarnings()...)
+	}
+	for _, text := range warningTexts(res.GetBroken()) {
+		all = append(all, "now wrong: "+text)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return refused(fmt.Errorf("refused by --strict, nothing was changed:\n  %s", strings.Join(all, "\n  ")))
 }
 
 func action(a configv1.Action) string {

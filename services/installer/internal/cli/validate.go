@@ -32,7 +32,7 @@ func newValidate(env Env) *cobra.Command {
 
 A file may hold a bare MeshConfig. Objects of kinds that no part of the mesh's configuration is made of, such as Deployments, are counted and not
 judged. What depends on other objects, such as a host that does not exist, is not looked at.`,
-		Example: `  fairlead validate -f samples/bookinfo
+		Example: `  fairlead validate -f samples/bookinfo/mesh.yaml
   helm template . | fairlead validate -f -`,
 		Args: args(cobra.ArbitraryArgs),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -146,6 +147,14 @@ func TestSettings(t *testing.T) {
 			}
 		})
 	}
+	null := func(setting string) Inputs {
+		text := "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {components: {server: {k8s: {" + setting + ": null}}}}\n"
+		return Inputs{Inputs: merge.Inputs{Files: []merge.File{{Name: "mesh.yaml", Text: []byte(text)}}}}
+	}
+	text, _, err := generate(t, null("env"))
+	if err != nil || strings.Contains(text, "- name: A") {
+		t.Errorf("null leaves what the chart says: error %v, objects\n%s", err, text)
+	}
 	for setting, want := range map[string]string{
 		"hpaSpec.maxReplicas=3":              "component server: k8s.hpaSpec has no effect: the component has no HorizontalPodAutoscaler server",
 		"podDisruptionBudget.minAvailable=1": "component server: k8s.podDisruptionBudget has no effect: the component has no PodDisruptionBudget server",
@@ -154,6 +163,10 @@ func TestSettings(t *testing.T) {
 		if err != nil || len(result.Warnings) != 1 || result.Warnings[0] != want {
 			t.Errorf("%s: error %v, want the warning %q", setting, err, want)
 		}
+	}
+	_, result, err := generate(t, null("service"))
+	if want := "component server: k8s.service has no effect: a Service without a spec cannot be; use k8s.overlays to remove a field of it"; err != nil || !slices.Equal(result.Warnings, []string{want}) {
+		t.Errorf("error %v, want the warning %q", err, want)
 	}
 }
 

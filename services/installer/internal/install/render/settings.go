@@ -34,16 +34,20 @@ var (
 )
 
 // Settings lays the Kubernetes settings of a component on its objects, each setting as a strategic merge with the type
-// of what it changes. Settings without an object that they speak of are warnings.
+// of what it changes: null removes what the chart says, as with istioctl. Settings without an object that they speak of
+// are warnings.
 func Settings(component string, objects []*manifest.Object, k8s tree.Map, w profile.Workload, name, revision string) (warnings []string, err error) {
 	expand := strings.NewReplacer("${name}", name, "${revision}", revision)
 	workload, service := expand.Replace(w.Name), expand.Replace(w.Service)
 	for _, setting := range tree.Keys(k8s) {
 		value := k8s[setting]
-		if setting == "overlays" || value == nil {
+		if setting == "overlays" {
 			continue
 		}
 		to, patch, why := patchOf(setting, value, w, workload, service)
+		if spec, isSpec := patch["spec"]; why == "" && isSpec && spec == nil {
+			why = fmt.Sprintf("a %s without a spec cannot be; use k8s.overlays to remove a field of it", to.kind)
+		}
 		if why == "" && !apply(objects, to, patch, &err) {
 			why = fmt.Sprintf("the component has no %s %s", to.kind, to.name)
 		}
@@ -86,11 +90,10 @@ func patchOf(setting string, value any, w profile.Workload, workload, service st
 	case "hpaSpec":
 		return target{"HorizontalPodAutoscaler", workload, autoscalingv2.HorizontalPodAutoscaler{}}, tree.Map{"spec": value}, ""
 	case "podDisruptionBudget":
-		budget, _ := value.(tree.Map)
-		if budget["maxUnavailable"] != nil {
-			budget = tree.Merge(budget, tree.Map{"minAvailable": nil}) // one excludes the other
+		if budget, _ := value.(tree.Map); budget["maxUnavailable"] != nil {
+			value = tree.Merge(budget, tree.Map{"minAvailable": nil}) // one excludes the other
 		}
-		return target{"PodDisruptionBudget", workload, policyv1.PodDisruptionBudget{}}, tree.Map{"spec": budget}, ""
+		return target{"PodDisruptionBudget", workload, policyv1.PodDisruptionBudget{}}, tree.Map{"spec": value}, ""
 	case "service":
 		return target{"Service", service, corev1.Service{}}, tree.Map{"spec": value}, ""
 	case "serviceAnnotations":
