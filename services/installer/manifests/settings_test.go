@@ -105,15 +105,19 @@ func TestExamplesOfSettingsDoSomething(t *testing.T) {
 func TestWhatHasNoCounterpartIsAWarning(t *testing.T) {
 	pkg := open(t)
 	for spec, want := range map[string]string{
-		"values: {pilot: {traceSampling: 1}}":                   "values.pilot.traceSampling: it has no effect in this install package: use meshConfig.defaultConfig.tracing.sampling",
-		"values: {pilot: {env: {PILOT_X: a}}}":                  "values.pilot.env.PILOT_X: it has no effect",
-		"values: {global: {logAsJson: true}}":                   "values.global.logAsJson: it has no effect",
-		"values: {sidecarInjectorWebhook: {templates: {a: b}}}": "",
-		"components: {injector: {enabled: true}}":               "",
-		"values: {revisionTags: [a]}":                           "values.revisionTags: it has no effect in this install package: use `fairlead tag set`",
-		"components: {cni: {enabled: true}}":                    "",
-		"values: {cni: {ambient: {enabled: true}}}":             "values.cni.ambient.enabled: it has no effect in this install package: this version has no ambient mode",
-		"components: {ztunnel: {}}":                             "",
+		"values: {pilot: {traceSampling: 1}}":                                                 "values.pilot.traceSampling: it has no effect in this install package: use meshConfig.defaultConfig.tracing.sampling",
+		"values: {pilot: {env: {PILOT_X: a}}}":                                                "values.pilot.env.PILOT_X: it has no effect",
+		"values: {global: {logAsJson: true}}":                                                 "values.global.logAsJson: it has no effect",
+		"values: {sidecarInjectorWebhook: {templates: {a: b}}}":                               "",
+		"components: {injector: {enabled: true}}":                                             "",
+		"values: {revisionTags: [a]}":                                                         "values.revisionTags: it has no effect in this install package: use `fairlead tag set`",
+		"components: {cni: {enabled: true}}":                                                  "",
+		"values: {cni: {ambient: {enabled: true}}}":                                           "values.cni.ambient.enabled: it has no effect in this install package: this version has no ambient mode",
+		"components: {ztunnel: {}}":                                                           "",
+		"components: {pilot: {k8s: {env: [{name: A, value: b}, {name: PILOT_X, value: a}]}}}": "components.pilot.k8s.env[1]: PILOT_X has no effect in this install package: the services have flags",
+		"components: {pilot: {k8s: {env: [{name: GODEBUG, value: b}]}}}":                      "",
+		"values: {pilot: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, labelSelector: {matchLabels: {app: istiod}}}]}}}}":                                           "matchLabels.app: no Pod of this install package has the label app: istiod: the Pods have app: xds-server",
+		"components: {pilot: {k8s: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchExpressions: [{key: app, operator: In, values: [istiod]}]}}]}}}": "matchExpressions[0]: no Pod of this install package has the label app: istiod",
 	} {
 		result, err := try(pkg, "minimal", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {"+spec+"}\n")
 		if err != nil {

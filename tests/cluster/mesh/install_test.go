@@ -29,6 +29,8 @@ var images = []string{"--set", "hub=fairlead", "--set", "tag=dev"}
 type way struct {
 	name            string
 	install, remove func(t *testing.T, c *cluster)
+	// again upgrades it and goes back; nil where nothing is to be tried.
+	again func(t *testing.T, c *cluster)
 	// deployments of the control plane, by namespace.
 	deployments map[string][]string
 	// settings is the ProxyConfig that says where proxies find the control plane; empty for the usual place.
@@ -69,6 +71,12 @@ func ways() []way {
 					args := []string{"install", chart, filepath.Join(charts, chart), "-n", "istio-system", "--create-namespace"}
 					// A cluster that has known Istio has its definitions.
 					c.run(t, "helm", append(args, "--take-ownership", "--set", "global.hub=fairlead,global.tag=dev")...)
+				}
+			},
+			again: func(t *testing.T, c *cluster) {
+				for _, chart := range []string{"ca", "config-watcher", "injector", "keeper", "xds-server"} {
+					c.run(t, "helm", "upgrade", chart, filepath.Join(charts, chart), "-n", "istio-system", "--set", "global.hub=fairlead,global.tag=dev")
+					c.run(t, "helm", "rollback", chart, "-n", "istio-system")
 				}
 			},
 			remove: func(t *testing.T, c *cluster) {
@@ -140,6 +148,13 @@ func TestWaysToInstall(t *testing.T) {
 			}
 			t.Logf("all ready after %.1f s", time.Since(began).Seconds())
 			c.serves(t, w.settings)
+			if w.again != nil {
+				w.again(t, c)
+				for namespace, deployments := range w.deployments {
+					c.available(t, namespace, deployments...)
+				}
+				c.serves(t, w.settings)
+			}
 			if t.Failed() {
 				for namespace := range w.deployments {
 					c.describe(t, namespace)

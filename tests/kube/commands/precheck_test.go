@@ -119,6 +119,32 @@ spec: {selector: {matchLabels: {app: istiod}}, template: {metadata: {labels: {ap
 	}
 }
 
+func TestWhatAnInstallationRefusesIsFound(t *testing.T) {
+	s := start(t)
+	s.ApplyCRDs(t)
+	s.Apply(t, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: istiod, namespace: istio-system}
+spec: {selector: {matchLabels: {app: other}}, template: {metadata: {labels: {app: other}}, spec: {containers: [{name: discovery, image: x}]}}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: unused, namespace: both}
+spec: {host: nobody, subsets: [{name: v9, labels: {version: v9}}]}
+`)
+	list := prechecks(t, s.Kubeconfig, 0)
+	finds(t, list, "Warning", "ObjectMadeAnew", "Deployment istio-system/istiod", "spec.selector cannot be changed")
+	finds(t, list, "Error", "SubsetSelectsNothing", "DestinationRule both/unused", "")
+	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "precheck", "--skip-controlplane"); code != 1 {
+		t.Errorf("of the mesh's objects alone: %d, %s%s", code, out, said)
+	}
+
+	s.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'rootNamespace: mine'}}")
+	list = prechecks(t, s.Kubeconfig, 1)
+	finds(t, list, "Error", "InstallationRefused", "", "ConfigMap istio-system/istio")
+}
+
 func TestMissingRightsAreNamed(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)

@@ -16,7 +16,7 @@ import (
 
 // checks lists the checks, each a function of the whole mesh.
 var checks = []func(*run){
-	checkAnnotations, checkInjectionLabels, checkNamespaces, checkPods, checkProxyImages, checkUsers, checkImageAuto, checkWebhooks,
+	checkAnnotations, checkInjectionLabels, checkNamespaces, checkPods, checkSidecars, checkProxyImages, checkUsers, checkImageAuto, checkWebhooks,
 	checkPortNames, checkExternalNames, checkSharedPorts, checkServiceSelectors, checkHiddenServices,
 	checkDestinationPorts, checkRouteOrder, checkGatewayHosts, checkGatewaySubsets, checkRegularExpressions,
 	checkSubsets, checkServerVerification, checkMutualTLS,

@@ -25,6 +25,8 @@ const (
 	InjectedByDefault       analyze.Code = "InjectedByDefault"
 	InjectionLabelsConflict analyze.Code = "InjectionLabelsConflict"
 	PodWithoutSidecar       analyze.Code = "PodWithoutSidecar"
+	SidecarNotRunning       analyze.Code = "SidecarNotRunning"
+	PodsNotMade             analyze.Code = "PodsNotMade"
 	ProxyVersionSkew        analyze.Code = "ProxyVersionSkew"
 	ReservedUser            analyze.Code = "ReservedUser"
 	ImageAutoOfTemplate     analyze.Code = "ImageAutoOfTemplate"
@@ -170,6 +172,8 @@ var own = []Description{
 	row(InjectedByDefault, analyze.Info, "IST0148", nil, "A namespace has no label that says whether its Pods get a sidecar, and the injector injects by default.", "They get one."),
 	row(InjectionLabelsConflict, analyze.Warning, "IST0123", nil, "A namespace has both `istio-injection` and `istio.io/rev`, or a value of the former that is none.", "`istio-injection` counts."),
 	row(PodWithoutSidecar, analyze.Warning, "IST0103", nil, "A Pod has no sidecar although its labels or its namespace ask for one.", "It is not in the mesh."),
+	row(SidecarNotRunning, analyze.Error, "", nil, "A container that injection has put into a Pod does not run: it ends again and again, or its image cannot be pulled.", "The Pod is not ready, or what it sends passes no proxy."),
+	row(PodsNotMade, analyze.Error, "", nil, "The API server refuses the Pods of a Deployment with sidecars, because of Pod Security or a quota for example.", "There are fewer Pods than wanted, or none."),
 	row(ProxyVersionSkew, analyze.Warning, "IST0158", nil, "A Pod's proxy has another image than the injector writes, or without its ConfigMap another one than most of the namespace.", "Proxies of two versions run side by side."),
 	row(ReservedUser, analyze.Warning, "IST0144", nil, "An application beside a sidecar runs as user 1337, the proxy's.", "What it sends passes the proxy by."),
 	row(ImageAutoOfTemplate, analyze.Warning, "IST0146", nil, "A Deployment or another template has a container with `image: auto`, and no injector is called for it.", "Its Pods cannot start."),

@@ -27,7 +27,12 @@ const (
 func kindOf(k object.Key) object.Key { return object.Key{Group: k.Group, Kind: k.Kind} }
 
 // template is a kind that makes Pods.
-type template struct{ corev1.PodTemplateSpec }
+type template struct {
+	corev1.PodTemplateSpec
+	// refused is what the API server says of Pods that it refuses to make; empty if it makes them, or for a kind whose
+	// status does not tell.
+	refused string
+}
 
 // decoders decode the kinds of which the checks read more than config-watcher keeps.
 var decoders = map[object.Key]func(tree map[string]any) (any, error){
@@ -35,23 +40,29 @@ var decoders = map[object.Key]func(tree map[string]any) (any, error){
 	{Kind: "ConfigMap"}: typed[corev1.ConfigMap],
 	{Group: groupApps, Kind: "Deployment"}: func(tree map[string]any) (any, error) {
 		d, err := into[appsv1.Deployment](tree)
-		return &template{d.Spec.Template}, err
+		t := &template{PodTemplateSpec: d.Spec.Template}
+		for _, c := range d.Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+				t.refused = c.Message
+			}
+		}
+		return t, err
 	},
 	{Group: groupApps, Kind: "StatefulSet"}: func(tree map[string]any) (any, error) {
 		d, err := into[appsv1.StatefulSet](tree)
-		return &template{d.Spec.Template}, err
+		return &template{PodTemplateSpec: d.Spec.Template}, err
 	},
 	{Group: groupApps, Kind: "DaemonSet"}: func(tree map[string]any) (any, error) {
 		d, err := into[appsv1.DaemonSet](tree)
-		return &template{d.Spec.Template}, err
+		return &template{PodTemplateSpec: d.Spec.Template}, err
 	},
 	{Group: groupBatch, Kind: "Job"}: func(tree map[string]any) (any, error) {
 		d, err := into[batchv1.Job](tree)
-		return &template{d.Spec.Template}, err
+		return &template{PodTemplateSpec: d.Spec.Template}, err
 	},
 	{Group: groupBatch, Kind: "CronJob"}: func(tree map[string]any) (any, error) {
 		d, err := into[batchv1.CronJob](tree)
-		return &template{d.Spec.JobTemplate.Spec.Template}, err
+		return &template{PodTemplateSpec: d.Spec.JobTemplate.Spec.Template}, err
 	},
 	{Group: groupAdmission, Kind: "MutatingWebhookConfiguration"}:   typed[admissionv1.MutatingWebhookConfiguration],
 	{Group: groupAdmission, Kind: "ValidatingWebhookConfiguration"}: typed[admissionv1.ValidatingWebhookConfiguration],

@@ -19,6 +19,10 @@ type workload struct {
 	labels, annotations map[string]string
 	// spec is nil for a WorkloadEntry.
 	spec *corev1.PodSpec
+	// status is a Pod's; nil for others.
+	status *corev1.PodStatus
+	// refused says why the API server makes no Pods of a template; empty if it does.
+	refused string
 	// pod is true for a Pod, which shows what injection has done; a template does not.
 	pod bool
 }
@@ -30,9 +34,9 @@ func workloadOf(o *Object) *workload {
 		if b.Status.Phase == corev1.PodSucceeded || b.Status.Phase == corev1.PodFailed || b.DeletionTimestamp != nil {
 			return nil
 		}
-		return &workload{Object: o, labels: o.Labels, annotations: o.Annotations, spec: &b.Spec, pod: true}
+		return &workload{Object: o, labels: o.Labels, annotations: o.Annotations, spec: &b.Spec, status: &b.Status, pod: true}
 	case *template:
-		return &workload{Object: o, labels: b.Labels, annotations: b.Annotations, spec: &b.Spec}
+		return &workload{Object: o, labels: b.Labels, annotations: b.Annotations, spec: &b.Spec, refused: b.refused}
 	case *networking.WorkloadEntry:
 		labels, _ := normalise.WorkloadLabels(o.Valid)
 		return &workload{Object: o, labels: labels, annotations: o.Annotations}

@@ -25,7 +25,6 @@ import (
 // the object is stored, but a source that has not synced keeps every revision from being made.
 const revisionWithin = 10 * time.Second
 
-
 // Revisions waits until everything written before the call is in a revision; pipeline.Pipeline implements it.
 type Revisions interface {
 	Wait(ctx context.Context) (uint64, error)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/tree"
@@ -42,9 +43,9 @@ func newPrecheck(env Env) *cobra.Command {
 
 Looked for are: the version of Kubernetes; the rights to write each object of the installation; definitions with versions that would go, and kinds that
 nothing reads any more; webhooks that nothing serves, and that inject for the same revision; control planes that are there; with --from-version the
-defaults that changed; and everything that fairlead analyze --kube looks for.
+defaults that changed; what fairlead install would refuse, or make anew; and everything that fairlead analyze --kube looks for.
 
-Exit codes: 0 nothing of level error was found, 1 something was or the API server does not answer, and 2 and 3 as of every command.`,
+Exit codes: 0 nothing of level error was found but in the analysis of the mesh's objects, which hinders no installation, 1 something was or the API server does not answer, and 2 and 3 as of every command.`,
 		Example: `  fairlead precheck
   fairlead precheck --filename mesh.yaml --revision 1-32-0
   fairlead precheck --from-version 1.28 -o json`,
@@ -83,12 +84,19 @@ Exit codes: 0 nothing of level error was found, 1 something was or the API serve
 func (f *precheckFlags) run(ctx context.Context, env Env) ([]precheck.Finding, error) {
 	var found []precheck.Finding
 	if !f.skipControlPlane {
-		cfg, err := f.config(env)
+		cfg, req, err := f.config(env)
 		if err != nil {
 			return nil, err
 		}
 		if found, err = precheck.Run(ctx, cfg); err != nil {
 			return nil, kube.Explain(err)
+		}
+		if !slices.ContainsFunc(found, func(f precheck.Finding) bool { return f.Name == precheck.RightMissing }) {
+			refused, err := f.refusals(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, refused...)
 		}
 	}
 	analyzed, err := f.analyze(ctx, env)
@@ -100,42 +108,69 @@ func (f *precheckFlags) run(ctx context.Context, env Env) ([]precheck.Finding, e
 	return found, nil
 }
 
+// refusals asks the API server as an installation would, without effect, and finds why it would be refused, and which
+// objects it would make anew.
+func (f *precheckFlags) refusals(ctx context.Context, req *apply.Request) (found []precheck.Finding, err error) {
+	c, err := f.connect()
+	if err != nil {
+		return nil, err
+	}
+	plan, err := apply.NewPlan(ctx, c, req, false)
+	switch {
+	case ctx.Err() != nil:
+		return nil, interrupted(ctx, err)
+	case err != nil:
+		return []precheck.Finding{{Name: "InstallationRefused", Level: precheck.Error, Message: "`fairlead install` would refuse this: " + strings.TrimPrefix(err.Error(), "nothing was changed: "), Remedy: "mend what it names"}}, nil
+	}
+	for _, ch := range plan.Anew() {
+		found = append(found, precheck.Finding{
+			Name: "ObjectMadeAnew", Level: precheck.Warning, Origin: ch.ID.String(), Message: ch.Why(),
+			Remedy: "`fairlead install --recreate` deletes it and makes it anew; the guide of upgrades says what that interrupts",
+		})
+	}
+	return found, nil
+}
+
 // config says what is to be installed, and where.
-func (f *precheckFlags) config(env Env) (precheck.Config, error) {
+func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error) {
 	var cfg precheck.Config
 	in, err := f.inputs(env.In)
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
+	}
+	if f.istioNamespace != defaultIstioNamespace {
+		in.Set = append([]string{"values.global.istioNamespace=" + f.istioNamespace}, in.Set...)
 	}
 	result, err := install.Generate(in)
 	if err != nil {
-		return cfg, refused(err)
+		return cfg, nil, refused(err)
+	}
+	req, err := apply.NewRequest(result, in.Package, version.Info().Version)
+	if err != nil {
+		return cfg, nil, err
 	}
 	cfg.Objects = result.Objects
 	global := values.Global(result.Merged.Spec, &in.Package.Mapping)
 	cfg.Namespace, cfg.Revision = values.Namespace(global, &in.Package.Mapping), tree.GetString(global, "revision")
 	cfg.RootConfigMap = apply.RootConfigMap(result, global)
-	if f.istioNamespace != defaultIstioNamespace {
-		cfg.Namespace = f.istioNamespace
-	}
 	if cfg.Since = f.since; cfg.Since != "" {
 		var old bool
 		if cfg.Changes, old, err = precheck.Changes(in.Package, cfg.Since); err != nil {
-			return cfg, usage(fmt.Errorf("--from-version: %w", err))
+			return cfg, nil, usage(fmt.Errorf("--from-version: %w", err))
 		}
 		if old {
-			return cfg, usage(fmt.Errorf("--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
+			return cfg, nil, usage(fmt.Errorf("--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
 		}
 	}
 	rest, err := f.Rest()
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	if cfg.API, err = kube.NewAPI(rest); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	cfg.Dynamic, err = dynamic.NewForConfig(rest)
-	return cfg, err
+	return cfg, req, err
 }
 
 // analyze runs `fairlead analyze --kube`.
@@ -157,6 +192,9 @@ func (f *precheckFlags) analyze(ctx context.Context, env Env) ([]precheck.Findin
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
 		return nil, fmt.Errorf("config-watcher analyze answers with what is no JSON: %w; do both programs have one version?", err)
 	}
+	for i := range found {
+		found[i].Mesh = true
+	}
 	return found, nil
 }
 
@@ -165,10 +203,14 @@ const analyzedErrors = 79
 
 func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
 	from := slices.Index(severities, string(f.show))
-	errorsFound := 0
+	errorsFound, ofMesh := 0, 0
 	shown := []precheck.Finding{}
 	for _, one := range found {
-		if one.Level == precheck.Error {
+		switch {
+		case one.Level != precheck.Error:
+		case one.Mesh && !f.skipControlPlane:
+			ofMesh++
+		default:
 			errorsFound++
 		}
 		if slices.Index(severities, strings.ToLower(one.Level)) >= from {
@@ -177,6 +219,9 @@ func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
 	}
 	if err := f.write(out, shown); err != nil {
 		return err
+	}
+	if ofMesh > 0 && f.out.value != "json" && f.out.value != "yaml" {
+		fmt.Fprintf(out, "%d errors are of the mesh's objects (fairlead analyze): they do not hinder an installation\n", ofMesh)
 	}
 	if errorsFound > 0 {
 		return fmt.Errorf("%d found that hinder an installation", errorsFound)

@@ -14,6 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
 	"fairlead.dev/services/installer/internal/local/meshfile"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
@@ -26,10 +28,14 @@ const deploymentsPeriod = time.Second
 func (n *Node) watchDeployments(ctx context.Context) error {
 	seen := fileStamps(n.cfg.ConfigPaths)
 	first, err := deployments(n.cfg.ConfigPaths)
-	var printed []string
+	var printed, overridden []string
+	saved := false
 	for n.wait(ctx, deploymentsPeriod) {
+		if saved { // at the last look, so that config-watcher has read it
+			overridden = n.reportOverridden(ctx, overridden)
+		}
 		stamps := fileStamps(n.cfg.ConfigPaths)
-		if stamps == seen {
+		if saved = stamps != seen; !saved {
 			continue
 		}
 		seen = stamps
@@ -51,6 +57,30 @@ func (n *Node) watchDeployments(ctx context.Context) error {
 		printed = lines
 	}
 	return nil
+}
+
+// reportOverridden prints which objects of saved files another source overrides, but for those that were printed before,
+// and returns them all.
+func (n *Node) reportOverridden(ctx context.Context, before []string) []string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := n.configAPI.Status(ctx, &configv1.StatusRequest{})
+	if err != nil {
+		n.cfg.Log.Debug("what is overridden cannot be read", "error", err)
+		return before
+	}
+	var now []string
+	for _, f := range res.GetFindings() {
+		if f.GetType() == configv1.FindingType_FINDING_TYPE_OVERRIDDEN && f.GetLocation() != "" {
+			now = append(now, fmt.Sprintf("warning: %s: %s has no effect: %s", f.GetLocation(), f.GetObject(), f.GetMessage()))
+		}
+	}
+	for _, line := range now {
+		if !slices.Contains(before, line) {
+			n.cfg.Console.Line(line)
+		}
+	}
+	return now
 }
 
 // notFollowed tells what differs between the Deployments of the start and those of now.

@@ -134,6 +134,7 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		{Name: "files", Run: n.watchSources},
 		{Name: "deployments", Run: n.watchDeployments},
 		{Name: "warnings", Run: n.watchWarnings},
+		{Name: "Envoys", Run: n.watchEnvoys},
 		{Name: "console", Run: n.showConsole},
 		{Name: "ready", Run: n.reportReady},
 	}

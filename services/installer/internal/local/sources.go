@@ -56,7 +56,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 			n.cfg.Log.Debug("sources cannot be read", "error", err)
 			continue
 		}
-		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))
+		now, warnings := answer.problems(), slices.Concat(answer.Warnings, n.unread(answer))
 		staying = n.reportStayingFiles(staying, answer.staying())
 		for _, w := range warnings {
 			if !slices.Contains(warned, w) {
@@ -80,10 +80,9 @@ func (n *Node) watchSources(ctx context.Context) error {
 // sourcesAnswer holds fields of config-watcher's /debug/sources.
 type sourcesAnswer struct {
 	Sources []struct {
-		Problems   []string      `json:"problems"`
-		Duplicates []string      `json:"duplicates"`
-		Unread     []string      `json:"unread_objects"`
-		Staying    []stayingFile `json:"staying"`
+		Problems []string      `json:"problems"`
+		Unread   []string      `json:"unread_objects"`
+		Staying  []stayingFile `json:"staying"`
 	} `json:"sources"`
 	Warnings []string `json:"warnings"`
 }
@@ -105,13 +104,6 @@ func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
 func (a sourcesAnswer) problems() (list []string) {
 	for _, s := range a.Sources {
 		list = append(list, s.Problems...)
-	}
-	return list
-}
-
-func (a sourcesAnswer) duplicates() (list []string) {
-	for _, s := range a.Sources {
-		list = append(list, s.Duplicates...)
 	}
 	return list
 }

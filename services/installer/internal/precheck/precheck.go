@@ -32,9 +32,11 @@ var Levels = []string{Info, Warning, Error}
 
 // Finding is one thing to know before an installation. Those of `config-watcher analyze` have the same fields.
 type Finding struct {
+	// Mesh is true for findings of the analysis, about the mesh's own objects.
+	Mesh bool `json:"-"`
 	// Code is Istio's code, of the analysis alone.
 	Code string `json:"code,omitempty"`
-	// Name is what was found: "RightMissing".
+	// Name is what was found: RightMissing.
 	Name  string `json:"name"`
 	Level string `json:"level"`
 	// Origin is the object: "CustomResourceDefinition gateways.networking.istio.io".
@@ -60,6 +62,9 @@ type Config struct {
 	// Since is that version.
 	Since string
 }
+
+// RightMissing is the Name of findings about rights that the user lacks.
+const RightMissing = "RightMissing"
 
 // checker collects findings.
 type checker struct {

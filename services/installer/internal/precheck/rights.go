@@ -67,7 +67,7 @@ func (c *checker) rights(ctx context.Context) error {
 		grouped[name] = append(grouped[name], verb)
 	}
 	for name, missing := range grouped {
-		c.say(Error, "RightMissing", "", "have an administrator grant it, or install as another user", "the user may not %s %s", strings.Join(missing, ", "), name)
+		c.say(Error, RightMissing, "", "have an administrator grant it, or install as another user", "the user may not %s %s", strings.Join(missing, ", "), name)
 	}
 	return c.escalation(ctx)
 }

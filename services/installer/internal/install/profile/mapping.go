@@ -20,6 +20,8 @@ type Mapping struct {
 	// Settings are the values of Istio's schema that this package has a use for, and those that it has none for. A
 	// package without them has a use for all.
 	Settings []Setting `json:"settings,omitempty"`
+	// NoLabels are labels of Istio's Pods that none of this package's has, key=value, with what to select instead.
+	NoLabels map[string]string `json:"noLabels,omitempty"`
 	// Schema is values.schema.json of the package: its values beside those that Istio has; nil without the file.
 	Schema *Schema `json:"-"`
 }

@@ -21,9 +21,14 @@ import (
 // releaseName is what charts see as the name of the release. Istio's charts write it into labels.
 const releaseName = "istio"
 
+// noHelm is the version of Helm that charts see, by which they know that no Helm upgrades what they give.
+const noHelm = "v0.0.0"
+
 // Chart renders a chart with values for a component in a namespace.
 func Chart(component string, c *chart.Chart, values tree.Map, namespace string) ([]*manifest.Object, error) {
-	all, err := util.ToRenderValues(c, tree.CopyMap(values), common.ReleaseOptions{Name: releaseName, Namespace: namespace, Revision: 1, IsInstall: true}, common.DefaultCapabilities)
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.HelmVersion.Version = noHelm
+	all, err := util.ToRenderValues(c, tree.CopyMap(values), common.ReleaseOptions{Name: releaseName, Namespace: namespace, Revision: 1, IsInstall: true}, capabilities)
 	if err != nil {
 		return nil, fmt.Errorf("component %s: values of chart %s: %w", component, c.Name(), err)
 	}

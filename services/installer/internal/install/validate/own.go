@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -76,6 +77,64 @@ func (c *checker) settings(spec tree.Map, mapping *profile.Mapping) {
 	}
 	if len(mapping.Settings) > 0 {
 		c.unused([]string{"values"}, tree.GetMap(spec, "values"), mapping)
+		c.variables([]string{"components"}, tree.GetMap(spec, "components"), mapping)
+	}
+	if len(mapping.NoLabels) > 0 {
+		c.selectors(nil, spec, mapping.NoLabels)
+	}
+}
+
+// variables warns of variables of components that no program of the package reads, as of the same ones in values.
+func (c *checker) variables(keys []string, v any, mapping *profile.Mapping) {
+	c.each(keys, v, func(keys []string, at tree.Map) {
+		list, _ := at["env"].([]any)
+		if len(keys) == 0 || keys[len(keys)-1] != "k8s" {
+			return
+		}
+		for i, item := range list {
+			one, _ := item.(tree.Map)
+			name, _ := one["name"].(string)
+			if s := mapping.Setting("values.pilot.env." + name); s != nil && s.Instead != "" {
+				c.warn(below(below(keys, "env"), strconv.Itoa(i)), "%s has no effect in this install package: %s", name, s.Instead)
+			}
+		}
+	})
+}
+
+// selectors warns of selectors of Pods by labels that no Pod of the package has.
+func (c *checker) selectors(keys []string, v any, absent map[string]string) {
+	c.each(keys, v, func(keys []string, at tree.Map) {
+		labels, _ := at["matchLabels"].(tree.Map)
+		for _, k := range tree.Keys(labels) {
+			if instead := absent[fmt.Sprintf("%s=%v", k, labels[k])]; instead != "" {
+				c.warn(below(below(keys, "matchLabels"), k), "no Pod of this install package has the label %s: %v: %s", k, labels[k], instead)
+			}
+		}
+		list, _ := at["matchExpressions"].([]any)
+		for i, item := range list {
+			one, _ := item.(tree.Map)
+			all, _ := one["values"].([]any)
+			for _, value := range all {
+				if instead := absent[fmt.Sprintf("%v=%v", one["key"], value)]; instead != "" {
+					c.warn(below(below(keys, "matchExpressions"), strconv.Itoa(i)), "no Pod of this install package has the label %v: %v: %s", one["key"], value, instead)
+				}
+			}
+		}
+	})
+}
+
+// each visits every mapping of a tree, from the outside in.
+func (c *checker) each(keys []string, v any, visit func(keys []string, at tree.Map)) {
+	switch v := v.(type) {
+	case tree.Map:
+		visit(keys, v)
+		for _, k := range tree.Keys(v) {
+			c.each(below(keys, k), v[k], visit)
+		}
+	case []any:
+		for i, item := range v {
+			c.each(below(keys, strconv.Itoa(i)), item, visit)
+		}
 	}
 }
 

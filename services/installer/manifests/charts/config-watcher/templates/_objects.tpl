@@ -301,7 +301,8 @@ spec:
 {{- if dig "configValidation" true (.Values.global | default dict) }}
 ---
 # failurePolicy is Ignore only until config-watcher has found that the webhook answers: it then sets Fail, and caBundle, and keeps both. See
-# docs/guide/admission.md.
+# docs/guide/admission.md. Helm 4 takes a field that another program has changed for a conflict, so that with it the field is Kubernetes' default, Fail,
+# from the beginning.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata:
@@ -311,7 +312,9 @@ webhooks:
   - name: validation.fairlead.dev
     admissionReviewVersions: [v1]
     sideEffects: None
+    {{- if not (semverCompare ">=4.0.0-0" .Capabilities.HelmVersion.Version) }}
     failurePolicy: Ignore
+    {{- end }}
     timeoutSeconds: 10
     clientConfig:
       service: {name: config-watcher{{ include "fairlead.suffix" . }}, namespace: {{ .Release.Namespace }}, path: /validate, port: 443}
