@@ -170,6 +170,12 @@ func TestWait(t *testing.T) {
 			t.Errorf("wait %v: exit code %d, %s", args, code, errOut)
 		}
 	}
+	if code, out, errOut := m.CLI(t, "wait", "vs/server.apps", "-o", "json"); code != 0 || !strings.Contains(out, `"done": true`) || !strings.Contains(out, `"for": "programmed"`) {
+		t.Errorf("wait -o json: exit code %d, %s%s", code, out, errOut)
+	}
+	if code, out, _ := m.CLI(t, "wait", "vs/none.apps", "--timeout", "1s", "-o", "json"); code != 1 || !strings.Contains(out, `"done": false`) {
+		t.Errorf("wait -o json for nothing: exit code %d, %s", code, out)
+	}
 	if code, _, errOut := m.CLI(t, "config", "delete", "vs/server", "-n", "apps"); code != 0 {
 		t.Fatal(errOut)
 	}

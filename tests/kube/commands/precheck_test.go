@@ -122,27 +122,20 @@ spec: {selector: {matchLabels: {app: istiod}}, template: {metadata: {labels: {ap
 func TestWhatAnInstallationRefusesIsFound(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)
-	s.Apply(t, `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: istiod, namespace: istio-system}
-spec: {selector: {matchLabels: {app: other}}, template: {metadata: {labels: {app: other}}, spec: {containers: [{name: discovery, image: x}]}}}
----
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: unused, namespace: both}
-spec: {host: nobody, subsets: [{name: v9, labels: {version: v9}}]}
-`)
-	list := prechecks(t, s.Kubeconfig, 0)
-	finds(t, list, "Warning", "ObjectMadeAnew", "Deployment istio-system/istiod", "spec.selector cannot be changed")
-	finds(t, list, "Error", "SubsetSelectsNothing", "DestinationRule both/unused", "")
+	s.Apply(t, "{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: unused, namespace: both}, spec: {host: nobody, subsets: [{name: v9, labels: {version: v9}}]}}\n---\n"+
+		"{apiVersion: v1, kind: Service, metadata: {name: nobody, namespace: both}, spec: {selector: {app: nobody}, ports: [{port: 80, name: http}]}}")
+	finds(t, prechecks(t, s.Kubeconfig, 0), "Error", "SubsetSelectsNothing", "DestinationRule both/unused", "")
 	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "precheck", "--skip-controlplane"); code != 1 {
 		t.Errorf("of the mesh's objects alone: %d, %s%s", code, out, said)
 	}
 
+	_, manifests := istio(t)
+	does(t, s, 0, "install", "-d", manifests, "-y", "--wait=false")
+	list := prechecks(t, s.Kubeconfig, 0, "--set", "components.pilot.k8s.service.clusterIP=None")
+	finds(t, list, "Warning", "ObjectMadeAnew", "Service istio-system/istiod", "cannot be changed")
+
 	s.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'rootNamespace: mine'}}")
-	list = prechecks(t, s.Kubeconfig, 1)
-	finds(t, list, "Error", "InstallationRefused", "", "ConfigMap istio-system/istio")
+	finds(t, prechecks(t, s.Kubeconfig, 1), "Error", "InstallationRefused", "", "ConfigMap istio-system/istio: .data.mesh is managed by")
 }
 
 func TestMissingRightsAreNamed(t *testing.T) {

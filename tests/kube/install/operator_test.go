@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -49,7 +50,10 @@ func testOperatorInstalls(t *testing.T, r *rig) {
 	says(t, out, "default")
 	// A change of the resource is applied; while it is waited for, a newer one overtakes it.
 	r.ask(t, "main", map[string]any{"hub": "example.com/broken"})
-	r.becomes(t, "main", "RECONCILING", "Deployment mesh/server")
+	r.becomes(t, "main", "RECONCILING", "Deployment mesh/server", `"type":"Ready"`, `"reason":"Reconciling"`)
+	remove := r.unpullable(t)
+	r.becomes(t, "main", "RECONCILING", "Pod mesh/server-unpullable, container main: ErrImagePull: no such image; check hub, tag and imagePullSecrets")
+	remove()
 	r.ask(t, "main", map[string]any{"hub": "example.com/new"})
 	eventually(t, func() error {
 		if text := fmt.Sprint(r.get(t, deployments, "mesh", "server").Object["spec"]); !strings.Contains(text, "example.com/new/") {
@@ -62,9 +66,48 @@ func testOperatorInstalls(t *testing.T, r *rig) {
 	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"status":{"availableReplicas":0,"readyReplicas":0}}`, "status")
 	r.becomes(t, "main", "ERROR", "Deployment mesh/server is not ready: 0 of 2 Pods are ready", `"status":"ERROR","version":"1.4.0"`)
 	r.healthy(t, "main", "server")
+	r.becomes(t, "main", "HEALTHY", `"message":"everything is installed and ready"`, `"status":"True","type":"Ready"`)
+	eventually(t, func() error {
+		list, err := r.Client(t).CoreV1().Events("mesh").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=IstioOperator,involvedObject.name=main"})
+		if err != nil {
+			return err
+		}
+		told := map[string]string{}
+		for _, e := range list.Items {
+			told[e.Type+" "+e.Reason] = e.Message
+		}
+		if !strings.Contains(told["Warning Error"], "0 of 2 Pods are ready") || told["Normal Healthy"] == "" || told["Normal Reconciling"] == "" {
+			return fmt.Errorf("events %q", told)
+		}
+		return nil
+	})
 	r.withdraw(t, "main")
 	if _, err := r.Client(t).AppsV1().Deployments("mesh").Get(t.Context(), "server", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Deployment is still there: %v", err)
+	}
+}
+
+// unpullable makes a Pod of Deployment server whose image cannot be pulled, until the function that it returns is called.
+func (r *rig) unpullable(t *testing.T) (remove func()) {
+	t.Helper()
+	selector, _, _ := unstructured.NestedStringMap(r.get(t, deployments, "mesh", "server").Object, "spec", "selector", "matchLabels")
+	pods := r.Client(t).CoreV1().Pods("mesh")
+	pod, err := pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "server-unpullable", Labels: selector}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: waiting}}
+	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		now := int64(0) // no kubelet ends it
+		if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

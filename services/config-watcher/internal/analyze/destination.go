@@ -7,6 +7,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -118,6 +119,39 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 	return seen
 }
 
+// maxHosts bounds the hosts among which the nearest is looked for.
+const maxHosts = 20_000
+
+// nearestHost is the host of a Service or ServiceEntry that a misspelt one most likely means: of a Service, one of its
+// namespace; "" if none is near. In a mesh with tenants nobody learns what there is in other namespaces.
+func (r *reader) nearestHost(host string) string {
+	if len(r.mesh.services) > maxHosts {
+		return ""
+	}
+	name, rest, _ := strings.Cut(host, ".")
+	cluster := strings.HasSuffix(host, ".svc."+r.mesh.domain)
+	if r.mesh.tenancy.Enabled && rest != r.namespace()+".svc."+r.mesh.domain {
+		return ""
+	}
+	names := []string{}
+	for other := range r.mesh.services {
+		switch first, after, _ := strings.Cut(other, "."); {
+		case cluster && after == rest:
+			names = append(names, first)
+		case !cluster && !strings.HasPrefix(other, "*") && !strings.HasSuffix(other, ".svc."+r.mesh.domain):
+			names = append(names, other)
+		}
+	}
+	slices.Sort(names)
+	if !cluster {
+		return nearest.Name(host, names)
+	}
+	if near := nearest.Name(name, names); near != "" {
+		return near + "." + rest
+	}
+	return ""
+}
+
 // noHost reports a host without any service, and suggests the likely one.
 func (r *reader) noHost(code Code, field, name, host string) {
 	reason, remedy := fmt.Sprintf("no Service or ServiceEntry has the host %s", host), "create it, or correct the name"
@@ -134,6 +168,9 @@ func (r *reader) noHost(code Code, field, name, host string) {
 		remedy = "write " + full + ": a name with a dot is taken as it is"
 	case strings.HasSuffix(host, ".svc."+r.mesh.domain) && !strings.Contains(namespace, ".") && !r.namespaceExists(namespace):
 		reason += "; " + noNamespace(namespace)
+	}
+	if near := r.nearestHost(host); near != "" {
+		remedy += fmt.Sprintf("; did you mean %q?", near)
 	}
 	r.report(code, field, name, reason, remedy)
 }

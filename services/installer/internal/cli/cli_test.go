@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
@@ -109,6 +113,15 @@ func TestApplyGetDelete(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &list) != nil || list.Kind != "List" || len(list.Items) != 1 || list.Items[0].Metadata.Name != "web" {
 		t.Errorf("get -o json: %q, %v", out, err)
 	}
+	if out, _, err = m.run("", "config", "get", "vs/web", "-n", "shop", "-o", "jsonpath={.metadata.name} {.spec.hosts[0]}"); err != nil || out != "web web\n" {
+		t.Errorf("get -o jsonpath: %q, %v", out, err)
+	}
+	if _, code, err := m.run("", "config", "get", "vs/web", "-n", "shop", "-o", "jsonpath={.metadata"); code != process.ExitUsage {
+		t.Errorf("get -o jsonpath that is cut off: %d, %v", code, err)
+	}
+	if _, code, err := m.run("", "config", "get", "-w", "-o", "json"); code != process.ExitUsage {
+		t.Errorf("get -w -o json: %d, %v", code, err)
+	}
 	if out, _, err = m.run("", "config", "delete", "-f", name); err != nil || out != "VirtualService shop/web deleted\n" {
 		t.Errorf("delete: %q, %v", out, err)
 	}
@@ -118,6 +131,76 @@ func TestApplyGetDelete(t *testing.T) {
 	if _, code, err := m.run("", "config", "delete", "vs", "web", "-n", "shop"); code != process.ExitFailure {
 		t.Errorf("delete of nothing: %d, %v", code, err)
 	}
+}
+
+func TestWhatIsPrintedCanBeApplied(t *testing.T) {
+	m := newFixture(t)
+	name := file(t, object+"---\n{apiVersion: v1, kind: Secret, metadata: {name: s, namespace: shop}, data: {a: Yg==}}\n")
+	if _, _, err := m.run("", "config", "apply", "-f", name); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := m.run("", "config", "get", "-A", "-o", "yaml")
+	if text, list, ok := strings.Cut(out, "\n"); err != nil || !ok || !strings.Contains(text, "Secrets are left out, 1 of them") || strings.Contains(list, "kind: Secret") {
+		t.Fatalf("%v, %s", err, out)
+	} else if out, _, err = m.run(list, "config", "apply", "-f", "-"); err != nil || !strings.HasPrefix(out, "VirtualService shop/web ") {
+		t.Errorf("%v, %s", err, out)
+	}
+	if out, _, err = m.run("", "config", "get", "secrets", "-A", "-o", "yaml"); err != nil || !strings.Contains(out, "kind: Secret") {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+func TestWatchPrintsChanges(t *testing.T) {
+	m := newFixture(t)
+	name := file(t, object)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	shown := &sharedBuffer{}
+	done := make(chan error, 1)
+	go func() {
+		done <- cli.Run(ctx, cli.Env{Out: shown, Err: shown, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }}, append([]string{"config", "get", "vs", "-A", "-w"}, m.flags...))
+	}()
+	prints := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, 10*time.Second, func() error {
+			if out := shown.String(); !strings.Contains(out, want) {
+				return fmt.Errorf("%q lacks %q", out, want)
+			}
+			return nil
+		})
+	}
+	prints("no objects")
+	if _, _, err := m.run("", "config", "apply", "-f", name); err != nil {
+		t.Fatal(err)
+	}
+	prints("shop   VirtualService   web   1   memory")
+	if _, _, err := m.run("", "config", "delete", "-f", name); err != nil {
+		t.Fatal(err)
+	}
+	prints("gone")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// sharedBuffer is what a command writes while a test reads it.
+type sharedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *sharedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String is the text with single blanks for those between columns.
+func (b *sharedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return regexp.MustCompile(" {2,}").ReplaceAllString(b.text.String(), "   ")
 }
 
 func TestApplyWarns(t *testing.T) {

@@ -75,6 +75,23 @@ func (t *target) completeProxies(count int) completion {
 	}
 }
 
+// completeServices completes the argument at a place as a Service, NAME.NAMESPACE.
+func (t *target) completeServices(place int) completion {
+	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(a) != place {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
+			res, err := client.List(ctx, &configv1.ListRequest{Kind: "Service", InForce: true, WithoutManifests: true})
+			if err != nil {
+				return nil
+			}
+			return lists.Map(res.GetObjects(), func(o *configv1.Object) string { return o.GetKey().GetName() + "." + o.GetKey().GetNamespace() })
+		})
+		return withPrefix(names, begun), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // completeConfig completes the arguments of `proxy-config`: a section and a proxy, in either order.
 func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	var list []string

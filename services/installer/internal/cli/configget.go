@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/jsonpath"
 
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -115,11 +116,12 @@ func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, 
 type getFlags struct {
 	selection
 	source string
+	watch  bool
 	out    *format
 }
 
 func newGet(t *target) *cobra.Command {
-	f := getFlags{out: newFormat("wide", "json", "yaml", "name")}
+	f := getFlags{out: newFormat("wide", "json", "yaml", "name", jsonPath+"TEMPLATE")}
 	cmd := &cobra.Command{
 		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
 		Short: "Show the objects in force, whatever source they come from",
@@ -129,20 +131,28 @@ stored, "file" for the files that config-watcher follows (those of fairlead up -
 which state no creation time.
 
 Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
+With -o json and yaml, Secrets are left out unless their kind or name is asked for: their values are not shown, so that what is printed can be applied.
+
 An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
 
 Exit code 0, with a line on standard error, if there are no such objects; 1 if a named object does not exist.`,
 		Example: `  fairlead config get vs,dr -n shop
   fairlead config get vs/reviews dr/reviews.default -o yaml
-  fairlead config get pods -A -l app=reviews`,
+  fairlead config get pods -A -l app=reviews
+  fairlead config get vs/reviews -o jsonpath='{.spec.hosts[0]}'
+  fairlead config get vs -w`,
 		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
+			if f.watch {
+				return watchObjects(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
 			return get(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and print objects again that change, and those that are gone")
 	completeFlag(cmd, "source", storeSource, "file", "kubernetes/Kubernetes", "mesh-config-file")
 	outputFlag(cmd, f.out)
 	t.registerConfigCluster(cmd)
@@ -150,16 +160,39 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 }
 
 func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
-	wanted, err := parseObjectArgs(a)
-	if err != nil {
-		return usage(err)
-	}
-	selector, err := f.labels()
+	objects, single, err := f.objects(ctx, t, a)
 	if err != nil {
 		return err
 	}
-	objects := []*configv1.Object{}
-	single := len(wanted) == 1 && wanted[0].name != "" && !f.all
+	if kept := withoutSecrets(objects); f.out.applicable() && (len(a) == 0 || a[0] == "all") && len(kept) < len(objects) {
+		fmt.Fprintf(diagnostics, "Secrets are left out, %d of them: their values are not shown; `fairlead config get secrets` names them\n", len(objects)-len(kept))
+		objects = kept
+	}
+	if len(objects) == 0 {
+		if err := reportEmpty(diagnostics, "objects", f.selection); err != nil {
+			return err
+		}
+	}
+	return printObjects(out, f.out.value, objects, single)
+}
+
+// withoutSecrets returns the objects that are no Secrets.
+func withoutSecrets(objects []*configv1.Object) []*configv1.Object {
+	return lists.Filter(objects, func(o *configv1.Object) bool { return o.GetKey().GetKind() != "Secret" })
+}
+
+// objects lists what arguments and selector mean; single is true for one that is named.
+func (f getFlags) objects(ctx context.Context, t *target, a []string) (objects []*configv1.Object, single bool, err error) {
+	wanted, err := parseObjectArgs(a)
+	if err != nil {
+		return nil, false, usage(err)
+	}
+	selector, err := f.labels()
+	if err != nil {
+		return nil, false, err
+	}
+	objects = []*configv1.Object{}
+	single = len(wanted) == 1 && wanted[0].name != "" && !f.all
 	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
 		for _, n := range wanted {
 			found, err := f.find(ctx, client, n)
@@ -170,21 +203,11 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if selector != nil {
-		if objects, err = filterByLabels(objects, selector); err != nil {
-			return err
-		}
+	if err == nil && selector != nil {
+		objects, err = filterByLabels(objects, selector)
 		single = false
 	}
-	if len(objects) == 0 {
-		if err := reportEmpty(diagnostics, "objects", f.selection); err != nil {
-			return err
-		}
-	}
-	return printObjects(out, f.out.value, objects, single)
+	return objects, single, err
 }
 
 // find lists the objects that one argument means.
@@ -196,7 +219,7 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 		}
 		return []*configv1.Object{o}, nil
 	}
-	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml" && n.kind != "Pod" // a Pod's row has its address
+	tabular := f.selector == "" && !f.watch && !f.out.applicable() && n.kind != "Pod" // a Pod's row has its address
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
@@ -269,21 +292,14 @@ func addPrefix(prefix string, list []string) []string {
 // printObjects prints objects. In JSON and YAML, single prints the object itself, otherwise it is a List, as in
 // kubectl.
 func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
-	switch as {
-	case "json", "yaml":
-		var text []byte
-		if single {
-			text = objects[0].GetManifest()
-		} else {
-			items := []json.RawMessage{}
-			for _, o := range objects {
-				items = append(items, o.GetManifest())
-			}
-			var err error
-			text, err = json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
-			if err != nil {
-				return err
-			}
+	template, byPath := strings.CutPrefix(as, jsonPath)
+	if as == "json" || as == "yaml" || byPath {
+		text, err := manifestOf(objects, single)
+		if err != nil {
+			return err
+		}
+		if byPath {
+			return printPath(out, template, text)
 		}
 		var indented bytes.Buffer
 		if err := json.Indent(&indented, text, "", "  "); err != nil {
@@ -297,6 +313,11 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		}
 		return nil
 	}
+	return rowsOf(objects, as).Write(out)
+}
+
+// rowsOf has a row for each object.
+func rowsOf(objects []*configv1.Object, as string) *table.Table {
 	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
 	pods := len(objects) > 0 && lists.All(objects, func(o *configv1.Object) bool { return o.GetKey().GetKind() == "Pod" })
 	if pods {
@@ -320,7 +341,36 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		}
 		tab.Add(row...)
 	}
-	return tab.Write(out)
+	return tab
+}
+
+// manifestOf is the object itself, or a List of the objects.
+func manifestOf(objects []*configv1.Object, single bool) ([]byte, error) {
+	if single {
+		return objects[0].GetManifest(), nil
+	}
+	items := []json.RawMessage{}
+	for _, o := range objects {
+		items = append(items, o.GetManifest())
+	}
+	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+// printPath prints what a template of kubectl's JSONPath makes of a manifest.
+func printPath(out io.Writer, template string, text []byte) error {
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return err
+	}
+	path := jsonpath.New("output").AllowMissingKeys(true)
+	if err := path.Parse(template); err != nil {
+		return usage(fmt.Errorf("-o %s%s: %w", jsonPath, template, err))
+	}
+	if err := path.Execute(out, tree); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(out)
+	return err
 }
 
 // podAddress is the address in a Pod's status; empty before it has one.

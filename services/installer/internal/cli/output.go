@@ -18,6 +18,9 @@ import (
 // short is istioctl's name of the output that a command has without -o.
 const short = "short"
 
+// jsonPath begins a value of -o that is a template of kubectl's JSONPath.
+const jsonPath = "jsonpath="
+
 // asTable is another name of that output.
 const asTable = "table"
 
@@ -36,6 +39,10 @@ func (f *format) String() string { return f.value }
 
 // Set takes a value.
 func (f *format) Set(s string) error {
+	if strings.HasPrefix(s, jsonPath) && slices.ContainsFunc(f.allowed, func(a string) bool { return strings.HasPrefix(a, jsonPath) }) {
+		f.value = s
+		return nil
+	}
 	if !slices.Contains(f.allowed, s) {
 		return fmt.Errorf("must be one of %s%s", strings.Join(f.allowed, ", "), nearest.Hint(s, f.allowed))
 	}
@@ -47,6 +54,11 @@ func (f *format) Set(s string) error {
 
 // Type is shown in the help.
 func (f *format) Type() string { return strings.Join(f.allowed, "|") }
+
+// applicable tells whether the output is of whole manifests.
+func (f *format) applicable() bool {
+	return f.value == "json" || f.value == "yaml" || strings.HasPrefix(f.value, jsonPath)
+}
 
 // outputFlag adds -o.
 func outputFlag(cmd *cobra.Command, f *format) {

@@ -75,6 +75,7 @@ func newRoot(env Env) *cobra.Command {
 		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),
 		newPrecheck(env), newKubeInject(env), newVM(), newWorkload(), newExperimental(env), newExitCodes(), newOperator(env),
 	)
+	completeWithoutPackage(root)
 	complete(root)
 	return root
 }

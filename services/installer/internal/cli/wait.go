@@ -48,10 +48,24 @@ type waitFlags struct {
 	threshold            float64
 	timeout              time.Duration
 	verbose              bool
+	out                  *format
+}
+
+// waitResult is what `wait` prints with -o json or yaml.
+type waitResult struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// For is what was waited for: programmed, delivery or deleted.
+	For  string `json:"for"`
+	Done bool   `json:"done"`
+	// Message says how it ended, or what is missing.
+	Message string  `json:"message"`
+	Seconds float64 `json:"seconds"`
 }
 
 func newWait(t *target) *cobra.Command {
-	var f waitFlags
+	f := waitFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "wait KIND/NAME[.NAMESPACE] | KIND NAME[.NAMESPACE]",
 		Short: "Wait until the proxies have acknowledged an object",
@@ -79,6 +93,7 @@ Exit code 0 when it has come true; 1 after --timeout, with the proxies that are 
 	fs.Float64Var(&f.threshold, "threshold", 1, "share of the proxies that is enough, 0 to 1; for programmed it is all of them")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error how far it is")
+	outputFlag(cmd, f.out)
 	t.register(fs)
 	t.registerCluster(cmd)
 	completeFlag(cmd, "for", forProgrammed, forDelivery, forDeleted)
@@ -142,11 +157,10 @@ func waitFor(ctx context.Context, t *target, a []string, f waitFlags, out, diagn
 	for {
 		step, err := w.look(ctx, t)
 		if step.done {
-			_, err := fmt.Fprintf(out, "%s: %s after %.1fs\n", w, step.text, time.Since(began).Seconds())
-			return err
+			return f.tell(out, w, true, step.text, time.Since(began))
 		}
 		if step.final {
-			return err
+			return errors.Join(f.tellFailure(out, w, err, time.Since(began)), err)
 		}
 		if err != nil {
 			w.forget(t)
@@ -161,10 +175,30 @@ func waitFor(ctx context.Context, t *target, a []string, f waitFlags, out, diagn
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%s: not %s within %s: %s; `fairlead proxy-status` says what proxies wait for, and --timeout sets another time", w, condition, f.timeout, lastWord(said, step.text))
+			late := fmt.Errorf("%s: not %s within %s: %s; `fairlead proxy-status` says what proxies wait for, and --timeout sets another time", w, condition, f.timeout, lastWord(said, step.text))
+			return errors.Join(f.tellFailure(out, w, late, time.Since(began)), late)
 		case <-time.After(4 * pollInterval):
 		}
 	}
+}
+
+// tell prints how a wait has ended.
+func (f waitFlags) tell(out io.Writer, w *waited, done bool, text string, took time.Duration) error {
+	if f.out.value == "" {
+		_, err := fmt.Fprintf(out, "%s: %s after %.1fs\n", w, text, took.Seconds())
+		return err
+	}
+	return printTree(out, f.out.value, waitResult{
+		Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName(), For: w.condition, Done: done, Message: text, Seconds: float64(took.Milliseconds()) / 1000,
+	})
+}
+
+// tellFailure is tell for an error, which is printed by itself without -o.
+func (f waitFlags) tellFailure(out io.Writer, w *waited, err error, took time.Duration) error {
+	if f.out.value == "" {
+		return nil
+	}
+	return f.tell(out, w, false, err.Error(), took)
 }
 
 // lastWord is what was said last before a deadline, whose own error says nothing.

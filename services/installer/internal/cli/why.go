@@ -58,8 +58,13 @@ host that several resources belong to means its virtual host if there is one; ot
 with --type, or take --all.`,
 		Example: `  fairlead why productpage-v1-0 reviews:9080 --type virtualhosts
   fairlead why productpage-v1-0 'outbound|9080|v2|reviews.default.svc.cluster.local'`,
-		Args:              args(cobra.ExactArgs(2)),
-		ValidArgsFunction: t.completeProxies(1),
+		Args: args(cobra.ExactArgs(2)),
+		ValidArgsFunction: func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(a) == 0 {
+				return t.completeProxies(1)(cmd, a, begun)
+			}
+			return t.completeServices(1)(cmd, a, begun)
+		},
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return why(cmd.Context(), t, a[0], a[1], f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/services/installer/internal/install/inventory"
@@ -29,8 +33,8 @@ const (
 
 var statuses = []string{Healthy, Reconciling, Failed}
 
-// maxMessage bounds a message in a status, in bytes.
-const maxMessage = 8 << 10
+// maxMessage bounds a message in a status, in bytes, and maxEvent one in an event, of which the API server takes 1 KiB.
+const maxMessage, maxEvent = 8 << 10, 1000
 
 // component is the status of one component.
 type component struct {
@@ -46,6 +50,30 @@ type status struct {
 	Components map[string]component `json:"componentStatus,omitempty"`
 	// Generation is the one of the resource that this is said of.
 	Generation int64 `json:"observedGeneration,omitempty"`
+	// Conditions have the same for tools that wait for conditions: Ready.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// conditionReady is true if everything is installed and ready. Its reason is Healthy, Reconciling or Error.
+const conditionReady = "Ready"
+
+// reasons are those of the condition, and of events, by status.
+var reasons = map[string]string{Healthy: "Healthy", Reconciling: "Reconciling", Failed: "Error"}
+
+// condition is Ready, with the time of before's if nothing but its message has changed.
+func (s *status) condition(before *metav1.Condition, now time.Time) metav1.Condition {
+	c := metav1.Condition{
+		Type: conditionReady, Status: metav1.ConditionFalse, ObservedGeneration: s.Generation, Reason: reasons[s.Status], Message: s.Message,
+		LastTransitionTime: metav1.NewTime(now.UTC().Truncate(time.Second)),
+	}
+	if s.Status == Healthy {
+		c.Status = metav1.ConditionTrue
+		c.Message = cmp.Or(c.Message, "everything is installed and ready")
+	}
+	if before != nil && before.Status == c.Status {
+		c.LastTransitionTime = before.LastTransitionTime
+	}
+	return c
 }
 
 // write writes a status, unless the resource has it.
@@ -56,6 +84,8 @@ func (r *reconciler) write(ctx context.Context, it *resource, s status) error {
 		s.Components[name] = c
 	}
 	r.note(it.key(), seen{Revision: r.revision(it), Status: s.Status, Message: s.Message})
+	before := it.status()
+	s.Conditions = []metav1.Condition{s.condition(meta.FindStatusCondition(before.Conditions, conditionReady), r.Clock.Now())}
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -83,15 +113,55 @@ func (r *reconciler) write(ctx context.Context, it *resource, s status) error {
 	}
 	it.Object["status"] = want
 	it.SetResourceVersion(live.GetResourceVersion())
+	if s.Status != before.Status || s.Status == Failed && s.Message != before.Message {
+		r.event(ctx, it, s)
+	}
 	return nil
 }
 
+// status is what the resource's status says; what cannot be read is left out.
+func (r *resource) status() (s status) {
+	if text, err := json.Marshal(r.Object["status"]); err == nil {
+		_ = json.Unmarshal(text, &s)
+	}
+	return s
+}
+
+// events is what the API server calls events.
+var events = corev1.SchemeGroupVersion.WithResource("events")
+
+// event tells of a new status. An event that is not taken is logged: it must not stop what is applied.
+func (r *reconciler) event(ctx context.Context, it *resource, s status) {
+	kind := corev1.EventTypeNormal
+	if s.Status == Failed {
+		kind = corev1.EventTypeWarning
+	}
+	now := metav1.NewTime(r.Clock.Now())
+	text, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Event{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: it.GetName() + ".", Namespace: it.GetNamespace()},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: it.GetAPIVersion(), Kind: it.GetKind(), Namespace: it.GetNamespace(), Name: it.GetName(), UID: it.GetUID(), ResourceVersion: it.GetResourceVersion(),
+		},
+		Reason: reasons[s.Status], Message: shortTo(s.Conditions[0].Message, maxEvent), Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source: corev1.EventSource{Component: fieldManager}, ReportingController: fieldManager,
+	})
+	if err == nil {
+		_, err = r.client.Dynamic().Resource(events).Namespace(it.GetNamespace()).Create(ctx, &unstructured.Unstructured{Object: text}, metav1.CreateOptions{FieldManager: fieldManager})
+	}
+	if err != nil && ctx.Err() == nil {
+		r.Log.Debug("an event was not written", "resource", it.String(), "error", err)
+	}
+}
+
 // short cuts a text that is too long for a status.
-func short(text string) string {
-	if len(text) <= maxMessage {
+func short(text string) string { return shortTo(text, maxMessage) }
+
+func shortTo(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	text = text[:maxMessage]
+	text = text[:most]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}

@@ -65,6 +65,23 @@ func Explain(ctx context.Context, c *cluster.Client, id cluster.ID) string {
 	return head + "; it has no Pod: see kubectl describe " + id.Command()
 }
 
+// causeOf says what keeps a Pod of a workload from being ready, with "; " before it; empty if nothing is known.
+func causeOf(ctx context.Context, c *cluster.Client, id cluster.ID) string {
+	u, err := c.Get(ctx, id)
+	if err != nil || u == nil || id.IsCRD() {
+		return ""
+	}
+	pods, err := Pods(ctx, c, u)
+	if err != nil {
+		return ""
+	}
+	trouble, ok := worst(pods)
+	if !ok || trouble.reason == "ContainerCreating" || trouble.reason == "Unready" {
+		return "" // as every Pod begins
+	}
+	return "; " + trouble.text(ctx, c)
+}
+
 // Pods returns the Pods that a workload selects.
 func Pods(ctx context.Context, c *cluster.Client, u *unstructured.Unstructured) ([]unstructured.Unstructured, error) {
 	match, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector", "matchLabels")

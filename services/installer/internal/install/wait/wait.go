@@ -117,10 +117,14 @@ func text(v any) string {
 	return s
 }
 
-// Ready waits until objects are ready. Tell is called with what is waited for. When ctx ends by its deadline, or
+// causeEvery is the time between two looks at the Pods of what is waited for.
+const causeEvery = 3 * time.Second
+
+// Ready waits until objects are ready. Tell is called with what is waited for, and with what keeps its Pods. When ctx ends by its deadline, or
 // waiting does not help, the error explains each object that is not ready. A request that fails is sent again.
 func Ready(ctx context.Context, c *cluster.Client, ids []cluster.ID, tell func(string)) error {
 	left := slices.Clone(ids)
+	cause, looked := "", time.Now()
 	for {
 		var reasons []string
 		failed := false
@@ -144,7 +148,10 @@ func Ready(ctx context.Context, c *cluster.Client, ids []cluster.ID, tell func(s
 		if failed || over(ctx) {
 			return notReady(ctx, c, left)
 		}
-		tell(reasons[0])
+		if time.Since(looked) >= causeEvery {
+			cause, looked = causeOf(ctx, c, left[0]), time.Now()
+		}
+		tell(reasons[0] + cause)
 		if err := sleep(ctx); err != nil {
 			return err
 		}
