@@ -83,6 +83,8 @@ type Pod struct {
 	IP             string            `json:"ip"`
 	// Kind is "sidecar", "gateway", "proxyless" or "plain".
 	Kind string `json:"kind"`
+	// Resting is true for a Pod that its Deployment is scaled below: nothing of it runs.
+	Resting bool `json:"resting,omitempty"`
 	// Ready is the condition in the Pod's written status.
 	Ready      bool        `json:"ready"`
 	NodeID     string      `json:"nodeID,omitempty"`

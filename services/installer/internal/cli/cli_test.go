@@ -77,6 +77,18 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+func TestCommandsOfThisMachineSayWhatIsDoneInACluster(t *testing.T) {
+	for command, want := range map[string]string{
+		"logs web": "kubectl logs", "restart web": "kubectl rollout restart", "scale deploy/web --replicas=1": "kubectl scale",
+		"config delete vs/web": "kubectl delete", "config apply -f " + file(t, object): "kubectl apply -f FILE",
+	} {
+		args := append(strings.Fields(command), "--run-dir", t.TempDir())
+		if _, _, err := run("", args...); err == nil || !strings.Contains(err.Error(), "; for a mesh in a cluster: "+want) {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+}
+
 func TestHelpOfExitCodes(t *testing.T) {
 	out, code, err := run("", "help", "exit-codes")
 	if err != nil || code != process.ExitOK {

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
 	"fairlead.dev/services/installer/internal/controlplane"
 	"fairlead.dev/services/installer/internal/envoyadmin"
 	"fairlead.dev/services/installer/internal/kube"
@@ -52,6 +54,11 @@ func (t *target) findPod(ctx context.Context, mesh *controlplane.Mesh, name, nam
 		return nil, err
 	}
 	found, err := api.CoreV1().Pods(ns).Get(ctx, pod, metav1.GetOptions{})
+	if wanted.OfDeployment() && (apierrors.IsNotFound(err) || err == nil && found.DeletionTimestamp != nil) {
+		if other := staying(ctx, api, list.GetProxies(), wanted); other != nil {
+			found, err = other, nil
+		}
+	}
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("no Pod %s in namespace %s; `fairlead proxy-status` lists the connected proxies", pod, ns)
 	}
@@ -59,6 +66,21 @@ func (t *target) findPod(ctx context.Context, mesh *controlplane.Mesh, name, nam
 		return nil, kube.Explain(err)
 	}
 	return &podProxy{found, mesh}, nil
+}
+
+// staying is the first of a Deployment's Pods with a connected proxy that is not being deleted; nil if there is none.
+func staying(ctx context.Context, api kube.API, all []*configv1.ProxyStatus, wanted proxyname.Wanted) *corev1.Pod {
+	proxies, err := matchProxies(all, wanted)
+	if err != nil {
+		return nil
+	}
+	for _, p := range proxies {
+		found, err := api.CoreV1().Pods(p.GetNamespace()).Get(ctx, podName(p), metav1.GetOptions{})
+		if err == nil && found.DeletionTimestamp == nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // wholeName splits NAME.NAMESPACE, or takes the namespace of -n; "" if the namespace is not known.

@@ -36,6 +36,7 @@ LAST SYNCED is when the cluster was last known to be followed. The own cluster i
 	}
 	t.register(cmd.Flags())
 	outputFlag(cmd, out)
+	t.registerConfigCluster(cmd)
 	return cmd
 }
 

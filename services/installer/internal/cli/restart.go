@@ -58,6 +58,9 @@ func restart(ctx context.Context, t *target, f restartFlags, names []string, out
 		return err
 	}
 	for _, p := range pods {
+		if p.Resting {
+			return fmt.Errorf("Pod %s does not run: its Deployment is scaled down; `fairlead scale deploy/%s --replicas=N` starts it", p.ID(), p.Workload)
+		}
 		err := t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
 			_, err := client.Delete(ctx, &configv1.DeleteRequest{Key: objectKey("Pod", p.Namespace, p.Name)})
 			return err
@@ -118,15 +121,17 @@ func (t *target) waitRestarted(ctx context.Context, before *runstate.Pod, timeou
 
 // allRestarted reports whether each process of a Pod runs, and is another than before.
 func allRestarted(before, now *runstate.Pod) bool {
-	pids := func(p *runstate.Pod) []int {
-		list := lists.Map(p.Containers, func(c runstate.Container) int { return c.PID })
-		if p.Agent != nil {
-			list = append(list, p.Agent.PID)
-		}
-		return list
+	old := pidsOf(before)
+	return lists.All(pidsOf(now), func(pid int) bool { return pid > 0 && !slices.Contains(old, pid) })
+}
+
+// pidsOf lists the processes of a Pod, 0 for one that does not run.
+func pidsOf(p *runstate.Pod) []int {
+	list := lists.Map(p.Containers, func(c runstate.Container) int { return c.PID })
+	if p.Agent != nil {
+		list = append(list, p.Agent.PID)
 	}
-	old := pids(before)
-	return lists.All(pids(now), func(pid int) bool { return pid > 0 && !slices.Contains(old, pid) })
+	return list
 }
 
 // completePods completes names of the Pods of the run directory.

@@ -1,15 +1,17 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands (newRoot), and each file holds one
 // command or what several share. Commands reach a mesh in three ways: target.call makes calls to config-watcher
 // (package configapi), connectedProxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
-// Envoy. In a cluster they go through package controlplane. `up`, `down`, `restart`, `demo`, `logs` and `credentials`
-// work on the local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
+// Envoy. In a cluster they go through package controlplane. `up`, `down`, `restart`, `scale`, `demo`, `logs` and
+// `credentials` work on the local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,6 +19,8 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
+
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // Env is what commands use of the process that they run in; tests replace it.
@@ -33,7 +37,21 @@ type Env struct {
 func Run(ctx context.Context, env Env, args []string) error {
 	root := newRoot(env)
 	root.SetArgs(args)
-	return root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if way := inCluster[strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ")]; way != "" && errors.Is(err, rundir.ErrNoMesh) {
+		return fmt.Errorf("%w; for a mesh in a cluster: %s", err, way)
+	}
+	return err
+}
+
+// inCluster says what those do who have a mesh in a cluster, by the command that is for meshes on this machine.
+var inCluster = map[string]string{
+	"logs":          "kubectl logs -n NAMESPACE POD -c istio-proxy",
+	"restart":       "kubectl rollout restart -n NAMESPACE deployment/NAME",
+	"scale":         "kubectl scale -n NAMESPACE deployment/NAME --replicas=N",
+	"config apply":  "kubectl apply -f FILE",
+	"config edit":   "kubectl edit -n NAMESPACE KIND NAME",
+	"config delete": "kubectl delete -n NAMESPACE KIND NAME",
 }
 
 func newRoot(env Env) *cobra.Command {
@@ -69,7 +87,7 @@ func newRoot(env Env) *cobra.Command {
 	runDir := cmp.Or(env.Getenv("FAIRLEAD_RUN_DIR"), ".run")
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
-		newUp(env, mesh), newDown(mesh), newRestart(mesh), newDemo(env),
+		newUp(env, mesh), newDown(mesh), newRestart(mesh), newScale(mesh), newDemo(env),
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh), newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
 		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env), newVersion(env, mesh),
 		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),

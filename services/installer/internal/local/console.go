@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/local/console"
@@ -59,6 +60,9 @@ func (n *Node) rows() []console.Row {
 		add(s.Name, revision)
 	}
 	for _, p := range n.cfg.Plan.Pods {
+		if n.resting[p.ID()] {
+			continue
+		}
 		for _, c := range p.Containers {
 			add(c.Name, "")
 		}
@@ -79,7 +83,13 @@ func (n *Node) unready() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var list []string
-	for _, p := range n.processes() {
+	wanted := lists.Map(n.cfg.Plan.Services, func(s *plan.Service) plan.Process { return s.Process })
+	for _, p := range n.cfg.Plan.Pods {
+		if !n.resting[p.ID()] {
+			wanted = append(wanted, p.Processes()...)
+		}
+	}
+	for _, p := range wanted {
 		e := entries[p.Name]
 		switch {
 		case e.Ready:
@@ -90,7 +100,7 @@ func (n *Node) unready() []string {
 		}
 	}
 	for _, p := range n.cfg.Plan.Pods {
-		if len(list) == 0 && !n.pods[p.ID()] {
+		if len(list) == 0 && !n.pods[p.ID()] && !n.resting[p.ID()] {
 			list = append(list, fmt.Sprintf("Pod %s (its status is not written yet)", p.ID()))
 		}
 	}
@@ -166,7 +176,7 @@ func (n *Node) allAcked(ctx context.Context) error {
 // proxies counts the Envoys. A proxyless gRPC client connects when it wants to, so nothing waits for it.
 func (n *Node) proxies() int {
 	count := 0
-	for _, p := range n.cfg.Plan.Pods {
+	for _, p := range n.runs() {
 		if p.Agent != nil && !p.Agent.NoEnvoy {
 			count++
 		}

@@ -72,9 +72,11 @@ type Node struct {
 	mu    sync.Mutex
 	procs map[string]*supervise.Process
 	pods  map[string]bool // by Pod ID, the readiness that its written status has
-	ready bool
-	seen  observations
-	start time.Time
+	// resting are the Pods, by ID, that their Deployments are scaled below.
+	resting map[string]bool
+	ready   bool
+	seen    observations
+	start   time.Time
 }
 
 // New returns a node; Run starts the processes.
@@ -91,7 +93,7 @@ func New(cfg Config) (*Node, error) {
 	return &Node{
 		cfg: cfg, configAPI: client, statuses: newStatuses(),
 		procs: map[string]*supervise.Process{}, published: make(chan struct{}),
-		pods: map[string]bool{},
+		pods: map[string]bool{}, resting: map[string]bool{},
 		seen: newObservations(),
 	}, nil
 }

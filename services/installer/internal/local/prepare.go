@@ -46,6 +46,9 @@ func (n *Node) prepare() (*tokens.Files, error) {
 			return nil, fmt.Errorf("run directory: %w", err)
 		}
 	}
+	if err := os.Remove(l.Scale()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
 	issuer, err := tokens.NewIssuer(plan.Issuer)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func (n *Node) publish(ctx context.Context) error {
 		changed := n.statuses.Changed()
 		entries := n.statuses.Snapshot()
 		failed := false
-		for _, p := range n.cfg.Plan.Pods {
+		for _, p := range n.runs() {
 			ready := podReady(p, entries)
 			if old, ok := n.writtenReady(p); ok && old == ready {
 				continue

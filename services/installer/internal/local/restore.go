@@ -23,7 +23,7 @@ func (n *Node) watchObjects(ctx context.Context) error {
 	waitFor(ctx, n.published)
 	var restarts sync.WaitGroup
 	defer restarts.Wait()
-	restarting := &sync.Map{}         // by Pod ID
+	busy := &sync.Map{}               // Pods that restart or are scaled, by ID
 	generations := map[string]int64{} // of Sidecars, by Pod ID
 	for n.wait(ctx, sourcesPeriod) {
 		there, err := n.writtenObjects(ctx)
@@ -31,16 +31,17 @@ func (n *Node) watchObjects(ctx context.Context) error {
 			n.cfg.Log.Debug("objects cannot be listed", "error", err)
 			continue
 		}
-		for _, p := range n.cfg.Plan.Pods {
-			if _, busy := restarting.Load(p.ID()); busy {
+		n.scale(ctx, busy, &restarts)
+		for _, p := range n.runs() {
+			if _, taken := busy.Load(p.ID()); taken {
 				continue
 			}
 			if !there.pods[p.ID()] {
 				n.cfg.Console.Line(fmt.Sprintf("Pod %s was deleted: its processes end and start again", p.ID()))
 				delete(generations, p.ID())
-				restarting.Store(p.ID(), true)
+				busy.Store(p.ID(), true)
 				restarts.Go(func() {
-					defer restarting.Delete(p.ID())
+					defer busy.Delete(p.ID())
 					n.restartPod(ctx, p)
 				})
 				continue

@@ -75,7 +75,9 @@ func (n *Node) state() *runstate.State {
 		})
 	}
 	for _, pod := range p.Pods {
-		s.Pods = append(s.Pods, podState(pod, n.pods[pod.ID()], identity(pod.Namespace, pod.ServiceAccount), proc))
+		state := podState(pod, n.pods[pod.ID()], identity(pod.Namespace, pod.ServiceAccount), proc)
+		state.Resting = n.resting[pod.ID()]
+		s.Pods = append(s.Pods, state)
 	}
 	for _, u := range p.URLs {
 		s.URLs = append(s.URLs, runstate.URL(u))

@@ -97,6 +97,9 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
+// OfDeployment reports whether the name is a Deployment's.
+func (w Wanted) OfDeployment() bool { return w.deployment }
+
 // Find returns the indices of the candidates that match, at least one: those with exactly this name, else those whose
 // names begin with it. A Deployment's name matches all of its Pods.
 func (w Wanted) Find(all []Proxy) ([]int, error) {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,11 +104,39 @@ func (p *Pod) explain(err error) error {
 	text := err.Error()
 	switch {
 	case apierrors.IsForbidden(err), strings.Contains(text, "forbidden"):
-		return fmt.Errorf("the API server does not let this user connect to Pod %s/%s: %w; ask for the right to create pods/portforward and pods/exec", p.Namespace, p.Name, err)
+		return &refusal{fmt.Sprintf("the API server does not let this user connect to Pod %s/%s: %s; ask for the right to create pods/portforward and pods/exec", p.Namespace, p.Name, forbidden(text)), err}
 	case apierrors.IsNotFound(err), strings.Contains(text, "not found"):
 		return fmt.Errorf("Pod %s/%s: %w; it has ended since it was listed: try again", p.Namespace, p.Name, err)
 	}
 	return fmt.Errorf("Pod %s/%s: %w", p.Namespace, p.Name, err)
+}
+
+// refusal is an error with a text of its own.
+type refusal struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.text }
+
+// Unwrap returns the error behind it.
+func (r *refusal) Unwrap() error { return r.err }
+
+// said is what the API server says of a right that is missing, within what its clients write around it.
+var said = regexp.MustCompile(`[a-z./-]+ \\?"[^"\\]+\\?" is forbidden: [^\n]*`)
+
+// forbidden is the API server's own sentence of an error: clients join those of two attempts, quoted, on lines.
+func forbidden(text string) string {
+	sentence := said.FindString(strings.ReplaceAll(text, `\n`, "\n"))
+	if sentence == "" {
+		sentence, _, _ = strings.Cut(text, "\n")
+	}
+	sentence = strings.ReplaceAll(sentence, `\"`, `"`)
+	if end := strings.LastIndexByte(sentence, '"'); strings.Count(sentence, `"`)%2 == 1 {
+		sentence = sentence[:end] // of the text that it was quoted in
+	}
+	return sentence
 }
 
 // open opens the two streams of a forwarded connection.

@@ -106,8 +106,9 @@ const (
 // Pod is one replica of a Deployment.
 type Pod struct {
 	Name, Namespace string
-	// Workload is the Deployment's name.
+	// Workload is the Deployment's name, Ordinal the replica's number, from 0.
 	Workload       string
+	Ordinal        int
 	ServiceAccount string
 	Labels         map[string]string
 	Annotations    map[string]string

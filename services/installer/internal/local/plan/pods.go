@@ -129,6 +129,7 @@ func (w *planner) pod(i int) (*Pod, error) {
 	t := w.Spec.Template
 	p := &Pod{
 		Name:           fmt.Sprintf("%s-%d", w.Name, i),
+		Ordinal:        i,
 		Namespace:      w.Namespace,
 		Workload:       w.Name,
 		ServiceAccount: t.Spec.ServiceAccountName,

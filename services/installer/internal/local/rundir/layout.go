@@ -44,6 +44,9 @@ func (l Layout) Lock() string { return filepath.Join(l.Dir, "fairlead.lock") }
 // State is state.json.
 func (l Layout) State() string { return runstate.File(l.Dir) }
 
+// Scale is what `fairlead scale` asks for, see Scales.
+func (l Layout) Scale() string { return filepath.Join(l.Dir, "scale.json") }
+
 // Logs is the directory of the log files, one for each process.
 func (l Layout) Logs() string { return filepath.Join(l.Dir, "logs") }
 

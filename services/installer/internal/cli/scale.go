@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/proto/fairlead/runstate"
+
+	"fairlead.dev/services/installer/internal/local/rundir"
+)
+
+// scaleFlags are the flags of `fairlead scale`.
+type scaleFlags struct {
+	namespace string
+	replicas  int
+	timeout   time.Duration
+}
+
+func newScale(t *target) *cobra.Command {
+	var f scaleFlags
+	cmd := &cobra.Command{
+		Use:   "scale deploy/NAME --replicas=N",
+		Short: "Run fewer Pods of a Deployment of a mesh on this machine, or all of them again",
+		Long: `Run fewer Pods of a Deployment of a mesh that runs on this machine (fairlead up), or all of them again: those with the highest numbers leave the
+mesh, drain and end, and start again when the Deployment is scaled up. In a cluster, kubectl scale does that.
+
+There can be no more Pods than the mesh files said when the mesh was started.
+
+Exit code 1 if it has not come true after --timeout.`,
+		Example: `  fairlead scale deploy/reviews-v1 --replicas=0
+  fairlead scale deploy/reviews-v1 --replicas=1`,
+		Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+			state, err := t.state()
+			if err != nil || len(a) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return withPrefix(lists.Map(state.Pods, func(p runstate.Pod) string { return "deploy/" + p.Workload }), begun), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return scale(cmd.Context(), t, f, a[0], cmd.OutOrStdout())
+		},
+	}
+	t.namespaceFlag(cmd, &f.namespace, "namespace of the Deployment (default: that of the only one of this name)")
+	cmd.Flags().IntVar(&f.replicas, "replicas", -1, "how many Pods are to run")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+var errReplicas = errors.New("say how many Pods are to run with --replicas, 0 or more")
+
+func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Writer) error {
+	if f.replicas < 0 {
+		return usage(errReplicas)
+	}
+	state, err := t.state()
+	if err != nil {
+		return err
+	}
+	pods, err := podsOfDeployment(state, name, f.namespace)
+	if err != nil {
+		return err
+	}
+	deployment := pods[0].Namespace + "/" + pods[0].Workload
+	if f.replicas > len(pods) {
+		return fmt.Errorf("Deployment %s has had %d Pods since the mesh was started; to run more, write the replicas into its file, and end `fairlead up` and start it again", deployment, len(pods))
+	}
+	file := rundir.Layout{Dir: filepath.Clean(state.RunDir)}.Scale()
+	scales, err := rundir.ReadScales(file)
+	if err != nil {
+		return err
+	}
+	if scales[deployment] = f.replicas; f.replicas == len(pods) {
+		delete(scales, deployment)
+	}
+	if err := rundir.WriteScales(file, scales); err != nil {
+		return err
+	}
+	if err := t.waitScaled(ctx, deployment, f); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "Deployment %s runs %d of %d Pods\n", deployment, f.replicas, len(pods))
+	return err
+}
+
+// podsOfDeployment lists the Pods of the Deployment that a name means, at least one.
+func podsOfDeployment(state *runstate.State, name, namespace string) ([]runstate.Pod, error) {
+	short := strings.TrimPrefix(strings.TrimPrefix(name, "deployment/"), "deploy/")
+	found := map[string][]runstate.Pod{}
+	var there []string
+	for _, p := range state.Pods {
+		there = append(there, p.Workload)
+		if p.Workload == short && (namespace == "" || p.Namespace == namespace) {
+			found[p.Namespace] = append(found[p.Namespace], p)
+		}
+	}
+	switch len(found) {
+	case 0:
+		slices.Sort(there)
+		return nil, fmt.Errorf("no Deployment is named %q%s", short, nearest.Hint(short, slices.Compact(there)))
+	case 1:
+		for _, pods := range found {
+			return pods, nil
+		}
+	}
+	return nil, usage(fmt.Errorf("%d namespaces have a Deployment %q: say which one with -n", len(found), short))
+}
+
+// waitScaled waits until the Pods of a Deployment that are to run are ready, and nothing runs of the others.
+func (t *target) waitScaled(ctx context.Context, deployment string, f scaleFlags) error {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	for {
+		state, err := t.state()
+		if err != nil {
+			return err
+		}
+		ready, left := 0, 0
+		for _, p := range state.Pods {
+			switch {
+			case p.Namespace+"/"+p.Workload != deployment:
+			case !p.Resting && p.Ready:
+				ready++
+			case p.Resting && (p.Ready || !lists.All(pidsOf(&p), func(pid int) bool { return pid == 0 })):
+				left++
+			}
+		}
+		if ready == f.replicas && left == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("Deployment %s has %d Pods that are ready and %d that end after %s, want %d; `fairlead logs deploy/%s` shows why",
+				deployment, ready, left, f.timeout, f.replicas, deployment[strings.IndexByte(deployment, '/')+1:])
+		case <-time.After(pollInterval):
+		}
+	}
+}
