@@ -91,7 +91,7 @@ func newRoot(env Env) *cobra.Command {
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh), newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
 		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env), newVersion(env, mesh),
 		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),
-		newPrecheck(env), newKubeInject(env), newVM(), newWorkload(), newExperimental(env), newExitCodes(), newOperator(env),
+		newPrecheck(env), newCheckInject(), newKubeInject(env), newVM(), newWorkload(), newExperimental(env), newExitCodes(), newOperator(env),
 	)
 	completeWithoutPackage(root)
 	complete(root)

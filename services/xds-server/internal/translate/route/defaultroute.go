@@ -36,7 +36,9 @@ func tunnel(beside *routev3.Route) *routev3.Route {
 	out := proto.CloneOf(beside)
 	out.Name += "_connect"
 	out.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}}}
-	out.GetRoute().RetryPolicy = nil
+	if action := out.GetRoute(); action != nil {
+		action.RetryPolicy = nil
+	}
 	return out
 }
 

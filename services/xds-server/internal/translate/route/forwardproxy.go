@@ -1,8 +1,10 @@
 package route
 
 import (
+	"net/http"
 	"slices"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -52,6 +54,17 @@ func forwardProxy(r *input.Reader, listener sidecarscope.EgressListener) ([]*rou
 		}
 	}
 	return assignDomains(out), nil
+}
+
+// unknownHostText is the body of answers to requests through a forward proxy for hosts that the mesh does not know.
+const unknownHostText = "The mesh has no such host, and a request through a forward proxy has no address of its own to pass on to: add a ServiceEntry for the host, or call it without the proxy.\n"
+
+// unknownAtForwardProxy lists the routes of a forward proxy for unknown hosts where these are allowed. The cluster for
+// unknown destinations would connect to where the client has connected: the proxy itself.
+func unknownAtForwardProxy() []*routev3.Route {
+	all := directResponseRoute("allow_any", http.StatusServiceUnavailable)
+	all.GetDirectResponse().Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: unknownHostText}}
+	return []*routev3.Route{tunnel(all), all}
 }
 
 // defaultPort is the port of requests that name none: 80, or else the first HTTP port of the service.

@@ -51,7 +51,11 @@ func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurat
 	if err != nil {
 		return nil, err
 	}
-	out.VirtualHosts = append(hosts, fallback(r))
+	unknown := fallback(r)
+	if listener.Port == allPorts && sidecarscope.UnknownDestinationCluster(r) == resourcename.PassthroughCluster {
+		unknown.Routes = unknownAtForwardProxy()
+	}
+	out.VirtualHosts = append(hosts, unknown)
 	return out, nil
 }
 
