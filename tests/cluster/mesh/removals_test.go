@@ -15,14 +15,14 @@ import (
 const (
 	// servers is how many Pods a rolling restart removes.
 	servers = 3
-	// crashes is how many applications crash in a row, and lostByCrash how many requests, which wait for the program that
-	// counts, each of them may take with it:
-	// nobody can tell whether the application has read what the kernel has taken for it.
+	// crashes is how many applications crash in a row, and lostByCrash how many requests, which wait for the program
+	// that counts, each of them may take with it: nobody can tell whether the application has read what the kernel has
+	// taken for it.
 	crashes, lostByCrash = 2, 15
 )
 
-// removals is about Pods that go under load, whatever their applications do then. A program without a sidecar counts what
-// the applications execute.
+// removals is about Pods that go under load, whatever their applications do then. A program without a sidecar counts
+// what the applications execute.
 func (c *cluster) removals(t *testing.T) {
 	c.fairlead(t, append([]string{"install", "-y", "--set", twoGateways}, images...)...)
 	c.injectedNamespace(t, shop, "istio-injection=enabled")

@@ -4,9 +4,9 @@
 // "echo call URL" is a job: it sends one request as soon as it starts, prints the answer, and fails unless that is 200.
 // If QUIT is set it then sends a POST there, as jobs ask a sidecar to end that nobody else ends.
 //
-// When it is asked to end, it answers what has begun; ON_TERM=exit ends it at once, and ON_TERM=hang has it do nothing any
-// more. /crash ends it without an answer. COUNT_AT=URL has it report each request there, to another echo, before its
-// answer; /executed says how many requests that one knows of, and how many of them it was told of more than once.
+// When it is asked to end, it answers what has begun; ON_TERM=exit ends it at once, and ON_TERM=hang has it do nothing
+// any more. /crash ends it without an answer. COUNT_AT=URL has it report each request there, to another echo, before
+// its answer; /executed says how many requests that one knows of, and how many of them it was told of more than once.
 //
 // Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same
 // x-request-id; the last one stays), delay=2s (before the answer), headers=k:v,k:v (of the answer).

@@ -28,8 +28,8 @@ kind: Namespace
 metadata: {name: restricted, labels: {pod-security.kubernetes.io/enforce: restricted}}
 `
 
-// TestIstiosAddonsRunInANamespaceOfTheirOwn runs the command of the guide on Istio's samples. As they are, some of their
-// Pods are refused where the Pod Security Standard is that of the control plane.
+// TestIstiosAddonsRunInANamespaceOfTheirOwn runs the command of the guide on Istio's samples. As they are, some of
+// their Pods are refused where the Pod Security Standard is that of the control plane.
 func TestIstiosAddonsRunInANamespaceOfTheirOwn(t *testing.T) {
 	guide, err := os.ReadFile("../../../docs/guide/addons.md")
 	if err != nil {

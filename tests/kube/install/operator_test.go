@@ -87,7 +87,8 @@ func testOperatorInstalls(t *testing.T, r *rig) {
 	}
 }
 
-// unpullable makes a Pod of Deployment server whose image cannot be pulled, until the function that it returns is called.
+// unpullable makes a Pod of Deployment server whose image cannot be pulled, until the function that it returns is
+// called.
 func (r *rig) unpullable(t *testing.T) (remove func()) {
 	t.Helper()
 	selector, _, _ := unstructured.NestedStringMap(r.get(t, deployments, "mesh", "server").Object, "spec", "selector", "matchLabels")

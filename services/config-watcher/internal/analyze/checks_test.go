@@ -217,7 +217,7 @@ func secretYAML(t *testing.T, namespace, name string, entries ...string) string 
 }
 
 func TestObjectsInAnEmptyNamespaceAreTold(t *testing.T) {
-	const policy = "{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: strict, namespace: defualt}, spec: {mtls: {mode: STRICT}}}"
+	const policy = "{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: strict, namespace: defalt}, spec: {mtls: {mode: STRICT}}}"
 	const service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}, spec: {clusterIP: 10.0.0.1, selector: {app: web}, ports: [{port: 80, name: http}]}}"
 	for name, tc := range map[string]struct {
 		objects []string
@@ -225,11 +225,11 @@ func TestObjectsInAnEmptyNamespaceAreTold(t *testing.T) {
 	}{
 		"a misspelt namespace":                       {[]string{service, policy}, true},
 		"two of them":                                {[]string{service, policy, strings.Replace(policy, "strict", "other", 1)}, true},
-		"a namespace with a Namespace object":        {[]string{service, policy, "{apiVersion: v1, kind: Namespace, metadata: {name: defualt}}"}, false},
-		"a namespace with a Service":                 {[]string{policy, strings.Replace(service, "default", "defualt", 1)}, false},
-		"a namespace with a Pod":                     {[]string{policy, "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: defualt}, spec: {containers: [{name: a}]}, status: {podIP: 10.1.1.1, phase: Running}}"}, false},
-		"the root namespace":                         {[]string{service, strings.Replace(policy, "defualt", "istio-system", 1)}, false},
-		"a rule, where the ServiceEntry is all else": {[]string{strings.NewReplacer("PeerAuthentication", "Sidecar", "security", "networking", "mtls: {mode: STRICT}", "egress: [{hosts: ['*/*']}]").Replace(policy), "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: e, namespace: defualt}, spec: {hosts: [example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}}"}, false},
+		"a namespace with a Namespace object":        {[]string{service, policy, "{apiVersion: v1, kind: Namespace, metadata: {name: defalt}}"}, false},
+		"a namespace with a Service":                 {[]string{policy, strings.Replace(service, "default", "defalt", 1)}, false},
+		"a namespace with a Pod":                     {[]string{policy, "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: defalt}, spec: {containers: [{name: a}]}, status: {podIP: 10.1.1.1, phase: Running}}"}, false},
+		"the root namespace":                         {[]string{service, strings.Replace(policy, "defalt", "istio-system", 1)}, false},
+		"a rule, where the ServiceEntry is all else": {[]string{strings.NewReplacer("PeerAuthentication", "Sidecar", "security", "networking", "mtls: {mode: STRICT}", "egress: [{hosts: ['*/*']}]").Replace(policy), "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: e, namespace: defalt}, spec: {hosts: [example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}}"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := strings.Join(texts(newFixture(t, tc.objects...).All()), "\n")

@@ -26,8 +26,8 @@ var further = []string{
 	"kind: [", "- 1", "# nothing", "",
 }
 
-// TestValidateAndApplyAgree judges every text of the scenarios as `fairlead validate` does, and as `fairlead config apply`
-// does.
+// TestValidateAndApplyAgree judges every text of the scenarios as `fairlead validate` does, and as `fairlead config
+// apply` does.
 func TestValidateAndApplyAgree(t *testing.T) {
 	texts := append([]string{}, further...)
 	for _, dir := range []string{"cases", "tenants", "examples"} {

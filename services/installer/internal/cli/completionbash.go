@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// wordsWithoutPackage is the function of the package bash-completion that cobra's script calls, for shells without it: it
-// divides the line at its blanks, where bash divides at = and : too.
+// wordsWithoutPackage is the function of the package bash-completion that cobra's script calls, for shells without it:
+// it divides the line at its blanks, where bash divides at = and : too.
 const wordsWithoutPackage = `if ! declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
     _get_comp_words_by_ref()
     {

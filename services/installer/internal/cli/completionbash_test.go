@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestBashCompletesWithoutItsPackage sources the script in a bash that has read no other file. A function stands for the
-// program.
+// TestBashCompletesWithoutItsPackage sources the script in a bash that has read no other file. A function stands for
+// the program.
 func TestBashCompletesWithoutItsPackage(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

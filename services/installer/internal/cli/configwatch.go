@@ -62,8 +62,8 @@ func printRows(out io.Writer, objects []*configv1.Object, as string, header bool
 	return err
 }
 
-// changes lists the objects that are new or others than before, and those that are gone, by their names, and returns all
-// objects by name.
+// changes lists the objects that are new or others than before, and those that are gone, by their names, and returns
+// all objects by name.
 func changes(before map[string]*configv1.Object, objects []*configv1.Object) (changed []*configv1.Object, now map[string]*configv1.Object) {
 	now = make(map[string]*configv1.Object, len(objects))
 	for _, o := range objects {

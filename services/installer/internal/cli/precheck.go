@@ -124,7 +124,7 @@ func (f *precheckFlags) refusals(ctx context.Context, req *apply.Request) (found
 	}
 	for _, ch := range plan.Anew() {
 		found = append(found, precheck.Finding{
-			Name: "ObjectMadeAnew", Level: precheck.Warning, Origin: ch.ID.String(), Message: ch.Why(),
+			Name: "ObjectMadeAnew", Level: precheck.Warning, Origin: ch.String(), Message: ch.Why(),
 			Remedy: "`fairlead install --recreate` deletes it and makes it anew; the guide of upgrades says what that interrupts",
 		})
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// StopDelayAnnotation says for how long an application goes on when its Pod ends, before it is told: callers have then
-	// heard that the Pod is leaving, so that an application which ends or hangs at once loses no request.
+	// StopDelayAnnotation says for how long an application goes on when its Pod ends, before it is told: callers have
+	// then heard that the Pod is leaving, so that an application which ends or hangs at once loses no request.
 	StopDelayAnnotation = "fairlead.dev/application-stop-delay"
 	// defaultGrace is Kubernetes' terminationGracePeriodSeconds.
 	defaultGrace = 30

@@ -59,8 +59,8 @@ func (n *Node) watchDeployments(ctx context.Context) error {
 	return nil
 }
 
-// reportOverridden prints which objects of saved files another source overrides, but for those that were printed before,
-// and returns them all.
+// reportOverridden prints which objects of saved files another source overrides, but for those that were printed
+// before, and returns them all.
 func (n *Node) reportOverridden(ctx context.Context, before []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

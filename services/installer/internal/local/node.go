@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -178,12 +177,6 @@ func (n *Node) startProcess(p plan.Process) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.procs[p.Name] = started
-}
-
-// processes lists all processes of the plan.
-func (n *Node) processes() []plan.Process {
-	list := lists.Map(n.cfg.Plan.Services, func(s *plan.Service) plan.Process { return s.Process })
-	return append(list, n.podProcesses()...)
 }
 
 func (n *Node) podProcesses() []plan.Process {

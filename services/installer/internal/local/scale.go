@@ -29,8 +29,8 @@ func (n *Node) rests(p *plan.Pod) bool {
 	return n.resting[p.ID()]
 }
 
-// scale has the Pods rest that `fairlead scale` asks for, and those run again that it asks for no more. busy are Pods, by
-// ID, that are being restarted or scaled; all is done when work is.
+// scale has the Pods rest that `fairlead scale` asks for, and those run again that it asks for no more. busy are Pods,
+// by ID, that are being restarted or scaled; all is done when work is.
 func (n *Node) scale(ctx context.Context, busy *sync.Map, work *sync.WaitGroup) {
 	scales, err := rundir.ReadScales(n.cfg.Layout.Scale())
 	if err != nil {

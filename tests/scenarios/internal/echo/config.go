@@ -20,7 +20,8 @@ type Config struct {
 	Ports []Port   `json:"ports"`
 	// Journal is the path of the unix socket that tells what came; empty for none.
 	Journal string `json:"journal"`
-	// Calls is a file to which the identifier of each request is appended before its answer, a line each; empty for none.
+	// Calls is a file to which the identifier of each request is appended before its answer, a line each; empty for
+	// none.
 	Calls string `json:"calls"`
 	// Shared is a directory that all applications of a fleet have in common: whose turn it is among codes is counted
 	// there, because a retry goes to another pod. Empty counts in this process alone.

@@ -120,8 +120,9 @@ func text(v any) string {
 // causeEvery is the time between two looks at the Pods of what is waited for.
 const causeEvery = 3 * time.Second
 
-// Ready waits until objects are ready. Tell is called with what is waited for, and with what keeps its Pods. When ctx ends by its deadline, or
-// waiting does not help, the error explains each object that is not ready. A request that fails is sent again.
+// Ready waits until objects are ready. Tell is called with what is waited for, and with what keeps its Pods. When ctx
+// ends by its deadline, or waiting does not help, the error explains each object that is not ready. A request that
+// fails is sent again.
 func Ready(ctx context.Context, c *cluster.Client, ids []cluster.ID, tell func(string)) error {
 	left := slices.Clone(ids)
 	cause, looked := "", time.Now()
