@@ -44,7 +44,7 @@ func TestFairleadValidate(t *testing.T) {
 		"a good file":     {[]string{"samples/bookinfo/mesh.yaml"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
 		"standard input":  {[]string{"-f", "-"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
 		"a bad file":      {[]string{"--filename", "samples/bookinfo/broken.yaml"}, process.ExitRefused, "samples/bookinfo/broken.yaml:16: VirtualService default/reviews: spec.http[0].route[0].weight: -10: "},
-		"a directory":     {[]string{"-f", "samples", "-o", "yaml"}, process.ExitRefused, "\n  refused: 1\n"},
+		"a directory":     {[]string{"-f", "samples", "-o", "yaml"}, process.ExitRefused, "same object as at samples/bookinfo/mesh.yaml:"},
 		"nothing there":   {[]string{"-f", "samples/none.yaml"}, process.ExitUsage, "samples/none.yaml: no such file or directory"},
 		"nothing is said": {nil, process.ExitUsage, "name a file or a directory with -f"},
 	} {
