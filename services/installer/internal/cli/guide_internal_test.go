@@ -57,8 +57,8 @@ var (
 	word   = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
 )
 
-// fairleadCommands lists the commands of a page, each as its words after "fairlead": the whole ones, at the beginning of
-// a line of a code block, and those that the text mentions.
+// fairleadCommands lists the commands of a page, each as its words after "fairlead": the whole ones, at the beginning
+// of a line of a code block, and those that the text mentions.
 func fairleadCommands(text string) (whole, mentioned [][]string) {
 	for _, b := range block.FindAllString(text, -1) {
 		for line := range strings.SplitSeq(strings.ReplaceAll(b, "\\\n", " "), "\n") {
