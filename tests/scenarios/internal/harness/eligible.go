@@ -102,6 +102,11 @@ func machinesOfStep(t *format.Topology, s *format.Step) string {
 			return verb + " " + target
 		}
 	}
+	for _, object := range s.Delete {
+		if kind, _, _ := strings.Cut(object, "/"); slices.Contains(machineKinds, kind) {
+			return "deletes a " + kind
+		}
+	}
 	switch {
 	case s.Files != nil:
 		return "gives proxies files"

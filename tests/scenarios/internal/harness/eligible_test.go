@@ -43,6 +43,7 @@ func TestNeedsMachines(t *testing.T) {
 		"gives proxies files":              step(format.Step{Files: map[string]map[string]*format.FileText{"server": nil}}),
 		"counts what a proxy holds":        step(format.Step{Config: &format.Config{Endpoints: &format.Holdings{Max: &two}}}),
 		"gives the caller another address": step(format.Step{Background: &format.Background{Call: format.Call{SourceIP: "203.0.113.1"}}}),
+		"deletes a Pod":                    step(format.Step{Delete: []string{"Pod/apps/server"}}),
 		"writes a Pod":                     step(format.Step{ApplyNoWait: "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}"}),
 		"writes the mesh's settings":       step(format.Step{Apply: "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}}"}),
 		"unix socket":                      step(format.Step{Apply: "{kind: Sidecar, spec: {defaultEndpoint: unix:///x}}"}),
