@@ -381,7 +381,8 @@ func localNames(t *testing.T, a *agent) {
 	}
 	rate := clients * each / (cpu(t, a.process.PID()) - before)
 	t.Logf("DNS: an answer within %s (p99), goal %s; %.0f answers for a second of CPU, goal %d", p99.Round(time.Microsecond), latencyGoal, rate, rateGoal)
-	if p99 > latencyGoal || rate < rateGoal {
+	// A time may be a quarter above its goal, as docs/performance.md says.
+	if p99 > latencyGoal*5/4 || rate < rateGoal {
 		t.Errorf("DNS: p99 %s, %.0f answers for a second of CPU; want at most %s, at least %d", p99, rate, latencyGoal, rateGoal)
 	}
 }
