@@ -4,7 +4,7 @@ package oracle
 var AnalysisDifferences = []AnalysisDifference{
 	// What Fairlead tells.
 	{
-		Ours: true, Codes: "ServiceSelectsNothing NamespaceWithoutProxies NamespaceNotFound DestinationRuleShadowed MutualTLSMismatch RegexTrap ExternalNameTrap ServiceHidden PeerAuthenticationsConflict PatchInternals JWKSTrap CredentialExpiring NetworkWithoutGateway DiscoverySelectsNothing ObjectTwice",
+		Ours: true, Codes: "ServiceSelectsNothing NamespaceWithoutProxies NamespaceNotFound NamespaceEmpty SidecarNotRunning PodsNotMade DestinationRuleShadowed MutualTLSMismatch RegexTrap ExternalNameTrap ServiceHidden PeerAuthenticationsConflict PatchInternals JWKSTrap CredentialExpiring NetworkWithoutGateway DiscoverySelectsNothing ObjectTwice",
 		What: "codes that Istio has no message for", Reason: "Each is a mistake that users of either make.", Example: "conflicts: rules-of-one-host",
 	},
 	{
