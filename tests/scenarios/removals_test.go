@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/proxyconfig"
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/format"
@@ -61,8 +62,9 @@ func TestRemovalsFailNoRequest(t *testing.T) {
 		}},
 		{name: "the application hangs", end: func(ctx context.Context, server string) error {
 			return machines.Evict(ctx, server, func(app *netns.Process) error {
-				defer time.Sleep(time.Second)
-				return app.Signal(unix.SIGSTOP)
+				err := app.Signal(unix.SIGSTOP)
+				more(t, machines, servers, removalRate)
+				return err
 			})
 		}},
 		// Nobody can tell whether the application has read a request that the kernel has taken for it.
@@ -80,17 +82,36 @@ func TestRemovalsFailNoRequest(t *testing.T) {
 			}
 			ctx := t.Context()
 			load := calls.Begin(ctx, call)
-			time.Sleep(300 * time.Millisecond)
+			more(t, machines, servers, removalRate/4)
 			if err := way.end(ctx, server); err != nil {
 				t.Error(err)
 			}
 			if err := machines.Add(ctx, server); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(300 * time.Millisecond)
+			more(t, machines, servers, removalRate/4)
 			onceEach(t, machines, servers, load.End(), way.lost)
 		})
 	}
+}
+
+// more waits until the servers have executed so many requests more.
+func more(t *testing.T, machines *harness.Harness, servers []string, requests int) {
+	t.Helper()
+	executed := func() (n int) {
+		for _, server := range servers {
+			calls, _ := machines.Calls(server) // there are none before the first one
+			n += len(calls)
+		}
+		return n
+	}
+	want := executed() + requests
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n := executed(); n < want {
+			return fmt.Errorf("%d requests were executed, want %d", n, want)
+		}
+		return nil
+	})
 }
 
 // onceEach asserts that every request has its answer but for so many that were lost, and that none was executed twice.

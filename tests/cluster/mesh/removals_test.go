@@ -2,9 +2,9 @@ package mesh
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -67,10 +67,16 @@ func (c *cluster) removals(t *testing.T) {
 		// A crash, which the application is asked for by a request of its own.
 		l.Loses(t, "crashes of applications that "+onTerm, crashes*lostByCrash, aftermath, func(t *testing.T) {
 			for range crashes {
+				before := c.restarted(t)
 				if err := load.Once(load.Config{URL: requests.URL + "/crash"}); err == nil {
 					t.Error("the application has answered")
 				}
-				time.Sleep(time.Second)
+				testkit.Eventually(t, patience, func() error {
+					if now := c.restarted(t); now == before {
+						return fmt.Errorf("%d restarts of applications", now)
+					}
+					return nil
+				})
 			}
 			c.settled(t, shop)
 		})
@@ -85,4 +91,19 @@ func (c *cluster) removals(t *testing.T) {
 	if err != nil || executed.Requests == 0 || executed.Twice > 0 {
 		t.Errorf("%v, status %d, %s", err, status, body)
 	}
+}
+
+// restarted counts the restarts of the applications of Deployment one.
+func (c *cluster) restarted(t *testing.T) (n int32) {
+	t.Helper()
+	pods, err := c.CoreV1().Pods(shop).List(t.Context(), metav1.ListOptions{LabelSelector: "app=one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods.Items {
+		for _, s := range pods.Items[i].Status.ContainerStatuses {
+			n += s.RestartCount
+		}
+	}
+	return n
 }

@@ -21,33 +21,31 @@ func occupies(k object.Key) bool {
 
 // occupy adds by to the number of things in a namespace that other objects can be about.
 func (m *Mesh) occupy(namespace string, by int) {
-	now := m.occupied[namespace] + by
+	before := m.occupied[namespace]
+	now := before + by
 	if now <= 0 {
 		delete(m.occupied, namespace)
 	} else {
 		m.occupied[namespace] = now
 	}
-	if now <= 2 { // one of them may be the reader's own object
+	if (before > 0) != (now > 0) {
 		m.touch(topic{subjectOccupied, namespace, ""})
 	}
 }
 
 // checkOwnNamespace finds an object in a namespace in which nothing is that it could be about, as when the name is
-// misspelt. The root namespace and that of the control plane are about others.
+// misspelt. It is for kinds that do not occupy a namespace. The root namespace and that of the control plane are about
+// others.
 func checkOwnNamespace(r *reader) {
 	ns := r.namespace()
-	if ns == "" || ns == r.settings().GetRootNamespace() || ns == validate.MeshNamespace || r.object.Labels[managedBy] == managedByUp {
+	if ns == r.settings().GetRootNamespace() || ns == validate.MeshNamespace || r.object.Labels[managedBy] == managedByUp {
 		return
 	}
 	r.record(subjectOccupied, ns, "")
-	others := r.mesh.occupied[ns]
-	if occupies(r.object.Key) {
-		others--
-	}
-	if others > 0 {
+	if r.mesh.occupied[ns] > 0 {
 		return
 	}
 	remedy := "correct the namespace, or create its Namespace object if it is the right one"
-	known := slices.DeleteFunc(slices.Sorted(maps.Keys(r.mesh.occupied)), func(other string) bool { return other == ns })
+	known := slices.Sorted(maps.Keys(r.mesh.occupied))
 	r.report(NamespaceEmpty, "metadata.namespace", ns, "no workload, Service or other object that this one could be about is in namespace "+ns, remedy+nearest.Hint(ns, known))
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"fairlead.dev/pkg/nearest"
 
 	"fairlead.dev/services/installer/internal/kube"
+	"fairlead.dev/services/installer/internal/objectfile"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -61,9 +64,11 @@ Exit code 0 whether it is asked or not; 1 if there is no such namespace, Pod or 
 	return cmd
 }
 
+var errNoPod = errors.New("name a Pod, or KIND/NAME, or give labels with -l")
+
 func checkInject(ctx context.Context, f checkInjectFlags, name string, out io.Writer) error {
 	if (name == "") == (f.labels == "") {
-		return usage(fmt.Errorf("name a Pod, or KIND/NAME, or give labels with -l"))
+		return usage(errNoPod)
 	}
 	api, err := f.client()
 	if err != nil {
@@ -112,7 +117,7 @@ func (f checkInjectFlags) labelsOf(ctx context.Context, api kube.API, name strin
 		if err != nil {
 			err = usage(fmt.Errorf("-l %s: %w", f.labels, err))
 		}
-		return defaultNamespace(namespace), pod, err
+		return cmp.Or(namespace, objectfile.DefaultNamespace), pod, err
 	}
 	kind, short, ofKind := strings.Cut(name, "/")
 	if !ofKind {
@@ -121,7 +126,7 @@ func (f checkInjectFlags) labelsOf(ctx context.Context, api kube.API, name strin
 	if i := strings.LastIndexByte(short, '.'); namespace == "" && i > 0 {
 		short, namespace = short[:i], short[i+1:]
 	}
-	namespace = defaultNamespace(namespace)
+	namespace = cmp.Or(namespace, objectfile.DefaultNamespace)
 	var template corev1.PodTemplateSpec
 	switch strings.ToLower(kind) {
 	case "pod", "po":
@@ -147,13 +152,6 @@ func (f checkInjectFlags) labelsOf(ctx context.Context, api kube.API, name strin
 		return "", nil, noSuch(ctx, api, kind, namespace, short)
 	}
 	return namespace, template.Labels, kube.Explain(err)
-}
-
-func defaultNamespace(name string) string {
-	if name == "" {
-		return "default"
-	}
-	return name
 }
 
 // noSuch is the error about a namespace, a Pod or another object that is not there, with the nearest name that is.

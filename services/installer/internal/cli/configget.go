@@ -131,6 +131,7 @@ stored, "file" for the files that config-watcher follows (those of fairlead up -
 which state no creation time.
 
 Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
+
 With -o json and yaml, Secrets are left out unless their kind or name is asked for: their values are not shown, so that what is printed can be applied.
 
 An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
@@ -164,7 +165,7 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 	if err != nil {
 		return err
 	}
-	if kept := withoutSecrets(objects); f.out.applicable() && (len(a) == 0 || a[0] == "all") && len(kept) < len(objects) {
+	if kept := withoutSecrets(objects); f.out.wantsManifests() && (len(a) == 0 || a[0] == "all") && len(kept) < len(objects) {
 		fmt.Fprintf(diagnostics, "Secrets are left out, %d of them: their values are not shown; `fairlead config get secrets` names them\n", len(objects)-len(kept))
 		objects = kept
 	}
@@ -219,7 +220,7 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 		}
 		return []*configv1.Object{o}, nil
 	}
-	tabular := f.selector == "" && !f.watch && !f.out.applicable() && n.kind != "Pod" // a Pod's row has its address
+	tabular := f.selector == "" && !f.watch && !f.out.wantsManifests() && n.kind != "Pod" // a Pod's row has its address
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/configapi"
 )
 
 var errNoWatch = errors.New("-w prints rows: leave out -o, or say wide or name")
@@ -19,12 +21,16 @@ var errNoWatch = errors.New("-w prints rows: leave out -o, or say wide or name")
 // watchObjects is `config get -w`: it prints the objects, and then, until ctx ends, those that have changed since. One
 // that is gone is printed again with "gone" for its place. It fails if the first look fails.
 func watchObjects(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
-	if f.out.applicable() {
+	if f.out.wantsManifests() {
 		return usage(errNoWatch)
 	}
 	known := map[string]*configv1.Object{}
+	said := ""
 	for first := true; ctx.Err() == nil; first = false {
 		objects, _, err := f.objects(ctx, t, a)
+		if missing := new(configapi.NotFoundError); !first && errors.As(err, &missing) {
+			objects, err = nil, nil // a named object is gone
+		}
 		switch {
 		case err != nil && first && ctx.Err() == nil:
 			return err
@@ -35,7 +41,8 @@ func watchObjects(ctx context.Context, t *target, f getFlags, a []string, out, d
 			changed, known = changes(known, objects)
 			err = printRows(out, changed, f.out.value, first)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
 			fmt.Fprintf(diagnostics, "%v; looking again\n", err)
 		}
 		select {

@@ -146,8 +146,9 @@ Exit code 0, whatever is found; 1 if there is no such Pod or Service. What canno
 			return d.d.print(cmd.OutOrStdout(), time.Now())
 		},
 	}
-	if cmd.ValidArgsFunction = t.completeProxies(1); kind == "service" {
-		cmd.ValidArgsFunction = t.completeServices(0)
+	cmd.ValidArgsFunction = t.completeServices(0)
+	if kind == "pod" {
+		cmd.ValidArgsFunction = t.completeProxies(1)
 	}
 	fs := cmd.Flags()
 	t.namespaceFlag(cmd, &f.namespace, "namespace, if NAME does not say (default \"default\")")

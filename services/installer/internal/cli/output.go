@@ -55,8 +55,8 @@ func (f *format) Set(s string) error {
 // Type is shown in the help.
 func (f *format) Type() string { return strings.Join(f.allowed, "|") }
 
-// applicable tells whether the output is of whole manifests.
-func (f *format) applicable() bool {
+// wantsManifests reports whether whole manifests are printed.
+func (f *format) wantsManifests() bool {
 	return f.value == "json" || f.value == "yaml" || strings.HasPrefix(f.value, jsonPath)
 }
 

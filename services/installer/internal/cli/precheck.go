@@ -45,7 +45,8 @@ Looked for are: the version of Kubernetes; the rights to write each object of th
 nothing reads any more; webhooks that nothing serves, and that inject for the same revision; control planes that are there; with --from-version the
 defaults that changed; what fairlead install would refuse, or make anew; and everything that fairlead analyze --kube looks for.
 
-Exit codes: 0 nothing of level error was found but in the analysis of the mesh's objects, which hinders no installation, 1 something was or the API server does not answer, and 2 and 3 as of every command.`,
+Exit codes: 0 nothing of level error was found but in the analysis of the mesh's objects, which hinders no installation, 1
+something was or the API server does not answer, and 2 and 3 as of every command.`,
 		Example: `  fairlead precheck
   fairlead precheck --filename mesh.yaml --revision 1-32-0
   fairlead precheck --from-version 1.28 -o json`,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,7 +74,7 @@ func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Wri
 	if f.replicas > len(pods) {
 		return fmt.Errorf("Deployment %s has had %d Pods since the mesh was started; to run more, write the replicas into its file, and end `fairlead up` and start it again", deployment, len(pods))
 	}
-	file := rundir.Layout{Dir: filepath.Clean(state.RunDir)}.Scale()
+	file := rundir.Layout{Dir: state.RunDir}.Scale()
 	scales, err := rundir.ReadScales(file)
 	if err != nil {
 		return err

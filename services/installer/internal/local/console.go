@@ -79,15 +79,13 @@ func (n *Node) rows() []console.Row {
 
 // unready lists the processes and Pods that are not ready, each with the reason.
 func (n *Node) unready() []string {
-	entries := n.statuses.Snapshot()
+	entries, pods := n.statuses.Snapshot(), n.runs()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var list []string
 	wanted := lists.Map(n.cfg.Plan.Services, func(s *plan.Service) plan.Process { return s.Process })
-	for _, p := range n.cfg.Plan.Pods {
-		if !n.resting[p.ID()] {
-			wanted = append(wanted, p.Processes()...)
-		}
+	for _, p := range pods {
+		wanted = append(wanted, p.Processes()...)
 	}
 	for _, p := range wanted {
 		e := entries[p.Name]
@@ -99,8 +97,8 @@ func (n *Node) unready() []string {
 			list = append(list, fmt.Sprintf("%s (%s)", p.Name, e.Reason))
 		}
 	}
-	for _, p := range n.cfg.Plan.Pods {
-		if len(list) == 0 && !n.pods[p.ID()] && !n.resting[p.ID()] {
+	for _, p := range pods {
+		if len(list) == 0 && !n.pods[p.ID()] {
 			list = append(list, fmt.Sprintf("Pod %s (its status is not written yet)", p.ID()))
 		}
 	}

@@ -24,21 +24,27 @@ import (
 const deploymentsPeriod = time.Second
 
 // watchDeployments prints what a saved file says of a Deployment and what is not followed: Deployments are run as the
-// files said at the start. unread tells of those that are new.
+// files said at the start. unread tells of those that are new. It also prints which objects of the files are
+// overridden, at the start and after each save.
 func (n *Node) watchDeployments(ctx context.Context) error {
 	seen := fileStamps(n.cfg.ConfigPaths)
 	first, err := deployments(n.cfg.ConfigPaths)
 	var printed, overridden []string
-	saved := false
+	saved := true
 	for n.wait(ctx, deploymentsPeriod) {
 		if saved { // at the last look, so that config-watcher has read it
-			overridden = n.reportOverridden(ctx, overridden)
+			if lines, err := n.overridden(ctx); err != nil {
+				n.cfg.Log.Debug("what is overridden cannot be read", "error", err)
+			} else {
+				n.printNew(overridden, lines)
+				overridden, saved = lines, false
+			}
 		}
 		stamps := fileStamps(n.cfg.ConfigPaths)
-		if saved = stamps != seen; !saved {
+		if stamps == seen {
 			continue
 		}
-		seen = stamps
+		seen, saved = stamps, true
 		now, loadErr := deployments(n.cfg.ConfigPaths)
 		var lines []string
 		switch {
@@ -49,38 +55,35 @@ func (n *Node) watchDeployments(ctx context.Context) error {
 		default:
 			lines = notFollowed(first, now)
 		}
-		for _, line := range lines {
-			if !slices.Contains(printed, line) {
-				n.cfg.Console.Line("warning: " + line)
-			}
-		}
+		n.printNew(printed, lines)
 		printed = lines
 	}
 	return nil
 }
 
-// reportOverridden prints which objects of saved files another source overrides, but for those that were printed
-// before, and returns them all.
-func (n *Node) reportOverridden(ctx context.Context, before []string) []string {
+// printNew prints the warnings that were not printed before.
+func (n *Node) printNew(before, now []string) {
+	for _, line := range now {
+		if !slices.Contains(before, line) {
+			n.cfg.Console.Line("warning: " + line)
+		}
+	}
+}
+
+// overridden lists the objects of files that another file or source overrides.
+func (n *Node) overridden(ctx context.Context) (lines []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	res, err := n.configAPI.Status(ctx, &configv1.StatusRequest{})
 	if err != nil {
-		n.cfg.Log.Debug("what is overridden cannot be read", "error", err)
-		return before
+		return nil, err
 	}
-	var now []string
 	for _, f := range res.GetFindings() {
 		if f.GetType() == configv1.FindingType_FINDING_TYPE_OVERRIDDEN && f.GetLocation() != "" {
-			now = append(now, fmt.Sprintf("warning: %s: %s has no effect: %s", f.GetLocation(), f.GetObject(), f.GetMessage()))
+			lines = append(lines, fmt.Sprintf("%s: %s has no effect: %s", f.GetLocation(), f.GetObject(), f.GetMessage()))
 		}
 	}
-	for _, line := range now {
-		if !slices.Contains(before, line) {
-			n.cfg.Console.Line(line)
-		}
-	}
-	return now
+	return lines, nil
 }
 
 // notFollowed tells what differs between the Deployments of the start and those of now.

@@ -14,30 +14,37 @@ import (
 // envoysPeriod is how often watchEnvoys looks at the agents' Envoys.
 const envoysPeriod = time.Second
 
+// envoyRun is an agent's process with that of its Envoy.
+type envoyRun struct {
+	agent int
+	envoy string
+}
+
 // watchEnvoys prints that an agent has started its Envoy again, which has ended by itself.
 func (n *Node) watchEnvoys(ctx context.Context) error {
-	type run struct {
-		agent int
-		envoy string
-	}
-	seen := map[*plan.Pod]run{}
+	seen := map[*plan.Pod]envoyRun{}
 	for n.wait(ctx, envoysPeriod) {
-		for _, p := range n.cfg.Plan.Pods {
-			if p.Agent == nil || p.Agent.NoEnvoy {
-				continue
-			}
-			agent := n.statuses.get(p.Agent.Name).PID
-			before, now := seen[p], run{agent, childOf(agent)}
-			if now.envoy == "" {
-				continue
-			}
-			seen[p] = now
-			if before.agent == now.agent && before.envoy != now.envoy {
-				n.cfg.Console.Line(fmt.Sprintf("Envoy of Pod %s has ended by itself and runs again; `fairlead logs %s` shows why", p.ID(), p.ID()))
-			}
-		}
+		n.lookAtEnvoys(seen)
 	}
 	return nil
+}
+
+// lookAtEnvoys is one look of watchEnvoys. It keeps in seen what runs.
+func (n *Node) lookAtEnvoys(seen map[*plan.Pod]envoyRun) {
+	for _, p := range n.cfg.Plan.Pods {
+		if p.Agent == nil || p.Agent.NoEnvoy {
+			continue
+		}
+		agent := n.statuses.get(p.Agent.Name).PID
+		before, now := seen[p], envoyRun{agent, childOf(agent)}
+		if now.envoy == "" {
+			continue
+		}
+		seen[p] = now
+		if before.agent == now.agent && before.envoy != now.envoy {
+			n.cfg.Console.Line(fmt.Sprintf("Envoy of Pod %s has ended by itself and runs again; `fairlead logs %s` shows why", p.ID(), p.ID()))
+		}
+	}
 }
 
 // childOf returns the process that a process has started, "" if there is none or the system does not tell.

@@ -1,44 +1,19 @@
 package local
 
 import (
-	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/services/installer/internal/local/console"
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
-
-// screen is a console that several goroutines use.
-type screen struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (s *screen) Show([]console.Row) {}
-
-func (s *screen) Line(line string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lines = append(s.lines, line)
-}
-
-func (s *screen) text() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.lines, "\n")
-}
 
 // TestAnEnvoyThatRunsAgainIsTold has a shell for the agent, which starts a second child after the first one.
 func TestAnEnvoyThatRunsAgainIsTold(t *testing.T) {
@@ -46,36 +21,37 @@ func TestAnEnvoyThatRunsAgainIsTold(t *testing.T) {
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		second, err := strconv.Atoi(childOf(agent.Process.Pid))
-		_ = agent.Process.Kill()
-		if err == nil {
-			_ = unix.Kill(second, unix.SIGKILL)
-		}
-		_ = agent.Wait()
-	}()
-	shown := &screen{}
+	child := func(not int) (pid int) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() (err error) {
+			if pid, err = strconv.Atoi(childOf(agent.Process.Pid)); err == nil && pid == not {
+				err = fmt.Errorf("process %d still runs", not)
+			}
+			return err
+		})
+		return pid
+	}
+	shown := &lines{}
 	p := &plan.Pod{Name: "web-0", Namespace: "shop", Agent: &plan.Agent{Process: plan.Process{Name: "web-0.shop/istio-proxy"}}}
-	n := &Node{cfg: Config{Clock: clock.Real(), Console: shown, Plan: &plan.Plan{Pods: []*plan.Pod{p}}}, statuses: newStatuses()}
+	n := &Node{cfg: Config{Console: shown, Plan: &plan.Plan{Pods: []*plan.Pod{p}}}, statuses: newStatuses()}
 	n.statuses.setProcess(supervise.Status{Name: p.Agent.Name, PID: agent.Process.Pid})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go n.watchEnvoys(ctx)
-	time.Sleep(2 * envoysPeriod)
-	if told := shown.text(); told != "" {
-		t.Errorf("told %q before", told)
+
+	first, seen := child(0), map[*plan.Pod]envoyRun{}
+	n.lookAtEnvoys(seen)
+	n.lookAtEnvoys(seen)
+	if len(*shown) > 0 {
+		t.Errorf("told %q before", *shown)
 	}
-	child, err := strconv.Atoi(childOf(agent.Process.Pid))
-	if err != nil {
+	if err := unix.Kill(first, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Kill(child, unix.SIGKILL); err != nil {
-		t.Fatal(err)
+	second := child(first)
+	n.lookAtEnvoys(seen)
+	n.lookAtEnvoys(seen)
+	if want := "Envoy of Pod web-0.shop has ended by itself and runs again; `fairlead logs web-0.shop` shows why"; !slices.Equal(*shown, []string{want}) {
+		t.Errorf("told %q, want %q", *shown, want)
 	}
-	testkit.Eventually(t, 5*envoysPeriod, func() error {
-		if told := shown.text(); told != "Envoy of Pod web-0.shop has ended by itself and runs again; `fairlead logs web-0.shop` shows why" {
-			return fmt.Errorf("told %q", told)
-		}
-		return nil
-	})
+	_ = agent.Process.Kill()
+	_ = unix.Kill(second, unix.SIGKILL)
+	_ = agent.Wait()
 }

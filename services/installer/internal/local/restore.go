@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/local/plan"
@@ -26,16 +27,15 @@ func (n *Node) watchObjects(ctx context.Context) error {
 	busy := &sync.Map{}               // Pods that restart or are scaled, by ID
 	generations := map[string]int64{} // of Sidecars, by Pod ID
 	for n.wait(ctx, sourcesPeriod) {
+		n.scale(ctx, busy, &restarts)
+		// Those that are busy now are written while the objects are listed.
+		idle := lists.Filter(n.runs(), func(p *plan.Pod) bool { _, taken := busy.Load(p.ID()); return !taken })
 		there, err := n.writtenObjects(ctx)
 		if err != nil {
 			n.cfg.Log.Debug("objects cannot be listed", "error", err)
 			continue
 		}
-		n.scale(ctx, busy, &restarts)
-		for _, p := range n.runs() {
-			if _, taken := busy.Load(p.ID()); taken {
-				continue
-			}
+		for _, p := range idle {
 			if !there.pods[p.ID()] {
 				n.cfg.Console.Line(fmt.Sprintf("Pod %s was deleted: its processes end and start again", p.ID()))
 				delete(generations, p.ID())

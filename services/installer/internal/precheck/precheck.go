@@ -36,7 +36,7 @@ type Finding struct {
 	Mesh bool `json:"-"`
 	// Code is Istio's code, of the analysis alone.
 	Code string `json:"code,omitempty"`
-	// Name is what was found: RightMissing.
+	// Name is what was found, such as RightMissing.
 	Name  string `json:"name"`
 	Level string `json:"level"`
 	// Origin is the object: "CustomResourceDefinition gateways.networking.istio.io".

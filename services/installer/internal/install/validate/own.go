@@ -86,7 +86,7 @@ func (c *checker) settings(spec tree.Map, mapping *profile.Mapping) {
 
 // variables warns of variables of components that no program of the package reads, as of the same ones in values.
 func (c *checker) variables(keys []string, v any, mapping *profile.Mapping) {
-	c.each(keys, v, func(keys []string, at tree.Map) {
+	each(keys, v, func(keys []string, at tree.Map) {
 		list, _ := at["env"].([]any)
 		if len(keys) == 0 || keys[len(keys)-1] != "k8s" {
 			return
@@ -103,7 +103,7 @@ func (c *checker) variables(keys []string, v any, mapping *profile.Mapping) {
 
 // selectors warns of selectors of Pods by labels that no Pod of the package has.
 func (c *checker) selectors(keys []string, v any, absent map[string]string) {
-	c.each(keys, v, func(keys []string, at tree.Map) {
+	each(keys, v, func(keys []string, at tree.Map) {
 		labels, _ := at["matchLabels"].(tree.Map)
 		for _, k := range tree.Keys(labels) {
 			if instead := absent[fmt.Sprintf("%s=%v", k, labels[k])]; instead != "" {
@@ -124,16 +124,16 @@ func (c *checker) selectors(keys []string, v any, absent map[string]string) {
 }
 
 // each visits every mapping of a tree, from the outside in.
-func (c *checker) each(keys []string, v any, visit func(keys []string, at tree.Map)) {
+func each(keys []string, v any, visit func(keys []string, at tree.Map)) {
 	switch v := v.(type) {
 	case tree.Map:
 		visit(keys, v)
 		for _, k := range tree.Keys(v) {
-			c.each(below(keys, k), v[k], visit)
+			each(below(keys, k), v[k], visit)
 		}
 	case []any:
 		for i, item := range v {
-			c.each(below(keys, strconv.Itoa(i)), item, visit)
+			each(below(keys, strconv.Itoa(i)), item, visit)
 		}
 	}
 }
