@@ -62,7 +62,13 @@ type proxyStream struct {
 	t      *testing.T
 	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	node   *core.Node
+	// held is the version of each resource that the stream was given, by type and name; removed for one that it was told
+	// is not there.
+	held map[string]string
 }
+
+// removed stands for the version of a resource that is not there.
+const removed = "removed"
 
 func dial(t *testing.T, address string, cfg rpc.ClientConfig) *grpc.ClientConn {
 	t.Helper()
@@ -81,7 +87,8 @@ func openStream(t *testing.T, conn *grpc.ClientConn) *proxyStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &proxyStream{t: t, stream: stream, node: &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"}}
+	node := &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"}
+	return &proxyStream{t: t, stream: stream, node: node, held: map[string]string{}}
 }
 
 func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
@@ -92,18 +99,42 @@ func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
 	}
 }
 
-// next receives a response, which must be of the type, and acknowledges it.
+// next receives the next response that says something new, which must be of the type, and acknowledges it. A change that
+// the server publishes while it answers a request is sent with the answer, and once more when the stream is told of it.
 func (p *proxyStream) next(url string) *discovery.DeltaDiscoveryResponse {
 	p.t.Helper()
-	m, err := p.stream.Recv()
-	if err != nil {
-		p.t.Fatal(err)
+	for {
+		m, err := p.stream.Recv()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()})
+		if repeated := p.hold(m); repeated {
+			continue
+		}
+		if m.GetTypeUrl() != url {
+			p.t.Fatalf("got %s, want %s", m.GetTypeUrl(), url)
+		}
+		return m
 	}
-	if m.GetTypeUrl() != url {
-		p.t.Fatalf("got %s, want %s", m.GetTypeUrl(), url)
+}
+
+// hold notes what a response gives and takes, and reports whether it says nothing that was not said before.
+func (p *proxyStream) hold(m *discovery.DeltaDiscoveryResponse) (repeated bool) {
+	repeated = len(m.GetResources())+len(m.GetRemovedResources()) > 0
+	note := func(name, version string) {
+		key := m.GetTypeUrl() + "/" + name
+		before, known := p.held[key]
+		repeated = repeated && known && before == version
+		p.held[key] = version
 	}
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: m.GetNonce()})
-	return m
+	for _, r := range m.GetResources() {
+		note(r.GetName(), r.GetVersion())
+	}
+	for _, name := range m.GetRemovedResources() {
+		note(name, removed)
+	}
+	return repeated
 }
 
 func (p *proxyStream) subscribe(url string, names ...string) *discovery.DeltaDiscoveryResponse {
