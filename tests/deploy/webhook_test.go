@@ -8,6 +8,8 @@ import (
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // argument is the value of a flag of a service's container.
@@ -26,8 +28,8 @@ func TestReviewsReachTheWebhook(t *testing.T) {
 	objects := mesh(t)
 	_, watcher := service(t, objects, "config-watcher")
 	configuration, ok := named[*registrationv1.ValidatingWebhookConfiguration](objects, argument(watcher, "--webhook-configuration"))
-	if !ok || len(configuration.Webhooks) != 1 {
-		t.Fatalf("no webhook configuration %q with one webhook", argument(watcher, "--webhook-configuration"))
+	if !ok || len(configuration.Webhooks) != 2 {
+		t.Fatalf("no webhook configuration %q with two webhooks", argument(watcher, "--webhook-configuration"))
 	}
 	hook := configuration.Webhooks[0]
 	at := hook.ClientConfig.Service
@@ -56,6 +58,10 @@ func TestReviewsReachTheWebhook(t *testing.T) {
 	// Fail from the beginning would keep out the objects that a mesh starts with.
 	if hook.FailurePolicy == nil || *hook.FailurePolicy != registrationv1.Ignore || len(hook.ClientConfig.CABundle) > 0 {
 		t.Errorf("failurePolicy %v, caBundle of %d bytes: both are the keeper's to set", hook.FailurePolicy, len(hook.ClientConfig.CABundle))
+	}
+	advice := configuration.Webhooks[1]
+	if advice.Name != contract.AdviceWebhook || *advice.FailurePolicy != registrationv1.Ignore || *advice.ClientConfig.Service.Path != *at.Path || advice.Rules[0].APIGroups[0] != "gateway.networking.k8s.io" {
+		t.Errorf("the webhook that advises about the Gateway API is %+v", advice)
 	}
 	for _, group := range []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "fairlead.dev"} {
 		if !slices.ContainsFunc(hook.Rules, func(r registrationv1.RuleWithOperations) bool { return slices.Contains(r.APIGroups, group) }) {

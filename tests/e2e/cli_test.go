@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -70,4 +74,39 @@ func TestCommands(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestMeshConfigIsJudgedBeforeItIsInstalled: an installation refuses what config-watcher would refuse in the mesh, by
+// its own rules, and says where there is no config-watcher to ask.
+func TestMeshConfigIsJudgedBeforeItIsInstalled(t *testing.T) {
+	alone := filepath.Join(t.TempDir(), "fairlead")
+	text, err := os.ReadFile(binaries.Path("fairlead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(alone, text, 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		program, set string
+		code         int
+		says         string
+	}{
+		{"", "meshConfig.outboundTrafficPolicy.mode=REGISTRY", 3, `"REGISTRY" must be one of REGISTRY_ONLY`},
+		{"", "meshConfig.rootNamespace=A_b", 3, `--set meshConfig.rootNamespace=A_b: meshConfig.rootNamespace: "A_b": not a namespace`},
+		{"", "values.meshConfig.defaultConfig.concurrency=-1", 3, "values.meshConfig.defaultConfig.concurrency: -1: negative"},
+		{"", "meshConfig.caCertificates[0].pem=none", 3, "no certificate in PEM"},
+		{"", "meshConfig.accessLogFile=/dev/stdout", 0, ""},
+		{alone, "meshConfig.rootNamespace=A_b", 0, "the program config-watcher is neither beside fairlead nor in PATH"},
+	} {
+		program := cmp.Or(tc.program, binaries.Path("fairlead"))
+		cmd := exec.CommandContext(t.Context(), program, "manifest", "generate", "--set", tc.set)
+		cmd.Env = []string{"PATH=" + t.TempDir(), "HOME=" + t.TempDir()}
+		var said strings.Builder
+		cmd.Stderr = &said
+		_ = cmd.Run() // its exit code is asked for below
+		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(said.String(), tc.says) || tc.says == "" && said.Len() > 0 {
+			t.Errorf("%s with %s: exit code %d, want %d, with %q:\n%s", program, tc.set, code, tc.code, tc.says, said.String())
+		}
+	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/kubeapi"
 )
 
@@ -66,7 +67,7 @@ func (r *recorder) HandleWarningHeader(_ int, _ string, text string) { r.said = 
 // name, which the keeper alone may write.
 func TestWebhook(t *testing.T) {
 	s := kubeapi.Start(t, kubeapi.Options{})
-	s.ApplyCRDs(t)
+	s.ApplyCRDs(t, kubeapi.MeshCRDs(t), filepath.Join(kubeapi.MeshCRDs(t), "httproutes.gateway.networking.k8s.io.yaml"))
 	address := testkit.FreeAddress(t).String()
 	url, ignore, none := "https://"+address+"/validate", registrationv1.Ignore, registrationv1.SideEffectClassNone
 	timeout := int32(10)
@@ -79,6 +80,13 @@ func TestWebhook(t *testing.T) {
 			Rules: []registrationv1.RuleWithOperations{{
 				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
 				Rule:       registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+			}},
+		}, {
+			Name: contract.AdviceWebhook, ClientConfig: registrationv1.WebhookClientConfig{URL: &url}, FailurePolicy: &ignore, SideEffects: &none,
+			TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
+			Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
+				Rule:       registrationv1.Rule{APIGroups: []string{"gateway.networking.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
 			}},
 		}},
 	}, metav1.CreateOptions{})
@@ -129,6 +137,9 @@ func TestWebhook(t *testing.T) {
 		hook := found.Webhooks[0]
 		if !slices.Equal(hook.ClientConfig.CABundle, want) || *hook.FailurePolicy != registrationv1.Fail {
 			return fmt.Errorf("caBundle of %d bytes, failurePolicy %s", len(hook.ClientConfig.CABundle), *hook.FailurePolicy)
+		}
+		if advice := found.Webhooks[1]; !slices.Equal(advice.ClientConfig.CABundle, want) || *advice.FailurePolicy != registrationv1.Ignore {
+			return fmt.Errorf("the one that advises: caBundle of %d bytes, failurePolicy %s", len(advice.ClientConfig.CABundle), *advice.FailurePolicy)
 		}
 		return nil
 	}
@@ -184,6 +195,19 @@ func TestWebhook(t *testing.T) {
 		t.Errorf("a finalizer of a broken object cannot be removed: %v", err)
 	}
 
+	// What the mesh takes no notice of is stored, and its maker is told so.
+	gatewayRoutes := client.Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}).Namespace("default")
+	gatewayRoute := func(name string) error {
+		_, err := gatewayRoutes.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": map[string]any{"name": name}, "spec": map[string]any{"hostnames": []any{"a.example.com"}},
+		}}, metav1.CreateOptions{})
+		return err
+	}
+	warned.said = nil
+	if err := gatewayRoute("route"); err != nil || len(warned.said) != 1 || !strings.Contains(warned.said[0], "does not serve the Gateway API yet: this HTTPRoute has no effect") {
+		t.Errorf("an HTTPRoute: %v, warnings %q", err, warned.said)
+	}
+
 	// Somebody replaces the bundle: it comes back.
 	if _, err := registrations.Patch(t.Context(), webhookName, types.JSONPatchType, []byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -194,6 +218,9 @@ func TestWebhook(t *testing.T) {
 	w.stop()
 	if err := create(route("later", "server", "a")); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "validation.fairlead.dev") {
 		t.Errorf("without the webhook: %v", err)
+	}
+	if err := gatewayRoute("later"); err != nil {
+		t.Errorf("an HTTPRoute without the webhook: %v", err)
 	}
 	w.start()
 	w.ready()

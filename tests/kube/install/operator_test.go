@@ -378,6 +378,9 @@ func TestOperatorWithItsOwnRights(t *testing.T) {
 		return nil
 	})
 	r.becomes(t, "main", "HEALTHY", `"Ca":{`, `"ConfigWatcher":{`, `"XdsServer":{`, `"Pilot":{`, `"IngressGateways":{`)
+	// What the mesh would refuse is refused here, by config-watcher's rules.
+	r.ask(t, "main", map[string]any{"profile": "demo", "meshConfig": map[string]any{"rootNamespace": "A_b"}})
+	r.becomes(t, "main", "ERROR", `meshConfig.rootNamespace: \"A_b\": not a namespace`)
 	r.withdraw(t, "main")
 	r.does(t, 0, "operator", "remove", "--operatorNamespace", "ops", "-y", "--timeout", "10s")
 	claims := resource("", "v1", "persistentvolumeclaims")

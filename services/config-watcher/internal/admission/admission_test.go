@@ -208,6 +208,15 @@ func TestOnlyMeshKindsAreChecked(t *testing.T) {
 	}
 }
 
+// TestGatewayAPIIsAllowedWithAWarning: nobody refuses objects that another controller may serve.
+func TestGatewayAPIIsAllowedWithAWarning(t *testing.T) {
+	h := handler(t)
+	got := review(t, h, admissionv1.Create, "{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: x, namespace: y}, spec: {rules: 7}}", "")
+	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "this HTTPRoute has no effect") || len(got.Warnings[0]) > maxWarningBytes {
+		t.Errorf("HTTPRoute: %v", got)
+	}
+}
+
 // What is no review is an error of HTTP, after which the API server follows failurePolicy; it never panics.
 func TestOtherRequestsAreRefused(t *testing.T) {
 	h := handler(t)

@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // ConfigurationConfig says which ValidatingWebhookConfiguration is watched over. All but Clock are required.
@@ -36,8 +37,8 @@ type ConfigurationConfig struct {
 }
 
 // Configuration watches over the ValidatingWebhookConfiguration that leads API servers here: each of its webhooks has
-// the mesh's trust bundle, and failurePolicy Fail. It changes nothing: who may write a webhook configuration decides
-// about the whole cluster, and this process faces everybody. fairlead-keeper writes.
+// the mesh's trust bundle and, unless it only advises, failurePolicy Fail. It changes nothing: who may write a webhook
+// configuration decides about the whole cluster, and this process faces everybody. fairlead-keeper writes.
 type Configuration struct {
 	cfg    ConfigurationConfig
 	client registrationclient.ValidatingWebhookConfigurationInterface
@@ -93,6 +94,9 @@ func (c *Configuration) keep(ctx context.Context, trust *tlsconf.Material) error
 	for _, w := range found.Webhooks {
 		if !bytes.Equal(w.ClientConfig.CABundle, trust.RootsPEM) {
 			errs = append(errs, fmt.Errorf("webhook %s of ValidatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log", w.Name, c.cfg.Name))
+		}
+		if w.Name == contract.AdviceWebhook {
+			continue
 		}
 		if w.FailurePolicy == nil || *w.FailurePolicy != registrationv1.Fail {
 			errs = append(errs, fmt.Errorf("webhook %s of ValidatingWebhookConfiguration %s has not failurePolicy Fail; fairlead-keeper writes it when the webhook answers: see its log",

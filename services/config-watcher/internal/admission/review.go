@@ -32,10 +32,18 @@ const (
 // decide gives the verdict on one request. Only objects of the mesh's kinds are checked; Kubernetes has checked its
 // own. An object whose content does not change is never denied: its finalizers, owners and status must remain writable,
 // however old and wrong the rest is. One that is being deleted may still take a new content, and is checked as any.
+// Objects of the Gateway API are allowed with a warning.
 func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	allowed := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	create := request.Operation == admissionv1.Create
-	if !create && request.Operation != admissionv1.Update || request.SubResource != "" || !validate.OwnGroup(request.Kind.Group) {
+	if !create && request.Operation != admissionv1.Update || request.SubResource != "" {
+		return allowed
+	}
+	if request.Kind.Group == validate.GroupGatewayAPI {
+		allowed.Warnings = []string{fmt.Sprintf("Fairlead does not serve the Gateway API yet: this %s has no effect in its mesh; write a Gateway and a VirtualService of networking.istio.io", request.Kind.Kind)}
+		return allowed
+	}
+	if !validate.OwnGroup(request.Kind.Group) {
 		return allowed
 	}
 	docs, problems := manifest.Parse("", request.Object.Raw)

@@ -23,6 +23,8 @@ const (
 	GroupTelemetry  = "telemetry.istio.io"
 	GroupExtensions = "extensions.istio.io"
 	GroupDiscovery  = "discovery.k8s.io"
+	// GroupGatewayAPI has kinds that are not read.
+	GroupGatewayAPI = "gateway.networking.k8s.io"
 )
 
 // Scope says whether a kind's objects have a namespace.

@@ -221,7 +221,7 @@ func (c *checker) accessLogFields(at string, value any) {
 
 func (c *checker) accessLogText(at, s string) {
 	if err := proxytext.Format(s); err != nil {
-		c.fail(at, s, err.Error(), `write "%%" for a percent sign, or see Envoy's command operators`)
+		c.fail(at, s, err.Error(), "see Envoy's command operators")
 	}
 }
 

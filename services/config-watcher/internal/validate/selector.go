@@ -16,10 +16,10 @@ func (c *checker) selector(at string, given bool, labels map[string]string) {
 
 // targetKinds are the kinds that a policy may target, by group.
 var targetKinds = map[string][]string{
-	"gateway.networking.k8s.io": {"Gateway", "GatewayClass"},
-	"networking.istio.io":       {"ServiceEntry"},
-	"":                          {"Service"},
-	"core":                      {"Service"},
+	GroupGatewayAPI:       {"Gateway", "GatewayClass"},
+	"networking.istio.io": {"ServiceEntry"},
+	"":                    {"Service"},
+	"core":                {"Service"},
 }
 
 // attached checks what a policy applies to: a selector or targets.
@@ -51,7 +51,7 @@ func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
 	for at, ref := range each(at, refs) {
 		c.targetName(at, ref)
-		if ref.Group != "gateway.networking.k8s.io" || ref.Kind != "Gateway" {
+		if ref.Group != GroupGatewayAPI || ref.Kind != "Gateway" {
 			c.warn(at, verdict{"only a Gateway of group gateway.networking.k8s.io has proxies here", "target a Gateway, or use a selector"})
 		}
 	}

@@ -40,7 +40,7 @@ func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
 	switch {
 	case RunsPods(key.Group, key.Kind):
 		reason, remedy = "the mesh reads Pods, not this kind", "`fairlead up -f` or a cluster runs what it describes"
-	case key.Group == "gateway.networking.k8s.io" || key.Group == "networking.k8s.io" && key.Kind == "Ingress":
+	case key.Group == GroupGatewayAPI || key.Group == "networking.k8s.io" && key.Kind == "Ingress":
 		remedy = "write a Gateway and a VirtualService of " + Canonical(GroupNetworking, "Gateway")
 	}
 	return &UnreadError{object.Problem{

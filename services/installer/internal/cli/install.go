@@ -82,7 +82,7 @@ func (f *deployFlags) request(cmd *cobra.Command, env Env) (*apply.Request, erro
 
 // request makes the objects of an installation. The namespace counts if its flag was given.
 func (f *installFlags) request(cmd *cobra.Command, env Env, namespace string) (*apply.Request, error) {
-	in, err := f.inputs(env.In)
+	in, err := f.judged(env)
 	if err != nil {
 		return nil, err
 	}

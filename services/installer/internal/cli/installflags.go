@@ -12,6 +12,8 @@ import (
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/merge"
 	"fairlead.dev/services/installer/internal/install/profile"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/meshrules"
 	"fairlead.dev/services/installer/manifests"
 )
 
@@ -49,6 +51,16 @@ func (f *installFlags) inputs(in io.Reader) (install.Inputs, error) {
 	pkg, err := openPackage(f.manifests)
 	out.Package = pkg
 	return out, err
+}
+
+// judged is inputs with config-watcher's judgement of the mesh configuration.
+func (f *installFlags) judged(env Env) (install.Inputs, error) {
+	in, err := f.inputs(env.In)
+	if err != nil {
+		return in, err
+	}
+	in.JudgeMesh = meshrules.By(programs.Finder{Executable: env.Executable, Getenv: env.Getenv}, in.Package)
+	return in, nil
 }
 
 func readOperator(name string, in io.Reader) ([]byte, error) {

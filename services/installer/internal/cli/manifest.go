@@ -34,7 +34,7 @@ The default profile lies under the chosen profile, then come the files in their 
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// The process lives for one rendering: half the usual garbage costs little time. A fifth would double it.
 			debug.SetGCPercent(50)
-			in, err := f.inputs(env.In)
+			in, err := f.judged(env)
 			if err != nil {
 				return err
 			}

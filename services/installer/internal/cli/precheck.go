@@ -135,7 +135,7 @@ func (f *precheckFlags) refusals(ctx context.Context, req *apply.Request) (found
 // config says what is to be installed, and where.
 func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error) {
 	var cfg precheck.Config
-	in, err := f.inputs(env.In)
+	in, err := f.judged(env)
 	if err != nil {
 		return cfg, nil, err
 	}

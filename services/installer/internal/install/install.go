@@ -26,6 +26,8 @@ type Inputs struct {
 	Package *profile.Package
 	// Force turns what validation refuses into warnings.
 	Force bool
+	// JudgeMesh judges the mesh configuration that the objects have, if the user has written any; nil if nothing does.
+	JudgeMesh MeshJudge
 }
 
 // Result is what an installation consists of.
@@ -60,7 +62,7 @@ func Spec(in Inputs) (*merge.Merged, error) {
 	return merged, nil
 }
 
-// Generate makes the objects of an installation. It reads nothing but the package.
+// Generate makes the objects of an installation. It reads nothing but the package, and what JudgeMesh reads.
 func Generate(in Inputs) (*Result, error) {
 	merged, err := Spec(in)
 	if err != nil {
@@ -73,6 +75,9 @@ func Generate(in Inputs) (*Result, error) {
 		}
 	}
 	order.Sort(r.Objects)
+	if err := r.judgeMesh(in); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 

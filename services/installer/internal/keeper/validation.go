@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // probeTimeout bounds one call of a webhook.
@@ -31,7 +32,7 @@ const probeTimeout = 5 * time.Second
 // validation keeps a ValidatingWebhookConfiguration that somebody else has made: in each of its webhooks the caBundle
 // follows the mesh's roots, and failurePolicy becomes Fail as soon as the webhook has answered at the address that API
 // servers call. Until then an API server would refuse every change for a webhook that does not run yet. A failurePolicy
-// Fail stays. Several replicas may keep one object.
+// Fail stays. The webhook that only advises has Ignore. Several replicas may keep one object.
 type validation struct {
 	name   string
 	client registrationclient.ValidatingWebhookConfigurationInterface
@@ -59,6 +60,12 @@ func (k *validation) keep(ctx context.Context, trust *tlsconf.Material) error {
 	var silent []error
 	for i, w := range found.(*registrationv1.ValidatingWebhookConfiguration).Webhooks {
 		p.bundle(i, w.Name, w.ClientConfig, trust.RootsPEM)
+		if w.Name == contract.AdviceWebhook {
+			if w.FailurePolicy == nil || *w.FailurePolicy != registrationv1.Ignore {
+				p.add(i, w.Name, "failurePolicy", registrationv1.Ignore)
+			}
+			continue
+		}
 		if w.FailurePolicy != nil && *w.FailurePolicy == registrationv1.Fail {
 			continue
 		}

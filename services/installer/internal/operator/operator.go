@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -19,8 +20,11 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/profile"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/meshrules"
 	"fairlead.dev/services/installer/manifests"
 )
 
@@ -29,6 +33,8 @@ type Operator struct {
 	*service.Process
 	options *Options
 	pkg     *profile.Package
+	// judgeMesh judges mesh configurations; nil with a package that does not install config-watcher.
+	judgeMesh install.MeshJudge
 	// version is that of the program, for inventories.
 	version string
 	// namespaces that are watched; one empty name is all.
@@ -55,6 +61,11 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Operator, err 
 	if op.pkg, err = openPackage(o.Manifests); err != nil {
 		return nil, process.WithExitCode(fmt.Errorf("--manifests: %w", err), process.ExitUsage)
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	op.judgeMesh = meshrules.By(programs.Finder{Executable: self, Getenv: os.Getenv}, op.pkg)
 	config, err := o.Rest()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)

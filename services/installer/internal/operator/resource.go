@@ -70,7 +70,7 @@ func (op *Operator) request(r *resource) (*apply.Request, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", r, err)
 	}
-	result, err := install.Generate(install.Inputs{Inputs: merge.Inputs{Files: []merge.File{file}}, Package: op.pkg})
+	result, err := install.Generate(install.Inputs{Inputs: merge.Inputs{Files: []merge.File{file}}, Package: op.pkg, JudgeMesh: op.judgeMesh})
 	if err != nil {
 		return nil, nil, errors.New(r.withoutLine(err.Error()))
 	}

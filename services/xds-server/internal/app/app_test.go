@@ -62,8 +62,8 @@ type proxyStream struct {
 	t      *testing.T
 	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	node   *core.Node
-	// held is the version of each resource that the stream was given, by type and name; removed for one that it was told
-	// is not there.
+	// held is the version of each resource that the stream was given, by type and name; removed for one that it was
+	// told is not there.
 	held map[string]string
 }
 
@@ -99,8 +99,9 @@ func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
 	}
 }
 
-// next receives the next response that says something new, which must be of the type, and acknowledges it. A change that
-// the server publishes while it answers a request is sent with the answer, and once more when the stream is told of it.
+// next receives the next response that says something new, which must be of the type, and acknowledges it. A change
+// that the server publishes while it answers a request is sent with the answer, and once more when the stream is told
+// of it.
 func (p *proxyStream) next(url string) *discovery.DeltaDiscoveryResponse {
 	p.t.Helper()
 	for {

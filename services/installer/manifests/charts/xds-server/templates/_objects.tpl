@@ -329,6 +329,24 @@ webhooks:
         apiVersions: ["*"]
         operations: [CREATE, UPDATE]
         resources: ["*"]
+  # Objects of which the mesh takes no notice are never refused: whoever makes one is told so.
+  - name: advice.fairlead.dev
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Ignore
+    timeoutSeconds: 2
+    clientConfig:
+      service: {name: config-watcher{{ include "fairlead.suffix" . }}, namespace: {{ .Release.Namespace }}, path: /validate, port: 443}
+    {{- with .Values.revision }}
+    objectSelector:
+      matchLabels:
+        istio.io/rev: {{ . }}
+    {{- end }}
+    rules:
+      - apiGroups: [gateway.networking.k8s.io]
+        apiVersions: ["*"]
+        operations: [CREATE, UPDATE]
+        resources: ["*"]
 {{- end }}
 {{- end }}
 
