@@ -86,6 +86,26 @@ func TestFileVanishes(t *testing.T) {
 		t.Errorf("the console does not tell:\n%s", out)
 	}
 
+	t.Run("a file with a copy that has no effect is gone", func(t *testing.T) {
+		second := filepath.Join(m.ConfigDir, "zz.yaml")
+		must(os.WriteFile(second, content, 0o600))
+		says := func(command string, want string) {
+			t.Helper()
+			m.Eventually(t, testkit.Patience, func() error {
+				if code, out, errs := m.CLI(t, "config", command); code != 0 || !strings.Contains(out, want) {
+					return fmt.Errorf("config %s lacks %q: %s%s", command, want, out, errs)
+				}
+				return nil
+			})
+		}
+		says("status", "config/zz.yaml:")
+		must(os.Remove(second))
+		says("status", "config/zz.yaml is gone")
+		if _, out, _ := m.CLI(t, "config", "get", "service", "server", "-n", "apps"); !strings.Contains(out, "config/pair.yaml:") || strings.Contains(out, "not whole") {
+			t.Errorf("the object in force is said to go: %s", out)
+		}
+	})
+
 	t.Run("gone for good", func(t *testing.T) {
 		must(os.Rename(file, file+"-aside"))
 		awaitStatus(t, m, "is gone")

@@ -199,7 +199,7 @@ func (f *analyzeFlags) print(result analyzers.Result, namespace string, mesh *an
 	case found > 0:
 		return process.WithExitCode(fmt.Errorf("%d found of severity %s or worse", found, f.threshold), exitFound)
 	case unreadable > 0 && !f.ignore:
-		return process.WithExitCode(fmt.Errorf("%d texts are no objects", unreadable), exitUnreadable)
+		return process.WithExitCode(fmt.Errorf("texts that are no objects: %d", unreadable), exitUnreadable)
 	}
 	return nil
 }

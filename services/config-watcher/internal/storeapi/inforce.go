@@ -118,10 +118,11 @@ func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*
 	return status.Errorf(codes.NotFound, "namespace %q: no object is in it, and no Namespace is called so%s", namespace, hint)
 }
 
-// stay names an object of one source.
+// stay names an object of one source at one place.
 type stay struct {
-	source string
-	key    object.Key
+	source   string
+	key      object.Key
+	location string
 }
 
 // stayUntil returns the objects whose file is gone and that stay until a time.
@@ -130,7 +131,7 @@ func (s *Server) stayUntil() map[stay]time.Time {
 	for _, src := range s.sources {
 		for _, f := range src.Status().Staying {
 			for _, o := range f.Objects {
-				out[stay{src.Name(), o.Key}] = f.Until
+				out[stay{src.Name(), o.Key, o.Location}] = f.Until
 			}
 		}
 	}
@@ -159,7 +160,7 @@ func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withMa
 		}
 	}
 	out.Source, out.Location, out.Overrides = o.Source, o.Location, places(list[1:])
-	if t, stays := until[stay{o.Source, o.Key}]; stays {
+	if t, stays := until[stay{o.Source, o.Key, o.Location}]; stays {
 		out.StaysUntil = timestamppb.New(t)
 	}
 	return out, nil

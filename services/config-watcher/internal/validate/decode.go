@@ -63,6 +63,10 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+Canonical(GroupsOf(key.Kind)[0], key.Kind))
 			return nil, c.problems.Err()
 		}
+		if served := key.Group + "/" + runsPodsVersion; RunsPods(key.Group, key.Kind) && apiVersion != served {
+			c.fail("apiVersion", apiVersion, "version is not served for "+key.Kind, "use "+served)
+			return nil, c.problems.Err()
+		}
 		if !own && nearest.Name(key.Kind, kindNames(key.Group)) == "" {
 			return nil, unread(key, apiVersion, doc)
 		}

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,6 +25,9 @@ var runsPods = map[string][]string{
 	"apps":  {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"},
 	"batch": {"Job", "CronJob"},
 }
+
+// runsPodsVersion is the version of these kinds.
+const runsPodsVersion = "v1"
 
 // RunsPods reports whether a kind describes Pods to be run; the mesh reads those Pods.
 func RunsPods(group, kind string) bool { return slices.Contains(runsPods[group], kind) }
@@ -50,15 +54,25 @@ func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
 
 // meantKind guesses which known kind an unknown one stands for, as "v1 Service"; empty if no name is similar.
 func meantKind(key object.Key) string {
-	name := nearest.Name(key.Kind, KindNames())
+	known := KindNames()
+	for _, group := range slices.Sorted(maps.Keys(runsPods)) {
+		known = append(known, runsPods[group]...)
+	}
+	name := nearest.Name(key.Kind, known)
 	if name == "" {
 		return ""
+	}
+	for group := range runsPods {
+		if RunsPods(group, name) {
+			return group + "/" + runsPodsVersion + " " + name
+		}
 	}
 	return Canonical(GroupsOf(name)[0], name) + " " + name
 }
 
-// mistakenGroup reports whether a known kind has a group that can only be a mistake: an empty one, a part of the kind's
-// own, or one written almost like it. A kind of this name in any other group is another API's.
+// mistakenGroup reports whether a known kind has a group that can only be a mistake: an empty one, another one of
+// Istio's, a part of the kind's own, or one written almost like it. A kind of this name in any other group is another
+// API's.
 func mistakenGroup(key object.Key) bool {
 	groups := GroupsOf(key.Kind)
 	if len(groups) == 0 || slices.Contains(groups, key.Group) {
@@ -67,7 +81,7 @@ func mistakenGroup(key object.Key) bool {
 	partOf := func(group string) bool {
 		return strings.HasPrefix(group, key.Group+".") || strings.HasSuffix(group, "."+key.Group)
 	}
-	return key.Group == "" || nearest.Name(key.Group, groups) != "" || slices.ContainsFunc(groups, partOf)
+	return key.Group == "" || OwnGroup(key.Group) || nearest.Name(key.Group, groups) != "" || slices.ContainsFunc(groups, partOf)
 }
 
 // KindNames lists every kind that is read, sorted.

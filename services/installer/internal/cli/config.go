@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -26,7 +25,8 @@ func newConfig(env Env, t *target) *cobra.Command {
 // callTimeout bounds the calls to config-watcher of one command.
 const callTimeout = 15 * time.Second
 
-// documents reads the files and directories that -f names; "-" is standard input. An empty file is refused.
+// documents reads the files and directories that -f names; "-" is standard input. A file without an object is refused,
+// and passed over with a warning where -f names a directory that has it.
 func documents(env Env, files []string) ([]*configv1.Document, error) {
 	if len(files) == 0 {
 		return nil, usage(errors.New("name a file with -f; - is standard input"))
@@ -37,6 +37,9 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 			content, err := objectfile.Read("standard input", env.In)
 			if err != nil {
 				return nil, err
+			}
+			if objectfile.Blank(content) {
+				return nil, refused(errors.New("standard input holds no object"))
 			}
 			docs = append(docs, &configv1.Document{Name: "stdin", Content: content})
 			continue
@@ -50,13 +53,25 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 			if err != nil {
 				return nil, err
 			}
-			if len(bytes.TrimSpace(content)) == 0 {
-				return nil, refused(fmt.Errorf("%s: holds no object; write one, or do not name it", path))
+			switch {
+			case !objectfile.Blank(content):
+				docs = append(docs, &configv1.Document{Name: path, Content: content})
+			case path == name:
+				return nil, holdsNone(path)
+			default:
+				fmt.Fprintf(env.Err, "warning: %s: holds no object\n", path)
 			}
-			docs = append(docs, &configv1.Document{Name: path, Content: content})
 		}
 	}
+	if len(docs) == 0 {
+		return nil, refused(fmt.Errorf("%s: no file in it holds an object", strings.Join(files, ", ")))
+	}
 	return docs, nil
+}
+
+// holdsNone is the error about a file without an object.
+func holdsNone(path string) error {
+	return refused(fmt.Errorf("%s: holds no object; write one, or do not name it", path))
 }
 
 // readFileOrPipe reads a file, or a pipe that a shell has opened, as in -f <(helm template .).

@@ -156,3 +156,68 @@ func TestEdit(t *testing.T) {
 	}
 	_ = os.Remove(kept)
 }
+
+// TestFilesWithoutAnObject: one that is named is refused, one of a directory is passed over.
+func TestFilesWithoutAnObject(t *testing.T) {
+	m := newFixture(t)
+	dir := t.TempDir()
+	comment := filepath.Join(dir, "comment.yaml")
+	testkit.WriteFile(t, comment, []byte("# c\n---\n"))
+	for _, command := range []string{"apply", "delete"} {
+		for stdin, args := range map[string][]string{"": {"-f", comment}, "# c\n": {"-f", "-"}} {
+			if _, code, err := m.run(stdin, append([]string{"config", command}, args...)...); code != process.ExitRefused || err == nil || !strings.Contains(err.Error(), "holds no object") {
+				t.Errorf("%s %v: %d, %v", command, args, code, err)
+			}
+		}
+	}
+	if _, code, err := m.run("", "config", "apply", "-f", dir); code != process.ExitRefused || !strings.Contains(err.Error(), dir+": no file in it holds an object") {
+		t.Errorf("a directory without an object: %d, %v", code, err)
+	}
+	testkit.WriteFile(t, filepath.Join(dir, "empty.yaml"), nil)
+	testkit.WriteFile(t, filepath.Join(dir, "web.yaml"), []byte(object))
+	m.mustPrint(t, []string{"config", "apply", "-f", dir}, "warning: "+comment+": holds no object\n", "empty.yaml: holds no object", "VirtualService shop/web created\n")
+}
+
+// TestNameWithItsNamespace: every command takes NAME.NAMESPACE.
+func TestNameWithItsNamespace(t *testing.T) {
+	m := newFixtureWithFile(t)
+	m.mustPrint(t, []string{"config", "status", "vs/web.shop"}, "VirtualService shop/web\nin force:  yes\nsource:    file", "STAYS")
+	m.mustPrint(t, []string{"config", "status", "vs", "web.shop"}, "VirtualService shop/web\nin force:  yes")
+	if _, code, err := m.run("", "config", "status", "vs/other.shop"); code != process.ExitFailure || !strings.Contains(err.Error(), "VirtualService/default/other.shop is not there") {
+		t.Errorf("status of none: %d, %v", code, err)
+	}
+	var out strings.Builder
+	err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out, Getenv: func(name string) string { return map[string]string{"EDITOR": "true"}[name] }},
+		append([]string{"config", "edit", "vs", "web.shop"}, m.flags...))
+	if err != nil || out.String() != "VirtualService shop/web unchanged\n" {
+		t.Errorf("edit: %q, %v", out.String(), err)
+	}
+	// The server, which has the object of a file, says why it does not delete it.
+	if _, code, err := m.run("", "config", "delete", "vs/web.shop"); code != process.ExitFailure || !strings.Contains(err.Error(), "VirtualService/shop/web ") {
+		t.Errorf("delete: %d, %v", code, err)
+	}
+}
+
+// TestWaitForAnObjectThatIsNotThere: at the timeout it names the nearest one.
+func TestWaitForAnObjectThatIsNotThere(t *testing.T) {
+	m := newFixtureWithFile(t)
+	const lists = "; `fairlead config get VirtualService -A` lists what there is"
+	for args, want := range map[string]string{
+		"vs/wbe.shop": `VirtualService shop/wbe: not programmed within 300ms: no such object is known; did you mean "web" in namespace shop?` + lists,
+		"vs/web2":     `; did you mean "web" in namespace shop?` + lists,
+		"vs/web":      ": no such object is known; there is one in namespace shop: add -n shop" + lists,
+		"vs/banana":   ": no such object is known" + lists,
+	} {
+		if _, code, err := m.run("", "wait", args, "--timeout", "300ms"); code != process.ExitFailure || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %d, %v", args, code, err)
+		}
+	}
+}
+
+func TestWaitCompletesObjects(t *testing.T) {
+	m := newFixtureWithFile(t)
+	args := append([]string{"__complete", "wait"}, m.flags...)
+	if out, _, err := run("", append(args, "vs/w")...); err != nil || !strings.HasPrefix(out, "vs/web.shop\n") {
+		t.Errorf("%q, %v", out, err)
+	}
+}

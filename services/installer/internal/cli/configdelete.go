@@ -83,6 +83,12 @@ func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []s
 			if f.namespace == "" && strings.Contains(n.name, ".") {
 				// The name may end with its namespace.
 				o, err := getObject(ctx, client, n, "", false)
+				if missing := new(configapi.NotFoundError); errors.As(err, &missing) {
+					// An object of another source: the refusal to delete it names that.
+					if other, otherErr := getObject(ctx, client, n, "", true); otherErr == nil {
+						o, err = other, nil
+					}
+				}
 				if err != nil {
 					return err
 				}

@@ -38,15 +38,15 @@ and overrides the file's from then on. An object that was changed by somebody el
 			if name == "" {
 				return usage(fmt.Errorf("%q: name the object, as in vs/reviews", a[0]))
 			}
-			return edit(cmd.Context(), env, t, objectKey(kind, namespace, name), cmd.OutOrStdout())
+			return edit(cmd.Context(), env, t, objectArg{kind, name}, namespace, cmd.OutOrStdout())
 		},
 	}
 	t.namespaceFlag(cmd, &namespace, "namespace (default: \"default\")")
 	return cmd
 }
 
-func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out io.Writer) error {
-	before, err := editable(ctx, t, key)
+func edit(ctx context.Context, env Env, t *target, n objectArg, namespace string, out io.Writer) error {
+	key, before, err := editable(ctx, t, n, namespace)
 	if err != nil {
 		return err
 	}
@@ -85,23 +85,24 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 	return nil
 }
 
-// editable returns the object in force as YAML, without its status. An object of the store keeps its resource version,
-// so that apply refuses it if somebody else has changed it meanwhile.
-func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, error) {
-	var res *configv1.GetResponse
+// editable returns the object in force with its key, as YAML without its status. An object of the store keeps its
+// resource version, so that apply refuses it if somebody else has changed it meanwhile.
+func editable(ctx context.Context, t *target, n objectArg, namespace string) (*configv1.ObjectKey, []byte, error) {
+	var object *configv1.Object
 	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
-		res, err = client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
+		object, err = getObject(ctx, client, n, namespace, true)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var tree map[string]any
-	if err := json.Unmarshal(res.GetObject().GetManifest(), &tree); err != nil {
-		return nil, err
+	if err := json.Unmarshal(object.GetManifest(), &tree); err != nil {
+		return nil, nil, err
 	}
 	delete(tree, "status")
-	return yaml.Marshal(tree)
+	text, err := yaml.Marshal(tree)
+	return object.GetKey(), text, err
 }
 
 // openEditor runs the editor's command, which may have arguments, on a file.

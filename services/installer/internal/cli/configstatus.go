@@ -81,17 +81,21 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	if err != nil {
 		return err
 	}
-	req := &configv1.StatusRequest{Kind: kind, Namespace: f.namespace, Name: name}
-	if name != "" {
-		req.Namespace = objectKey(kind, f.namespace, name).GetNamespace()
-	}
 	var res *configv1.StatusResponse
 	var object *configv1.Object
 	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
-		if res, err = client.Status(ctx, req); err != nil || name == "" {
+		if name == "" {
+			res, err = client.Status(ctx, &configv1.StatusRequest{Kind: kind, Namespace: f.namespace})
 			return err
 		}
-		object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0)
+		res, object, err = statusOf(ctx, client, objectKey(kind, f.namespace, name))
+		dot := strings.LastIndexByte(name, '.')
+		if missing := new(configapi.NotFoundError); f.namespace == "" && !clusterScoped[kind] && dot > 0 && errors.As(err, &missing) {
+			// The name may end with its namespace.
+			if in, found, inErr := statusOf(ctx, client, objectKey(kind, name[dot+1:], name[:dot])); inErr == nil {
+				res, object, name, err = in, found, name[:dot], nil
+			}
+		}
 		return err
 	})
 	if err != nil {
@@ -113,6 +117,16 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	}
 	fmt.Fprintln(out)
 	return findingsTable(res).Write(out)
+}
+
+// statusOf asks for the status of one object, and for the version in force.
+func statusOf(ctx context.Context, client *configapi.Client, key *configv1.ObjectKey) (*configv1.StatusResponse, *configv1.Object, error) {
+	res, err := client.Status(ctx, &configv1.StatusRequest{Kind: key.GetKind(), Namespace: key.GetNamespace(), Name: key.GetName()})
+	if err != nil {
+		return nil, nil, client.Explain(err)
+	}
+	object, err := inForce(ctx, client, key, len(res.GetFindings()) > 0)
+	return res, object, err
 }
 
 // inForce returns the object in force. If there is none and config-watcher has findings about one of that name, it

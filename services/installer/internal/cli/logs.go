@@ -141,7 +141,7 @@ func (t *target) lastState() (*runstate.State, error) {
 		return nil, err
 	}
 	state, err := runstate.Read(dir)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return t.state() // for its error, which names the remedy
 	}
 	return state, err

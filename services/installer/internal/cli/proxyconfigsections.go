@@ -76,7 +76,7 @@ func sectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err 
 			return "", "", fmt.Errorf("%q cannot be shown; did you mean `fairlead proxy-config %s`?", a[i], strings.Join(meant, " "))
 		}
 	}
-	return "", "", fmt.Errorf("%q cannot be shown; choose one of %s", a[1], strings.Join(sectionNames(), ", "))
+	return "", "", fmt.Errorf("neither %q nor %q can be shown; choose one of %s", a[0], a[1], strings.Join(sectionNames(), ", "))
 }
 
 // longNames lists the sections' names of more than three letters.

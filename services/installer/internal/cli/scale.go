@@ -96,15 +96,21 @@ func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Wri
 func podsOfDeployment(state *runstate.State, name, namespace string) ([]runstate.Pod, error) {
 	short := strings.TrimPrefix(strings.TrimPrefix(name, "deployment/"), "deploy/")
 	found := map[string][]runstate.Pod{}
-	var there []string
+	var there, having, namespaces []string
 	for _, p := range state.Pods {
-		there = append(there, p.Workload)
+		there, namespaces = append(there, p.Workload), append(namespaces, p.Namespace)
+		if p.Workload == short {
+			having = append(having, p.Namespace)
+		}
 		if p.Workload == short && (namespace == "" || p.Namespace == namespace) {
 			found[p.Namespace] = append(found[p.Namespace], p)
 		}
 	}
 	switch len(found) {
 	case 0:
+		if len(having) > 0 { // elsewhere than in namespace
+			return nil, noneInNamespace(short, namespace, having, namespaces)
+		}
 		slices.Sort(there)
 		return nil, fmt.Errorf("no Deployment is named %q%s", short, nearest.Hint(short, slices.Compact(there)))
 	case 1:
@@ -113,6 +119,21 @@ func podsOfDeployment(state *runstate.State, name, namespace string) ([]runstate
 		}
 	}
 	return nil, usage(fmt.Errorf("%d namespaces have a Deployment %q: say which one with -n", len(found), short))
+}
+
+// noneInNamespace is the error about a Deployment that only other namespaces have, with the nearest of them if there is
+// one, else all.
+func noneInNamespace(name, namespace string, having, all []string) error {
+	slices.Sort(having)
+	having = slices.Compact(having)
+	none := fmt.Sprintf("namespace %q has no Deployment %q", namespace, name)
+	if !slices.Contains(all, namespace) {
+		none = fmt.Sprintf("no Deployment is in namespace %q", namespace)
+	}
+	if near := nearest.Name(namespace, having); near != "" {
+		return fmt.Errorf("%s; did you mean -n %s?", none, near)
+	}
+	return fmt.Errorf("%s; there is one in namespace %s: add -n %s", none, strings.Join(having, ", "), having[0])
 }
 
 // waitScaled waits until the Pods of a Deployment that are to run are ready, and nothing runs of the others.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -97,6 +98,15 @@ func (f upFlags) check() error {
 	case f.readyTimeout < 0:
 		return fmt.Errorf("--ready-timeout %s is negative", f.readyTimeout)
 	}
+	paths, err := absolute(f.files)
+	if err != nil {
+		return err
+	}
+	for i, p := range paths {
+		if slices.Contains(paths[:i], p) {
+			return fmt.Errorf("-f names %s twice", f.files[i])
+		}
+	}
 	return nil
 }
 
@@ -143,6 +153,21 @@ func (f upFlags) starting(p *plan.Plan, logs string) string {
 	return says
 }
 
+// kept are the flags, beside -f and --run-dir, by which the mesh differs from another of the same files.
+func (f upFlags) kept() []string {
+	var list []string
+	if f.loopbackRange != ports.DefaultRange {
+		list = append(list, "--loopback-range", f.loopbackRange)
+	}
+	if f.envoy != "" {
+		list = append(list, "--envoy", f.envoy)
+		if abs, err := rundir.Abs(f.envoy); err == nil {
+			list[len(list)-1] = abs
+		}
+	}
+	return list
+}
+
 func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.Layout, opts plan.Options) error {
 	if err := os.MkdirAll(layout.Logs(), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -172,6 +197,9 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 		StopTimeout: f.drain + 30*time.Second,
 	})
 	if err != nil {
+		return err
+	}
+	if err := rundir.WriteFlags(layout, f.kept()); err != nil {
 		return err
 	}
 	screen.Line(f.starting(p, layout.Logs()))
@@ -207,6 +235,11 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	if err != nil {
 		return fail(refused(err))
 	}
+	for _, path := range m.Blank {
+		if slices.Contains(f.files, path) {
+			return fail(holdsNone(path))
+		}
+	}
 	find := programs.Finder{Executable: env.Executable, BinDir: f.binDir, Getenv: env.Getenv}
 	envoy, err := find.Envoy(f.envoy)
 	if err != nil {
@@ -227,6 +260,9 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	p, err := plan.New(m, opts)
 	if err != nil {
 		return fail(planError(err))
+	}
+	for _, path := range m.Blank {
+		p.Warnings = append(p.Warnings, path+": holds no object")
 	}
 	return p, opts.Layout, opts, nil
 }

@@ -81,7 +81,8 @@ Exit code 0 when it has come true; 1 after --timeout, with the proxies that are 
 		Example: `  fairlead wait virtualservice/reviews.default
   fairlead wait vs/reviews -n default --for delivery --threshold 0.9
   fairlead wait dr/reviews --for deleted --timeout 1m -v`,
-		Args: args(cobra.RangeArgs(1, 2)),
+		Args:              args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return waitFor(cmd.Context(), t, a, f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -153,9 +154,12 @@ func waitFor(ctx context.Context, t *target, a []string, f waitFlags, out, diagn
 		}
 	}
 	defer func() { closeAll(w.watchers) }()
-	said := ""
+	said, absent := "", false
 	for {
 		step, err := w.look(ctx, t)
+		if err == nil {
+			absent = step.absent
+		}
 		if step.done {
 			return f.tell(out, w, true, step.text, time.Since(began))
 		}
@@ -175,7 +179,14 @@ func waitFor(ctx context.Context, t *target, a []string, f waitFlags, out, diagn
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			late := fmt.Errorf("%s: not %s within %s: %s; `fairlead proxy-status` says what proxies wait for, and --timeout sets another time", w, condition, f.timeout, lastWord(said, step.text))
+			why := ""
+			if absent {
+				why = t.unknown(context.WithoutCancel(ctx), key)
+			}
+			if why == "" {
+				why = lastWord(said, step.text) + "; `fairlead proxy-status` says what proxies wait for, and --timeout sets another time"
+			}
+			late := fmt.Errorf("%s: not %s within %s: %s", w, condition, f.timeout, why)
 			return errors.Join(f.tellFailure(out, w, late, time.Since(began)), late)
 		case <-time.After(4 * pollInterval):
 		}

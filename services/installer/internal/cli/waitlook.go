@@ -6,17 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
 )
 
-// progress is what one look at the mesh has found. final is set if waiting is of no use any more.
+// progress is what one look at the mesh has found. final is set if waiting is of no use any more, absent if there is no
+// such object.
 type progress struct {
-	done, final bool
-	text        string
+	done, final, absent bool
+	text                string
 }
 
 // forget closes the clients, so that the next look finds the replicas of then.
@@ -155,5 +158,38 @@ func (w *waited) absent() progress {
 	if w.condition == forDeleted {
 		return progress{done: true}
 	}
-	return progress{text: "there is no such object in the mesh (yet)"}
+	return progress{absent: true, text: "there is no such object in the mesh (yet)"}
+}
+
+// unknown says that the mesh has no such object, and which one may be meant. It is empty if the mesh has the object
+// after all.
+func (t *target) unknown(ctx context.Context, key *configv1.ObjectKey) string {
+	var names, having []string
+	inNamespace := map[string]string{}
+	// If the objects cannot be listed, there is nothing to suggest.
+	_ = t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: key.GetKind(), InForce: true, WithoutManifests: true})
+		for _, o := range res.GetObjects() {
+			name, namespace := o.GetKey().GetName(), o.GetKey().GetNamespace()
+			names = append(names, name)
+			if _, ok := inNamespace[name]; !ok || namespace == key.GetNamespace() {
+				inNamespace[name] = namespace
+			}
+			if name == key.GetName() {
+				having = append(having, namespace)
+			}
+		}
+		return err
+	})
+	slices.Sort(having)
+	hint := ""
+	switch near := nearest.Name(key.GetName(), names); {
+	case slices.Contains(having, key.GetNamespace()):
+		return ""
+	case len(having) > 0:
+		hint = fmt.Sprintf("; there is one in namespace %s: add -n %s", strings.Join(having, ", "), having[0])
+	case near != "":
+		hint = fmt.Sprintf("; did you mean %q in namespace %s?", near, inNamespace[near])
+	}
+	return fmt.Sprintf("no such object is known%s; `fairlead config get %s -A` lists what there is", hint, key.GetKind())
 }

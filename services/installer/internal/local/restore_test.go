@@ -54,3 +54,21 @@ func TestADeletedPodStartsAgain(t *testing.T) {
 	})
 	w.ready(t, "True")
 }
+
+// TestAScaledPodSaysThatItHasEnded scales a Deployment down and up: each line comes when it is so.
+func TestAScaledPodSaysThatItHasEnded(t *testing.T) {
+	w := newFixture(t, "")
+	w.start(t)
+	w.ready(t, "True")
+	scale := func(replicas int) {
+		t.Helper()
+		if err := rundir.WriteScales(w.cfg.Layout.Scale(), rundir.Scales{"shop/web": replicas}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scale(0)
+	testkit.Eventually(t, within, w.prints("Pod web-0.shop has ended: its Deployment is scaled down"))
+	scale(1)
+	testkit.Eventually(t, within, w.prints("Pod web-0.shop starts: its Deployment is scaled up"))
+	w.ready(t, "True")
+}

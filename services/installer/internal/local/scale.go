@@ -84,4 +84,5 @@ func (n *Node) endPod(ctx context.Context, p *plan.Pod) {
 	delete(n.pods, p.ID())
 	n.mu.Unlock()
 	n.statuses.Notify()
+	n.cfg.Console.Line(fmt.Sprintf("Pod %s has ended: its Deployment is scaled down", p.ID()))
 }

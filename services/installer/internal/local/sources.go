@@ -30,7 +30,9 @@ func (n *Node) checkFiles(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		docs = append(docs, &configv1.Document{Name: f, Content: content})
+		if !objectfile.Blank(content) { // of a directory: `up` has warned of it
+			docs = append(docs, &configv1.Document{Name: f, Content: content})
+		}
 	}
 	if len(docs) == 0 {
 		return nil

@@ -2,6 +2,7 @@ package local
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,4 +63,15 @@ func TestWatchSourcesReportsFiles(t *testing.T) {
 	if len(got) != len(want) || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
 		t.Errorf("unread %q", got)
 	}
+}
+
+// TestAFileWithoutAnObjectIsNotChecked: config-watcher refuses a document without content, and a directory may have
+// one.
+func TestAFileWithoutAnObjectIsNotChecked(t *testing.T) {
+	w := newFixture(t, "")
+	dir := t.TempDir()
+	testkit.WriteFile(t, filepath.Join(dir, "empty.yaml"), nil)
+	w.cfg.ConfigPaths = append(w.cfg.ConfigPaths, dir)
+	w.start(t)
+	w.ready(t, "True")
 }

@@ -189,6 +189,12 @@ func (o *Object) complete() error {
 	return nil
 }
 
+// Blank reports whether the content of a file holds no object: it is empty, or made of comments and "---" alone.
+func Blank(content []byte) bool {
+	_, found := firstContent(content)
+	return !found
+}
+
 // firstContent counts the lines before the first that is neither empty nor a comment nor "---"; found is false if all
 // lines are.
 func firstContent(doc []byte) (before int, found bool) {

@@ -169,7 +169,7 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 		{Name: "memory", Synced: true, Objects: uint32(len(s.objects))}, {Name: "file", Synced: true, Objects: uint32(len(s.files))},
 	}}
 	for _, o := range s.inForce() {
-		if r.GetName() == "" || o.GetKey().GetName() == r.GetName() {
+		if (r.GetName() == "" || o.GetKey().GetName() == r.GetName()) && (r.GetNamespace() == "" || o.GetKey().GetNamespace() == r.GetNamespace()) {
 			res.Objects = append(res.Objects, &configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true, ObservedGeneration: o.GetGeneration(), Conditions: []*configv1.Condition{
 				{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "is valid"},
 				{Type: "Programmed", Status: "False", Reason: "Rejected", Message: "1 of 2 proxies acknowledged"},

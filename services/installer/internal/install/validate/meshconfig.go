@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/nearest"
@@ -36,16 +38,25 @@ func (c *checker) meshConfig(keys []string, v any) {
 	if len(c.problems) > before {
 		return
 	}
-	text, err := json.Marshal(table)
-	if err != nil {
-		c.refuse(keys, "%v", err)
-		return
-	}
-	// Unknown fields are found above, which knows Fairlead's own.
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, config); err != nil {
-		_, why, _ := strings.Cut(err.Error(), "): ")
+	// What is wrong with a field alone is found above, and so are unknown fields, Fairlead's own among them.
+	if why := decode(table, config); why != "" {
 		c.refuse(keys, "it is no MeshConfig: %s", why)
 	}
+}
+
+// decode decodes JSON's form of a message, and says what is wrong with it.
+func decode(table tree.Map, m proto.Message) (why string) {
+	text, err := json.Marshal(table)
+	if err == nil {
+		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, m)
+	}
+	if err == nil {
+		return ""
+	}
+	if _, after, ok := strings.Cut(err.Error(), "): "); ok {
+		return after
+	}
+	return err.Error()
 }
 
 // meshMessage finds fields that a message does not have, and values that an enumeration does not have.
@@ -69,6 +80,7 @@ func (c *checker) meshMessage(keys []string, table tree.Map, m protoreflect.Mess
 			c.unknown(at, fieldNames(m))
 			continue
 		}
+		before, scalar := len(c.problems), false
 		switch v := table[k].(type) {
 		case []any:
 			for i, item := range v {
@@ -83,9 +95,25 @@ func (c *checker) meshMessage(keys []string, table tree.Map, m protoreflect.Mess
 				c.meshValue(below(at, name), v[name], f.MapValue())
 			}
 		default:
+			scalar = true
 			c.meshValue(at, v, f)
 		}
+		if !scalar && messages(f) || len(c.problems) > before {
+			continue
+		}
+		if why := decode(tree.Map{k: table[k]}, dynamicpb.NewMessage(m)); why != "" {
+			c.refuse(at, "%s", why)
+		}
 	}
+}
+
+// messages reports whether a field's values are messages that are checked field by field. google.protobuf's have a form
+// of their own in JSON.
+func messages(f protoreflect.FieldDescriptor) bool {
+	if f.IsMap() {
+		f = f.MapValue()
+	}
+	return f.Message() != nil && f.Message().FullName().Parent() != "google.protobuf"
 }
 
 // meshValue checks a value of a field, or an item of its list.

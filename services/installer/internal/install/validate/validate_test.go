@@ -78,14 +78,14 @@ func TestRefused(t *testing.T) {
 		"{values: {pilot: {env: 1}}}":                                                               "values.pilot.env: 1 must be a mapping",
 		"{values: []}":                                                                              "values: a list must be a mapping",
 		"{meshConfig: 1}":                                                                           "meshConfig: 1 must be a mapping",
-		"{meshConfig: {rootNamespace: 1}}":                                                          "meshConfig: it is no MeshConfig: ",
+		"{meshConfig: {rootNamespace: 1}}":                                                          "meshConfig.rootNamespace: invalid value for string field rootNamespace: 1",
 		"{meshConfig: {acessLogFile: x}}":                                                           `meshConfig.acessLogFile: unknown field; did you mean "accessLogFile"?`,
 		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRY}}}":                                   `meshConfig.outboundTrafficPolicy.mode: "REGISTRY" must be one of REGISTRY_ONLY, ALLOW_ANY`,
 		"{meshConfig: {outboundTrafficPolicy: {mode: REGISTRYONLY}}}":                               `did you mean "REGISTRY_ONLY"?`,
 		"{meshConfig: {outboundTrafficPolicy: {mood: x}}}":                                          `meshConfig.outboundTrafficPolicy.mood: unknown field; did you mean "mode"?`,
 		"{meshConfig: {extensionProviders: [{name: a, zipkn: {}}]}}":                                `meshConfig.extensionProviders[0].zipkn: unknown field; did you mean "zipkin"?`,
 		"{meshConfig: {defaultConfig: {onDemand: 'yes'}}}":                                          `meshConfig.defaultConfig.onDemand: "yes" must be true or false`,
-		"{meshConfig: {connectTimeout: soon}}":                                                      "meshConfig: it is no MeshConfig: ",
+		"{meshConfig: {connectTimeout: soon}}":                                                      "meshConfig.connectTimeout: invalid google.protobuf.Duration value",
 		"{hubb: a, tagg: b}":                                                                        `tagg: unknown field; did you mean "tag"?`,
 	} {
 		refused, _ := check(t, spec)

@@ -53,12 +53,14 @@ func NewPlain(w io.Writer, c clock.Clock) *Plain {
 	return &Plain{w: w, clock: c, last: map[string]Row{}}
 }
 
-// Show prints a line for each process whose readiness has changed.
+// Show prints a line for each process whose readiness has changed. A process that is not among the rows is forgotten.
 func (p *Plain) Show(rows []Row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.last
+	p.last = map[string]Row{}
 	for _, r := range rows {
-		old, known := p.last[r.Service]
+		old, known := before[r.Service]
 		p.last[r.Service] = r
 		switch {
 		case r.Ready && (!old.Ready || old.PID != r.PID):

@@ -57,6 +57,19 @@ func TestPlainPrintsChangesOnly(t *testing.T) {
 	}
 }
 
+// TestPlainForgetsWhatIsNotShown: a process that comes back after its Pod was scaled down has not ended just then.
+func TestPlainForgetsWhatIsNotShown(t *testing.T) {
+	var out bytes.Buffer
+	p := console.NewPlain(&out, testkit.NewClock(now))
+	p.Show([]console.Row{{Service: "web", PID: 20, Ready: true}})
+	p.Show(nil)
+	p.Show([]console.Row{{Service: "web", Reason: "starts"}})
+	p.Show([]console.Row{{Service: "web", PID: 21, Ready: true}})
+	if want := "12:00:00  web is ready, pid 20\n12:00:00  web is ready, pid 21\n"; out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
 func TestTerminalRedrawsInPlace(t *testing.T) {
 	var out bytes.Buffer
 	term := console.NewTerminal(&out, testkit.NewClock(now), func() (int, int) { return 30, 24 })

@@ -7,6 +7,7 @@ package meshfile
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
@@ -22,6 +23,8 @@ import (
 type Mesh struct {
 	// Files are the files that were read.
 	Files []string
+	// Blank are those of Files that hold no object.
+	Blank []string
 	// Objects are all objects, of any kind.
 	Objects []*objectfile.Object
 	// Deployments are run.
@@ -60,6 +63,9 @@ func Load(paths []string) (*Mesh, error) {
 		if err != nil {
 			return nil, err
 		}
+		if objectfile.Blank(content) {
+			m.Blank = append(m.Blank, f)
+		}
 		objects, err := objectfile.Parse(f, content)
 		if err != nil {
 			errs = append(errs, err)
@@ -94,6 +100,8 @@ func (m *Mesh) index() error {
 
 func (m *Mesh) add(o *objectfile.Object) error {
 	switch group := o.GroupVersionKind().Group; {
+	case group == "apps" && o.Kind == "Deployment" && o.APIVersion != "apps/v1":
+		return o.Refuse("apiVersion", strconv.Quote(o.APIVersion)+" is not served for Deployment", "use apps/v1")
 	case group == "apps" && o.Kind == "Deployment":
 		d := &appsv1.Deployment{}
 		if err := o.Decode(d); err != nil {

@@ -77,6 +77,7 @@ func TestLoadRefuses(t *testing.T) {
 		"no name":              {"apiVersion: v1\nkind: Service\n", []string{"metadata.name", "is empty"}},
 		"twice":                {deployment + "---\n" + deployment, []string{"mesh.yaml:12", "Deployment default/web", "twice", "mesh.yaml:1", "remove or rename"}},
 		"kind that is not run": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db}\n", []string{"StatefulSet default/db", "write it as a Deployment"}},
+		"unserved version":     {strings.Replace(deployment, "apps/v1", "apps/v9", 1), []string{"mesh.yaml:1", "Deployment default/web", "apiVersion", "use apps/v1"}},
 		"broken MeshConfig":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"a: [\"}\n", []string{"ConfigMap istio-system/istio", "data.mesh"}},
 		"all errors at once":   {"apiVersion: v1\nkind: Service\n---\nkind: Service\n", []string{"metadata.name", "apiVersion"}},
 	} {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"fairlead.dev/services/installer/internal/local/programs"
 )
 
 // container plans the process of the Pod's container i.
@@ -18,7 +21,11 @@ func (w *planner) container(p *Pod, i int, targets []targetPort, appPorts map[ui
 	field := fmt.Sprintf("spec.template.spec.containers[%d]", i)
 	path, err := w.o.Find(c.Command[0])
 	if err != nil {
-		return nil, w.Source.Refuse(field+".command[0]", err.Error(), "build it into --bin-dir, put it into PATH, or write an absolute path")
+		problem := err.Error()
+		if missing, ok := errors.AsType[*programs.NotFoundError](err); ok {
+			problem = missing.Problem() // its remedy is for Fairlead's own programs
+		}
+		return nil, w.Source.Refuse(field+".command[0]", problem, "build it into --bin-dir, put it into PATH, or write an absolute path")
 	}
 	out := &Container{Container: c.Name, Ports: containerPorts(c, appPorts)}
 	out.Process = Process{

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/services/installer/internal/local/meshfile"
+	"fairlead.dev/services/installer/internal/local/programs"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
@@ -400,6 +401,15 @@ func TestMissingProgramNamesTheField(t *testing.T) {
 	_, err := New(load(t, web), o)
 	if err == nil || !strings.Contains(err.Error(), "Deployment shop/web: spec.template.spec.containers[0].command[0]: program web was not found; build it") {
 		t.Errorf("error %v", err)
+	}
+	o.Find = func(name string) (string, error) {
+		if name == "web" {
+			return "", &programs.NotFoundError{Program: name, Searched: []string{"/bin"}, Remedy: "run make"}
+		}
+		return "/bin/" + name, nil
+	}
+	if _, err := New(load(t, web), o); err == nil || !strings.Contains(err.Error(), "program web was not found in /bin; build it into --bin-dir") {
+		t.Errorf("two remedies: %v", err)
 	}
 }
 

@@ -29,7 +29,12 @@ type NotFoundError struct {
 
 // Error implements error.
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("program %s was not found in %s; %s", e.Program, strings.Join(e.Searched, ", "), e.Remedy)
+	return e.Problem() + "; " + e.Remedy
+}
+
+// Problem is the error without its remedy.
+func (e *NotFoundError) Problem() string {
+	return fmt.Sprintf("program %s was not found in %s", e.Program, strings.Join(e.Searched, ", "))
 }
 
 func (f Finder) dirs() []string {

@@ -47,6 +47,9 @@ func (l Layout) State() string { return runstate.File(l.Dir) }
 // Scale is what `fairlead scale` asks for, see Scales.
 func (l Layout) Scale() string { return filepath.Join(l.Dir, "scale.json") }
 
+// Flags is how the mesh was started, see WriteFlags.
+func (l Layout) Flags() string { return filepath.Join(l.Dir, "flags.json") }
+
 // Logs is the directory of the log files, one for each process.
 func (l Layout) Logs() string { return filepath.Join(l.Dir, "logs") }
 

@@ -40,7 +40,7 @@ type Lock struct {
 // files.
 func Acquire(l Layout) (*Lock, error) {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("run directory: %w", err)
+		return nil, fmt.Errorf("run directory: %w", foreign(l.Dir, err, os.Getuid()))
 	}
 	if err := checkForeign(l); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func Acquire(l Layout) (*Lock, error) {
 	case errors.As(err, &inUse):
 		return nil, &InUseError{Dir: l.Dir, PID: inUse.PID}
 	case err != nil:
-		return nil, fmt.Errorf("run directory: %w", err)
+		return nil, fmt.Errorf("run directory: %w", foreign(l.Dir, err, os.Getuid()))
 	}
 	lock := &Lock{layout: l, held: held}
 	if err := lock.prepare(); err != nil {
@@ -64,7 +64,7 @@ func Acquire(l Layout) (*Lock, error) {
 func checkForeign(l Layout) error {
 	entries, err := os.ReadDir(l.Dir)
 	if err != nil {
-		return fmt.Errorf("run directory: %w", err)
+		return fmt.Errorf("run directory: %w", foreign(l.Dir, err, os.Getuid()))
 	}
 	for _, e := range entries {
 		if e.Name() == filepath.Base(l.Lock()) {
@@ -125,7 +125,7 @@ func (l *Lock) Release() error {
 func Holder(l Layout) (int, error) {
 	pid, err := dirlock.Holder(l.Lock())
 	if err != nil {
-		return 0, fmt.Errorf("run directory: %w", err)
+		return 0, fmt.Errorf("run directory: %w", foreign(l.Dir, err, os.Getuid()))
 	}
 	return pid, nil
 }

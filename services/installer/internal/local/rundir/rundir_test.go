@@ -121,6 +121,12 @@ func TestOpen(t *testing.T) {
 	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) || !strings.Contains(err.Error(), "`fairlead up --run-dir "+dir+" -f /a.yaml -f /b`, which clears") {
 		t.Errorf("dead run: %v", err)
 	}
+	if err := rundir.WriteFlags(l, []string{"--loopback-range", "127.9.0.0/16", "--envoy", "/opt/envoy"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rundir.Open(dir); !strings.Contains(err.Error(), " -f /b --loopback-range 127.9.0.0/16 --envoy /opt/envoy`, which clears") {
+		t.Errorf("dead run with flags: %v", err)
+	}
 	live := runstate.State{PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: "x"}
 	if err := rundir.Write(l, &live); err != nil {
 		t.Fatal(err)

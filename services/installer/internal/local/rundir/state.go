@@ -37,7 +37,7 @@ func Open(dir string) (*runstate.State, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s -f FILE`, or name the right --run-dir", dir, ErrNoMesh, dir)
 	case err != nil:
-		return nil, err
+		return nil, foreign(dir, err, os.Getuid())
 	case !Alive(s):
 		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; `fairlead logs --run-dir %s` shows its last lines; start it again with `%s`, which clears the directory",
 			dir, ErrNoMesh, s.PID, dir, again(s, dir))
@@ -51,7 +51,30 @@ func again(s *runstate.State, dir string) string {
 	for _, path := range s.ConfigPaths {
 		command += " -f " + path
 	}
+	for _, flag := range readFlags(Layout{Dir: dir}) {
+		command += " " + flag
+	}
 	return command
+}
+
+// WriteFlags keeps the flags of `fairlead up`, beside --run-dir and -f, that start such a mesh again.
+func WriteFlags(l Layout, flags []string) error {
+	b, err := json.Marshal(flags)
+	if err == nil {
+		err = fileio.Write(l.Flags(), append(b, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	return nil
+}
+
+// readFlags returns what WriteFlags has kept; nil if nothing can be read.
+func readFlags(l Layout) (flags []string) {
+	if b, err := os.ReadFile(l.Flags()); err == nil {
+		_ = json.Unmarshal(b, &flags)
+	}
+	return flags
 }
 
 // Proxy returns the Pod with an agent that a name means (package proxyname). namespace may be empty.
