@@ -111,6 +111,10 @@ spec: {selector: {matchLabels: {app: istiod}}, template: {metadata: {labels: {ap
 		finds(t, canary, "Warning", "ReplacesControlPlane", "Deployment istio-system/istiod-canary", "writes it anew")
 	}
 	finds(t, prechecks(t, s.Kubeconfig, 1, "--from-version", "1.28"), "Warning", "DefaultChanged", "", "in 1.28")
+	// Fairlead's own package has components without a chart, and knows no changes of Istio's defaults.
+	if out, said := does(t, s, 1, "precheck", "--from-version", "1.29"); !strings.Contains(out, "WebhookDown") {
+		t.Errorf("with the own package: %s%s", out, said)
+	}
 	_, manifests := istio(t)
 	for _, version := range []string{"1.2", "latest"} {
 		if _, said := does(t, s, 2, "precheck", "-d", manifests, "--from-version", version); !strings.Contains(said, "--from-version") {

@@ -3,6 +3,7 @@ package analyzers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -18,8 +19,11 @@ func checkSidecars(r *run) {
 	for _, w := range r.workloads {
 		switch {
 		case w.refused != "" && r.inMesh(w):
-			r.report(w.Object, PodsNotMade, "status.conditions", nil, "Pods are refused: "+w.refused,
-				"let the namespace allow what it names; sidecars need fewer rights with the CNI plugin (components.cni.enabled)")
+			remedy := "let the namespace allow what it names; sidecars need fewer rights with the CNI plugin (components.cni.enabled)"
+			if strings.Contains(w.refused, "failed calling webhook") {
+				remedy = "start what serves the webhook that it names; sidecars are injected by Deployment injector of the mesh's namespace"
+			}
+			r.report(w.Object, PodsNotMade, "status.conditions", nil, "Pods are refused: "+w.refused, remedy)
 		case w.status != nil:
 			r.checkContainers(w)
 		}

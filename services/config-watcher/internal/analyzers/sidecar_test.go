@@ -26,6 +26,7 @@ func TestSidecarsThatDoNotRunAreTold(t *testing.T) {
 		"an application that crashes":         {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "web") + "]")}, "", ""},
 		"a sidecar that starts":               {[]string{pod("containerStatuses: [{name: istio-proxy, state: {waiting: {reason: PodInitializing}}}]")}, "", ""},
 		"a Deployment whose Pods are refused": {[]string{namespace, strings.ReplaceAll(deployment, "%", "shop")}, PodsNotMade, "Pods are refused: pods \"web-1\" is forbidden: violates PodSecurity"},
+		"an injector that is away":            {[]string{namespace, strings.ReplaceAll(strings.ReplaceAll(deployment, "%", "shop"), "pods \"web-1\" is forbidden: violates PodSecurity", "Internal error occurred: failed calling webhook \"namespace.sidecar-injector.istio.io\": connection refused")}, PodsNotMade, "sidecars are injected by Deployment injector"},
 		"one of no mesh":                      {[]string{namespace, strings.ReplaceAll(deployment, "%", "other")}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

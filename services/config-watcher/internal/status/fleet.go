@@ -160,8 +160,7 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 	case len(rejected) > 0:
 		c.Reason = reasonRejected
 	case f.unreported && len(pending) == 0:
-		c.Reason, c.Unknown, c.KeepTrue = reasonUnreported, true, true
-		c.Message = "no xds-server reports what the proxies hold"
+		return unreportedCondition()
 	case len(pending)+len(suspects) > 0 || f.incomplete:
 		c.Reason, c.KeepTrue = reasonPending, true
 		if f.incomplete {
@@ -171,6 +170,11 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 		c.Reason, c.Holds, c.KeepTrue = reasonProgrammed, true, true
 	}
 	return c
+}
+
+// unreportedCondition is Programmed while nobody knows what proxies hold.
+func unreportedCondition() Condition {
+	return Condition{Type: Programmed, Unknown: true, KeepTrue: true, Reason: reasonUnreported, Message: "no xds-server reports what the proxies hold"}
 }
 
 // withoutProxies is the message of a version that is programmed because no proxy is connected. Those that connect later

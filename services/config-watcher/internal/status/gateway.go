@@ -22,6 +22,8 @@ type Gateway struct {
 	Created int64
 	// Proxies are the connected proxies that the Gateway selects, by node ID.
 	Proxies []Proxy
+	// Unreported is true while no xds-server reports which proxies are connected.
+	Unreported bool
 }
 
 // Proxy is a connected gateway proxy and its state for one Gateway.
@@ -90,6 +92,8 @@ func programmedOn(g *Gateway) Condition {
 		}
 	}
 	switch {
+	case len(g.Proxies) == 0 && g.Unreported:
+		return unreportedCondition()
 	case len(g.Proxies) == 0:
 		return Condition{Type: Programmed, Reason: reasonNoProxy, Message: "no connected gateway has the labels of spec.selector"}
 	case len(rejected) > 0:

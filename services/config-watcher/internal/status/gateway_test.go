@@ -75,6 +75,15 @@ func TestEvaluateGateway(t *testing.T) {
 	}
 }
 
+// TestAGatewayIsUnknownWhileNobodyReports: that no proxy is known says nothing then.
+func TestAGatewayIsUnknownWhileNobodyReports(t *testing.T) {
+	g := &Gateway{Namespace: "gateways", Name: "g", Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "HTTP", "")}}, Unreported: true}
+	s := EvaluateGateway(g, []*Gateway{g}, nil)
+	if c := s.Get(Programmed); !c.Unknown || !c.KeepTrue || c.Reason != reasonUnreported {
+		t.Errorf("the condition is %+v", c)
+	}
+}
+
 // TestFilesAreOrderedByName: objects of files have no time, and nothing is called older.
 func TestFilesAreOrderedByName(t *testing.T) {
 	on := []Proxy{{NodeID: "router~1~a.gateways~x", Namespace: "gateways", Workload: "a", Acked: true}}

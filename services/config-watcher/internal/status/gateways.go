@@ -41,7 +41,7 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 			}
 		}
 		specs[hash] = spec
-		g := &Gateway{Namespace: k.Namespace, Name: k.Name, Spec: spec, Created: max(e.object.Created.UnixNano(), 0)}
+		g := &Gateway{Namespace: k.Namespace, Name: k.Name, Spec: spec, Created: max(e.object.Created.UnixNano(), 0), Unreported: f.unreported}
 		all, entries[g] = append(all, g), e
 	}
 	t.gateways = specs

@@ -52,11 +52,11 @@ type runningPod struct {
 	kind string
 	// ports are the container's ports by name.
 	ports map[string]int32
-	// uninjected is why a plain Pod of a cluster has no proxy, trouble what keeps a Pod from being ready, and bypassing
-	// what of it passes the proxy by.
-	uninjected, trouble string
-	bypassing           []string
-	admin               func() (*envoyadmin.Client, error)
+	// uninjected is why a plain Pod of a cluster has no proxy, asked the revision or tag that labels ask for where
+	// these do not refuse one, trouble what keeps a Pod from being ready, and bypassing what of it passes the proxy by.
+	uninjected, asked, trouble string
+	bypassing                  []string
+	admin                      func() (*envoyadmin.Client, error)
 }
 
 // describer gathers a description.
@@ -309,7 +309,7 @@ func (g *describer) clusterPod(p *corev1.Pod) runningPod {
 	r.trouble = pods.Trouble(p)
 	namespace := g.namespace(p.Namespace)
 	if r.kind == "plain" {
-		r.uninjected = uninjected(p, namespace.Labels)
+		r.uninjected, r.asked = uninjected(p, namespace.Labels)
 	} else {
 		r.bypassing = inject.Bypassing(p, namespace)
 	}
@@ -328,8 +328,9 @@ func (g *describer) namespace(name string) *corev1.Namespace {
 	return ns
 }
 
-// uninjected is why a Pod that was made has no proxy, by its own fields and the labels of its namespace.
-func uninjected(p *corev1.Pod, namespace map[string]string) string {
+// uninjected is why a Pod that was made has no proxy, by its own fields and the labels of its namespace; asked is the
+// revision or tag that they name, if they ask for one.
+func uninjected(p *corev1.Pod, namespace map[string]string) (why, asked string) {
 	own := p.Labels[injectLabel]
 	if own == "" {
 		own = p.Annotations[injectLabel]
@@ -337,15 +338,37 @@ func uninjected(p *corev1.Pod, namespace map[string]string) string {
 	revision := cmp.Or(namespace[revisionLabel], p.Labels[revisionLabel])
 	switch {
 	case own == "false":
-		return injectLabel + " of the Pod is false"
+		return injectLabel + " of the Pod is false", ""
 	case p.Spec.HostNetwork:
-		return "it is in the node's network (hostNetwork), in which nothing can be redirected"
+		return "it is in the node's network (hostNetwork), in which nothing can be redirected", ""
 	case namespace[injectionLabel] == "disabled":
-		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel)
+		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel), ""
 	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
-		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel)
+		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel), ""
 	}
-	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says which revisions there are", cmp.Or(revision, tag.Default))
+	if asked = revision; namespace[injectionLabel] == "enabled" {
+		asked = ""
+	}
+	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says which revisions there are", cmp.Or(revision, tag.Default)), asked
+}
+
+// revisionsAndTags are the names that the label istio.io/rev may have in the cluster; none if they are not known.
+func (g *describer) revisionsAndTags(ctx context.Context) []string {
+	api, err := g.t.kube(ctx)
+	if err != nil {
+		return nil
+	}
+	names := append(revisions(ctx, api), tagNames(ctx, api, func(t tag.Tag) string { return t.Tag })...)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// nobodys says that no revision and no tag has the name that labels ask for; empty if one has, or none is known.
+func nobodys(asked string, known []string) string {
+	if asked == "" || len(known) == 0 || slices.Contains(known, asked) {
+		return ""
+	}
+	return fmt.Sprintf("its label %s or that of its namespace is %s, and no revision or tag is named so; there are %s (`fairlead tag list`)", revisionLabel, asked, strings.Join(known, ", "))
 }
 
 // findView finds the proxy whose rules are shown; none is no error.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -72,11 +73,16 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 	if status == nil {
 		switch p.kind {
 		case "plain":
-			why := ""
+			why, remedy := "", "label its namespace or the Pod for injection, and restart it"
 			if p.uninjected != "" {
 				why = ", because " + p.uninjected
 			}
-			g.find("warning", "PodWithoutProxy", object, "it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; label its namespace or the Pod for injection, and restart it")
+			if p.asked != "" {
+				if text := nobodys(p.asked, g.revisionsAndTags(ctx)); text != "" {
+					why, remedy = ", because "+text, "let the label name one of these, or make the tag, and restart the Pod"
+				}
+			}
+			g.find("warning", "PodWithoutProxy", object, "it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; "+remedy)
 		case proxyless:
 			g.find("info", "ProxyNotConnected", object, "its gRPC client is not connected to the control plane: it connects with its first call")
 		default:
@@ -151,9 +157,33 @@ func (g *describer) service(ctx context.Context) error {
 	}
 	i := slices.IndexFunc(services, func(s describe.Service) bool { return s.Name == g.d.Name })
 	if i < 0 {
-		return fmt.Errorf("no Service %s in namespace %s; `fairlead config get services -A` lists those of a mesh on one machine, kubectl those of a cluster", g.d.Name, g.d.Namespace)
+		return g.noService(ctx, services)
 	}
 	return g.describeService(ctx, services[i])
+}
+
+// noService is the error about a Service that its namespace has not: where one of this name is, or the nearest name.
+func (g *describer) noService(ctx context.Context, services []describe.Service) error {
+	var elsewhere, near []string
+	for _, s := range services {
+		near = append(near, s.Name)
+	}
+	// Who may not read all namespaces gets the answer without the others.
+	_ = g.t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: "Service", InForce: true})
+		for _, o := range res.GetObjects() {
+			if o.GetKey().GetName() == g.d.Name {
+				elsewhere = append(elsewhere, o.GetKey().GetNamespace())
+			}
+		}
+		return err
+	})
+	text := fmt.Sprintf("no Service %s in namespace %s", g.d.Name, g.d.Namespace)
+	if len(elsewhere) > 0 {
+		slices.Sort(elsewhere)
+		return fmt.Errorf("%s; there is one in %s: name it with -n", text, strings.Join(elsewhere, ", "))
+	}
+	return fmt.Errorf("%s%s; `fairlead config get services -A` lists those of a mesh on one machine, kubectl those of a cluster", text, nearest.Hint(g.d.Name, near))
 }
 
 // describeService adds a Service to the description.

@@ -185,9 +185,13 @@ func newTagRemove(env Env) *cobra.Command {
 			if err != nil {
 				return tagError(err)
 			}
-			if len(using) > 0 && !f.yes {
-				question := fmt.Sprintf("Namespaces %s are injected by tag %s. Proceed?", strings.Join(using, ", "), a[0])
-				if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
+			users := fmt.Sprintf("amespaces %s are injected by tag %s", strings.Join(using, ", "), a[0])
+			switch {
+			case len(using) == 0:
+			case f.yes:
+				warn(cmd.ErrOrStderr(), []string{"n" + users + ", which is removed"})
+			default:
+				if yes, err := confirm(env.In, cmd.ErrOrStderr(), "N"+users+". Proceed?", "--skip-confirmation"); err != nil || !yes {
 					return orNothingChanged(err)
 				}
 			}

@@ -122,7 +122,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 		v := verified{Revision: rec.Revision, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version, Objects: len(rec.Objects), Problems: []plannedProblem{}}
 		switch rec.State {
 		case inventory.Applying:
-			v.Problems = append(v.Problems, plannedProblem{Problem: "an installation was cut short, or is running: run fairlead install again"})
+			v.Problems = append(v.Problems, plannedProblem{Problem: cutShort(rec)})
 		case inventory.Removing:
 			v.Problems = append(v.Problems, plannedProblem{Problem: "an uninstall was cut short, or is running: run fairlead uninstall again"})
 		}
@@ -130,6 +130,15 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// cutShort says what is done about an installation that was not completed.
+func cutShort(rec *inventory.Record) string {
+	text := "an installation was cut short, or is running: run fairlead install again with the same file and settings"
+	if slices.ContainsFunc(rec.Earlier(), func(past inventory.Installation) bool { return !past.Failed }) {
+		text += ", or go back with fairlead rollback --revision " + rec.Revision
+	}
+	return text
 }
 
 // helmReleases names the Helm releases that Deployments of a mesh are of, NAMESPACE/NAME; none if they cannot be

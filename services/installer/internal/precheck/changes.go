@@ -36,8 +36,8 @@ func Changes(pkg *profile.Package, since string) (list []Change, old bool, err e
 	}
 	oldest := -1
 	for i := range pkg.Components {
-		if pkg.Components[i].Alias != "" {
-			continue
+		if pkg.Components[i].Alias != "" || pkg.Components[i].Chart == "" {
+			continue // a name for other components, with no chart of its own
 		}
 		c, err := pkg.Chart(pkg.Components[i].Chart)
 		if err != nil {

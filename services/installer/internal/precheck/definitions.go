@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/manifest"
 	"fairlead.dev/services/installer/internal/install/tree"
+	"fairlead.dev/services/installer/internal/operator/deployment"
 )
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -125,6 +126,14 @@ func (c *checker) remaining(ctx context.Context, origin string, u *unstructured.
 	}
 	remedy := "migrate them, delete them, and then the definition"
 	if r.Group == "install.istio.io" {
+		own, err := c.API.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: deployment.Label, Limit: 1})
+		if err != nil {
+			c.unread("operators", err)
+			return
+		}
+		if len(own.Items) > 0 {
+			return // Fairlead's operator reads them
+		}
 		remedy = "`fairlead manifest migrate` reads it; stop Istio's operator, if one runs, before you install"
 	}
 	more := ""

@@ -125,8 +125,68 @@ func TestWhoUsesARevisionIsCounted(t *testing.T) {
 	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 1 || uses[0].Proxies != 1 || strings.Join(uses[0].Namespaces, " ") != "other" {
 		t.Errorf("%v, %v", uses, err)
 	}
+	// That namespace has no label istio.io/rev that could be changed.
+	if text := uses[0].String(); !strings.Contains(text, "replace the label istio-injection=enabled (other) by istio.io/rev=REVISION") {
+		t.Error(text)
+	}
 	rec.Revision = "unused"
 	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 0 {
 		t.Errorf("%v, %v", uses, err)
+	}
+}
+
+// Gateways that two revisions have ask the one that was installed last.
+func TestGatewaysThatAskARevisionUseIt(t *testing.T) {
+	const gateway = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME, namespace: mesh}
+spec: {template: {spec: {containers: [{name: istio-proxy, args: [proxy, router, "--discovery-address=SERVICE.mesh.svc:15012"]}]}}}
+`
+	asks := func(name, service string) string {
+		return strings.NewReplacer("NAME", name, "SERVICE", service).Replace(gateway)
+	}
+	s := clustertest.Start(t, asks("own", "istiod-canary")+"\n---\n"+asks("other", "istiod"))
+	c := s.Client(t)
+	shared, alone := made(t, c, asks("ingress", "istiod-canary")), made(t, c, asks("alone", "istiod-canary"))
+	service := func(name string) inventory.Entry {
+		return made(t, c, "{apiVersion: v1, kind: Service, metadata: {name: "+name+", namespace: mesh}, spec: {type: ClusterIP}}")
+	}
+	canary := &inventory.Record{Revision: "canary", Namespace: "mesh", Objects: []inventory.Entry{service("istiod-canary"), shared, alone}}
+	stays := &inventory.Record{Revision: "default", Namespace: "mesh", Objects: []inventory.Entry{service("istiod"), shared}}
+	all := []*inventory.Record{canary, stays}
+	r, err := NewRemoval(t.Context(), c, all[:1], all, RemovalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses, err := r.Uses(t.Context(), c)
+	if err != nil || len(uses) != 1 {
+		t.Fatalf("%v, %v", uses, err)
+	}
+	text := uses[0].String()
+	for _, want := range []string{"0 proxies, 2 gateways (Deployment mesh/ingress, Deployment mesh/own) and 0 namespaces use revision canary: the gateways ", "run `fairlead install` of the revision that stays, with its file"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %q", want, text)
+		}
+	}
+	if r, err = NewRemoval(t.Context(), c, all, all, RemovalOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 2 || strings.Join(uses[0].Gateways, " ") != "Deployment mesh/own" || strings.Join(uses[1].Gateways, " ") != "Deployment mesh/other" {
+		t.Errorf("of both revisions: %v, %v", uses, err)
+	}
+
+	// What is left of it is a problem of the revision that stays. As long as its Service is there, it only is not
+	// ready.
+	if found, err := Verify(t.Context(), c, stays); err != nil || len(found) != 1 || strings.Contains(found[0].Problem, "discovery") {
+		t.Errorf("as long as the Service is there: %v, %v", found, err)
+	}
+	if _, err := c.Apply(t.Context(), clustertest.Object(t, asks("ingress", "istiod-gone")), cluster.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	found, err := Verify(t.Context(), c, stays)
+	if err != nil || len(found) != 1 || found[0].String() != "Deployment mesh/ingress" ||
+		!strings.Contains(found[0].Problem, "from Service mesh/istiod-gone (--discovery-address), which is not there; install again with the same file and settings") {
+		t.Errorf("%v, %v", found, err)
 	}
 }

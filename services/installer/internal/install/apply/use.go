@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/installer/internal/install/cluster"
+	"fairlead.dev/services/installer/internal/install/inventory"
 	"fairlead.dev/services/installer/internal/tag"
 )
 
@@ -24,30 +25,61 @@ type Use struct {
 	Revision string
 	// Proxies are the Pods with a proxy of the revision that do not go with it.
 	Proxies int
-	// Namespaces ask for the revision, or for a tag of it.
-	Namespaces []string
+	// Gateways are the Deployments that do not go with it, and whose proxies get their configuration from it.
+	Gateways []string
+	// Namespaces ask for the revision, or for a tag of it; those of Enabled by the label istio-injection.
+	Namespaces, Enabled []string
 	// Unknown says what may not be looked at.
 	Unknown string
 }
 
 // None says whether nobody is known to use the revision.
-func (u Use) None() bool { return u.Proxies == 0 && len(u.Namespaces) == 0 && u.Unknown == "" }
+func (u Use) None() bool {
+	return u.Proxies == 0 && len(u.Gateways) == 0 && len(u.Namespaces) == 0 && u.Unknown == ""
+}
 
 // String says it to people, with what happens to who uses it.
 func (u Use) String() string {
 	if u.Unknown != "" {
 		return fmt.Sprintf("who uses revision %s is not known: %s", u.Revision, u.Unknown)
 	}
-	namespaces := ""
-	if n := len(u.Namespaces); n > 0 {
-		shown := strings.Join(u.Namespaces[:min(n, maxExamples)], ", ")
-		if n > maxExamples {
-			shown += ", …"
-		}
-		namespaces = " (" + shown + ")"
+	gateways := ""
+	if n := len(u.Gateways); n > 0 {
+		gateways = fmt.Sprintf(", %d gateways%s", n, examples(u.Gateways))
 	}
-	return fmt.Sprintf("%d proxies and %d namespaces%s use revision %s: its proxies keep what they have and get nothing new, and new Pods in these namespaces get no proxy; to move them first, change the label istio.io/rev or the tag, and restart the Pods",
-		u.Proxies, len(u.Namespaces), namespaces, u.Revision)
+	var then []string
+	if u.Proxies > 0 || len(u.Namespaces) > 0 {
+		then = append(then, "its proxies keep what they have and get nothing new, and new Pods in these namespaces get no proxy; to move them first, "+u.moves()+", and restart the Pods")
+	}
+	if gateways != "" {
+		then = append(then, "the gateways go on to ask its control plane (--discovery-address), get nothing new, and their new Pods get nothing at all; run `fairlead install` of the revision that stays, with its file, first or afterwards: it takes the gateways back")
+	}
+	return fmt.Sprintf("%d proxies%s and %d namespaces%s use revision %s: %s", u.Proxies, gateways, len(u.Namespaces), examples(u.Namespaces), u.Revision, strings.Join(then, "; "))
+}
+
+// moves says how namespaces get another revision, by the label that each has.
+func (u Use) moves() string {
+	const label = "change the label istio.io/rev or the tag"
+	if len(u.Enabled) == 0 {
+		return label
+	}
+	enabled := fmt.Sprintf("replace the label istio-injection=enabled%s by istio.io/rev=REVISION (`kubectl label namespace NAMESPACE istio.io/rev=REVISION istio-injection-`), or let the tag default stand for another revision", examples(u.Enabled))
+	if len(u.Enabled) == len(u.Namespaces) && u.Proxies == 0 {
+		return enabled
+	}
+	return label + ", of namespaces with istio.io/rev; " + enabled
+}
+
+// examples are the first of a list, in brackets after a space; empty if there are none.
+func examples(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	shown := strings.Join(list[:min(len(list), maxExamples)], ", ")
+	if len(list) > maxExamples {
+		shown += ", …"
+	}
+	return " (" + shown + ")"
 }
 
 // Uses says who uses the revisions that a removal removes; nobody's are left out.
@@ -90,6 +122,15 @@ func (r *Removal) use(ctx context.Context, c *cluster.Client, revision string) (
 	}
 	slices.Sort(u.Namespaces)
 	u.Namespaces = slices.Compact(u.Namespaces)
+	for _, ns := range namespaces {
+		if ns.Labels["istio-injection"] == "enabled" && slices.Contains(u.Namespaces, ns.Name) {
+			u.Enabled = append(u.Enabled, ns.Name)
+		}
+	}
+	slices.Sort(u.Enabled)
+	if u.Gateways, err = r.gateways(ctx, c, revision); err != nil {
+		return u, err
+	}
 	pods, err := c.List(ctx, cluster.ID{Version: "v1", Kind: "Pod"}, metav1.ListOptions{})
 	for i := range pods {
 		if a := pods[i].GetAnnotations(); a[injected] != "" && a[revisionLabel] == revision && !r.takes(&pods[i]) {
@@ -97,6 +138,52 @@ func (r *Removal) use(ctx context.Context, c *cluster.Client, revision string) (
 		}
 	}
 	return u, err
+}
+
+// gateways names the Deployments that stay, and whose proxies get their configuration from a Service of the revision
+// that goes or is gone: gateways that several revisions have, of which it was installed last. Of an injected one, the
+// Pods are counted.
+func (r *Removal) gateways(ctx context.Context, c *cluster.Client, revision string) (names []string, err error) {
+	list, err := c.List(ctx, cluster.ID{Group: "apps", Version: "v1", Kind: "Deployment"}, metav1.ListOptions{})
+	for i := range list {
+		status, _, _ := unstructured.NestedString(list[i].Object, "spec", "template", "metadata", "annotations", injected)
+		service, ok := discovery(&list[i])
+		if !ok || status != "" || !slices.ContainsFunc(r.Records, func(rec *inventory.Record) bool { return rec.Revision == revision && rec.Has(service) }) {
+			continue
+		}
+		own := cluster.Of(&list[i])
+		gone, stays := false, true
+		for _, v := range r.Verdicts {
+			gone = gone || v.Key() == service.Key() && (v.Fate == Delete || v.Live == nil)
+			stays = stays && (v.Key() != own.Key() || v.Fate != Delete)
+		}
+		if gone && stays {
+			names = append(names, own.String())
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// discovery is the Service from which the proxy of a workload gets its configuration, by the flag that the chart of
+// gateways gives it; false if none is named.
+func discovery(workload *unstructured.Unstructured) (service cluster.ID, ok bool) {
+	containers, _, _ := unstructured.NestedSlice(workload.Object, "spec", "template", "spec", "containers")
+	for _, item := range containers {
+		container, _ := item.(map[string]any)
+		if container["name"] != "istio-proxy" {
+			continue
+		}
+		args, _, _ := unstructured.NestedStringSlice(container, "args")
+		for _, arg := range args {
+			address, found := strings.CutPrefix(arg, "--discovery-address=")
+			host, _, _ := strings.Cut(address, ":")
+			if parts := strings.Split(host, "."); found && len(parts) > 2 && parts[2] == "svc" {
+				return cluster.ID{Version: "v1", Kind: "Service", Namespace: parts[1], Name: parts[0]}, true
+			}
+		}
+	}
+	return cluster.ID{}, false
 }
 
 // namesOf are the names by which namespaces ask for a revision: its own, unless it is a tag of another revision, and

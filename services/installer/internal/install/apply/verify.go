@@ -47,13 +47,16 @@ func Verify(ctx context.Context, c *cluster.Client, rec *inventory.Record) ([]Fi
 	return out, nil
 }
 
+// sameAgain is the remedy for what an installation lacks. One without the file is of another profile, and prunes.
+const sameAgain = "install again with the same file and settings"
+
 func problem(ctx context.Context, c *cluster.Client, e inventory.Entry) (string, error) {
 	live, err := c.Get(ctx, e.ID)
 	switch {
 	case err != nil:
 		return "", err
 	case live == nil:
-		return "it is not there; install again", nil
+		return "it is not there; " + sameAgain, nil
 	case live.GetDeletionTimestamp() != nil:
 		return "it is being deleted", nil
 	case e.Adopted:
@@ -65,7 +68,15 @@ func problem(ctx context.Context, c *cluster.Client, e inventory.Entry) (string,
 		return "it is not of this installation any more: " + by, nil
 	}
 	if n, found, _ := unstructured.NestedInt64(live.Object, "spec", "replicas"); found && n < e.Replicas {
-		return fmt.Sprintf("it is scaled to %d Pods, where the installation asks for %d at least; install again", n, e.Replicas), nil
+		return fmt.Sprintf("it is scaled to %d Pods, where the installation asks for %d at least; %s", n, e.Replicas, sameAgain), nil
+	}
+	if service, ok := discovery(live); ok {
+		switch there, err := c.Get(ctx, service); {
+		case err != nil:
+			return "", err
+		case there == nil:
+			return fmt.Sprintf("its proxies get their configuration from %s (--discovery-address), which is not there; %s", service, sameAgain), nil
+		}
 	}
 	if wait.Waits(e.ID) && !wait.Of(live).Ready {
 		return wait.Explain(ctx, c, e.ID), nil

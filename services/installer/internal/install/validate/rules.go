@@ -109,6 +109,13 @@ func (c *checker) ports(keys []string, spec, part tree.Map, m *profile.Component
 
 // image checks hub, tag and variant of a mapping.
 func (c *checker) image(keys []string, at tree.Map) {
+	if len(keys) == 0 {
+		for _, field := range []string{"hub", "tag"} {
+			if at[field] == "" {
+				c.refuse(below(keys, field), "it is empty, and images without it have no valid name; write one, or leave it out")
+			}
+		}
+	}
 	if hub := tree.GetString(at, "hub"); hub != "" && !hubPattern.MatchString(hub) {
 		c.refuse(below(keys, "hub"), "%q is no registry with a path, such as registry.example.com/mesh", short(hub))
 	}

@@ -39,6 +39,8 @@ func check(t testing.TB, text string) (refused, warned []string) {
 func TestRefused(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{hubb: a}":                               `hubb: unknown field; did you mean "hub"?`,
+		`{hub: ""}`:                               "hub: it is empty",
+		`{tag: ""}`:                               "tag: it is empty",
 		"{hub: 3}":                                "hub: 3 must be a string; put it between quotes",
 		"{hub: http://x}":                         `hub: "http://x" is no registry with a path`,
 		"{tag: 'a:b'}":                            `tag: "a:b" is no tag of an image`,
