@@ -48,6 +48,16 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 			if runs := m.Pod(t, "server-v2-0").Agent.PID != 0; runs != (replicas == "1") {
 				t.Errorf("%s replicas: the Pod runs: %t", replicas, runs)
 			}
+			if replicas == "0" {
+				for _, command := range [][]string{{"describe", "pod", "server-v2-0", "-n", "apps"}, {"proxy-config", "clusters", "server-v2-0"}} {
+					if code, _, errOut := m.CLI(t, command...); code == 0 || !strings.Contains(errOut, "fairlead scale deploy/server-v2") {
+						t.Errorf("%v of a Pod that is scaled down: exit code %d, %s", command, code, errOut)
+					}
+				}
+				if _, out, _ := m.CLI(t, "describe", "service", "server", "-n", "apps"); strings.Contains(out, "server-v2-0") {
+					t.Errorf("the Service has a Pod that is scaled down:\n%s", out)
+				}
+			}
 			m.Eventually(t, testkit.Patience, load.More(20))
 		}
 		load.Stop(t)

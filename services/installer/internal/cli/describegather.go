@@ -259,6 +259,12 @@ func (g *describer) readPods(ctx context.Context, namespace string) error {
 			if p.Namespace != namespace {
 				continue
 			}
+			if err := rundir.Rests(p); err != nil {
+				if g.d.Kind == "Pod" && p.Name == g.d.Name {
+					return err
+				}
+				continue
+			}
 			g.pods = append(g.pods, runningPod{
 				workload: describe.Workload{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, account: p.ServiceAccount, identity: p.Identity, kind: p.Kind,
 				admin: func() (*envoyadmin.Client, error) {

@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/proto/fairlead/runstate"
 
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
@@ -58,8 +59,8 @@ func restart(ctx context.Context, t *target, f restartFlags, names []string, out
 		return err
 	}
 	for _, p := range pods {
-		if p.Resting {
-			return fmt.Errorf("Pod %s does not run: its Deployment is scaled down; `fairlead scale deploy/%s --replicas=N` starts it", p.ID(), p.Workload)
+		if err := rundir.Rests(p); err != nil {
+			return err
 		}
 		err := t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
 			_, err := client.Delete(ctx, &configv1.DeleteRequest{Key: objectKey("Pod", p.Namespace, p.Name)})

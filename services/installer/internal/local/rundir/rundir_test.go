@@ -160,6 +160,10 @@ func TestProxyNames(t *testing.T) {
 	if _, err := rundir.Proxy(&s, "web-1", ""); !errors.As(err, &ambiguous) || len(ambiguous.Matches) != 2 {
 		t.Errorf("web-1: %v", err)
 	}
+	s.Pods[3].Resting, s.Pods[3].Workload = true, "db"
+	if _, err := rundir.Proxy(&s, "db", ""); err == nil || !strings.Contains(err.Error(), "fairlead scale deploy/db --replicas=N` starts it") {
+		t.Errorf("db-0, which is scaled down: %v", err)
+	}
 	for _, name := range []string{"plain", "nobody", ""} {
 		if _, err := rundir.Proxy(&s, name, ""); err == nil {
 			t.Errorf("%q was found", name)

@@ -95,7 +95,15 @@ func Proxy(s *runstate.State, name, namespace string) (*runstate.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pods[i], nil
+	return pods[i], Rests(pods[i])
+}
+
+// Rests is an error if a Pod does not run because its Deployment is scaled down.
+func Rests(p *runstate.Pod) error {
+	if !p.Resting {
+		return nil
+	}
+	return fmt.Errorf("Pod %s does not run: its Deployment is scaled down; `fairlead scale deploy/%s --replicas=N` starts it", p.ID(), p.Workload)
 }
 
 // Abs returns the absolute path of a run directory.
