@@ -40,6 +40,7 @@ func (c *checker) proxyConfig(at string, d *mesh.ProxyConfig) {
 	if d.ReadinessProbe != nil {
 		c.readinessProbe(at+".readinessProbe", d.ReadinessProbe)
 	}
+	c.serverAddress(at+".discoveryAddress", d.DiscoveryAddress)
 	c.serverAddress(at+".statsdUdpAddress", d.StatsdUdpAddress)
 	c.serverAddress(at+".envoyMetricsServiceAddress", d.EnvoyMetricsServiceAddress) //nolint:staticcheck // Istio still takes it
 	c.serverAddress(at+".envoyMetricsService.address", d.GetEnvoyMetricsService().GetAddress())
@@ -48,7 +49,7 @@ func (c *checker) proxyConfig(at string, d *mesh.ProxyConfig) {
 	c.serverAddress(at+".tracing.datadog.address", d.GetTracing().GetDatadog().GetAddress())
 }
 
-// serverAddress checks the address of a server that Envoy connects to on its own; "" is none. $(HOST_IP) stands for
+// serverAddress checks the address of a server that a proxy connects to on its own; "" is none. $(HOST_IP) stands for
 // that of the machine.
 func (c *checker) serverAddress(at, address string) {
 	if address == "" {

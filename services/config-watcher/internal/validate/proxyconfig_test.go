@@ -11,6 +11,7 @@ func TestDefaultConfigThatNoProxyStartsWith(t *testing.T) {
 		"defaultConfig.extraStatTags[1]":                      `{extraStatTags: [zone, "a.b"]}`,
 		"defaultConfig.proxyStatsMatcher.inclusionRegexps[0]": `{proxyStatsMatcher: {inclusionRegexps: ["("]}}`,
 		"defaultConfig.statsdUdpAddress":                      `{statsdUdpAddress: statsd}`,
+		"defaultConfig.discoveryAddress":                      `{discoveryAddress: foo}`,
 		"defaultConfig.envoyMetricsServiceAddress":            `{envoyMetricsServiceAddress: "m:http"}`,
 		"defaultConfig.envoyMetricsService.address":           `{envoyMetricsService: {address: ":1"}}`,
 		"defaultConfig.envoyAccessLogService.address":         `{envoyAccessLogService: {address: "a:0"}}`,

@@ -154,8 +154,13 @@ func (f *fleet) newest() string {
 
 // reportSilent says which replicas have not answered, and that what is known of proxies is old.
 func (f *fleet) reportSilent(out io.Writer) {
-	if f.GetReporters() == 0 && len(f.GetProxies()) > 0 {
-		fmt.Fprintln(out, "no xds-server reports to config-watcher: what follows is what the last ones have reported; see whether xds-server runs")
+	const nobody = "no xds-server reports to config-watcher: %s; see whether xds-server runs\n"
+	switch {
+	case f.GetReporters() > 0:
+	case len(f.GetProxies()) > 0:
+		fmt.Fprintf(out, nobody, "what follows is what the last ones have reported")
+	default:
+		fmt.Fprintf(out, nobody, "which proxies are connected is not known")
 	}
 	for _, err := range f.silent {
 		fmt.Fprintf(out, "the proxies of xds-servers that report to this replica are missing: %v\n", err)

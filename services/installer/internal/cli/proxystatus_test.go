@@ -93,6 +93,11 @@ func TestProxyStatusWithoutXDSServers(t *testing.T) {
 			t.Errorf("with %d: %q, %v", reporters, said, err)
 		}
 	}
+	m.SetFleet(nil, nil)
+	m.SetReporters(0)
+	if said, _, err := m.run("", "proxy-status"); err != nil || !strings.Contains(said, note+": which proxies are connected is not known") {
+		t.Errorf("without proxies: %q, %v", said, err)
+	}
 }
 
 // xdsPort runs the operations port of an xds-server that one proxy is connected to. It returns its address.
