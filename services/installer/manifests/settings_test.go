@@ -105,7 +105,7 @@ func TestExamplesOfSettingsDoSomething(t *testing.T) {
 func TestWhatHasNoCounterpartIsAWarning(t *testing.T) {
 	pkg := open(t)
 	for spec, want := range map[string]string{
-		"values: {pilot: {traceSampling: 1}}":                                                 "values.pilot.traceSampling: it has no effect in this install package: use meshConfig.defaultConfig.tracing.sampling",
+		"values: {pilot: {traceSampling: 1}}":                                                 "values.pilot.traceSampling: it has no effect in this install package: proxies make no traces yet",
 		"values: {pilot: {env: {PILOT_X: a}}}":                                                "values.pilot.env.PILOT_X: it has no effect",
 		"values: {global: {logAsJson: true}}":                                                 "values.global.logAsJson: it has no effect",
 		"values: {sidecarInjectorWebhook: {templates: {a: b}}}":                               "",

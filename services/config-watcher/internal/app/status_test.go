@@ -90,7 +90,7 @@ func TestGatewayStatus(t *testing.T) {
 		})
 		return last
 	}
-	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=False/NoProxy, https 443/HTTPS=NoProxy, http 80/HTTP=NoProxy")
+	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=Unknown/NoReport, https 443/HTTPS=NoReport, http 80/HTTP=NoReport")
 
 	// A gateway connects, and has not answered yet.
 	ctx, cancel := context.WithCancel(t.Context())
