@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +26,6 @@ import (
 	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/tag"
 )
 
 // describedKinds are the kinds that are read of the whole mesh.
@@ -35,13 +33,6 @@ var describedKinds = []string{
 	"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "AuthorizationPolicy", "RequestAuthentication", "EnvoyFilter", "Telemetry",
 	"WasmPlugin", "ProxyConfig",
 }
-
-// Labels that ask for a sidecar, or refuse one: of a Pod, and of a namespace.
-const (
-	injectLabel    = "sidecar.istio.io/inject"
-	injectionLabel = "istio-injection"
-	revisionLabel  = "istio.io/rev"
-)
 
 // runningPod is what is known of a Pod where it runs: in a cluster, or in the run directory.
 type runningPod struct {
@@ -332,49 +323,6 @@ func (g *describer) namespace(name string) *corev1.Namespace {
 		}
 	}
 	return ns
-}
-
-// uninjected is why a Pod that was made has no proxy, by its own fields and the labels of its namespace; asked is the
-// revision or tag that they name, if they ask for one.
-func uninjected(p *corev1.Pod, namespace map[string]string) (why, asked string) {
-	own := p.Labels[injectLabel]
-	if own == "" {
-		own = p.Annotations[injectLabel]
-	}
-	revision := cmp.Or(namespace[revisionLabel], p.Labels[revisionLabel])
-	switch {
-	case own == "false":
-		return injectLabel + " of the Pod is false", ""
-	case p.Spec.HostNetwork:
-		return "it is in the node's network (hostNetwork), in which nothing can be redirected", ""
-	case namespace[injectionLabel] == "disabled":
-		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel), ""
-	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
-		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel), ""
-	}
-	if asked = revision; namespace[injectionLabel] == "enabled" {
-		asked = ""
-	}
-	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says which revisions there are", cmp.Or(revision, tag.Default)), asked
-}
-
-// revisionsAndTags are the names that the label istio.io/rev may have in the cluster; none if they are not known.
-func (g *describer) revisionsAndTags(ctx context.Context) []string {
-	api, err := g.t.kube(ctx)
-	if err != nil {
-		return nil
-	}
-	names := append(revisions(ctx, api), tagNames(ctx, api, func(t tag.Tag) string { return t.Tag })...)
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// nobodys says that no revision and no tag has the name that labels ask for; empty if one has, or none is known.
-func nobodys(asked string, known []string) string {
-	if asked == "" || len(known) == 0 || slices.Contains(known, asked) {
-		return ""
-	}
-	return fmt.Sprintf("its label %s or that of its namespace is %s, and no revision or tag is named so; there are %s (`fairlead tag list`)", revisionLabel, asked, strings.Join(known, ", "))
 }
 
 // findView finds the proxy whose rules are shown; none is no error.

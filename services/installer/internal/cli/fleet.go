@@ -152,7 +152,8 @@ func (f *fleet) newest() string {
 	return strings.Join(parts, ", ")
 }
 
-// reportSilent says which replicas have not answered, and that what is known of proxies is old.
+// reportSilent says which replicas have not answered, and while no xds-server reports, that what is known of proxies is
+// old, or nothing.
 func (f *fleet) reportSilent(out io.Writer) {
 	const nobody = "no xds-server reports to config-watcher: %s; see whether xds-server runs\n"
 	switch {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"time"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/profile"
 	"fairlead.dev/services/installer/internal/local/programs"
@@ -40,16 +41,15 @@ func By(finder programs.Finder, pkg *profile.Package) install.MeshJudge {
 	}
 }
 
-// judge runs `config-watcher validate`, which exits with 0 or refused.
+// judge runs `config-watcher validate`, which exits with process.ExitOK or process.ExitRefused.
 func judge(watcher string, env []string, text []byte) (v install.MeshVerdict, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var out, said bytes.Buffer
 	cmd := exec.CommandContext(ctx, watcher, "validate", "--output=json", "-") //nolint:gosec // our own program
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(text), &out, &said
-	const refused = 3
 	var exited *exec.ExitError
-	if err := cmd.Run(); err != nil && (!errors.As(err, &exited) || exited.ExitCode() != refused) {
+	if err := cmd.Run(); err != nil && (!errors.As(err, &exited) || exited.ExitCode() != process.ExitRefused) {
 		return v, fmt.Errorf("%s validate: %w: %s", watcher, err, bytes.TrimSpace(said.Bytes()))
 	}
 	var verdicts struct {

@@ -21,6 +21,12 @@ var (
 
 // rules checks fields whose types are right.
 func (c *checker) rules(spec tree.Map, mapping *profile.Mapping) {
+	// The package's values may hold an empty hub or tag; a user who writes one means something else.
+	for _, field := range []string{"hub", "tag"} {
+		if spec[field] == "" {
+			c.refuse([]string{field}, "it is empty, and images without it have no valid name; write one, or leave it out")
+		}
+	}
 	c.image(nil, spec)
 	c.image([]string{"values", "global"}, tree.GetMap(spec, "values", "global"))
 	for _, keys := range [][]string{{"revision"}, {"values", "revision"}} {
@@ -109,13 +115,6 @@ func (c *checker) ports(keys []string, spec, part tree.Map, m *profile.Component
 
 // image checks hub, tag and variant of a mapping.
 func (c *checker) image(keys []string, at tree.Map) {
-	if len(keys) == 0 {
-		for _, field := range []string{"hub", "tag"} {
-			if at[field] == "" {
-				c.refuse(below(keys, field), "it is empty, and images without it have no valid name; write one, or leave it out")
-			}
-		}
-	}
 	if hub := tree.GetString(at, "hub"); hub != "" && !hubPattern.MatchString(hub) {
 		c.refuse(below(keys, "hub"), "%q is no registry with a path, such as registry.example.com/mesh", short(hub))
 	}

@@ -77,7 +77,8 @@ func readFlags(l Layout) (flags []string) {
 	return flags
 }
 
-// Proxy returns the Pod with an agent that a name means (package proxyname). namespace may be empty.
+// Proxy returns the Pod with an agent that a name means (package proxyname); one that is scaled down is an error.
+// namespace may be empty.
 func Proxy(s *runstate.State, name, namespace string) (*runstate.Pod, error) {
 	wanted, err := proxyname.Parse(name, namespace)
 	if err != nil {
