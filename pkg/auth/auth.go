@@ -88,7 +88,8 @@ func WorkloadOf(id spiffeid.ID) (namespace, serviceAccount string, ok bool) {
 }
 
 // ErrExpired means that the certificate of the connection has expired since its handshake.
-var ErrExpired = errors.New("the client certificate has expired since this connection was made; connect anew with a renewed certificate or a token")
+var ErrExpired = errors.New("the client certificate has expired since this connection was made; connect anew with a renewed certificate " +
+	"or a token")
 
 // MTLS authenticates by the client certificate of the connection, whose chain TLS has verified in the handshake
 // (tlsconf.Server). It refuses a certificate that TLS has not verified, and one that has expired since the handshake: a

@@ -89,7 +89,8 @@ func TestMTLS(t *testing.T) {
 	bare := *ca.Cert
 	bare.URIs = nil
 	foreign[0] = &bare
-	if _, err := auth.MTLS().Authenticate(with(credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: foreign, VerifiedChains: chains}})); err == nil {
+	if _, err := auth.MTLS().Authenticate(
+		with(credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: foreign, VerifiedChains: chains}})); err == nil {
 		t.Error("certificate without a SPIFFE id is accepted")
 	}
 }
@@ -99,7 +100,8 @@ func TestMTLSRefusesExpiredCertificates(t *testing.T) {
 	start := time.Now()
 	clock := testkit.NewClock(start)
 	ca := testkit.PKI(t)
-	m, err := ca.NewSVID("bookinfo", "reviews", testkit.Valid(start.Truncate(time.Second), start.Truncate(time.Second).Add(time.Hour))).Current()
+	m, err := ca.NewSVID("bookinfo", "reviews",
+		testkit.Valid(start.Truncate(time.Second), start.Truncate(time.Second).Add(time.Hour))).Current()
 	if err != nil {
 		t.Fatal(err)
 	}

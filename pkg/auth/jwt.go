@@ -205,7 +205,8 @@ func (j *JWT) verifyClaims(c *jwt.Claims) error {
 		case c.IssuedAt == nil:
 			return errors.New("token does not say when it was issued")
 		case c.Expiry.Time().Sub(c.IssuedAt.Time()) > limit:
-			return fmt.Errorf("token is valid for %s from its issue on, longer than %s; ask for a token of a shorter lifetime", c.Expiry.Time().Sub(c.IssuedAt.Time()), limit)
+			return fmt.Errorf("token is valid for %s from its issue on, longer than %s; ask for a token of a shorter lifetime",
+				c.Expiry.Time().Sub(c.IssuedAt.Time()), limit)
 		}
 	}
 	err := c.ValidateWithLeeway(jwt.Expected{

@@ -335,14 +335,16 @@ func TestTokensOfLongLifetimes(t *testing.T) {
 		"that says no issue":   {24 * time.Hour, time.Hour, true, "does not say when it was issued"},
 	} {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: issuer.JWKSFile, Issuer: issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"), MaxLifetime: tc.limit,
+			JWKSFile: issuer.JWKSFile, Issuer: issuer.Name, Audiences: []string{"istio-ca"},
+			TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"), MaxLifetime: tc.limit,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		claims := map[string]any{
 			"iss": issuer.Name, "sub": "system:serviceaccount:shop:web", "aud": "istio-ca", "exp": now.Add(tc.lifetime).Unix(),
-			"kubernetes.io": map[string]any{"namespace": "shop", "pod": map[string]any{"name": "web-0", "uid": "p1"}, "serviceaccount": map[string]any{"name": "web", "uid": "a1"}},
+			"kubernetes.io": map[string]any{"namespace": "shop", "pod": map[string]any{"name": "web-0", "uid": "p1"},
+				"serviceaccount": map[string]any{"name": "web", "uid": "a1"}},
 		}
 		if !tc.silent {
 			claims["iat"] = now.Unix()
@@ -354,7 +356,8 @@ func TestTokensOfLongLifetimes(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || who.Token == nil || who.Token.AccountUID != "a1" || who.Token.Pod != "web-0" || who.Token.PodUID != "p1" || who.Token.IssuedAt.Unix() != now.Unix() {
+		if err != nil || who.Token == nil || who.Token.AccountUID != "a1" || who.Token.Pod != "web-0" || who.Token.PodUID != "p1" ||
+			who.Token.IssuedAt.Unix() != now.Unix() {
 			t.Errorf("a token %s: %+v, %v", name, who.Token, err)
 		}
 	}

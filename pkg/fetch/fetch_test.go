@@ -32,7 +32,8 @@ func server(t *testing.T, cfg fetch.Config, h http.HandlerFunc) (*httptest.Serve
 func TestWhatMustNotBeFetchedIsRefused(t *testing.T) {
 	s, plain := server(t, fetch.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	_, allowed := server(t, fetch.Config{Addresses: fetch.Addresses{Allow: loopback}}, nil)
-	_, only := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}}}, nil)
+	_, only := server(t, fetch.Config{Plain: true,
+		Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}}}, nil)
 	for name, tc := range map[string]struct {
 		client    *fetch.Client
 		url, want string
@@ -82,7 +83,8 @@ func TestNamesThatChangeTheirAddressLeadNowhereElse(t *testing.T) {
 				if asked.Add(1) == 1 {
 					address[3] = 2
 				}
-				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: address}}}
+				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+					Body: &dnsmessage.AResource{A: address}}}
 			}
 			if answer, err := m.Pack(); err == nil {
 				_, _ = conn.WriteTo(answer, from)
@@ -95,9 +97,10 @@ func TestNamesThatChangeTheirAddressLeadNowhereElse(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
 	}}
 	// The first address is allowed and nobody listens there; the second has a server, and is this machine's.
-	s, c := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}}, func(http.ResponseWriter, *http.Request) {
-		t.Error("the server was asked")
-	})
+	s, c := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}},
+		func(http.ResponseWriter, *http.Request) {
+			t.Error("the server was asked")
+		})
 	url := "http://rebind.example.com:" + s.URL[strings.LastIndex(s.URL, ":")+1:]
 	if _, err := c.Get(t.Context(), url, nil); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("the first time: %v", err)
@@ -110,26 +113,28 @@ func TestNamesThatChangeTheirAddressLeadNowhereElse(t *testing.T) {
 }
 
 func TestAnswersAreBounded(t *testing.T) {
-	s, c := server(t, fetch.Config{Addresses: fetch.Addresses{Allow: loopback}, MaxBytes: 100, Timeout: time.Second}, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/large":
-			_, _ = w.Write(make([]byte, 101))
-		case "/endless":
-			<-r.Context().Done()
-		case "/round":
-			http.Redirect(w, r, "/round", http.StatusFound)
-		case "/inside":
-			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
-		case "/metadata":
-			http.Redirect(w, r, "https://169.254.169.254/", http.StatusFound)
-		case "/refused":
-			http.Error(w, "not for you", http.StatusForbidden)
-		default:
-			_, _ = w.Write(make([]byte, 100))
-		}
-	})
+	s, c := server(t, fetch.Config{Addresses: fetch.Addresses{Allow: loopback}, MaxBytes: 100, Timeout: time.Second},
+		func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/large":
+				_, _ = w.Write(make([]byte, 101))
+			case "/endless":
+				<-r.Context().Done()
+			case "/round":
+				http.Redirect(w, r, "/round", http.StatusFound)
+			case "/inside":
+				http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
+			case "/metadata":
+				http.Redirect(w, r, "https://169.254.169.254/", http.StatusFound)
+			case "/refused":
+				http.Error(w, "not for you", http.StatusForbidden)
+			default:
+				_, _ = w.Write(make([]byte, 100))
+			}
+		})
 	for path, want := range map[string]string{
-		"/large": "too large", "/endless": "deadline", "/round": "redirects", "/inside": "want https", "/metadata": "metadata", "/refused": `403: "not for you"`,
+		"/large": "too large", "/endless": "deadline", "/round": "redirects", "/inside": "want https", "/metadata": "metadata",
+		"/refused": `403: "not for you"`,
 	} {
 		if _, err := c.Get(t.Context(), s.URL+path, nil); err == nil || !strings.Contains(strings.ToLower(err.Error()), want) {
 			t.Errorf("%s: got %v, want %q", path, err, want)

@@ -140,7 +140,8 @@ func TestReadIsBounded(t *testing.T) {
 	if got, err := fileio.Read(path, 5); err != nil || string(got) != "12345" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if _, err := fileio.Read(path, 4); !errors.Is(err, fileio.ErrTooLarge) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "4 bytes") {
+	if _, err := fileio.Read(path, 4); !errors.Is(err, fileio.ErrTooLarge) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "4 bytes") {
 		t.Errorf("five bytes of four: %v", err)
 	}
 	if _, err := fileio.Read("/dev/zero", 1<<20); !errors.Is(err, fileio.ErrTooLarge) {

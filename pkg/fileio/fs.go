@@ -189,5 +189,6 @@ func Temporary(name string) bool { return strings.HasPrefix(name, TempPrefix) }
 // Exhausted tells an error that is the disk's and not the file's: no write can be expected to succeed until somebody
 // mends it.
 func Exhausted(err error) bool {
-	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO},
+		func(e error) bool { return errors.Is(err, e) })
 }

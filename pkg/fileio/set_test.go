@@ -16,7 +16,8 @@ import (
 
 // version is a set whose files say which one they are of.
 func version(content string) map[string][]byte {
-	return map[string][]byte{"key.pem": []byte("key " + content), "cert-chain.pem": []byte("chain " + content), "root-cert.pem": []byte("root " + content)}
+	return map[string][]byte{"key.pem": []byte("key " + content), "cert-chain.pem": []byte("chain " + content),
+		"root-cert.pem": []byte("root " + content)}
 }
 
 // readSet reads the files of one version, as a program does that resolves the link once, and returns which it is.

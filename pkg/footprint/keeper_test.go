@@ -27,17 +27,23 @@ func TestWhenToTrim(t *testing.T) {
 		looks []look
 	}{
 		"trims once, idle after the start": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{0, true}), rest(9))},
-		"does not trim under load": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{2 * mib, false}), rest(5, look{2 * mib, false}),
-			rest(5, look{mib / 2, true}))},
-		"with a large heap, idle means fewer than a part of it": {live: 1 << 30, looks: slices.Concat([]look{{4 << 30, false}, {10 * mib, false}}, rest(4, look{10 * mib, true}))},
-		"trims after every burst":                               {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{9 * mib, false}), rest(5, look{0, true}))},
-		"does not trim for few allocations":                     {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{7 * mib, false}), rest(9))},
-		"does not trim for few allocations beside a large heap": {live: 100 * mib, looks: slices.Concat([]look{{500 * mib, false}}, rest(5, look{0, true}, look{20 * mib, false}), rest(9))},
+		"does not trim under load": {live: 40 * mib,
+			looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{2 * mib, false}), rest(5, look{2 * mib, false}),
+				rest(5, look{mib / 2, true}))},
+		"with a large heap, idle means fewer than a part of it": {live: 1 << 30,
+			looks: slices.Concat([]look{{4 << 30, false}, {10 * mib, false}}, rest(4, look{10 * mib, true}))},
+		"trims after every burst": {live: 20 * mib,
+			looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{9 * mib, false}), rest(5, look{0, true}))},
+		"does not trim for few allocations": {live: 20 * mib,
+			looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{7 * mib, false}), rest(9))},
+		"does not trim for few allocations beside a large heap": {live: 100 * mib,
+			looks: slices.Concat([]look{{500 * mib, false}}, rest(5, look{0, true}, look{20 * mib, false}), rest(9))},
 		"little by little": {live: 4 * mib, looks: []look{
 			{mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, true}, {mib, false},
 		}},
-		"trims less often if trimming takes long": {live: 20 * mib, took: 200 * time.Millisecond, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{90 * mib, false}),
-			rest(8, look{0, true}))},
+		"trims less often if trimming takes long": {live: 20 * mib, took: 200 * time.Millisecond,
+			looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{90 * mib, false}),
+				rest(8, look{0, true}))},
 		"does not trim with GOGC=off": {live: 40 * mib, off: true, looks: slices.Concat([]look{{300 * mib, false}}, rest(20))},
 	} {
 		t.Run(name, func(t *testing.T) {

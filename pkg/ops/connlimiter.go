@@ -41,7 +41,8 @@ type conn struct {
 }
 
 func newConnLimiter(lis net.Listener, tls bool, onEvict func(net.Conn)) *connLimiter {
-	return &connLimiter{Listener: lis, max: maxConnections, perAddress: maxConnectionsPerAddress, tls: tls, onEvict: onEvict, open: map[*conn]struct{}{}}
+	return &connLimiter{Listener: lis, max: maxConnections, perAddress: maxConnectionsPerAddress, tls: tls, onEvict: onEvict,
+		open: map[*conn]struct{}{}}
 }
 
 // Accept implements net.Listener.

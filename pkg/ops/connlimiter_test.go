@@ -42,7 +42,8 @@ func TestProbesAreAnsweredBesideSilentConnections(t *testing.T) {
 			address := strings.TrimPrefix(f.url, "http://")
 			if tc.tls {
 				f.url = "https://" + address
-				client.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: tlsconf.Client(ca.RootsOnly(), ca.ID("istio-system", "ca"))}
+				client.Transport = &http.Transport{DisableKeepAlives: true,
+					TLSClientConfig: tlsconf.Client(ca.RootsOnly(), ca.ID("istio-system", "ca"))}
 			}
 			for i := range 2000 {
 				conn, err := net.Dial("tcp", address)

@@ -138,7 +138,8 @@ func TestEveryHandlerAnonymously(t *testing.T) {
 	if code, _ := f.do(t, "POST", "/metrics"); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST /metrics: %d", code)
 	}
-	if code, _ := f.do(t, "GET", "/debug/config", "Authorization", "Bearer "+goodToken, "Origin", "https://evil.example"); code != http.StatusForbidden {
+	if code, _ := f.do(t, "GET", "/debug/config", "Authorization", "Bearer "+goodToken, "Origin",
+		"https://evil.example"); code != http.StatusForbidden {
 		t.Errorf("with a foreign origin: %d", code)
 	}
 	if n := reached.Load(); n != 0 {
@@ -209,7 +210,8 @@ func TestReadiness(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if code != http.StatusServiceUnavailable || got.Ready || len(got.Failed) != 1 || got.Failed[0] != (ops.Failure{Check: "svid", Error: "certificate has expired"}) {
+	if code != http.StatusServiceUnavailable || got.Ready || len(got.Failed) != 1 ||
+		got.Failed[0] != (ops.Failure{Check: "svid", Error: "certificate has expired"}) {
 		t.Errorf("%d %+v", code, got)
 	}
 	if code, _ := f.do(t, "GET", "/livez"); code != http.StatusOK {
@@ -236,13 +238,15 @@ func TestMetricsAndDebug(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	if code, body := f.do(t, "GET", "/debug/trouble", token...); code != http.StatusInternalServerError || !strings.Contains(body, "cannot tell") {
+	if code, body := f.do(t, "GET", "/debug/trouble", token...); code != http.StatusInternalServerError ||
+		!strings.Contains(body, "cannot tell") {
 		t.Errorf("%d %s", code, body)
 	}
 	f.Debug("/debug/missing", "an error", ops.JSON(func(*http.Request) (any, error) {
 		return nil, fmt.Errorf("page: %w", &ops.NotFoundError{Err: errors.New("no such proxy")})
 	}))
-	if code, body := f.do(t, "GET", "/debug/missing", token...); code != http.StatusNotFound || !strings.Contains(body, "page: no such proxy") {
+	if code, body := f.do(t, "GET", "/debug/missing", token...); code != http.StatusNotFound ||
+		!strings.Contains(body, "page: no such proxy") {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, _ := f.do(t, "GET", "/debug/nothing", token...); code != http.StatusNotFound {
@@ -252,7 +256,8 @@ func TestMetricsAndDebug(t *testing.T) {
 
 func TestDebugIsOffWithoutAuthentication(t *testing.T) {
 	f := start(t, func(c *ops.Config) { c.Authenticate = nil })
-	if code, body := f.do(t, "GET", "/debug/", "Authorization", "Bearer "+goodToken); code != http.StatusForbidden || !strings.Contains(body, "no authentication is configured") {
+	if code, body := f.do(t, "GET", "/debug/", "Authorization", "Bearer "+goodToken); code != http.StatusForbidden ||
+		!strings.Contains(body, "no authentication is configured") {
 		t.Errorf("%d %s", code, body)
 	}
 }
@@ -260,7 +265,8 @@ func TestDebugIsOffWithoutAuthentication(t *testing.T) {
 // A token must not cross a network in the clear.
 func TestDebugNeedsTLSOffLoopback(t *testing.T) {
 	f := start(t, func(c *ops.Config) { c.Listener = elsewhere{c.Listener} })
-	if code, body := f.do(t, "GET", "/debug/", "Authorization", "Bearer "+goodToken); code != http.StatusForbidden || !strings.Contains(body, "TLS or a loopback") {
+	if code, body := f.do(t, "GET", "/debug/", "Authorization", "Bearer "+goodToken); code != http.StatusForbidden ||
+		!strings.Contains(body, "TLS or a loopback") {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, _ := f.do(t, "GET", "/readyz"); code != http.StatusOK {

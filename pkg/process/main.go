@@ -33,7 +33,8 @@ func Main(name string, run func(ctx context.Context) error) {
 	os.Exit(runMain(name, run, signals, burst, os.Exit, os.Stderr))
 }
 
-func runMain(name string, run func(context.Context) error, signals <-chan os.Signal, burst time.Duration, exit func(int), stderr io.Writer) int {
+func runMain(name string, run func(context.Context) error, signals <-chan os.Signal, burst time.Duration, exit func(int),
+	stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})

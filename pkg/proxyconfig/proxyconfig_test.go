@@ -33,7 +33,8 @@ func TestOf(t *testing.T) {
 	mesh, apps := resource(root, "mesh", 2, nil, 0), resource("apps", "apps", 3, nil, 0)
 	selecting := resource("apps", "selecting", 5, web, 0)
 	annotation := proxyconfig.Config{"concurrency": float64(4), "proxyMetadata": map[string]any{"VAR": "annotation"}}
-	defaults := proxyconfig.Config{"concurrency": float64(1), "statusPort": float64(15020), "proxyMetadata": map[string]any{"VAR": "defaults", "KEPT": "yes"}}
+	defaults := proxyconfig.Config{"concurrency": float64(1), "statusPort": float64(15020),
+		"proxyMetadata": map[string]any{"VAR": "defaults", "KEPT": "yes"}}
 	for name, tc := range map[string]struct {
 		resources []proxyconfig.Resource
 		own       proxyconfig.Config
@@ -41,18 +42,28 @@ func TestOf(t *testing.T) {
 		want      string // of VAR
 		flags     []string
 	}{
-		"nothing but the defaults":                      {nil, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"the root namespace over the defaults":          {[]proxyconfig.Resource{mesh}, nil, "apps", "mesh", []string{"--concurrency", "2"}},
-		"the namespace over the root namespace":         {[]proxyconfig.Resource{apps, mesh}, nil, "apps", "apps", []string{"--concurrency", "3"}},
-		"another namespace is not reached":              {[]proxyconfig.Resource{apps, selecting}, nil, "other", "defaults", []string{"--concurrency", "1"}},
-		"the annotation over the namespace":             {[]proxyconfig.Resource{mesh, apps}, annotation, "apps", "annotation", []string{"--concurrency", "4"}},
-		"one that selects over the annotation":          {[]proxyconfig.Resource{selecting, mesh, apps}, annotation, "apps", "selecting", []string{"--concurrency", "5"}},
-		"one that selects others":                       {[]proxyconfig.Resource{resource("apps", "x", 9, map[string]string{"app": "db"}, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"a selector reaches no other namespace":         {[]proxyconfig.Resource{resource(root, "x", 9, web, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"a field that is not set is kept":               {[]proxyconfig.Resource{mesh, resource("apps", "apps", -1, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "2"}},
-		"concurrency 0 means all threads":               {[]proxyconfig.Resource{resource("apps", "apps", 0, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "0"}},
-		"the oldest of several":                         {[]proxyconfig.Resource{apps, resource("apps", "older", 7, nil, time.Hour)}, nil, "apps", "older", []string{"--concurrency", "7"}},
-		"of the same age, the first by name":            {[]proxyconfig.Resource{resource("apps", "b", 8, nil, 0), resource("apps", "a", 7, nil, 0)}, nil, "apps", "a", []string{"--concurrency", "7"}},
+		"nothing but the defaults":             {nil, nil, "apps", "defaults", []string{"--concurrency", "1"}},
+		"the root namespace over the defaults": {[]proxyconfig.Resource{mesh}, nil, "apps", "mesh", []string{"--concurrency", "2"}},
+		"the namespace over the root namespace": {[]proxyconfig.Resource{apps, mesh}, nil, "apps", "apps",
+			[]string{"--concurrency", "3"}},
+		"another namespace is not reached": {[]proxyconfig.Resource{apps, selecting}, nil, "other", "defaults",
+			[]string{"--concurrency", "1"}},
+		"the annotation over the namespace": {[]proxyconfig.Resource{mesh, apps}, annotation, "apps", "annotation",
+			[]string{"--concurrency", "4"}},
+		"one that selects over the annotation": {[]proxyconfig.Resource{selecting, mesh, apps}, annotation, "apps", "selecting",
+			[]string{"--concurrency", "5"}},
+		"one that selects others": {[]proxyconfig.Resource{resource("apps", "x", 9, map[string]string{"app": "db"}, 0)},
+			nil, "apps", "defaults", []string{"--concurrency", "1"}},
+		"a selector reaches no other namespace": {[]proxyconfig.Resource{resource(root, "x", 9, web, 0)}, nil, "apps", "defaults",
+			[]string{"--concurrency", "1"}},
+		"a field that is not set is kept": {[]proxyconfig.Resource{mesh, resource("apps", "apps", -1, nil, 0)}, nil, "apps", "apps",
+			[]string{"--concurrency", "2"}},
+		"concurrency 0 means all threads": {[]proxyconfig.Resource{resource("apps", "apps", 0, nil, 0)}, nil, "apps", "apps",
+			[]string{"--concurrency", "0"}},
+		"the oldest of several": {[]proxyconfig.Resource{apps, resource("apps", "older", 7, nil, time.Hour)}, nil, "apps",
+			"older", []string{"--concurrency", "7"}},
+		"of the same age, the first by name": {[]proxyconfig.Resource{resource("apps", "b", 8, nil, 0),
+			resource("apps", "a", 7, nil, 0)}, nil, "apps", "a", []string{"--concurrency", "7"}},
 		"a workload of the root namespace":              {[]proxyconfig.Resource{mesh}, nil, root, "mesh", []string{"--concurrency", "2"}},
 		"a concurrency that is no number makes no flag": {nil, proxyconfig.Config{"concurrency": "many"}, "apps", "defaults", nil},
 	} {
@@ -76,7 +87,8 @@ func TestOf(t *testing.T) {
 }
 
 func TestOnDemandIsNotFixedAtTheStart(t *testing.T) {
-	r := proxyconfig.Resource{Namespace: "apps", Spec: &networking.ProxyConfig{EnvironmentVariables: map[string]string{"FAIRLEAD_ON_DEMAND": "true"}}}
+	r := proxyconfig.Resource{Namespace: "apps",
+		Spec: &networking.ProxyConfig{EnvironmentVariables: map[string]string{"FAIRLEAD_ON_DEMAND": "true"}}}
 	got := proxyconfig.Of(nil, []proxyconfig.Resource{r}, root, proxyconfig.Workload{Namespace: "apps"})
 	if len(got) != 0 || got.Environment() != nil {
 		t.Errorf("got %v", got)

@@ -113,7 +113,8 @@ func check(value string, more map[string]*regexp.Regexp) error {
 		}
 		switch {
 		case !ok && operatorCommands[command[1]] != nil:
-			return fmt.Errorf("command %%%s%% tells of the proxy itself, and a route's headers tell of the request: they may have REQ, RESP, TRAILER, QUERY_PARAM, "+
+			return fmt.Errorf("command %%%s%% tells of the proxy itself, and a route's headers tell of the request: they may have REQ, RESP, "+
+				"TRAILER, QUERY_PARAM, "+
 				"DYNAMIC_METADATA, START_TIME, PROTOCOL, HOSTNAME, RESPONSE_*, ROUTE_NAME, DOWNSTREAM_*, UPSTREAM_* and the like", command[1])
 		case !ok:
 			return fmt.Errorf("unknown command %%%s%%", command[1])

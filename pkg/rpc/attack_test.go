@@ -93,7 +93,8 @@ func TestUnfinishedMessagesOfOneIdentity(t *testing.T) {
 func TestCompressedMessagesAreBounded(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MaxRecvBytes = 1 << 20 })
 	client := f.dial(t, f.ca.NewSVID("istio-system", "client"), nil)
-	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, 4<<20)}}, grpc.UseCompressor("gzip"))
+	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, 4<<20)}},
+		grpc.UseCompressor("gzip"))
 	wantCode(t, err, codes.ResourceExhausted)
 	if n := f.service.called.Load(); n != 0 {
 		t.Errorf("handlers ran %d times", n)
@@ -176,13 +177,15 @@ func TestHeadersWithoutCallsCloseTheConnection(t *testing.T) {
 	conn, framer := f.raw(t, f.ca.RootsOnly())
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
-	for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: healthCheck}, {Name: ":scheme", Value: "https"}} {
+	for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: healthCheck},
+		{Name: ":scheme", Value: "https"}} {
 		if err := e.WriteField(h); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for id := uint32(1); id < 2000; id += 2 {
-		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
+		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndStream: true,
+			EndHeaders: true}); err != nil {
 			break
 		}
 	}
@@ -337,7 +340,8 @@ func TestHealthChecksAreServedAgainAndAgain(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.UnauthenticatedTimeout = 200 * time.Millisecond })
 	client := healthpb.NewHealthClient(f.conn(t, f.ca.RootsOnly(), nil))
 	testkit.Eventually(t, testkit.Patience, func() error {
-		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil && !strings.Contains(err.Error(), "EOF") &&
+		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil &&
+			!strings.Contains(err.Error(), "EOF") &&
 			!strings.Contains(err.Error(), "reset") {
 			t.Errorf("health check: %v", err)
 		}

@@ -105,7 +105,8 @@ func (c *conn) reserve() error {
 	case owner == nil || missing <= 0:
 		return nil
 	case needed > c.limit.tracker.limits.identityBytes:
-		return c.closeWith("bytes", fmt.Errorf("unfinished messages of one connection need more than %d bytes", c.limit.tracker.limits.identityBytes))
+		return c.closeWith("bytes", fmt.Errorf("unfinished messages of one connection need more than %d bytes",
+			c.limit.tracker.limits.identityBytes))
 	}
 	if !c.tryReserve(owner, missing) {
 		if err := c.waitReserve(owner, missing); err != nil {

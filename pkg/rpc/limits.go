@@ -81,7 +81,8 @@ type limits struct {
 // completeLimits fills in the defaults, and refuses limits that contradict each other.
 func (c *ServerConfig) completeLimits() error {
 	for _, n := range []int{
-		c.MaxRecvBytes, c.MaxConnections, c.MaxConnectionsPerIdentity, c.MaxCallsPerIdentity, c.MaxUnauthenticated, c.MaxUnauthenticatedPerAddress,
+		c.MaxRecvBytes, c.MaxConnections, c.MaxConnectionsPerIdentity, c.MaxCallsPerIdentity, c.MaxUnauthenticated,
+		c.MaxUnauthenticatedPerAddress,
 		c.MaxIdentityBytes, int(c.UnauthenticatedTimeout), int(c.MessageTimeout), int(c.MaxConnectionAgeGrace),
 	} {
 		if n < 0 {

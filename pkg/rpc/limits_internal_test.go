@@ -31,8 +31,9 @@ func TestEveryLimitHasADefault(t *testing.T) {
 			l := cfg.limits()
 			for what, n := range map[string]int{
 				"connections": l.connections, "connections of an identity": l.connectionsPerIdentity, "calls of an identity": l.callsPerIdentity,
-				"unauthenticated": l.unauthenticated, "unauthenticated of an address": l.unauthenticatedPerAddress, "bytes of an identity": l.identityBytes,
-				"bytes": l.serverBytes, "bytes of a message": l.message, "time without authentication": int(l.unauthenticatedTimeout),
+				"unauthenticated": l.unauthenticated, "unauthenticated of an address": l.unauthenticatedPerAddress,
+				"bytes of an identity": l.identityBytes,
+				"bytes":                l.serverBytes, "bytes of a message": l.message, "time without authentication": int(l.unauthenticatedTimeout),
 				"time of a message": int(l.messageTimeout), "grace": int(cfg.MaxConnectionAgeGrace),
 			} {
 				if n <= 0 {

@@ -24,7 +24,8 @@ type Reopener struct {
 // Run calls open until ctx ends. open runs one stream to its end and reports whether it was useful, which resets the
 // back-off. ended is called with the error and the pause before the next stream, half to one and a half times the
 // back-off.
-func (r Reopener) Run(ctx context.Context, open func(context.Context) (useful bool, err error), ended func(err error, pause time.Duration)) {
+func (r Reopener) Run(ctx context.Context, open func(context.Context) (useful bool, err error),
+	ended func(err error, pause time.Duration)) {
 	if r.Rand == nil {
 		r.Rand = rand.Float64
 	}

@@ -275,7 +275,8 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 	}, []string{"code"}))
 	m.rejected, errs[3] = register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_rpc_server_connections_rejected_total",
-		Help: "Connections refused or closed by the server, by reason: limit, peer (foreign user on a unix socket), handshake, refusals (too many " +
+		Help: "Connections refused or closed by the server, by reason: limit, peer (foreign user on a unix socket), handshake, refusals (too " +
+			"many " +
 			"refused calls), address (too many that have not authenticated), unauthenticated (for too long), identity (too many of " +
 			"one), bytes (no room for unfinished messages), message (unfinished for too long), expired (certificate).",
 	}, []string{"reason"}))
@@ -283,7 +284,8 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted} {
 		m.refused.WithLabelValues(code.String())
 	}
-	for _, reason := range []string{"limit", "peer", "handshake", "refusals", "address", "unauthenticated", "identity", "bytes", "message", "expired"} {
+	for _, reason := range []string{"limit", "peer", "handshake", "refusals", "address", "unauthenticated", "identity", "bytes", "message",
+		"expired"} {
 		m.rejected.WithLabelValues(reason)
 	}
 	return m, errors.Join(errs[:]...)

@@ -49,7 +49,8 @@ func (s *service) UnaryCall(ctx context.Context, r *testpb.SimpleRequest) (*test
 	return &testpb.SimpleResponse{Username: p.ID.String(), OauthScope: p.Method}, nil
 }
 
-func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest,
+	testpb.StreamingOutputCallResponse]) error {
 	s.called.Add(1)
 	for {
 		r, err := stream.Recv()

@@ -57,7 +57,8 @@ func openWebhook(ctx context.Context, o *webhookOptions, deps service.Deps) (_ *
 		}
 	}()
 	identity, err := p.Identity(svid.Config{
-		CAAddress: o.CAAddress, CAIDs: []spiffeid.ID{ids["ca"]}, TokenFile: o.CATokenFile, RootFile: o.RootCertFile, Identity: ids["webhook"], TTL: time.Hour,
+		CAAddress: o.CAAddress, CAIDs: []spiffeid.ID{ids["ca"]}, TokenFile: o.CATokenFile, RootFile: o.RootCertFile, Identity: ids["webhook"],
+		TTL: time.Hour,
 	})
 	if err != nil {
 		return nil, err

@@ -27,7 +27,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet, help Help) {
 	flags.StringVar(&o.OpsAddress, "ops-address", ":15014", "address of the HTTP port for metrics, probes and debugging")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "where traces go (OTLP over gRPC); empty: nowhere")
-	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", cmp.Or(o.ShutdownGrace, 10*time.Second), "how long running calls may take after SIGTERM")
+	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", cmp.Or(o.ShutdownGrace, 10*time.Second),
+		"how long running calls may take after SIGTERM")
 	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
 	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify administrators' tokens for /debug; empty: /debug is closed")
 	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that administrators' tokens must name (default: the value of --issuer)")

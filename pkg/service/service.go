@@ -98,7 +98,8 @@ func (p *Process) ServeOps(ctx context.Context, admin Admin) error {
 	var authenticate func(*http.Request) error
 	if file := cmp.Or(p.options.AdminJWKSFile, admin.JWKSFile); file != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: file, Issuer: cmp.Or(p.options.AdminIssuer, admin.Issuer), Audiences: []string{admin.Audience}, TrustDomain: admin.ID.TrustDomain(), Clock: p.Clock,
+			JWKSFile: file, Issuer: cmp.Or(p.options.AdminIssuer, admin.Issuer), Audiences: []string{admin.Audience},
+			TrustDomain: admin.ID.TrustDomain(), Clock: p.Clock,
 		})
 		if err != nil {
 			return fmt.Errorf("--admin-jwks-file: %w", err)

@@ -32,16 +32,18 @@ func execute(ctx context.Context, args ...string) (string, error) {
 }
 
 func TestCommandExitsWithTheCodeOfTheMistake(t *testing.T) {
-	required := []string{"--ca-address=127.0.0.1:1", "--ca-token-file=t", "--root-cert-file=r", "--ops-address=127.0.0.1:0", "--webhook-address=127.0.0.1:0"}
+	required := []string{"--ca-address=127.0.0.1:1", "--ca-token-file=t", "--root-cert-file=r", "--ops-address=127.0.0.1:0",
+		"--webhook-address=127.0.0.1:0"}
 	with := func(more ...string) []string { return append(append([]string{}, required...), more...) }
 	for name, tc := range map[string]struct {
 		args []string
 		code int
 		says []string
 	}{
-		"unknown flag":      {[]string{"--no-such-flag"}, process.ExitUsage, []string{"no-such-flag"}},
-		"argument":          {[]string{"now"}, process.ExitUsage, []string{"now"}},
-		"all at once":       {[]string{"--ops-address=", "--shutdown-grace=-1s", "--trust-domain=No Domain"}, process.ExitUsage, []string{"--ops-address", "--shutdown-grace", "--trust-domain", "--ca-address"}},
+		"unknown flag": {[]string{"--no-such-flag"}, process.ExitUsage, []string{"no-such-flag"}},
+		"argument":     {[]string{"now"}, process.ExitUsage, []string{"now"}},
+		"all at once": {[]string{"--ops-address=", "--shutdown-grace=-1s", "--trust-domain=No Domain"}, process.ExitUsage,
+			[]string{"--ops-address", "--shutdown-grace", "--trust-domain", "--ca-address"}},
 		"keys alone":        {with("--admin-jwks-file=x"), process.ExitUsage, []string{"--admin-issuer: "}},
 		"log level":         {with("--log-level=loud"), process.ExitUsage, []string{"--log-level: "}},
 		"otlp":              {with("--otlp-endpoint=ftp://x"), process.ExitUsage, []string{"--otlp-endpoint: "}},
@@ -83,7 +85,8 @@ func loopback(t *testing.T, issuer *testkit.Issuer) *webhookOptions {
 		Options: service.Options{
 			OpsAddress: "127.0.0.1:0", TrustDomain: testkit.TrustDomain, AdminJWKSFile: issuer.JWKSFile, AdminIssuer: issuer.Name,
 		},
-		Address: "127.0.0.1:0", CAAddress: "127.0.0.1:1", CATokenFile: filepath.Join(t.TempDir(), "token"), RootCertFile: ca.WriteRoot(t.TempDir()),
+		Address: "127.0.0.1:0", CAAddress: "127.0.0.1:1", CATokenFile: filepath.Join(t.TempDir(), "token"),
+		RootCertFile: ca.WriteRoot(t.TempDir()),
 	}
 }
 

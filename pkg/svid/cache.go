@@ -56,7 +56,8 @@ func (m *Manager) restore() time.Time {
 		}
 		m.adopt(id)
 		next := m.renewalTime(id.leaf.NotBefore, id.leaf.NotAfter)
-		m.cfg.Log.Info("kept certificate is used", "identity", m.cfg.Identity.String(), "path", from.path, "not_after", id.leaf.NotAfter, "renew_at", next)
+		m.cfg.Log.Info("kept certificate is used", "identity", m.cfg.Identity.String(), "path", from.path, "not_after", id.leaf.NotAfter,
+			"renew_at", next)
 		return next
 	}
 	return now

@@ -71,8 +71,9 @@ func TestProvisionedCertificateAuthenticates(t *testing.T) {
 		change func(*testing.T, *fixture)
 		want   string
 	}{
-		"without a token":          {func(_ *testing.T, w *fixture) { w.cfg.TokenFile = "" }, auth.MethodMTLS},
-		"and the token is refused": {func(t *testing.T, w *fixture) { testkit.WriteFile(t, w.cfg.TokenFile, []byte("expired")) }, auth.MethodMTLS},
+		"without a token": {func(_ *testing.T, w *fixture) { w.cfg.TokenFile = "" }, auth.MethodMTLS},
+		"and the token is refused": {func(t *testing.T, w *fixture) { testkit.WriteFile(t, w.cfg.TokenFile, []byte("expired")) },
+			auth.MethodMTLS},
 		"unless it has expired": {func(t *testing.T, w *fixture) {
 			past := w.clock.Now().Add(-time.Minute)
 			w.cfg.ProvisionedDir = provision(t, current(t, w.ca.NewSVID("bookinfo", "reviews", testkit.Valid(past.Add(-time.Hour), past))))

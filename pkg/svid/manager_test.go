@@ -42,7 +42,8 @@ type caServer struct {
 	tls     *testkit.Static
 }
 
-func (s *caServer) CreateCertificate(ctx context.Context, r *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
+func (s *caServer) CreateCertificate(ctx context.Context, r *securityv1alpha1.IstioCertificateRequest) (
+	*securityv1alpha1.IstioCertificateResponse, error) {
 	p, _ := auth.PeerFrom(ctx)
 	block, _ := pem.Decode([]byte(r.GetCsr()))
 	csr, err := x509.ParseCertificateRequest(block.Bytes)

@@ -71,7 +71,8 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 
 // request authenticates with the current certificate if it is valid; without one, or if that fails, with the
 // provisioned certificate, and at last with the token.
-func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []byte) (*securityv1alpha1.IstioCertificateResponse, string, error) {
+func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []byte) (*securityv1alpha1.IstioCertificateResponse, string,
+	error) {
 	m.mu.Lock()
 	own := m.own
 	m.mu.Unlock()
@@ -111,7 +112,8 @@ func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []by
 
 // call makes one request on a connection of its own, whose handshake uses this material, and the roots of CARootFile
 // if there is one.
-func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile string, csr []byte) (*securityv1alpha1.IstioCertificateResponse, error) {
+func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile string,
+	csr []byte) (*securityv1alpha1.IstioCertificateResponse, error) {
 	if m.cfg.CARootFile != "" {
 		bundle, err := fileio.Read(m.cfg.CARootFile, maxFile)
 		if err != nil {

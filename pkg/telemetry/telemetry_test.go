@@ -61,7 +61,8 @@ type collector struct {
 	got chan *collectortrace.ExportTraceServiceRequest
 }
 
-func (c *collector) Export(_ context.Context, r *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
+func (c *collector) Export(_ context.Context, r *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse,
+	error) {
 	c.got <- r
 	return &collectortrace.ExportTraceServiceResponse{}, nil
 }

@@ -32,7 +32,8 @@ func (ca *CA) Revoke(serials ...*big.Int) []byte {
 	ca.t.Helper()
 	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(time.Hour)}
 	for _, n := range serials {
-		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: list.ThisUpdate})
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries,
+			x509.RevocationListEntry{SerialNumber: n, RevocationTime: list.ThisUpdate})
 	}
 	der, err := x509.CreateRevocationList(nil, list, ca.Cert, ca.Key)
 	if err != nil {

@@ -21,7 +21,8 @@ func FuzzCertificateFiles(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if got.Roots == nil || len(cert)+len(key) > 0 && (got.Certificate == nil || got.Certificate.Leaf == nil || got.Certificate.PrivateKey == nil) {
+		if got.Roots == nil || len(cert)+len(key) > 0 &&
+			(got.Certificate == nil || got.Certificate.Leaf == nil || got.Certificate.PrivateKey == nil) {
 			t.Errorf("half a material: %v", got)
 		}
 	})

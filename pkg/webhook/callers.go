@@ -39,9 +39,12 @@ const maxCABytes = 1 << 20
 
 // AddFlags registers the flags.
 func (a *APIServers) AddFlags(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&a.Addresses, "api-server-addresses", nil, "addresses or CIDRs from which API servers call the webhook, beside those of EndpointSlice default/kubernetes")
-	flags.StringVar(&a.CAFile, "api-server-ca-file", "", "authorities, PEM, of the client certificate that API servers show to webhooks, where they are configured to show one")
-	flags.BoolVar(&a.Require, "require-api-server", false, "refuse callers of the webhook that are no API servers by the flags before, or by the EndpointSlice")
+	flags.StringSliceVar(&a.Addresses, "api-server-addresses", nil,
+		"addresses or CIDRs from which API servers call the webhook, beside those of EndpointSlice default/kubernetes")
+	flags.StringVar(&a.CAFile, "api-server-ca-file", "",
+		"authorities, PEM, of the client certificate that API servers show to webhooks, where they are configured to show one")
+	flags.BoolVar(&a.Require, "require-api-server", false,
+		"refuse callers of the webhook that are no API servers by the flags before, or by the EndpointSlice")
 }
 
 // Check reads what the flags say.
@@ -109,7 +112,8 @@ func (a *APIServers) are(r *http.Request) bool {
 		for _, c := range r.TLS.PeerCertificates[1:] {
 			between.AddCert(c)
 		}
-		_, err := r.TLS.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: a.roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		_, err := r.TLS.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: a.roots, Intermediates: between,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		if err == nil {
 			return true
 		}

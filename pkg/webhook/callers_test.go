@@ -21,7 +21,8 @@ func TestAddressesOfAPIServers(t *testing.T) {
 	}
 	a.Set([]string{"198.51.100.1", "2001:db8::1", "no address"})
 	for remote, want := range map[string]bool{
-		"10.1.2.3:1": true, "10.2.0.1:1": false, "192.0.2.7:1": true, "198.51.100.1:1": true, "[2001:db8::1]:1": true, "[::ffff:198.51.100.1]:1": true, "198.51.100.2:1": false, "": false,
+		"10.1.2.3:1": true, "10.2.0.1:1": false, "192.0.2.7:1": true, "198.51.100.1:1": true, "[2001:db8::1]:1": true,
+		"[::ffff:198.51.100.1]:1": true, "198.51.100.2:1": false, "": false,
 	} {
 		if got := a.are(&http.Request{RemoteAddr: remote}); got != want {
 			t.Errorf("%q: %v", remote, got)
@@ -59,7 +60,8 @@ func TestAPIServersShowTheirCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		by   *testkit.CA
 		want int
-	}{"its own": {theirs, http.StatusOK}, "of another authority": {strangers, http.StatusForbidden}, "of the mesh": {ours, http.StatusForbidden}, "none": {nil, http.StatusForbidden}} {
+	}{"its own": {theirs, http.StatusOK}, "of another authority": {strangers, http.StatusForbidden},
+		"of the mesh": {ours, http.StatusForbidden}, "none": {nil, http.StatusForbidden}} {
 		cfg := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client is what is tested
 		if c.by != nil {
 			m, err := c.by.NewSVID("kube-system", "apiserver").Current()

@@ -54,7 +54,8 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	return &Keeper{
 		cfg: cfg, wake: make(chan struct{}, 1),
 		current: f.NewGauge(prometheus.GaugeOpts{
-			Name: cfg.Metrics + "_webhook_configuration_current", Help: "1 while the webhook configuration has the trust bundle, and whatever else API servers need to call this webhook.",
+			Name: cfg.Metrics + "_webhook_configuration_current",
+			Help: "1 while the webhook configuration has the trust bundle, and whatever else API servers need to call this webhook.",
 		}),
 		failures: f.NewCounter(prometheus.CounterOpts{
 			Name: cfg.Metrics + "_webhook_configuration_failures_total", Help: "Attempts to keep the webhook configuration that have failed.",

@@ -36,7 +36,8 @@ func newObject(t *testing.T) *object {
 		registry: prometheus.NewRegistry(), calls: make(chan string), results: make(chan error),
 	}
 	o.keeper = webhook.NewKeeper(webhook.KeeperConfig{
-		Metrics: "test", Name: "hook", Identity: o.identity, Log: slog.New(slog.NewTextHandler(&o.log, nil)), Registerer: o.registry, Clock: o.clock,
+		Metrics: "test", Name: "hook", Identity: o.identity, Log: slog.New(slog.NewTextHandler(&o.log, nil)), Registerer: o.registry,
+		Clock: o.clock,
 		Keep: func(ctx context.Context, bundle *tlsconf.Material) error {
 			select {
 			case <-ctx.Done():
@@ -159,7 +160,8 @@ func TestKeeperWaitsForATrustBundle(t *testing.T) {
 	var log testkit.Buffer
 	clock := testkit.NewClock(time.Unix(0, 0))
 	keeper := webhook.NewKeeper(webhook.KeeperConfig{
-		Metrics: "test", Name: "hook", Identity: none{}, Log: slog.New(slog.NewTextHandler(&log, nil)), Registerer: prometheus.NewRegistry(), Clock: clock,
+		Metrics: "test", Name: "hook", Identity: none{}, Log: slog.New(slog.NewTextHandler(&log, nil)), Registerer: prometheus.NewRegistry(),
+		Clock: clock,
 		Keep: func(context.Context, *tlsconf.Material) error {
 			t.Error("Keep is called without a bundle")
 			return nil

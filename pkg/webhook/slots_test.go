@@ -21,7 +21,8 @@ const path = "/review"
 // handler answers no review.
 func handler(t *testing.T) *Handler {
 	return NewHandler(Config{
-		Metrics: "fairlead_test", Serves: func(p string) bool { return p == path }, Path: path, Log: testkit.Logger(t), Memory: 1 << 20, ValueBytes: 100, MaxValues: 1000, Registerer: prometheus.NewRegistry(),
+		Metrics: "fairlead_test", Serves: func(p string) bool { return p == path }, Path: path, Log: testkit.Logger(t), Memory: 1 << 20,
+		ValueBytes: 100, MaxValues: 1000, Registerer: prometheus.NewRegistry(),
 		Review: func(_ context.Context, _ *http.Request, body []byte) ([]byte, error) {
 			return nil, NotReview("%s is no review", body)
 		},
@@ -105,7 +106,8 @@ func TestSlowCallersMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close() //nolint:errcheck // a test
-		if _, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+		if _, err := io.WriteString(conn,
+			"POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
 			t.Fatal(err)
 		}
 	}

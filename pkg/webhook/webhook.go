@@ -139,7 +139,8 @@ func NewHandler(cfg Config) *Handler {
 		apiServers: class{newSlots(maxAtOnce, maxAtOnce), newTurns(cfg.Memory, apiServerTurns*runtime.GOMAXPROCS(0))},
 		others:     class{newSlots(maxOthersAtOnce, maxAtOncePerAddress), newTurns(cfg.Memory, max(minTurns, runtime.GOMAXPROCS(0)))},
 		refused: f.NewCounterVec(prometheus.CounterOpts{
-			Name: cfg.Metrics + "_admission_requests_refused_total", Help: "Requests to the webhook's port that were no review, or were not answered, by reason.",
+			Name: cfg.Metrics + "_admission_requests_refused_total",
+			Help: "Requests to the webhook's port that were no review, or were not answered, by reason.",
 		}, []string{"reason"}),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: cfg.Metrics + "_admission_seconds", Help: "Time from a review's arrival to its answer.",
@@ -148,7 +149,8 @@ func NewHandler(cfg Config) *Handler {
 	}
 	for name, c := range map[string]class{"api_server": h.apiServers, "other": h.others} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: cfg.Metrics + "_admission_memory_bytes", Help: "What the reviews that are decoded and answered now are taken to cost, by caller (api_server, other).",
+			Name:        cfg.Metrics + "_admission_memory_bytes",
+			Help:        "What the reviews that are decoded and answered now are taken to cost, by caller (api_server, other).",
 			ConstLabels: prometheus.Labels{"caller": name},
 		}, func() float64 { return float64(c.turns.inUse()) })
 	}
@@ -228,11 +230,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	}
 	values := countValues(body)
 	if values > h.cfg.MaxValues {
-		return nil, &Error{http.StatusRequestEntityTooLarge, "values", fmt.Errorf("the review has %d values or more, more than %d; make the object smaller", values, h.cfg.MaxValues)}
+		return nil, &Error{http.StatusRequestEntityTooLarge, "values",
+			fmt.Errorf("the review has %d values or more, more than %d; make the object smaller", values, h.cfg.MaxValues)}
 	}
 	turn := of.turns.take(ctx, caller.Address, copies*int64(len(body))+int64(values)*h.cfg.ValueBytes)
 	if turn == nil {
-		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once: this one has had no turn before its time was over, or others needed its place")}
+		return nil, &Error{http.StatusTooManyRequests, "busy",
+			errors.New("too many reviews at once: this one has had no turn before its time was over, or others needed its place")}
 	}
 	defer turn.release()
 	if !slot.run() {

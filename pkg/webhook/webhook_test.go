@@ -15,7 +15,8 @@ import (
 func TestMetricsAreThereFromTheStart(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h := NewHandler(Config{
-		Metrics: "test", Serves: func(p string) bool { return p == "/hook" }, Path: "/hook", Reasons: []string{"own"}, Registerer: registry, Memory: 1 << 20, ValueBytes: 100, MaxValues: 1000,
+		Metrics: "test", Serves: func(p string) bool { return p == "/hook" }, Path: "/hook", Reasons: []string{"own"}, Registerer: registry,
+		Memory: 1 << 20, ValueBytes: 100, MaxValues: 1000,
 		Review: func(context.Context, *http.Request, []byte) ([]byte, error) { return nil, NotReview("never") },
 	})
 	read := func() (reasons []string, total float64, bounds []float64) {

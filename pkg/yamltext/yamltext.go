@@ -178,7 +178,8 @@ func expand(root *yaml.Node) error {
 		return &Error{e.itself.Line, fmt.Sprintf("alias *%s is part of what it stands for", e.itself.Value), "write out what it is to stand for"}
 	case e.worst != nil && total.tooMuch():
 		return &Error{
-			e.worst.Line, fmt.Sprintf("with its aliases written out the document has %s; *%s stands for %s each time", total, e.worst.Value, e.worstSize),
+			e.worst.Line, fmt.Sprintf("with its aliases written out the document has %s; *%s stands for %s each time", total, e.worst.Value,
+				e.worstSize),
 			fmt.Sprintf("use fewer aliases: written out, at most %d bytes and %d values are read", MaxBytes, MaxIndicators),
 		}
 	}

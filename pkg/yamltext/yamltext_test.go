@@ -47,16 +47,17 @@ func TestCheck(t *testing.T) {
 		// times the text's length is what a check may allocate, above a constant.
 		times uint64
 	}{
-		"a long text a thousand times": {fill("a: &a "+strings.Repeat("x", mib-8000)+"\nb:\n- [", "*a,", "]\n", mib), "*a stands for 1040578 bytes and 1 values each time; use fewer aliases", 3, 10},
-		"a short text very often":      {fill("a: &a "+strings.Repeat("x", 1400)+"\nb: [", "*a,", "]", mib), "and aliases (*name)", 1, 0},
-		"nine of nine":                 {levels(9), "*l8 stands for", 10, 0},
-		"nine of nine, forty times":    {levels(40), "has more bytes than there are", 14, 0},
-		"merges of merges":             {chain(2000), "*m1999 stands for", 2001, 0},
-		"an alias of itself":           {"a: &a\n- [*a]\n", "*a is part of what it stands for", 2, 0},
-		"nodes of two bytes":           {fill("a: [", "1,", "1]", 3*mib), "values or more, more than 393216", 1, 0},
-		"too many bytes":               {strings.Repeat("x", MaxBytes+1), "3145729 bytes, more than 3145728", 1, 0},
-		"UTF-16":                       {"\xff\xfea\x00:\x00", "write it in UTF-8", 1, 0},
-		"aliases that are no YAML":     {"a: &a 1\nb: *a\nc: [", "not valid YAML", 3, 0},
+		"a long text a thousand times": {fill("a: &a "+strings.Repeat("x", mib-8000)+"\nb:\n- [", "*a,", "]\n", mib),
+			"*a stands for 1040578 bytes and 1 values each time; use fewer aliases", 3, 10},
+		"a short text very often":   {fill("a: &a "+strings.Repeat("x", 1400)+"\nb: [", "*a,", "]", mib), "and aliases (*name)", 1, 0},
+		"nine of nine":              {levels(9), "*l8 stands for", 10, 0},
+		"nine of nine, forty times": {levels(40), "has more bytes than there are", 14, 0},
+		"merges of merges":          {chain(2000), "*m1999 stands for", 2001, 0},
+		"an alias of itself":        {"a: &a\n- [*a]\n", "*a is part of what it stands for", 2, 0},
+		"nodes of two bytes":        {fill("a: [", "1,", "1]", 3*mib), "values or more, more than 393216", 1, 0},
+		"too many bytes":            {strings.Repeat("x", MaxBytes+1), "3145729 bytes, more than 3145728", 1, 0},
+		"UTF-16":                    {"\xff\xfea\x00:\x00", "write it in UTF-8", 1, 0},
+		"aliases that are no YAML":  {"a: &a 1\nb: *a\nc: [", "not valid YAML", 3, 0},
 
 		"an ordinary alias":                 {"a: &a {b: 1}\nc: [*a, *a]\nd: {<<: *a, e: 2}\n", "", 0, 0},
 		"a few hundred of them":             {fill("a: &a {b: 1, c: 2, d: 3}\ne:\n", "- *a\n", "", 4000), "", 0, 10},
@@ -103,7 +104,8 @@ func TestRefusalIsCheap(t *testing.T) {
 // FuzzCheck holds what scan says against the parser: no text has more nodes, or an alias, than it said.
 func FuzzCheck(f *testing.F) {
 	for _, text := range []string{
-		levels(2), chain(3), "a: &a [*a]", "? a\n: b\n? c", "[a: , ? b, {c}, {}, [],]", "- - ? - a\n", "\"a\":*b", "- !!str &a b\n- *a\n", "a:\u2028&b c\u0085d: *b",
+		levels(2), chain(3), "a: &a [*a]", "? a\n: b\n? c", "[a: , ? b, {c}, {}, [],]", "- - ? - a\n", "\"a\":*b", "- !!str &a b\n- *a\n",
+		"a:\u2028&b c\u0085d: *b",
 		"{\"a\":&b 1,\"c\":*b}", "[&a a,*a]", "--- &a\nb: c", "a: 'it''s' # &x\n", "<<: [*a]\n", "&a : *a", "{? &a b, ?*a}",
 	} {
 		f.Add(text)

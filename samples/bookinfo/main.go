@@ -71,7 +71,8 @@ func command(env func(string) string) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&o.listen, "listen", defaultListen(env("HOST"), env("PORT")), "address to listen on; $HOST:$PORT if PORT is set, HOST being 127.0.0.1 unless set")
+	flags.StringVar(&o.listen, "listen", defaultListen(env("HOST"), env("PORT")),
+		"address to listen on; $HOST:$PORT if PORT is set, HOST being 127.0.0.1 unless set")
 	flags.StringVar(&o.version, "version", "v1", "version of the service")
 	flags.DurationVar(&o.grace, "grace", 10*time.Second, "how long requests may go on after SIGTERM")
 

@@ -58,7 +58,8 @@ func TestFaultsOfTheCA(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		t.Cleanup(cancel)
-		stream, err := cav1.NewTrustServiceClient(byCertificate(t, p, p.CA.GRPC, contract.SystemNamespace, contract.XDSServerAccount)).WatchBundle(ctx)
+		stream, err := cav1.NewTrustServiceClient(byCertificate(t, p, p.CA.GRPC, contract.SystemNamespace,
+			contract.XDSServerAccount)).WatchBundle(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

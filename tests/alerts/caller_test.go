@@ -153,7 +153,8 @@ func hangUp(address string) func(ctx context.Context) error {
 
 // strangers provokes what every service's port can show: calls of those who may not make them, and connections that
 // are none. call is made with each of several connections, since a server ends one that is refused often.
-func (l *lab) strangers(service, address string, dial func(t *testing.T) *grpc.ClientConn, call func(ctx context.Context, conn *grpc.ClientConn) error) {
+func (l *lab) strangers(service, address string, dial func(t *testing.T) *grpc.ClientConn,
+	call func(ctx context.Context, conn *grpc.ClientConn) error) {
 	l.t.Helper()
 	l.provoke(fault{service: service, alerts: []string{"CallersRefused"}, make_: func(t *testing.T) func() {
 		for range 24 {

@@ -26,7 +26,8 @@ import (
 // entry is a ServiceEntry.
 func entry(name string) string {
 	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: default}\n"+
-		"spec: {hosts: [%s.example.com], location: MESH_EXTERNAL, resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]}\n", name, name)
+		"spec: {hosts: [%s.example.com], location: MESH_EXTERNAL, resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]}\n", name,
+		name)
 }
 
 // files is a directory of objects that a config-watcher follows.
@@ -89,7 +90,8 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 	f.write("one.yaml", entry("one"))
 	f.write("two.yaml", entry("two"))
 	testkit.WriteFile(t, roles, []byte("roles: []\n"))
-	watcher, err := p.ConfigWatcher(ports(t), "--config-dir", f.dir, "--store-dir", store, "--roles-file", roles, "--audit-log", filepath.Join(audit, "audit.log"), "--resync-period", "1s")
+	watcher, err := p.ConfigWatcher(ports(t), "--config-dir", f.dir, "--store-dir", store, "--roles-file", roles, "--audit-log",
+		filepath.Join(audit, "audit.log"), "--resync-period", "1s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,8 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 		_, err := configv1.NewConfigStoreServiceClient(conn).List(ctx, &configv1.ListRequest{})
 		return err
 	})
-	burns := []string{"ConfigWatcherBudgetBurnsFast", "ConfigWatcherBudgetBurnsSlow", "ConfigWatcherBudgetBurnsSteady", "ConfigWatcherBudgetBurnsCreeping"}
+	burns := []string{"ConfigWatcherBudgetBurnsFast", "ConfigWatcherBudgetBurnsSlow", "ConfigWatcherBudgetBurnsSteady",
+		"ConfigWatcherBudgetBurnsCreeping"}
 	provoke(fault{alerts: burns, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
 		var file atomic.Int32
 		halting(t, watcher.Process(), 150*time.Millisecond, func(ctx context.Context) error {
@@ -146,17 +149,19 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 		return func() { f.remove("bad.yaml") }
 	}})
 	provoke(fault{alerts: []string{"HeldClosed"}, minutes: 7, until: positive(m + "source_held_closed"), make_: func(*testing.T) func() {
-		f.write("policy.yaml", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec: {mtls: {mode: STRCT}}\n")
+		f.write("policy.yaml", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec: "+
+			"{mtls: {mode: STRCT}}\n")
 		return func() { f.remove("policy.yaml") }
 	}})
 	provoke(fault{alerts: []string{"RolesFileBroken"}, minutes: 7, until: positive(m + "roles_file_broken"), make_: func(t *testing.T) func() {
 		testkit.WriteFile(t, roles, []byte("roles: everybody\n"))
 		return func() { testkit.WriteFile(t, roles, []byte("roles: []\n")) }
 	}})
-	provoke(fault{alerts: []string{"SourcesDisagree"}, minutes: 62, gap: 5 * time.Millisecond, until: positive(m + "source_conflicts"), make_: func(*testing.T) func() {
-		f.write("again.yaml", entry("one"))
-		return func() { f.remove("again.yaml") }
-	}})
+	provoke(fault{alerts: []string{"SourcesDisagree"}, minutes: 62, gap: 5 * time.Millisecond, until: positive(m + "source_conflicts"),
+		make_: func(*testing.T) func() {
+			f.write("again.yaml", entry("one"))
+			return func() { f.remove("again.yaml") }
+		}})
 	provoke(fault{alerts: []string{"SourceDegraded"}, minutes: 7, until: positive(m + "source_degraded"), make_: func(t *testing.T) func() {
 		rename(t, f.dir, f.dir+".away")
 		return func() { rename(t, f.dir+".away", f.dir) }
@@ -164,17 +169,18 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 	provoke(fault{alerts: []string{"NoSubscribers"}, minutes: 7, make_: func(*testing.T) func() { server.Kill(); return nil },
 		until: func(s scrape) bool { return s.sum(m+"subscribers") == 0 }})
 	state := filepath.Join(p.Dir, "state-"+contract.ConfigWatcherAccount)
-	provoke(fault{alerts: []string{"LastGoodUnsaved"}, minutes: 17, until: positive(m + "last_good_unsaved"), make_: func(t *testing.T) func() {
-		rename(t, state, state+".away")
-		testkit.WriteFile(t, state, nil)
-		f.write("two.yaml", entry("three"))
-		return func() {
-			if err := os.Remove(state); err != nil {
-				t.Fatal(err)
+	provoke(fault{alerts: []string{"LastGoodUnsaved"}, minutes: 17, until: positive(m + "last_good_unsaved"),
+		make_: func(t *testing.T) func() {
+			rename(t, state, state+".away")
+			testkit.WriteFile(t, state, nil)
+			f.write("two.yaml", entry("three"))
+			return func() {
+				if err := os.Remove(state); err != nil {
+					t.Fatal(err)
+				}
+				rename(t, state+".away", state)
 			}
-			rename(t, state+".away", state)
-		}
-	}})
+		}})
 	if limited == nil {
 		for alert, full := range map[string]string{"StoreAlarm": store, "AuditUnwritable": audit} {
 			metric := map[string]string{store: "store_alarm", audit: "audit_failures_total"}[full]
@@ -200,18 +206,20 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 		t.Logf("StoreAlarm and AuditUnwritable: a full disk needs root: %v", limited)
 	}
 	provoke(fault{alerts: []string{"ConfigWatcherDown"}, minutes: 12, make_: func(*testing.T) func() { watcher.Kill(); return nil }})
-	provoke(fault{alerts: []string{"ServedFromLastGood"}, minutes: 7, until: positive(m + "source_last_good"), make_: func(t *testing.T) func() {
-		rename(t, f.dir, f.dir+".away")
-		if err := watcher.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return nil
-	}})
+	provoke(fault{alerts: []string{"ServedFromLastGood"}, minutes: 7, until: positive(m + "source_last_good"),
+		make_: func(t *testing.T) func() {
+			rename(t, f.dir, f.dir+".away")
+			if err := watcher.Start(); err != nil {
+				t.Fatal(err)
+			}
+			return nil
+		}})
 }
 
 // apply writes objects into config-watcher's store.
 func apply(ctx context.Context, conn *grpc.ClientConn, objects string) error {
-	_, err := configv1.NewConfigStoreServiceClient(conn).Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "test", Content: []byte(objects)}}})
+	_, err := configv1.NewConfigStoreServiceClient(conn).Apply(ctx,
+		&configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "test", Content: []byte(objects)}}})
 	return err
 }
 
@@ -227,7 +235,8 @@ func fill(t *testing.T, dir string) {
 // administrator is a connection with an administrator's token.
 func administrator(t *testing.T, p *controlplane.Plane, watcher *controlplane.Service) *grpc.ClientConn {
 	file, err := os.CreateTemp(p.Dir, "admin-*")
-	if err = errors.Join(err, file.Close(), p.WriteToken(file.Name(), 0, contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)); err != nil {
+	if err = errors.Join(err, file.Close(),
+		p.WriteToken(file.Name(), 0, contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)); err != nil {
 		t.Error(err)
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{Target: watcher.GRPC, TLS: anyServer(nil), TokenFile: file.Name()})

@@ -66,7 +66,8 @@ func generate(t *testing.T, args ...string) string {
 func serve(t *testing.T, program, ops, ready string, args ...string) *process.Process {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), program+".log")
-	p, err := process.Start(process.Program{Name: program, Path: installerProgram(t, program), Args: append(args, "--ops-address", ops), Stdout: log, Stderr: log}, nil)
+	p, err := process.Start(process.Program{Name: program, Path: installerProgram(t, program), Args: append(args, "--ops-address", ops),
+		Stdout: log, Stderr: log}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,8 @@ func TestFaultsOfTheInjector(t *testing.T) {
 	l, api := installerLab(t)
 	const m = "fairlead_injector_"
 	webhook, ops := testkit.FreeAddress(t), testkit.FreeAddress(t).String()
-	api.Apply(t, generate(t, "manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://"+webhook.String()+"/inject"))
+	api.Apply(t, generate(t, "manifest", "generate", "--set", "profile=minimal", "--set",
+		"values.sidecarInjectorWebhook.injectionURL=https://"+webhook.String()+"/inject"))
 	dir := t.TempDir()
 	ca, state := testkit.PKI(t), filepath.Join(dir, "state")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -97,11 +99,14 @@ func TestFaultsOfTheInjector(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.IP(webhook.Addr().AsSlice())) }
-	own := ca.Sign(ca.ID(contract.SystemNamespace, "injector"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named)
+	own := ca.Sign(ca.ID(contract.SystemNamespace, "injector"), key.Public(),
+		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named)
 	testkit.WriteFile(t, filepath.Join(state, "svid", svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), own))
 	roots := ca.WriteRoot(dir)
-	injector := serve(t, "fairlead-injector", ops, "/readyz", "--webhook-address", webhook.String(), "--webhook-configuration", sidecarInjector,
-		"--kubeconfig", api.ServiceAccount(t, contract.SystemNamespace, "injector"), "--trust-domain", testkit.TrustDomain, "--root-cert-file", roots,
+	injector := serve(t, "fairlead-injector", ops, "/readyz", "--webhook-address", webhook.String(), "--webhook-configuration",
+		sidecarInjector,
+		"--kubeconfig", api.ServiceAccount(t, contract.SystemNamespace, "injector"), "--trust-domain", testkit.TrustDomain, "--root-cert-file",
+		roots,
 		"--state-dir", state, "--ca-address", "127.0.0.1:1", "--ca-token-file", roots, "--log-level", "error")
 	kubeapi.Keeper(t, api.ServiceAccount(t, contract.SystemNamespace, "keeper"), roots, "--injection", sidecarInjector, "--log-level", "error")
 	l.add("injector", "injector-0", ops)
@@ -110,7 +115,9 @@ func TestFaultsOfTheInjector(t *testing.T) {
 		l.provoke(f)
 	}
 	client := api.Client(t).CoreV1()
-	if _, err := client.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"istio-injection": "enabled"}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"istio-injection": "enabled"}}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(ctx context.Context, annotations map[string]string) (*corev1.Pod, error) {
@@ -128,12 +135,13 @@ func TestFaultsOfTheInjector(t *testing.T) {
 		return err
 	})
 
-	provoke(fault{alerts: []string{"InjectionFails"}, minutes: 12, until: func(s scrape) bool { return s.sum(m+"pods_total", `result="failed"`) > 0 }, make_: func(t *testing.T) func() {
-		if _, err := ask(t.Context(), map[string]string{"traffic.sidecar.istio.io/excludeInboundPorts": "http"}); !apierrors.IsInvalid(err) {
-			t.Fatalf("a bad annotation: %v", err)
-		}
-		return nil
-	}})
+	provoke(fault{alerts: []string{"InjectionFails"}, minutes: 12,
+		until: func(s scrape) bool { return s.sum(m+"pods_total", `result="failed"`) > 0 }, make_: func(t *testing.T) func() {
+			if _, err := ask(t.Context(), map[string]string{"traffic.sidecar.istio.io/excludeInboundPorts": "http"}); !apierrors.IsInvalid(err) {
+				t.Fatalf("a bad annotation: %v", err)
+			}
+			return nil
+		}})
 	provoke(fault{alerts: []string{"InjectorRefuses"}, minutes: 17, gap: 400 * time.Millisecond, make_: func(t *testing.T) func() {
 		stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: anyServer(nil)}, Timeout: testkit.Patience}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -170,7 +178,8 @@ func TestFaultsOfTheInjector(t *testing.T) {
 			}
 		}
 	}})
-	slow := []string{"InjectorSlow", "InjectorBudgetBurnsFast", "InjectorBudgetBurnsSlow", "InjectorBudgetBurnsSteady", "InjectorBudgetBurnsCreeping"}
+	slow := []string{"InjectorSlow", "InjectorBudgetBurnsFast", "InjectorBudgetBurnsSlow", "InjectorBudgetBurnsSteady",
+		"InjectorBudgetBurnsCreeping"}
 	provoke(fault{alerts: slow, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
 		halting(t, injector, 100*time.Millisecond, func(ctx context.Context) error {
 			for ctx.Err() == nil {
@@ -206,7 +215,8 @@ func TestFaultsOfTheInjector(t *testing.T) {
 		return func() { change(func(string) string { return good }) }
 	}, until: func(s scrape) bool { return s.sum("up") == 1 && s.sum(m+"configuration_current") == 0 }})
 	provoke(fault{alerts: []string{"InjectorBundleStale"}, minutes: 7, make_: func(t *testing.T) func() {
-		if err := api.Client(t).AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), sidecarInjector, metav1.DeleteOptions{}); err != nil {
+		if err := api.Client(t).AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), sidecarInjector,
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		return nil
@@ -225,7 +235,8 @@ func TestFaultsOfTheOperator(t *testing.T) {
 		name := fmt.Sprintf("mesh-%d", i)
 		namespaces = append(namespaces, name)
 		resources = append(resources, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name),
-			fmt.Sprintf("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: main, namespace: %s}, spec: {profile: minimal, revision: r%d}}", name, i))
+			fmt.Sprintf("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: main, namespace: %s}, spec: {profile: "+
+				"minimal, revision: r%d}}", name, i))
 	}
 	provoke := func(f fault) {
 		f.service = "installer"
@@ -248,7 +259,8 @@ func TestFaultsOfTheOperator(t *testing.T) {
 		ready := strings.Replace(l.targets[0].url, "/metrics", "/readyz", 1)
 		testkit.Eventually(t, testkit.Patience, func() error {
 			// That it has tried to get the lease, in vain.
-			if err := probe.Ready(t.Context(), probe.Client(nil), ready); err == nil || !strings.Contains(err.Error(), "get, create and update leases") {
+			if err := probe.Ready(t.Context(), probe.Client(nil), ready); err == nil ||
+				!strings.Contains(err.Error(), "get, create and update leases") {
 				return fmt.Errorf("/readyz says %w", err)
 			}
 			return nil
@@ -256,12 +268,14 @@ func TestFaultsOfTheOperator(t *testing.T) {
 		return operator.Kill
 	}})
 	api.Grant(t, kubeapi.UserSubject("elected"), leases)
-	provoke(fault{alerts: []string{"OperatorCannotWatch"}, afresh: true, minutes: 27, gap: 400 * time.Millisecond, make_: func(*testing.T) func() {
-		return operate(t, "elected").Kill
-	}, until: func(s scrape) bool { return leads(s) && s.sum(m+"watch_failures_total") > 0 }})
+	provoke(fault{alerts: []string{"OperatorCannotWatch"}, afresh: true, minutes: 27, gap: 400 * time.Millisecond,
+		make_: func(*testing.T) func() {
+			return operate(t, "elected").Kill
+		}, until: func(s scrape) bool { return leads(s) && s.sum(m+"watch_failures_total") > 0 }})
 
 	// It may read IstioOperators and write their status, and nothing of what they install.
-	api.Grant(t, kubeapi.UserSubject("reader"), leases, kubeapi.Rule("install.istio.io", []string{"istiooperators", "istiooperators/status"}, "get", "list", "watch", "patch", "update"))
+	api.Grant(t, kubeapi.UserSubject("reader"), leases, kubeapi.Rule("install.istio.io", []string{"istiooperators", "istiooperators/status"},
+		"get", "list", "watch", "patch", "update"))
 	operator = operate(t, "reader")
 	if err := operator.Until(t.Context(), testkit.Patience, func() error {
 		if s := l.look(t.Context()); !leads(s) {

@@ -305,7 +305,8 @@ func plane(t *testing.T, args ...string) *controlplane.Plane {
 		t.Fatal(err)
 	}
 	p, err := controlplane.New(controlplane.Config{
-		Dir: dir, Binaries: bin, CAPorts: ports(t), Start: func(p process.Program) (*process.Process, error) { return process.Start(p, nil) }, Args: args,
+		Dir: dir, Binaries: bin, CAPorts: ports(t), Start: func(p process.Program) (*process.Process, error) { return process.Start(p, nil) },
+		Args: args,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,8 @@ func TestFaultsOfNodeAgents(t *testing.T) {
 	}
 	agent, err := process.Start(process.Program{
 		Name: "node-agent", Path: p.Binaries.Path("node-agent"), Stdout: log, Stderr: log,
-		Env: []string{"POD_NAME=client", "POD_NAMESPACE=default", "INSTANCE_IP=" + ip, "SERVICE_ACCOUNT=client", "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=NONE"},
+		Env: []string{"POD_NAME=client", "POD_NAMESPACE=default", "INSTANCE_IP=" + ip, "SERVICE_ACCOUNT=client",
+			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=NONE"},
 		Args: []string{"proxy", "sidecar", "--state-dir", state, "--token-file", token, "--root-cert-file", p.RootFile, "--bind", ip,
 			"--envoy-binary", p.Binaries.Envoy, "--discovery-address", server.GRPC, "--ca-address", p.CA.GRPC},
 	}, nil)

@@ -51,11 +51,13 @@ func TestRulesAreValid(t *testing.T) {
 		var shown []Rule
 		for _, p := range readDashboard(t, s).Panels {
 			for _, target := range p.Targets {
-				shown = append(shown, Rule{Record: fmt.Sprintf("shown:r%d", len(shown)), Expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")})
+				shown = append(shown, Rule{Record: fmt.Sprintf("shown:r%d", len(shown)),
+					Expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")})
 			}
 		}
 		panels := &Service{Name: s.Name + "-dashboard", Groups: []Group{{Name: "shown", Rules: shown}}}
-		if out, err := run(t, tool, "check", "rules", "--lint=all", "--lint-fatal", writeRules(t, dir, s), writeRules(t, dir, panels)); err != nil {
+		if out, err := run(t, tool, "check", "rules", "--lint=all", "--lint-fatal", writeRules(t, dir, s),
+			writeRules(t, dir, panels)); err != nil {
 			t.Errorf("%s: %v\n%s", s.Name, err, out)
 		}
 	}
@@ -119,8 +121,9 @@ type expectation struct {
 // firing expects that an alert fires so many seconds after the begin, or has fired in the minutes before; or neither.
 func firing(alert, service string, seconds, minutes int, yes bool) expectation {
 	e := expectation{
-		Expr: fmt.Sprintf(`count(count_over_time(ALERTS{alertname=%q, service=%q, alertstate="firing"}[%dm])) > bool 0`, alert, service, max(minutes, 1)),
-		At:   fmt.Sprintf("%ds", seconds),
+		Expr: fmt.Sprintf(`count(count_over_time(ALERTS{alertname=%q, service=%q, alertstate="firing"}[%dm])) > bool 0`, alert, service,
+			max(minutes, 1)),
+		At: fmt.Sprintf("%ds", seconds),
 	}
 	if yes {
 		e.Samples = []map[string]any{{"labels": "{}", "value": 1}}

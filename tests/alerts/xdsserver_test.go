@@ -34,7 +34,8 @@ func join(t *testing.T, conn *grpc.ClientConn, n int) proxy {
 		t.Fatal(err)
 	}
 	p := proxy{t, stream}
-	p.send(&discovery.DiscoveryRequest{TypeUrl: clusters, Node: &corev3.Node{Id: fmt.Sprintf("sidecar~10.0.0.%d~client-%d.default~default.svc.cluster.local", n%250, n)}})
+	p.send(&discovery.DiscoveryRequest{TypeUrl: clusters,
+		Node: &corev3.Node{Id: fmt.Sprintf("sidecar~10.0.0.%d~client-%d.default~default.svc.cluster.local", n%250, n)}})
 	return p
 }
 
@@ -114,7 +115,8 @@ func TestFaultsOfXDSServers(t *testing.T) {
 		bad.answer(bad.next(), "", "test: refused")
 		return nil
 	}})
-	slow := []string{"SlowAcks", "XdsServerBudgetBurnsFast", "XdsServerBudgetBurnsSlow", "XdsServerBudgetBurnsSteady", "XdsServerBudgetBurnsCreeping"}
+	slow := []string{"SlowAcks", "XdsServerBudgetBurnsFast", "XdsServerBudgetBurnsSlow", "XdsServerBudgetBurnsSteady",
+		"XdsServerBudgetBurnsCreeping"}
 	provoke(fault{alerts: slow, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
 		var waiting []proxy
 		var held []*discovery.DiscoveryResponse
@@ -136,8 +138,10 @@ func TestFaultsOfXDSServers(t *testing.T) {
 		return nil
 	}})
 	provoke(fault{alerts: []string{"CannotBuild"}, until: positive(m + "failing_resources"), make_: func(*testing.T) func() {
-		f.write("filter.yaml", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: broken, namespace: default}\nspec:\n  configPatches:\n"+
-			"  - applyTo: CLUSTER\n    match: {context: SIDECAR_OUTBOUND, cluster: {service: host-1.example.com}}\n    patch: {operation: MERGE, value: {name: another}}\n")
+		f.write("filter.yaml", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: broken, namespace: "+
+			"default}\nspec:\n  configPatches:\n"+
+			"  - applyTo: CLUSTER\n    match: {context: SIDECAR_OUTBOUND, cluster: {service: host-1.example.com}}\n    patch: {operation: MERGE, "+
+			"value: {name: another}}\n")
 		return func() { f.remove("filter.yaml") }
 	}})
 	provoke(fault{alerts: []string{"Unbalanced"}, minutes: 12, make_: func(t *testing.T) func() {

@@ -346,7 +346,8 @@ func machine(t *testing.T) map[string]string {
 	for _, i := range interfaces {
 		names = append(names, i.Name)
 	}
-	for _, dir := range []string{"/run/containerd", "/run/netns", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/containerd", "/var/log/pods", "/var/log/containers", "/etc/cni", "/opt/cni", "/etc/resolv.conf"} {
+	for _, dir := range []string{"/run/containerd", "/run/netns", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/containerd", "/var/log/pods",
+		"/var/log/containers", "/etc/cni", "/opt/cni", "/etc/resolv.conf"} {
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err == nil {
 				files = append(files, path)
@@ -355,7 +356,8 @@ func machine(t *testing.T) map[string]string {
 		})
 	}
 	for _, name := range []string{
-		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
+		"kernel/keys/root_maxbytes",
 		"net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "net/netfilter/nf_conntrack_max", "kernel/hostname",
 	} {
 		value, _ := os.ReadFile("/proc/sys/" + name)
@@ -366,7 +368,8 @@ func machine(t *testing.T) map[string]string {
 		t.Fatalf("nft list ruleset: %v", err)
 	}
 	return map[string]string{
-		"mounts": string(mounts), "interfaces": list(names), "files": list(files), "sysctls": list(sysctls), "nft rules": string(rules), "control groups": list(cgroups(t)),
+		"mounts": string(mounts), "interfaces": list(names), "files": list(files), "sysctls": list(sysctls), "nft rules": string(rules),
+		"control groups": list(cgroups(t)),
 	}
 }
 
@@ -415,7 +418,8 @@ func processesIn(t *testing.T, namespaces []string) []string {
 		for _, kind := range []string{"net", "pid"} {
 			link, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns", kind))
 			if err == nil && slices.Contains(namespaces, link) {
-				if command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); len(command) > 0 { // else it has ended, and its parent has not asked
+				if command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); len(
+					command) > 0 { // else it has ended, and its parent has not asked
 					found = append(found, e.Name()+" "+strings.ReplaceAll(string(command), "\x00", " "))
 				}
 				break

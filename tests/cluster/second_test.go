@@ -75,7 +75,8 @@ func TestASecondNodeJoinsAndLeaves(t *testing.T) {
 	r.refuses("make cluster-up", "leave")
 	r.up()
 	nodes := func() string {
-		return r.must("exec", "kubectl", "get", "nodes,leases.coordination.k8s.io,csinodes", "-A", "--no-headers", "-o", "custom-columns=NAME:.metadata.name")
+		return r.must("exec", "kubectl", "get", "nodes,leases.coordination.k8s.io,csinodes", "-A", "--no-headers", "-o",
+			"custom-columns=NAME:.metadata.name")
 	}
 	t.Log(strings.TrimSpace(r.must("join")))
 	if out := r.must("join"); !strings.Contains(out, "there already") {
@@ -85,7 +86,8 @@ func TestASecondNodeJoinsAndLeaves(t *testing.T) {
 
 	// An image that comes now comes to both nodes.
 	image := filepath.Join(t.TempDir(), "echo.tar")
-	if out, err := exec.Command(program("image"), "-binary", program("echo"), "-name", "fairlead/echo:dev", "-out", image).CombinedOutput(); err != nil {
+	if out, err := exec.Command(program("image"), "-binary", program("echo"), "-name", "fairlead/echo:dev", "-out",
+		image).CombinedOutput(); err != nil {
 		t.Fatalf("image: %v %s", err, out)
 	}
 	r.must("load", image)
@@ -167,7 +169,8 @@ func TestAJoinThatFailsHalfWaySaysWhyAndLeavesOnlyLogs(t *testing.T) {
 	if _, err := os.Stat(string(r.second())); !os.IsNotExist(err) {
 		t.Errorf("the node's files are left: %v", err)
 	}
-	if raw, err := os.ReadFile(r.dir.Path("log", harness.SecondNode, "cluster.log")); err != nil || !strings.Contains(string(raw), "kubelet ended") {
+	if raw, err := os.ReadFile(r.dir.Path("log", harness.SecondNode, "cluster.log")); err != nil ||
+		!strings.Contains(string(raw), "kubelet ended") {
 		t.Errorf("the node's log is %s, %v", raw, err)
 	}
 	if out := r.must("exec", "kubectl", "get", "nodes", "-o", "name"); out != "node/node\n" {

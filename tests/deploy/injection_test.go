@@ -32,7 +32,8 @@ func TestPodsReachTheInjector(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("Service %s has no port %d", at.Name, *at.Port)
 		}
-		if got, want := ":"+strconv.Itoa(containerPort(&injector, s.Spec.Ports[i].TargetPort.StrVal)), argument(injector, "--webhook-address"); got != want {
+		if got, want := ":"+strconv.Itoa(containerPort(&injector, s.Spec.Ports[i].TargetPort.StrVal)),
+			argument(injector, "--webhook-address"); got != want {
 			t.Errorf("the Service leads to port %s of the container, the webhook listens on %s", got, want)
 		}
 		_, ca := service(t, objects, "ca")
@@ -44,7 +45,8 @@ func TestPodsReachTheInjector(t *testing.T) {
 			t.Errorf("the ca signs no certificate for %s, so that no API server trusts the webhook", name)
 		}
 		if hook.FailurePolicy == nil || *hook.FailurePolicy != registrationv1.Fail || len(hook.ClientConfig.CABundle) > 0 {
-			t.Errorf("%s: failurePolicy %v, caBundle of %d bytes, which is the keeper's to set", hook.Name, hook.FailurePolicy, len(hook.ClientConfig.CABundle))
+			t.Errorf("%s: failurePolicy %v, caBundle of %d bytes, which is the keeper's to set", hook.Name, hook.FailurePolicy,
+				len(hook.ClientConfig.CABundle))
 		}
 		for _, name := range services {
 			d, _ := service(t, objects, name)

@@ -139,8 +139,10 @@ TRUST_DOMAIN='example.org'
 		t.Fatal(err)
 	}
 	for name, want := range map[string]any{
-		"namespace": "shop", "podName": "db-1", "serviceAccount": "vm", "trustDomain": "example.org", "concurrency": 3.0, "caAddress": "ca.istio-system.svc:15012",
-		"stateDir": dir + "/var/lib/istio/proxy", "tokenFile": dir + "/run/secrets/tokens/istio-token", "rootCertFile": dir + "/etc/certs/root-cert.pem",
+		"namespace": "shop", "podName": "db-1", "serviceAccount": "vm", "trustDomain": "example.org", "concurrency": 3.0,
+		"caAddress": "ca.istio-system.svc:15012",
+		"stateDir":  dir + "/var/lib/istio/proxy", "tokenFile": dir + "/run/secrets/tokens/istio-token",
+		"rootCertFile":   dir + "/etc/certs/root-cert.pem",
 		"certificateDir": "/var/lib/istio/certs", "secrets.provisionedDir": "/var/lib/istio/certs", "proxyConfig.serviceCluster": "machines.shop",
 	} {
 		if config[name].Value != want {
@@ -148,7 +150,8 @@ TRUST_DOMAIN='example.org'
 		}
 	}
 	pre, asRoot := strings.CutPrefix(u["[Service]"]["ExecStartPre"][0], "+")
-	if rules := run(pre, "--dry-run"); !asRoot || !strings.Contains(rules, "skuid") || !strings.Contains(rules, "997") || !strings.Contains(rules, "8080") {
+	if rules := run(pre, "--dry-run"); !asRoot || !strings.Contains(rules, "skuid") || !strings.Contains(rules, "997") ||
+		!strings.Contains(rules, "8080") {
 		t.Errorf("as root %t, rules %s", asRoot, rules)
 	}
 }

@@ -71,14 +71,16 @@ func matches(t *testing.T, in string, p networkingv1.NetworkPolicyPeer, e end) b
 	if e.namespace == nil {
 		return false
 	}
-	if p.NamespaceSelector == nil && e.namespace[nameLabel] != in || p.NamespaceSelector != nil && !selects(t, p.NamespaceSelector, e.namespace) {
+	if p.NamespaceSelector == nil && e.namespace[nameLabel] != in || p.NamespaceSelector != nil &&
+		!selects(t, p.NamespaceSelector, e.namespace) {
 		return false
 	}
 	return p.PodSelector == nil || selects(t, p.PodSelector, e.pod)
 }
 
 // open is true if a list of peers and ports lets a connection through; an empty list is everybody, or every port.
-func open(t *testing.T, in string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, e end, protocol corev1.Protocol, port int, c *corev1.Container) bool {
+func open(t *testing.T, in string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, e end,
+	protocol corev1.Protocol, port int, c *corev1.Container) bool {
 	t.Helper()
 	anybody := len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return matches(t, in, p, e) })
 	anyPort := len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
@@ -120,7 +122,8 @@ func TestPoliciesHoldForTheirPods(t *testing.T) {
 	for _, name := range services {
 		p, _ := policy(t, objects, name), objects
 		_, c := service(t, objects, name)
-		if got := selected(objects, p.Spec.PodSelector.MatchLabels); !slices.Equal(got, []string{name}) || len(p.Spec.PodSelector.MatchExpressions) > 0 {
+		if got := selected(objects, p.Spec.PodSelector.MatchLabels); !slices.Equal(got, []string{name}) ||
+			len(p.Spec.PodSelector.MatchExpressions) > 0 {
 			t.Errorf("NetworkPolicy %s selects the Pods of %v", name, got)
 		}
 		if !slices.Equal(p.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}) {
@@ -139,7 +142,8 @@ func TestPoliciesHoldForTheirPods(t *testing.T) {
 // The whole matrix of who reaches which port of which service.
 func TestWhoReachesWhichPort(t *testing.T) {
 	objects := mesh(t)
-	everybody := []string{"a false xds-server", "a gateway beside them", "a monitor", "a workload", "another Pod with DNS's", "ca", "config-watcher", "DNS", "injector", "xds-server"}
+	everybody := []string{"a false xds-server", "a gateway beside them", "a monitor", "a workload", "another Pod with DNS's", "ca",
+		"config-watcher", "DNS", "injector", "xds-server"}
 	for _, c := range []struct {
 		service string
 		port    int

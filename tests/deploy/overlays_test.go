@@ -22,7 +22,8 @@ func overlay(t *testing.T, name string) []runtime.Object {
 		t.Fatal(err)
 	}
 	// The operator's definition is the only one: an API server takes it in tests/kube.
-	documents := slices.DeleteFunc(strings.Split(string(text), "\n---\n"), func(one string) bool { return strings.Contains(one, "kind: CustomResourceDefinition\n") })
+	documents := slices.DeleteFunc(strings.Split(string(text), "\n---\n"),
+		func(one string) bool { return strings.Contains(one, "kind: CustomResourceDefinition\n") })
 	objects, err := decode([]byte(strings.Join(documents, "\n---\n")))
 	if err != nil {
 		t.Fatal(err)
@@ -33,11 +34,14 @@ func overlay(t *testing.T, name string) []runtime.Object {
 // Each overlay is known to Kubernetes, and has the Deployments in the namespaces that its name promises.
 func TestOverlaysAreWhatTheirNamesSay(t *testing.T) {
 	for name, want := range map[string][]string{
-		"compact":          {"istio-system/fairlead", "istio-system/injector", "istio-system/keeper"},
-		"ha":               {"istio-system/ca", "istio-system/config-watcher", "istio-system/injector", "istio-system/keeper", "istio-system/xds-server"},
-		"revision":         {"istio-system/ca", "istio-system/config-watcher-canary", "istio-system/injector-canary", "istio-system/keeper-canary", "istio-system/xds-server-canary"},
-		"operator":         {"istio-operator/fairlead-operator"},
-		"split-namespaces": {"fairlead-ca/ca", "fairlead-xds/xds-server", "istio-system/config-watcher", "istio-system/injector", "istio-system/keeper"},
+		"compact": {"istio-system/fairlead", "istio-system/injector", "istio-system/keeper"},
+		"ha": {"istio-system/ca", "istio-system/config-watcher", "istio-system/injector", "istio-system/keeper",
+			"istio-system/xds-server"},
+		"revision": {"istio-system/ca", "istio-system/config-watcher-canary", "istio-system/injector-canary",
+			"istio-system/keeper-canary", "istio-system/xds-server-canary"},
+		"operator": {"istio-operator/fairlead-operator"},
+		"split-namespaces": {"fairlead-ca/ca", "fairlead-xds/xds-server", "istio-system/config-watcher", "istio-system/injector",
+			"istio-system/keeper"},
 	} {
 		objects := overlay(t, name)
 		var got []string
@@ -110,7 +114,8 @@ func TestOperatorAcceptsItsFlags(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "fairlead")
 	if dir := os.Getenv("BIN_DIR"); dir != "" {
 		out = filepath.Join(dir, "fairlead")
-	} else if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", out, "fairlead.dev/services/installer/cmd/fairlead").CombinedOutput(); err != nil {
+	} else if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", out,
+		"fairlead.dev/services/installer/cmd/fairlead").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	args := append(arguments(t, objects, d.Spec.Template.Spec.Containers[0]), "--workers=0")

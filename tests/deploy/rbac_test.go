@@ -92,11 +92,13 @@ func TestConfigWatcherChangesStatusAndEntriesOfMachinesOnly(t *testing.T) {
 				checkLease(t, r)
 			case resource == "validatingwebhookconfigurations" && slices.Equal(r.APIGroups, []string{"admissionregistration.k8s.io"}):
 				checkWebhookRight(t, r)
-			case resource == "workloadentries" && slices.Equal(r.Verbs, []string{"create", "patch", "delete"}) && slices.Equal(r.APIGroups, []string{"networking.istio.io"}):
+			case resource == "workloadentries" && slices.Equal(r.Verbs, []string{"create", "patch", "delete"}) &&
+				slices.Equal(r.APIGroups, []string{"networking.istio.io"}):
 				// It registers machines, and removes them.
 			case strings.Contains(base, "/"):
 				t.Errorf("config-watcher may %v %s", r.Verbs, resource)
-			case isStatus && (!slices.Equal(r.Verbs, []string{"patch"}) || !strings.HasSuffix(r.APIGroups[0], ".istio.io") && resource != "ingresses/status"):
+			case isStatus && (!slices.Equal(r.Verbs, []string{"patch"}) || !strings.HasSuffix(r.APIGroups[0], ".istio.io") &&
+				resource != "ingresses/status"):
 				t.Errorf("config-watcher may %v %s of %v", r.Verbs, resource, r.APIGroups)
 			case isStatus && !readable[r.APIGroups[0]+"/"+base]:
 				t.Errorf("config-watcher may set the status of %s, which it does not read", base)
@@ -109,7 +111,8 @@ func TestConfigWatcherChangesStatusAndEntriesOfMachinesOnly(t *testing.T) {
 	}
 	for _, needed := range []string{
 		"/services", "/pods", "/nodes", "/namespaces", "discovery.k8s.io/endpointslices", "networking.istio.io/virtualservices",
-		"networking.istio.io/destinationrules", "networking.istio.io/gateways", "networking.istio.io/sidecars", "security.istio.io/peerauthentications",
+		"networking.istio.io/destinationrules", "networking.istio.io/gateways", "networking.istio.io/sidecars",
+		"security.istio.io/peerauthentications",
 		"/configmaps", "/secrets", "networking.k8s.io/ingresses", "networking.k8s.io/ingressclasses",
 	} {
 		if !readable[needed] {
@@ -133,7 +136,8 @@ func TestSecretsAreInARoleOfTheirOwn(t *testing.T) {
 				case name == "fairlead-config-watcher-credentials" && len(rules) == 1:
 				case name == "fairlead-config-watcher-remote-clusters" && resource == "secrets" && len(rules) == 1:
 				case name == "fairlead-ca" && resource == "configmaps": // TestTheCAKeepsTwoConfigMaps
-				case name == "fairlead-injector" && resource == "configmaps" && slices.Equal(r.ResourceNames, []string{"istio-sidecar-injector", "istio"}):
+				case name == "fairlead-injector" && resource == "configmaps" &&
+					slices.Equal(r.ResourceNames, []string{"istio-sidecar-injector", "istio"}):
 				case name == "config-watcher" && resource == "configmaps" && slices.Equal(r.ResourceNames, []string{"istio"}):
 				default:
 					t.Errorf("role %s grants %s with resource names %v", name, resource, r.ResourceNames)

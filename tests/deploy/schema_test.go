@@ -31,18 +31,25 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 	}
 	slices.Sort(kinds)
 	want := []string{
-		"ClusterRole/fairlead-ca", "ClusterRole/fairlead-config-watcher", "ClusterRole/fairlead-config-watcher-credentials", "ClusterRole/fairlead-config-watcher-registration",
+		"ClusterRole/fairlead-ca", "ClusterRole/fairlead-config-watcher", "ClusterRole/fairlead-config-watcher-credentials",
+		"ClusterRole/fairlead-config-watcher-registration",
 		"ClusterRole/fairlead-config-watcher-webhook", "ClusterRole/fairlead-injector", "ClusterRole/fairlead-keeper",
 		"ClusterRoleBinding/fairlead-ca", "ClusterRoleBinding/fairlead-config-watcher",
 		"ClusterRoleBinding/fairlead-config-watcher-webhook", "ClusterRoleBinding/fairlead-injector", "ClusterRoleBinding/fairlead-keeper",
 		"ConfigMap/istio", "ConfigMap/istio-sidecar-injector",
-		"Deployment/ca", "Deployment/config-watcher", "Deployment/injector", "Deployment/keeper", "Deployment/xds-server", "MutatingWebhookConfiguration/istio-sidecar-injector",
-		"Namespace/istio-system", "NetworkPolicy/ca", "NetworkPolicy/config-watcher", "NetworkPolicy/injector", "NetworkPolicy/keeper", "NetworkPolicy/xds-server", "PersistentVolumeClaim/ca-root",
+		"Deployment/ca", "Deployment/config-watcher", "Deployment/injector", "Deployment/keeper", "Deployment/xds-server",
+		"MutatingWebhookConfiguration/istio-sidecar-injector",
+		"Namespace/istio-system", "NetworkPolicy/ca", "NetworkPolicy/config-watcher", "NetworkPolicy/injector", "NetworkPolicy/keeper",
+		"NetworkPolicy/xds-server", "PersistentVolumeClaim/ca-root",
 		"PodDisruptionBudget/ca", "PodDisruptionBudget/config-watcher", "PodDisruptionBudget/injector", "PodDisruptionBudget/xds-server",
-		"Role/config-watcher", "Role/fairlead-ca", "Role/fairlead-config-watcher", "Role/fairlead-config-watcher-remote-clusters", "Role/fairlead-injector",
-		"RoleBinding/config-watcher", "RoleBinding/fairlead-ca", "RoleBinding/fairlead-config-watcher", "RoleBinding/fairlead-config-watcher-remote-clusters", "RoleBinding/fairlead-injector",
-		"Service/ca", "Service/config-watcher", "Service/config-watcher-peers", "Service/injector", "Service/istiod", "Service/xds-server", "Service/xds-server-peers",
-		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/injector", "ServiceAccount/keeper", "ServiceAccount/xds-server",
+		"Role/config-watcher", "Role/fairlead-ca", "Role/fairlead-config-watcher", "Role/fairlead-config-watcher-remote-clusters",
+		"Role/fairlead-injector",
+		"RoleBinding/config-watcher", "RoleBinding/fairlead-ca", "RoleBinding/fairlead-config-watcher",
+		"RoleBinding/fairlead-config-watcher-remote-clusters", "RoleBinding/fairlead-injector",
+		"Service/ca", "Service/config-watcher", "Service/config-watcher-peers", "Service/injector", "Service/istiod", "Service/xds-server",
+		"Service/xds-server-peers",
+		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/injector", "ServiceAccount/keeper",
+		"ServiceAccount/xds-server",
 		"ValidatingWebhookConfiguration/fairlead-validator",
 	}
 	if !slices.Equal(kinds, want) {

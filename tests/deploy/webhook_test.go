@@ -44,7 +44,8 @@ func TestReviewsReachTheWebhook(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("Service %s has no port %d", at.Name, *at.Port)
 	}
-	if got, want := ":"+strconv.Itoa(containerPort(&watcher, s.Spec.Ports[i].TargetPort.StrVal)), argument(watcher, "--webhook-address"); got != want {
+	if got, want := ":"+strconv.Itoa(containerPort(&watcher, s.Spec.Ports[i].TargetPort.StrVal)),
+		argument(watcher, "--webhook-address"); got != want {
 		t.Errorf("the Service leads to port %s of the container, the webhook listens on %s", got, want)
 	}
 	_, ca := service(t, objects, "ca")
@@ -60,7 +61,8 @@ func TestReviewsReachTheWebhook(t *testing.T) {
 		t.Errorf("failurePolicy %v, caBundle of %d bytes: both are the keeper's to set", hook.FailurePolicy, len(hook.ClientConfig.CABundle))
 	}
 	advice := configuration.Webhooks[1]
-	if advice.Name != contract.AdviceWebhook || *advice.FailurePolicy != registrationv1.Ignore || *advice.ClientConfig.Service.Path != *at.Path || advice.Rules[0].APIGroups[0] != "gateway.networking.k8s.io" {
+	if advice.Name != contract.AdviceWebhook || *advice.FailurePolicy != registrationv1.Ignore ||
+		*advice.ClientConfig.Service.Path != *at.Path || advice.Rules[0].APIGroups[0] != "gateway.networking.k8s.io" {
 		t.Errorf("the webhook that advises about the Gateway API is %+v", advice)
 	}
 	for _, group := range []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "fairlead.dev"} {

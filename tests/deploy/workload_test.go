@@ -46,7 +46,8 @@ func TestSelectorsFindTheirPods(t *testing.T) {
 			t.Errorf("PodDisruptionBudget %s wants %d of %d", name, m.IntValue(), *d.Spec.Replicas)
 		}
 	}
-	for name, want := range map[string]string{"ca": "ca", "config-watcher": "config-watcher", "xds-server": "xds-server", "istiod": "xds-server", "injector": "injector",
+	for name, want := range map[string]string{"ca": "ca", "config-watcher": "config-watcher", "xds-server": "xds-server",
+		"istiod": "xds-server", "injector": "injector",
 		"xds-server-peers": "xds-server"} {
 		s, ok := named[*corev1.Service](objects, name)
 		if !ok {
@@ -68,7 +69,8 @@ func TestSelectorsFindTheirPods(t *testing.T) {
 func TestStockSidecarsFindTheirServers(t *testing.T) {
 	objects := mesh(t)
 	istiod, _ := named[*corev1.Service](objects, "istiod")
-	if istiod == nil || !slices.ContainsFunc(istiod.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == 15012 && p.TargetPort.StrVal == "tls-xds" }) {
+	if istiod == nil || !slices.ContainsFunc(istiod.Spec.Ports,
+		func(p corev1.ServicePort) bool { return p.Port == 15012 && p.TargetPort.StrVal == "tls-xds" }) {
 		t.Fatalf("Service istiod: %+v", istiod)
 	}
 	_, ca := service(t, objects, "ca")

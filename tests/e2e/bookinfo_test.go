@@ -73,7 +73,8 @@ func TestBookinfo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body := string(page.Body); page.Status != 200 || !strings.Contains(body, "The Comedy of Errors") || strings.Contains(body, "unavailable") {
+	if body := string(page.Body); page.Status != 200 || !strings.Contains(body, "The Comedy of Errors") ||
+		strings.Contains(body, "unavailable") {
 		t.Errorf("page: status %d: %s", page.Status, body)
 	}
 

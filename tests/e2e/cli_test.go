@@ -52,7 +52,8 @@ func TestCommands(t *testing.T) {
 	}
 
 	for _, s := range m.State(t).Services {
-		for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusOK, "/debug/": http.StatusUnauthorized, "/debug/pprof/heap": http.StatusUnauthorized} {
+		for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusOK,
+			"/debug/": http.StatusUnauthorized, "/debug/pprof/heap": http.StatusUnauthorized} {
 			a, err := fleet.Direct().Get(t.Context(), "http://"+s.OpsAddress+path)
 			if err != nil {
 				t.Fatal(err)

@@ -89,7 +89,8 @@ func TestDescribe(t *testing.T) {
 	m.WaitReady(t)
 	apply(t, m, routeNamed("first")+"---\n"+strictServer)
 	d := describe(t, m, "pod", "server-v1-0", "--from", "client-0.apps")
-	if d.Pod.Identity != "spiffe://cluster.local/ns/apps/sa/server" || d.Pod.Certificate.Identity != d.Pod.Identity || d.Pod.Proxy.XDSServer == "" {
+	if d.Pod.Identity != "spiffe://cluster.local/ns/apps/sa/server" || d.Pod.Certificate.Identity != d.Pod.Identity ||
+		d.Pod.Proxy.XDSServer == "" {
 		t.Errorf("the Pod: %+v", d.Pod)
 	}
 	if len(d.Pod.MutualTLS) != 1 || d.Pod.MutualTLS[0].Mode != "STRICT" || d.Pod.MutualTLS[0].From != "apps/strict" {
@@ -100,7 +101,8 @@ func TestDescribe(t *testing.T) {
 	}
 	port := d.Services[0].Ports[0]
 	names := fmt.Sprint(port.Rules)
-	if port.Server != "STRICT" || !strings.Contains(port.Client, "automatic") || !strings.Contains(names, "VirtualService") || !strings.Contains(names, "DestinationRule") {
+	if port.Server != "STRICT" || !strings.Contains(port.Client, "automatic") || !strings.Contains(names, "VirtualService") ||
+		!strings.Contains(names, "DestinationRule") {
 		t.Errorf("port: %+v", port)
 	}
 	if !d.finds("SubsetSelectsNothing", "DestinationRule apps/server") {
@@ -121,7 +123,8 @@ func TestDescribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.WriteConfig(t, "pair.yaml", strings.Replace(string(text), "  host: server\n", "  host: server\n  trafficPolicy: {tls: {mode: DISABLE}}\n", 1))
+	m.WriteConfig(t, "pair.yaml", strings.Replace(string(text), "  host: server\n",
+		"  host: server\n  trafficPolicy: {tls: {mode: DISABLE}}\n", 1))
 	testkit.Eventually(t, testkit.Patience, func() error {
 		d := describe(t, m, "service", "server.apps")
 		if !d.finds("MutualTLSConflict", "Service apps/server") || d.Services[0].Ports[0].ClientFrom != "apps/server" {
@@ -134,7 +137,8 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("describe %v: exit code %d, %s", args, code, errOut)
 		}
 	}
-	if code, out, _ := m.CLI(t, "describe", "svc", "server", "-n", "apps"); code != 0 || !strings.Contains(out, "error MutualTLSConflict Service apps/server") {
+	if code, out, _ := m.CLI(t, "describe", "svc", "server", "-n", "apps"); code != 0 ||
+		!strings.Contains(out, "error MutualTLSConflict Service apps/server") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }
@@ -151,8 +155,10 @@ func TestWait(t *testing.T) {
 		if code, _, errOut := m.CLI(t, "config", "apply", "-f", file); code != 0 {
 			t.Fatal(errOut)
 		}
-		for _, args := range [][]string{{"vs/server.apps"}, {"virtualservice", "server", "-n", "apps", "--for=distribution"}, {"vs/server.apps", "--for", "delivery", "--threshold", "0.5", "--generation", generation}} {
-			if code, out, errOut := m.CLI(t, append([]string{"wait"}, args...)...); code != 0 || !strings.Contains(out, "VirtualService apps/server: ") {
+		for _, args := range [][]string{{"vs/server.apps"}, {"virtualservice", "server", "-n", "apps", "--for=distribution"},
+			{"vs/server.apps", "--for", "delivery", "--threshold", "0.5", "--generation", generation}} {
+			if code, out, errOut := m.CLI(t, append([]string{"wait"}, args...)...); code != 0 ||
+				!strings.Contains(out, "VirtualService apps/server: ") {
 				t.Errorf("wait %v: exit code %d, %s%s", args, code, out, errOut)
 			}
 		}
@@ -170,23 +176,27 @@ func TestWait(t *testing.T) {
 			t.Errorf("wait %v: exit code %d, %s", args, code, errOut)
 		}
 	}
-	if code, out, errOut := m.CLI(t, "wait", "vs/server.apps", "-o", "json"); code != 0 || !strings.Contains(out, `"done": true`) || !strings.Contains(out, `"for": "programmed"`) {
+	if code, out, errOut := m.CLI(t, "wait", "vs/server.apps", "-o", "json"); code != 0 || !strings.Contains(out, `"done": true`) ||
+		!strings.Contains(out, `"for": "programmed"`) {
 		t.Errorf("wait -o json: exit code %d, %s%s", code, out, errOut)
 	}
-	if code, out, _ := m.CLI(t, "wait", "vs/none.apps", "--timeout", "1s", "-o", "json"); code != 1 || !strings.Contains(out, `"done": false`) {
+	if code, out, _ := m.CLI(t, "wait", "vs/none.apps", "--timeout", "1s", "-o", "json"); code != 1 ||
+		!strings.Contains(out, `"done": false`) {
 		t.Errorf("wait -o json for nothing: exit code %d, %s", code, out)
 	}
 	if code, _, errOut := m.CLI(t, "config", "delete", "vs/server", "-n", "apps"); code != 0 {
 		t.Fatal(errOut)
 	}
-	if code, out, errOut := m.CLI(t, "wait", "vs/server.apps", "--for", "deleted"); code != 0 || !strings.Contains(out, "deleted, 3 of 3 proxies") {
+	if code, out, errOut := m.CLI(t, "wait", "vs/server.apps", "--for", "deleted"); code != 0 ||
+		!strings.Contains(out, "deleted, 3 of 3 proxies") {
 		t.Errorf("exit code %d, %s%s", code, out, errOut)
 	}
 }
 
 // planted are secrets in the places where a mesh on one machine may have them.
 var planted = map[string]string{
-	"data of a Secret": "value-in-a-secret-object", "variable": "hunter2-in-environment", "header": "bearer-token-in-a-log-line", "basic": "joe:password-of-joe",
+	"data of a Secret": "value-in-a-secret-object", "variable": "hunter2-in-environment", "header": "bearer-token-in-a-log-line",
+	"basic": "joe:password-of-joe",
 }
 
 // TestBugReportHasNoSecrets plants secrets, and looks for them and for the mesh's own tokens and keys in the archive.
@@ -195,8 +205,10 @@ func TestBugReportHasNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = bytes.Replace(text, []byte("          image: echo\n"), fmt.Appendf(nil, "          image: echo\n          env: [{name: DB_PASSWORD, value: %s}]\n", planted["variable"]), 1)
-	text = fmt.Appendf(text, "\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: apps}\ndata: {k: %s}\n", base64.StdEncoding.EncodeToString([]byte(planted["data of a Secret"])))
+	text = bytes.Replace(text, []byte("          image: echo\n"),
+		fmt.Appendf(nil, "          image: echo\n          env: [{name: DB_PASSWORD, value: %s}]\n", planted["variable"]), 1)
+	text = fmt.Appendf(text, "\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: apps}\ndata: {k: %s}\n",
+		base64.StdEncoding.EncodeToString([]byte(planted["data of a Secret"])))
 	pair := filepath.Join(t.TempDir(), "pair.yaml")
 	if err := os.WriteFile(pair, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -207,7 +219,8 @@ func TestBugReportHasNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(log, "request with Authorization: Bearer %s\nAuthorization: Basic %s\nconnect with %s\n", planted["header"], base64.StdEncoding.EncodeToString([]byte(planted["basic"])), planted["variable"])
+	fmt.Fprintf(log, "request with Authorization: Bearer %s\nAuthorization: Basic %s\nconnect with %s\n", planted["header"],
+		base64.StdEncoding.EncodeToString([]byte(planted["basic"])), planted["variable"])
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +268,8 @@ func TestBugReportHasNoSecrets(t *testing.T) {
 		t.Errorf("%d private keys are looked for, want those of ca and issuer", keys)
 	}
 	for _, name := range []string{
-		"missing.txt", "state.json", "versions/components.txt", "configuration/objects-in-force.json", "configuration/files/pair.yaml", "status/proxy-status.txt", "status/objects.json",
+		"missing.txt", "state.json", "versions/components.txt", "configuration/objects-in-force.json", "configuration/files/pair.yaml",
+		"status/proxy-status.txt", "status/objects.json",
 		"status/analysis.json", "control-plane/config-watcher/sources.json", "control-plane/ca/log.txt", "control-plane/xds-server-0/metrics.txt",
 		"proxies/client-0.apps/config-dump.json", "proxies/server-v1-0.apps/istio-proxy/log.txt", "proxies/server-v1-0.apps/echo/log.txt",
 	} {
@@ -357,8 +371,10 @@ func TestDashboard(t *testing.T) {
 			}
 		})
 	}
-	for says, args := range map[string][]string{"runs no grafana": {"grafana"}, "no xds-server is named": {"xds-server", "x"}, "none": {"proxy", "none.apps"}} {
-		if code, _, errOut := m.CLI(t, append([]string{"dashboard", "--browser=false"}, args...)...); code != 1 || !strings.Contains(errOut, says) {
+	for says, args := range map[string][]string{"runs no grafana": {"grafana"}, "no xds-server is named": {"xds-server", "x"},
+		"none": {"proxy", "none.apps"}} {
+		if code, _, errOut := m.CLI(t, append([]string{"dashboard", "--browser=false"}, args...)...); code != 1 ||
+			!strings.Contains(errOut, says) {
 			t.Errorf("dashboard %v: exit code %d, %s", args, code, errOut)
 		}
 	}

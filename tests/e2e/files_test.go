@@ -41,7 +41,8 @@ func TestFileVanishes(t *testing.T) {
 	}{
 		{"moved away and back", "is gone", func() { must(os.Rename(file, file+"-aside")) }, func() { must(os.Rename(file+"-aside", file)) }},
 		{"emptied", "is empty", func() { must(os.Truncate(file, 0)) }, func() { must(os.WriteFile(file, content, 0o600)) }},
-		{"cut off in the middle", "ends ", func() { must(os.Truncate(file, int64(len(content)-15))) }, func() { must(os.WriteFile(file, content, 0o600)) }},
+		{"cut off in the middle", "ends ", func() { must(os.Truncate(file, int64(len(content)-15))) },
+			func() { must(os.WriteFile(file, content, 0o600)) }},
 		{"rewritten slowly", "", func() { rewrite(t, file, content, true) }, func() {}},
 		{"rewritten slowly, opened for each line", "", func() { rewrite(t, file, content, false) }, func() {}},
 		{"away while config-watcher is killed", "is gone", func() {
@@ -82,7 +83,8 @@ func TestFileVanishes(t *testing.T) {
 			load.Stop(t)
 		})
 	}
-	if out := m.Output(t); !strings.Contains(out, "config/pair.yaml is gone: its 3 last objects stay until ") || !strings.Contains(out, "config/pair.yaml is whole again") {
+	if out := m.Output(t); !strings.Contains(out, "config/pair.yaml is gone: its 3 last objects stay until ") ||
+		!strings.Contains(out, "config/pair.yaml is whole again") {
 		t.Errorf("the console does not tell:\n%s", out)
 	}
 
@@ -101,7 +103,8 @@ func TestFileVanishes(t *testing.T) {
 		says("status", "config/zz.yaml:")
 		must(os.Remove(second))
 		says("status", "config/zz.yaml is gone")
-		if _, out, _ := m.CLI(t, "config", "get", "service", "server", "-n", "apps"); !strings.Contains(out, "config/pair.yaml:") || strings.Contains(out, "not whole") {
+		if _, out, _ := m.CLI(t, "config", "get", "service", "server", "-n", "apps"); !strings.Contains(out, "config/pair.yaml:") ||
+			strings.Contains(out, "not whole") {
 			t.Errorf("the object in force is said to go: %s", out)
 		}
 	})

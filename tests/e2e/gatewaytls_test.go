@@ -22,7 +22,8 @@ import (
 // tlsSecret is a Secret with a server's certificate, and with what clients are verified with if there is one.
 func tlsSecret(name string, chain, key, authority []byte) string {
 	text := func(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
-	out := fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: istio-system}\ndata:\n  tls.crt: %s\n  tls.key: %s\n",
+	out := fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: istio-system}\ndata:\n  "+
+		"tls.crt: %s\n  tls.key: %s\n",
 		name, text(chain), text(key))
 	if authority != nil {
 		out += "  ca.crt: " + text(authority) + "\n"

@@ -60,7 +60,8 @@ func TestClaimsAreNotBelieved(t *testing.T) {
 	}
 	own := claim("router~"+gateway.IP+"~gateway-0.apps~apps.svc.cluster.local", edge)
 	own.Subscribe(resource.SecretType, secret)
-	if err := own.Refused(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "gateway-0") || !strings.Contains(err.Error(), "/sa/client") {
+	if err := own.Refused(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "gateway-0") ||
+		!strings.Contains(err.Error(), "/sa/client") {
 		t.Errorf("with the gateway's node id: %v", err)
 	}
 

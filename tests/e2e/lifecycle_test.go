@@ -42,7 +42,8 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 		load := fleet.StartLoad(t, client, fleet.Request{URL: "http://server/"}, 4)
 		m.Eventually(t, testkit.Patience, load.More(20))
 		for _, replicas := range []string{"0", "1"} {
-			if code, out, errOut := m.CLI(t, "scale", "deploy/server-v2", "--replicas", replicas); code != 0 || !strings.Contains(out, "runs "+replicas+" of 1 Pods") {
+			if code, out, errOut := m.CLI(t, "scale", "deploy/server-v2", "--replicas", replicas); code != 0 ||
+				!strings.Contains(out, "runs "+replicas+" of 1 Pods") {
 				t.Errorf("exit code %d, %s%s", code, out, errOut)
 			}
 			if runs := m.Pod(t, "server-v2-0").Agent.PID != 0; runs != (replicas == "1") {
@@ -64,7 +65,8 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 		if code, _, errOut := m.CLI(t, "scale", "deploy/server-v2", "--replicas", "2"); code != 1 || !strings.Contains(errOut, "has had 1 Pods") {
 			t.Errorf("more than there are: exit code %d, %s", code, errOut)
 		}
-		if code, _, errOut := m.CLI(t, "scale", "deploy/serve-v2", "--replicas", "0"); code != 1 || !strings.Contains(errOut, `did you mean "server-v2"`) {
+		if code, _, errOut := m.CLI(t, "scale", "deploy/serve-v2", "--replicas", "0"); code != 1 ||
+			!strings.Contains(errOut, `did you mean "server-v2"`) {
 			t.Errorf("a name that is not there: exit code %d, %s", code, errOut)
 		}
 	})

@@ -28,7 +28,8 @@ var bad = []struct {
 	},
 	{
 		name: "invalid-route",
-		yaml: virtualService("    - route: [{destination: {host: server, subset: v1}, weight: -5}, {destination: {host: server, subset: v2}, weight: 105}]\n"),
+		yaml: virtualService("    - route: [{destination: {host: server, subset: v1}, weight: -5}, {destination: {host: server, subset: v2}, " +
+			"weight: 105}]\n"),
 		says: []string{"VirtualService apps/server", "spec.http[0].route[0].weight", "-5"},
 	},
 	{

@@ -37,7 +37,8 @@ func TestWorkloadsOfDifferentRootsAcceptEachOther(t *testing.T) {
 		"PROXY_CONFIG_XDS_AGENT=true", "FILE_MOUNTED_CERTS=true", "ISTIO_META_TLS_CLIENT_CERT_CHAIN=" + in("cert-chain.pem"),
 		"ISTIO_META_TLS_CLIENT_KEY=" + in("key.pem"), "ISTIO_META_TLS_CLIENT_ROOT_CERT=" + in("root-cert.pem"),
 	}}})
-	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec: {mtls: {mode: STRICT}}\n"
+	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec: {mtls: " +
+		"{mode: STRICT}}\n"
 	m.WriteConfig(t, "mtls.yaml", strict)
 	m.WaitPods(t, "client-0", "server-v1-0")
 	client := m.From(t, "client-0")

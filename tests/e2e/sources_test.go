@@ -21,10 +21,13 @@ import (
 func TestSourcesHarmedWhileDown(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}})
 	m.WaitPods(t, "client-0", "server-v1-0")
-	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  namespace: apps\nspec:\n  mtls:\n    mode: STRICT\n"
+	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  namespace: apps\nspec:\n  " +
+		"mtls:\n    mode: STRICT\n"
 	m.WriteConfig(t, "mtls.yaml", strict)
 	route := filepath.Join(t.TempDir(), "route.yaml")
-	if err := os.WriteFile(route, []byte(virtualService("    - route: [{destination: {host: server, subset: v1}}]\n      headers:\n        response: {set: {x-route: stored}}\n")), 0o600); err != nil {
+	if err := os.WriteFile(route, []byte(
+		virtualService("    - route: [{destination: {host: server, subset: v1}}]\n      headers:\n        response: {set: {x-route: stored}}\n")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if code, out, errs := m.CLI(t, "config", "apply", "-f", route); code != 0 {
@@ -58,10 +61,13 @@ func TestSourcesHarmedWhileDown(t *testing.T) {
 		name       string
 		harm, mend func() error
 	}{
-		{"the directory of files is gone", func() error { return os.Rename(m.ConfigDir, aside) }, func() error { return os.Rename(aside, m.ConfigDir) }},
-		{"the store's journal is cut off", func() error { return os.WriteFile(filepath.Join(store, "journal.json"), []byte(`{"sha2`), 0o600) }, func() error { return nil }},
+		{"the directory of files is gone", func() error { return os.Rename(m.ConfigDir, aside) },
+			func() error { return os.Rename(aside, m.ConfigDir) }},
+		{"the store's journal is cut off", func() error { return os.WriteFile(filepath.Join(store, "journal.json"), []byte(`{"sha2`), 0o600) },
+			func() error { return nil }},
 		{"a stored object is cut off", func() error { return os.Truncate(virtual, 100) }, func() error { return nil }},
-		{"a file ends in the middle", func() error { return os.Truncate(filepath.Join(m.ConfigDir, "mtls.yaml"), int64(len(strict)-8)) }, func() error { m.WriteConfig(t, "mtls.yaml", strict); return nil }},
+		{"a file ends in the middle", func() error { return os.Truncate(filepath.Join(m.ConfigDir, "mtls.yaml"), int64(len(strict)-8)) },
+			func() error { m.WriteConfig(t, "mtls.yaml", strict); return nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m.CloseGate(t, "config-watcher")

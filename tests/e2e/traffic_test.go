@@ -205,7 +205,8 @@ func TestTraffic(t *testing.T) {
 			Header: http.Header{"X-Set": {"old"}, "X-Added": {"some"}, "X-Removed": {"gone"}},
 		}, func(a fleet.Answer) error { return header(a, "X-Route", "headers") })
 		h := a.Seen.Headers
-		if h.Get("X-Set") != "new" || strings.Join(h.Values("X-Added"), ",") != "some,more" || h.Get("X-Removed") != "" || h.Get("X-Destination") != "one" {
+		if h.Get("X-Set") != "new" || strings.Join(h.Values("X-Added"), ",") != "some,more" || h.Get("X-Removed") != "" ||
+			h.Get("X-Destination") != "one" {
 			t.Errorf("the server saw %v", h)
 		}
 		if a.Header.Get("X-Internal") != "" {
@@ -315,7 +316,8 @@ spec:
 		if a.Seen.Version != "v2" || a.Seen.URI != "/book" {
 			t.Errorf("%s answered %s", a.Seen.Version, a.Seen.URI)
 		}
-		if xfcc := a.Seen.Headers.Get("X-Forwarded-Client-Cert"); !strings.Contains(xfcc, "URI=spiffe://cluster.local/ns/istio-system/sa/ingress") {
+		if xfcc := a.Seen.Headers.Get("X-Forwarded-Client-Cert"); !strings.Contains(xfcc,
+			"URI=spiffe://cluster.local/ns/istio-system/sa/ingress") {
 			t.Errorf("the server's sidecar did not verify the gateway: %q", xfcc)
 		}
 		forged := http.Header{"Host": {"shop.example.com"}, "X-Forwarded-Client-Cert": {"URI=spiffe://cluster.local/ns/apps/sa/forged"}}

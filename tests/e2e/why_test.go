@@ -146,7 +146,8 @@ func TestWhy(t *testing.T) {
 			t.Errorf("proxy-config %s of a name: exit code %d: %s%s", what, code, out, errOut)
 		}
 	}
-	if code, out, errOut := m.CLI(t, "proxy-config", "client-0", "clusters", "--served", "-o", "json"); code != 0 || !strings.Contains(out, extra) {
+	if code, out, errOut := m.CLI(t, "proxy-config", "client-0", "clusters", "--served", "-o", "json"); code != 0 ||
+		!strings.Contains(out, extra) {
 		t.Errorf("proxy-config --served: exit code %d: %s%s", code, out, errOut)
 	}
 }

@@ -65,7 +65,8 @@ func remove(t *testing.T, s *kubeapi.Server, objects []*unstructured.Unstructure
 		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 			target = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		}
-		if err := target.Delete(t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
+		if err := target.Delete(t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
 	}

@@ -26,12 +26,14 @@ func TestAnalysisIsIstios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := kubeapi.Start(t, kubeapi.Options{Args: []string{"--disable-admission-plugins=ServiceAccount,MutatingAdmissionWebhook,ValidatingAdmissionWebhook"}})
+	s := kubeapi.Start(t, kubeapi.Options{
+		Args: []string{"--disable-admission-plugins=ServiceAccount,MutatingAdmissionWebhook,ValidatingAdmissionWebhook"}})
 	s.ApplyCRDs(t)
 	s.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}`)
 	ask := func(t *testing.T) oracle.Analyses {
 		t.Helper()
-		a, err := oracle.Analyze(t.Context(), istioctl, watcher, []string{"--kubeconfig", s.Kubeconfig}, []string{"--kube", "--kubeconfig", s.Kubeconfig})
+		a, err := oracle.Analyze(t.Context(), istioctl, watcher, []string{"--kubeconfig", s.Kubeconfig},
+			[]string{"--kube", "--kubeconfig", s.Kubeconfig})
 		if err != nil {
 			t.Fatal(err)
 		}

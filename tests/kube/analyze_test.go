@@ -35,7 +35,8 @@ func (a analysis) tells(message string) bool { return slices.Contains(a.told, me
 
 func analyzeKube(t *testing.T, kubeconfig string, args ...string) analysis {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program(t, "config-watcher"), append([]string{"analyze", "--kube", "--kubeconfig", kubeconfig, "-o", "json"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), program(t, "config-watcher"),
+		append([]string{"analyze", "--kube", "--kubeconfig", kubeconfig, "-o", "json"}, args...)...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	printed, err := cmd.Output()
@@ -96,7 +97,8 @@ func readable() []rbacv1.PolicyRule {
 		kubeapi.Rule("apps", []string{"deployments", "statefulsets", "daemonsets"}, "list"),
 		kubeapi.Rule("admissionregistration.k8s.io", []string{"*"}, "list"),
 		kubeapi.Rule("apiextensions.k8s.io", []string{"customresourcedefinitions"}, "list"),
-		kubeapi.Rule("networking.k8s.io", []string{"ingresses", "ingressclasses"}, "list"), kubeapi.Rule("networking.istio.io", []string{"*"}, "list"), kubeapi.Rule("security.istio.io", []string{"*"}, "list"),
+		kubeapi.Rule("networking.k8s.io", []string{"ingresses", "ingressclasses"}, "list"),
+		kubeapi.Rule("networking.istio.io", []string{"*"}, "list"), kubeapi.Rule("security.istio.io", []string{"*"}, "list"),
 		kubeapi.Rule("telemetry.istio.io", []string{"*"}, "list"), kubeapi.Rule("extensions.istio.io", []string{"*"}, "list"),
 	}
 }
@@ -119,14 +121,18 @@ func TestAnalyzeReadsAnAPIServer(t *testing.T) {
 
 	t.Run("and files take the place of its objects", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "change.yaml")
-		change := "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}}"
+		change := "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], " +
+			"http: [{route: [{destination: {host: web}}]}]}}"
 		if err := os.WriteFile(file, []byte(change), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if a := analyzeKube(t, s.Kubeconfig, "-A", file); a.tells(route) || !a.tells(secret) || slices.ContainsFunc(a.told, func(m string) bool { return strings.HasPrefix(m, "ObjectTwice") }) {
+		if a := analyzeKube(t, s.Kubeconfig, "-A", file); a.tells(route) || !a.tells(secret) ||
+			slices.ContainsFunc(a.told, func(m string) bool { return strings.HasPrefix(m, "ObjectTwice") }) {
 			t.Errorf("with a file that mends the route: %+v", a)
 		}
-		if err := os.WriteFile(file, []byte(strings.ReplaceAll(change, "name: web,", "name: other,")+"\n---\n{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: r, namespace: shop}, spec: {host: nobody}}"), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(change, "name: web,", "name: other,")+
+			"\n---\n{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: r, namespace: shop}, spec: {host: nobody}}"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if a := analyzeKube(t, s.Kubeconfig, file); !a.tells("RuleHostNotFound DestinationRule shop/r") || a.tells(route) {
@@ -137,11 +143,13 @@ func TestAnalyzeReadsAnAPIServer(t *testing.T) {
 	t.Run("and of the Secrets that Ingresses name", func(t *testing.T) {
 		s.Apply(t, analyzedIngress)
 		const missing, unusable = "CredentialNotFound Ingress edge/missing", "CredentialUnusable Ingress edge/broken"
-		if a := analyzeKube(t, s.Kubeconfig, "-n", "edge"); !a.tells(missing) || !a.tells(unusable) || !a.tells("ObjectRefused Secret edge/broken") || len(a.told) != 4 {
+		if a := analyzeKube(t, s.Kubeconfig, "-n", "edge"); !a.tells(missing) || !a.tells(unusable) ||
+			!a.tells("ObjectRefused Secret edge/broken") || len(a.told) != 4 {
 			t.Errorf("%+v", a)
 		}
 		chain, key := testkit.PKI(t).NewServer("a.example.com")
-		s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: missing, namespace: edge}, stringData: {tls.crt: %q, tls.key: %q}}", chain, key))
+		s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: missing, namespace: edge}, stringData: {tls.crt: %q, tls.key: "+
+			"%q}}", chain, key))
 		if a := analyzeKube(t, s.Kubeconfig, "-n", "edge"); a.tells(missing) || !a.tells(unusable) {
 			t.Errorf("with the Secret: %+v", a)
 		}
@@ -172,7 +180,8 @@ func TestAnalyzeReadsAnAPIServer(t *testing.T) {
 		s.Grant(t, kubeapi.UserSubject("guest"), without...)
 		testkit.Eventually(t, testkit.Patience, func() error {
 			a := analyzeKube(t, kubeconfig, "-A")
-			if !strings.Contains(a.said, "not read: Service: ") || !strings.Contains(a.said, "not read: Secret: ") || strings.Contains(a.said, "not read: Pod") {
+			if !strings.Contains(a.said, "not read: Service: ") || !strings.Contains(a.said, "not read: Secret: ") ||
+				strings.Contains(a.said, "not read: Pod") {
 				return fmt.Errorf("%+v", a)
 			}
 			if a.tells(route) || a.tells(secret) || !strings.Contains(a.said, "HostNotFound") {
@@ -190,7 +199,8 @@ func TestAnalyzeReadsAnAPIServer(t *testing.T) {
 `)
 		testkit.Eventually(t, testkit.Patience, func() error {
 			a := analyzeKube(t, kubeconfig, "-n", "shop")
-			if !strings.Contains(a.said, "not read: Service of other namespaces: ") || !strings.Contains(a.said, "not read: Namespace: ") || !a.tells("MatchUnused VirtualService shop/twice") {
+			if !strings.Contains(a.said, "not read: Service of other namespaces: ") || !strings.Contains(a.said, "not read: Namespace: ") ||
+				!a.tells("MatchUnused VirtualService shop/twice") {
 				return fmt.Errorf("%+v", a)
 			}
 			if a.tells(route) {
@@ -214,7 +224,8 @@ func TestAnalyzeReadsTenThousandObjects(t *testing.T) {
 	const services = 10_000
 	s := kubeapi.Start(t, kubeapi.Options{})
 	client := s.Client(t)
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var makers sync.WaitGroup
@@ -222,7 +233,8 @@ func TestAnalyzeReadsTenThousandObjects(t *testing.T) {
 	for range 16 {
 		makers.Go(func() {
 			for i := range numbers {
-				service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("web-%d", i)}, Spec: corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Name: "unknown", Port: 80}}}}
+				service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("web-%d", i)},
+					Spec: corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Name: "unknown", Port: 80}}}}
 				if _, err := client.CoreV1().Services("shop").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 					t.Error(err)
 				}

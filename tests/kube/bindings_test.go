@@ -74,7 +74,8 @@ func (m *boundMesh) reads() string {
 func (m *boundMesh) writes() string {
 	return m.may(func(ctx context.Context, namespace string) error {
 		entry := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": map[string]any{"name": "forged"}, "spec": map[string]any{"address": "10.0.0.1"},
+			"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": map[string]any{"name": "forged"},
+			"spec": map[string]any{"address": "10.0.0.1"},
 		}}
 		_, err := m.entries.Namespace(namespace).Create(ctx, entry, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
@@ -203,8 +204,9 @@ spec: {tls: [{hosts: [a.example], secretName: web}], defaultBackend: {service: {
 	t.Run("a binding of somebody else's stays as it is", func(t *testing.T) {
 		bindings := m.Client(t).RbacV1().RoleBindings("edge")
 		foreign := &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: credentialsRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-			Subjects: []rbacv1.Subject{kubeapi.UserSubject("somebody")},
+			ObjectMeta: metav1.ObjectMeta{Name: credentialsRole},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+			Subjects:   []rbacv1.Subject{kubeapi.UserSubject("somebody")},
 		}
 		if _, err := bindings.Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -227,19 +229,22 @@ spec: {tls: [{hosts: [a.example], secretName: web}], defaultBackend: {service: {
 func TestTheKeeperBindsTwoRoles(t *testing.T) {
 	m := bind(t)
 	m.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n"+
-		"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: theirs, namespace: shop}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}}\n")
+		"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: theirs, namespace: shop}, roleRef: {apiGroup: "+
+		"rbac.authorization.k8s.io, kind: ClusterRole, name: view}}\n")
 	client, err := kubernetes.NewForConfig(kubeapi.Load(t, m.ServiceAccount(t, "istio-system", "keeper")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	make := func(role string) error {
 		_, err := client.RbacV1().RoleBindings("shop").Create(t.Context(), &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "forged-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects: []rbacv1.Subject{kubeapi.UserSubject("thief")},
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "forged-"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{kubeapi.UserSubject("thief")},
 		}, metav1.CreateOptions{})
 		return err
 	}
-	for _, role := range []string{"cluster-admin", "system:node", "system:controller:generic-garbage-collector", "fairlead-ca", "fairlead-config-watcher"} {
+	for _, role := range []string{"cluster-admin", "system:node", "system:controller:generic-garbage-collector", "fairlead-ca",
+		"fairlead-config-watcher"} {
 		if err := make(role); !apierrors.IsForbidden(err) {
 			t.Errorf("it binds %s: %v", role, err)
 		}
@@ -251,8 +256,9 @@ func TestTheKeeperBindsTwoRoles(t *testing.T) {
 		t.Errorf("it removes a binding of somebody else's: %v", err)
 	}
 	if _, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "forged"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: credentialsRole},
-		Subjects: []rbacv1.Subject{kubeapi.UserSubject("thief")},
+		ObjectMeta: metav1.ObjectMeta{Name: "forged"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: credentialsRole},
+		Subjects:   []rbacv1.Subject{kubeapi.UserSubject("thief")},
 	}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("it binds in the whole cluster: %v", err)
 	}
@@ -263,7 +269,8 @@ func TestACertificateArrivesSoonAfterItsGateway(t *testing.T) {
 	m := bind(t)
 	m.Apply(t, shop)
 	w := startWatcher(t, m.kubeconfig)
-	m.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: edge}}\n---\n"+tlsSecret(w, "edge", "web-cert")+tlsSecret(w, "edge", "other-cert"))
+	m.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: edge}}\n---\n"+tlsSecret(w, "edge", "web-cert")+
+		tlsSecret(w, "edge", "other-cert"))
 	began := time.Now()
 	m.Apply(t, gatewayMesh)
 	gateway := w.gateway()

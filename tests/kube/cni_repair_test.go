@@ -24,7 +24,8 @@ import (
 // Pod of its node whose validation has failed is deleted, or labelled, and an event says so. Others are left alone.
 func TestCNIRepairsPodsWithTheRightsOfTheChart(t *testing.T) {
 	s := kubeapi.Start(t, kubeapi.Options{})
-	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
+	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: "+
+		"istio-system}}")
 	pods := s.Client(t).CoreV1().Pods("shop")
 	for _, way := range []string{"delete", "label"} {
 		t.Run(way, func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestCNIRepairsPodsWithTheRightsOfTheChart(t *testing.T) {
 				pod := &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{Name: name + "-" + way, Annotations: map[string]string{"sidecar.istio.io/status": "{}"}},
 					Spec: corev1.PodSpec{
-						NodeName: p.node, InitContainers: []corev1.Container{{Name: "istio-validation", Image: "proxy"}}, Containers: []corev1.Container{{Name: "app", Image: "app"}},
+						NodeName: p.node, InitContainers: []corev1.Container{{Name: "istio-validation", Image: "proxy"}},
+						Containers: []corev1.Container{{Name: "app", Image: "app"}},
 					},
 				}
 				pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
@@ -97,7 +99,8 @@ func TestCNIRepairsPodsWithTheRightsOfTheChart(t *testing.T) {
 // test's.
 func startCNI(t *testing.T, s *kubeapi.Server, node string, settings ...string) {
 	t.Helper()
-	rendered, err := exec.CommandContext(t.Context(), program(t, "fairlead"), append([]string{"manifest", "generate", "--set", "components.cni.enabled=true"}, settings...)...).Output()
+	rendered, err := exec.CommandContext(t.Context(), program(t, "fairlead"),
+		append([]string{"manifest", "generate", "--set", "components.cni.enabled=true"}, settings...)...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,8 +140,10 @@ func startCNI(t *testing.T, s *kubeapi.Server, node string, settings ...string) 
 	}
 	agent := program(t, "node-agent")
 	cmd := exec.Command(agent, append(set.Spec.Template.Spec.Containers[0].Args,
-		"--cni-bin-dir", dir, "--cni-conf-dir", dir, "--plugin", agent, "--socket", filepath.Join(dir, "s"), "--ops-address", testkit.FreeAddress(t).String(),
-		"--node-name", node, "--pod-namespace", set.Namespace, "--kubernetes-dir", dir, "--kubernetes-address", strings.TrimPrefix(api.Host, "https://"))...)
+		"--cni-bin-dir", dir, "--cni-conf-dir", dir, "--plugin", agent, "--socket", filepath.Join(dir, "s"), "--ops-address",
+		testkit.FreeAddress(t).String(),
+		"--node-name", node, "--pod-namespace", set.Namespace, "--kubernetes-dir", dir, "--kubernetes-address",
+		strings.TrimPrefix(api.Host, "https://"))...)
 	var log testkit.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {

@@ -64,7 +64,8 @@ func startXDS(t testing.TB, w *watcher) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	startProgram(t, set.Path("xds-server"), "--secure-address", address.String(), "--ops-address", ops.String(), "--config-watcher-address", w.grpc,
+	startProgram(t, set.Path("xds-server"), "--secure-address", address.String(), "--ops-address", ops.String(), "--config-watcher-address",
+		w.grpc,
 		"--ca-address", "127.0.0.1:1", "--root-cert-file", w.ca.WriteRoot(dir), "--state-dir", state, "--trust-domain", testkit.TrustDomain)
 	testkit.Eventually(t, patience, func() error {
 		resp, err := http.Get("http://" + ops.String() + "/readyz")
@@ -120,6 +121,7 @@ func startGateway(t testing.TB, w *watcher, xds netip.AddrPort, pod, ip, account
 	certificate(t, w.ca, filepath.Join(dir, "own.pem"), account)
 	id := fmt.Sprintf("router~%s~%s.%s~%s.svc.cluster.local", ip, pod, meshNamespace, meshNamespace)
 	file := filepath.Join(dir, "envoy.yaml")
-	testkit.WriteFile(t, file, fmt.Appendf(nil, bootstrap, id, clusterID, xds.Addr(), xds.Port(), filepath.Join(dir, "own.pem"), w.ca.WriteRoot(dir)))
+	testkit.WriteFile(t, file, fmt.Appendf(nil, bootstrap, id, clusterID, xds.Addr(), xds.Port(), filepath.Join(dir, "own.pem"),
+		w.ca.WriteRoot(dir)))
 	startProgram(t, envoy, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning")
 }

@@ -65,7 +65,8 @@ func podReady(t testing.TB, client kubernetes.Interface, namespace, name, ip str
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 	if _, err := client.CoreV1().Pods(namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,8 @@ func TestIngressFromTheAPIServerToAGateway(t *testing.T) {
 	roots := x509.NewCertPool()
 	chain := w.ca.Sign(w.ca.ID("istio-system", "shop"), key.Public(), func(c *x509.Certificate) { c.DNSNames = []string{"shop.example.com"} })
 	roots.AppendCertsFromPEM(chain)
-	s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: shop-cert, namespace: istio-system}, type: kubernetes.io/tls, data: {tls.crt: %s, tls.key: %s}}",
+	s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: shop-cert, namespace: istio-system}, type: kubernetes.io/tls, "+
+		"data: {tls.crt: %s, tls.key: %s}}",
 		base64.StdEncoding.EncodeToString(chain), base64.StdEncoding.EncodeToString(testkit.KeyPEM(t, key))))
 	answers("200 server got /a", "https", secure, "/a", roots)
 

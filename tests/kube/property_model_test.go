@@ -38,19 +38,25 @@ var kindsOfHistory = func() []kindOfHistory {
 	of := func(kind, plural string, bodies ...string) kindOfHistory {
 		return kindOfHistory{istio(networking, "v1", kind, plural, ""), true, bodies}
 	}
-	policies := kindOfHistory{istio("security.istio.io", "v1", "PeerAuthentication", "peerauthentications", ""), false, []string{"spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: PERMISSIVE}}"}}
+	policies := kindOfHistory{istio("security.istio.io", "v1", "PeerAuthentication", "peerauthentications", ""), false,
+		[]string{"spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: PERMISSIVE}}"}}
 	slices := kindOfHistory{core("EndpointSlice", ""), false, []string{
-		"addressType: IPv4\nendpoints: [{addresses: [10.1.2.3]}]\nports: [{name: http, port: 8080}]", "addressType: IPv4\nendpoints: [{addresses: [10.1.2.4]}, {addresses: [10.1.2.5]}]\nports: [{name: http, port: 8080}]",
+		"addressType: IPv4\nendpoints: [{addresses: [10.1.2.3]}]\nports: [{name: http, port: 8080}]",
+		"addressType: IPv4\nendpoints: [{addresses: [10.1.2.4]}, {addresses: [10.1.2.5]}]\nports: [{name: http, port: 8080}]",
 	}}
 	slices.resource.Group = "discovery.k8s.io"
 	return []kindOfHistory{
-		{core("Service", ""), false, []string{"spec: {ports: [{name: http, port: 80}]}", "spec: {ports: [{name: http, port: 80}, {name: tcp, port: 90}]}"}}, slices,
-		of("VirtualService", "virtualservices", "spec: {hosts: [x], http: [{route: [{destination: {host: z}}]}]}", "spec: {hosts: [x], http: [{route: [{destination: {host: x}}], timeout: 3s}]}"),
-		of("DestinationRule", "destinationrules", "spec: {host: x}", "spec: {host: x, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}}}"),
+		{core("Service", ""), false, []string{"spec: {ports: [{name: http, port: 80}]}",
+			"spec: {ports: [{name: http, port: 80}, {name: tcp, port: 90}]}"}}, slices,
+		of("VirtualService", "virtualservices", "spec: {hosts: [x], http: [{route: [{destination: {host: z}}]}]}",
+			"spec: {hosts: [x], http: [{route: [{destination: {host: x}}], timeout: 3s}]}"),
+		of("DestinationRule", "destinationrules", "spec: {host: x}",
+			"spec: {host: x, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}}}"),
 		of("Sidecar", "sidecars", "spec: {egress: [{hosts: ['./*']}]}", "spec: {egress: [{hosts: ['*/*']}]}"),
 		of("WorkloadEntry", "workloadentries", "spec: {address: 10.4.0.1, labels: {app: a}}", "spec: {address: 10.4.0.2, labels: {app: a}}"),
 		of("ServiceEntry", "serviceentries",
-			"spec: {hosts: [www.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, workloadSelector: {labels: {app: a}}}",
+			"spec: {hosts: [www.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, workloadSelector: {labels: "+
+				"{app: a}}}",
 			"spec: {hosts: [www.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}"),
 		policies,
 	}
@@ -201,7 +207,8 @@ func (h *history) removeNamespace(name string) {
 func (h *history) apply(id objectID, v *versionOf) {
 	h.t.Helper()
 	h.log("store: %v becomes %s, broken %v", id, v.state, v.broken)
-	_, err := h.w.admin().Apply(h.t.Context(), &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "test", Content: []byte(v.manifest)}}})
+	_, err := h.w.admin().Apply(h.t.Context(),
+		&configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "test", Content: []byte(v.manifest)}}})
 	if refused := status.Code(err) == codes.InvalidArgument; err != nil && !refused || refused != v.broken {
 		h.t.Fatalf("%v: %v", id, err)
 	}
@@ -233,7 +240,8 @@ func (h *history) unapply(id objectID) {
 }
 
 func keyOf(id objectID) *configv1.ObjectKey {
-	return &configv1.ObjectKey{ApiVersion: id.kind.resource.GroupVersion().String(), Kind: id.kind.kind, Namespace: id.namespace, Name: id.name}
+	return &configv1.ObjectKey{ApiVersion: id.kind.resource.GroupVersion().String(), Kind: id.kind.kind, Namespace: id.namespace,
+		Name: id.name}
 }
 
 // write replaces the file. One object is always in it: a file without any would have a grace.

@@ -49,7 +49,8 @@ func TestMachinesRegisterInKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}).Namespace("shop")
+	entries := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1",
+		Resource: "workloadentries"}).Namespace("shop")
 	const name = "machines-127.0.0.1"
 	var entry *unstructured.Unstructured
 	testkit.Eventually(t, patience, func() (err error) {
@@ -57,11 +58,13 @@ func TestMachinesRegisterInKubernetes(t *testing.T) {
 		return err
 	})
 	owners, annotations := entry.GetOwnerReferences(), entry.GetAnnotations()
-	if len(owners) != 1 || owners[0].Kind != "WorkloadGroup" || owners[0].Name != "machines" || annotations["istio.io/autoRegistrationGroup"] != "machines" ||
+	if len(owners) != 1 || owners[0].Kind != "WorkloadGroup" || owners[0].Name != "machines" ||
+		annotations["istio.io/autoRegistrationGroup"] != "machines" ||
 		annotations["istio.io/connectedAt"] == "" || entry.GetLabels()["app"] != "machine" {
 		t.Errorf("%v", entry.Object)
 	}
-	if spec := fmt.Sprint(entry.Object["spec"]); spec != "map[address:127.0.0.1 labels:map[app:machine] ports:map[http:8080] serviceAccount:vm]" {
+	if spec := fmt.Sprint(entry.Object["spec"]); spec != "map[address:127.0.0.1 labels:map[app:machine] ports:map[http:8080] "+
+		"serviceAccount:vm]" {
 		t.Errorf("spec %s", spec)
 	}
 	list, err := entries.List(t.Context(), metav1.ListOptions{})

@@ -49,8 +49,9 @@ func remoteSecret(t testing.TB, s *kubeapi.Server, name, cluster, kubeconfig str
 		return
 	}
 	_, err := secrets.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"istio/multiCluster": "true"}, Annotations: map[string]string{"networking.istio.io/cluster": cluster}},
-		Data:       map[string][]byte{cluster: []byte(kubeconfig)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"istio/multiCluster": "true"},
+			Annotations: map[string]string{"networking.istio.io/cluster": cluster}},
+		Data: map[string][]byte{cluster: []byte(kubeconfig)},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +103,8 @@ type endpointsSeen struct {
 // followEndpoints subscribes, as a Pod of a cluster, to the endpoints of a cluster of Envoy.
 func followEndpoints(t testing.TB, w *watcher, xds, cluster, pod, account, name string) *endpointsSeen {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Target: xds, TLS: tlsconf.Client(w.ca.NewSVID("shop", account), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
+	conn, err := rpc.Dial(rpc.ClientConfig{Target: xds,
+		TLS: tlsconf.Client(w.ca.NewSVID("shop", account), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,8 @@ func TestARemoteCluster(t *testing.T) {
 	here.become("gateways gone", ownCart, eastCart)
 
 	// Local to each cluster.
-	settings := "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'serviceSettings: [{settings: {clusterLocal: %t}, hosts: [\"*.shop.svc.cluster.local\"]}]'}}"
+	settings := "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'serviceSettings: " +
+		"[{settings: {clusterLocal: %t}, hosts: [\"*.shop.svc.cluster.local\"]}]'}}"
 	own.Apply(t, fmt.Sprintf(settings, true))
 	here.become("cluster-local", ownCart)
 	there.become("cluster-local, from the other cluster", eastCart)
@@ -115,17 +116,20 @@ func TestARemoteCluster(t *testing.T) {
 	here.stay(2*time.Second, ownCart, eastCart)
 	east.Resume(t)
 	w.remoteIs("east", "SYNCED", "")
-	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.2"), "targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
+	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.2"),
+		"targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
 	here.become("changed after its return", ownCart, "10.2.1.2:8080 east-1")
 
 	// A bad kubeconfig is refused, and the cluster is followed with the one before.
-	bad := tokens.ReplaceAllString(kubeconfig, "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/true, interactiveMode: Never}")
+	bad := tokens.ReplaceAllString(kubeconfig,
+		"exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/true, interactiveMode: Never}")
 	if bad == kubeconfig {
 		t.Fatalf("no token in %s", kubeconfig)
 	}
 	rotate(t, own, "istio-remote-secret-east", "east", bad)
 	w.remoteIs("east", "REFUSED", ".user.exec: ")
-	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.3"), "targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
+	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.3"),
+		"targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
 	here.become("changed while a kubeconfig is refused", ownCart, "10.2.1.3:8080 east-1")
 
 	// Rotated: the old account loses its rights, and no endpoint is missed.
@@ -133,7 +137,8 @@ func TestARemoteCluster(t *testing.T) {
 	w.remoteIs("east", "SYNCED", "")
 	east.Grant(t, kubeapi.ServiceAccountSubject(meshNamespace, "reader"))
 	here.stay(time.Second, ownCart, "10.2.1.3:8080 east-1")
-	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.4"), "targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
+	east.Apply(t, strings.ReplaceAll(fmt.Sprintf(clusterShop, "n2", "east-1", "198.19.0.30", "10.2.1.4"),
+		"targetRef: {kind: Pod, name: cart-0, namespace: shop}", ""))
 	here.become("changed after the rotation", ownCart, "10.2.1.4:8080 east-1")
 	// Credentials that the API server does not take: what was known last stays.
 	rotate(t, own, "istio-remote-secret-east", "east", tokens.ReplaceAllString(kubeconfig, "token: expired"))
@@ -195,8 +200,11 @@ func TestHostileRemoteSecrets(t *testing.T) {
 	w.remoteIs(clusterID, "IGNORED", "own cluster")
 	remoteSecret(t, s, "younger", "loop", "nothing")
 	w.remoteIs("loop", "IGNORED", "istio-system/loop names the same cluster")
-	remoteSecret(t, s, "file", "file", "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://203.0.113.1', certificate-authority: /etc/passwd}}]\n"+
-		"users: [{name: a, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n")
+	remoteSecret(t, s, "file", "file",
+		"apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://203.0.113.1', "+
+			"certificate-authority: /etc/passwd}}]\n"+
+			"users: [{name: a, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]\ncontexts: [{name: a, context: {cluster: "+
+			"a, user: a}}]\n")
 	c := w.remoteIs("file", "REFUSED", "tokenFile")
 	if !strings.Contains(c.GetMessage(), "certificate-authority: names a file") || c.GetSecret() != "istio-system/file" {
 		t.Errorf("told %v", c)

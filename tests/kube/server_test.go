@@ -154,7 +154,8 @@ func TestAPIServer(t *testing.T) {
 
 func TestMissingProgramsAreNamed(t *testing.T) {
 	t.Setenv("KUBE_BIN", t.TempDir())
-	if _, err := kubeapi.Program("etcd"); err == nil || !strings.Contains(err.Error(), "no etcd in") || !strings.Contains(err.Error(), "make test-kube") {
+	if _, err := kubeapi.Program("etcd"); err == nil || !strings.Contains(err.Error(), "no etcd in") ||
+		!strings.Contains(err.Error(), "make test-kube") {
 		t.Errorf("got %v", err)
 	}
 	if err := os.Unsetenv("KUBE_BIN"); err != nil {

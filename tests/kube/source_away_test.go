@@ -79,7 +79,8 @@ func TestAPIServerIsAway(t *testing.T) {
 		if st.Objects != before.Objects || !st.Synced {
 			t.Errorf("it has %d objects of %d", st.Objects, before.Objects)
 		}
-		if since := st.DegradedKinds[0].Since; since.Before(away.Add(-2*time.Second)) || since.After(time.Now()) || st.DegradedKinds[0].Reason != "unreachable" {
+		if since := st.DegradedKinds[0].Since; since.Before(away.Add(-2*time.Second)) || since.After(time.Now()) ||
+			st.DegradedKinds[0].Reason != "unreachable" {
 			t.Errorf("%+v, away since %v", st.DegradedKinds[0], away)
 		}
 		text, err := w.admin().Status(t.Context(), &configv1.StatusRequest{})
@@ -164,7 +165,8 @@ func TestCustomResourceDefinitionsComeAndGo(t *testing.T) {
 	})
 	t.Run("a kind that goes takes its objects along, and no others", func(t *testing.T) {
 		m := newMesh(t, s)
-		definitions := m.client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		definitions := m.client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+			Resource: "customresourcedefinitions"})
 		if err := definitions.Delete(t.Context(), "virtualservices.networking.istio.io", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -52,20 +52,25 @@ func samples() []sample {
 	endpointSlice := core("EndpointSlice", "addressType: IPv4\nendpoints: [{addresses: [10.1.2.3]}]\nports: [{name: http, port: 8080}]")
 	endpointSlice.resource.Group = "discovery.k8s.io"
 	return []sample{
-		core("Service", "spec: {ports: [{name: http, port: 80}]}"), core("Pod", "spec: {containers: [{name: a, image: a}]}"), node, namespace, endpointSlice, ban,
+		core("Service", "spec: {ports: [{name: http, port: 80}]}"), core("Pod", "spec: {containers: [{name: a, image: a}]}"), node, namespace,
+		endpointSlice, ban,
 		istio(networking, "v1", "VirtualService", "virtualservices", "{hosts: [a.example], http: [{route: [{destination: {host: a.example}}]}]}"),
 		istio(networking, "v1", "DestinationRule", "destinationrules", "{host: a.example}"),
-		istio(networking, "v1", "Gateway", "gateways", "{selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"),
+		istio(networking, "v1", "Gateway", "gateways",
+			"{selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"),
 		istio(networking, "v1", "Sidecar", "sidecars", "{egress: [{hosts: ['./*']}]}"),
-		istio(networking, "v1", "ServiceEntry", "serviceentries", "{hosts: [a.example], resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]}"),
+		istio(networking, "v1", "ServiceEntry", "serviceentries",
+			"{hosts: [a.example], resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]}"),
 		istio(networking, "v1", "WorkloadEntry", "workloadentries", "{address: 10.1.2.4}"),
 		istio(networking, "v1", "WorkloadGroup", "workloadgroups", "{template: {}}"),
 		istio(networking, "v1alpha3", "EnvoyFilter", "envoyfilters", "{}"),
 		istio(networking, "v1beta1", "ProxyConfig", "proxyconfigs", "{concurrency: 2}"),
 		istio(security, "v1", "PeerAuthentication", "peerauthentications", "{mtls: {mode: STRICT}}"), request, policy,
 		istio("telemetry.istio.io", "v1", "Telemetry", "telemetries", "{accessLogging: [{}]}"),
-		istio("extensions.istio.io", "v1alpha1", "WasmPlugin", "wasmplugins", "{url: 'https://a.example/a.wasm', sha256: "+strings.Repeat("ab", 32)+"}"),
-		istio("extensions.istio.io", "v1alpha1", "TrafficExtension", "trafficextensions", "{wasm: {url: 'https://a.example/a.wasm', sha256: "+strings.Repeat("ab", 32)+"}}"),
+		istio("extensions.istio.io", "v1alpha1", "WasmPlugin", "wasmplugins", "{url: 'https://a.example/a.wasm', sha256: "+
+			strings.Repeat("ab", 32)+"}"),
+		istio("extensions.istio.io", "v1alpha1", "TrafficExtension", "trafficextensions", "{wasm: {url: 'https://a.example/a.wasm', sha256: "+
+			strings.Repeat("ab", 32)+"}}"),
 	}
 }
 

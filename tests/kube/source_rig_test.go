@@ -61,7 +61,8 @@ func newReplica(t testing.TB, ca *testkit.CA, kubeconfig string, args ...string)
 	t.Helper()
 	dir := t.TempDir()
 	w := &watcher{
-		t: t, ca: ca, grpc: testkit.FreeAddress(t).String(), ops: testkit.FreeAddress(t).String(), state: filepath.Join(dir, "state"), log: &testkit.Buffer{},
+		t: t, ca: ca, grpc: testkit.FreeAddress(t).String(), ops: testkit.FreeAddress(t).String(), state: filepath.Join(dir, "state"),
+		log: &testkit.Buffer{},
 	}
 	if err := os.MkdirAll(filepath.Join(w.state, "svid"), 0o700); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,8 @@ func newReplica(t testing.TB, ca *testkit.CA, kubeconfig string, args ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain := w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
+	chain := w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(),
+		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
 	if err := os.WriteFile(filepath.Join(w.state, "svid", svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), chain), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +230,8 @@ func (w *watcher) metric(name string, labels ...string) (sum float64) {
 func (w *watcher) dial(account string) *grpc.ClientConn {
 	w.t.Helper()
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: w.grpc, TLS: tlsconf.Client(w.ca.NewSVID(meshNamespace, account), w.ca.ID(meshNamespace, "config-watcher")), MaxRecvBytes: 32 << 20,
+		Target: w.grpc, TLS: tlsconf.Client(w.ca.NewSVID(meshNamespace, account), w.ca.ID(meshNamespace, "config-watcher")),
+		MaxRecvBytes: 32 << 20,
 	})
 	if err != nil {
 		w.t.Fatal(err)

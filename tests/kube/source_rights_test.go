@@ -82,7 +82,8 @@ func TestAKindThatIsForbiddenDegradesAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := fmt.Sprint(answer.GetSources()); !strings.Contains(told, kind) || !strings.Contains(told, "forbidden") || !strings.Contains(told, "get, list and watch") {
+		if told := fmt.Sprint(answer.GetSources()); !strings.Contains(told, kind) || !strings.Contains(told, "forbidden") ||
+			!strings.Contains(told, "get, list and watch") {
 			t.Errorf("the administrator is told %s", told)
 		}
 		if v.get(cartRoute) != nil {
@@ -118,7 +119,8 @@ func TestWithoutAnyRightNothingIsServed(t *testing.T) {
 	w.until("forbidden for long", func(st sourceState) bool {
 		return len(st.DegradedKinds) > 5 && st.degraded("Service") == "forbidden" && time.Since(st.DegradedKinds[0].Since) > 10*time.Second
 	})
-	if code, body, err := w.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "let config-watcher's service account read it") {
+	if code, body, err := w.get("/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "let config-watcher's service account read it") {
 		t.Errorf("%d %s %v", code, body, err)
 	}
 	if n := w.metric("revision_sequence"); n != 0 {
@@ -176,7 +178,8 @@ spec:
 func tlsSecret(w *watcher, namespace, name string) string {
 	chain, key := w.ca.NewServer("a.example")
 	indent := func(text []byte) string { return strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\n    ") }
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: %s}\nstringData:\n  tls.crt: |\n    %s\n  tls.key: |\n    %s\n---\n",
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: %s}\nstringData:\n  tls.crt: "+
+		"|\n    %s\n  tls.key: |\n    %s\n---\n",
 		name, namespace, indent(chain), indent(key))
 }
 
@@ -207,7 +210,8 @@ func (w *watcher) gateway() *secrets {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := stream.Send(&secretv1.WatchRequest{Instance: instance, Subscribe: []*secretv1.Subscription{{Namespace: "edge", Name: "web-cert", Identity: identity}}}); err != nil {
+	if err := stream.Send(&secretv1.WatchRequest{Instance: instance,
+		Subscribe: []*secretv1.Subscription{{Namespace: "edge", Name: "web-cert", Identity: identity}}}); err != nil {
 		w.t.Fatal(err)
 	}
 	return &secrets{w.t, stream}
@@ -227,7 +231,8 @@ func TestSecretsAreReadOneByOne(t *testing.T) {
 	s := kubeapi.Start(t, kubeapi.Options{})
 	newMesh(t, s)
 	s.Apply(t, shop+"---"+gatewayMesh)
-	named := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"web-cert"}, Verbs: []string{"get", "list", "watch"}}
+	named := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"web-cert"},
+		Verbs: []string{"get", "list", "watch"}}
 	// Nothing but this Secret may be read: a list of all would be forbidden.
 	s.Grant(t, account, append(rules(t, ""), named)...)
 	w := newWatcher(t, s.User(t, "config-watcher"))

@@ -98,7 +98,8 @@ func TestTenThousandObjects(t *testing.T) {
 			_, err := client.CoreV1().Services(appsNamespace).Create(t.Context(), o, metav1.CreateOptions{})
 			return err
 		}
-		_, err := m.client.Resource(virtualServices).Namespace(appsNamespace).Create(t.Context(), route(i-services, "first"), metav1.CreateOptions{})
+		_, err := m.client.Resource(virtualServices).Namespace(appsNamespace).Create(t.Context(), route(i-services, "first"),
+			metav1.CreateOptions{})
 		return err
 	})
 	t.Logf("%d objects are created after %.1f s", services+routes, time.Since(began).Seconds())
@@ -182,7 +183,8 @@ func TestTenThousandObjects(t *testing.T) {
 	t.Run("a restart of the API server changes nothing", func(t *testing.T) {
 		removed, sequence := v.removals(), w.metric("revision_sequence")
 		s.Restart(t)
-		s.Apply(t, "{apiVersion: v1, kind: Service, metadata: {name: after, namespace: "+appsNamespace+"}, spec: {ports: [{name: http, port: 80}]}}")
+		s.Apply(t, "{apiVersion: v1, kind: Service, metadata: {name: after, namespace: "+appsNamespace+
+			"}, spec: {ports: [{name: http, port: 80}]}}")
 		v.has("Service apps/after.apps.svc.cluster.local", nil)
 		counted()
 		if n := v.removals() - removed; n != 0 {
@@ -194,7 +196,8 @@ func TestTenThousandObjects(t *testing.T) {
 	})
 
 	t.Run("all of a kind are deleted at once", func(t *testing.T) {
-		if err := m.client.Resource(virtualServices).Namespace(appsNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := m.client.Resource(virtualServices).Namespace(appsNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
+			metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, patience, func() error {
@@ -227,7 +230,8 @@ func listRequests(t *testing.T, client kubernetes.Interface) (n float64) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(raw)) {
-		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `resource="virtualservices"`) && strings.Contains(line, `verb="LIST"`) {
+		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `resource="virtualservices"`) &&
+			strings.Contains(line, `verb="LIST"`) {
 			var v float64
 			if _, err := fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:], &v); err != nil {
 				t.Fatal(err)

@@ -30,11 +30,13 @@ func TestMeshConfigurationOfACluster(t *testing.T) {
 	newMesh(t, s)
 	settings := func(mesh string) {
 		t.Helper()
-		s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: %s}, data: {mesh: %q}}", meshNamespace, mesh))
+		s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: %s}, data: {mesh: %q}}", meshNamespace,
+			mesh))
 	}
 	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+meshNamespace+"}}")
 	settings("connectTimeout: 3s")
-	s.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: other, namespace: "+meshNamespace+"}, data: {mesh: 'connectTimeout: 9s'}}\n---"+shop)
+	s.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: other, namespace: "+meshNamespace+
+		"}, data: {mesh: 'connectTimeout: 9s'}}\n---"+shop)
 	w := startWatcher(t, s.Kubeconfig, "--revision", "canary")
 	v := w.subscribe()
 	hasTimeout := func(want time.Duration) {
@@ -75,7 +77,8 @@ func TestMeshConfigurationOfACluster(t *testing.T) {
 	t.Run("objects of another revision are left out", func(t *testing.T) {
 		rule := func(label string) {
 			t.Helper()
-			s.Apply(t, "{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: revised, namespace: shop, labels: {"+label+"}}, spec: {host: cart}}")
+			s.Apply(t, "{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: revised, namespace: shop, labels: {"+label+
+				"}}, spec: {host: cart}}")
 		}
 		const key = "DestinationRule shop/revised"
 		rule("istio.io/rev: canary")

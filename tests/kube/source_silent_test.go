@@ -84,7 +84,8 @@ func TestANetworkThatDropsEverything(t *testing.T) {
 		fresh.start()
 		testkit.Eventually(t, patience, func() error {
 			code, body, err := fresh.get("/readyz")
-			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(body, sourceName+" cannot be read and never was") || !strings.Contains(body, "make the API server reachable")) {
+			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(body, sourceName+" cannot be read and never was") ||
+				!strings.Contains(body, "make the API server reachable")) {
 				err = fmt.Errorf("%d %s", code, body)
 			}
 			return err
@@ -92,7 +93,8 @@ func TestANetworkThatDropsEverything(t *testing.T) {
 		if n := fresh.metric("revision_sequence"); n != 0 {
 			t.Errorf("it serves revision %v", n)
 		}
-		if address := kubeapi.Load(t, kubeconfig).Host; !strings.Contains(fresh.log.String(), address) || !strings.Contains(fresh.log.String(), "correct --kubeconfig") {
+		if address := kubeapi.Load(t, kubeconfig).Host; !strings.Contains(fresh.log.String(), address) ||
+			!strings.Contains(fresh.log.String(), "correct --kubeconfig") {
 			t.Errorf("its log says nothing of %s, or of a remedy", address)
 		}
 		c.thaw()

@@ -65,7 +65,8 @@ func startXDSServer(t testing.TB, w *watcher) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain := w.ca.Sign(w.ca.ID(meshNamespace, "xds-server"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
+	chain := w.ca.Sign(w.ca.ID(meshNamespace, "xds-server"), key.Public(),
+		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
 	if err := os.WriteFile(filepath.Join(state, svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), chain), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,8 @@ func (p *proxy) rejects(cluster, words string) {
 // metadata is added to its node.
 func connectProxy(t testing.TB, w *watcher, address, name, ip string, metadata ...map[string]any) *proxy {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Target: address, TLS: tlsconf.Client(w.ca.NewSVID("shop", name), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
+	conn, err := rpc.Dial(rpc.ClientConfig{Target: address,
+		TLS: tlsconf.Client(w.ca.NewSVID("shop", name), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,8 @@ func kubectlWait(t testing.TB, s *kubeapi.Server, condition, object string, time
 		t.Fatal(err)
 	}
 	began := time.Now()
-	out, err := exec.Command(path, "--kubeconfig", s.Kubeconfig, "-n", "shop", "wait", "--for=condition="+condition, object, "--timeout="+timeout.String()).CombinedOutput()
+	out, err := exec.Command(path, "--kubeconfig", s.Kubeconfig, "-n", "shop", "wait", "--for=condition="+condition, object,
+		"--timeout="+timeout.String()).CombinedOutput()
 	if err != nil {
 		t.Fatalf("after %s: %v: %s\n%s", time.Since(began).Round(time.Millisecond), err, out, statusText(t, s, object))
 	}

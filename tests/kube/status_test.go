@@ -63,7 +63,8 @@ func TestStatusInKubernetes(t *testing.T) {
 			s.Apply(t, webRule(n))
 			took := kubectlWait(t, s, "Programmed", "destinationrules/web", programmedWithin)
 			t.Logf("generation %d is programmed after %s", n, took.Round(time.Millisecond))
-			want := fmt.Sprintf("generation %d, observed %d\nAccepted=True/Accepted %d: the DestinationRule is valid and part of the mesh\nProgrammed=True/Programmed %d: 2 of 2 proxies acknowledged", n, n, n, n)
+			want := fmt.Sprintf("generation %d, observed %d\nAccepted=True/Accepted %d: the DestinationRule is valid and part of the "+
+				"mesh\nProgrammed=True/Programmed %d: 2 of 2 proxies acknowledged", n, n, n, n)
 			if got := statusText(t, s, "destinationrules/web"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -73,7 +74,8 @@ func TestStatusInKubernetes(t *testing.T) {
 		words := "Error adding/updating cluster(s) " + webCluster + ": no such thing"
 		one.rejects(webCluster, words)
 		s.Apply(t, webRule(6))
-		took := statusHas(t, s, "destinationrules/web", "generation 6, observed 6", "Programmed=False/Rejected 6: 1 of 2 proxies acknowledged; rejected by shop/one: Cluster "+webCluster+": "+words)
+		took := statusHas(t, s, "destinationrules/web", "generation 6, observed 6",
+			"Programmed=False/Rejected 6: 1 of 2 proxies acknowledged; rejected by shop/one: Cluster "+webCluster+": "+words)
 		t.Logf("the rejection is written after %s", took.Round(time.Millisecond))
 		one.rejects("", "")
 		s.Apply(t, webRule(7))
@@ -81,17 +83,20 @@ func TestStatusInKubernetes(t *testing.T) {
 	})
 	t.Run("an object that was never accepted says why", func(t *testing.T) {
 		s.Apply(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: bad, namespace: shop}, spec: {hosts: [web], gateways: ["a/b/c/d"], http: [{route: [{destination: {host: web}}]}]}}`)
-		statusHas(t, s, "virtualservices/bad", "generation 1, observed 1", "Accepted=False/Invalid 1: spec.gateways[0]", "No earlier version is known", "Programmed=False/Invalid 1")
+		statusHas(t, s, "virtualservices/bad", "generation 1, observed 1", "Accepted=False/Invalid 1: spec.gateways[0]",
+			"No earlier version is known", "Programmed=False/Invalid 1")
 	})
 	t.Run("the last good version of another stays, and that is said", func(t *testing.T) {
 		s.Apply(t, strings.Replace(webRule(8), "host: web,", "host: 'a b',", 1))
-		statusHas(t, s, "destinationrules/web", "generation 8, observed 8", "Accepted=False/Invalid 8: spec.host", "The last good version stays in force")
+		statusHas(t, s, "destinationrules/web", "generation 8, observed 8", "Accepted=False/Invalid 8: spec.host",
+			"The last good version stays in force")
 		s.Apply(t, webRule(9))
 		kubectlWait(t, s, "Programmed", "destinationrules/web", programmedWithin)
 	})
 	t.Run("what is found about an object is in its status", func(t *testing.T) {
 		s.Apply(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: lost, namespace: shop}, spec: {hosts: [web], http: [{route: [{destination: {host: nowhere}}]}]}}`)
-		statusHas(t, s, "virtualservices/lost", "Accepted=True/Accepted 1: the VirtualService is valid and part of the mesh; spec.http[0].route[0].destination.host", "[HostNotFound]")
+		statusHas(t, s, "virtualservices/lost",
+			"Accepted=True/Accepted 1: the VirtualService is valid and part of the mesh; spec.http[0].route[0].destination.host", "[HostNotFound]")
 	})
 	t.Run("every replica tells the same", func(t *testing.T) {
 		for _, w := range []*watcher{leader, other} {
@@ -100,7 +105,8 @@ func TestStatusInKubernetes(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if len(res.GetObjects()) != 1 || res.GetObjects()[0].GetConditions()[1].GetMessage() != "2 of 2 proxies acknowledged" || res.GetObjects()[0].GetSource() != sourceName {
+				if len(res.GetObjects()) != 1 || res.GetObjects()[0].GetConditions()[1].GetMessage() != "2 of 2 proxies acknowledged" ||
+					res.GetObjects()[0].GetSource() != sourceName {
 					return fmt.Errorf("%v", res.GetObjects())
 				}
 				return nil
@@ -114,7 +120,8 @@ func TestStatusInKubernetes(t *testing.T) {
 		}
 		version := func() string {
 			t.Helper()
-			o, err := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "destinationrules"}).Namespace("shop").Get(t.Context(), "web", metav1.GetOptions{})
+			o, err := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1",
+				Resource: "destinationrules"}).Namespace("shop").Get(t.Context(), "web", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +207,8 @@ func TestStatusOfEveryKind(t *testing.T) {
 		attempt := 0
 		testkit.Eventually(t, patience, func() error {
 			attempt++ // rights go a moment later
-			s.Apply(t, fmt.Sprintf("{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: denied-%d, namespace: apps}, spec: {host: a.example}}", attempt))
+			s.Apply(t, fmt.Sprintf("{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: denied-%d, namespace: apps}, "+
+				"spec: {host: a.example}}", attempt))
 			if n := w.metric("status_unwritten", sourceName); n < 1 {
 				return fmt.Errorf("%v statuses are not written", n)
 			}
@@ -222,7 +230,8 @@ func TestStatusOfEveryKind(t *testing.T) {
 		for _, src := range res.GetSources() {
 			told += src.GetStatusUnwritten()
 		}
-		if !strings.Contains(told, "DestinationRule apps/denied-") || !strings.Contains(told, "allow config-watcher's service account to get destinationrules.networking.istio.io and to patch their status") {
+		if !strings.Contains(told, "DestinationRule apps/denied-") ||
+			!strings.Contains(told, "allow config-watcher's service account to get destinationrules.networking.istio.io and to patch their status") {
 			t.Errorf("the administrator is told %q", told)
 		}
 	})

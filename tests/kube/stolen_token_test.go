@@ -109,7 +109,8 @@ func allows(rights []right, account, verb string, of schema.GroupResource, names
 
 // what every account may, by Kubernetes' own roles: ask about itself.
 var ofEverybody = []schema.GroupResource{
-	{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}, {Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"},
+	{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"},
+	{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"},
 	{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"},
 }
 
@@ -176,9 +177,11 @@ func TestAStolenTokenDoesNothingButItsOwn(t *testing.T) {
 		"base":             {kustomize("base"), "minimal", nil},
 		"split namespaces": {kustomize("overlays/split-namespaces"), "split-namespaces", nil},
 		"compact":          {rendered(append(generate, "profile=compact")...), "compact", nil},
-		"remote":           {rendered(append(generate, "profile=remote", "--set", "values.global.remotePilotAddress=192.0.2.1")...), "remote", nil},
+		"remote": {rendered(append(generate, "profile=remote", "--set", "values.global.remotePilotAddress=192.0.2.1")...), "remote",
+			nil},
 		"gateways and the CNI agent": {rendered(append(generate, "profile=demo", "--set", "components.cni.enabled=true")...), "demo-cni",
-			[]string{"istio-system/istio-ingressgateway-service-account", "istio-system/istio-egressgateway-service-account", "kube-system/fairlead-cni"}},
+			[]string{"istio-system/istio-ingressgateway-service-account", "istio-system/istio-egressgateway-service-account",
+				"kube-system/fairlead-cni"}},
 		"the operator": {rendered("operator", "dump"), "operator", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -363,8 +366,10 @@ func asks(t *testing.T, client kubernetes.Interface, account string, rights []ri
 		if !r.namespaced {
 			in = []string{""}
 		}
-		verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind", "escalate", "*"}
-		if len(names) == 2 && !slices.ContainsFunc(rights, func(right right) bool { return right.resource == of.Resource && right.group == of.Group }) {
+		verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind", "escalate",
+			"*"}
+		if len(names) == 2 && !slices.ContainsFunc(rights,
+			func(right right) bool { return right.resource == of.Resource && right.group == of.Group }) {
 			// Nobody may anything here. A right that held elsewhere would show in the list of rules below.
 			in, names, verbs = in[:1], names[:1], verbs[:8]
 		}
@@ -381,12 +386,18 @@ func asks(t *testing.T, client kubernetes.Interface, account string, rights []ri
 	// Ways to become somebody else that are no resources, or that the loop above has shortened.
 	for _, as := range []authorizationv1.ResourceAttributes{
 		{Resource: "users", Verb: "impersonate"}, {Resource: "groups", Verb: "impersonate"}, {Resource: "serviceaccounts", Verb: "impersonate"},
-		{Group: "authentication.k8s.io", Resource: "uids", Verb: "impersonate"}, {Group: "authentication.k8s.io", Resource: "userextras", Subresource: "scopes", Verb: "impersonate"},
-		{Resource: "serviceaccounts", Subresource: "token", Verb: "create"}, {Resource: "nodes", Subresource: "proxy", Verb: "get"}, {Resource: "nodes", Subresource: "proxy", Verb: "create"},
-		{Resource: "pods", Verb: "create"}, {Resource: "pods", Subresource: "exec", Verb: "create"}, {Resource: "pods", Subresource: "exec", Verb: "get"},
-		{Resource: "pods", Subresource: "attach", Verb: "create"}, {Resource: "pods", Subresource: "ephemeralcontainers", Verb: "patch"}, {Resource: "pods", Subresource: "ephemeralcontainers", Verb: "update"},
-		{Group: "rbac.authorization.k8s.io", Resource: "roles", Verb: "bind"}, {Group: "rbac.authorization.k8s.io", Resource: "roles", Verb: "escalate"},
-		{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Verb: "bind"}, {Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Verb: "escalate"},
+		{Group: "authentication.k8s.io", Resource: "uids", Verb: "impersonate"},
+		{Group: "authentication.k8s.io", Resource: "userextras", Subresource: "scopes", Verb: "impersonate"},
+		{Resource: "serviceaccounts", Subresource: "token", Verb: "create"}, {Resource: "nodes", Subresource: "proxy", Verb: "get"},
+		{Resource: "nodes", Subresource: "proxy", Verb: "create"},
+		{Resource: "pods", Verb: "create"}, {Resource: "pods", Subresource: "exec", Verb: "create"},
+		{Resource: "pods", Subresource: "exec", Verb: "get"},
+		{Resource: "pods", Subresource: "attach", Verb: "create"}, {Resource: "pods", Subresource: "ephemeralcontainers", Verb: "patch"},
+		{Resource: "pods", Subresource: "ephemeralcontainers", Verb: "update"},
+		{Group: "rbac.authorization.k8s.io", Resource: "roles", Verb: "bind"},
+		{Group: "rbac.authorization.k8s.io", Resource: "roles", Verb: "escalate"},
+		{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Verb: "bind"},
+		{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Verb: "escalate"},
 		{Group: "certificates.k8s.io", Resource: "signers", Verb: "approve"}, {Group: "certificates.k8s.io", Resource: "signers", Verb: "sign"},
 	} {
 		for _, namespace := range namespaces {
@@ -396,7 +407,8 @@ func asks(t *testing.T, client kubernetes.Interface, account string, rights []ri
 	}
 	concurrently(t, attributes, func(ctx context.Context, a authorizationv1.ResourceAttributes) error {
 		review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
-			&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a}}, metav1.CreateOptions{})
+			&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a}},
+			metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
@@ -483,7 +495,8 @@ func takes(t *testing.T, client dynamic.Interface, account string, rights []righ
 		case apierrors.IsForbidden(err) && !want, err == nil && want, apierrors.IsNotFound(err) && want && a.verb == "get":
 			return nil
 		default:
-			return fmt.Errorf("%s: %s %s in %q: allowed %v, want %v: %w", account, a.verb, a.GroupVersionResource, a.namespace, !apierrors.IsForbidden(err), want, err)
+			return fmt.Errorf("%s: %s %s in %q: allowed %v, want %v: %w", account, a.verb, a.GroupVersionResource, a.namespace,
+				!apierrors.IsForbidden(err), want, err)
 		}
 	})
 }

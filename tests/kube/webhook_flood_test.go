@@ -28,17 +28,20 @@ func TestObjectsAreReviewedDuringAFlood(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "973MiB") // as the chart sets it
 	w.start()
 	w.ready()
-	_, err := s.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: webhookName},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "validation.fairlead.dev", ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: w.ca.RootPEM}, FailurePolicy: &fail, SideEffects: &none,
-			TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
-			Rules: []registrationv1.RuleWithOperations{{
-				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
-				Rule:       registrationv1.Rule{APIGroups: []string{"networking.istio.io", "fairlead.dev"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+	_, err := s.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&registrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: webhookName},
+			Webhooks: []registrationv1.ValidatingWebhook{{
+				Name: "validation.fairlead.dev", ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: w.ca.RootPEM},
+				FailurePolicy: &fail, SideEffects: &none,
+				TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
+				Rules: []registrationv1.RuleWithOperations{{
+					Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
+					Rule: registrationv1.Rule{APIGroups: []string{"networking.istio.io", "fairlead.dev"}, APIVersions: []string{"*"},
+						Resources: []string{"*"}},
+				}},
 			}},
-		}},
-	}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,18 +49,21 @@ func TestObjectsAreReviewedDuringAFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	routes := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "virtualservices"}).Namespace("default")
+	routes := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "virtualservices"}).Namespace(
+		"default")
 	write := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := routes.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": map[string]any{"name": "rightful"},
-			"spec": map[string]any{"hosts": []any{"server"}, "http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "server"}}}}}},
+			"spec": map[string]any{"hosts": []any{"server"},
+				"http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "server"}}}}}},
 		}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
 	testkit.Eventually(t, patience, write)
-	for name, body := range map[string][]byte{"dense": flood.Matches(190_000), "denser than any": flood.Matches(1_000_000), "ordinary": flood.Matches(10)} {
+	for name, body := range map[string][]byte{"dense": flood.Matches(190_000), "denser than any": flood.Matches(1_000_000),
+		"ordinary": flood.Matches(10)} {
 		t.Run(name, func(t *testing.T) {
 			const limit = 1 << 30
 			memory := flood.Watch(t, w.process.Pid, limit)

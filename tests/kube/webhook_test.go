@@ -44,12 +44,15 @@ func newWebhook(t *testing.T, kubeconfig, address string) *watcher {
 		t.Fatal(err)
 	}
 	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.ParseIP(host)) }
-	own := slices.Concat(testkit.KeyPEM(t, key), w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
+	own := slices.Concat(testkit.KeyPEM(t, key),
+		w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(),
+			testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
 	if err := os.WriteFile(filepath.Join(w.state, "svid", svid.CacheFile), own, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.args = []string{
-		"--webhook-only", "--webhook-address", address, "--webhook-configuration", webhookName, "--kubeconfig", kubeconfig, "--ops-address", w.ops,
+		"--webhook-only", "--webhook-address", address, "--webhook-configuration", webhookName, "--kubeconfig", kubeconfig, "--ops-address",
+		w.ops,
 		"--trust-domain", testkit.TrustDomain, "--root-cert-file", w.roots(), "--state-dir", w.state, "--ca-address", "127.0.0.1:1",
 	}
 	return w
@@ -79,7 +82,8 @@ func TestWebhook(t *testing.T) {
 			TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
 			Rules: []registrationv1.RuleWithOperations{{
 				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
-				Rule:       registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+				Rule: registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io",
+					"extensions.istio.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
 			}},
 		}, {
 			Name: contract.AdviceWebhook, ClientConfig: registrationv1.WebhookClientConfig{URL: &url}, FailurePolicy: &ignore, SideEffects: &none,
@@ -100,12 +104,14 @@ func TestWebhook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	routes := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "virtualservices"}).Namespace("default")
+	routes := client.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "virtualservices"}).Namespace(
+		"default")
 	route := func(name, host string, prefix any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": map[string]any{"name": name},
 			"spec": map[string]any{"hosts": []any{host}, "http": []any{map[string]any{
-				"match": []any{map[string]any{"uri": map[string]any{"regex": prefix}}}, "route": []any{map[string]any{"destination": map[string]any{"host": host}}},
+				"match": []any{map[string]any{"uri": map[string]any{"regex": prefix}}},
+				"route": []any{map[string]any{"destination": map[string]any{"host": host}}},
 			}}},
 		}}
 	}
@@ -139,7 +145,8 @@ func TestWebhook(t *testing.T) {
 			return fmt.Errorf("caBundle of %d bytes, failurePolicy %s", len(hook.ClientConfig.CABundle), *hook.FailurePolicy)
 		}
 		if advice := found.Webhooks[1]; !slices.Equal(advice.ClientConfig.CABundle, want) || *advice.FailurePolicy != registrationv1.Ignore {
-			return fmt.Errorf("the one that advises: caBundle of %d bytes, failurePolicy %s", len(advice.ClientConfig.CABundle), *advice.FailurePolicy)
+			return fmt.Errorf("the one that advises: caBundle of %d bytes, failurePolicy %s", len(advice.ClientConfig.CABundle),
+				*advice.FailurePolicy)
 		}
 		return nil
 	}
@@ -179,44 +186,52 @@ func TestWebhook(t *testing.T) {
 		t.Errorf("a good object: %v", err)
 	}
 	redirected := route("redirected", "server", "a+")
-	if err := unstructured.SetNestedSlice(redirected.Object, []any{map[string]any{"redirect": map[string]any{"uri": "/a"}, "mirror": map[string]any{"host": "server"}}}, "spec", "http"); err != nil {
+	if err := unstructured.SetNestedSlice(redirected.Object,
+		[]any{map[string]any{"redirect": map[string]any{"uri": "/a"}, "mirror": map[string]any{"host": "server"}}}, "spec", "http"); err != nil {
 		t.Fatal(err)
 	}
 	if err := create(redirected); err != nil || len(warned.said) == 0 || !strings.Contains(warned.said[0], "mirror") {
 		t.Errorf("a field without effect: %v, warnings %q", err, warned.said)
 	}
-	if _, err := routes.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"metadata":{"finalizers":["a.example/b"]}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := routes.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"metadata":{"finalizers":["a.example/b"]}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Errorf("a finalizer of a broken object cannot be added: %v", err)
 	}
 	if err := routes.Delete(t.Context(), "early", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("a broken object cannot be deleted: %v", err)
 	}
-	if _, err := routes.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := routes.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Errorf("a finalizer of a broken object cannot be removed: %v", err)
 	}
 
 	// What the mesh takes no notice of is stored, and its maker is told so.
-	gatewayRoutes := client.Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}).Namespace("default")
+	gatewayRoutes := client.Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1",
+		Resource: "httproutes"}).Namespace("default")
 	gatewayRoute := func(name string) error {
 		_, err := gatewayRoutes.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": map[string]any{"name": name}, "spec": map[string]any{"hostnames": []any{"a.example.com"}},
+			"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"hostnames": []any{"a.example.com"}},
 		}}, metav1.CreateOptions{})
 		return err
 	}
 	warned.said = nil
-	if err := gatewayRoute("route"); err != nil || len(warned.said) != 1 || !strings.Contains(warned.said[0], "does not serve the Gateway API yet: this HTTPRoute has no effect") {
+	if err := gatewayRoute("route"); err != nil || len(warned.said) != 1 ||
+		!strings.Contains(warned.said[0], "does not serve the Gateway API yet: this HTTPRoute has no effect") {
 		t.Errorf("an HTTPRoute: %v, warnings %q", err, warned.said)
 	}
 
 	// Somebody replaces the bundle: it comes back.
-	if _, err := registrations.Patch(t.Context(), webhookName, types.JSONPatchType, []byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{}); err != nil {
+	if _, err := registrations.Patch(t.Context(), webhookName, types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, patience, func() error { return kept(roots) })
 
 	// The webhook is away: failurePolicy Fail keeps objects out that nobody has checked.
 	w.stop()
-	if err := create(route("later", "server", "a")); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "validation.fairlead.dev") {
+	if err := create(route("later", "server", "a")); !apierrors.IsInternalError(err) ||
+		!strings.Contains(err.Error(), "validation.fairlead.dev") {
 		t.Errorf("without the webhook: %v", err)
 	}
 	if err := gatewayRoute("later"); err != nil {

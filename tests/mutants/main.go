@@ -136,7 +136,8 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		return err
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(at, 0o755),
-		os.WriteFile(mutated, []byte(strings.Replace(source, m.Old, m.New, 1)), 0o644), os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
+		os.WriteFile(mutated, []byte(strings.Replace(source, m.Old, m.New, 1)), 0o644),
+		os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
 		return err
 	}
 	services, err := filepath.Glob(filepath.Join(bin, "*"))
@@ -152,12 +153,14 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	if err := os.Remove(server); err != nil {
 		return fmt.Errorf("run `make build` first: %w", err)
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", mutated+".json", "-o", server, "./services/xds-server/cmd/xds-server")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", mutated+".json", "-o", server,
+		"./services/xds-server/cmd/xds-server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("does not build: %w: %s", err, out)
 	}
-	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios)
+	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "./tests/scenarios", "-dir", "cases,examples", "-run",
+		m.Scenarios)
 	test.Env = append(os.Environ(), "BIN_DIR="+at)
 	out, err := test.CombinedOutput()
 	switch {

@@ -59,7 +59,8 @@ func TestAnalysis(t *testing.T) {
 			codes[f.Code] = true
 		}
 		if len(unlisted) > 0 {
-			t.Errorf("%s:\n  %s\n%s\nmend the analysis, or give it a row in AnalysisDifferences", c.Name, strings.Join(unlisted, "\n  "), c.In(i).YAML)
+			t.Errorf("%s:\n  %s\n%s\nmend the analysis, or give it a row in AnalysisDifferences", c.Name, strings.Join(unlisted, "\n  "),
+				c.In(i).YAML)
 		}
 	}
 	for _, stale := range shown.Stale(true) {
@@ -75,7 +76,8 @@ func TestAnalysis(t *testing.T) {
 			t.Errorf("no case makes Fairlead tell %s", strings.TrimSpace(line))
 		}
 	}
-	t.Logf("%d meshes analyzed in %s: %d messages of Fairlead, %d differences as listed", len(cases), time.Since(began).Round(time.Second/10), told, listed)
+	t.Logf("%d meshes analyzed in %s: %d messages of Fairlead, %d differences as listed", len(cases), time.Since(began).Round(time.Second/10),
+		told, listed)
 }
 
 // TestAnalysisExamples finds rows whose example is no case.

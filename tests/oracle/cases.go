@@ -78,7 +78,8 @@ func (a Analyses) pick(which func(Found) bool) Analyses {
 // Shared reports whether a case has objects that several cases cannot have at once: those of the whole cluster, and of
 // the root namespace. A case with the comment "# alone" is about what its file lacks.
 func (c Case) Shared() bool {
-	return strings.Contains(c.YAML, "# alone") || strings.Contains(c.YAML, "istio-system") || strings.Contains(c.YAML, "WebhookConfiguration") || strings.Contains(c.YAML, "CustomResourceDefinition")
+	return strings.Contains(c.YAML, "# alone") || strings.Contains(c.YAML, "istio-system") ||
+		strings.Contains(c.YAML, "WebhookConfiguration") || strings.Contains(c.YAML, "CustomResourceDefinition")
 }
 
 // Found is one message: Istio's code, or Fairlead's where Istio has none, and the object as "Kind namespace/name".
@@ -192,14 +193,16 @@ type AnalysisDifference struct {
 }
 
 func (d AnalysisDifference) covers(f Found, ours, files bool, a Analyses) bool {
-	if d.Ours != ours || d.FilesOnly && !files || !slices.Contains(strings.Fields(d.Codes), f.Code) || d.Kinds != "" && !slices.Contains(strings.Fields(d.Kinds), f.Kind()) {
+	if d.Ours != ours || d.FilesOnly && !files || !slices.Contains(strings.Fields(d.Codes), f.Code) ||
+		d.Kinds != "" && !slices.Contains(strings.Fields(d.Kinds), f.Kind()) {
 		return false
 	}
 	other := a.Ours
 	if ours {
 		other = a.Istio
 	}
-	return d.Beside == "" || slices.ContainsFunc(other, func(o Found) bool { return o.Code == d.Beside && (o.Origin == f.Origin || d.Beside == f.Code) })
+	return d.Beside == "" || slices.ContainsFunc(other,
+		func(o Found) bool { return o.Code == d.Beside && (o.Origin == f.Origin || d.Beside == f.Code) })
 }
 
 // AnalysisPage is docs/reference/analysis-differences.md.
@@ -207,8 +210,11 @@ func AnalysisPage() string {
 	var b strings.Builder
 	b.WriteString(`# Where the analysis is not Istio's
 
-` + "`fairlead analyze` finds what `istioctl analyze` finds, under the codes of [findings](findings.md), except for these differences.\n`make oracle` asks both about [small meshes](../../tests/oracle/analysis) for each code, and about random ones; `make test-kube`\n" +
-		"does the same with the objects in an API server. They fail for a difference that is not listed. What differs in the verdict on\none object is in [validation differences](validation-differences.md). This page is generated from the table of the test (`make golden`).\n")
+` + "`fairlead analyze` finds what `istioctl analyze` finds, under the codes of [findings](findings.md), except for these " +
+		"differences.\n`make oracle` asks both about [small meshes](../../tests/oracle/analysis) for each code, and about random ones; `make " +
+		"test-kube`\n" +
+		"does the same with the objects in an API server. They fail for a difference that is not listed. What differs in the verdict on\none " +
+		"object is in [validation differences](validation-differences.md). This page is generated from the table of the test (`make golden`).\n")
 	section := func(title string, ours bool) {
 		fmt.Fprintf(&b, "\n## %s\n\n| code | kind | what | why | example |\n|---|---|---|---|---|\n", title)
 		for _, d := range AnalysisDifferences {

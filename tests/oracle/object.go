@@ -24,10 +24,13 @@ type Object struct {
 // kinds are those that istioctl judges, with their API groups. Of Kubernetes' own kinds it looks at names of ports
 // only.
 var kinds = map[string]string{
-	"VirtualService": "networking.istio.io", "DestinationRule": "networking.istio.io", "Gateway": "networking.istio.io", "ServiceEntry": "networking.istio.io",
-	"Sidecar": "networking.istio.io", "WorkloadEntry": "networking.istio.io", "WorkloadGroup": "networking.istio.io", "EnvoyFilter": "networking.istio.io",
+	"VirtualService": "networking.istio.io", "DestinationRule": "networking.istio.io", "Gateway": "networking.istio.io",
+	"ServiceEntry": "networking.istio.io",
+	"Sidecar":      "networking.istio.io", "WorkloadEntry": "networking.istio.io", "WorkloadGroup": "networking.istio.io",
+	"EnvoyFilter": "networking.istio.io",
 	"ProxyConfig": "networking.istio.io", "PeerAuthentication": "security.istio.io", "RequestAuthentication": "security.istio.io",
-	"AuthorizationPolicy": "security.istio.io", "Telemetry": "telemetry.istio.io", "WasmPlugin": "extensions.istio.io", "TrafficExtension": "extensions.istio.io",
+	"AuthorizationPolicy": "security.istio.io", "Telemetry": "telemetry.istio.io", "WasmPlugin": "extensions.istio.io",
+	"TrafficExtension": "extensions.istio.io",
 }
 
 // Kind is the object's.

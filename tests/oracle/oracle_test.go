@@ -104,10 +104,12 @@ func TestVerdicts(t *testing.T) {
 			continue
 		}
 		if unlisted++; unlisted <= *most {
-			t.Errorf("%s: %s:\n  %s\n%s\nmend the verdict, or give it a row in Stricter or Laxer", b.Origin, direction, strings.Join(sentences, "\n  "), b.YAML())
+			t.Errorf("%s: %s:\n  %s\n%s\nmend the verdict, or give it a row in Stricter or Laxer", b.Origin, direction,
+				strings.Join(sentences, "\n  "), b.YAML())
 		}
 	}
-	t.Logf("%d objects judged in %s: %d of ours, %d of the corpus, %d drawn and %d changed with seed %d", len(objects), time.Since(began).Round(time.Second/10),
+	t.Logf("%d objects judged in %s: %d of ours, %d of the corpus, %d drawn and %d changed with seed %d", len(objects),
+		time.Since(began).Round(time.Second/10),
 		len(c.ours), len(c.corpus), len(c.drawn), len(c.mutants), *seed)
 	t.Logf("%d accepted by both, %d refused by both, %d differ as listed, %d differ otherwise", accepted, refused, listed, unlisted)
 	if len(c.ours)+len(c.corpus) < fewest {

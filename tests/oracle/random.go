@@ -49,7 +49,8 @@ func Random(seed uint64, n int) ([]Object, error) {
 			continue // text that is no UTF-8
 		}
 		o := Object{Origin: fmt.Sprintf("random %s of seed %d", k.kind, seed)}
-		tree := map[string]any{"apiVersion": k.version, "kind": k.kind, "metadata": map[string]any{"name": "random", "namespace": "apps"}, "spec": json.RawMessage(raw)}
+		tree := map[string]any{"apiVersion": k.version, "kind": k.kind, "metadata": map[string]any{"name": "random", "namespace": "apps"},
+			"spec": json.RawMessage(raw)}
 		if o.Tree, err = plain(tree); err != nil {
 			return nil, err
 		}
@@ -113,8 +114,10 @@ func collect(pool map[string][]any, name string, v any) {
 
 // Values near borders, by type.
 var (
-	texts   = []any{"", "*", "a", "A", "-", "a.b", "*.a", "*a.b", "a_b", "1.2.3.4", "1.2.3.0/24", "::1", "a/b", "./a", "~/a", "mesh", "http", "HTTP", "0s", "1ms", "500us", "1.5s", "-1s", "[", ".*"}
-	numbers = []any{-1.0, 0.0, 1.0, 2.0, 99.0, 100.0, 101.0, 199.0, 200.0, 599.0, 600.0, 601.0, 65535.0, 65536.0, 0.00001, 4294967295.0, 4294967296.0}
+	texts = []any{"", "*", "a", "A", "-", "a.b", "*.a", "*a.b", "a_b", "1.2.3.4", "1.2.3.0/24", "::1", "a/b", "./a", "~/a", "mesh", "http",
+		"HTTP", "0s", "1ms", "500us", "1.5s", "-1s", "[", ".*"}
+	numbers = []any{-1.0, 0.0, 1.0, 2.0, 99.0, 100.0, 101.0, 199.0, 200.0, 599.0, 600.0, 601.0, 65535.0, 65536.0, 0.00001, 4294967295.0,
+		4294967296.0}
 )
 
 // mutate changes one place of a tree.

@@ -34,21 +34,28 @@ func (d *meshDrawer) host() string {
 // object draws an object of a networking kind.
 func (d *meshDrawer) object(name string) string {
 	head := func(kind, spec string) string {
-		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, d.namespace(), spec)
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name,
+			d.namespace(), spec)
 	}
 	switch d.n(7) {
 	case 0:
-		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {app: web}, ports: [{name: %s, port: 80}%s]}\n", d.of("web", "db"), d.namespace(), d.of("http", "tcp", "web"),
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {app: web}, ports: [{name: "+
+			"%s, port: 80}%s]}\n", d.of("web", "db"), d.namespace(), d.of("http", "tcp", "web"),
 			d.of("", ", {name: http-admin, port: 81}"))
 	case 1:
-		return head("DestinationRule", fmt.Sprintf("{host: %s, subsets: [{name: %s, labels: {version: v1}}], trafficPolicy: {%s}}", d.host(), d.of("v1", "v2"),
+		return head("DestinationRule", fmt.Sprintf("{host: %s, subsets: [{name: %s, labels: {version: v1}}], trafficPolicy: {%s}}", d.host(),
+			d.of("v1", "v2"),
 			d.of("", "tls: {mode: SIMPLE}", "tls: {mode: SIMPLE, caCertificates: /etc/ca.pem}", "outlierDetection: {consecutiveErrors: 3}")))
 	case 2:
-		return head("Gateway", fmt.Sprintf("{selector: {istio: %s}, servers: [{port: {number: %s, name: http, protocol: HTTP}, hosts: [%q]}]}", d.of("edge", "other"), d.of("80", "81"), d.of("*", "*.example.com", "a.example.com", "shop/*")))
+		return head("Gateway", fmt.Sprintf("{selector: {istio: %s}, servers: [{port: {number: %s, name: http, protocol: HTTP}, hosts: [%q]}]}",
+			d.of("edge", "other"), d.of("80", "81"), d.of("*", "*.example.com", "a.example.com", "shop/*")))
 	case 3:
-		return head("ServiceEntry", fmt.Sprintf("{hosts: [%s], location: MESH_EXTERNAL, resolution: %s, ports: [{number: 80, name: p, protocol: %s}]}", d.of("out.example.com", "b.example.com"), d.of("DNS", "NONE"), d.of("HTTP", "TCP", "TLS")))
+		return head("ServiceEntry", fmt.Sprintf(
+			"{hosts: [%s], location: MESH_EXTERNAL, resolution: %s, ports: [{number: 80, name: p, protocol: %s}]}",
+			d.of("out.example.com", "b.example.com"), d.of("DNS", "NONE"), d.of("HTTP", "TCP", "TLS")))
 	default:
-		return head("VirtualService", fmt.Sprintf("{hosts: [%s], %shttp: [%s]}", d.of("web.shop.svc.cluster.local", "a.example.com", "web"), d.of("", "", "gateways: [o0], ", "gateways: [edge/o1, mesh], "), d.routes()))
+		return head("VirtualService", fmt.Sprintf("{hosts: [%s], %shttp: [%s]}", d.of("web.shop.svc.cluster.local", "a.example.com", "web"),
+			d.of("", "", "gateways: [o0], ", "gateways: [edge/o1, mesh], "), d.routes()))
 	}
 }
 
@@ -57,7 +64,8 @@ func (d *meshDrawer) routes() string {
 	for range 1 + d.n(3) {
 		var matches []string
 		for range d.n(3) {
-			matches = append(matches, d.of("{uri: {prefix: /a}}", "{uri: {prefix: /ab}}", "{uri: {exact: /a}}", "{uri: {prefix: /}}", "{headers: {x-user: {exact: ann}}}", "{uri: {prefix: /a}, headers: {x-user: {exact: ann}}}", "{uri: {regex: /a.*}}"))
+			matches = append(matches, d.of("{uri: {prefix: /a}}", "{uri: {prefix: /ab}}", "{uri: {exact: /a}}", "{uri: {prefix: /}}",
+				"{headers: {x-user: {exact: ann}}}", "{uri: {prefix: /a}, headers: {x-user: {exact: ann}}}", "{uri: {regex: /a.*}}"))
 		}
 		route := "{"
 		if len(matches) > 0 {

@@ -19,7 +19,8 @@ func TestFairleadValidate(t *testing.T) {
 	bin := os.Getenv("BIN_DIR")
 	if bin == "" {
 		bin = t.TempDir()
-		err := binaries.Build(t.Context(), bin+"/", "fairlead.dev/services/installer/cmd/fairlead", "fairlead.dev/services/config-watcher/cmd/config-watcher")
+		err := binaries.Build(t.Context(), bin+"/", "fairlead.dev/services/installer/cmd/fairlead",
+			"fairlead.dev/services/config-watcher/cmd/config-watcher")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,9 +42,10 @@ func TestFairleadValidate(t *testing.T) {
 		code int
 		out  string
 	}{
-		"a good file":     {[]string{"samples/bookinfo/mesh.yaml"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
-		"standard input":  {[]string{"-f", "-"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
-		"a bad file":      {[]string{"--filename", "samples/bookinfo/broken.yaml"}, process.ExitRefused, "samples/bookinfo/broken.yaml:16: VirtualService default/reviews: spec.http[0].route[0].weight: -10: "},
+		"a good file":    {[]string{"samples/bookinfo/mesh.yaml"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
+		"standard input": {[]string{"-f", "-"}, process.ExitOK, " accepted, 0 refused, 0 with warnings"},
+		"a bad file": {[]string{"--filename", "samples/bookinfo/broken.yaml"}, process.ExitRefused,
+			"samples/bookinfo/broken.yaml:16: VirtualService default/reviews: spec.http[0].route[0].weight: -10: "},
 		"a directory":     {[]string{"-f", "samples", "-o", "yaml"}, process.ExitRefused, "same object as at samples/bookinfo/mesh.yaml:"},
 		"nothing there":   {[]string{"-f", "samples/none.yaml"}, process.ExitUsage, "samples/none.yaml: no such file or directory"},
 		"nothing is said": {nil, process.ExitUsage, "name a file or a directory with -f"},

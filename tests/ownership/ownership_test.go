@@ -18,7 +18,8 @@ const root = "../.."
 
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "git", append([]string{"-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
+	command := exec.CommandContext(t.Context(), "git",
+		append([]string{"-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
 	command.Dir = dir
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -151,7 +152,8 @@ func TestNeighboursFindWhatTheyCall(t *testing.T) {
 	for _, s := range services(t) {
 		file := path.Join("services", s, "NEIGHBOURS.md")
 		page := read(t, file)
-		for _, part := range []string{"**Owners:** @fairlead/" + s, "**Limits.**", "**Away.**", "**Versions.**", "**It expects**", "runbooks/" + s + ".md"} {
+		for _, part := range []string{"**Owners:** @fairlead/" + s, "**Limits.**", "**Away.**", "**Versions.**", "**It expects**",
+			"runbooks/" + s + ".md"} {
 			if s == "installer" && strings.HasPrefix(part, "**Owners") {
 				part = "**Owners:** @fairlead/installer"
 			}

@@ -116,7 +116,8 @@ func TestRPMHasTheSameFiles(t *testing.T) {
 		t.Skip("no rpm here")
 	}
 	var got []string
-	for line := range strings.Lines(string(output(t, "rpm", "-qp", "--qf", `[%{FILEMODES:perms} %{FILEUSERNAME} %{FILENAMES} -> %{FILELINKTOS}\n]`, file))) {
+	for line := range strings.Lines(
+		string(output(t, "rpm", "-qp", "--qf", `[%{FILEMODES:perms} %{FILEUSERNAME} %{FILENAMES} -> %{FILELINKTOS}\n]`, file))) {
 		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), " -> ")
 		if mode, rest, _ := strings.Cut(line, " "); strings.HasPrefix(mode, "l") {
 			line = "symlink " + rest
@@ -128,7 +129,8 @@ func TestRPMHasTheSameFiles(t *testing.T) {
 		t.Errorf("the rpm has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	scripts := string(output(t, "rpm", "-qp", "--scripts", file))
-	for _, want := range []string{"postinstall scriptlet", "preuninstall scriptlet", "postuninstall scriptlet", "useradd --system", "clean-iptables"} {
+	for _, want := range []string{"postinstall scriptlet", "preuninstall scriptlet", "postuninstall scriptlet", "useradd --system",
+		"clean-iptables"} {
 		if !strings.Contains(scripts, want) {
 			t.Errorf("no %q in its scripts:\n%s", want, scripts)
 		}
@@ -186,7 +188,8 @@ func TestDpkgInstallsUpgradesAndRemoves(t *testing.T) {
 			t.Skipf("no %s here", program)
 		}
 	}
-	got := strings.Split(strings.TrimSpace(string(output(t, "unshare", "-m", "-n", "--propagation", "private", "sh", "-c", machine, "sh", t.TempDir(), deb))), "\n")
+	got := strings.Split(strings.TrimSpace(
+		string(output(t, "unshare", "-m", "-n", "--propagation", "private", "sh", "-c", machine, "sh", t.TempDir(), deb))), "\n")
 	state := func(when, key string, programs bool, env bool) []string {
 		out := []string{when + ": user istio-proxy, shell /usr/sbin/nologin", when + ": drwx------ istio-proxy /run/secrets/tokens"}
 		file := func(there bool, mode, path string) {

@@ -11,7 +11,8 @@ import (
 // TestWhatCannotRunFails: whoever names scenarios must not be told that all is well when none has run.
 func TestWhatCannotRunFails(t *testing.T) {
 	empty, mistaken := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(mistaken, "x.yaml"), []byte("name: x\nabout: x\ncovers: [x]\ntopology: standard\nsteps:\n- {wait: soon}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(mistaken, "x.yaml"),
+		[]byte("name: x\nabout: x\ncovers: [x]\ntopology: standard\nsteps:\n- {wait: soon}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -20,11 +21,12 @@ func TestWhatCannotRunFails(t *testing.T) {
 		fails  bool
 		output string
 	}{
-		"no such directory":            {[]string{"-dir", "nowhere"}, os.Getenv("PATH"), true, "nowhere: no scenario there"},
-		"no scenario":                  {[]string{"-dir", empty}, os.Getenv("PATH"), true, "no scenario there"},
-		"no such certificates":         {[]string{"-certificates", "none"}, os.Getenv("PATH"), true, "-certificates none: want ca or files"},
-		"no such source":               {[]string{"-source", "nowhere"}, os.Getenv("PATH"), true, "-source nowhere: want store or kubernetes"},
-		"Kubernetes without programs":  {[]string{"-dir", "examples", "-source", "kubernetes"}, os.Getenv("PATH"), true, "KUBE_BIN names no directories"},
+		"no such directory":    {[]string{"-dir", "nowhere"}, os.Getenv("PATH"), true, "nowhere: no scenario there"},
+		"no scenario":          {[]string{"-dir", empty}, os.Getenv("PATH"), true, "no scenario there"},
+		"no such certificates": {[]string{"-certificates", "none"}, os.Getenv("PATH"), true, "-certificates none: want ca or files"},
+		"no such source":       {[]string{"-source", "nowhere"}, os.Getenv("PATH"), true, "-source nowhere: want store or kubernetes"},
+		"Kubernetes without programs": {[]string{"-dir", "examples", "-source", "kubernetes"}, os.Getenv("PATH"), true,
+			"KUBE_BIN names no directories"},
 		"a mistake":                    {[]string{"-dir", mistaken}, os.Getenv("PATH"), true, "x.yaml:6: /steps/0/wait"},
 		"no programs, but a directory": {[]string{"-dir", "examples"}, empty, true, "needs "},
 		"no programs, but a name":      {[]string{"-test.run", "http-weights"}, empty, true, "needs "},

@@ -56,7 +56,8 @@ func install(t *testing.T) place {
 		t.Fatal(err)
 	}
 	t.Logf("fairlead install is done after %s", time.Since(began).Round(time.Millisecond))
-	return place{api: api, node: &harness.Node{Clientset: client, Root: os.Getenv("CLUSTER_ROOT"), Image: echoImage, Resolver: clusterDNS, Outside: outsideDNS}}
+	return place{api: api, node: &harness.Node{Clientset: client, Root: os.Getenv("CLUSTER_ROOT"), Image: echoImage, Resolver: clusterDNS,
+		Outside: outsideDNS}}
 }
 
 // inCluster are the scenarios that run in a cluster, of those that can the sample. The table gets those that cannot,

@@ -25,7 +25,8 @@ func TestTrafficAPIPage(t *testing.T) {
 		}
 		goldens[strings.TrimSuffix(filepath.Base(file), ".yaml")] = string(raw)
 	}
-	table, err := coverage.New(coverage.Evidence{Scenarios: all(t, "cases", "examples"), Goldens: goldens, Refused: paths(t, "unsupported.txt"), Ineffective: paths(t, "ineffective.txt")})
+	table, err := coverage.New(coverage.Evidence{Scenarios: all(t, "cases", "examples"), Goldens: goldens,
+		Refused: paths(t, "unsupported.txt"), Ineffective: paths(t, "ineffective.txt")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,8 @@ const device = "eth0"
 
 // newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed.
 func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string, at place) (*fleet, error) {
-	options := harness.Options{Log: t.Logf, OnDemand: *onDemand, MountedCertificates: *certificates == fromFiles, Redirect: *redirected, MultiTenant: *tenants}
+	options := harness.Options{Log: t.Logf, OnDemand: *onDemand, MountedCertificates: *certificates == fromFiles, Redirect: *redirected,
+		MultiTenant: *tenants}
 	f := &fleet{topology: topology, sniffers: map[string]*wire.Sniffer{}, journals: map[string]*echo.Journal{}, added: map[string]bool{}}
 	var err error
 	for _, s := range scenarios {

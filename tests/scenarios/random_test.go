@@ -51,7 +51,8 @@ const together = 6
 func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 	needs(t)
 	// The applications' ports are none that objects draw: a proxy cannot listen where an application does.
-	ports := []format.Port{{Name: "http", Port: 80, TargetPort: 18080}, {Name: "tcp", Port: 9090, TargetPort: 19090}, {Name: "auto", Port: 8080, TargetPort: 18081}, {Name: "http-85", Port: 85, TargetPort: 18085}}
+	ports := []format.Port{{Name: "http", Port: 80, TargetPort: 18080}, {Name: "tcp", Port: 9090, TargetPort: 19090},
+		{Name: "auto", Port: 8080, TargetPort: 18081}, {Name: "http-85", Port: 85, TargetPort: 18085}}
 	topology := &format.Topology{
 		Name: "random", Namespaces: map[string]map[string]string{"apps": nil, "other": nil, "gateways": nil, format.RootNamespace: nil},
 		Workloads: []format.Workload{
@@ -148,7 +149,8 @@ func manifest(version, kind, name string, spec proto.Message, seed uint64) (stri
 	}
 	namespace := []string{"apps", "other", "gateways", format.RootNamespace}[seed%4]
 	text, err := json.Marshal(map[string]any{
-		"apiVersion": version, "kind": kind, "metadata": map[string]any{"name": strings.ToLower(name), "namespace": namespace}, "spec": json.RawMessage(raw),
+		"apiVersion": version, "kind": kind, "metadata": map[string]any{"name": strings.ToLower(name), "namespace": namespace},
+		"spec": json.RawMessage(raw),
 	})
 	return string(text), err
 }

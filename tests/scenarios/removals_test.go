@@ -75,7 +75,8 @@ func TestRemovalsFailNoRequest(t *testing.T) {
 	for i := range *removals {
 		way, server := ways[i%len(ways)], servers[i%len(servers)]
 		t.Run(way.name, func(t *testing.T) {
-			call := &format.Call{URL: "http://server/", From: "client", Method: http.MethodPost, Body: "order", Rate: removalRate, Timeout: format.Duration(10 * time.Second)}
+			call := &format.Call{URL: "http://server/", From: "client", Method: http.MethodPost, Body: "order", Rate: removalRate,
+				Timeout: format.Duration(10 * time.Second)}
 			calls, _, err := fleet.prepare(call, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -132,7 +133,8 @@ func onceEach(t *testing.T, machines *harness.Harness, servers []string, results
 		times := executed[r.ID]
 		switch answered := r.Err == nil && r.Status == http.StatusOK; {
 		case !answered:
-			failed = append(failed, fmt.Sprintf("%s, after %s, executed %d times: %v %d %s", r.Start.Format(time.StampMilli), r.Duration, times, r.Err, r.Status, r.Body))
+			failed = append(failed, fmt.Sprintf("%s, after %s, executed %d times: %v %d %s", r.Start.Format(time.StampMilli), r.Duration, times,
+				r.Err, r.Status, r.Body))
 		case times != 1:
 			t.Errorf("%s was answered, and executed %d times", r.ID, times)
 		}

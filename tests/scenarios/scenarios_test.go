@@ -45,7 +45,8 @@ func TestScenarios(t *testing.T) {
 	t.Cleanup(func() {
 		table := results.Table()
 		t.Logf("\n%s", table)
-		err := errors.Join(results.WriteJUnit(filepath.Join(dir, "junit.xml")), os.WriteFile(filepath.Join(dir, "summary.txt"), []byte(table), 0o644))
+		err := errors.Join(results.WriteJUnit(filepath.Join(dir, "junit.xml")),
+			os.WriteFile(filepath.Join(dir, "summary.txt"), []byte(table), 0o644))
 		if err != nil {
 			t.Error(err)
 		}
@@ -164,7 +165,8 @@ func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
 
 // notOnDemand are scenarios that do not hold for sidecars which hold only what they call, by design, with the reason.
 var notOnDemand = map[string]string{
-	"se-dynamic-dns": "a TLS connection to a host of resolution DYNAMIC_DNS goes to the address that its client has looked up (docs/guide/on-demand.md)",
+	"se-dynamic-dns": "a TLS connection to a host of resolution DYNAMIC_DNS goes to the address that its client has looked up " +
+		"(docs/guide/on-demand.md)",
 }
 
 // scenarioLimit ends a scenario that hangs.
@@ -204,7 +206,8 @@ func asked() bool {
 // lacks says why the machine cannot do what a scenario needs; empty if it can.
 func lacks(need string) string {
 	// Where TPROXY is lacking, node-agent init says so.
-	if raw, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); need == "ipv6" && (err != nil || strings.TrimSpace(string(raw)) == "1") {
+	if raw, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); need == "ipv6" &&
+		(err != nil || strings.TrimSpace(string(raw)) == "1") {
 		return "the machine has no IPv6"
 	}
 	return ""
@@ -217,7 +220,10 @@ func load(t *testing.T) []*format.Scenario {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := slices.DeleteFunc(all(t, strings.Split(*dirs, ",")...), func(s *format.Scenario) bool { return !pattern.MatchString(s.Name) || !isInShare(s.Name) })
+	asked := slices.DeleteFunc(all(t, strings.Split(*dirs, ",")...), func(s *format.Scenario) bool {
+		return !pattern.MatchString(s.Name) ||
+			!isInShare(s.Name)
+	})
 	if len(asked) == 0 {
 		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
 	}

@@ -121,7 +121,8 @@ func (s *spec) write(w io.Writer) error {
 	}
 	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		Created: v1.Time{Time: s.created}, Architecture: s.arch, OS: "linux",
-		Config: v1.Config{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, Cmd: s.arguments, WorkingDir: "/"},
+		Config: v1.Config{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, Cmd: s.arguments,
+			WorkingDir: "/"},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
@@ -148,7 +149,8 @@ func (s *spec) layer() ([]byte, error) {
 }
 
 func (s *spec) writeEntry(out *tar.Writer, path string, e entry) error {
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: e.mode & 0o7777, Size: int64(len(e.data)), ModTime: s.created, Format: tar.FormatPAX}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: e.mode & 0o7777, Size: int64(len(e.data)), ModTime: s.created,
+		Format: tar.FormatPAX}
 	if e.mode&directory != 0 {
 		header.Typeflag, header.Name = tar.TypeDir, path+"/"
 	}

@@ -109,11 +109,13 @@ func open(t *testing.T, path string) (tarball.Manifest, *v1.ConfigFile, map[stri
 
 func TestImageOfAStaticBinary(t *testing.T) {
 	binary := buildHello(t, "amd64")
-	list, config, headers, contents := open(t, mustImage(t, "1700000000", "-binary", binary, "-name", "fairlead/hello:dev", "-arg", "greet", "-arg", "--name=x y"))
+	list, config, headers, contents := open(t, mustImage(t, "1700000000", "-binary", binary, "-name", "fairlead/hello:dev", "-arg", "greet",
+		"-arg", "--name=x y"))
 	if strings.Join(list[0].RepoTags, " ") != "fairlead/hello:dev" {
 		t.Errorf("tags %v", list[0].RepoTags)
 	}
-	if config.OS != "linux" || config.Architecture != "amd64" || config.Config.User != "1337:1337" || !config.Created.Equal(time.Unix(1700000000, 0)) {
+	if config.OS != "linux" || config.Architecture != "amd64" || config.Config.User != "1337:1337" ||
+		!config.Created.Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("configuration %+v", config)
 	}
 	if strings.Join(config.Config.Entrypoint, " ") != "/usr/local/bin/hello" {
@@ -160,7 +162,8 @@ func TestImageHasTheBinaryUnderAnotherName(t *testing.T) {
 func TestSameInputsSameBytes(t *testing.T) {
 	binary := buildHello(t, "amd64")
 	read := func(epoch, add string) string {
-		data, err := os.ReadFile(mustImage(t, epoch, "-binary", binary, "-name", "fairlead/hello:dev", "-add", add+"=/etc/b", "-add", add+"=/etc/a"))
+		data, err := os.ReadFile(mustImage(t, epoch, "-binary", binary, "-name", "fairlead/hello:dev", "-add", add+"=/etc/b", "-add",
+			add+"=/etc/a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +207,8 @@ func TestDynamicExecutableBringsItsLibraries(t *testing.T) {
 	if err != nil || info.interpreter == "" {
 		t.Skipf("bash is no dynamic executable: %v", err)
 	}
-	_, _, headers, contents := open(t, mustImage(t, "", "-binary", buildHello(t, info.arch), "-name", "fairlead/hello:dev", "-add", shell+"=/opt/sh"))
+	_, _, headers, contents := open(t, mustImage(t, "", "-binary", buildHello(t, info.arch), "-name", "fairlead/hello:dev", "-add",
+		shell+"=/opt/sh"))
 	root := t.TempDir()
 	var dirs []string
 	for name, h := range headers {
@@ -222,7 +226,8 @@ func TestDynamicExecutableBringsItsLibraries(t *testing.T) {
 			dirs = append(dirs, filepath.Dir(path))
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(root, info.interpreter), "--inhibit-cache", "--library-path", strings.Join(dirs, ":"),
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, info.interpreter), "--inhibit-cache", "--library-path",
+		strings.Join(dirs, ":"),
 		filepath.Join(root, "opt/sh"), "-c", `while read -r line; do case $line in *.so*) echo "${line##* }" ;; esac; done </proc/$$/maps`)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

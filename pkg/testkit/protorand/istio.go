@@ -103,34 +103,45 @@ var Istio = Table{
 		"image_type":                         {"default"},
 	},
 	Numbers: map[string][]float64{
-		"number": Ports, "port": Ports, "target_port": Ports, "Port.number": Ports, "SidecarPort.number": Ports, "port_level_mtls": {80, 8080, 9090},
-		"weight": {1, 10, 50, 100}, "to": {50, 100}, "percent": {0, 10, 100}, "value": {0, 0.5, 10, 100}, "status": {200, 418, 503}, "http_status": {404, 503},
+		"number": Ports, "port": Ports, "target_port": Ports, "Port.number": Ports, "SidecarPort.number": Ports,
+		"port_level_mtls": {80, 8080, 9090},
+		"weight":          {1, 10, 50, 100}, "to": {50, 100}, "percent": {0, 10, 100}, "value": {0, 0.5, 10, 100}, "status": {200, 418, 503},
+		"http_status":   {404, 503},
 		"redirect_code": {301, 302, 307, 308}, "attempts": {1, 3}, "min_health_percent": {0, 50}, "max_ejection_percent": {10, 100},
 		"minimum_percent": {10, 50}, "table_size": {65537, 101}, "minimum_ring_size": {1, 1024},
 	},
 	Always: map[string]bool{
 		"VirtualService.hosts": true, "DestinationRule.host": true, "Destination.host": true, "HTTPRouteDestination.destination": true,
-		"RouteDestination.destination": true, "HTTPMirrorPolicy.destination": true, "TLSMatchAttributes.sni_hosts": true, "TLSRoute.match": true, "Subset.name": true,
-		"Server.port": true, "Server.hosts": true, "Port.number": true, "Port.name": true, "Port.protocol": true, "ServicePort.number": true, "ServicePort.name": true,
-		"ServicePort.protocol": true, "SidecarPort.number": true, "SidecarPort.name": true, "SidecarPort.protocol": true, "ServiceEntry.hosts": true,
+		"RouteDestination.destination": true, "HTTPMirrorPolicy.destination": true, "TLSMatchAttributes.sni_hosts": true, "TLSRoute.match": true,
+		"Subset.name": true,
+		"Server.port": true, "Server.hosts": true, "Port.number": true, "Port.name": true, "Port.protocol": true, "ServicePort.number": true,
+		"ServicePort.name":     true,
+		"ServicePort.protocol": true, "SidecarPort.number": true, "SidecarPort.name": true, "SidecarPort.protocol": true,
+		"ServiceEntry.hosts": true,
 		"ServiceEntry.ports": true, "WorkloadEntry.address": true, "IstioEgressListener.hosts": true, "IstioIngressListener.port": true,
 		"IstioIngressListener.default_endpoint": true, "Gateway.servers": true, "Gateway.selector": true, "EnvoyFilter.config_patches": true,
 		"HTTPRoute.route": true, "TCPRoute.route": true, "TLSRoute.route": true, "HTTPRewrite.uri": true,
-		"Delegate.name": true, "TunnelSettings.target_host": true, "TunnelSettings.target_port": true, "PortTrafficPolicy.port": true, "PortSelector.number": true,
-		"HTTPCookie.name": true, "RegexRewrite.match": true, "RegexRewrite.rewrite": true, "Failover.from": true, "Failover.to": true, "Distribute.from": true,
-		"Distribute.to": true, "WorkloadSelector.match_labels": true, "WorkloadSelector.labels": true, "HTTPDirectResponse.status": true,
+		"Delegate.name": true, "TunnelSettings.target_host": true, "TunnelSettings.target_port": true, "PortTrafficPolicy.port": true,
+		"PortSelector.number": true,
+		"HTTPCookie.name":     true, "RegexRewrite.match": true, "RegexRewrite.rewrite": true, "Failover.from": true, "Failover.to": true,
+		"Distribute.from": true,
+		"Distribute.to":   true, "WorkloadSelector.match_labels": true, "WorkloadSelector.labels": true, "HTTPDirectResponse.status": true,
 	},
 	Seldom: map[string]bool{
 		"MeshConfig": true, "ProxyConfig": true,
-		"HTTPRoute.redirect": true, "HTTPRoute.direct_response": true, "HTTPRoute.delegate": true, "Delay.exponential_delay": true, "Abort.http2_error": true,
-		"HTTPRoute.mirror": true, "HTTPRewrite.uri_regex_rewrite": true, "VirtualService.tls": true, "Destination.subset": true, "TrafficPolicy.tunnel": true,
-		"L4MatchAttributes.source_subnet": true, "VirtualService.export_to": true, "DestinationRule.export_to": true, "ServiceEntry.workload_selector": true,
+		"HTTPRoute.redirect": true, "HTTPRoute.direct_response": true, "HTTPRoute.delegate": true, "Delay.exponential_delay": true,
+		"Abort.http2_error": true,
+		"HTTPRoute.mirror":  true, "HTTPRewrite.uri_regex_rewrite": true, "VirtualService.tls": true, "Destination.subset": true,
+		"TrafficPolicy.tunnel":            true,
+		"L4MatchAttributes.source_subnet": true, "VirtualService.export_to": true, "DestinationRule.export_to": true,
+		"ServiceEntry.workload_selector": true,
 	},
 	Never: map[string]bool{
 		// Fields that config-watcher does not support: it would refuse every object with one.
 		"EnvoyFilter.target_refs": true, "DestinationRule.status": true,
 		"MeshConfig.service_entry_visibility": true, "MeshConfig.zone_aware_lb_setting": true, "MeshConfig.ca_certificates": true,
-		"MeshConfig.verify_certificate_at_client": true, "MeshConfig.ca": true, "MeshConfig.config_sources": true, "MeshConfig.certificates": true,
+		"MeshConfig.verify_certificate_at_client": true, "MeshConfig.ca": true, "MeshConfig.config_sources": true,
+		"MeshConfig.certificates":          true,
 		"MeshConfig.service_scope_configs": true, "MeshConfig.hbone_idle_timeout": true, "MeshConfig.extension_providers": true,
 		"MeshConfig.discovery_selectors": true, "OutboundTrafficPolicy.tls": true, "ProxyConfig.connection_settings": true,
 		"ProxyConfig.ca_certificates_pem": true, "ProxyConfig.private_key_provider": true,
@@ -139,7 +150,8 @@ var Istio = Table{
 
 // Hosts and Ports that objects refer to.
 var (
-	Hosts = []string{"server.apps.svc.cluster.local", "other.other.svc.cluster.local", "server", "www.example.com", "*.wild.example.com", "shop.example.com"}
+	Hosts = []string{"server.apps.svc.cluster.local", "other.other.svc.cluster.local", "server", "www.example.com", "*.wild.example.com",
+		"shop.example.com"}
 	Ports = []float64{80, 85, 443, 7070, 8080, 9090, 9091, 31400}
 )
 

@@ -19,7 +19,8 @@ var Normalised = func() *Table {
 	for _, field := range []string{"hosts", "host", "VirtualService.hosts"} {
 		table.Values[field] = NormalisedHosts
 	}
-	for _, field := range []string{"VirtualService.gateways", "HTTPMatchRequest.gateways", "L4MatchAttributes.gateways", "TLSMatchAttributes.gateways"} {
+	for _, field := range []string{"VirtualService.gateways", "HTTPMatchRequest.gateways", "L4MatchAttributes.gateways",
+		"TLSMatchAttributes.gateways"} {
 		table.Values[field] = []string{"mesh", "x/n1", "istio-system/n2"}
 	}
 	table.Values["Destination.host"] = NormalisedHosts[:4]
@@ -30,7 +31,8 @@ var Normalised = func() *Table {
 }()
 
 // NormalisedHosts are the hosts of Normalised; the last one is a wildcard.
-var NormalisedHosts = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com", "*.wild.example.com"}
+var NormalisedHosts = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com",
+	"*.wild.example.com"}
 
 // accepted has a line per kind: its name, and the seeds of objects that config-watcher's validation accepts. A test of
 // that keeps it true.

@@ -198,8 +198,10 @@ func (t *Table) scalar(from Source, f, kind protoreflect.FieldDescriptor) protor
 
 // odd are texts that code may not expect.
 var odd = []string{
-	"", " ", "*", "%", "%REQ(x)%", "a b", "A", "é", "\x00", "a\r\nb: c", "../..", "//", "(", "[", "\\", "\"", "'", "{}", ".", "..", "a..b", "-", "~",
-	strings.Repeat("a", 300), strings.Repeat("(", 200) + strings.Repeat(")", 200), "(a|b)*c{1,900}", "xn--a", "0.0.0.0", "::", "127.0.0.1", "%2F", "$(x)", "${x}",
+	"", " ", "*", "%", "%REQ(x)%", "a b", "A", "é", "\x00", "a\r\nb: c", "../..", "//", "(", "[", "\\", "\"", "'", "{}", ".", "..", "a..b",
+	"-", "~",
+	strings.Repeat("a", 300), strings.Repeat("(", 200) + strings.Repeat(")", 200), "(a|b)*c{1,900}", "xn--a", "0.0.0.0", "::", "127.0.0.1",
+	"%2F", "$(x)", "${x}",
 }
 
 // usualOdd is the default of Table.Odd.

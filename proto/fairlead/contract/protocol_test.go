@@ -14,10 +14,13 @@ func TestThePortDecidesItsProtocol(t *testing.T) {
 		app             string
 		want            configv1.Protocol
 	}{
-		{80, "http", "TCP", "", configv1.Protocol_PROTOCOL_HTTP}, {80, "http-web", "", "", configv1.Protocol_PROTOCOL_HTTP}, {80, "httpweb", "", "", 0},
-		{80, "grpc-web-x", "", "", configv1.Protocol_PROTOCOL_GRPC_WEB}, {80, "grpc-x", "", "", configv1.Protocol_PROTOCOL_GRPC}, {80, "auto-http", "", "", 0},
+		{80, "http", "TCP", "", configv1.Protocol_PROTOCOL_HTTP}, {80, "http-web", "", "", configv1.Protocol_PROTOCOL_HTTP},
+		{80, "httpweb", "", "", 0},
+		{80, "grpc-web-x", "", "", configv1.Protocol_PROTOCOL_GRPC_WEB}, {80, "grpc-x", "", "", configv1.Protocol_PROTOCOL_GRPC},
+		{80, "auto-http", "", "", 0},
 		{3306, "db", "", "", configv1.Protocol_PROTOCOL_TCP}, {80, "tcp", "", "kubernetes.io/h2c", configv1.Protocol_PROTOCOL_HTTP2},
-		{80, "http", "", "tls", configv1.Protocol_PROTOCOL_TLS}, {53, "http", "UDP", "", configv1.Protocol_PROTOCOL_UDP}, {81, "", "", "http-web", configv1.Protocol_PROTOCOL_HTTP},
+		{80, "http", "", "tls", configv1.Protocol_PROTOCOL_TLS}, {53, "http", "UDP", "", configv1.Protocol_PROTOCOL_UDP},
+		{81, "", "", "http-web", configv1.Protocol_PROTOCOL_HTTP},
 	} {
 		if got := contract.PortProtocol(c.port, c.name, c.transport, c.app); got != c.want {
 			t.Errorf("%+v: %v", c, got)

@@ -126,7 +126,8 @@ func TestNoTextOfAPodBecomesYAML(t *testing.T) {
 		},
 	}
 	// What these say decides which parts the Pod gets.
-	parts := []string{annotation.InjectTemplates.Name, annotation.SidecarNativeSidecar.Name, annotation.SidecarUserVolume.Name, annotation.SidecarUserVolumeMount.Name}
+	parts := []string{annotation.InjectTemplates.Name, annotation.SidecarNativeSidecar.Name, annotation.SidecarUserVolume.Name,
+		annotation.SidecarUserVolumeMount.Name}
 	for _, a := range annotation.AllResourceAnnotations() {
 		if !slices.Contains(parts, a.Name) {
 			places["annotation "+a.Name] = func(p *corev1.Pod, s string) { p.Annotations[a.Name] = s }
@@ -161,7 +162,8 @@ func TestNoTextOfAPodBecomesYAML(t *testing.T) {
 		for _, template := range []string{"sidecar", "gateway", "grpc-agent", "grpc-simple"} {
 			pod := func(text string) (*corev1.Pod, error) {
 				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-					Name: "web", Namespace: "shop", Labels: map[string]string{"sidecar.istio.io/inject": "true"}, Annotations: map[string]string{annotation.InjectTemplates.Name: template},
+					Name: "web", Namespace: "shop", Labels: map[string]string{"sidecar.istio.io/inject": "true"},
+					Annotations: map[string]string{annotation.InjectTemplates.Name: template},
 				}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}}}
 				if text != "" {
 					put(p, text)

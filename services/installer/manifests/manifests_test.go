@@ -208,8 +208,10 @@ func TestDefinitionsAreTheFiles(t *testing.T) {
 	if !slices.Equal(names, files) {
 		t.Errorf("installed %v, want %v", names, files)
 	}
-	for _, o := range generate(t, pkg, "default", nil, "values.base.enableGatewayAPICRDs=false", "values.base.excludedCRDs[0]=sidecars.networking.istio.io").Objects {
-		if o.Kind() == "CustomResourceDefinition" && (strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") || o.Name() == "sidecars.networking.istio.io") {
+	for _, o := range generate(t, pkg, "default", nil, "values.base.enableGatewayAPICRDs=false",
+		"values.base.excludedCRDs[0]=sidecars.networking.istio.io").Objects {
+		if o.Kind() == "CustomResourceDefinition" &&
+			(strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") || o.Name() == "sidecars.networking.istio.io") {
 			t.Errorf("%s is installed", o.ID())
 		}
 	}
@@ -225,7 +227,8 @@ func TestLabelsOfGatewaysAreAdded(t *testing.T) {
 		"{app: '', istio: front}":    {"istio": "front"},
 	} {
 		file := filepath.Join(t.TempDir(), "operator.yaml")
-		spec := "{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {components: {ingressGateways: [{name: istio-edge, enabled: true, label: " + label + "}]}}}\n"
+		spec := "{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {components: {ingressGateways: [{name: istio-edge, " +
+			"enabled: true, label: " + label + "}]}}}\n"
 		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,8 @@ func TestOperatorRights(t *testing.T) {
 		}
 	}
 	for _, way := range []string{"deletePods", "labelPods"} {
-		for _, o := range generate(t, pkg, "empty", nil, "components.cni.enabled=true", "values.cni.repair.repairPods=false", "values.cni.repair."+way+"=true", "values.cni.taint=example.com/t").Objects {
+		for _, o := range generate(t, pkg, "empty", nil, "components.cni.enabled=true", "values.cni.repair.repairPods=false",
+			"values.cni.repair."+way+"=true", "values.cni.taint=example.com/t").Objects {
 			look(o)
 		}
 	}
@@ -103,13 +104,16 @@ func TestOperatorRights(t *testing.T) {
 	var rules []rbacv1.PolicyRule
 	for _, key := range slices.Sorted(maps.Keys(own)) {
 		group, resource, _ := strings.Cut(key, " ")
-		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: slices.Sorted(maps.Keys(own[key]))})
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource},
+			Verbs: slices.Sorted(maps.Keys(own[key]))})
 	}
-	if roles := []string{"fairlead-config-watcher-credentials", "fairlead-config-watcher-registration"}; !slices.Equal(bound.ResourceNames, roles) || !slices.Equal(bound.Resources, []string{"clusterroles"}) {
+	if roles := []string{"fairlead-config-watcher-credentials", "fairlead-config-watcher-registration"}; !slices.Equal(bound.ResourceNames,
+		roles) || !slices.Equal(bound.Resources, []string{"clusterroles"}) {
 		t.Errorf("the operator would have the right to bind %v %v", bound.Resources, bound.ResourceNames)
 	}
 	for _, rule := range rules {
-		if text := fmt.Sprint(rule); strings.Contains(text, "*") || slices.Contains(rule.Verbs, "escalate") || slices.Contains(rule.Verbs, "bind") {
+		if text := fmt.Sprint(rule); strings.Contains(text, "*") || slices.Contains(rule.Verbs, "escalate") ||
+			slices.Contains(rule.Verbs, "bind") {
 			t.Errorf("the operator would have a right without bounds: %s", text)
 		}
 	}
@@ -117,7 +121,8 @@ func TestOperatorRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Golden(t, "charts/operator/files/rights.yaml", append([]byte("# Written by go test ./services/installer/manifests -run TestOperatorRights -update, from the charts.\n"), text...))
+	testkit.Golden(t, "charts/operator/files/rights.yaml",
+		append([]byte("# Written by go test ./services/installer/manifests -run TestOperatorRights -update, from the charts.\n"), text...))
 }
 
 // TestOperatorChart holds the objects of the operator: alone, and as a revision that watches two namespaces.
@@ -129,7 +134,8 @@ func TestOperatorChart(t *testing.T) {
 	}
 	for name, values := range map[string]tree.Map{
 		"default": {},
-		"watched": {"revision": "canary", "watchedNamespaces": []any{"istio-system", "mesh"}, "global": tree.Map{"hub": "example.com/mesh", "tag": "1", "imagePullSecrets": []any{"key"}, "networkPolicy": tree.Map{"enabled": true}}},
+		"watched": {"revision": "canary", "watchedNamespaces": []any{"istio-system", "mesh"},
+			"global": tree.Map{"hub": "example.com/mesh", "tag": "1", "imagePullSecrets": []any{"key"}, "networkPolicy": tree.Map{"enabled": true}}},
 	} {
 		objects, err := render.Chart("operator", chart, values, "istio-operator")
 		if err != nil {

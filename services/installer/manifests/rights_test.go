@@ -53,7 +53,8 @@ func rights(t *testing.T, objects []runtime.Object) []string {
 						if len(r.ResourceNames) > 0 {
 							names = " " + strings.Join(r.ResourceNames, ",")
 						}
-						lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s/%s may %s %s.%s%s %s", s.Namespace, s.Name, verb, resource, r.APIGroups[0], names, where)))
+						lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s/%s may %s %s.%s%s %s", s.Namespace, s.Name, verb, resource, r.APIGroups[0],
+							names, where)))
 						if verb == "*" || resource == "*" || slices.Contains(r.APIGroups, "*") || len(r.APIGroups) != 1 {
 							t.Errorf("%s has a wildcard, or several groups: %+v", role, r)
 						}
@@ -96,20 +97,25 @@ func TestRightsOfServices(t *testing.T) {
 			verb, what, _ := strings.Cut(right, " ")
 			changes := !slices.Contains([]string{"get", "list", "watch"}, verb)
 			allowed := map[string]bool{
-				"create configmaps. in every namespace": true, "update configmaps. istio-ca-root-cert in every namespace": true, "update configmaps. fairlead-jwks in istio-system": true,
-				"create leases.coordination.k8s.io in istio-system": true, "update leases.coordination.k8s.io fairlead-config-watcher-status in istio-system": true,
+				"create configmaps. in every namespace": true, "update configmaps. istio-ca-root-cert in every namespace": true,
+				"update configmaps. fairlead-jwks in istio-system":                                 true,
+				"create leases.coordination.k8s.io in istio-system":                                true,
+				"update leases.coordination.k8s.io fairlead-config-watcher-status in istio-system": true,
 			}
-			bindings := "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every namespace"
+			bindings := "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every " +
+				"namespace"
 			if name == "compact" {
-				bindings = "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials-xds-server,fairlead-config-watcher-registration-xds-server in every namespace"
+				bindings = "rolebindings.rbac.authorization.k8s.io " +
+					"fairlead-config-watcher-credentials-xds-server,fairlead-config-watcher-registration-xds-server in every namespace"
 			}
 			// Whoever may change a webhook configuration decides about everything: only the process that nobody can
 			// talk to may.
 			keeps := map[string]bool{
-				"patch validatingwebhookconfigurations.admissionregistration.k8s.io fairlead-validator in every namespace":                                true,
-				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector in every namespace":                              true,
-				"bind clusterroles.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every namespace": true,
-				"create rolebindings.rbac.authorization.k8s.io in every namespace":                                                                        true, "delete " + bindings: true,
+				"patch validatingwebhookconfigurations.admissionregistration.k8s.io fairlead-validator in every namespace":   true,
+				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector in every namespace": true,
+				"bind clusterroles.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every " +
+					"namespace": true,
+				"create rolebindings.rbac.authorization.k8s.io in every namespace": true, "delete " + bindings: true,
 			}
 			switch {
 			case strings.HasSuffix(who, "/keeper") && keeps[right]:
@@ -207,10 +213,13 @@ func TestRightsOfTheCNIAgent(t *testing.T) {
 		more []string
 	}{
 		"repair": {nil, []string{"create events. in every namespace"}},
-		"delete": {[]string{"values.cni.repair.repairPods=false", "values.cni.repair.deletePods=true"}, []string{"create events. in every namespace", "delete pods. in every namespace"}},
-		"label":  {[]string{"values.cni.repair.repairPods=false", "values.cni.repair.labelPods=true"}, []string{"create events. in every namespace", "patch pods/status. in every namespace"}},
-		"off":    {[]string{"values.cni.repair.enabled=false"}, nil},
-		"taint":  {[]string{"values.cni.repair.enabled=false", "values.cni.taint=example.com/t"}, []string{"get nodes. in every namespace", "patch nodes. in every namespace"}},
+		"delete": {[]string{"values.cni.repair.repairPods=false", "values.cni.repair.deletePods=true"},
+			[]string{"create events. in every namespace", "delete pods. in every namespace"}},
+		"label": {[]string{"values.cni.repair.repairPods=false", "values.cni.repair.labelPods=true"},
+			[]string{"create events. in every namespace", "patch pods/status. in every namespace"}},
+		"off": {[]string{"values.cni.repair.enabled=false"}, nil},
+		"taint": {[]string{"values.cni.repair.enabled=false", "values.cni.taint=example.com/t"},
+			[]string{"get nodes. in every namespace", "patch nodes. in every namespace"}},
 	} {
 		result := generate(t, pkg, "empty", nil, append([]string{"components.cni.enabled=true"}, want.set...)...)
 		objects, err := decode(text(t, result.Objects))
@@ -218,7 +227,8 @@ func TestRightsOfTheCNIAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := append([]string{
-			"get daemonsets.apps fairlead-cni-node in kube-system", "get pods. in every namespace", "list pods. in every namespace", "watch pods. in every namespace",
+			"get daemonsets.apps fairlead-cni-node in kube-system", "get pods. in every namespace", "list pods. in every namespace",
+			"watch pods. in every namespace",
 		}, want.more...)
 		for i, right := range all {
 			all[i] = "kube-system/fairlead-cni may " + right

@@ -67,7 +67,8 @@ func TestExamplesOfSettingsDoSomething(t *testing.T) {
 	with := func(t *testing.T, file string, definitions bool) *install.Result {
 		t.Helper()
 		result, err := install.Generate(install.Inputs{Package: pkg, Inputs: merge.Inputs{
-			Files: []merge.File{{Name: "test.yaml", Text: []byte(file)}}, Set: []string{"values.base.enableIstioConfigCRDs=" + strconv.FormatBool(definitions)},
+			Files: []merge.File{{Name: "test.yaml", Text: []byte(file)}},
+			Set:   []string{"values.base.enableIstioConfigCRDs=" + strconv.FormatBool(definitions)},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -105,19 +106,27 @@ func TestExamplesOfSettingsDoSomething(t *testing.T) {
 func TestWhatHasNoCounterpartIsAWarning(t *testing.T) {
 	pkg := open(t)
 	for spec, want := range map[string]string{
-		"values: {pilot: {traceSampling: 1}}":                                                 "values.pilot.traceSampling: it has no effect in this install package: proxies make no traces yet",
-		"values: {pilot: {env: {PILOT_X: a}}}":                                                "values.pilot.env.PILOT_X: it has no effect",
-		"values: {global: {logAsJson: true}}":                                                 "values.global.logAsJson: it has no effect",
-		"values: {sidecarInjectorWebhook: {templates: {a: b}}}":                               "",
-		"components: {injector: {enabled: true}}":                                             "",
-		"values: {revisionTags: [a]}":                                                         "values.revisionTags: it has no effect in this install package: use `fairlead tag set`",
-		"components: {cni: {enabled: true}}":                                                  "",
-		"values: {cni: {ambient: {enabled: true}}}":                                           "values.cni.ambient.enabled: it has no effect in this install package: this version has no ambient mode",
-		"components: {ztunnel: {}}":                                                           "",
-		"components: {pilot: {k8s: {env: [{name: A, value: b}, {name: PILOT_X, value: a}]}}}": "components.pilot.k8s.env[1]: PILOT_X has no effect in this install package: the services have flags",
-		"components: {pilot: {k8s: {env: [{name: GODEBUG, value: b}]}}}":                      "",
-		"values: {pilot: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, labelSelector: {matchLabels: {app: istiod}}}]}}}}":                                           "matchLabels.app: no Pod of this install package has the label app: istiod: the Pods have app: xds-server",
-		"components: {pilot: {k8s: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchExpressions: [{key: app, operator: In, values: [istiod]}]}}]}}}": "matchExpressions[0]: no Pod of this install package has the label app: istiod",
+		"values: {pilot: {traceSampling: 1}}": "values.pilot.traceSampling: it has no effect " +
+			"in this install package: proxies make no traces yet",
+		"values: {pilot: {env: {PILOT_X: a}}}":                  "values.pilot.env.PILOT_X: it has no effect",
+		"values: {global: {logAsJson: true}}":                   "values.global.logAsJson: it has no effect",
+		"values: {sidecarInjectorWebhook: {templates: {a: b}}}": "",
+		"components: {injector: {enabled: true}}":               "",
+		"values: {revisionTags: [a]}": "values.revisionTags: it has no effect in this " +
+			"install package: use `fairlead tag set`",
+		"components: {cni: {enabled: true}}": "",
+		"values: {cni: {ambient: {enabled: true}}}": "values.cni.ambient.enabled: it has no effect " +
+			"in this install package: this version has no ambient mode",
+		"components: {ztunnel: {}}": "",
+		"components: {pilot: {k8s: {env: [{name: A, value: b}, {name: PILOT_X, value: a}]}}}": "components.pilot.k8s.env[1]: PILOT_X has no " +
+			"effect in this install package: the services have flags",
+		"components: {pilot: {k8s: {env: [{name: GODEBUG, value: b}]}}}": "",
+		"values: {pilot: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, labelSelector: " +
+			"{matchLabels: {app: istiod}}}]}}}}": "matchLabels.app: no Pod of this install package has the label app: istiod: the Pods have app: " +
+			"xds-server",
+		"components: {pilot: {k8s: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway, labelSelector: " +
+			"{matchExpressions: [{key: app, operator: In, values: [istiod]}]}}]}}}": "matchExpressions[0]: no Pod of this install package has the " +
+			"label app: istiod",
 	} {
 		result, err := try(pkg, "minimal", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {"+spec+"}\n")
 		if err != nil {
@@ -134,17 +143,19 @@ func TestWhatHasNoCounterpartIsAWarning(t *testing.T) {
 func TestOwnValuesAreChecked(t *testing.T) {
 	pkg := open(t)
 	for spec, want := range map[string]string{
-		"values: {xdsServr: {}}":                                            `values.xdsServr: unknown field; did you mean "xdsServer"?`,
-		"values: {xdsServer: {replicaCout: 1}}":                             `values.xdsServer.replicaCout: unknown field; did you mean "replicaCount"?`,
-		"values: {xdsServer: {replicaCount: many}}":                         `values.xdsServer.replicaCount: "many" must be integer`,
-		"values: {base: {createNamespce: true}}":                            `values.base.createNamespce: unknown field; did you mean "createNamespace"?`,
-		"values: {global: {namespaces: {cb: a}}}":                           `values.global.namespaces.cb: unknown field; did you mean "ca"?`,
-		"values: {compact: {ca: {storage: 3}}}":                             "values.compact.ca.storage: 3 must be boolean",
-		"values: {ca: {revisions: [1]}}":                                    "values.ca.revisions[0]: 1 must be string",
-		"components: {xdsServr: {}}":                                        `components.xdsServr: unknown field; did you mean "xdsServer"?`,
-		"components: {pilot: {enabled: false}, xdsServer: {enabled: true}}": "components.xdsServer.enabled: it is part of components.pilot, which is disabled; enable that, or disable this",
+		"values: {xdsServr: {}}":                    `values.xdsServr: unknown field; did you mean "xdsServer"?`,
+		"values: {xdsServer: {replicaCout: 1}}":     `values.xdsServer.replicaCout: unknown field; did you mean "replicaCount"?`,
+		"values: {xdsServer: {replicaCount: many}}": `values.xdsServer.replicaCount: "many" must be integer`,
+		"values: {base: {createNamespce: true}}":    `values.base.createNamespce: unknown field; did you mean "createNamespace"?`,
+		"values: {global: {namespaces: {cb: a}}}":   `values.global.namespaces.cb: unknown field; did you mean "ca"?`,
+		"values: {compact: {ca: {storage: 3}}}":     "values.compact.ca.storage: 3 must be boolean",
+		"values: {ca: {revisions: [1]}}":            "values.ca.revisions[0]: 1 must be string",
+		"components: {xdsServr: {}}":                `components.xdsServr: unknown field; did you mean "xdsServer"?`,
+		"components: {pilot: {enabled: false}, xdsServer: {enabled: true}}": "components.xdsServer.enabled: it is part of components.pilot, " +
+			"which is disabled; enable that, or disable this",
 	} {
-		if _, err := try(pkg, "minimal", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {"+spec+"}\n"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := try(pkg, "minimal", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {"+spec+"}\n"); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s\nerror %v\nwant  %q", spec, err, want)
 		}
 	}
@@ -161,7 +172,8 @@ func TestChartsRefuseUnknownValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := render.Chart(c.Name, chart, tree.Map{"replicaCout": 1.0}, "istio-system"); err == nil || !strings.Contains(err.Error(), "replicaCout") {
+		if _, err := render.Chart(c.Name, chart, tree.Map{"replicaCout": 1.0}, "istio-system"); err == nil ||
+			!strings.Contains(err.Error(), "replicaCout") {
 			t.Errorf("%s: error %v", c.Chart, err)
 		}
 		objects, err := render.Chart(c.Name, chart, tree.Map{"global": tree.Map{"remotePilotAddress": "10.1.2.3"}}, "other")
@@ -205,9 +217,11 @@ spec:
 	for name, want := range map[string]struct {
 		has, not []string
 	}{
-		"ca":             {[]string{"image: example.com/pilot/ca:dev", "who: pilot", "a: b", "replicas: 1"}, []string{"777m", "hostNetwork"}},
-		"config-watcher": {[]string{"image: example.com/own/config-watcher:dev", "who: own", `all: "yes"`, "a: b", "replicas: 2"}, []string{"777m", "hostNetwork"}},
-		"xds-server":     {[]string{"image: example.com/pilot/xds-server:dev", "who: pilot", "a: b", "replicas: 7", "cpu: 777m", "hostNetwork: false"}, nil},
+		"ca": {[]string{"image: example.com/pilot/ca:dev", "who: pilot", "a: b", "replicas: 1"}, []string{"777m", "hostNetwork"}},
+		"config-watcher": {[]string{"image: example.com/own/config-watcher:dev", "who: own", `all: "yes"`, "a: b", "replicas: 2"},
+			[]string{"777m", "hostNetwork"}},
+		"xds-server": {[]string{"image: example.com/pilot/xds-server:dev", "who: pilot", "a: b", "replicas: 7", "cpu: 777m",
+			"hostNetwork: false"}, nil},
 	} {
 		for _, o := range result.Objects {
 			if o.Kind() != "Deployment" || o.Name() != name {
@@ -264,7 +278,8 @@ component of its own that refines it. A setting without a counterpart is a warni
 	for _, v := range pkg.Values {
 		fmt.Fprintf(&b, "| `%s` | `values.%s` |\n", v.Spec, v.Value)
 	}
-	b.WriteString("\n## Values of Istio's\n\nA row is of the value and of all that is below it, unless a longer one says otherwise.\n\n| value | does | in its place |\n|---|---|---|\n")
+	b.WriteString("\n## Values of Istio's\n\nA row is of the value and of all that is below it, unless a longer one says otherwise.\n\n| " +
+		"value | does | in its place |\n|---|---|---|\n")
 	for _, s := range pkg.Settings {
 		does := s.Does
 		if does == "" {

@@ -177,7 +177,8 @@ func targets(resources []*configv1.Resource) []target {
 		default:
 			continue
 		}
-		out = append(out, target{name: s.GetName(), address: net.JoinHostPort(s.GetAddresses()[0], fmt.Sprint(s.GetPorts()[0].GetNumber())), tcp: isTCP})
+		out = append(out, target{name: s.GetName(), address: net.JoinHostPort(s.GetAddresses()[0], fmt.Sprint(s.GetPorts()[0].GetNumber())),
+			tcp: isTCP})
 	}
 	return out
 }
@@ -202,7 +203,9 @@ func (l *lab) applications(ctx context.Context) error {
 }
 
 func serveHTTP(lis net.Listener) {
-	_ = http.Serve(lis, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })) //nolint:gosec // ends with the process
+	_ = http.Serve(lis, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "ok")
+	})) //nolint:gosec // ends with the process
 }
 
 func serveEcho(lis net.Listener) {

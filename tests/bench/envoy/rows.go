@@ -33,7 +33,8 @@ func run(ctx context.Context, o options, out io.Writer) (missed bool, err error)
 		return false, err
 	}
 	defer l.close()
-	fmt.Fprintf(out, "| Envoy, %d services, %d called | RSS idle | RSS | ready | CPU until ready | outbound clusters | first request | later | more | |\n|---|---|---|---|---|---|---|---|---|---|\n",
+	fmt.Fprintf(out, "| Envoy, %d services, %d called | RSS idle | RSS | ready | CPU until ready | outbound clusters | first request | "+
+		"later | more | |\n|---|---|---|---|---|---|---|---|---|---|\n",
 		o.services, len(l.targets))
 	for _, onDemand := range []bool{true, false} {
 		var all []figures
@@ -52,7 +53,8 @@ func run(ctx context.Context, o options, out io.Writer) (missed bool, err error)
 			name, verdict = "on demand", f.verdict()
 			missed = missed || verdict != pass
 		}
-		fmt.Fprintf(out, "| %s | %.1f MiB | %.1f MiB | %.2f s | %.2f s | %d | %.1f ms | %.1f ms | %.1f ms | %s |\n", name, mib(f.idle), mib(f.resident), f.ready.Seconds(), f.cpu.Seconds(), f.clusters,
+		fmt.Fprintf(out, "| %s | %.1f MiB | %.1f MiB | %.2f s | %.2f s | %d | %.1f ms | %.1f ms | %.1f ms | %s |\n", name, mib(f.idle),
+			mib(f.resident), f.ready.Seconds(), f.cpu.Seconds(), f.clusters,
 			millis(f.first), millis(f.later), millis(f.cost), verdict)
 	}
 	return missed, nil

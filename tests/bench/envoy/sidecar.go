@@ -56,7 +56,8 @@ func (l *lab) sidecar(ctx context.Context, onDemand bool) (*sidecar, error) {
 		},
 		Env: []string{
 			"POD_NAME=" + name, "POD_NAMESPACE=" + callers, fmt.Sprintf("INSTANCE_IP=10.248.0.%d", l.started), "SERVICE_ACCOUNT=default",
-			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "FAIRLEAD_VERIFY_REDIRECTION=false", "FAIRLEAD_ON_DEMAND=" + strconv.FormatBool(onDemand),
+			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "FAIRLEAD_VERIFY_REDIRECTION=false",
+			"FAIRLEAD_ON_DEMAND=" + strconv.FormatBool(onDemand),
 			"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
 		},
 	}, &l.cores.Clients); err != nil {
@@ -115,7 +116,8 @@ func (s *sidecar) envoy() (int, error) {
 
 // clusters counts the clusters that lead to services.
 func (s *sidecar) clusters(ctx context.Context) (int, error) {
-	raw, err := probe.Get(ctx, probe.Unix(filepath.Join(s.state, probe.EnvoyAdmin)), "http://envoy/config_dump?resource=dynamic_active_clusters&mask=cluster.name")
+	raw, err := probe.Get(ctx, probe.Unix(filepath.Join(s.state, probe.EnvoyAdmin)),
+		"http://envoy/config_dump?resource=dynamic_active_clusters&mask=cluster.name")
 	if err != nil {
 		return 0, err
 	}

@@ -23,7 +23,8 @@ func (c *cluster) restricted(t *testing.T) {
 	const ns = "tenant-restricted"
 	c.injectedNamespace(t, ns, "istio-injection=enabled", "pod-security.kubernetes.io/enforce=restricted")
 	app := strings.Replace(program(ns, "app", "echo", "one"), "          imagePullPolicy",
-		"          securityContext: {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}\n"+
+		"          securityContext: {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, "+
+			"seccompProfile: {type: RuntimeDefault}}\n"+
 			"          imagePullPolicy", 1)
 	c.apply(t, app)
 	c.available(t, ns, "app")
@@ -31,9 +32,10 @@ func (c *cluster) restricted(t *testing.T) {
 	c.privilegedPodsAreRefused(t, ns)
 	pod := c.pods(t, ns)[0]
 	for what, tc := range map[string]struct{ context, want string }{
-		"as root":                          {`{"runAsUser": 0}`, "violates PodSecurity"},
-		"with a privilege":                 {`{"privileged": true}`, "violates PodSecurity"},
-		"as the proxy, with its directory": {`{"runAsUser": 1337, "runAsNonRoot": true, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}`, ""},
+		"as root":          {`{"runAsUser": 0}`, "violates PodSecurity"},
+		"with a privilege": {`{"privileged": true}`, "violates PodSecurity"},
+		"as the proxy, with its directory": {
+			`{"runAsUser": 1337, "runAsNonRoot": true, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}`, ""},
 	} {
 		// As the proxy's user, whoever may do this is that workload, as docs/security.md says; the Pod goes on.
 		name := strings.ReplaceAll(strings.ReplaceAll(what, " ", "-"), ",", "")
@@ -123,7 +125,8 @@ metadata: {name: evil-%s, namespace: istio-system}
 spec: {revision: evil, profile: minimal, hub: fairlead, tag: dev, components: {xdsServer: {k8s: {overlays: %s}}}}
 `, name, overlays))
 		testkit.Eventually(t, patience, func() error {
-			said := c.try("get", "istiooperators.install.istio.io", "-n", "istio-system", "evil-"+name, "-o", "jsonpath={.status.status} {.status.message}")
+			said := c.try("get", "istiooperators.install.istio.io", "-n", "istio-system", "evil-"+name, "-o",
+				"jsonpath={.status.status} {.status.message}")
 			if !strings.HasPrefix(said, "ERROR ") || !strings.Contains(said, "--allow-privileges") {
 				return fmt.Errorf("the operator says %q of overlay %s", said, name)
 			}
@@ -162,7 +165,8 @@ func (c *cluster) dialer(t *testing.T, namespace, name string, labels map[string
 			Name: "trap", Image: "fairlead/trap:dev", ImagePullPolicy: corev1.PullIfNotPresent, Args: append([]string{"dial"}, targets...),
 			Env: []corev1.EnvVar{{Name: "PORT", Value: "8080"}},
 			SecurityContext: &corev1.SecurityContext{
-				RunAsNonRoot: &yes, RunAsUser: &user, AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				RunAsNonRoot: &yes, RunAsUser: &user, AllowPrivilegeEscalation: &no,
+				Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/no"}}}},
@@ -219,10 +223,12 @@ func (c *cluster) reach(t *testing.T) {
 		reaches         []string
 	}{
 		{ns, "outside", nil, []string{"ca:15012", "config-watcher:15017", "injector:15017", "kubernetes", "tenant", "xds-server:15012"}},
-		{ns, "disguised", disguise("xds-server"), []string{"ca:15012", "config-watcher:15017", "injector:15017", "kubernetes", "tenant", "xds-server:15012"}},
+		{ns, "disguised", disguise("xds-server"), []string{"ca:15012", "config-watcher:15017", "injector:15017", "kubernetes", "tenant",
+			"xds-server:15012"}},
 		{
 			monitoring, "prometheus", nil,
-			[]string{"ca:15012", "ca:15014", "config-watcher:15014", "config-watcher:15017", "injector:15014", "injector:15017", "kubernetes", "tenant", "xds-server:15012", "xds-server:15014"},
+			[]string{"ca:15012", "ca:15014", "config-watcher:15014", "config-watcher:15017", "injector:15014", "injector:15017", "kubernetes",
+				"tenant", "xds-server:15012", "xds-server:15014"},
 		},
 		{"istio-system", "thief-xds-server", disguise("xds-server"), []string{"ca:15012", "config-watcher:15060", "xds-server:15012"}},
 		{"istio-system", "thief-ca", disguise("ca"), []string{"kubernetes"}},
@@ -289,7 +295,8 @@ func (c *cluster) hoard(t *testing.T) {
 		t.Errorf("object %d of %d matches: %v", taken, matches, refused)
 	}
 	t.Logf("object %d was refused", taken)
-	if err := run("replace", "-f", document(ns, "kept", kept, list.String())); err == nil || !strings.Contains(err.Error(), "the limit is 128 MiB") {
+	if err := run("replace", "-f", document(ns, "kept", kept, list.String())); err == nil ||
+		!strings.Contains(err.Error(), "the limit is 128 MiB") {
 		t.Errorf("what is being deleted grows: %v", err)
 	}
 	c.kubectl(t, "patch", "virtualservices.networking.istio.io", "-n", ns, "kept", "--type=merge", "-p", `{"metadata": {"finalizers": []}}`)
@@ -321,7 +328,8 @@ func (c *cluster) tenants(t *testing.T, install []string) {
 		"a policy of a Service": `{"kind": "DestinationRule", "spec": {"host": "bank.tenant-bank.svc.cluster.local", "exportTo": ["*"], "trafficPolicy": {"tls": {"mode": "DISABLE"}}}}`,
 	}
 	create := func(name, object string) error {
-		object = `{"apiVersion": "networking.istio.io/v1", "metadata": {"name": "taker", "namespace": "` + ns + `"}, ` + strings.TrimPrefix(object, "{")
+		object = `{"apiVersion": "networking.istio.io/v1", "metadata": {"name": "taker", "namespace": "` + ns + `"}, ` +
+			strings.TrimPrefix(object, "{")
 		out, err := c.command(t.Context(), "create", "--dry-run=server", "-f", c.file(t, object)).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%s: %w: %s", name, err, out)

@@ -86,7 +86,8 @@ func TestAttacks(t *testing.T) {
 // token asks for a token of an account, as its Pods get one.
 func (c *cluster) token(t *testing.T, namespace, account string, request authv1.TokenRequestSpec) string {
 	t.Helper()
-	answer, err := c.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authv1.TokenRequest{Spec: request}, metav1.CreateOptions{})
+	answer, err := c.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authv1.TokenRequest{Spec: request},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,8 @@ func (c *cluster) stolenTokens(t *testing.T) {
 	}
 	keeper, node := pods.Items[0].Name, pods.Items[0].Spec.NodeName
 	for _, of := range []types.NamespacedName{
-		{Namespace: "istio-system", Name: "config-watcher"}, {Namespace: "istio-system", Name: "xds-server"}, {Namespace: "istio-system", Name: "injector"},
+		{Namespace: "istio-system", Name: "config-watcher"}, {Namespace: "istio-system", Name: "xds-server"},
+		{Namespace: "istio-system", Name: "injector"},
 		{Namespace: "istio-system", Name: "ca"}, {Namespace: "istio-system", Name: "default"}, {Namespace: system, Name: "fairlead-cni"},
 	} {
 		account := of.Name
@@ -114,11 +116,13 @@ func (c *cluster) stolenTokens(t *testing.T) {
 		widen := []byte(`[{"op":"replace","path":"/webhooks/0/rules","value":[{"apiGroups":["*"],"apiVersions":["*"],"operations":["*"],"resources":["*/*"]}]}]`)
 		for what, try := range map[string]func() error{
 			"widens the injector's webhooks": func() error {
-				_, err := thief.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, "istio-sidecar-injector", types.JSONPatchType, widen, metav1.PatchOptions{})
+				_, err := thief.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, "istio-sidecar-injector", types.JSONPatchType,
+					widen, metav1.PatchOptions{})
 				return err
 			},
 			"widens the validator's webhook": func() error {
-				_, err := thief.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "fairlead-validator", types.JSONPatchType, widen, metav1.PatchOptions{})
+				_, err := thief.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "fairlead-validator", types.JSONPatchType, widen,
+					metav1.PatchOptions{})
 				return err
 			},
 			"takes the keeper's token": func() error {
@@ -127,7 +131,8 @@ func (c *cluster) stolenTokens(t *testing.T) {
 			},
 			"makes a Pod in istio-system": func() error {
 				_, err := thief.CoreV1().Pods("istio-system").Create(ctx, &corev1.Pod{
-					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: corev1.PodSpec{ServiceAccountName: "keeper", Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+					ObjectMeta: metav1.ObjectMeta{Name: "thief"},
+					Spec:       corev1.PodSpec{ServiceAccountName: "keeper", Containers: []corev1.Container{{Name: "a", Image: "a"}}},
 				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err
 			},
@@ -137,19 +142,22 @@ func (c *cluster) stolenTokens(t *testing.T) {
 			},
 			"adds a container to a Pod": func() error {
 				_, err := thief.CoreV1().Pods("istio-system").Patch(ctx, keeper, types.StrategicMergePatchType,
-					[]byte(`{"spec":{"ephemeralContainers":[{"name":"thief","image":"a","targetContainerName":"keeper"}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
+					[]byte(`{"spec":{"ephemeralContainers":[{"name":"thief","image":"a","targetContainerName":"keeper"}]}}`), metav1.PatchOptions{},
+					"ephemeralcontainers")
 				return err
 			},
 			"runs a command in a Pod": func() error {
-				return thief.CoreV1().RESTClient().Post().Namespace("istio-system").Resource("pods").Name(keeper).SubResource("exec").Param("command", "id").Do(ctx).Error()
+				return thief.CoreV1().RESTClient().Post().Namespace("istio-system").Resource("pods").Name(keeper).SubResource("exec").Param("command",
+					"id").Do(ctx).Error()
 			},
 			"reaches a kubelet": func() error {
 				return thief.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("pods").Do(ctx).Error()
 			},
 			"makes its account an administrator's": func() error {
 				_, err := thief.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-					ObjectMeta: metav1.ObjectMeta{Name: "thief"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-					Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: of.Namespace, Name: account}},
+					ObjectMeta: metav1.ObjectMeta{Name: "thief"},
+					RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+					Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: of.Namespace, Name: account}},
 				}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err
 			},
@@ -186,7 +194,8 @@ func (c *cluster) certificate(t *testing.T, token string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(net.JoinHostPort(service.Spec.ClusterIP, "15012"), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) //nolint:gosec // an attacker
+	conn, err := grpc.NewClient(net.JoinHostPort(service.Spec.ClusterIP, "15012"),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) //nolint:gosec // an attacker
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +241,8 @@ func (c *cluster) deadAccounts(t *testing.T) {
 	}
 	account("web")
 	pod, err := pods.Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: corev1.PodSpec{ServiceAccountName: "web", Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web-0"},
+		Spec:       corev1.PodSpec{ServiceAccountName: "web", Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +258,8 @@ func (c *cluster) deadAccounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	gets("a token of a Pod that is gone", ofPod, "pod_gone")
-	c.kubectl(t, "create", "-f", c.file(t, `{"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": {"name": "tenant-dead-web"}, "spec": {"identity": "spiffe://cluster.local/ns/tenant-dead/sa/web", "reason": "stolen"}}`))
+	c.kubectl(t, "create", "-f", c.file(t,
+		`{"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": {"name": "tenant-dead-web"}, "spec": {"identity": "spiffe://cluster.local/ns/tenant-dead/sa/web", "reason": "stolen"}}`))
 	gets("a banned identity", live, "banned")
 	c.kubectl(t, "delete", "identityban", "tenant-dead-web")
 	gets("an identity whose ban is lifted", live, "issued")
@@ -265,11 +276,13 @@ func (c *cluster) forgedInventory(t *testing.T, install []string) {
 	const ns = "tenant-forger"
 	c.namespace(t, ns)
 	for revision, data := range map[string]map[string][]byte{
-		"garbage": {"record": []byte("x"), "sum": []byte("x"), "chunks": []byte("1")}, "default": {"record": []byte("\x1b[2J"), "sum": []byte("x"), "chunks": []byte("9")},
+		"garbage": {"record": []byte("x"), "sum": []byte("x"), "chunks": []byte("1")},
+		"default": {"record": []byte("\x1b[2J"), "sum": []byte("x"), "chunks": []byte("9")},
 	} {
 		_, err := c.CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: "fairlead-installation-" + revision, Labels: map[string]string{"install.fairlead.dev/inventory": "head", "install.fairlead.dev/revision": revision},
+				Name:   "fairlead-installation-" + revision,
+				Labels: map[string]string{"install.fairlead.dev/inventory": "head", "install.fairlead.dev/revision": revision},
 			},
 			Type: "install.fairlead.dev/inventory", Data: data,
 		}, metav1.CreateOptions{})
@@ -279,7 +292,8 @@ func (c *cluster) forgedInventory(t *testing.T, install []string) {
 	}
 	c.fairlead(t, install...)
 	c.fairlead(t, "verify-install")
-	if out := c.fairlead(t, "uninstall", "--revision", "default", "--dry-run"); strings.Contains(out, "\x1b") || !strings.Contains(out, "Deployment istio-system/ca") {
+	if out := c.fairlead(t, "uninstall", "--revision", "default", "--dry-run"); strings.Contains(out, "\x1b") ||
+		!strings.Contains(out, "Deployment istio-system/ca") {
 		t.Errorf("uninstall --dry-run: %q", out)
 	}
 }
@@ -298,7 +312,8 @@ func (c *cluster) floods(t *testing.T) {
 	ctx := t.Context()
 	makePod := func() error {
 		made, err := c.CoreV1().Pods(ns).Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "app"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "fairlead/echo:dev"}}},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && proxyOf(*made) == nil {
 			err = fmt.Errorf("the Pod has no sidecar")
@@ -326,7 +341,8 @@ func (c *cluster) floods(t *testing.T) {
 			}
 			var stops []func() map[int]int
 			for _, p := range pods.Items {
-				stops = append(stops, flood.Attack{URL: "https://" + net.JoinHostPort(p.Status.PodIP, "15017") + f.path, Body: f.body, Connections: 32, From: net.ParseIP(attacker)}.Start(t))
+				stops = append(stops, flood.Attack{URL: "https://" + net.JoinHostPort(p.Status.PodIP, "15017") + f.path, Body: f.body, Connections: 32,
+					From: net.ParseIP(attacker)}.Start(t))
 			}
 			flood.Rightful(t, 8*time.Second, rightful...)
 			for _, stop := range stops {
@@ -379,7 +395,8 @@ func (c *cluster) writes(t *testing.T, namespace string) (calls []func() error) 
 		if f[2] == "Namespaced" {
 			metadata["namespace"] = namespace
 		}
-		text, err := json.Marshal(map[string]any{"apiVersion": f[0] + "/" + f[3], "kind": f[1], "metadata": metadata, "spec": json.RawMessage(spec)})
+		text, err := json.Marshal(map[string]any{"apiVersion": f[0] + "/" + f[3], "kind": f[1], "metadata": metadata,
+			"spec": json.RawMessage(spec)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,8 @@ func (c *cluster) canary(t *testing.T) {
 				t.Errorf("Pod %s runs", p)
 			}
 		}
-		c.apply(t, strings.Replace(shopRoute, "port: {number: 8080}}}]", "port: {number: 8080}}}]\n      headers: {response: {set: {x-by: "+canary+"}}}", 1))
+		c.apply(t, strings.Replace(shopRoute, "port: {number: 8080}}}]", "port: {number: 8080}}}]\n      headers: {response: {set: {x-by: "+
+			canary+"}}}", 1))
 		testkit.Eventually(t, patience, func() error { return answersWith(c.requests(t).URL, "X-By", canary) })
 	})
 	l.Stop()
@@ -86,7 +87,8 @@ func (c *cluster) runs(t *testing.T, namespace, revision, tag string) {
 		case proxy == nil:
 			t.Errorf("Pod %s has no sidecar", p.Name)
 		case p.Annotations["istio.io/rev"] != revision || !strings.HasSuffix(proxy.Image, ":"+tag):
-			t.Errorf("Pod %s is of revision %s with %s, want revision %s with tag %s", p.Name, p.Annotations["istio.io/rev"], proxy.Image, revision, tag)
+			t.Errorf("Pod %s is of revision %s with %s, want revision %s with tag %s", p.Name, p.Annotations["istio.io/rev"], proxy.Image, revision,
+				tag)
 		}
 	}
 	if len(pods.Items) == 0 {

@@ -28,7 +28,8 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("CLUSTER_KUBECONFIG") == "" {
-		fmt.Fprintln(os.Stderr, "tests skipped: CLUSTER_KUBECONFIG names no cluster with the images of `make cluster-load`: run `make test-cluster`")
+		fmt.Fprintln(os.Stderr, "tests skipped: CLUSTER_KUBECONFIG names no cluster with the images of `make cluster-load`: run `make "+
+			"test-cluster`")
 		return
 	}
 	os.Exit(m.Run())

@@ -156,7 +156,8 @@ func (n cniNode) agents(t *testing.T, want int) {
 		}
 		ready := 0
 		for _, p := range pods.Items {
-			if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+			if slices.ContainsFunc(p.Status.Conditions,
+				func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
 				ready++
 			}
 		}
@@ -174,7 +175,8 @@ func (n cniNode) sendAway(t *testing.T, away bool) {
 	if away {
 		patch, want = `{"spec": {"template": {"spec": {"nodeSelector": {"example.com/none": "none"}}}}}`, 0
 	}
-	if _, err := n.AppsV1().DaemonSets(system).Patch(t.Context(), cniAgent, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := n.AppsV1().DaemonSets(system).Patch(t.Context(), cniAgent, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	n.agents(t, want)
@@ -305,7 +307,8 @@ spec: {selector: {matchLabels: {app: ratings}}, mtls: {mode: STRICT}}
 		c.apply(t, injected(ns, "early", "ratings"))
 		testkit.Eventually(t, patience, func() error { return c.validationFailed(t.Context(), ns, "early") })
 		taint := `{"spec": {"taints": [{"key": "` + notReady + `", "effect": "NoSchedule"}]}}`
-		if _, err := c.CoreV1().Nodes().Patch(t.Context(), "node", types.StrategicMergePatchType, []byte(taint), metav1.PatchOptions{}); err != nil {
+		if _, err := c.CoreV1().Nodes().Patch(t.Context(), "node", types.StrategicMergePatchType, []byte(taint),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		n.sendAway(t, false)

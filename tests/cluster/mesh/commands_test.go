@@ -33,7 +33,8 @@ func TestCommandsOnTheCluster(t *testing.T) {
 	// All replicas are asked: whichever config-watcher the gateway's xds-server reports to, it is in the list.
 	testkit.Eventually(t, patience, func() error {
 		status := c.fairlead(t, "proxy-status", "-n", ns)
-		if !strings.Contains(status, "gateway-") || strings.Contains(status, "NOT SENT") || strings.Count(strings.SplitN(status, "\n", 2)[0], " of config-watcher") != 2 {
+		if !strings.Contains(status, "gateway-") || strings.Contains(status, "NOT SENT") ||
+			strings.Count(strings.SplitN(status, "\n", 2)[0], " of config-watcher") != 2 {
 			return fmt.Errorf("proxy-status: %s", status)
 		}
 		return nil
@@ -41,7 +42,8 @@ func TestCommandsOnTheCluster(t *testing.T) {
 	if out := c.fairlead(t, "wait", "vs/shop.shop", "--for", "delivery"); !strings.Contains(out, "1 of 1 proxies") {
 		t.Errorf("wait: %s", out)
 	}
-	for _, args := range [][]string{{"proxy-config", proxy, "listeners", "-n", ns}, {"proxy-config", proxy, "listeners", "-n", ns, "--served"}} {
+	for _, args := range [][]string{{"proxy-config", proxy, "listeners", "-n", ns},
+		{"proxy-config", proxy, "listeners", "-n", ns, "--served"}} {
 		if out := c.fairlead(t, args...); !strings.Contains(out, "8080") {
 			t.Errorf("%v: %s", args, out)
 		}
@@ -55,7 +57,8 @@ func TestCommandsOnTheCluster(t *testing.T) {
 	if out := c.fairlead(t, "config", "status", "vs/shop", "-n", ns); !strings.Contains(out, "Programmed") {
 		t.Errorf("config status: %s", out)
 	}
-	if out := c.fairlead(t, "version"); strings.Count(out, " config-watcher ") != 2 || strings.Contains(out, "unknown:") || !strings.Contains(out, "(1 proxies)") {
+	if out := c.fairlead(t, "version"); strings.Count(out, " config-watcher ") != 2 || strings.Contains(out, "unknown:") ||
+		!strings.Contains(out, "(1 proxies)") {
 		t.Errorf("version: %s", out)
 	}
 	pod := strings.TrimPrefix(strings.TrimSpace(c.kubectl(t, "get", "pods", "-n", ns, "-l", "app=gateway", "-o", "name")), "pod/")
@@ -66,13 +69,15 @@ func TestCommandsOnTheCluster(t *testing.T) {
 		}
 		Unknown []string
 	}
-	if err := json.Unmarshal([]byte(c.fairlead(t, "describe", "pod", pod+"."+ns, "--from", pod+"."+ns, "-o", "json", "--bin-dir", os.Getenv("BIN_DIR"))), &d); err != nil {
+	if err := json.Unmarshal([]byte(c.fairlead(t, "describe", "pod", pod+"."+ns, "--from", pod+"."+ns, "-o", "json", "--bin-dir",
+		os.Getenv("BIN_DIR"))), &d); err != nil {
 		t.Fatal(err)
 	}
 	if d.Pod.Kind != "gateway" || d.Pod.Certificate.Identity != "spiffe://cluster.local/ns/shop/sa/gateway" || len(d.Unknown) > 0 {
 		t.Errorf("describe: %+v", d)
 	}
-	if out := c.fairlead(t, "describe", "service", "one."+ns, "--bin-dir", os.Getenv("BIN_DIR")); !strings.Contains(out, "Gateway shop/shop, by VirtualService shop/shop") || !strings.Contains(out, "PodWithoutProxy") {
+	if out := c.fairlead(t, "describe", "service", "one."+ns, "--bin-dir", os.Getenv("BIN_DIR")); !strings.Contains(out,
+		"Gateway shop/shop, by VirtualService shop/shop") || !strings.Contains(out, "PodWithoutProxy") {
 		t.Errorf("describe service: %s", out)
 	}
 
@@ -90,17 +95,20 @@ func TestCommandsOnTheCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"/proxies/shop/" + pod + "/config-dump.json", "/proxies/shop/" + pod + "/istio-proxy.log", "/configuration/installations.json", "/sources.json", "/proxies.json"} {
+	for _, want := range []string{"/proxies/shop/" + pod + "/config-dump.json", "/proxies/shop/" + pod + "/istio-proxy.log",
+		"/configuration/installations.json", "/sources.json", "/proxies.json"} {
 		if !strings.Contains(string(list), want) {
 			t.Errorf("the report has no %s:\n%s", want, list)
 		}
 	}
-	if whole, err := exec.CommandContext(t.Context(), "tar", "-xzOf", archives[0]).Output(); err != nil || strings.Contains(string(whole), "PRIVATE KEY") || strings.Contains(string(whole), "eyJhbGci") {
+	if whole, err := exec.CommandContext(t.Context(), "tar", "-xzOf", archives[0]).Output(); err != nil ||
+		strings.Contains(string(whole), "PRIVATE KEY") || strings.Contains(string(whole), "eyJhbGci") {
 		t.Errorf("the report has a key or a token, %v", err)
 	}
 
 	for name, says := range map[string]string{"xds-server": "/debug/proxies", pod + "." + ns: "config_dump"} {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), "dashboard", name, "--browser=false", "--kubeconfig", c.kubeconfig)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), "dashboard", name, "--browser=false",
+			"--kubeconfig", c.kubeconfig)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)

@@ -122,7 +122,8 @@ func (c *cluster) restarts(t *testing.T) {
 		})
 	}
 	for _, names := range groups {
-		l.Holds(t, "each Pod is deleted of "+strings.Join(names, ", "), aftermath, func(t *testing.T) { c.deletePods(t, "istio-system", names...) })
+		l.Holds(t, "each Pod is deleted of "+strings.Join(names, ", "), aftermath,
+			func(t *testing.T) { c.deletePods(t, "istio-system", names...) })
 	}
 	l.Holds(t, "xds-server is scaled from 1 to 3 to 1, and a Deployment from 2 to 6 to 2", aftermath, func(t *testing.T) {
 		// The autoscaler would have its own number.
@@ -153,7 +154,8 @@ func (c *cluster) upgradeInPlace(t *testing.T) {
 		}
 	})
 	l.Holds(t, "fairlead install with other images and settings", aftermath, func(t *testing.T) {
-		c.fairlead(t, "install", "-y", "--set", "hub=fairlead", "--set", "tag="+next, "--set", "meshConfig.enableTracing=true", "--set", twoGateways)
+		c.fairlead(t, "install", "-y", "--set", "hub=fairlead", "--set", "tag="+next, "--set", "meshConfig.enableTracing=true", "--set",
+			twoGateways)
 		c.available(t, "istio-system", controlPlane...)
 		c.settled(t, "istio-system")
 		c.runsImages(t, next)

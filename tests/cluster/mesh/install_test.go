@@ -90,7 +90,8 @@ func ways() []way {
 		},
 		overlay("compact", map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}}, ""),
 		overlay("ha", separate, ""),
-		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector", "keeper"}, "fairlead-xds": {"xds-server"}},
+		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector", "keeper"},
+			"fairlead-xds": {"xds-server"}},
 			"{discoveryAddress: istiod.fairlead-xds.svc:15012, proxyMetadata: {CA_ADDR: ca.fairlead-ca.svc:15012}}"),
 		{
 			name: "fairlead install, profile compact, beside definitions of others",
@@ -176,7 +177,8 @@ func (c *cluster) serves(t *testing.T, settings string) {
 		c.namespace(t, ns)
 		proxy := gateway
 		if settings != "" {
-			proxy = strings.Replace(gateway, "          readinessProbe:", "            - {name: PROXY_CONFIG, value: '"+settings+"'}\n          readinessProbe:", 1)
+			proxy = strings.Replace(gateway, "          readinessProbe:", "            - {name: PROXY_CONFIG, value: '"+settings+
+				"'}\n          readinessProbe:", 1)
 		}
 		c.apply(t, program(ns, "one", "echo", "one")+proxy+route("one"))
 		c.available(t, ns, "one", "gateway")

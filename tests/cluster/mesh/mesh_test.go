@@ -120,7 +120,8 @@ func (c *cluster) reviewed(t *testing.T, namespace string) {
 	}
 	// The API server learns of the change a moment later.
 	testkit.Eventually(t, patience, func() error {
-		if said, err := apply("("); err == nil || !strings.Contains(said, "spec.http[0].match[0].uri.regex") || !strings.Contains(said, "missing closing )") {
+		if said, err := apply("("); err == nil || !strings.Contains(said, "spec.http[0].match[0].uri.regex") ||
+			!strings.Contains(said, "missing closing )") {
 			return fmt.Errorf("kubectl apply of a broken expression: %w: %s", err, said)
 		}
 		return nil

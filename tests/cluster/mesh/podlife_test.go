@@ -34,7 +34,8 @@ func (c *cluster) lifeOfPods(t *testing.T) {
 	drains := func(seconds int) string {
 		return fmt.Sprintf(`%s, proxy.istio.io/config: '{"terminationDrainDuration": "%ds"}'`, classic, seconds)
 	}
-	c.apply(t, strictMesh+shopRoute+app(ns, "one", 1, "")+app(ns, "long", 1, drains(15))+app(ns, "short", 1, drains(1))+app(ns, "native", 1, ""))
+	c.apply(t, strictMesh+shopRoute+app(ns, "one", 1, "")+app(ns, "long", 1, drains(15))+app(ns, "short", 1, drains(1))+
+		app(ns, "native", 1, ""))
 	c.available(t, ns, "one", "long", "short", "native")
 	c.sidecars(t, ns)
 
@@ -69,7 +70,8 @@ func (c *cluster) lifeOfPods(t *testing.T) {
 			if err == nil {
 				err = json.Unmarshal([]byte(body), &a)
 			}
-			if err == nil && (a.Caller != "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account" || !strings.Contains(body, `"stars"`)) {
+			if err == nil && (a.Caller != "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account" ||
+				!strings.Contains(body, `"stars"`)) {
 				err = fmt.Errorf("the answer is %s, want it to name the gateway as the caller, and to have the stars of Service ratings", body)
 			}
 			return err

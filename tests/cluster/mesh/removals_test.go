@@ -36,7 +36,8 @@ func (c *cluster) removals(t *testing.T) {
 		text := app(shop, "one", servers, `fairlead.dev/application-stop-delay: 2s`)
 		text = strings.NewReplacer(
 			"          lifecycle: {preStop: {sleep: {seconds: 3}}}\n", "",
-			"          env:\n", "          env:\n            - {name: ON_TERM, value: "+onTerm+"}\n            - {name: COUNT_AT, value: \"http://counter:8080/\"}\n",
+			"          env:\n", "          env:\n            - {name: ON_TERM, value: "+onTerm+
+				"}\n            - {name: COUNT_AT, value: \"http://counter:8080/\"}\n",
 			"    spec:\n", "    spec:\n      terminationGracePeriodSeconds: 8\n",
 		).Replace(text)
 		c.apply(t, strictMesh+text+shopRoute)

@@ -19,7 +19,8 @@ import (
 // aliases is a document of less than 1 MiB whose aliases, written out, would be thousands of times as long.
 func aliases(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: edge}\ndata:\n  a: &a %q\n", name, strings.Repeat("a", 400_000))
+	fmt.Fprintf(&b, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: edge}\ndata:\n  a: &a %q\n", name,
+		strings.Repeat("a", 400_000))
 	for i := range 4000 {
 		fmt.Fprintf(&b, "  k%d: *a\n", i)
 	}
@@ -29,7 +30,8 @@ func aliases(name string) string {
 // nested is the same by aliases of aliases.
 func nested(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: edge}\nspec:\n  l0: &l0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n", name)
+	fmt.Fprintf(&b, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: edge}\nspec:\n  l0: &l0 "+
+		"[lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n", name)
 	for i := 1; i < 8; i++ {
 		fmt.Fprintf(&b, "  l%d: &l%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*l%d, ", i-1), 10), ", "))
 	}
@@ -55,7 +57,8 @@ func testAliases(t *testing.T, f *fixture) {
 			// The command line may have refused it already; an attacker has one of its own.
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			_, err := f.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "bomb.yaml", Content: []byte(document("by-call"))}}})
+			_, err := f.store.Apply(ctx, &configv1.ApplyRequest{
+				Documents: []*configv1.Document{{Name: "bomb.yaml", Content: []byte(document("by-call"))}}})
 			if status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("config-watcher answers with %v, want a refusal", err)
 			}

@@ -153,7 +153,8 @@ func testSecondWatcher(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binaries.Path("config-watcher"), f.arguments(t, map[string]string{
-		"--grpc-address": testkit.FreeAddress(t).String(), "--ops-address": testkit.FreeAddress(t).String(), "--state-dir": filepath.Join(t.TempDir(), "state"),
+		"--grpc-address": testkit.FreeAddress(t).String(), "--ops-address": testkit.FreeAddress(t).String(),
+		"--state-dir": filepath.Join(t.TempDir(), "state"),
 	})...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -168,7 +169,8 @@ func testSecondWatcher(t *testing.T, f *fixture) {
 
 // configMap is an object that concerns nobody.
 func configMap(name string, size int) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: edge}\ndata: {text: %q}\n", name, strings.Repeat("x", size))
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: edge}\ndata: {text: %q}\n", name,
+		strings.Repeat("x", size))
 }
 
 // apply applies an object by the command line; the error is what it said.
@@ -218,7 +220,8 @@ func testMissingDirectory(t *testing.T, f *fixture) {
 }
 
 func testTruncatedPolicy(t *testing.T, f *fixture) {
-	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec:\n  mtls:\n    mode: STRICT\n"
+	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec:\n  " +
+		"mtls:\n    mode: STRICT\n"
 	url := "http://" + net.JoinHostPort(f.Pod(t, "server-0").IP, "8080") + "/"
 	closed := func() error {
 		if a, err := fleet.Direct().Get(t.Context(), url); err == nil {

@@ -74,7 +74,8 @@ func newFixture(t *testing.T) *fixture {
 		chain, key := f.web.NewServer(name + ".example.com")
 		text := base64.StdEncoding.EncodeToString
 		f.WriteConfig(t, name+".yaml", fmt.Sprintf(
-			"apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s-tls, namespace: edge}\ndata: {tls.crt: %s, tls.key: %s, ca.crt: %s}\n",
+			"apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s-tls, namespace: edge}\ndata: {tls.crt: %s, tls.key: %s, "+
+				"ca.crt: %s}\n",
 			name, text(chain), text(key), text(f.web.RootPEM)))
 		return key
 	}
@@ -88,7 +89,8 @@ func newFixture(t *testing.T) *fixture {
 // admin is a connection to config-watcher with an administrator's token.
 func (f *fixture) admin(t *testing.T) *grpc.ClientConn {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Target: f.service(t, "config-watcher").GRPCAddress, TLS: anyServer(nil), TokenFile: f.Path("tokens", "admin")})
+	conn, err := rpc.Dial(rpc.ClientConfig{Target: f.service(t, "config-watcher").GRPCAddress, TLS: anyServer(nil),
+		TokenFile: f.Path("tokens", "admin")})
 	if err != nil {
 		t.Fatal(err)
 	}

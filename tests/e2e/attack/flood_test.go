@@ -90,14 +90,15 @@ func messages(address, from, method string, own *tls.Certificate, count, conns, 
 		sent.Add(count)
 		for i := range conns {
 			dial := dialerFrom(from)
-			tr := &http2.Transport{TLSClientConfig: anyServer(own), DialTLSContext: func(ctx context.Context, _, addr string, cfg *tls.Config) (net.Conn, error) {
-				raw, err := dial(ctx, addr)
-				if err != nil {
-					return nil, err
-				}
-				conn := tls.Client(raw, cfg)
-				return conn, conn.HandshakeContext(ctx)
-			}}
+			tr := &http2.Transport{TLSClientConfig: anyServer(own),
+				DialTLSContext: func(ctx context.Context, _, addr string, cfg *tls.Config) (net.Conn, error) {
+					raw, err := dial(ctx, addr)
+					if err != nil {
+						return nil, err
+					}
+					conn := tls.Client(raw, cfg)
+					return conn, conn.HandshakeContext(ctx)
+				}}
 			defer tr.CloseIdleConnections()
 			for range count/conns + min(1, max(0, count%conns-i)) {
 				wg.Go(func() {
@@ -151,7 +152,8 @@ func testUnfinishedMessagesOfAWorkload(t *testing.T, f *fixture) {
 	id := f.identity(t, batch, time.Hour)
 	for _, n := range []struct{ count, conns int }{{60, 60}, {200, 4}} {
 		t.Run(fmt.Sprintf("%d of 15 MiB on %d connections", n.count, n.conns), func(t *testing.T) {
-			f.under(t, attack{run: messages(f.service(t, "xds-server-0").GRPCAddress, id.pod.IP, adsMethod, id.certificate, n.count, n.conns, 15<<20)})
+			f.under(t, attack{run: messages(f.service(t, "xds-server-0").GRPCAddress, id.pod.IP, adsMethod, id.certificate, n.count, n.conns,
+				15<<20)})
 		})
 	}
 }
@@ -284,7 +286,9 @@ func testProbesAnswer(t *testing.T, f *fixture) {
 			}
 			// A kubelet calls from the node's address, each time on a new connection.
 			kubelet := &http.Client{Timeout: 2 * within, Transport: &http.Transport{
-				DisableKeepAlives: true, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return dialerFrom("127.0.0.9")(ctx, addr) },
+				DisableKeepAlives: true, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+					return dialerFrom("127.0.0.9")(ctx, addr)
+				},
 			}}
 			tick := time.NewTicker(tempered)
 			defer tick.Stop()

@@ -189,7 +189,8 @@ func (o *observer) wait(ctx context.Context, want time.Duration) error {
 // observe starts the observer and measures it at rest.
 func (f *fixture) observe(t *testing.T) {
 	t.Helper()
-	f.observer = &observer{id: f.identity(t, observed, time.Hour), address: f.service(t, "xds-server-0").GRPCAddress, changed: make(chan struct{})}
+	f.observer = &observer{id: f.identity(t, observed, time.Hour), address: f.service(t, "xds-server-0").GRPCAddress,
+		changed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); f.observer.run(ctx) }()
@@ -236,7 +237,8 @@ func (f *fixture) change(ctx context.Context, timeout time.Duration) (time.Durat
 		return 0, err
 	}
 	start := time.Now()
-	if _, err := f.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "change", Content: manifest}}}, grpc.WaitForReady(true)); err != nil {
+	if _, err := f.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "change", Content: manifest}}},
+		grpc.WaitForReady(true)); err != nil {
 		return time.Since(start), err
 	}
 	err = f.observer.wait(ctx, timeout)

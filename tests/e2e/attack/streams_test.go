@@ -209,7 +209,8 @@ func testClasses(t *testing.T, f *fixture) {
 			return nodeNamed("sidecar", id.pod.IP, id.pod.Name, id.pod.Namespace, fmt.Sprintf("edge.svc.made-up-%d.local", i))
 		},
 		"names, labels and places": func(i int) *corev3.Node {
-			n := withLabels(nodeNamed("sidecar", fmt.Sprintf("192.0.2.%d", i%250), fmt.Sprintf("batch-%d", i), id.pod.Namespace, "edge.svc.cluster.local"),
+			n := withLabels(nodeNamed("sidecar", fmt.Sprintf("192.0.2.%d", i%250), fmt.Sprintf("batch-%d", i), id.pod.Namespace,
+				"edge.svc.cluster.local"),
 				map[string]any{"app": fmt.Sprintf("app-%d", i), "version": strings.Repeat("v", 60)})
 			n.Locality = &corev3.Locality{Region: fmt.Sprintf("region-%d", i), Zone: "zone"}
 			return n
@@ -224,5 +225,6 @@ func testClasses(t *testing.T, f *fixture) {
 // testStreams: one identity opens thousands of streams that are all alike.
 func testStreams(t *testing.T, f *fixture) {
 	id := f.identity(t, batch, time.Hour)
-	f.under(t, attack{refused: true, run: streams(id, f.service(t, "xds-server-0").GRPCAddress, 5000, func(int) *corev3.Node { return node(id.pod) })})
+	f.under(t, attack{refused: true,
+		run: streams(id, f.service(t, "xds-server-0").GRPCAddress, 5000, func(int) *corev3.Node { return node(id.pod) })})
 }

@@ -97,16 +97,21 @@ func testCredentials(t *testing.T, f *fixture) {
 
 	domain := "edge.svc.cluster.local"
 	for what, n := range map[string]*corev3.Node{
-		"as a router with a made-up name":         nodeNamed("router", thief.pod.IP, "made-up", "edge", domain),
-		"as a router with its own name":           nodeNamed("router", thief.pod.IP, thief.pod.Name, "edge", domain),
-		"with the gateway's node id":              nodeNamed("router", gateway.IP, gateway.Name, "edge", domain),
-		"with the gateway's node id and label":    withLabels(nodeNamed("router", gateway.IP, gateway.Name, "edge", domain), map[string]any{"app": "edge-gateway"}),
-		"as a router with the gateway's label":    withLabels(nodeNamed("router", thief.pod.IP, "made-up", "edge", domain), map[string]any{"app": "edge-gateway"}),
-		"with the gateway's address and label":    withLabels(nodeNamed("router", gateway.IP, "made-up", "edge", domain), map[string]any{"app": "edge-gateway"}),
-		"under its name with the gateway's label": withLabels(nodeNamed("router", thief.pod.IP, thief.pod.Name, "edge", domain), map[string]any{"app": "edge-gateway"}),
-		"as a sidecar with the payer's label":     withLabels(node(thief.pod), map[string]any{"app": "payer"}),
-		"as a made-up sidecar, payer's label":     withLabels(nodeNamed("sidecar", thief.pod.IP, "made-up", "edge", domain), map[string]any{"app": "payer"}),
-		"with the payer's node id":                withLabels(node(owner.pod), map[string]any{"app": "payer"}),
+		"as a router with a made-up name": nodeNamed("router", thief.pod.IP, "made-up", "edge", domain),
+		"as a router with its own name":   nodeNamed("router", thief.pod.IP, thief.pod.Name, "edge", domain),
+		"with the gateway's node id":      nodeNamed("router", gateway.IP, gateway.Name, "edge", domain),
+		"with the gateway's node id and label": withLabels(nodeNamed("router", gateway.IP, gateway.Name, "edge", domain),
+			map[string]any{"app": "edge-gateway"}),
+		"as a router with the gateway's label": withLabels(nodeNamed("router", thief.pod.IP, "made-up", "edge", domain),
+			map[string]any{"app": "edge-gateway"}),
+		"with the gateway's address and label": withLabels(nodeNamed("router", gateway.IP, "made-up", "edge", domain),
+			map[string]any{"app": "edge-gateway"}),
+		"under its name with the gateway's label": withLabels(nodeNamed("router", thief.pod.IP, thief.pod.Name, "edge", domain),
+			map[string]any{"app": "edge-gateway"}),
+		"as a sidecar with the payer's label": withLabels(node(thief.pod), map[string]any{"app": "payer"}),
+		"as a made-up sidecar, payer's label": withLabels(nodeNamed("sidecar", thief.pod.IP, "made-up", "edge", domain),
+			map[string]any{"app": "payer"}),
+		"with the payer's node id": withLabels(node(owner.pod), map[string]any{"app": "payer"}),
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel() // each waits for what does not come
@@ -216,9 +221,11 @@ func testSecretService(t *testing.T, f *fixture) {
 	}
 	defer conn.Close()
 	for what, s := range map[string]*secretv1.Subscription{
-		"a Secret that nothing names":                      {Namespace: "edge", Name: "unused-tls", Identity: f.Pod(t, "edge-gateway-0").Identity},
-		"the gateway's for another account":                {Namespace: "edge", Name: "edge-tls", Identity: f.Pod(t, batch).Identity},
-		"the gateway's for an account that does not exist": {Namespace: "edge", Name: "edge-tls", Identity: "spiffe://cluster.local/ns/edge/sa/made-up"},
+		"a Secret that nothing names": {Namespace: "edge", Name: "unused-tls",
+			Identity: f.Pod(t, "edge-gateway-0").Identity},
+		"the gateway's for another account": {Namespace: "edge", Name: "edge-tls", Identity: f.Pod(t, batch).Identity},
+		"the gateway's for an account that does not exist": {Namespace: "edge", Name: "edge-tls",
+			Identity: "spiffe://cluster.local/ns/edge/sa/made-up"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), asked)

@@ -303,7 +303,8 @@ func (f *fixture) quick(ctx context.Context, t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("changes are acknowledged within %s under attack in %d attempts, at most %s is allowed; at rest %s", all, len(all), allowed, f.atRest.Round(time.Millisecond))
+	t.Errorf("changes are acknowledged within %s under attack in %d attempts, at most %s is allowed; at rest %s", all, len(all), allowed,
+		f.atRest.Round(time.Millisecond))
 }
 
 // killed ends a process that is far beyond its memory limit and cannot be stopped otherwise.

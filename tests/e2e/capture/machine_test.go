@@ -87,7 +87,8 @@ func TestMachine(t *testing.T) {
 	if err := os.WriteFile(envFile, []byte(clusterEnv), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	machine := m.Join(vm, hostmesh.Workload{Namespace: "apps", Name: "machine", EnvFile: envFile, Env: []string{"PROV_CERT=" + kept, "OUTPUT_CERTS=" + kept}})
+	machine := m.Join(vm, hostmesh.Workload{Namespace: "apps", Name: "machine", EnvFile: envFile,
+		Env: []string{"PROV_CERT=" + kept, "OUTPUT_CERTS=" + kept}})
 	client := m.Join(pod, hostmesh.Workload{Namespace: "apps", Name: "client"})
 	hostmesh.WaitReady(t, machine, client)
 	f := &fixture{Mesh: m, client: client, naked: other}

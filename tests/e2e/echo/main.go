@@ -184,7 +184,8 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(Seen{
-		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt, Active: e.active.Load(),
+		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt,
+		Active: e.active.Load(),
 	})
 }
 

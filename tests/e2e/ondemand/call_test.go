@@ -55,9 +55,10 @@ func (a answer) caller() string {
 
 // httpClient sends all requests to one address.
 func httpClient(from *hostmesh.Host, address string, keepAlive bool) *http.Client {
-	return &http.Client{Timeout: bound, Transport: &http.Transport{DisableKeepAlives: !keepAlive, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return from.Dial(ctx, address)
-	}}}
+	return &http.Client{Timeout: bound,
+		Transport: &http.Transport{DisableKeepAlives: !keepAlive, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return from.Dial(ctx, address)
+		}}}
 }
 
 // call sends a request. Its error is errHangs if the request was not answered in time.
@@ -172,7 +173,8 @@ func isTimeout(err error) bool {
 }
 
 // counting counts the connections that are made.
-func counting(dial func(context.Context, string, string) (net.Conn, error), n *int) func(context.Context, string, string) (net.Conn, error) {
+func counting(dial func(context.Context, string, string) (net.Conn, error), n *int) func(context.Context, string, string) (net.Conn,
+	error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		*n++
 		return dial(ctx, network, address)

@@ -23,7 +23,8 @@ import (
 
 // virtualService of one route, in YAML's flow form.
 func virtualService(host, route string) string {
-	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: apps}\nspec: {hosts: [%s], http: [%s]}\n", host, host, route)
+	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: apps}\nspec: {hosts: "+
+		"[%s], http: [%s]}\n", host, host, route)
 }
 
 // external is a host outside the mesh, at the outside host.

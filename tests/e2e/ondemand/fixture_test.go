@@ -41,7 +41,8 @@ const client = "spiffe://cluster.local/ns/apps/sa/client"
 
 // service is a Service whose ports are given in YAML's flow form.
 func service(namespace, name, vip, ports string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {app: server}, clusterIP: %s, ports: [%s]}\n", name, namespace, vip, ports)
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {app: server}, clusterIP: "+
+		"%s, ports: [%s]}\n", name, namespace, vip, ports)
 }
 
 // pod is a workload with a sidecar.
@@ -64,7 +65,8 @@ spec: {mtls: {mode: STRICT}}
 
 // policy is a mesh configuration with an outbound traffic policy, and more of it in YAML.
 func policy(mode, more string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    outboundTrafficPolicy: {mode: %s}\n    %s\n", mode, more)
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+
+		"outboundTrafficPolicy: {mode: %s}\n    %s\n", mode, more)
 }
 
 const (
@@ -139,7 +141,8 @@ func newFixture(t *testing.T, o options) *fixture {
 	if o.mesh == "" {
 		o.mesh = policy("ALLOW_ANY", "")
 	}
-	f := &fixture{Mesh: hostmesh.New(t, max(o.xdsServers, 1), map[string]string{"mesh.yaml": mesh.String(), "policy.yaml": o.mesh, "routes.yaml": routes(75, 25, "first")})}
+	f := &fixture{Mesh: hostmesh.New(t, max(o.xdsServers, 1),
+		map[string]string{"mesh.yaml": mesh.String(), "policy.yaml": o.mesh, "routes.yaml": routes(75, 25, "first")})}
 	for ip, proxy := range map[string]**hostmesh.Proxy{clientIP: &f.client, v1IP: &f.v1, v2IP: &f.v2} {
 		name := map[string]string{clientIP: "client", v1IP: "v1", v2IP: "v2"}[ip]
 		h := f.Plug(name, ip)

@@ -47,7 +47,8 @@ func TestOnDemand(t *testing.T) {
 	f := newFixture(t, options{annotations: annotated})
 	defer f.check()
 	fixed := f.client.Held()
-	t.Logf("a proxy that has called nothing holds %d clusters, %d listeners, %d virtual hosts", len(fixed.Clusters), len(fixed.Listeners), len(fixed.VirtualHosts))
+	t.Logf("a proxy that has called nothing holds %d clusters, %d listeners, %d virtual hosts", len(fixed.Clusters), len(fixed.Listeners),
+		len(fixed.VirtualHosts))
 	if len(fixed.VirtualHosts) != 0 {
 		t.Errorf("before the first request it holds virtual hosts %q", fixed.VirtualHosts)
 	}
@@ -223,7 +224,8 @@ func (f *fixture) restarted(t *testing.T, fixed hostmesh.Held) {
 	f.client.Restart()
 	hostmesh.WaitReady(t, f.client)
 	after := f.client.Held()
-	t.Logf("%d clusters and %d virtual hosts before, %d and %d after", len(before.Clusters), len(before.VirtualHosts), len(after.Clusters), len(after.VirtualHosts))
+	t.Logf("%d clusters and %d virtual hosts before, %d and %d after", len(before.Clusters), len(before.VirtualHosts), len(after.Clusters),
+		len(after.VirtualHosts))
 	wantAdded(t, "clusters", fixed.Clusters, after.Clusters, missing(before.Clusters, fixed.Clusters)...)
 	wantAdded(t, "virtual hosts", fixed.VirtualHosts, after.VirtualHosts, before.VirtualHosts...)
 	f.firstCosts(t, 0, 9)

@@ -141,14 +141,16 @@ func measureCPU(t *testing.T, m *fleet.Mesh, both []*agent, round int) {
 		changeEveryCluster(t, m, both, round+i)
 	}
 	took := time.Since(began)
-	megabytes := (ours.counter(t, fmt.Sprintf("http://%s:15020/metrics", ours.ip), `fairlead_node_agent_relay_bytes_total{direction="response"}`) - relayed) / (1 << 20)
+	megabytes := (ours.counter(t, fmt.Sprintf("http://%s:15020/metrics", ours.ip),
+		`fairlead_node_agent_relay_bytes_total{direction="response"}`) - relayed) / (1 << 20)
 	if megabytes < 5 {
 		t.Fatalf("only %.1f MiB were relayed", megabytes)
 	}
 	for i, a := range both {
 		a.idle = (before[i] - idle[i]) / rest.Seconds()
 		a.cpu = (cpu(t, a.process.PID()) - before[i] - a.idle*took.Seconds()) / megabytes
-		t.Logf("%-6s ready after %4d ms, %5.1f MiB at rest with %d clusters, %5.1f ms of CPU for each of %.0f MiB relayed (%.2f ms in a second at rest)",
+		t.Logf("%-6s ready after %4d ms, %5.1f MiB at rest with %d clusters, %5.1f ms of CPU for each of %.0f MiB relayed (%.2f ms in a second "+
+			"at rest)",
 			a.name, a.readyAfter.Milliseconds(), float64(a.resident)/(1<<20), services, 1000*a.cpu, megabytes, 1000*a.idle)
 	}
 }
@@ -190,7 +192,8 @@ spec:
 func changeEveryCluster(t *testing.T, m *fleet.Mesh, both []*agent, round int) {
 	t.Helper()
 	taken := func(a *agent) float64 {
-		return a.counter(t, fmt.Sprintf("http://%s/stats/prometheus", net.JoinHostPort(a.ip, strconv.Itoa(a.prometheus))), "envoy_cluster_manager_cds_update_success{}")
+		return a.counter(t, fmt.Sprintf("http://%s/stats/prometheus", net.JoinHostPort(a.ip, strconv.Itoa(a.prometheus))),
+			"envoy_cluster_manager_cds_update_success{}")
 	}
 	before := []float64{taken(both[0]), taken(both[1])}
 	changeConnectTimeout(t, m, round+1)
@@ -223,7 +226,8 @@ func newAgent(t *testing.T, m *fleet.Mesh, name string, last byte) *agent {
 	if code, out, errOut := m.CLI(t, "credentials", "apps/"+name, "--out", credentials); code != 0 {
 		t.Fatalf("fairlead credentials: exit %d: %s%s", code, out, errOut)
 	}
-	for from, to := range map[string]string{"istio-token": "var/run/secrets/tokens/istio-token", "root-cert.pem": "var/run/secrets/istio/root-cert.pem"} {
+	for from, to := range map[string]string{"istio-token": "var/run/secrets/tokens/istio-token",
+		"root-cert.pem": "var/run/secrets/istio/root-cert.pem"} {
 		content, err := os.ReadFile(filepath.Join(credentials, from))
 		err = errors.Join(err, os.MkdirAll(filepath.Join(a.home, filepath.Dir(to)), 0o700))
 		if err := errors.Join(err, os.WriteFile(filepath.Join(a.home, to), content, 0o600)); err != nil {
@@ -232,7 +236,8 @@ func newAgent(t *testing.T, m *fleet.Mesh, name string, last byte) *agent {
 	}
 	a.env = []string{
 		"PATH=" + os.Getenv("PATH"), "POD_NAME=" + name + "-0", "POD_NAMESPACE=apps", "INSTANCE_IP=" + a.ip, "SERVICE_ACCOUNT=" + name,
-		"TRUST_DOMAIN=cluster.local", "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_DNS_CAPTURE=true", "DNS_PROXY_ADDR=" + net.JoinHostPort(a.ip, "15053"),
+		"TRUST_DOMAIN=cluster.local", "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_DNS_CAPTURE=true",
+		"DNS_PROXY_ADDR=" + net.JoinHostPort(a.ip, "15053"),
 		fmt.Sprint("ENVOY_STATUS_PORT=", a.ready), fmt.Sprint("ENVOY_PROMETHEUS_PORT=", a.prometheus),
 	}
 	return a
@@ -380,7 +385,8 @@ func localNames(t *testing.T, a *agent) {
 		}
 	}
 	rate := clients * each / (cpu(t, a.process.PID()) - before)
-	t.Logf("DNS: an answer within %s (p99), goal %s; %.0f answers for a second of CPU, goal %d", p99.Round(time.Microsecond), latencyGoal, rate, rateGoal)
+	t.Logf("DNS: an answer within %s (p99), goal %s; %.0f answers for a second of CPU, goal %d", p99.Round(time.Microsecond), latencyGoal,
+		rate, rateGoal)
 	// A time may be a quarter above its goal, as docs/performance.md says.
 	if p99 > latencyGoal*5/4 || rate < rateGoal {
 		t.Errorf("DNS: p99 %s, %.0f answers for a second of CPU; want at most %s, at least %d", p99, rate, latencyGoal, rateGoal)

@@ -48,7 +48,8 @@ func TestGo(t *testing.T) {
 				t.Errorf("proxy-config %s: exit code %d, lacks %q\n%s\n%s", section, code, says, out, errOut)
 			}
 		}
-		if code, _, errOut := m.CLI(t, "proxy-config", "log", "go-client-0"); code != 1 || !strings.Contains(errOut, "GRPC_GO_LOG_SEVERITY_LEVEL") {
+		if code, _, errOut := m.CLI(t, "proxy-config", "log", "go-client-0"); code != 1 ||
+			!strings.Contains(errOut, "GRPC_GO_LOG_SEVERITY_LEVEL") {
 			t.Errorf("proxy-config log: exit code %d, %s", code, errOut)
 		}
 	})

@@ -153,7 +153,8 @@ func (m mesh) call(t *testing.T, client, target string, n int, header string) (r
 		port = "8080"
 	}
 	query := url.Values{"target": {target}, "n": {strconv.Itoa(n)}, "header": {header}, "timeout": {"5s"}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(m.Pod(t, pod).IP, port)+"/call?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(m.Pod(t, pod).IP, port)+"/call?"+
+		query.Encode(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,8 @@ func startStock(t *testing.T, m *fleet.Mesh) *stock {
 	if code, out, errOut := m.CLI(t, "credentials", "apps/stock", "--out", credentials); code != 0 {
 		t.Fatalf("fairlead credentials: exit %d: %s%s", code, out, errOut)
 	}
-	for from, to := range map[string]string{"istio-token": "var/run/secrets/tokens/istio-token", "root-cert.pem": "var/run/secrets/istio/root-cert.pem"} {
+	for from, to := range map[string]string{"istio-token": "var/run/secrets/tokens/istio-token",
+		"root-cert.pem": "var/run/secrets/istio/root-cert.pem"} {
 		content, err := os.ReadFile(filepath.Join(credentials, from))
 		if err == nil {
 			err = os.MkdirAll(filepath.Join(home, filepath.Dir(to)), 0o700)
@@ -103,14 +104,17 @@ func startStock(t *testing.T, m *fleet.Mesh) *stock {
 		}
 	}
 	config, err := json.Marshal(map[string]any{
-		"discoveryAddress": discovery.String(), "binaryPath": binaries.Envoy, "configPath": "./etc/istio/proxy", "proxyBootstrapTemplatePath": template,
-		"statusPort": s.status, "proxyAdminPort": s.admin, "interceptionMode": "NONE", "concurrency": 1, "terminationDrainDuration": "1s",
+		"discoveryAddress": discovery.String(), "binaryPath": binaries.Envoy, "configPath": "./etc/istio/proxy",
+		"proxyBootstrapTemplatePath": template,
+		"statusPort":                 s.status, "proxyAdminPort": s.admin, "interceptionMode": "NONE", "concurrency": 1,
+		"terminationDrainDuration": "1s",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.log = filepath.Join(home, "pilot-agent.log")
-	s.run(t, home, filepath.Join(home, "application.log"), []string{"POD_NAME=stock", "PORT=" + strconv.Itoa(s.application)}, binaries.Echo, "stock")
+	s.run(t, home, filepath.Join(home, "application.log"), []string{"POD_NAME=stock", "PORT=" + strconv.Itoa(s.application)}, binaries.Echo,
+		"stock")
 	s.run(t, home, s.log, []string{
 		"PATH=" + os.Getenv("PATH"), "PROXY_CONFIG=" + string(config),
 		"POD_NAME=stock-0", "POD_NAMESPACE=apps", "INSTANCE_IP=" + s.ip, "SERVICE_ACCOUNT=stock", "TRUST_DOMAIN=cluster.local",

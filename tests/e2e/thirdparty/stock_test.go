@@ -158,7 +158,8 @@ func istioctl(t *testing.T, m *fleet.Mesh, s *stock) {
 	if err != nil || json.Unmarshal([]byte(out), &rows) != nil || len(rows) != len(proxies) {
 		t.Errorf("internal-debug syncz: %v\n%s%s", err, out, errOut)
 	}
-	if out, errOut, err = s.istioctl(t, admin, "x", "internal-debug", "config_dump?proxyID=stock-0.apps"); err != nil || !strings.Contains(out, "outbound|80||server.apps.svc.cluster.local") {
+	if out, errOut, err = s.istioctl(t, admin, "x", "internal-debug", "config_dump?proxyID=stock-0.apps"); err != nil ||
+		!strings.Contains(out, "outbound|80||server.apps.svc.cluster.local") {
 		t.Errorf("internal-debug config_dump: %v\n%.2000s%s", err, out, errOut)
 	}
 	if out, errOut, err = s.istioctl(t, admin, "x", "internal-debug", "registryz"); err != nil || !strings.Contains(out, "config_dump") {

@@ -75,7 +75,8 @@ func TestCache(t *testing.T) {
 	if first != announced || !strings.Contains(said, "building itself into "+second) {
 		t.Errorf("built two modules in %s, saying: %s", list, said)
 	}
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(second, "itself")).CombinedOutput(); err != nil || string(out) != "itself\n" {
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(second, "itself")).CombinedOutput(); err != nil ||
+		string(out) != "itself\n" {
 		t.Errorf("itself: %q, %v", out, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(cache, ".two-*")); err != nil || len(left) > 0 {

@@ -88,7 +88,8 @@ func New(c Config) (*Plane, error) {
 	if err := os.WriteFile(p.JWKSFile, keys, 0o644); err != nil {
 		return nil, err
 	}
-	p.CA = p.add(contract.CAAccount, contract.CAAccount, c.CAPorts, "--grpc-address", c.CAPorts.GRPC, "--ca-dir", filepath.Join(c.Dir, "ca"), "--root-cert-out", p.RootFile)
+	p.CA = p.add(contract.CAAccount, contract.CAAccount, c.CAPorts, "--grpc-address", c.CAPorts.GRPC, "--ca-dir", filepath.Join(c.Dir, "ca"),
+		"--root-cert-out", p.RootFile)
 	return p, nil
 }
 
@@ -98,7 +99,8 @@ func (p *Plane) ConfigWatcher(at Ports, more ...string) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.add(contract.ConfigWatcherAccount, contract.ConfigWatcherAccount, at, append(append(own, "--grpc-address", at.GRPC), more...)...), nil
+	return p.add(contract.ConfigWatcherAccount, contract.ConfigWatcherAccount, at, append(append(own, "--grpc-address", at.GRPC), more...)...),
+		nil
 }
 
 // XDSServer adds replica number n of xds-server, which follows the config-watcher at an address.
@@ -116,13 +118,15 @@ func (p *Plane) XDSServer(n int, at Ports, watcher string, more ...string) (*Ser
 func (p *Plane) own(account, instance string) ([]string, error) {
 	file := filepath.Join(p.Dir, "token-"+instance)
 	return []string{
-		"--ca-address", p.CA.GRPC, "--root-cert-file", p.RootFile, "--ca-token-file", file, "--state-dir", filepath.Join(p.Dir, "state-"+instance),
+		"--ca-address", p.CA.GRPC, "--root-cert-file", p.RootFile, "--ca-token-file", file, "--state-dir",
+		filepath.Join(p.Dir, "state-"+instance),
 	}, p.WriteToken(file, 0, contract.SystemNamespace, account, contract.TokenAudience)
 }
 
 func (p *Plane) add(name, program string, at Ports, args ...string) *Service {
 	log := filepath.Join(p.Dir, "logs", strings.ReplaceAll(name, "/", "-")+".log")
-	args = append(args, "--ops-address", at.Ops, "--trust-domain", p.Domain, "--issuer", tokenIssuer, "--jwks-file", p.JWKSFile, "--admin-jwks-file", p.JWKSFile)
+	args = append(args, "--ops-address", at.Ops, "--trust-domain", p.Domain, "--issuer", tokenIssuer, "--jwks-file", p.JWKSFile,
+		"--admin-jwks-file", p.JWKSFile)
 	s := &Service{Name: name, Ports: at, plane: p, program: process.Program{
 		Name: name, Path: p.Binaries.Path(program), Args: append(args, p.Args...), Stdout: log, Stderr: log,
 	}}

@@ -112,24 +112,28 @@ const Victim = "tenant-victim"
 // Matches is the review of a VirtualService with so many empty matches: half a megabyte costs hundreds to decode.
 func Matches(n int) []byte {
 	return review("networking.istio.io", "v1", "VirtualService", "virtualservices",
-		`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"a","namespace":"`+Victim+`"},"spec":{"hosts":["a"],"http":[{"route":[{"destination":{"host":"a"}}],"match":[`+
+		`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"a","namespace":"`+Victim+
+			`"},"spec":{"hosts":["a"],"http":[{"route":[{"destination":{"host":"a"}}],"match":[`+
 			strings.Repeat("{},", n-1)+`{}]}]}}`)
 }
 
 // Containers is the review of a Pod with so many empty containers, of which each has the size of all its fields.
 func Containers(n int) []byte {
-	return review("", "v1", "Pod", "pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[`+strings.Repeat("{},", n-1)+`{}]}}`)
+	return review("", "v1", "Pod", "pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[`+
+		strings.Repeat("{},", n-1)+`{}]}}`)
 }
 
 // Variables is the review of a Pod whose container has so many variables with long names.
 func Variables(n, bytes int) []byte {
-	return review("", "v1", "Pod", "pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"a","env":[`+
-		strings.Repeat(`{"name":"`+strings.Repeat("a", bytes)+`"},`, n-1)+`{"name":"b"}]}]}}`)
+	return review("", "v1", "Pod", "pods",
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"a","env":[`+
+			strings.Repeat(`{"name":"`+strings.Repeat("a", bytes)+`"},`, n-1)+`{"name":"b"}]}]}}`)
 }
 
 func review(group, version, kind, resource, object string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"a","operation":"CREATE","namespace":"`+Victim+`","name":"a",`+
-		`"kind":{"group":%q,"version":%q,"kind":%q},"resource":{"group":%q,"version":%q,"resource":%q},"object":%s}}`, group, version, kind, group, version, resource, object)
+		`"kind":{"group":%q,"version":%q,"kind":%q},"resource":{"group":%q,"version":%q,"resource":%q},"object":%s}}`, group, version, kind,
+		group, version, resource, object)
 }
 
 // answersWithin is how long what is rightful may take during an attack.
@@ -164,6 +168,7 @@ func rightful(t *testing.T, during time.Duration, calls []func() error) (slowest
 	}
 	slices.Sort(took)
 	most, slowest := took[(len(took)-1)*19/20], took[len(took)-1]
-	t.Logf("of %d rightful calls 95 %% took up to %s, the slowest %s", len(took), most.Round(time.Millisecond), slowest.Round(time.Millisecond))
+	t.Logf("of %d rightful calls 95 %% took up to %s, the slowest %s", len(took), most.Round(time.Millisecond),
+		slowest.Round(time.Millisecond))
 	return slowest
 }

@@ -50,7 +50,8 @@ func (c *ControlPlane) WritePKI() error {
 	if c.clients, err = NewAuthority(dir, "ca"); err != nil {
 		return err
 	}
-	names := Names{DNS: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}}
+	names := Names{DNS: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local"}}
 	for _, ip := range append([]netip.Addr{c.API.Addr(), c.Services.Addr().Next(), netip.MustParseAddr("127.0.0.1")}, c.Addresses...) {
 		names.IP = append(names.IP, ip.AsSlice())
 	}
@@ -120,7 +121,8 @@ func (c *ControlPlane) EtcdArgs() []string {
 		"--name=etcd", "--data-dir=" + filepath.Join(c.Dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=etcd=" + peer,
-		"--client-cert-auth", "--trusted-ca-file=" + c.File("etcd-ca.crt"), "--cert-file=" + c.File("etcd.crt"), "--key-file=" + c.File("etcd.key"),
+		"--client-cert-auth", "--trusted-ca-file=" + c.File("etcd-ca.crt"), "--cert-file=" + c.File("etcd.crt"),
+		"--key-file=" + c.File("etcd.key"),
 	}
 }
 

@@ -17,7 +17,8 @@ func Keeper(t testing.TB, kubeconfig, roots string, args ...string) *exec.Cmd {
 		t.Fatal("BIN_DIR names no directory with fairlead-keeper: run `make test-kube`")
 	}
 	log := &testkit.Buffer{}
-	cmd := exec.Command(filepath.Join(dir, "fairlead-keeper"), append([]string{"--kubeconfig", kubeconfig, "--root-cert-file", roots}, args...)...) //nolint:gosec // the program under test
+	cmd := exec.Command(filepath.Join(dir, "fairlead-keeper"),
+		append([]string{"--kubeconfig", kubeconfig, "--root-cert-file", roots}, args...)...) //nolint:gosec // the program under test
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -160,7 +160,8 @@ func (s *Server) Resume(t testing.TB) {
 	t.Helper()
 	// The endpoints of the Service kubernetes may not be loopback addresses.
 	args := append(s.plane.APIServerArgs(), "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
-		"--advertise-address="+s.plane.API.Addr().String(), "--shutdown-watch-termination-grace-period=1s") // else Stop waits a minute for watches
+		"--advertise-address="+s.plane.API.Addr().String(),
+		"--shutdown-watch-termination-grace-period=1s") // else Stop waits a minute for watches
 	s.api = s.start(t, "kube-apiserver", append(args, s.args...))
 	client := s.Client(t)
 	testkit.Eventually(t, testkit.Patience, func() error {
@@ -205,7 +206,8 @@ func (s *Server) Compact(t testing.TB) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots,
+		MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
 	call := func(method, body string) (answer struct{ Header struct{ Revision string } }) {
 		t.Helper()

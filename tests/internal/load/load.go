@@ -201,7 +201,8 @@ func (l *Load) Loses(t *testing.T, name string, atMost int, after time.Duration,
 		took := time.Since(began)
 		time.Sleep(after)
 		sent, failed, first, slow := l.take()
-		t.Logf("%.1f s; %d requests, %.0f a second, %d failed, the slowest took %s", took.Seconds(), sent, float64(sent)/time.Since(began).Seconds(), failed, slow.Round(time.Millisecond))
+		t.Logf("%.1f s; %d requests, %.0f a second, %d failed, the slowest took %s", took.Seconds(), sent,
+			float64(sent)/time.Since(began).Seconds(), failed, slow.Round(time.Millisecond))
 		if sent == 0 {
 			t.Error("no request was answered")
 		}

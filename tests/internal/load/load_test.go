@@ -51,7 +51,8 @@ func TestWhatUsersNoticeIsAFailure(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		"another status than 200": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "sorry", http.StatusServiceUnavailable) }, "503 Service Unavailable"},
+		"another status than 200": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "sorry", http.StatusServiceUnavailable) },
+			"503 Service Unavailable"},
 		"half an answer": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = w.Write([]byte("half"))

@@ -190,7 +190,8 @@ func TestNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The shell has reaped what it ran by the time it prints the user's number: from then on there is one process.
-		p, err := two.Start(Program{Name: "cat", Path: "/bin/sh", Args: []string{"-c", `cat /etc/resolv.conf; echo "$(id -u)"; exec sleep 60`}, UID: 1337, Stdout: out, Stderr: out, ResolvConf: conf})
+		p, err := two.Start(Program{Name: "cat", Path: "/bin/sh", Args: []string{"-c", `cat /etc/resolv.conf; echo "$(id -u)"; exec sleep 60`},
+			UID: 1337, Stdout: out, Stderr: out, ResolvConf: conf})
 		if err != nil {
 			t.Fatal(err)
 		}

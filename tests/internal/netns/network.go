@@ -99,7 +99,8 @@ func translation(to map[netip.AddrPort][]netip.AddrPort) string {
 				fmt.Fprintf(&chains, "\tchain %s { meta l4proto tcp dnat %s to %s; }\n", chain(b), family(b.Addr()), b)
 			}
 		}
-		fmt.Fprintf(&rules, "\t\t%s daddr %s tcp dport %d numgen random mod %d vmap { %s }\n", family(from.Addr()), from.Addr(), from.Port(), len(backends), strings.Join(choice, ", "))
+		fmt.Fprintf(&rules, "\t\t%s daddr %s tcp dport %d numgen random mod %d vmap { %s }\n", family(from.Addr()), from.Addr(), from.Port(),
+			len(backends), strings.Join(choice, ", "))
 	}
 	return "table inet services\ndelete table inet services\ntable inet services {\n" + chains.String() +
 		"\tchain prerouting {\n\t\ttype nat hook prerouting priority -100;\n" + rules.String() + "\t}\n}\n"

@@ -25,7 +25,8 @@ func envoy(t *testing.T) *http.Client {
 		switch r.URL.Path {
 		case "/readyz":
 		case "/metrics":
-			fmt.Fprint(w, "# TYPE bytes_total counter\nbytes_total{direction=\"in\",of=\"a\"} 1\nbytes_total{direction=\"in\",of=\"b\"} 2\nbytes_total{direction=\"out\",of=\"a\"} 4\n")
+			fmt.Fprint(w, "# TYPE bytes_total counter\nbytes_total{direction=\"in\",of=\"a\"} 1\nbytes_total{direction=\"in\",of=\"b\"} "+
+				"2\nbytes_total{direction=\"out\",of=\"a\"} 4\n")
 		case "/stats":
 			if r.URL.RawQuery != "filter=a.%2A&usedonly" {
 				http.Error(w, r.URL.RawQuery, http.StatusBadRequest)
@@ -46,7 +47,8 @@ func TestReadyWantsOK(t *testing.T) {
 	if err := probe.Ready(t.Context(), client, "http://x/readyz"); err != nil {
 		t.Error(err)
 	}
-	if err := probe.Ready(t.Context(), client, "http://x/other"); err == nil || !strings.Contains(err.Error(), "http://x/other: 418 I'm a teapot: not this") {
+	if err := probe.Ready(t.Context(), client, "http://x/other"); err == nil ||
+		!strings.Contains(err.Error(), "http://x/other: 418 I'm a teapot: not this") {
 		t.Errorf("got %v", err)
 	}
 }

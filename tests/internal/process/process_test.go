@@ -17,7 +17,8 @@ import (
 func shell(t *testing.T, script string) *process.Process {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
-	p, err := process.Start(process.Program{Name: "shell", Path: "/bin/sh", Args: []string{"-c", script}, Stdout: log, Stderr: log, Env: []string{"WORD=up"}}, nil)
+	p, err := process.Start(process.Program{Name: "shell", Path: "/bin/sh", Args: []string{"-c", script}, Stdout: log, Stderr: log,
+		Env: []string{"WORD=up"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +39,15 @@ func TestAProcessEndsAsItIsAsked(t *testing.T) {
 		// wrong is in the error of end, empty for none.
 		wrong string
 	}{
-		"on SIGTERM":          {`trap 'exit 0' TERM; echo $WORD; while :; do sleep 0.01; done`, func(p *process.Process) error { return p.Stop(testkit.Patience) }, ""},
-		"on another signal":   {`trap 'exit 0' INT; echo $WORD; while :; do sleep 0.01; done`, func(p *process.Process) error { return p.StopBy(syscall.SIGINT, testkit.Patience) }, ""},
-		"with another status": {`trap 'exit 3' TERM; echo $WORD; while :; do sleep 0.01; done`, func(p *process.Process) error { return p.Stop(testkit.Patience) }, "exit status 3"},
-		"by force":            {`trap '' TERM; echo $WORD; while :; do sleep 0.01; done`, func(p *process.Process) error { return p.Stop(10 * time.Millisecond) }, "did not end within 10ms of SIGTERM"},
-		"when killed":         {`echo $WORD; exec sleep 60`, func(p *process.Process) error { p.Kill(); return nil }, ""},
+		"on SIGTERM": {`trap 'exit 0' TERM; echo $WORD; while :; do sleep 0.01; done`,
+			func(p *process.Process) error { return p.Stop(testkit.Patience) }, ""},
+		"on another signal": {`trap 'exit 0' INT; echo $WORD; while :; do sleep 0.01; done`,
+			func(p *process.Process) error { return p.StopBy(syscall.SIGINT, testkit.Patience) }, ""},
+		"with another status": {`trap 'exit 3' TERM; echo $WORD; while :; do sleep 0.01; done`,
+			func(p *process.Process) error { return p.Stop(testkit.Patience) }, "exit status 3"},
+		"by force": {`trap '' TERM; echo $WORD; while :; do sleep 0.01; done`,
+			func(p *process.Process) error { return p.Stop(10 * time.Millisecond) }, "did not end within 10ms of SIGTERM"},
+		"when killed": {`echo $WORD; exec sleep 60`, func(p *process.Process) error { p.Kill(); return nil }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := shell(t, tc.script)
@@ -93,7 +98,8 @@ func TestStartThatFailsNamesTheProgram(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := start(); err == nil || !strings.Contains(err.Error(), "start nothing") || !errors.Is(err, boom) && !errors.Is(err, os.ErrNotExist) {
+			if _, err := start(); err == nil || !strings.Contains(err.Error(), "start nothing") || !errors.Is(err, boom) &&
+				!errors.Is(err, os.ErrNotExist) {
 				t.Errorf("got %v", err)
 			}
 		})

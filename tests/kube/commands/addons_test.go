@@ -85,9 +85,11 @@ func podsOf(t *testing.T, text string) (pods []*corev1.Pod) {
 		if err := yaml.Unmarshal([]byte(doc), &d); err != nil || d.Kind != "Deployment" && d.Kind != "StatefulSet" {
 			continue
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: d.Name, Namespace: d.Namespace, Labels: d.Spec.Template.Labels}, Spec: d.Spec.Template.Spec}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: d.Name, Namespace: d.Namespace, Labels: d.Spec.Template.Labels},
+			Spec: d.Spec.Template.Spec}
 		for _, claim := range d.Spec.VolumeClaimTemplates {
-			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			pod.Spec.Volumes = append(pod.Spec.Volumes,
+				corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		}
 		pods = append(pods, pod)
 	}
@@ -97,7 +99,8 @@ func podsOf(t *testing.T, text string) (pods []*corev1.Pod) {
 // admits has the API server judge a Pod, without effect.
 func admits(t *testing.T, s *kubeapi.Server, pod *corev1.Pod) error {
 	t.Helper()
-	_, err := s.Client(t).CoreV1().Pods(pod.Namespace).Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := s.Client(t).CoreV1().Pods(pod.Namespace).Create(t.Context(), pod.DeepCopy(),
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return fmt.Errorf("Pod %s: %w", pod.Name, err)
 	}

@@ -30,9 +30,11 @@ metadata: {name: out, namespace: meshed}
 spec: {selector: {matchLabels: {app: out}}, template: {metadata: {labels: {app: out, sidecar.istio.io/inject: "false"}}, spec: {containers: [{name: a, image: x}]}}}
 `)
 	for command, want := range map[string][]string{
-		"-n meshed deployment/reviews":             {"istio-sidecar-injector          default    yes", "the namespace's istio-injection=enabled", "istio-sidecar-injector-canary   canary     no"},
-		"deploy/out.meshed":                        {"istio-sidecar-injector          default    no", "the Pod's sidecar.istio.io/inject=false"},
-		"-n plain -l app=a":                        {"default    no", "a namespace without istio-injection and istio.io/rev, and a Pod without sidecar.istio.io/inject"},
+		"-n meshed deployment/reviews": {"istio-sidecar-injector          default    yes", "the namespace's istio-injection=enabled",
+			"istio-sidecar-injector-canary   canary     no"},
+		"deploy/out.meshed": {"istio-sidecar-injector          default    no", "the Pod's sidecar.istio.io/inject=false"},
+		"-n plain -l app=a": {"default    no",
+			"a namespace without istio-injection and istio.io/rev, and a Pod without sidecar.istio.io/inject"},
 		"-n plain -l istio.io/rev=canary,app=a":    {"istio-sidecar-injector-canary   canary     yes", "the Pod's istio.io/rev=canary"},
 		"-n plain -l sidecar.istio.io/inject=true": {"default    yes"},
 	} {

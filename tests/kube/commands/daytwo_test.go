@@ -25,18 +25,23 @@ import (
 )
 
 func podOf(namespace, name string, labels map[string]string, containers ...corev1.Container) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Spec: corev1.PodSpec{Containers: containers}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec: corev1.PodSpec{Containers: containers}}
 }
 
 // TestDashboardForwardsAPort opens a program's page through the API server, which is asked by WebSocket.
 func TestDashboardForwardsAPort(t *testing.T) {
 	s := start(t)
-	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "the page "+r.URL.Path) }))
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "the page "+r.URL.Path)
+	}))
 	t.Cleanup(page.Close)
 	k := &kubelet{ports: map[string]string{"grafana-1:3000": page.Listener.Addr().String()}}
 	k.node(t, s)
-	k.runs(t, s, podOf("istio-system", "grafana-1", map[string]string{"app.kubernetes.io/name": "grafana"}, corev1.Container{Name: "grafana", Image: "x"}))
-	watcher := corev1.Container{Name: "config-watcher", Image: "x", Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}
+	k.runs(t, s, podOf("istio-system", "grafana-1", map[string]string{"app.kubernetes.io/name": "grafana"},
+		corev1.Container{Name: "grafana", Image: "x"}))
+	watcher := corev1.Container{Name: "config-watcher", Image: "x",
+		Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}
 	k.runs(t, s, podOf("istio-system", "config-watcher-1", map[string]string{"app": "config-watcher"}, watcher))
 
 	cmd := exec.CommandContext(t.Context(), fairlead(t), "dashboard", "grafana", "--browser=false", "--kubeconfig", s.Kubeconfig)
@@ -76,7 +81,8 @@ func TestDashboardForwardsAPort(t *testing.T) {
 	}
 	user := s.User(t, "viewer")
 	s.Grant(t, kubeapi.UserSubject("viewer"), kubeapi.Rule("", []string{"pods"}, "get", "list"))
-	if _, said, code := run(t, fairlead(t), user, "", "dashboard", "grafana", "--browser=false"); code != 1 || !strings.Contains(said, "pods/portforward") {
+	if _, said, code := run(t, fairlead(t), user, "", "dashboard", "grafana", "--browser=false"); code != 1 ||
+		!strings.Contains(said, "pods/portforward") {
 		t.Errorf("without the right: %d, %q", code, said)
 	}
 	if _, said, code := run(t, fairlead(t), user, "", "proxy-status"); code != 1 || !strings.Contains(said, "forbidden") {
@@ -86,8 +92,10 @@ func TestDashboardForwardsAPort(t *testing.T) {
 
 func TestACommandSaysWhereItHasLookedForAMesh(t *testing.T) {
 	s := start(t)
-	for _, a := range [][]string{{"proxy-status"}, {"describe", "pod", "a.b"}, {"why", "a", "b"}, {"proxy-config", "a", "clusters"}, {"wait", "vs/a"}, {"dashboard", "ca"}} {
-		if _, said := does(t, s, 1, a...); !strings.Contains(said, "no control plane runs in namespace istio-system") || !strings.Contains(said, "fairlead install") {
+	for _, a := range [][]string{{"proxy-status"}, {"describe", "pod", "a.b"}, {"why", "a", "b"}, {"proxy-config", "a", "clusters"},
+		{"wait", "vs/a"}, {"dashboard", "ca"}} {
+		if _, said := does(t, s, 1, a...); !strings.Contains(said, "no control plane runs in namespace istio-system") ||
+			!strings.Contains(said, "fairlead install") {
 			t.Errorf("%v: %q", a, said)
 		}
 	}
@@ -100,7 +108,8 @@ func TestACommandSaysWhereItHasLookedForAMesh(t *testing.T) {
 	k := &kubelet{ports: map[string]string{"config-watcher-1:15014": l.Addr().String(), "config-watcher-1:15060": l.Addr().String()}}
 	k.node(t, s)
 	k.runs(t, s, podOf("shop", "config-watcher-1", map[string]string{"app": "config-watcher"},
-		corev1.Container{Name: "config-watcher", Image: "x", Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
+		corev1.Container{Name: "config-watcher", Image: "x",
+			Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
 	if _, said := does(t, s, 1, "proxy-status"); !strings.Contains(said, "no control plane") {
 		t.Errorf("%q", said)
 	}
@@ -112,7 +121,8 @@ func TestAControlPlaneIsFoundBehindManyPods(t *testing.T) {
 	s := start(t)
 	pods := s.Client(t).CoreV1().Pods("istio-system")
 	for i := range 510 {
-		evicted := podOf("istio-system", fmt.Sprintf("config-watcher-%03d", i), map[string]string{"app": "config-watcher"}, corev1.Container{Name: "config-watcher", Image: "x"})
+		evicted := podOf("istio-system", fmt.Sprintf("config-watcher-%03d", i), map[string]string{"app": "config-watcher"},
+			corev1.Container{Name: "config-watcher", Image: "x"})
 		if _, err := pods.Create(t.Context(), evicted, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +130,8 @@ func TestAControlPlaneIsFoundBehindManyPods(t *testing.T) {
 	k := &kubelet{}
 	k.node(t, s)
 	k.runs(t, s, podOf("istio-system", "config-watcher-last", map[string]string{"app": "config-watcher"},
-		corev1.Container{Name: "config-watcher", Image: "x", Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
+		corev1.Container{Name: "config-watcher", Image: "x",
+			Args: []string{"--grpc-address=:15060", "--ops-address=:15014", "--identity=istio-system/config-watcher"}}))
 	if _, said := does(t, s, 1, "proxy-status"); !strings.Contains(said, "root certificates") {
 		t.Errorf("config-watcher-last is not asked: %q", said)
 	}
@@ -130,7 +141,8 @@ func TestAControlPlaneIsFoundBehindManyPods(t *testing.T) {
 func TestBugReportOfACluster(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)
-	const data, variable, token = "value-of-the-secret", "hunter2-of-the-pod", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
+	const data, variable, token = "value-of-the-secret", "hunter2-of-the-pod",
+		"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
 	const key = "MHcCAQEEIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY/PuoAoGCCqGSM49"
 	const pem = "-----BEGIN EC PRIVATE KEY-----\n" + key + "\n-----END EC PRIVATE KEY-----\n"
 	s.Apply(t, `
@@ -142,7 +154,8 @@ stringData: {k: `+data+`}
 apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: with-key, namespace: shop}
-spec: {configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {private_key: {inline_string: "`+strings.ReplaceAll(pem, "\n", `\n`)+`"}}}}]}
+spec: {configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {private_key: {inline_string: "`+
+		strings.ReplaceAll(pem, "\n", `\n`)+`"}}}}]}
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -150,15 +163,18 @@ metadata: {name: web, namespace: shop}
 spec: {hosts: [web.example.com], http: [{route: [{destination: {host: web}}]}]}
 `)
 	k := &kubelet{logs: map[string]string{
-		"shop/web-1/istio-proxy":    "2026-01-01T00:00:00Z with key\n" + pem + "Authorization: Bearer " + token + "\n",
-		"shop/web-1/app":            "2026-01-01T00:00:00Z connect with " + variable + "\nbasic " + base64.StdEncoding.EncodeToString([]byte("joe:"+variable)) + "\n",
+		"shop/web-1/istio-proxy": "2026-01-01T00:00:00Z with key\n" + pem + "Authorization: Bearer " + token + "\n",
+		"shop/web-1/app": "2026-01-01T00:00:00Z connect with " + variable + "\nbasic " +
+			base64.StdEncoding.EncodeToString([]byte("joe:"+variable)) + "\n",
 		"shop/web-2/istio-proxy":    "other\n",
 		"shop/web-2/app":            "other\n",
 		"istio-system/istiod-1/one": "2026-01-01T00:00:00Z token=" + token + "\n2026-02-01T00:00:00Z late line\n",
 	}}
 	k.node(t, s)
 	for _, name := range []string{"web-1", "web-2"} {
-		k.runs(t, s, podOf("shop", name, nil, corev1.Container{Name: "app", Image: "x", Env: []corev1.EnvVar{{Name: "DB_PASSWORD", Value: variable}}}, corev1.Container{Name: "istio-proxy", Image: "x"}))
+		k.runs(t, s, podOf("shop", name, nil,
+			corev1.Container{Name: "app", Image: "x", Env: []corev1.EnvVar{{Name: "DB_PASSWORD", Value: variable}}},
+			corev1.Container{Name: "istio-proxy", Image: "x"}))
 	}
 	k.runs(t, s, podOf("shop", "plain-1", nil, corev1.Container{Name: "app", Image: "x"}))
 	k.runs(t, s, podOf("istio-system", "istiod-1", nil, corev1.Container{Name: "one", Image: "x"}))
@@ -174,7 +190,8 @@ spec: {hosts: [web.example.com], http: [{route: [{destination: {host: web}}]}]}
 	}
 	files := unpack(t, archives[0])
 	for _, name := range []string{
-		"versions/api-server.json", "cluster/namespaces.json", "configuration/networking.istio.io/virtualservices.json", "proxies/shop/web-1/pod.json",
+		"versions/api-server.json", "cluster/namespaces.json", "configuration/networking.istio.io/virtualservices.json",
+		"proxies/shop/web-1/pod.json",
 		"proxies/shop/web-1/app.log", "proxies/shop/web-1/istio-proxy.log", "control-plane/pods/istiod-1/one.log", "control-plane/services.json",
 	} {
 		if len(files[name]) == 0 {

@@ -62,7 +62,8 @@ func (k *kubelet) runs(t *testing.T, s *kubeapi.Server, pod *corev1.Pod) {
 	}
 	made.Status.Phase = corev1.PodRunning
 	for _, c := range made.Spec.Containers {
-		made.Status.ContainerStatuses = append(made.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Ready: true, Image: c.Image, ImageID: "x"})
+		made.Status.ContainerStatuses = append(made.Status.ContainerStatuses,
+			corev1.ContainerStatus{Name: c.Name, Ready: true, Image: c.Image, ImageID: "x"})
 	}
 	if _, err := pods.UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

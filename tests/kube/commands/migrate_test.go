@@ -41,16 +41,20 @@ func TestARunningIstioIsMigrated(t *testing.T) {
 		return file
 	}
 	before := map[string]string{
-		"default": install(t, s, istioctl, manifests, "-f", operator("default.yaml", `{meshConfig: {accessLogFile: /dev/stdout}, values: {global: {logging: {level: 'default:debug'}}}, components: {
+		"default": install(t, s, istioctl, manifests, "-f",
+			operator("default.yaml", `{meshConfig: {accessLogFile: /dev/stdout}, values: {global: {logging: {level: 'default:debug'}}}, components: {
   egressGateways: [{name: istio-egressgateway, enabled: true}],
   ingressGateways: [{name: istio-ingressgateway, enabled: true, k8s: {service: {type: NodePort}}}, {name: edge, namespace: shop, enabled: true, label: {istio: edge}}]}}`)),
-		"canary": install(t, s, istioctl, manifests, "-f", operator("canary.yaml", `{profile: minimal, revision: canary, hub: example.com/mesh, tag: 1.2.3,
+		"canary": install(t, s, istioctl, manifests, "-f",
+			operator("canary.yaml", `{profile: minimal, revision: canary, hub: example.com/mesh, tag: 1.2.3,
   values: {pilot: {autoscaleEnabled: false, replicaCount: 3, env: {A: b}}}}`)),
 	}
-	if _, said := does(t, s, 1, "manifest", "migrate", "-d", manifests); !strings.Contains(said, "several revisions, canary, default; name one with --revision") {
+	if _, said := does(t, s, 1, "manifest", "migrate", "-d", manifests); !strings.Contains(said,
+		"several revisions, canary, default; name one with --revision") {
 		t.Errorf("several revisions: %q", said)
 	}
-	if _, said := does(t, s, 1, "manifest", "migrate", "-d", manifests, "-i", "shop"); !strings.Contains(said, "namespace shop has no istiod") {
+	if _, said := does(t, s, 1, "manifest", "migrate", "-d", manifests, "-i", "shop"); !strings.Contains(said,
+		"namespace shop has no istiod") {
 		t.Errorf("another namespace: %q", said)
 	}
 	for revision, original := range before {

@@ -59,7 +59,8 @@ func startPlane(t *testing.T, s *kubeapi.Server, k *kubelet) *plane {
 	_, bundle := api.ConfigMaps(contract.SystemNamespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: contract.RootConfigMap}, Data: map[string]string{"root-cert.pem": string(roots)},
 	}, metav1.CreateOptions{})
-	_, account := api.ServiceAccounts(contract.SystemNamespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: contract.AdminAccount}}, metav1.CreateOptions{})
+	_, account := api.ServiceAccounts(contract.SystemNamespace).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: contract.AdminAccount}}, metav1.CreateOptions{})
 	keys, err := s.Client(t).RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(t.Context())
 	if err = errors.Join(bundle, account, err, os.WriteFile(filepath.Join(dir, "api-jwks.json"), keys, 0o600)); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,8 @@ func startPlane(t *testing.T, s *kubeapi.Server, k *kubelet) *plane {
 // runs starts a service of the plane, for which the API server has a Pod of a revision, "" for the default one.
 func (p *plane) runs(t *testing.T, s *kubeapi.Server, service *controlplane.Service, program, pod, revision, image string) {
 	t.Helper()
-	service.Add("--issuer", kubeapi.Issuer, "--jwks-file", filepath.Join(p.Dir, "api-jwks.json"), "--admin-jwks-file", filepath.Join(p.Dir, "api-jwks.json"))
+	service.Add("--issuer", kubeapi.Issuer, "--jwks-file", filepath.Join(p.Dir, "api-jwks.json"), "--admin-jwks-file",
+		filepath.Join(p.Dir, "api-jwks.json"))
 	if err := service.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +136,8 @@ spec: {host: web.example.com}
 	k.node(t, s)
 	p := startPlane(t, s, k)
 	w := p.watcher(t, s, "config-watcher-1", "", "config-watcher:1.2.3")
-	token, err := s.Client(t).CoreV1().ServiceAccounts(contract.SystemNamespace).CreateToken(t.Context(), contract.AdminAccount, tokenOf(contract.AdminAudience), metav1.CreateOptions{})
+	token, err := s.Client(t).CoreV1().ServiceAccounts(contract.SystemNamespace).CreateToken(t.Context(), contract.AdminAccount,
+		tokenOf(contract.AdminAudience), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +145,10 @@ spec: {host: web.example.com}
 	testkit.WriteFile(t, file, []byte(token.Status.Token))
 	here := []string{"--config-watcher-address", w.GRPC, "--token-file", file, "--root-cert-file", p.RootFile}
 	for _, a := range [][]string{
-		{"config", "get", "vs,dr", "-A"}, {"config", "get", "vs/web", "-n", "shop", "-o", "yaml"}, {"config", "get", "vs", "-l", "app=web", "-o", "name"},
-		{"config", "get", "vs/web.shop", "-o", "json"}, {"config", "status"}, {"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "dr", "-o", "yaml"},
+		{"config", "get", "vs,dr", "-A"}, {"config", "get", "vs/web", "-n", "shop", "-o", "yaml"},
+		{"config", "get", "vs", "-l", "app=web", "-o", "name"},
+		{"config", "get", "vs/web.shop", "-o", "json"}, {"config", "status"}, {"config", "status", "vs/web", "-n", "shop"},
+		{"config", "status", "dr", "-o", "yaml"},
 		{"config", "whoami"}, {"config", "can-i", "list", "vs"},
 	} {
 		inCluster, said := does(t, s, 0, a...)
@@ -156,7 +161,8 @@ spec: {host: web.example.com}
 	if !strings.Contains(out, "VirtualService   web    1            kubernetes/Kubernetes") {
 		t.Errorf("get:\n%s", out)
 	}
-	if out, _ := does(t, s, 0, "config", "status", "vs/web", "-n", "shop"); !strings.Contains(out, "Accepted") || !strings.Contains(out, "WARNING") {
+	if out, _ := does(t, s, 0, "config", "status", "vs/web", "-n", "shop"); !strings.Contains(out, "Accepted") ||
+		!strings.Contains(out, "WARNING") {
 		t.Errorf("status:\n%s", out)
 	}
 
@@ -179,8 +185,10 @@ spec: {host: web.example.com}
 	}
 	t.Run("without the right to a token", func(t *testing.T) {
 		user := s.User(t, "reader")
-		s.Grant(t, kubeapi.UserSubject("reader"), kubeapi.Rule("", []string{"pods", "configmaps"}, "get", "list"), kubeapi.Rule("", []string{"pods/portforward"}, "create", "get"))
-		if _, said, code := run(t, fairlead(t), user, "", "config", "get"); code != 1 || !strings.Contains(said, "ask for the right to create serviceaccounts/token") {
+		s.Grant(t, kubeapi.UserSubject("reader"), kubeapi.Rule("", []string{"pods", "configmaps"}, "get", "list"),
+			kubeapi.Rule("", []string{"pods/portforward"}, "create", "get"))
+		if _, said, code := run(t, fairlead(t), user, "", "config", "get"); code != 1 ||
+			!strings.Contains(said, "ask for the right to create serviceaccounts/token") {
 			t.Errorf("%d, %q", code, said)
 		}
 	})
@@ -197,7 +205,8 @@ spec: {host: web.example.com}
 	})
 	t.Run("of a replica that is away", func(t *testing.T) {
 		p.pod(t, s, controlplane.Ports{GRPC: "127.0.0.1:1", Ops: "127.0.0.1:1"}, "config-watcher", "config-watcher-0", "away", "x")
-		if _, said := does(t, s, 1, "config", "get", "--revision", "away"); !strings.Contains(said, "config-watcher-0") || !strings.Contains(said, "connection refused") {
+		if _, said := does(t, s, 1, "config", "get", "--revision", "away"); !strings.Contains(said, "config-watcher-0") ||
+			!strings.Contains(said, "connection refused") {
 			t.Errorf("%q", said)
 		}
 	})

@@ -21,7 +21,8 @@ type found struct {
 func prechecks(t *testing.T, kubeconfig string, code int, a ...string) []found {
 	t.Helper()
 	_, manifests := istio(t)
-	out, said, got := run(t, fairlead(t), kubeconfig, "", append([]string{"precheck", "-d", manifests, "-o", "json", "--output-threshold", "info"}, a...)...)
+	out, said, got := run(t, fairlead(t), kubeconfig, "",
+		append([]string{"precheck", "-d", manifests, "-o", "json", "--output-threshold", "info"}, a...)...)
 	if got != code {
 		t.Fatalf("precheck %v: exit code %d, expected %d\n%s%s", a, got, code, out, said)
 	}
@@ -65,7 +66,8 @@ func TestWhatHindersAnInstallationIsFound(t *testing.T) {
 	}
 	finds(t, clean, "Warning", "InjectionLabelsConflict", "Namespace both", "istio-injection=enabled as well")
 
-	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "x", "precheck", "--skip-controlplane", "-n", "both"); code != 0 || !strings.Contains(out, "[IST0123 InjectionLabelsConflict]") {
+	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "x", "precheck", "--skip-controlplane", "-n", "both"); code != 0 ||
+		!strings.Contains(out, "[IST0123 InjectionLabelsConflict]") {
 		t.Errorf("x precheck of one namespace: %d, %s%s", code, out, said)
 	}
 
@@ -126,8 +128,10 @@ spec: {selector: {matchLabels: {app: istiod}}, template: {metadata: {labels: {ap
 func TestWhatAnInstallationRefusesIsFound(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)
-	s.Apply(t, "{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: unused, namespace: both}, spec: {host: nobody, subsets: [{name: v9, labels: {version: v9}}]}}\n---\n"+
-		"{apiVersion: v1, kind: Service, metadata: {name: nobody, namespace: both}, spec: {selector: {app: nobody}, ports: [{port: 80, name: http}]}}")
+	s.Apply(t, "{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: unused, namespace: both}, spec: {host: nobody, "+
+		"subsets: [{name: v9, labels: {version: v9}}]}}\n---\n"+
+		"{apiVersion: v1, kind: Service, metadata: {name: nobody, namespace: both}, spec: {selector: {app: nobody}, ports: [{port: 80, name: "+
+		"http}]}}")
 	finds(t, prechecks(t, s.Kubeconfig, 0), "Error", "SubsetSelectsNothing", "DestinationRule both/unused", "")
 	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "precheck", "--skip-controlplane"); code != 1 {
 		t.Errorf("of the mesh's objects alone: %d, %s%s", code, out, said)
@@ -165,7 +169,8 @@ func TestMissingRightsAreNamed(t *testing.T) {
 func TestAnAPIServerThatIsAwayIsNamed(t *testing.T) {
 	_, manifests := istio(t)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\n"
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: " +
+		"[{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

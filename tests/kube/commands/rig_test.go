@@ -18,7 +18,8 @@ import (
 // start starts an API server that asks no webhooks: nothing serves them here.
 func start(t *testing.T) *kubeapi.Server {
 	t.Helper()
-	s := kubeapi.Start(t, kubeapi.Options{Args: []string{"--disable-admission-plugins=ServiceAccount,MutatingAdmissionWebhook,ValidatingAdmissionWebhook"}})
+	s := kubeapi.Start(t, kubeapi.Options{
+		Args: []string{"--disable-admission-plugins=ServiceAccount,MutatingAdmissionWebhook,ValidatingAdmissionWebhook"}})
 	s.Apply(t, namespaces)
 	return s
 }

@@ -34,7 +34,8 @@ kind: Service
 metadata: {name: web, namespace: shop}
 spec: {selector: {app: web}, ports: [{port: 80, name: http}]}
 `)
-	if out, said := does(t, s, 0, "describe", "service", "web.shop"); strings.Contains(out, "gateway.networking.k8s.io") || strings.Contains(out, "HTTPRoute") {
+	if out, said := does(t, s, 0, "describe", "service", "web.shop"); strings.Contains(out, "gateway.networking.k8s.io") ||
+		strings.Contains(out, "HTTPRoute") {
 		t.Errorf("without the Gateway API: %s%s", out, said)
 	}
 	s.Apply(t, routeDefinition("Gateway", "gateways")+"---"+routeDefinition("HTTPRoute", "httproutes"))
@@ -52,7 +53,8 @@ status: {parents: [{parentRef: {name: edge, namespace: istio-system}, controller
 `)
 	out, _ := does(t, s, 0, "describe", "service", "web.shop")
 	for _, text := range []string{
-		"HTTPRoute shop/web, rule 2 of 2, hosts web.example.com (not of this mesh)", "parent Gateway istio-system/edge, not Accepted by example.com/edge (NotAllowedByListeners)",
+		"HTTPRoute shop/web, rule 2 of 2, hosts web.example.com (not of this mesh)",
+		"parent Gateway istio-system/edge, not Accepted by example.com/edge (NotAllowedByListeners)",
 		"error BackendPortMissing HTTPRoute shop/web spec.rules[1].backendRefs[0].port: Service shop/web has no port 8080",
 		"error ParentMissing HTTPRoute shop/web spec.parentRefs[1]: there is no Gateway shop/gone", "namespace shop is not allowed",
 		"warning RouteUnread HTTPRoute shop/web: example.com/edge serves it, and not this mesh",

@@ -61,17 +61,21 @@ spec: {containers: [{name: app, image: app}, {name: istio-proxy, image: proxy, e
 	crashing := `{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}], "containerStatuses": [
 		{"name": "app", "image": "app", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}},
 		{"name": "istio-proxy", "image": "proxy", "imageID": "", "ready": false, "restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}, "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}}`
-	if _, err := s.Client(t).CoreV1().Pods("asks").Patch(t.Context(), "crashes-0", types.MergePatchType, []byte(crashing), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := s.Client(t).CoreV1().Pods("asks").Patch(t.Context(), "crashes-0", types.MergePatchType, []byte(crashing),
+		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	for pod, want := range map[string][]string{
-		"early":            {"Pod early-0.asks\n", "warning PodWithoutProxy", "it was made before it was to have one, or the injector of revision default did not answer"},
+		"early": {"Pod early-0.asks\n", "warning PodWithoutProxy",
+			"it was made before it was to have one, or the injector of revision default did not answer"},
 		"refuses":          {"sidecar.istio.io/inject of the Pod is false"},
 		"host-0.asks":      {"it is in the node's network (hostNetwork)"},
 		"plain-0.asks-not": {"neither namespace asks-not has the label istio-injection=enabled"},
-		"grpc-0":           {"info ProxyNotConnected Pod asks/grpc-0: its gRPC client is not connected to the control plane: it connects with its first call"},
+		"grpc-0": {"info ProxyNotConnected Pod asks/grpc-0: its gRPC client is not connected to the control plane: it connects with " +
+			"its first call"},
 		"crashes-0": {
-			"Pod crashes-0.asks\n", "error ProxyNotConnected", "the Pod is not ready: container istio-proxy: CrashLoopBackOff: back-off 40s (it ended with exit code 2, Error)",
+			"Pod crashes-0.asks\n", "error ProxyNotConnected",
+			"the Pod is not ready: container istio-proxy: CrashLoopBackOff: back-off 40s (it ended with exit code 2, Error)",
 			"warning ProxyBypassed Pod asks/crashes-0: container app has runAsUser 1337",
 		},
 	} {
@@ -82,7 +86,8 @@ spec: {containers: [{name: app, image: app}, {name: istio-proxy, image: proxy, e
 			}
 		}
 	}
-	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "describe", "pod", "nobody"); code != 1 || !strings.Contains(said, fmt.Sprintf("no proxy is named %q", "nobody")) {
+	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "", "describe", "pod", "nobody"); code != 1 ||
+		!strings.Contains(said, fmt.Sprintf("no proxy is named %q", "nobody")) {
 		t.Errorf("a Pod that is not there: %d %s%s", code, out, said)
 	}
 }

@@ -47,7 +47,8 @@ webhooks:`
 		text += strings.NewReplacer("PREFIX", prefix, "NAMESPACE", namespace, "POD", pod).Replace(hook)
 	}
 	const unlabelled, unrevised = "{key: istio-injection, operator: DoesNotExist}", "{key: istio.io/rev, operator: DoesNotExist}"
-	const notRefused, ofRevision = "{key: sidecar.istio.io/inject, operator: NotIn, values: ['false']}", "{key: istio.io/rev, operator: In, values: [REVISION]}"
+	const notRefused, ofRevision = "{key: sidecar.istio.io/inject, operator: NotIn, values: ['false']}",
+		"{key: istio.io/rev, operator: In, values: [REVISION]}"
 	add("rev.namespace.", ofRevision+", "+unlabelled, notRefused)
 	add("rev.object.", unrevised+", "+unlabelled, notRefused+", "+ofRevision)
 	if revision == "default" {
@@ -84,7 +85,8 @@ func hooks(t *testing.T, s *kubeapi.Server) map[string]admissionv1.MutatingWebho
 
 func TestLifeOfATag(t *testing.T) {
 	s := start(t)
-	if _, said := does(t, s, 3, "tag", "set", "prod", "--revision", "canary"); !strings.Contains(said, "install the revision with its injector first") {
+	if _, said := does(t, s, 3, "tag", "set", "prod", "--revision", "canary"); !strings.Contains(said,
+		"install the revision with its injector first") {
 		t.Errorf("without an injector: %q", said)
 	}
 	if out, _ := does(t, s, 0, "tag", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
@@ -95,7 +97,8 @@ func TestLifeOfATag(t *testing.T) {
 	does(t, s, 2, "tag", "set", "prod")
 	does(t, s, 0, "tag", "set", "prod", "--revision", "stable")
 	hook := hooks(t, s)["istio-revision-tag-prod"]
-	if len(hook.Webhooks) != 2 || hook.Labels["istio.io/tag"] != "prod" || hook.Labels["istio.io/rev"] != "stable" || hook.Labels["operator.istio.io/component"] != "" {
+	if len(hook.Webhooks) != 2 || hook.Labels["istio.io/tag"] != "prod" || hook.Labels["istio.io/rev"] != "stable" ||
+		hook.Labels["operator.istio.io/component"] != "" {
 		t.Fatalf("the tag's webhooks: %+v", hook)
 	}
 	if c := hook.Webhooks[0].ClientConfig; c.Service.Name != "istiod-stable" || string(c.CABundle) != "ABC" {
@@ -123,7 +126,8 @@ func TestLifeOfATag(t *testing.T) {
 	}
 	does(t, s, 3, "tag", "set", "stable", "--revision", "canary")
 	does(t, s, 3, "tag", "set", "a.b", "--revision", "canary")
-	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "n\n", "tag", "remove", "prod"); code != 1 || !strings.Contains(said, "both, shop") {
+	if out, said, code := run(t, fairlead(t), s.Kubeconfig, "n\n", "tag", "remove", "prod"); code != 1 ||
+		!strings.Contains(said, "both, shop") {
 		t.Errorf("removal of a tag that is in use: %d, %q%q", code, out, said)
 	}
 	does(t, s, 2, "tag", "remove", "prod") // nobody answers
@@ -176,7 +180,8 @@ func TestTheDefaultTagTakesThePlaceOfTheDefaultRevisionAndGivesItBack(t *testing
 			t.Errorf("webhook %s injects beside the tag", w.Name)
 		}
 	}
-	v, err := s.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "istiod-default-validator", metav1.GetOptions{})
+	v, err := s.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "istiod-default-validator",
+		metav1.GetOptions{})
 	if err != nil || v.Webhooks[0].ClientConfig.Service.Name != "istiod-canary" || *v.Webhooks[0].ClientConfig.Service.Path != "/validate" {
 		t.Errorf("the validator: %+v, %v", v, err)
 	}
@@ -265,7 +270,8 @@ func TestTagsAreIstioctls(t *testing.T) {
 		theirs, _, _ := run(t, istioctl, s.Kubeconfig, "", "tag", "list", "-o", "json")
 		ours, _ := does(t, s, 0, "tag", "list", "-o", "json")
 		var want, got any
-		if err := errors.Join(json.Unmarshal([]byte(theirs), &want), json.Unmarshal([]byte(ours), &got)); err != nil || !reflect.DeepEqual(want, got) {
+		if err := errors.Join(json.Unmarshal([]byte(theirs), &want), json.Unmarshal([]byte(ours), &got)); err != nil ||
+			!reflect.DeepEqual(want, got) {
 			t.Errorf("istioctl lists %s\nfairlead %s\n%v", theirs, ours, err)
 		}
 	}
@@ -315,7 +321,8 @@ func accepted(t *testing.T, s *kubeapi.Server, text string) map[string]any {
 		if selector, ok := spec["selector"].(map[string]any); ok && selector["istio"] == "pilot" {
 			spec["selector"] = map[string]any{"app": selector["app"], "istio.io/rev": "default"}
 		}
-		all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = map[string]any{"labels": got.GetLabels(), "webhooks": got.Object["webhooks"], "spec": spec}
+		all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = map[string]any{"labels": got.GetLabels(), "webhooks": got.Object["webhooks"],
+			"spec": spec}
 	}
 	return all
 }

@@ -33,7 +33,8 @@ type versions struct {
 func TestVersionsOfACluster(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)
-	if out, said := does(t, s, 1, "version"); !strings.HasPrefix(out, "client version: ") || strings.Count(out, "\n") != 1 || !strings.Contains(said, "no control plane runs in namespace istio-system") {
+	if out, said := does(t, s, 1, "version"); !strings.HasPrefix(out, "client version: ") || strings.Count(out, "\n") != 1 ||
+		!strings.Contains(said, "no control plane runs in namespace istio-system") {
 		t.Errorf("without a control plane: %q, %q", out, said)
 	}
 	k := &kubelet{ports: map[string]string{}}
@@ -57,19 +58,24 @@ func TestVersionsOfACluster(t *testing.T) {
 	p.pod(t, s, controlplane.Ports{GRPC: "127.0.0.1:1", Ops: "127.0.0.1:1"}, "injector", "injector-1", "blue", "injector:1.2.4")
 	out, _ = does(t, s, 0, "version")
 	for _, row := range []string{
-		`blue +config-watcher +config-watcher-blue-1.istio-system +` + regexp.QuoteMeta(v), `default +config-watcher +config-watcher-1.istio-system +` + regexp.QuoteMeta(v),
-		`default +xds-server +xds-server-1.istio-system`, `blue +injector +injector-1.istio-system +unknown: .*connection refused.*; image injector:1.2.4`,
+		`blue +config-watcher +config-watcher-blue-1.istio-system +` + regexp.QuoteMeta(v),
+		`default +config-watcher +config-watcher-1.istio-system +` + regexp.QuoteMeta(v),
+		`default +xds-server +xds-server-1.istio-system`,
+		`blue +injector +injector-1.istio-system +unknown: .*connection refused.*; image injector:1.2.4`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + row).MatchString(out) {
 			t.Errorf("no row %s in\n%s", row, out)
 		}
 	}
-	if out, _ = does(t, s, 0, "version", "-s"); !strings.Contains(out, "\ninjector version: unknown (revision blue)\n") || !strings.Contains(out, "\nxds-server version: "+v+" (revision default)\n") {
+	if out, _ = does(t, s, 0, "version", "-s"); !strings.Contains(out, "\ninjector version: unknown (revision blue)\n") ||
+		!strings.Contains(out, "\nxds-server version: "+v+" (revision default)\n") {
 		t.Errorf("of several versions:\n%s", out)
 	}
 	var got versions
-	if out, _ := does(t, s, 0, "version", "-o", "json", "--revision", "blue"); json.Unmarshal([]byte(out), &got) != nil || len(got.MeshVersion) != 2 ||
-		got.MeshVersion[0].Component != "config-watcher" || got.MeshVersion[0].Info.Version != v || got.MeshVersion[1].Info != nil || got.MeshVersion[1].Unknown == "" {
+	if out, _ := does(t, s, 0, "version", "-o", "json", "--revision", "blue"); json.Unmarshal([]byte(out), &got) != nil ||
+		len(got.MeshVersion) != 2 ||
+		got.MeshVersion[0].Component != "config-watcher" || got.MeshVersion[0].Info.Version != v || got.MeshVersion[1].Info != nil ||
+		got.MeshVersion[1].Unknown == "" {
 		t.Errorf("of revision blue:\n%s", out)
 	}
 	if out, _ := does(t, s, 0, "version", "--remote=false"); strings.Count(out, "\n") != 1 {

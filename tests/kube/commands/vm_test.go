@@ -93,7 +93,8 @@ func TestVMFilesAreIstioctls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := t.TempDir(), t.TempDir()
-			given := append([]string{"x", "workload", "entry", "configure", "--name", "machines", "--namespace", "shop", "--clusterID", "Kubernetes"}, flags...)
+			given := append([]string{"x", "workload", "entry", "configure", "--name", "machines", "--namespace", "shop", "--clusterID",
+				"Kubernetes"}, flags...)
 			does(t, s, 0, append(given, "-o", ours)...)
 			if out, said, code := run(t, istioctl, s.Kubeconfig, "", append(given, "-o", theirs)...); code != 0 {
 				t.Fatalf("istioctl: %s%s", out, said)
@@ -128,7 +129,8 @@ func TestVMFilesAreIstioctls(t *testing.T) {
 	t.Run("a group", func(t *testing.T) {
 		for _, given := range [][]string{
 			{"--name", "g", "--namespace", "shop"},
-			{"--name", "g", "-n", "shop", "-l", "app=machine,tier=b", "-a", "a=b", "-p", "http=8080,grpc=7070", "-s", "vm", "--network", "vpc", "--locality", "r/z", "-w", "7"},
+			{"--name", "g", "-n", "shop", "-l", "app=machine,tier=b", "-a", "a=b", "-p", "http=8080,grpc=7070", "-s", "vm", "--network", "vpc",
+				"--locality", "r/z", "-w", "7"},
 		} {
 			given = append([]string{"x", "workload", "group", "create"}, given...)
 			want, _, _ := program(t, istioctl, "", given...)
@@ -158,11 +160,12 @@ func TestVMBootstrap(t *testing.T) {
 		given []string
 		says  string
 	}{
-		"no such group":   {1, []string{"--name", "other", "-n", "shop"}, `"other" not found`},
-		"no group":        {2, nil, "set --file, or --name and --namespace"},
-		"a bad address":   {2, []string{"--name", "machines", "-n", "shop", "--internalIP", "10.0.0"}, "--internalIP 10.0.0: not an IP address"},
-		"a short token":   {2, []string{"--name", "machines", "-n", "shop", "--tokenDuration", "5"}, "600 seconds"},
-		"two addresses":   {2, []string{"--name", "machines", "-n", "shop", "--internalIP", "10.0.0.1", "--externalIP", "10.0.0.2"}, "exclude each other"},
+		"no such group": {1, []string{"--name", "other", "-n", "shop"}, `"other" not found`},
+		"no group":      {2, nil, "set --file, or --name and --namespace"},
+		"a bad address": {2, []string{"--name", "machines", "-n", "shop", "--internalIP", "10.0.0"}, "--internalIP 10.0.0: not an IP address"},
+		"a short token": {2, []string{"--name", "machines", "-n", "shop", "--tokenDuration", "5"}, "600 seconds"},
+		"two addresses": {2, []string{"--name", "machines", "-n", "shop", "--internalIP", "10.0.0.1", "--externalIP", "10.0.0.2"},
+			"exclude each other"},
 		"no such control": {1, []string{"--name", "machines", "-n", "shop", "-r", "red"}, `"istio-red" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,8 @@ func TestPodsAreMadeDuringAFloodOfReviews(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "486MiB") // as the chart sets it
 	r.start()
 	r.injects(flood.Victim, pod("before"))
-	for name, body := range map[string][]byte{"variables": flood.Variables(1000, 2200), "containers": flood.Containers(750_000), "many containers": flood.Containers(49_000)} {
+	for name, body := range map[string][]byte{"variables": flood.Variables(1000, 2200), "containers": flood.Containers(750_000),
+		"many containers": flood.Containers(49_000)} {
 		t.Run(name, func(t *testing.T) {
 			memory := flood.Watch(t, r.process.Process.Pid, limit)
 			stop := flood.Attack{URL: "https://" + r.address + "/inject", Body: body, Addresses: 2, Connections: 32}.Start(t)

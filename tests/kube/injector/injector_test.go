@@ -57,8 +57,9 @@ func TestLabelsDecide(t *testing.T) {
 		"Pod labelled sidecar.istio.io/inject=true, ns disabled": {"disabled", pod("a", label("sidecar.istio.io/inject", "true")), false},
 		"Pod labelled sidecar.istio.io/inject=false":             {"labelled", pod("a", label("sidecar.istio.io/inject", "false")), false},
 		"Pod annotated sidecar.istio.io/inject=false":            {"labelled", pod("a", annotation("sidecar.istio.io/inject", "false")), false},
-		"Pod in the host's network":                              {"labelled", pod("a", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), false},
-		"Pod of kube-system with the label":                      {"kube-system", pod("a", label("sidecar.istio.io/inject", "true")), false},
+		"Pod in the host's network": {"labelled", pod("a", func(p *corev1.Pod) { p.Spec.HostNetwork = true }),
+			false},
+		"Pod of kube-system with the label": {"kube-system", pod("a", label("sidecar.istio.io/inject", "true")), false},
 	} {
 		stored, err := r.dryRun(c.namespace, c.pod)
 		if err != nil {
@@ -93,7 +94,8 @@ func TestLabelsDecide(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.stop()
-	if _, err := r.create("labelled", pod("later")); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "sidecar-injector.istio.io") {
+	if _, err := r.create("labelled", pod("later")); !apierrors.IsInternalError(err) ||
+		!strings.Contains(err.Error(), "sidecar-injector.istio.io") {
 		t.Errorf("without the injector: %v", err)
 	}
 	if _, err := r.create("plain", pod("later")); err != nil {
@@ -104,9 +106,11 @@ func TestLabelsDecide(t *testing.T) {
 
 	// Pods that were made before their namespace asked for sidecars lack them, and analyze says so.
 	r.patchNamespace("plain", `{"metadata":{"labels":{"istio-injection":"enabled"}}}`)
-	cmd := exec.CommandContext(t.Context(), program(t, "fairlead"), "analyze", "--kube", "--kubeconfig", r.Kubeconfig, "-n", "plain") //nolint:gosec // the program under test
+	cmd := exec.CommandContext(t.Context(), program(t, "fairlead"), "analyze", "--kube", "--kubeconfig", r.Kubeconfig, "-n",
+		"plain") //nolint:gosec // the program under test
 	said, _ := cmd.CombinedOutput()
-	if !strings.Contains(string(said), "PodWithoutSidecar") || !strings.Contains(string(said), "early") || strings.Contains(string(said), "Pod stored") {
+	if !strings.Contains(string(said), "PodWithoutSidecar") || !strings.Contains(string(said), "early") ||
+		strings.Contains(string(said), "Pod stored") {
 		t.Errorf("fairlead analyze: %s", said)
 	}
 }
@@ -136,10 +140,14 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	r.set("istio", "mesh", func(s string) string {
 		return strings.Replace(s, "defaultConfig:", "defaultConfig:\n  concurrency: 7", 1)
 	})
-	until("with the mesh's concurrency", pod("a"), func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":7`) })
-	r.Apply(t, "{apiVersion: networking.istio.io/v1beta1, kind: ProxyConfig, metadata: {name: a, namespace: shop}, spec: {selector: {matchLabels: {app: a}}, concurrency: 5}}")
-	until("with its ProxyConfig's concurrency", pod("a"), func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":5`) })
-	until("without another's", pod("b"), func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":7`) })
+	until("with the mesh's concurrency", pod("a"),
+		func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":7`) })
+	r.Apply(t, "{apiVersion: networking.istio.io/v1beta1, kind: ProxyConfig, metadata: {name: a, namespace: shop}, spec: {selector: "+
+		"{matchLabels: {app: a}}, concurrency: 5}}")
+	until("with its ProxyConfig's concurrency", pod("a"),
+		func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":5`) })
+	until("without another's", pod("b"),
+		func(p *corev1.Pod) bool { return strings.Contains(env(proxy(p), "PROXY_CONFIG"), `"concurrency":7`) })
 
 	// What is broken changes nothing.
 	for name, broken := range map[string]func(string) string{

@@ -31,10 +31,12 @@ func TestAStolenTokenOfAServiceChangesNoWebhookConfiguration(t *testing.T) {
 		widen := []byte(`[{"op":"add","path":"/webhooks/0/rules/-","value":{"apiGroups":["*"],"apiVersions":["*"],"operations":["*"],"resources":["*/*"]}}]`)
 		label := []byte(`{"metadata":{"labels":{"istio.io/rev":"another"}}}`)
 		for kind, patch := range map[types.PatchType][]byte{types.JSONPatchType: widen, types.MergePatchType: label} {
-			if _, err := hooks.MutatingWebhookConfigurations().Patch(t.Context(), hookName, kind, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+			if _, err := hooks.MutatingWebhookConfigurations().Patch(t.Context(), hookName, kind, patch,
+				metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
 				t.Errorf("%s changes the injector's webhooks by %s: %v", account, kind, err)
 			}
-			if _, err := hooks.ValidatingWebhookConfigurations().Patch(t.Context(), "fairlead-validator", kind, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+			if _, err := hooks.ValidatingWebhookConfigurations().Patch(t.Context(), "fairlead-validator", kind, patch,
+				metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
 				t.Errorf("%s changes config-watcher's webhook by %s: %v", account, kind, err)
 			}
 		}

@@ -40,7 +40,8 @@ func TestRateAndLatency(t *testing.T) {
 	r.start()
 	roots := x509.NewCertPool()
 	roots.AddCert(r.ca.Cert)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 32, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 32,
+		ForceAttemptHTTP2: true}}
 	p := pod("reviews-v1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}
 		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}}
@@ -54,7 +55,8 @@ func TestRateAndLatency(t *testing.T) {
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request: &admissionv1.AdmissionRequest{
-			UID: "u", Operation: admissionv1.Create, Namespace: "shop", Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, Object: k8sruntime.RawExtension{Raw: object},
+			UID: "u", Operation: admissionv1.Create, Namespace: "shop", Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+			Object: k8sruntime.RawExtension{Raw: object},
 		},
 	})
 	if err != nil {
@@ -73,7 +75,8 @@ func TestRateAndLatency(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(answer, &review)
 		}
-		if err != nil || resp.StatusCode != http.StatusOK || review.Response == nil || !review.Response.Allowed || !bytes.Contains(review.Response.Patch, []byte("istio-proxy")) {
+		if err != nil || resp.StatusCode != http.StatusOK || review.Response == nil || !review.Response.Allowed ||
+			!bytes.Contains(review.Response.Patch, []byte("istio-proxy")) {
 			return 0, fmt.Errorf("status %d, %w: %.300s", resp.StatusCode, err, answer)
 		}
 		return took, nil
@@ -109,7 +112,8 @@ func TestRateAndLatency(t *testing.T) {
 	}
 	cost := r.processorTime() - before
 	rate := float64(pods) / cost.Seconds()
-	t.Logf("%d Pods in %s, for %s of processor time: %.0f a second and processor, of %d processors", pods, time.Since(began).Round(time.Millisecond), cost, rate, runtime.NumCPU())
+	t.Logf("%d Pods in %s, for %s of processor time: %.0f a second and processor, of %d processors", pods,
+		time.Since(began).Round(time.Millisecond), cost, rate, runtime.NumCPU())
 	if rate < leastRate {
 		t.Errorf("%.0f Pods a second and processor, want %d", rate, leastRate)
 	}
@@ -123,7 +127,8 @@ func TestRateAndLatency(t *testing.T) {
 		watching.Go(func() { late = lateness(during) })
 		tail := r.tailAt(ask, leastRate/2*runtime.NumCPU(), during)
 		watching.Wait()
-		t.Logf("try %d: p99 %s at %d a second; a thread wakes up late by %s", try+1, tail.Round(100*time.Microsecond), leastRate/2*runtime.NumCPU(), late.Round(100*time.Microsecond))
+		t.Logf("try %d: p99 %s at %d a second; a thread wakes up late by %s", try+1, tail.Round(100*time.Microsecond),
+			leastRate/2*runtime.NumCPU(), late.Round(100*time.Microsecond))
 		if tail <= mostLatency+2*late {
 			return
 		}

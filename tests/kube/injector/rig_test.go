@@ -65,9 +65,11 @@ func program(t *testing.T, name string) string {
 func newRig(t *testing.T, set ...string) *rig {
 	t.Helper()
 	r := &rig{
-		Server: kubeapi.Start(t, kubeapi.Options{}), t: t, ca: testkit.PKI(t), address: testkit.FreeAddress(t).String(), ops: testkit.FreeAddress(t).String(), log: &testkit.Buffer{},
+		Server: kubeapi.Start(t, kubeapi.Options{}), t: t, ca: testkit.PKI(t), address: testkit.FreeAddress(t).String(),
+		ops: testkit.FreeAddress(t).String(), log: &testkit.Buffer{},
 	}
-	args := []string{"manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://" + r.address + "/inject/cluster/c1"}
+	args := []string{"manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://" +
+		r.address + "/inject/cluster/c1"}
 	for _, s := range set {
 		args = append(args, "--set", s)
 		if _, tag, ok := strings.Cut(s, "values.injector.tags[0]="); ok {
@@ -91,14 +93,17 @@ func newRig(t *testing.T, set ...string) *rig {
 		t.Fatal(err)
 	}
 	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.ParseIP(host)) }
-	own := slices.Concat(testkit.KeyPEM(t, key), r.ca.Sign(r.ca.ID(system, "injector"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
+	own := slices.Concat(testkit.KeyPEM(t, key),
+		r.ca.Sign(r.ca.ID(system, "injector"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
 	if err := os.WriteFile(filepath.Join(state, "svid", svid.CacheFile), own, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.roots = r.ca.WriteRoot(dir)
 	r.args = []string{
-		"--webhook-address", r.address, "--ops-address", r.ops, "--webhook-configuration", hookName, "--kubeconfig", r.ServiceAccount(t, system, "injector"),
-		"--trust-domain", testkit.TrustDomain, "--root-cert-file", r.roots, "--state-dir", state, "--ca-address", "127.0.0.1:1", "--ca-token-file", r.roots,
+		"--webhook-address", r.address, "--ops-address", r.ops, "--webhook-configuration", hookName, "--kubeconfig",
+		r.ServiceAccount(t, system, "injector"),
+		"--trust-domain", testkit.TrustDomain, "--root-cert-file", r.roots, "--state-dir", state, "--ca-address", "127.0.0.1:1",
+		"--ca-token-file", r.roots,
 	}
 	return r
 }
@@ -120,7 +125,8 @@ func (r *rig) fairlead(args ...string) string {
 func (r *rig) start() {
 	r.t.Helper()
 	if r.keeper == nil {
-		r.keeper = kubeapi.Keeper(r.t, r.ServiceAccount(r.t, system, "keeper"), r.roots, append(r.tags, "--injection", hookName, "--validation", "fairlead-validator")...)
+		r.keeper = kubeapi.Keeper(r.t, r.ServiceAccount(r.t, system, "keeper"), r.roots,
+			append(r.tags, "--injection", hookName, "--validation", "fairlead-validator")...)
 	}
 	cmd := exec.Command(program(r.t, "fairlead-injector"), r.args...) //nolint:gosec // the program under test
 	cmd.Stdout, cmd.Stderr = r.log, r.log
@@ -197,7 +203,8 @@ func (r *rig) metric(name string) float64 {
 // namespace makes a namespace with labels.
 func (r *rig) namespace(name string, labels map[string]string) {
 	r.t.Helper()
-	_, err := r.Client(r.t).CoreV1().Namespaces().Create(r.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+	_, err := r.Client(r.t).CoreV1().Namespaces().Create(r.t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -310,14 +317,16 @@ func (r *rig) bundles(name string, want []byte) {
 // patchHook changes the webhooks of an object.
 func (r *rig) patchHook(name, patch string) {
 	r.t.Helper()
-	if _, err := r.Client(r.t).AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(r.t.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := r.Client(r.t).AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(r.t.Context(), name, types.JSONPatchType,
+		[]byte(patch), metav1.PatchOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
 func (r *rig) patchNamespace(name, patch string) {
 	r.t.Helper()
-	if _, err := r.Client(r.t).CoreV1().Namespaces().Patch(r.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := r.Client(r.t).CoreV1().Namespaces().Patch(r.t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -32,8 +32,9 @@ func istiosPackage(t *testing.T) string {
 func TestBesideIstio(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.manifests = ""                                                                                                                                                                     // Fairlead's own
-	istio, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), "manifest", "generate", "-d", istiosPackage(t), "--set", "profile=minimal").Output() //nolint:gosec // the program under test
+	r.manifests = "" // Fairlead's own
+	istio, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), "manifest", "generate", "-d",
+		istiosPackage(t), "--set", "profile=minimal").Output() //nolint:gosec // the program under test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,25 +50,30 @@ func TestBesideIstio(t *testing.T) {
 	beside := []string{"--revision", "fairlead", "--set", "values.global.trustBundleName=fairlead-ca-root-cert"}
 
 	_, said := r.does(t, 1, r.installing()...)
-	says(t, said, "nothing was changed: Deployment istio-system/istiod, the control plane of an Istio, keeps root-cert.pem of ConfigMap istio-ca-root-cert in every namespace",
+	says(t, said, "nothing was changed: Deployment istio-system/istiod, the control plane of an Istio, keeps root-cert.pem of ConfigMap "+
+		"istio-ca-root-cert in every namespace",
 		"--revision fairlead --set values.global.trustBundleName=fairlead-ca-root-cert", "--force")
 	_, said = r.does(t, 1, r.installing(beside[2:]...)...)
-	says(t, said, "ConfigMap istio-system/istio: .data.mesh is managed by istio-operator\n", "Service istio-system/istiod: .spec.selector is managed by istio-operator\n", "another --revision")
+	says(t, said, "ConfigMap istio-system/istio: .data.mesh is managed by istio-operator\n",
+		"Service istio-system/istiod: .spec.selector is managed by istio-operator\n", "another --revision")
 	_, said = r.does(t, 1, r.installing("--revision", "fairlead")...)
 	says(t, said, "To run beside it: --set values.global.trustBundleName=fairlead-ca-root-cert")
-	_, said = r.does(t, 0, r.installing("-i", "fairlead-system", "--dry-run", "--set", "values.global.trustBundleName=fairlead-ca-root-cert")...)
+	_, said = r.does(t, 0, r.installing("-i", "fairlead-system", "--dry-run", "--set",
+		"values.global.trustBundleName=fairlead-ca-root-cert")...)
 	says(t, said, "warning: Deployment istio-system/istiod serves revision default, too", "choose another with --revision")
 	_, said = r.does(t, 0, r.installing("--revision", "fairlead", "--dry-run", "--force")...)
 	says(t, said, "warning: Deployment istio-system/istiod, the control plane of an Istio, keeps root-cert.pem")
 	unchanged(t)
 	out, _, _ := r.run(t, r.kubeconfig, "precheck", "--revision", "fairlead")
-	says(t, out, "Error [RootsOfIstio] (Deployment istio-system/istiod) it keeps its roots in ConfigMap istio-ca-root-cert of every namespace", "--set values.global.trustBundleName=fairlead-ca-root-cert")
+	says(t, out, "Error [RootsOfIstio] (Deployment istio-system/istiod) it keeps its roots in ConfigMap istio-ca-root-cert of every namespace",
+		"--set values.global.trustBundleName=fairlead-ca-root-cert")
 	if out, _, _ = r.run(t, r.kubeconfig, append([]string{"precheck"}, beside...)...); strings.Contains(out, "RootsOfIstio") {
 		t.Errorf("precheck says %q", out)
 	}
 
 	_, said = r.install(t, beside...)
-	says(t, said, "warning: Namespace istio-system was there before and keeps its labels; to hold all that is in it to what the installation needs: "+
+	says(t, said, "warning: Namespace istio-system was there before and keeps its labels; to hold all that is in it to what the "+
+		"installation needs: "+
 		"kubectl label namespace istio-system istio-injection=disabled pod-security.kubernetes.io/enforce=restricted")
 	installed := r.snapshot(t)
 	for _, id := range changed(before, installed) {
@@ -75,7 +81,8 @@ func TestBesideIstio(t *testing.T) {
 			t.Errorf("changed: %s", id)
 		}
 	}
-	for _, id := range []string{"Deployment istio-system/ca", "Service istio-system/istiod-fairlead", "CustomResourceDefinition /identitybans.fairlead.dev"} {
+	for _, id := range []string{"Deployment istio-system/ca", "Service istio-system/istiod-fairlead",
+		"CustomResourceDefinition /identitybans.fairlead.dev"} {
 		if installed[id] == nil {
 			t.Errorf("%s is not installed", id)
 		}
@@ -91,7 +98,8 @@ func TestBesideIstio(t *testing.T) {
 
 	t.Run("the compact control plane is alone", func(t *testing.T) {
 		_, said := r.does(t, 1, r.installing("--set", "profile=compact", "--revision", "two", "--set", "values.global.trustBundleName=x")...)
-		says(t, said, "nothing was changed: component compact has the ca in the Pod of its revision", "revision fairlead is installed in namespace istio-system: uninstall that first, or choose a profile without compact")
+		says(t, said, "nothing was changed: component compact has the ca in the Pod of its revision",
+			"revision fairlead is installed in namespace istio-system: uninstall that first, or choose a profile without compact")
 		r.install(t, append(beside, "--set", "profile=compact")...)
 		with := r.snapshot(t)
 		_, said = r.does(t, 1, r.installing("--revision", "two", "--set", "values.global.trustBundleName=x")...)
@@ -116,16 +124,19 @@ func (r *rig) uninstallVolume(t *testing.T) {
 
 func (r *rig) testUnknownIstio(t *testing.T, beside []string) {
 	alice := r.User(t, "alice")
-	r.Grant(t, kubeapi.UserSubject("alice"), kubeapi.Rule("*", []string{"*"}, "get", "create", "patch", "update", "delete", "bind", "escalate"), kubeapi.Rule("", []string{"secrets"}, "list"))
+	r.Grant(t, kubeapi.UserSubject("alice"), kubeapi.Rule("*", []string{"*"}, "get", "create", "patch", "update", "delete", "bind",
+		"escalate"), kubeapi.Rule("", []string{"secrets"}, "list"))
 	defer func() {
 		const granted = "test:User::alice"
-		if err := errors.Join(r.Client(t).RbacV1().ClusterRoles().Delete(t.Context(), granted, deleteNow), r.Client(t).RbacV1().ClusterRoleBindings().Delete(t.Context(), granted, deleteNow)); err != nil {
+		if err := errors.Join(r.Client(t).RbacV1().ClusterRoles().Delete(t.Context(), granted, deleteNow),
+			r.Client(t).RbacV1().ClusterRoleBindings().Delete(t.Context(), granted, deleteNow)); err != nil {
 			t.Error(err)
 		}
 	}()
 	eventually(t, func() error {
 		_, said, code := r.run(t, alice, r.installing(append(beside, "--dry-run")...)...)
-		if code != 0 || !strings.Contains(said, "whether an Istio runs in the cluster, and keeps its roots in ConfigMap fairlead-ca-root-cert, is not known") {
+		if code != 0 || !strings.Contains(said,
+			"whether an Istio runs in the cluster, and keeps its roots in ConfigMap fairlead-ca-root-cert, is not known") {
 			return errors.New(said)
 		}
 		return nil

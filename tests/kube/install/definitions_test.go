@@ -25,7 +25,8 @@ spec:
 }
 
 func thingVersion(name string, served, storage bool, properties string) string {
-	return fmt.Sprintf("{name: %s, served: %v, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {%s}}}}}}", name, served, storage, properties)
+	return fmt.Sprintf("{name: %s, served: %v, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, "+
+		"properties: {%s}}}}}}", name, served, storage, properties)
 }
 
 // testDefinitionOfOthers holds what becomes of a definition that is there before: it is not written to if it has what
@@ -39,18 +40,24 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 		clientSide     bool
 		refused, noted string
 	}{
-		"the same, by Helm":                         {definition: thingDefinition(helm, thingVersion("v1", true, true, size))},
-		"newer, by Helm":                            {definition: thingDefinition(helm, thingVersion("v1", true, true, size+", color: {type: string}")+","+thingVersion("v2", true, false, size))},
+		"the same, by Helm": {definition: thingDefinition(helm, thingVersion("v1", true, true, size))},
+		"newer, by Helm": {definition: thingDefinition(helm,
+			thingVersion("v1", true, true, size+", color: {type: string}")+","+thingVersion("v2", true, false, size))},
 		"the same, by kubectl on the client's side": {definition: thingDefinition("", thingVersion("v1", true, true, size)), clientSide: true},
-		"newer, by kubectl on the client's side":    {definition: thingDefinition("", thingVersion("v1", true, true, size+", color: {type: string}")), clientSide: true},
-		"open":                                      {definition: strings.Replace(thingDefinition(helm, thingVersion("v1", true, true, "")), "properties: {}", "x-kubernetes-preserve-unknown-fields: true", 1)},
+		"newer, by kubectl on the client's side": {definition: thingDefinition("",
+			thingVersion("v1", true, true, size+", color: {type: string}")), clientSide: true},
+		"open": {definition: strings.Replace(thingDefinition(helm, thingVersion("v1", true, true, "")),
+			"properties: {}", "x-kubernetes-preserve-unknown-fields: true", 1)},
 		"without a field": {
 			definition: thingDefinition(helm, thingVersion("v1", true, true, "size: {type: integer}")),
-			noted:      "warning: 1 CustomResourceDefinitions that helm (release istio-base) manages stay as they are, and lack 1 fields of the installation's, which objects cannot have until they are upgraded there, or taken over with --force: things.example.com; such as .spec.shape of things.example.com",
+			noted: "warning: 1 CustomResourceDefinitions that helm (release istio-base) manages stay as they are, and lack 1 fields of the " +
+				"installation's, which objects cannot have until they are upgraded there, or taken over with --force: things.example.com; such as " +
+				".spec.shape of things.example.com",
 		},
 		"without the version": {
 			definition: thingDefinition(helm, thingVersion("v1", false, true, size)+","+thingVersion("v1beta1", true, false, size)),
-			refused:    "nothing was changed: CustomResourceDefinition things.example.com, which helm (release istio-base) manages, does not serve v1: upgrade it there, or take it over with --force",
+			refused: "nothing was changed: CustomResourceDefinition things.example.com, which helm (release istio-base) manages, does not " +
+				"serve v1: upgrade it there, or take it over with --force",
 		},
 	} {
 		ok := t.Run(name, func(t *testing.T) {
@@ -72,7 +79,8 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 				_, said := r.does(t, 1, r.installing()...)
 				says(t, said, tc.refused)
 				out, _, _ := r.run(t, r.Kubeconfig, "precheck", "-d", r.manifests)
-				says(t, out, "Error [VersionMissing] (CustomResourceDefinition things.example.com) helm (release istio-base) manages it, and it does not serve v1; upgrade it there")
+				says(t, out, "Error [VersionMissing] (CustomResourceDefinition things.example.com) helm (release istio-base) manages it, and it does "+
+					"not serve v1; upgrade it there")
 				if diff := changed(all, r.snapshot(t)); len(diff) > 0 {
 					t.Errorf("changed: %v", diff)
 				}
@@ -81,7 +89,8 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 				return
 			}
 			out, _, _ := r.run(t, r.Kubeconfig, "precheck", "-d", r.manifests, "--output-threshold", "info")
-			if lacks := strings.Contains(out, "Info [FieldsMissing] (CustomResourceDefinition things.example.com)"); lacks != (tc.noted != "") || strings.Contains(out, "VersionMissing") {
+			if lacks := strings.Contains(out, "Info [FieldsMissing] (CustomResourceDefinition things.example.com)"); lacks != (tc.noted != "") ||
+				strings.Contains(out, "VersionMissing") {
 				t.Errorf("precheck says %q", out)
 			}
 			_, said := r.install(t)
@@ -98,7 +107,8 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 			r.get(t, things, "default", "mine")
 		})
 		r.purge(t)
-		if err := r.dynamic.Resource(crds).Delete(t.Context(), "things.example.com", deleteNow); err != nil && !strings.Contains(err.Error(), "not found") {
+		if err := r.dynamic.Resource(crds).Delete(t.Context(), "things.example.com", deleteNow); err != nil &&
+			!strings.Contains(err.Error(), "not found") {
 			t.Fatal(err)
 		}
 		eventually(t, func() error {
@@ -114,8 +124,9 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 
 	// What the installation has made, and somebody changes later, is kept in the inventory.
 	r.install(t)
-	r.patch(t, crds, "", "things.example.com", "alice", `{"spec":{"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":`+
-		`{"spec":{"type":"object","properties":{"size":{"type":"integer"},"shape":{"type":"string"},"color":{"type":"string"}}}}}}}]}}`)
+	r.patch(t, crds, "", "things.example.com", "alice",
+		`{"spec":{"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":`+
+			`{"spec":{"type":"object","properties":{"size":{"type":"integer"},"shape":{"type":"string"},"color":{"type":"string"}}}}}}}]}}`)
 	out, _ := r.install(t)
 	says(t, out, "10 unchanged")
 }
@@ -129,7 +140,8 @@ func (r *rig) kubectlApply(t *testing.T, document string) {
 	}
 	file := filepath.Join(t.TempDir(), "object.yaml")
 	testkit.WriteFile(t, file, []byte(document))
-	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "-f", file).CombinedOutput() //nolint:gosec // Kubernetes' own program
+	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "-f",
+		file).CombinedOutput() //nolint:gosec // Kubernetes' own program
 	if err != nil {
 		t.Fatalf("kubectl: %v: %s", err, out)
 	}

@@ -120,7 +120,8 @@ func (r *rig) interrupted(t *testing.T, n int, a ...string) {
 		}
 		return
 	}
-	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(said.String(), "interrupted\nWhat was done so far is in the inventory; run the same command again to complete it") {
+	if code := cmd.ProcessState.ExitCode(); code != 1 ||
+		!strings.Contains(said.String(), "interrupted\nWhat was done so far is in the inventory; run the same command again to complete it") {
 		t.Errorf("interrupted at write %d: exit code %d, %v, %s", n, code, err, said.String())
 	}
 }
@@ -138,7 +139,8 @@ func (r *rig) state(t *testing.T) string {
 func testForbidden(t *testing.T, r *rig) {
 	alice := r.User(t, "alice")
 	rules := []rbacv1.PolicyRule{
-		kubeapi.Rule("", []string{"namespaces", "secrets", "serviceaccounts", "configmaps"}, "get", "list", "create", "patch", "update", "delete"),
+		kubeapi.Rule("", []string{"namespaces", "secrets", "serviceaccounts", "configmaps"}, "get", "list", "create", "patch", "update",
+			"delete"),
 		kubeapi.Rule("apiextensions.k8s.io", []string{"customresourcedefinitions"}, "get", "list", "create", "patch"),
 		kubeapi.Rule("rbac.authorization.k8s.io", []string{"clusterroles", "clusterrolebindings"}, "*"),
 		kubeapi.Rule("admissionregistration.k8s.io", []string{"validatingwebhookconfigurations"}, "get", "create", "patch"),
@@ -156,7 +158,8 @@ func testForbidden(t *testing.T, r *rig) {
 		}
 		return nil
 	})
-	says(t, said, "nothing was changed: ", "Deployment mesh/server: ", `User "alice" cannot patch resource "deployments" in API group "apps" in the namespace "mesh"`,
+	says(t, said, "nothing was changed: ", "Deployment mesh/server: ",
+		`User "alice" cannot patch resource "deployments" in API group "apps" in the namespace "mesh"`,
 		`Service mesh/server: `, `cannot get resource "services"`, "grant it by RBAC, or use a kubeconfig that may")
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
@@ -212,7 +215,8 @@ webhooks:
 		r.install(t)
 		return fmt.Errorf("exit code %d", code)
 	})
-	says(t, said, "component pilot: Thing mesh/server: admission webhook guard.example.com of ValidatingWebhookConfiguration guard does not answer",
+	says(t, said, "component pilot: Thing mesh/server: admission webhook guard.example.com of ValidatingWebhookConfiguration guard does not "+
+		"answer",
 		"kubectl delete validatingwebhookconfiguration.admissionregistration.k8s.io/guard", "run the same command again to complete it")
 }
 
@@ -235,11 +239,13 @@ func testStuckFinalizer(t *testing.T, r *rig) {
 	r.patch(t, configMaps, "mesh", "server", "test", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	r.Apply(t, "{apiVersion: example.com/v1, kind: Thing, metadata: {name: mine, namespace: default, finalizers: [example.com/keep]}}")
 	_, said := r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
-	says(t, said, "ConfigMap mesh/server is not deleted while it has the finalizer example.com/hold; start the controller that removes it, or remove it yourself: kubectl patch configmap/server -n mesh --type=merge",
+	says(t, said, "ConfigMap mesh/server is not deleted while it has the finalizer example.com/hold; start the controller that removes it, "+
+		"or remove it yourself: kubectl patch configmap/server -n mesh --type=merge",
 		"run the same command again")
 	r.patch(t, configMaps, "mesh", "server", "test", `{"metadata":{"finalizers":null}}`)
 	_, said = r.does(t, 1, "uninstall", "--purge", "--with-contents", "-y", "--timeout", "1s")
-	says(t, said, "CustomResourceDefinition things.example.com is not gone: Thing default/mine is not deleted while it has the finalizer example.com/keep")
+	says(t, said, "CustomResourceDefinition things.example.com is not gone: Thing default/mine is not deleted while it has the finalizer "+
+		"example.com/keep")
 	r.patch(t, things, "default", "mine", "test", `{"metadata":{"finalizers":null}}`)
 	eventually(t, func() error { // the API server tries the clean-up again after a while
 		_, err := r.dynamic.Resource(crds).Get(t.Context(), "things.example.com", metav1.GetOptions{})

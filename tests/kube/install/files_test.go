@@ -56,7 +56,8 @@ func testUninstallFile(t *testing.T, r *rig) {
 	says(t, out, "revision default in namespace mesh: 11 objects are there and ready")
 	uninstall(0, "-f", agent) // again: nothing is left of it
 	uninstall(0, "-f", whole)
-	if left := r.snapshot(t); left["Deployment mesh/server"] != nil || left["ConfigMap mesh/server-extra"] != nil || left["CustomResourceDefinition /things.example.com"] != nil {
+	if left := r.snapshot(t); left["Deployment mesh/server"] != nil || left["ConfigMap mesh/server-extra"] != nil ||
+		left["CustomResourceDefinition /things.example.com"] != nil {
 		t.Error("objects of the file are left")
 	}
 	_, said = r.does(t, 1, "verify-install", "--revision", "default")
@@ -78,7 +79,8 @@ func testVerifyFile(t *testing.T, r *rig) {
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}
-	says(t, out, "ConfigMap mesh/server: it differs in data.level; fairlead diff shows each\n", "Deployment mesh/server: Deployment mesh/server is not ready",
+	says(t, out, "ConfigMap mesh/server: it differs in data.level; fairlead diff shows each\n",
+		"Deployment mesh/server: Deployment mesh/server is not ready",
 		"ConfigMap mesh/server-extra: it is of the installation, and not of what the files make\n")
 	says(t, said, "3 problems")
 	r.ready(t, "mesh", "server")
@@ -97,7 +99,8 @@ func testVerifyFile(t *testing.T, r *rig) {
 func testPurgeOfWhatIsLeft(t *testing.T, r *rig) {
 	r.install(t)
 	r.does(t, 0, "uninstall", "--revision", "default", "-y")
-	r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, namespace: default, labels: {app.kubernetes.io/managed-by: fairlead-ca}}}")
+	r.Apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, namespace: default, labels: "+
+		"{app.kubernetes.io/managed-by: fairlead-ca}}}")
 	_, said := r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
 	says(t, said, "delete ConfigMap default/istio-ca-root-cert\n")
 	_, said = r.does(t, 0, "uninstall", "--purge", "--with-contents", "-y")
@@ -113,8 +116,10 @@ func testPurgeKeeps(t *testing.T, r *rig) {
 	_, said := r.does(t, 2, "uninstall", "--purge") // nobody answers
 	says(t, said, "0 proxies and 1 namespaces (shop) use revision default", "What goes is in use. Proceed? [y/N]")
 	_, said = r.does(t, 0, "uninstall", "--purge", "-y")
-	says(t, said, "keep   Namespace mesh: objects that no installation has made would be lost, such as ConfigMap mesh/theirs; there are 1; --with-contents",
-		"keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there are 1; --with-contents",
+	says(t, said, "keep   Namespace mesh: objects that no installation has made would be lost, such as ConfigMap mesh/theirs; there are 1; "+
+		"--with-contents",
+		"keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there are 1; "+
+			"--with-contents",
 		"delete Deployment mesh/server\n")
 	r.get(t, configMaps, "mesh", "theirs")
 	r.get(t, things, "default", "mine")

@@ -29,7 +29,8 @@ func forged(t *testing.T, revision, record string) *corev1.Secret {
 			Namespace: "tenant-a", Name: "fairlead-installation-" + revision,
 			Labels: map[string]string{"install.fairlead.dev/inventory": "head", "install.fairlead.dev/revision": revision},
 		},
-		Type: "install.fairlead.dev/inventory", Data: map[string][]byte{"record": b.Bytes(), "sum": []byte(hex.EncodeToString(sum[:])), "chunks": []byte("1")},
+		Type: "install.fairlead.dev/inventory", Data: map[string][]byte{"record": b.Bytes(), "sum": []byte(hex.EncodeToString(sum[:])),
+			"chunks": []byte("1")},
 	}
 }
 
@@ -37,7 +38,8 @@ func forged(t *testing.T, revision, record string) *corev1.Secret {
 func TestForgedInventoriesCountForNothing(t *testing.T) {
 	r := newRig(t)
 	secrets, namespaces := r.Client(t).CoreV1().Secrets("tenant-a"), r.Client(t).CoreV1().Namespaces()
-	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tenant-a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tenant-a"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	before := contents(r.snapshot(t))
@@ -45,12 +47,14 @@ func TestForgedInventoriesCountForNothing(t *testing.T) {
 	garbage := forged(t, "garbage", "")
 	garbage.Data = map[string][]byte{"record": []byte("no gzip"), "sum": []byte("x"), "chunks": []byte("1")}
 	for name, forgery := range map[string]*corev1.Secret{
-		"garbage":            garbage,
-		"the same revision":  forged(t, "default", `{"revision":"default","namespace":"tenant-a","state":"installed","objects":[]}`),
-		"a holder":           forged(t, "default", `{"revision":"default","namespace":"tenant-a","state":"installed","holder":{"namespace":"istio-system","name":"mesh","lease":"a/b"},"objects":[]}`),
+		"garbage":           garbage,
+		"the same revision": forged(t, "default", `{"revision":"default","namespace":"tenant-a","state":"installed","objects":[]}`),
+		"a holder": forged(t, "default",
+			`{"revision":"default","namespace":"tenant-a","state":"installed","holder":{"namespace":"istio-system","name":"mesh","lease":"a/b"},"objects":[]}`),
 		"another's objects":  forged(t, "other", `{"revision":"other","namespace":"tenant-a","state":"installed","objects":[`+entry+`]}`),
 		"a mesh's namespace": forged(t, "default", `{"revision":"default","namespace":"mesh","state":"installed","objects":[`+entry+`]}`),
-		"escape sequences":   forged(t, "default", `{"revision":"\u001b[2Jdefault","namespace":"tenant-a","state":"installed","profile":"\u001b[31mred","objects":[]}`),
+		"escape sequences": forged(t, "default",
+			`{"revision":"\u001b[2Jdefault","namespace":"tenant-a","state":"installed","profile":"\u001b[31mred","objects":[]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := secrets.Create(t.Context(), forgery, metav1.CreateOptions{}); err != nil {

@@ -97,7 +97,8 @@ func testReinstall(t *testing.T, r *rig) {
 	r.install(t)
 	first := r.snapshot(t)
 	for _, id := range []string{
-		"Namespace /mesh", "CustomResourceDefinition /things.example.com", "ClusterRole /mesh-reader", "Thing mesh/server", "Deployment mesh/server",
+		"Namespace /mesh", "CustomResourceDefinition /things.example.com", "ClusterRole /mesh-reader", "Thing mesh/server",
+		"Deployment mesh/server",
 		"ValidatingWebhookConfiguration /server-validator", "Secret mesh/fairlead-installation-default",
 	} {
 		if first[id] == nil {
@@ -114,7 +115,8 @@ func testReinstall(t *testing.T, r *rig) {
 	if diff := changed(first, second); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}
-	if a, b := first["Secret mesh/fairlead-installation-default"], second["Secret mesh/fairlead-installation-default"]; a.GetResourceVersion() != b.GetResourceVersion() {
+	if a, b := first["Secret mesh/fairlead-installation-default"],
+		second["Secret mesh/fairlead-installation-default"]; a.GetResourceVersion() != b.GetResourceVersion() {
 		t.Error("the inventory was written again")
 	}
 	if out, _ = r.does(t, 0, "diff", "-d", r.manifests); out != "" {
@@ -135,9 +137,11 @@ func testOneValue(t *testing.T, r *rig) {
 func testUpgrade(t *testing.T, r *rig) {
 	old := r.manifests
 	fresh := writePackage(t, map[string]string{
-		"charts/server/templates/all.yaml": strings.NewReplacer("kind: ConfigMap\nmetadata: {name: {{ $name }},", "kind: ConfigMap\nmetadata: {name: {{ $name }}-config,",
+		"charts/server/templates/all.yaml": strings.NewReplacer("kind: ConfigMap\nmetadata: {name: {{ $name }},",
+			"kind: ConfigMap\nmetadata: {name: {{ $name }}-config,",
 			"replicas: 2\n", "replicas: 3\n  revisionHistoryLimit: 4\n").Replace(charts["charts/server/templates/all.yaml"]),
-		"charts/base/templates/all.yaml": strings.Replace(charts["charts/base/templates/all.yaml"], "size: {type: integer, default: 1}", "size: {type: integer}, colour: {type: string}", 1),
+		"charts/base/templates/all.yaml": strings.Replace(charts["charts/base/templates/all.yaml"], "size: {type: integer, default: 1}",
+			"size: {type: integer}, colour: {type: string}", 1),
 	})
 	defer func() { r.manifests = old }()
 	wanted := map[string]map[string]any{}
@@ -165,7 +169,8 @@ func testUpgrade(t *testing.T, r *rig) {
 func testConfirmation(t *testing.T, r *rig) {
 	before := r.snapshot(t)
 	_, said := r.does(t, 2, "install", "-d", r.manifests)
-	says(t, said, "Revision default, profile default, will be installed in namespace mesh", "11 created. Proceed? [y/N]", "--skip-confirmation answers yes")
+	says(t, said, "Revision default, profile default, will be installed in namespace mesh", "11 created. Proceed? [y/N]",
+		"--skip-confirmation answers yes")
 	out, _ := r.does(t, 0, "install", "-d", r.manifests, "--dry-run")
 	says(t, out, "create Namespace mesh\n", "create Deployment mesh/server\n", "11 created")
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
@@ -177,7 +182,8 @@ func testConfirmation(t *testing.T, r *rig) {
 	says(t, said, "revision none is not installed")
 	_, said = r.does(t, 1, "verify-install")
 	says(t, said, "nothing is installed")
-	r.Apply(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: ca, namespace: default, labels: {app.kubernetes.io/part-of: fairlead}, "+
+	r.Apply(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: ca, namespace: default, labels: {app.kubernetes.io/part-of: "+
+		"fairlead}, "+
 		"annotations: {meta.helm.sh/release-name: fairlead-ca, meta.helm.sh/release-namespace: default}}, "+
 		"spec: {selector: {matchLabels: {app: ca}}, template: {metadata: {labels: {app: ca}}, spec: {containers: [{name: a, image: a}]}}}}")
 	_, said = r.does(t, 1, "verify-install")
@@ -206,7 +212,8 @@ func testInventory(t *testing.T, r *rig) {
 		Revision string
 		Problems []struct{ Object, Problem string }
 	}
-	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || len(all[0].Problems) != 1 || all[0].Problems[0].Object != "ServiceAccount mesh/reader" {
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || len(all[0].Problems) != 1 ||
+		all[0].Problems[0].Object != "ServiceAccount mesh/reader" {
 		t.Errorf("%v, %s", err, out)
 	}
 	// A broken inventory is an error, not an installation without objects.
@@ -238,7 +245,9 @@ func testLargeInventory(t *testing.T, r *rig) {
 		noise := make([]byte, bytes)
 		_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // always returns nil
 		file := filepath.Join(t.TempDir(), "large.yaml")
-		testkit.WriteFile(t, file, fmt.Appendf(nil, "{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {values: {pilot: {env: {NOISE: %s}}}}}", base64.StdEncoding.EncodeToString(noise)))
+		testkit.WriteFile(t, file, fmt.Appendf(nil,
+			"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, spec: {values: {pilot: {env: {NOISE: %s}}}}}",
+			base64.StdEncoding.EncodeToString(noise)))
 		return file
 	}
 	secrets := func() (names []string) {
@@ -251,7 +260,8 @@ func testLargeInventory(t *testing.T, r *rig) {
 	}
 	before := r.snapshot(t)
 	_, said := r.does(t, 1, r.installing("-f", large(4400<<10))...)
-	says(t, said, "nothing was changed: the inventory of revision default takes", "are the most that are kept in the cluster: make the IstioOperator smaller")
+	says(t, said, "nothing was changed: the inventory of revision default takes",
+		"are the most that are kept in the cluster: make the IstioOperator smaller")
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}
@@ -291,7 +301,8 @@ func testDiff(t *testing.T, r *rig) {
 	r.install(t, "--set", "values.pilot.env.EXTRA=x")
 	before := r.snapshot(t)
 	out, _ := r.does(t, 4, "diff", "-d", r.manifests, "--set", "values.pilot.env.LEVEL=debug", "--set", "profile=full")
-	for _, line := range []string{"ConfigMap mesh/server\n-    data.level: info\n+    data.level: debug\n", "+ DaemonSet mesh/agent\n", "- ConfigMap mesh/server-extra\n"} {
+	for _, line := range []string{"ConfigMap mesh/server\n-    data.level: info\n+    data.level: debug\n", "+ DaemonSet mesh/agent\n",
+		"- ConfigMap mesh/server-extra\n"} {
 		says(t, out, line)
 	}
 	if n := strings.Count(out, "\n"); n != 5 {

@@ -17,9 +17,11 @@ func TestIstiosOwnPackage(t *testing.T) {
 	profile := []string{"--set", "profile=demo"}
 	out, said := r.install(t, profile...)
 	says(t, out, "revision default is installed in namespace istio-system: ")
-	says(t, said, "CustomResourceDefinitions: ", "base: ", "pilot: ", "egressGateways[istio-egressgateway]: ", "ingressGateways[istio-ingressgateway]: ")
+	says(t, said, "CustomResourceDefinitions: ", "base: ", "pilot: ", "egressGateways[istio-egressgateway]: ",
+		"ingressGateways[istio-ingressgateway]: ")
 	first := r.snapshot(t)
-	for _, id := range []string{"Deployment istio-system/istiod", "CustomResourceDefinition /virtualservices.networking.istio.io", "Service istio-system/istio-ingressgateway"} {
+	for _, id := range []string{"Deployment istio-system/istiod", "CustomResourceDefinition /virtualservices.networking.istio.io",
+		"Service istio-system/istio-ingressgateway"} {
 		if first[id] == nil {
 			t.Errorf("%s is not installed", id)
 		}

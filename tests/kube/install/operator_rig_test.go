@@ -28,10 +28,12 @@ func (r *rig) startOperator(t *testing.T, kubeconfig string, more ...string) *pr
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "operator.log")
 	args := append([]string{
-		"operator", "--kubeconfig", kubeconfig, "--ops-address", testkit.FreeAddress(t).String(), "--operator-namespace", "ops", "--watch-namespaces", "mesh",
+		"operator", "--kubeconfig", kubeconfig, "--ops-address", testkit.FreeAddress(t).String(), "--operator-namespace", "ops",
+		"--watch-namespaces", "mesh",
 		"--manifests", r.manifests, "--lease-duration", "6s", "--resync", "1h", "--log-level", "debug",
 	}, more...)
-	p, err := process.Start(process.Program{Name: "operator", Path: filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), Args: args, Stdout: log, Stderr: log}, nil)
+	p, err := process.Start(process.Program{Name: "operator", Path: filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), Args: args, Stdout: log,
+		Stderr: log}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +67,8 @@ func writeKubeconfig(t *testing.T, url string) string {
 func (r *rig) ask(t *testing.T, name string, spec map[string]any) {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "install.istio.io/v1alpha1", "kind": "IstioOperator", "metadata": map[string]any{"name": name, "namespace": "mesh"}, "spec": spec,
+		"apiVersion": "install.istio.io/v1alpha1", "kind": "IstioOperator", "metadata": map[string]any{"name": name, "namespace": "mesh"},
+		"spec": spec,
 	}}
 	_, err := r.dynamic.Resource(operators).Namespace("mesh").Create(t.Context(), u, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

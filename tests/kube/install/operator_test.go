@@ -37,8 +37,10 @@ func TestOperator(t *testing.T) {
 
 func testOperatorInstalls(t *testing.T, r *rig) {
 	r.ask(t, "main", env())
-	r.becomes(t, "main", "RECONCILING", "Deployment mesh/server", `"Pilot":{"status":"RECONCILING","version":"1.4.0"}`, `"Base":{"status":"HEALTHY","version":"1.4.0"}`)
-	if _, err := r.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "server-validator", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	r.becomes(t, "main", "RECONCILING", "Deployment mesh/server", `"Pilot":{"status":"RECONCILING","version":"1.4.0"}`,
+		`"Base":{"status":"HEALTHY","version":"1.4.0"}`)
+	if _, err := r.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "server-validator",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the webhook is there before the Deployment is ready: %v", err)
 	}
 	r.healthy(t, "main", "server")
@@ -52,7 +54,8 @@ func testOperatorInstalls(t *testing.T, r *rig) {
 	r.ask(t, "main", map[string]any{"hub": "example.com/broken"})
 	r.becomes(t, "main", "RECONCILING", "Deployment mesh/server", `"type":"Ready"`, `"reason":"Reconciling"`)
 	remove := r.unpullable(t)
-	r.becomes(t, "main", "RECONCILING", "Pod mesh/server-unpullable, container main: ErrImagePull: no such image; check hub, tag and imagePullSecrets")
+	r.becomes(t, "main", "RECONCILING",
+		"Pod mesh/server-unpullable, container main: ErrImagePull: no such image; check hub, tag and imagePullSecrets")
 	remove()
 	r.ask(t, "main", map[string]any{"hub": "example.com/new"})
 	eventually(t, func() error {
@@ -68,7 +71,8 @@ func testOperatorInstalls(t *testing.T, r *rig) {
 	r.healthy(t, "main", "server")
 	r.becomes(t, "main", "HEALTHY", `"message":"everything is installed and ready"`, `"status":"True","type":"Ready"`)
 	eventually(t, func() error {
-		list, err := r.Client(t).CoreV1().Events("mesh").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=IstioOperator,involvedObject.name=main"})
+		list, err := r.Client(t).CoreV1().Events("mesh").List(t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.kind=IstioOperator,involvedObject.name=main"})
 		if err != nil {
 			return err
 		}
@@ -94,7 +98,8 @@ func (r *rig) unpullable(t *testing.T) (remove func()) {
 	selector, _, _ := unstructured.NestedStringMap(r.get(t, deployments, "mesh", "server").Object, "spec", "selector", "matchLabels")
 	pods := r.Client(t).CoreV1().Pods("mesh")
 	pod, err := pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "server-unpullable", Labels: selector}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "server-unpullable", Labels: selector},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +132,8 @@ func testOperatorRepairs(t *testing.T, r *rig) {
 		return err
 	})
 	// A label, a value, and a label of the user's.
-	r.patch(t, configMaps, "mesh", "server", "kubectl-edit", `{"data":{"level":"trace"},"metadata":{"labels":{"mine":"stays","install.fairlead.dev/component":"other"}}}`)
+	r.patch(t, configMaps, "mesh", "server", "kubectl-edit",
+		`{"data":{"level":"trace"},"metadata":{"labels":{"mine":"stays","install.fairlead.dev/component":"other"}}}`)
 	r.level(t, "server", "info")
 	if got := r.get(t, configMaps, "mesh", "server").GetLabels()["install.fairlead.dev/component"]; got != "pilot" {
 		t.Errorf("the label is %q", got)
@@ -136,9 +142,11 @@ func testOperatorRepairs(t *testing.T, r *rig) {
 		t.Errorf("the user's label is %q", got)
 	}
 	// The user's own autoscaler decides the replicas; the image is the installation's.
-	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
+	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: "+
+		"9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
 	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"spec":{"replicas":5}}`, "scale")
-	r.patch(t, deployments, "mesh", "server", "kubectl-edit", `{"spec":{"template":{"spec":{"dnsPolicy":"Default"}}},"metadata":{"labels":{"install.fairlead.dev/component":null}}}`)
+	r.patch(t, deployments, "mesh", "server", "kubectl-edit",
+		`{"spec":{"template":{"spec":{"dnsPolicy":"Default"}}},"metadata":{"labels":{"install.fairlead.dev/component":null}}}`)
 	eventually(t, func() error {
 		u := r.get(t, deployments, "mesh", "server")
 		replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
@@ -157,7 +165,8 @@ func testOperatorRepairs(t *testing.T, r *rig) {
 func testOperatorIgnores(t *testing.T, r *rig) {
 	r.ask(t, "main", env())
 	r.healthy(t, "main", "server")
-	r.patch(t, operators, "mesh", "main", "kubectl", `{"metadata":{"annotations":{"install.istio.io/ignoreReconcile":"true"}},"spec":{"values":{"pilot":{"env":{"LEVEL":"debug"}}}}}`)
+	r.patch(t, operators, "mesh", "main", "kubectl",
+		`{"metadata":{"annotations":{"install.istio.io/ignoreReconcile":"true"}},"spec":{"values":{"pilot":{"env":{"LEVEL":"debug"}}}}}`)
 	r.patch(t, configMaps, "mesh", "server", "kubectl-edit", `{"data":{"level":"mine"}}`)
 	// What comes afterwards is done; so the annotated resource was looked at before.
 	r.ask(t, "canary", with(env("LEVEL", "warn"), "canary"))
@@ -183,7 +192,8 @@ func testOperatorBadResource(t *testing.T, r *rig) {
 		spec map[string]any
 		says []string
 	}{
-		{map[string]any{"components": map[string]any{"pilot": map[string]any{"k8s": map[string]any{"replicaCnt": int64(3)}}}}, []string{"IstioOperator mesh/main: components.pilot.k8s.replicaCnt", "replicaCount"}},
+		{map[string]any{"components": map[string]any{"pilot": map[string]any{"k8s": map[string]any{"replicaCnt": int64(3)}}}},
+			[]string{"IstioOperator mesh/main: components.pilot.k8s.replicaCnt", "replicaCount"}},
 		{map[string]any{"profile": "dafault"}, []string{"dafault", "default"}},
 		{map[string]any{"components": "all"}, []string{"components"}},
 	} {
@@ -225,13 +235,15 @@ func testOperatorClaims(t *testing.T, r *rig) {
 
 func testOperatorConflict(t *testing.T, r *rig) {
 	_, err := r.dynamic.Resource(configMaps).Namespace("mesh").Apply(t.Context(), "server", &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "server", "namespace": "mesh"}, "data": map[string]any{"level": "theirs"},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "server", "namespace": "mesh"},
+		"data": map[string]any{"level": "theirs"},
 	}}, metav1.ApplyOptions{FieldManager: "argocd"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.ask(t, "main", env())
-	r.becomes(t, "main", "ERROR", "nothing was changed", "ConfigMap mesh/server: .data.level is managed by argocd", "`fairlead install --force`")
+	r.becomes(t, "main", "ERROR", "nothing was changed", "ConfigMap mesh/server: .data.level is managed by argocd",
+		"`fairlead install --force`")
 	if _, err := r.Client(t).AppsV1().Deployments("mesh").Get(t.Context(), "server", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("something was installed: %v", err)
 	}
@@ -282,7 +294,8 @@ func testOperatorRollback(t *testing.T, r *rig) {
 	r.level(t, "server", "two")
 	r.becomes(t, "main", "HEALTHY")
 	_, said := r.does(t, 1, "rollback", "-d", r.manifests, "-y", "--wait=false")
-	says(t, said, "revision default is held by IstioOperator mesh/main", "the resource decides", "Nothing was changed", "fairlead rollback --revision default --to 1 --print | kubectl replace -f -")
+	says(t, said, "revision default is held by IstioOperator mesh/main", "the resource decides", "Nothing was changed",
+		"fairlead rollback --revision default --to 1 --print | kubectl replace -f -")
 	r.level(t, "server", "two")
 	out, _ := r.does(t, 0, "rollback", "--print")
 	var u unstructured.Unstructured
@@ -388,7 +401,8 @@ func TestOperatorWithItsOwnRights(t *testing.T) {
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("volumes that are kept: %v, %v", list, err)
 	}
-	r.patch(t, claims, "mesh", list.Items[0].GetName(), "pvc-protection-controller", `{"metadata":{"finalizers":null}}`) // it does not run here
+	r.patch(t, claims, "mesh", list.Items[0].GetName(), "pvc-protection-controller",
+		`{"metadata":{"finalizers":null}}`) // it does not run here
 	r.purge(t)
 	left := differing(contents(r.snapshot(t)), before)
 	left = slices.DeleteFunc(left, func(id string) bool { return strings.Contains(id, "fairlead-operator") })
@@ -402,7 +416,8 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	t.Helper()
 	init := []string{"operator", "init", "--operatorNamespace", "ops", "--wait=false"}
 	out, _ := r.does(t, 0, append(init, "--dry-run")...)
-	says(t, out, "create Namespace ops", "create CustomResourceDefinition istiooperators.install.istio.io", "create Deployment ops/fairlead-operator")
+	says(t, out, "create Namespace ops", "create CustomResourceDefinition istiooperators.install.istio.io",
+		"create Deployment ops/fairlead-operator")
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -422,8 +437,10 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	if all := r.snapshot(t); all["Namespace /ops"] != nil {
 		t.Error("what was refused or only shown made a namespace")
 	}
-	write("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: kept}, spec: {profile: demo, values: {global: {istioNamespace: mesh}}}}")
-	r.does(t, 0, append(init, "--watchedNamespaces", "mesh,other", "--hub", "example.com/hub", "--tag", "7", "--imagePullSecrets", "key", "-f", file)...)
+	write("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: kept}, spec: {profile: demo, values: {global: " +
+		"{istioNamespace: mesh}}}}")
+	r.does(t, 0, append(init, "--watchedNamespaces", "mesh,other", "--hub", "example.com/hub", "--tag", "7", "--imagePullSecrets", "key", "-f",
+		file)...)
 	d := fmt.Sprint(r.get(t, deployments, "ops", "fairlead-operator").Object["spec"])
 	says(t, d, "example.com/hub/operator:7", "mesh,other", "key")
 	if got := r.get(t, operators, "mesh", "kept"); got == nil {
@@ -437,7 +454,8 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	roles := resource("rbac.authorization.k8s.io", "v1", "roles")
 	r.get(t, roles, "other", "fairlead-operator-ops")
 	r.does(t, 0, append(init, "--watchedNamespaces", "mesh")...)
-	if _, err := r.dynamic.Resource(roles).Namespace("other").Get(t.Context(), "fairlead-operator-ops", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := r.dynamic.Resource(roles).Namespace("other").Get(t.Context(), "fairlead-operator-ops",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the role in a namespace that is not watched any more: %v", err)
 	}
 	// An operator of a revision is a further one.

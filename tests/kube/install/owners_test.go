@@ -26,7 +26,8 @@ func (r *rig) kubectl(t *testing.T, manager, document string) {
 	}
 	file := filepath.Join(t.TempDir(), "object.yaml")
 	testkit.WriteFile(t, file, []byte(document))
-	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "--server-side", "--force-conflicts", "--field-manager", manager, "-f", file).CombinedOutput() //nolint:gosec // Kubernetes' own program
+	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "--server-side", "--force-conflicts",
+		"--field-manager", manager, "-f", file).CombinedOutput() //nolint:gosec // Kubernetes' own program
 	if err != nil {
 		t.Fatalf("kubectl: %v: %s", err, out)
 	}
@@ -49,7 +50,8 @@ func testPrune(t *testing.T, r *rig) {
 			r.patch(t, configMaps, "mesh", "server-extra", "helm", `{"metadata":{"annotations":{"meta.helm.sh/release-name":"other"}}}`)
 		},
 		"Thing owner controls it": func() {
-			r.patch(t, configMaps, "mesh", "server-extra", "thing-controller", `{"metadata":{"ownerReferences":[{"apiVersion":"example.com/v1","kind":"Thing","name":"owner","uid":"x","controller":true}]}}`)
+			r.patch(t, configMaps, "mesh", "server-extra", "thing-controller",
+				`{"metadata":{"ownerReferences":[{"apiVersion":"example.com/v1","kind":"Thing","name":"owner","uid":"x","controller":true}]}}`)
 		},
 		"it was made again by another": func() {
 			if err := r.Client(t).CoreV1().ConfigMaps("mesh").Delete(t.Context(), "server-extra", deleteNow); err != nil {
@@ -81,16 +83,19 @@ func testDefinitionKept(t *testing.T, r *rig) {
 	r.Apply(t, "{apiVersion: example.com/v1, kind: Thing, metadata: {name: mine, namespace: default}, spec: {size: 7}}")
 	with := r.manifests
 	r.manifests = writePackage(t, map[string]string{
-		"charts/base/templates/all.yaml":   "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: reader, namespace: {{ .Release.Namespace }}}\n",
+		"charts/base/templates/all.yaml": "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: reader, namespace: {{ .Release.Namespace " +
+			"}}}\n",
 		"charts/server/templates/all.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: server, namespace: {{ .Release.Namespace }}}\n",
 	})
 	defer func() { r.manifests = with }()
 	// The Thing of the installation goes; the user's would go with the definition.
 	_, said := r.install(t)
-	says(t, said, "CustomResourceDefinition things.example.com is not deleted: objects of its kind would be lost, such as Thing default/mine; there are 1")
+	says(t, said, "CustomResourceDefinition things.example.com is not deleted: objects of its kind would be lost, such as Thing "+
+		"default/mine; there are 1")
 	r.get(t, things, "default", "mine")
 	_, said = r.does(t, 0, "uninstall", "--revision", "default", "-y")
-	says(t, said, "keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there are 1", "keep   Namespace mesh: what else is in it would be lost")
+	says(t, said, "keep   CustomResourceDefinition things.example.com: objects of its kind would be lost, such as Thing default/mine; there "+
+		"are 1", "keep   Namespace mesh: what else is in it would be lost")
 	r.get(t, things, "default", "mine")
 	// What is kept is known: an uninstall with --purge, which each part ends with, removes it.
 	out, _ := r.does(t, 0, "verify-install")
@@ -118,7 +123,8 @@ func testConflict(t *testing.T, r *rig) {
 	before := r.snapshot(t)
 	_, said := r.does(t, 1, r.installing()...)
 	says(t, said, "nothing was changed: 2 fields have other values, which others manage:\n",
-		"ConfigMap mesh/server: .data.level is managed by alice\n", "Deployment mesh/server: .spec.replicas is managed by scaler\n", "take them over with --force")
+		"ConfigMap mesh/server: .data.level is managed by alice\n", "Deployment mesh/server: .spec.replicas is managed by scaler\n",
+		"take them over with --force")
 	out, _ := r.does(t, 4, "diff", "-d", r.manifests)
 	says(t, out, "ConfigMap mesh/server\n    .data.level is managed by alice: only install --force takes it over\n",
 		"-    data.level: warning\n", "+    data.level: info\n", "    .spec.replicas is managed by scaler: only install --force takes it over\n")
@@ -131,7 +137,8 @@ func testConflict(t *testing.T, r *rig) {
 	r.install(t, "--set", "values.pilot.env.LEVEL=warning", "--set", "components.pilot.k8s.replicaCount=7")
 	out, _ = r.install(t, "--force")
 	says(t, out, "2 configured")
-	if level := r.get(t, configMaps, "mesh", "server").Object["data"]; !reflect.DeepEqual(level, map[string]any{"level": "info", "hub": "example.com/mesh"}) {
+	if level := r.get(t, configMaps, "mesh", "server").Object["data"]; !reflect.DeepEqual(level,
+		map[string]any{"level": "info", "hub": "example.com/mesh"}) {
 		t.Errorf("data: %v", level)
 	}
 }
@@ -169,7 +176,8 @@ func testYield(t *testing.T, r *rig) {
 	}
 	// Those that another's autoscaler has set are not.
 	r.patch(t, deployments, "mesh", "server", "kube-controller-manager", `{"spec":{"replicas":5}}`, "scale")
-	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
+	r.Apply(t, "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: theirs, namespace: mesh}, spec: {maxReplicas: "+
+		"9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}")
 	_, said := r.does(t, 1, r.installing()...)
 	says(t, said, "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)")
 	if err := r.Client(t).AutoscalingV2().HorizontalPodAutoscalers("mesh").Delete(t.Context(), "theirs", deleteNow); err != nil {
@@ -189,7 +197,8 @@ func testRevisions(t *testing.T, r *rig) {
 	before = r.snapshot(t)
 	out, said := r.does(t, 0, "uninstall", "--revision", "canary", "-y")
 	says(t, out, "uninstalled")
-	says(t, said, "keep   CustomResourceDefinition things.example.com: revision default in mesh has it too", "delete Deployment mesh/server-canary\n")
+	says(t, said, "keep   CustomResourceDefinition things.example.com: revision default in mesh has it too",
+		"delete Deployment mesh/server-canary\n")
 	for _, id := range changed(before, r.snapshot(t)) {
 		if !strings.HasPrefix(id, "-") || !strings.Contains(id, "-canary") {
 			t.Errorf("changed: %s", id)

@@ -22,7 +22,8 @@ func (r *rig) ready(t *testing.T, namespace, name string) {
 			return err
 		}
 		n := *d.Spec.Replicas
-		d.Status.ObservedGeneration, d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.ReadyReplicas, d.Status.AvailableReplicas = d.Generation, n, n, n, n
+		d.Status.ObservedGeneration, d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.ReadyReplicas,
+			d.Status.AvailableReplicas = d.Generation, n, n, n, n
 		_, err = client.UpdateStatus(t.Context(), d, metav1.UpdateOptions{})
 		return err
 	})
@@ -45,7 +46,8 @@ func testWaits(t *testing.T, r *rig) {
 		_, err := r.dynamic.Resource(things).Namespace("mesh").Get(t.Context(), "server", metav1.GetOptions{})
 		return err
 	})
-	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "server-validator", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "server-validator",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the webhook is there before the Deployment is ready: %v", err)
 	}
 	if _, err := client.AppsV1().DaemonSets("mesh").Get(t.Context(), "agent", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -68,14 +70,16 @@ func testWaits(t *testing.T, r *rig) {
 		if err != nil {
 			return err
 		}
-		d.Status.ObservedGeneration, d.Status.DesiredNumberScheduled, d.Status.UpdatedNumberScheduled, d.Status.NumberAvailable, d.Status.NumberReady = d.Generation, 1, 1, 1, 1
+		d.Status.ObservedGeneration, d.Status.DesiredNumberScheduled, d.Status.UpdatedNumberScheduled, d.Status.NumberAvailable,
+			d.Status.NumberReady = d.Generation, 1, 1, 1, 1
 		_, err = client.AppsV1().DaemonSets("mesh").UpdateStatus(t.Context(), d, metav1.UpdateOptions{})
 		return err
 	})
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %s", err, said.String())
 	}
-	order := []string{"CustomResourceDefinitions: 1 created", "base: 2 created", "pilot: Deployment mesh/server: ", "pilot: 7 created", "cni: 1 created"}
+	order := []string{"CustomResourceDefinitions: 1 created", "base: 2 created", "pilot: Deployment mesh/server: ", "pilot: 7 created",
+		"cni: 1 created"}
 	for rest := said.String(); len(order) > 0; order = order[1:] {
 		_, after, found := strings.Cut(rest, order[0])
 		if !found {
@@ -123,15 +127,20 @@ func testNotReady(t *testing.T, r *rig) {
 		{"an image that cannot be pulled", waiting("ImagePullBackOff", `Back-off pulling image "example.com/mesh/server:1"`),
 			[]string{"Pod mesh/server-1, container server: ImagePullBackOff: Back-off pulling image", "check hub, tag and imagePullSecrets"}},
 		{"a container that ends", waiting("CrashLoopBackOff", "back-off 10s"),
-			[]string{"Pod mesh/server-1, container server: CrashLoopBackOff: back-off 10s (it ended with exit code 7, Error); it logged last: \"panic: no certificate\"", "its log says why it ends"}},
-		{"a Pod that fits nowhere", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available: 3 Insufficient cpu."}}},
+			[]string{"Pod mesh/server-1, container server: CrashLoopBackOff: back-off 10s (it ended with exit code 7, Error); it logged last: " +
+				"\"panic: no certificate\"", "its log says why it ends"}},
+		{"a Pod that fits nowhere", corev1.PodStatus{Phase: corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+				Message: "0/3 nodes are available: 3 Insufficient cpu."}}},
 			[]string{"Pod mesh/server-1: Unschedulable: 0/3 nodes are available: 3 Insufficient cpu.", "change the component's resources"}},
-		{"a probe that fails", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "server", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
+		{"a probe that fails", corev1.PodStatus{Phase: corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "server", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
 			[]string{"Pod mesh/server-1, container server: Unready", "its readiness probe fails"}},
 	} {
 		r.pod(t, tc.status)
 		_, said := r.does(t, 1, "install", "-d", r.manifests, "-y", "--timeout", "700ms")
-		says(t, said, append(tc.says, "component pilot: Deployment mesh/server is not ready: its controller has not seen it; ", "run the same command again")...)
+		says(t, said, append(tc.says, "component pilot: Deployment mesh/server is not ready: its controller has not seen it; ",
+			"run the same command again")...)
 		if err := r.Client(t).CoreV1().Pods("mesh").Delete(t.Context(), "server-1", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 			t.Fatal(err)
 		}
@@ -156,9 +165,11 @@ func testNotReady(t *testing.T, r *rig) {
 	})
 	// Waiting does not help: it ends before the time is over.
 	_, said = r.does(t, 1, "install", "-d", r.manifests, "-y", "--timeout", "10m")
-	says(t, said, fmt.Sprintf("it has no Pod: FailedCreate: %s: the message says who refuses its Pods", `pods "x" is forbidden: violates PodSecurity`))
+	says(t, said, fmt.Sprintf("it has no Pod: FailedCreate: %s: the message says who refuses its Pods",
+		`pods "x" is forbidden: violates PodSecurity`))
 }
 
 func deploymentCondition(kind, status, reason, message string) appsv1.DeploymentCondition {
-	return appsv1.DeploymentCondition{Type: appsv1.DeploymentConditionType(kind), Status: corev1.ConditionStatus(status), Reason: reason, Message: message}
+	return appsv1.DeploymentCondition{Type: appsv1.DeploymentConditionType(kind), Status: corev1.ConditionStatus(status), Reason: reason,
+		Message: message}
 }

@@ -108,7 +108,8 @@ func newProxy(t *testing.T, config *rest.Config) *proxy {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		if log != "" && r.URL.Path == "/api/v1/namespaces/mesh/pods/server-1/log" && r.URL.Query().Get("previous") == "true" && r.URL.Query().Get("container") == "server" {
+		if log != "" && r.URL.Path == "/api/v1/namespaces/mesh/pods/server-1/log" && r.URL.Query().Get("previous") == "true" &&
+			r.URL.Query().Get("container") == "server" {
 			_, _ = io.WriteString(w, log)
 			return
 		}
@@ -152,7 +153,8 @@ func (r *rig) command(t *testing.T, kubeconfig string, a ...string) *exec.Cmd {
 	if dir == "" {
 		t.Fatal("BIN_DIR names no directory with fairlead: run `make test-kube`")
 	}
-	return exec.CommandContext(t.Context(), filepath.Join(dir, "fairlead"), append(a, "--kubeconfig", kubeconfig)...) //nolint:gosec // the program under test
+	return exec.CommandContext(t.Context(), filepath.Join(dir, "fairlead"),
+		append(a, "--kubeconfig", kubeconfig)...) //nolint:gosec // the program under test
 }
 
 // run runs `fairlead` and returns what it printed and its exit code.
@@ -222,7 +224,8 @@ func (r *rig) snapshot(t *testing.T) map[string]*unstructured.Unstructured {
 				continue // a kind that has just gone
 			}
 			for i, u := range found.Items {
-				if ns := u.GetNamespace(); ns != "kube-system" && (ns != "default" || u.GetName() != "kubernetes") && !strings.HasPrefix(u.GetName(), "system:") {
+				if ns := u.GetNamespace(); ns != "kube-system" && (ns != "default" || u.GetName() != "kubernetes") &&
+					!strings.HasPrefix(u.GetName(), "system:") {
 					all[kind.Kind+" "+ns+"/"+u.GetName()] = &found.Items[i]
 				}
 			}
@@ -291,7 +294,8 @@ func (r *rig) patch(t *testing.T, gvr schema.GroupVersionResource, namespace, na
 	t.Helper()
 	// Cleanups call it too, when the context of t has ended.
 	ctx := context.WithoutCancel(t.Context())
-	_, err := r.dynamic.Resource(gvr).Namespace(namespace).Patch(ctx, name, "application/merge-patch+json", []byte(text), metav1.PatchOptions{FieldManager: manager}, sub...)
+	_, err := r.dynamic.Resource(gvr).Namespace(namespace).Patch(ctx, name, "application/merge-patch+json", []byte(text),
+		metav1.PatchOptions{FieldManager: manager}, sub...)
 	if err != nil {
 		t.Fatal(err)
 	}

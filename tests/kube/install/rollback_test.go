@@ -35,7 +35,8 @@ func testRollback(t *testing.T, r *rig) {
 		r.install(t, "--set", "values.pilot.env.LEVEL="+level)
 	}
 	all := past()
-	if len(all) != 5 || all[0].At.IsZero() || all[4].Number != 5 || !slices.Equal(all[1].Changes, []string{`- values.pilot.env.LEVEL: l6`, `+ values.pilot.env.LEVEL: l4`}) {
+	if len(all) != 5 || all[0].At.IsZero() || all[4].Number != 5 ||
+		!slices.Equal(all[1].Changes, []string{`- values.pilot.env.LEVEL: l6`, `+ values.pilot.env.LEVEL: l4`}) {
 		t.Fatalf("%+v", all)
 	}
 	out, _ := r.does(t, 0, "rollback", "--list")
@@ -68,7 +69,8 @@ func testRollback(t *testing.T, r *rig) {
 func testRollbackOfWhatFailed(t *testing.T, r *rig) {
 	r.install(t)
 	_, said := r.does(t, 1, "install", "-d", r.manifests, "-y", "--timeout", "700ms", "--set", "values.pilot.env.LEVEL=bad")
-	says(t, said, "run the same command again to complete it, with what is wrong corrected, or bring back what was installed before: fairlead rollback --revision default --manifests ")
+	says(t, said, "run the same command again to complete it, with what is wrong corrected, or bring back what was installed before: "+
+		"fairlead rollback --revision default --manifests ")
 	r.level(t, "server", "bad")
 	r.does(t, 0, "rollback", "-d", r.manifests, "-y", "--wait=false")
 	r.level(t, "server", "info")

@@ -49,9 +49,11 @@ func testRecreate(t *testing.T, r *rig) {
 	).Replace(charts["charts/server/templates/all.yaml"])})
 	before := r.snapshot(t)
 	_, said := r.does(t, 1, r.installing()...)
-	says(t, said, "nothing was changed: 2 objects cannot be changed as they are", "Deployment mesh/server: spec.selector", "Service mesh/server: spec.clusterIP", "--recreate")
+	says(t, said, "nothing was changed: 2 objects cannot be changed as they are", "Deployment mesh/server: spec.selector",
+		"Service mesh/server: spec.clusterIP", "--recreate")
 	_, said = r.does(t, 2, "install", "-d", r.manifests, "--wait=false") // nobody answers
-	says(t, said, "Deployment mesh/server is deleted and made anew: spec.selector", "2 objects are deleted and made anew, which interrupts what they do. Revision default")
+	says(t, said, "Deployment mesh/server is deleted and made anew: spec.selector",
+		"2 objects are deleted and made anew, which interrupts what they do. Revision default")
 	if diff := changed(before, r.snapshot(t)); len(diff) > 0 {
 		t.Errorf("changed: %v", diff)
 	}

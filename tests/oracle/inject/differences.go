@@ -38,23 +38,33 @@ var (
 
 // Differences are all of them.
 var Differences = []Difference{
-	{Stricter, "annotations of injection itself that cannot be read", "istioctl goes on as if `sidecar.istio.io/status` were not there, and injects a second time.", "status-broken",
+	{Stricter, "annotations of injection itself that cannot be read",
+		"istioctl goes on as if `sidecar.istio.io/status` were not there, and injects a second time.", "status-broken",
 		regexp.MustCompile(`annotation sidecar\.istio\.io/status`), every, nil},
-	{Stricter, "levels of logs, images, `includeOutboundPorts` and a ConfigMap's name of no use in annotations", "istioctl writes them into the Pod as they are, line breaks included; Envoy and the agent end with such a level.", "level-unknown",
+	{Stricter, "levels of logs, images, `includeOutboundPorts` and a ConfigMap's name of no use in annotations",
+		"istioctl writes them into the Pod as they are, line breaks included; Envoy and the agent end with such a level.", "level-unknown",
 		regexp.MustCompile(`annotation (sidecar\.istio\.io/(logLevel|componentLogLevel|agentLogLevel|bootstrapOverride|proxyImage|proxyImageType)|traffic\.sidecar\.istio\.io/includeOutboundPorts)`), every, nil},
-	{Laxer, "a ProxyConfig of no use in `proxy.istio.io/config` of a workload that is not injected", "istioctl reads it first; no proxy will read it, and the webhook lets the Pod pass.", "config-not-injected",
+	{Laxer, "a ProxyConfig of no use in `proxy.istio.io/config` of a workload that is not injected",
+		"istioctl reads it first; no proxy will read it, and the webhook lets the Pod pass.", "config-not-injected",
 		regexp.MustCompile(`could not parse proxy config`), regexp.MustCompile(`sidecar.istio.io/inject: "false"|hostNetwork: true`), nil},
-	{Objects, "CronJob", "istioctl reads and writes labels and annotations of the Job's template, of which no Pod gets any; here those of the Pod's template count.", "cronjob",
+	{Objects, "CronJob", "istioctl reads and writes labels and annotations of the Job's template, of which no Pod gets any; here those of " +
+		"the Pod's template count.", "cronjob",
 		regexp.MustCompile(`(?m)^kind: CronJob$`), every, adaptCronJob},
-	{Objects, "workloads of `kube-system` and of Kubernetes' other namespaces", "istioctl looks at the namespace of the Pod's template, which is empty; the webhook injects none of them, nor does this.", "kube-system",
+	{Objects, "workloads of `kube-system` and of Kubernetes' other namespaces",
+		"istioctl looks at the namespace of the Pod's template, which is empty; the webhook injects none of them, nor does this.", "kube-system",
 		regexp.MustCompile(`(?m)^  namespace: (kube-system|kube-public|kube-node-lease|local-path-storage)$`), every, keepOurs},
-	{Objects, "`neverInjectSelector`, `defaultTemplates`, `aliases`, `injectedAnnotations` of the injection configuration", "istioctl does not read them from a file, and so gives other Pods than the webhook; here they count.", "injected-annotations",
+	{Objects, "`neverInjectSelector`, `defaultTemplates`, `aliases`, `injectedAnnotations` of the injection configuration",
+		"istioctl does not read them from a file, and so gives other Pods than the webhook; here they count.", "injected-annotations",
 		regexp.MustCompile(`a\.b/c: d`), every, func(istio, _ object) { annotations(istio)["a.b/c"] = "d" }},
-	{Objects, "DeploymentConfig", "istioctl adds the empty fields of its type; here the rest of the object stays as it is.", "deploymentconfig",
+	{Objects, "DeploymentConfig", "istioctl adds the empty fields of its type; here the rest of the object stays as it is.",
+		"deploymentconfig",
 		regexp.MustCompile(`(?m)^kind: DeploymentConfig$`), every, keepRest},
-	{Objects, "own containers, injected a second time", "istioctl gives the template's fields the last word then, though `proxy.istio.io/overrides` has the user's; here a second injection changes nothing.", "own-again",
+	{Objects, "own containers, injected a second time",
+		"istioctl gives the template's fields the last word then, though `proxy.istio.io/overrides` has the user's; here a second injection " +
+			"changes nothing.", "own-again",
 		regexp.MustCompile(`proxy\.istio\.io/overrides`), injected, func(istio, ours object) { proxies(istio, ours, keepContainer) }},
-	{Objects, "the order of variables, injected a second time", "istioctl moves the cluster and the network to the end; here a second injection changes nothing.", "order-again",
+	{Objects, "the order of variables, injected a second time",
+		"istioctl moves the cluster and the network to the end; here a second injection changes nothing.", "order-again",
 		regexp.MustCompile(`ISTIO_META_(NETWORK|CLUSTER_ID)`), injected, func(istio, ours object) { proxies(istio, ours, sortEnv) }},
 }
 
@@ -219,7 +229,8 @@ is generated from the table of the test (` + "`make golden`" + `).
 	for _, s := range []struct {
 		side  Side
 		title string
-	}{{Stricter, "Fairlead refuses, istioctl injects"}, {Laxer, "istioctl refuses, Fairlead injects"}, {Objects, "Both accept, and objects differ"}} {
+	}{{Stricter, "Fairlead refuses, istioctl injects"}, {Laxer, "istioctl refuses, Fairlead injects"},
+		{Objects, "Both accept, and objects differ"}} {
 		table := ""
 		for _, d := range Differences {
 			if d.Side == s.side {

@@ -62,7 +62,8 @@ func (d drawer) workload(name string, meta, spec object) object {
 	}
 	template := object{"metadata": meta, "spec": spec}
 	o := object{"metadata": outer, "apiVersion": "apps/v1"}
-	switch kind := d.word("Pod", "Pod", "Deployment", "Deployment", "Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job", "CronJob", "ReplicationController", "List", "Service"); kind {
+	switch kind := d.word("Pod", "Pod", "Deployment", "Deployment", "Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job", "CronJob",
+		"ReplicationController", "List", "Service"); kind {
 	case "Pod":
 		return d.pod(outer, meta, spec)
 	case "Job":
@@ -91,7 +92,8 @@ func (d drawer) pod(outer, meta, spec object) object {
 	if d.one(2) {
 		delete(m, "name")
 		m["generateName"] = "web-5f7-"
-		owner := d.leaf([][]string{{"apps/v1", "ReplicaSet", "web-5f7"}, {"batch/v1", "Job", "tick-28912345"}, {"batch/v1", "Job", "once"}, {"apps/v1", "StatefulSet", "db"}, {"v1", "ReplicationController", "dc-1"}})
+		owner := d.leaf([][]string{{"apps/v1", "ReplicaSet", "web-5f7"}, {"batch/v1", "Job", "tick-28912345"}, {"batch/v1", "Job", "once"},
+			{"apps/v1", "StatefulSet", "db"}, {"v1", "ReplicationController", "dc-1"}})
 		m["ownerReferences"] = []any{object{"apiVersion": owner[0], "kind": owner[1], "name": owner[2], "uid": "u", "controller": !d.one(6)}}
 		labels, _ := m["labels"].(object)
 		labels = maps.Clone(labels)
@@ -130,11 +132,13 @@ func (d drawer) meta() object {
 
 func (d drawer) spec() object {
 	spec := d.some(6, object{
-		"hostNetwork": d.one(3), "dnsPolicy": d.word("ClusterFirst", "Default"), "serviceAccountName": "bob", "nodeName": "n1", "restartPolicy": "Always",
+		"hostNetwork": d.one(3), "dnsPolicy": d.word("ClusterFirst", "Default"), "serviceAccountName": "bob", "nodeName": "n1",
+		"restartPolicy":    "Always",
 		"securityContext":  object{"fsGroup": 2000, "runAsUser": 1000, "runAsNonRoot": true},
 		"imagePullSecrets": []any{object{"name": d.word("mine", "pull")}}, "terminationGracePeriodSeconds": 60,
-		"volumes": []any{object{"name": d.word("data", "istio-data"), "emptyDir": object{"medium": "Memory"}}}, "automountServiceAccountToken": false,
-		"tolerations": []any{object{"key": "k", "operator": "Exists"}}, "priorityClassName": "high",
+		"volumes":                      []any{object{"name": d.word("data", "istio-data"), "emptyDir": object{"medium": "Memory"}}},
+		"automountServiceAccountToken": false,
+		"tolerations":                  []any{object{"key": "k", "operator": "Exists"}}, "priorityClassName": "high",
 		"affinity": object{"nodeAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": object{"nodeSelectorTerms": []any{
 			object{"matchExpressions": []any{object{"key": "disk", "operator": "In", "values": []any{"ssd"}}}}}}}},
 	})
@@ -159,7 +163,8 @@ func (d drawer) spec() object {
 		}
 	}
 	if d.one(12) {
-		init = append(init, object{"name": d.word("istio-init", "istio-validation"), "image": "auto", "resources": object{"limits": object{"cpu": "1"}}})
+		init = append(init, object{"name": d.word("istio-init", "istio-validation"), "image": "auto",
+			"resources": object{"limits": object{"cpu": "1"}}})
 	}
 	spec["containers"] = list
 	if init != nil {
@@ -171,10 +176,14 @@ func (d drawer) spec() object {
 // own draws a user's own proxy container.
 func (d drawer) own() object {
 	own := d.some(3, object{
-		"resources": object{"requests": object{"cpu": "333m"}, "limits": object{"memory": "3Gi"}}, "env": []any{object{"name": "MINE", "value": "x"}, object{"name": "TRUST_DOMAIN", "value": "mine"}},
-		"securityContext": object{"runAsUser": 1000 + d.IntN(3)*337, "runAsGroup": 77}, "lifecycle": object{"preStop": object{"exec": object{"command": []any{"sleep", "3"}}}},
-		"ports": []any{object{"containerPort": 8443, "name": "tls"}}, "args": []any{"proxy", "mine"}, "readinessProbe": object{"initialDelaySeconds": 9},
-		"volumeMounts": []any{object{"name": "data", "mountPath": "/data"}}, "command": []any{"x"}, "startupProbe": object{"httpGet": object{"path": "/mine", "port": 1}},
+		"resources":       object{"requests": object{"cpu": "333m"}, "limits": object{"memory": "3Gi"}},
+		"env":             []any{object{"name": "MINE", "value": "x"}, object{"name": "TRUST_DOMAIN", "value": "mine"}},
+		"securityContext": object{"runAsUser": 1000 + d.IntN(3)*337, "runAsGroup": 77},
+		"lifecycle":       object{"preStop": object{"exec": object{"command": []any{"sleep", "3"}}}},
+		"ports":           []any{object{"containerPort": 8443, "name": "tls"}}, "args": []any{"proxy", "mine"},
+		"readinessProbe": object{"initialDelaySeconds": 9},
+		"volumeMounts":   []any{object{"name": "data", "mountPath": "/data"}}, "command": []any{"x"},
+		"startupProbe": object{"httpGet": object{"path": "/mine", "port": 1}},
 	})
 	own["name"], own["image"] = "istio-proxy", d.word("auto", "auto", "example.com/own:1")
 	return own
@@ -182,10 +191,13 @@ func (d drawer) own() object {
 
 func (d drawer) container(name string) object {
 	c := d.some(3, object{
-		"ports":          []any{object{"containerPort": 80 + d.IntN(9000), "name": "http"}, object{"containerPort": 53, "protocol": d.word("UDP", "TCP", "SCTP"), "name": "dns"}},
-		"readinessProbe": d.probe(), "livenessProbe": d.probe(), "startupProbe": d.probe(), "lifecycle": d.some(2, object{"preStop": d.handler(), "postStart": d.handler()}),
-		"env": []any{object{"name": "A", "value": "<b> & c"}}, "resources": object{"requests": object{"cpu": "10m"}},
-		"securityContext": object{"runAsUser": 5, "readOnlyRootFilesystem": true}, "volumeMounts": []any{object{"name": "data", "mountPath": "/d"}},
+		"ports": []any{object{"containerPort": 80 + d.IntN(9000), "name": "http"},
+			object{"containerPort": 53, "protocol": d.word("UDP", "TCP", "SCTP"), "name": "dns"}},
+		"readinessProbe": d.probe(), "livenessProbe": d.probe(), "startupProbe": d.probe(),
+		"lifecycle": d.some(2, object{"preStop": d.handler(), "postStart": d.handler()}),
+		"env":       []any{object{"name": "A", "value": "<b> & c"}}, "resources": object{"requests": object{"cpu": "10m"}},
+		"securityContext": object{"runAsUser": 5, "readOnlyRootFilesystem": true},
+		"volumeMounts":    []any{object{"name": "data", "mountPath": "/d"}},
 	})
 	c["name"], c["image"] = name, d.word("nginx", "nginx:1.27", "example.com:5000/a/b@sha256:0123")
 	return c
@@ -199,7 +211,8 @@ func (d drawer) port() any {
 func (d drawer) handler() object {
 	switch d.IntN(5) {
 	case 0, 1:
-		get := d.some(2, object{"path": "/r?a=1&b=2", "scheme": d.word("HTTP", "HTTPS"), "host": "other", "httpHeaders": []any{object{"name": "H", "value": "v"}}})
+		get := d.some(2, object{"path": "/r?a=1&b=2", "scheme": d.word("HTTP", "HTTPS"), "host": "other",
+			"httpHeaders": []any{object{"name": "H", "value": "v"}}})
 		get["port"] = d.port()
 		return object{"httpGet": get}
 	case 2, 3:

@@ -173,7 +173,8 @@ func (n *tally) compare(ctx context.Context, t *testing.T, istioctl, fairlead Pr
 			t.Logf("%s is refused: %s", c.Name, strings.TrimSpace(ours[i].Refused))
 		}
 		// Of a CronJob istioctl does not find again what it has injected.
-		if !again && istio[i].Refused == "" && strings.Contains(istio[i].Document, "sidecar.istio.io/status") && !strings.Contains(c.Document, "kind: CronJob") {
+		if !again && istio[i].Refused == "" && strings.Contains(istio[i].Document, "sidecar.istio.io/status") &&
+			!strings.Contains(c.Document, "kind: CronJob") {
 			c.Name, c.Document = c.Name+", injected again", istio[i].Document
 			n.injected = append(n.injected, c)
 		}

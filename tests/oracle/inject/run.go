@@ -97,7 +97,8 @@ func (p Program) inject(ctx context.Context, cases []Case) (out, said string, er
 	defer cancel()
 	dir := filepath.Join(p.Dir, cases[0].Config)
 	cmd := exec.CommandContext(ctx, p.Path, "kube-inject", "-f", "-", "-r", "default", //nolint:gosec // the programs that the test compares
-		"--injectConfigFile", filepath.Join(dir, "config"), "--valuesFile", filepath.Join(dir, "values"), "--meshConfigFile", filepath.Join(dir, "mesh"))
+		"--injectConfigFile", filepath.Join(dir, "config"), "--valuesFile", filepath.Join(dir, "values"), "--meshConfigFile",
+		filepath.Join(dir, "mesh"))
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(p.Dir, "none"), fmt.Sprintf("ENABLE_NATIVE_SIDECARS=%t", cases[0].Native))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &file, &stdout, &stderr
@@ -111,11 +112,14 @@ var Configs = map[string][]string{
 	"default": nil,
 	"cni": {"components.cni.enabled=true", "values.pilot.cni.enabled=true", "values.global.imagePullPolicy=Always",
 		"values.global.proxy.excludeIPRanges=10.1.0.0/16"},
-	"multicluster": {"values.global.meshID=mesh1", "values.global.network=net1", "values.global.multiCluster.clusterName=c1", "values.global.variant=debug",
+	"multicluster": {"values.global.meshID=mesh1", "values.global.network=net1", "values.global.multiCluster.clusterName=c1",
+		"values.global.variant=debug",
 		"values.global.imagePullSecrets[0]=pull", "values.global.logAsJson=true", "meshConfig.trustDomain=example.org",
 		"meshConfig.defaultConfig.holdApplicationUntilProxyStarts=true", "meshConfig.defaultConfig.proxyMetadata.ISTIO_META_DNS_CAPTURE=true"},
-	"plain": {"values.sidecarInjectorWebhook.rewriteAppHTTPProbe=false", "meshConfig.enablePrometheusMerge=false", "values.global.tag=v30-distroless",
-		"values.global.hub=example.com/mesh", "values.global.proxy.privileged=true", "values.global.proxy.lifecycle.preStop.exec.command[0]=sleep",
+	"plain": {"values.sidecarInjectorWebhook.rewriteAppHTTPProbe=false", "meshConfig.enablePrometheusMerge=false",
+		"values.global.tag=v30-distroless",
+		"values.global.hub=example.com/mesh", "values.global.proxy.privileged=true",
+		"values.global.proxy.lifecycle.preStop.exec.command[0]=sleep",
 		"values.global.proxy.seccompProfile.type=RuntimeDefault", "meshConfig.defaultConfig.image.imageType=debug"},
 	"openshift": {"profile=openshift", "meshConfig.defaultConfig.interceptionMode=TPROXY", "values.global.proxy.resources.limits.cpu=null",
 		"meshConfig.inboundTrafficPolicy.mode=LOCALHOST", "meshConfig.defaultConfig.statusPort=15099", "values.global.sts.servicePort=15463"},

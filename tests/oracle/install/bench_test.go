@@ -31,7 +31,8 @@ func TestCostBesideIstioctl(t *testing.T) {
 		ours = better(ours, run(t, p.Fairlead, p.Manifests))
 	}
 	wall, kib := float64(ours.wall)/float64(istio.wall), float64(ours.kib)/float64(istio.kib)
-	t.Logf("istioctl %s, %d KiB; fairlead %s, %d KiB; ratio of time %.2f, of memory %.2f", istio.wall.Round(time.Millisecond), istio.kib, ours.wall.Round(time.Millisecond), ours.kib, wall, kib)
+	t.Logf("istioctl %s, %d KiB; fairlead %s, %d KiB; ratio of time %.2f, of memory %.2f", istio.wall.Round(time.Millisecond), istio.kib,
+		ours.wall.Round(time.Millisecond), ours.kib, wall, kib)
 	if wall > allowed || kib > allowedMemory {
 		t.Errorf("fairlead takes more than %.2f of istioctl's time, or more than %.2f of its memory", allowed, allowedMemory)
 	}
@@ -46,7 +47,8 @@ func better(a, b cost) cost {
 
 func run(t *testing.T, program, manifests string) cost {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program, "manifest", "generate", "--manifests", manifests) //nolint:gosec // the programs that the test compares
+	cmd := exec.CommandContext(t.Context(), program, "manifest", "generate", "--manifests",
+		manifests) //nolint:gosec // the programs that the test compares
 	began := time.Now()
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%s: %v", program, err)

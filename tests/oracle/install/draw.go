@@ -19,7 +19,8 @@ func Draw(seed uint64, n int) Case {
 	d := drawer{rand.New(rand.NewPCG(seed, uint64(n)))} //nolint:gosec // a test's draw
 	c := Case{Name: fmt.Sprintf("seed %d, case %d", seed, n)}
 	if d.IntN(3) > 0 {
-		c.Set = append(c.Set, "profile="+d.word("default", "demo", "minimal", "empty", "remote", "preview", "stable", "ambient", "openshift", "openshift-ambient"))
+		c.Set = append(c.Set, "profile="+d.word("default", "demo", "minimal", "empty", "remote", "preview", "stable", "ambient", "openshift",
+			"openshift-ambient"))
 	}
 	for range d.IntN(3) {
 		c.Files = append(c.Files, d.file())
@@ -147,7 +148,9 @@ var settings = []leaf{
 	{"imagePullPolicy", []string{"Always", "Never"}},
 	{"priorityClassName", []string{"high"}},
 	{"nodeSelector", []string{"{disk: ssd}", "{kubernetes.io/os: linux}"}},
-	{"affinity", []string{"{podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone}}]}}"}},
+	{
+		"affinity", []string{"{podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: " +
+			"zone}}]}}"}},
 	{"tolerations", []string{"[{key: k, operator: Exists}]", "[]"}},
 	{"serviceAnnotations", []string{"{a: b}"}},
 	{"service.type", []string{"ClusterIP", "LoadBalancer"}},
@@ -162,7 +165,8 @@ var settings = []leaf{
 		"[{kind: Deployment, name: istiod, patches: [{path: 'spec.template.spec.containers.[name:discovery].args[-1]', value: d}]}]",
 		"[{kind: Deployment, name: istiod, patches: [{path: 'spec.template.spec.containers.[name:discovery].args.[--domain]'}]}]",
 		"[{kind: Deployment, name: istio-ingressgateway, patches: [{path: spec.template.spec.tolerations, value: [{key: z}]}]}]",
-		"[{kind: Service, name: istio-ingressgateway, patches: [{path: 'spec.ports.[port:80].nodePort', value: 30080}, {path: spec.type, value: NodePort}]}]",
+		"[{kind: Service, name: istio-ingressgateway, patches: [{path: 'spec.ports.[port:80].nodePort', value: 30080}, {path: spec.type, " +
+			"value: NodePort}]}]",
 		"[{kind: Deployment, name: istiod, patches: [{path: spec.strategy, value: \"type: Recreate\\n\"}]}]",
 		"[{kind: ConfigMap, name: istio, patches: [{path: data.extra, value: plain}]}]",
 		"[{kind: DaemonSet, name: istio-cni-node, patches: [{path: 'spec.template.spec.containers.[name:install-cni].env.[name:NODE_NAME]'}]}]",
@@ -241,11 +245,16 @@ func (d drawer) setting() string {
 
 // broken draws a setting that is wrong, or odd.
 func (d drawer) broken() string {
-	return d.word("foo=1", "components.foo.enabled=true", "values.foo=1", "values.global.foo=x", "values.pilot.foo.bar=1", "hub=3", "tag=a:b", "hub=http://x",
-		"revision=a.b", "components.pilot.enabled=maybe", "components.pilot.k8s.foo=1", "components.pilot.k8s.replicaCount=many", "components.pilot.k8s.replicaCount=-1",
-		"components.pilot.k8s.resources.requests.cpu=abc", "components.pilot.k8s.hpaSpec.foo=1", "components.base.namespace=x", "profile=none", "values.global.proxy.foo=1",
-		"values.pilot.autoscaleMin=x", "values.pilot.autoscaleEnabled=1", "values.global.proxy.tracer=foo", "values.pilot.env=1", "values.pilot.tolerations=x",
-		"components.ingressGateways[name:none].enabled=true", "components.pilot.k8s.tolerations[x].key=a", "meshConfig.rootNamespace=1", "meshConfig=1", "compatibilityVersion=9.9",
+	return d.word("foo=1", "components.foo.enabled=true", "values.foo=1", "values.global.foo=x", "values.pilot.foo.bar=1", "hub=3", "tag=a:b",
+		"hub=http://x",
+		"revision=a.b", "components.pilot.enabled=maybe", "components.pilot.k8s.foo=1", "components.pilot.k8s.replicaCount=many",
+		"components.pilot.k8s.replicaCount=-1",
+		"components.pilot.k8s.resources.requests.cpu=abc", "components.pilot.k8s.hpaSpec.foo=1", "components.base.namespace=x", "profile=none",
+		"values.global.proxy.foo=1",
+		"values.pilot.autoscaleMin=x", "values.pilot.autoscaleEnabled=1", "values.global.proxy.tracer=foo", "values.pilot.env=1",
+		"values.pilot.tolerations=x",
+		"components.ingressGateways[name:none].enabled=true", "components.pilot.k8s.tolerations[x].key=a", "meshConfig.rootNamespace=1",
+		"meshConfig=1", "compatibilityVersion=9.9",
 		"values.global.platform=moon", "values.profile=none", "components.pilot.k8s.nodeSelector.a=true", "values.global.imagePullSecrets=a",
 		"components.pilot.k8s.overlays[0].foo=1", "values.revision="+strconv.Itoa(d.IntN(9)), "components.cni=1", "components.ingressGateways=1")
 }

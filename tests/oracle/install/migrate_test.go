@@ -33,7 +33,8 @@ func TestMigratedInstallations(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out, said bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), p.Fairlead, append([]string{"manifest", "migrate", "--manifests", p.Manifests}, a...)...) //nolint:gosec // the program under test
+		cmd := exec.CommandContext(t.Context(), p.Fairlead,
+			append([]string{"manifest", "migrate", "--manifests", p.Manifests}, a...)...) //nolint:gosec // the program under test
 		cmd.Stdout, cmd.Stderr = &out, &said
 		err = cmd.Run()
 		var exited *exec.ExitError

@@ -230,7 +230,8 @@ func TestUpstreamsAway(t *testing.T) {
 	for name, at := range map[string]string{"refused": gone.URL, "503": faulty.URL, "no JSON": nonsense.URL} {
 		t.Run(name, func(t *testing.T) {
 			reviews := start(t, NewReviews, Config{Server: Server{"reviews", "v3", "r"}, URLs: URLs{Ratings: at}})
-			page := start(t, NewProductPage, Config{Server: Server{"productpage", "v1", "p"}, URLs: URLs{Details: at, Reviews: reviews.URL, Ratings: at}})
+			page := start(t, NewProductPage,
+				Config{Server: Server{"productpage", "v1", "p"}, URLs: URLs{Details: at, Reviews: reviews.URL, Ratings: at}})
 
 			status, body := get(t, page.URL+"/productpage", nil)
 			if status != http.StatusOK {

@@ -22,8 +22,10 @@ type DetailsAnswer struct {
 
 // stock is the shop's books; a book's id is its index.
 var stock = []Book{
-	{ID: "0", Title: "The Comedy of Errors", Author: "William Shakespeare", Year: 1595, Type: "paperback", Pages: 200, Publisher: "PublisherA", Language: "English"},
-	{ID: "1", Title: "Twelfth Night", Author: "William Shakespeare", Year: 1602, Type: "paperback", Pages: 232, Publisher: "PublisherA", Language: "English"},
+	{ID: "0", Title: "The Comedy of Errors", Author: "William Shakespeare", Year: 1595, Type: "paperback", Pages: 200, Publisher: "PublisherA",
+		Language: "English"},
+	{ID: "1", Title: "Twelfth Night", Author: "William Shakespeare", Year: 1602, Type: "paperback", Pages: 232, Publisher: "PublisherA",
+		Language: "English"},
 }
 
 // find returns the book of an id.

@@ -76,7 +76,10 @@ func (c Config) rate(r *http.Request, id, colour string, reviews []Review) Hop {
 // opinions returns the reviews of a book.
 func opinions(b Book) []Review {
 	return []Review{
-		{Reviewer: "Reviewer1", Text: fmt.Sprintf("I read %s on a train and missed my stop twice. Two pairs of twins are two pairs more than I expected to care about.", b.Title)},
-		{Reviewer: "Reviewer2", Text: "Quick, warm and funnier aloud than on the page. Best enjoyed in company, with the parts handed out by lot."},
+		{
+			Reviewer: "Reviewer1", Text: fmt.Sprintf(
+				"I read %s on a train and missed my stop twice. Two pairs of twins are two pairs more than I expected to care about.", b.Title)},
+		{
+			Reviewer: "Reviewer2", Text: "Quick, warm and funnier aloud than on the page. Best enjoyed in company, with the parts handed out by lot."},
 	}
 }

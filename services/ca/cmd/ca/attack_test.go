@@ -70,7 +70,8 @@ func (c *child) serves(ctx context.Context) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 		defer cancel()
-		if _, err := security.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: csr}); err != nil {
+		if _, err := security.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx,
+			&security.IstioCertificateRequest{Csr: csr}); err != nil {
 			c.t.Fatal(err)
 		}
 		return time.Since(began)

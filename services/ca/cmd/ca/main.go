@@ -18,7 +18,8 @@ func command() *cobra.Command {
 	cmd := service.Command(&cobra.Command{
 		Use:   "ca --ca-dir DIR --jwks-file FILE --issuer ISSUER",
 		Short: "Issue workload certificates",
-		Long:  "ca authenticates workloads by token or certificate and issues X.509-SVIDs through Istio's CreateCertificate API.\n\nExit codes: 0 stopped when asked to, 1 failed (the message says the remedy), 2 wrong flags.",
+		Long: "ca authenticates workloads by token or certificate and issues X.509-SVIDs through Istio's CreateCertificate API.\n\nExit " +
+			"codes: 0 stopped when asked to, 1 failed (the message says the remedy), 2 wrong flags.",
 	}, &app.Options{}, app.Open)
 	cmd.AddCommand(rootCert())
 	return cmd

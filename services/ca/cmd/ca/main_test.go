@@ -27,12 +27,15 @@ func TestExitCodes(t *testing.T) {
 		code int
 		says string
 	}{
-		"unknown flag":      {[]string{"--no-such-flag"}, process.ExitUsage, "no-such-flag"},
-		"argument":          {[]string{"now"}, process.ExitUsage, "now"},
-		"nothing":           {nil, process.ExitUsage, "--ca-dir: is required"},
-		"log level":         {[]string{"--ca-dir", "a", "--jwks-file", "b", "--issuer", "c", "--log-level", "loud"}, process.ExitUsage, "--log-level"},
-		"otlp":              {[]string{"--ca-dir", "a", "--jwks-file", "b", "--issuer", "c", "--otlp-endpoint", "ftp://x"}, process.ExitUsage, "--otlp-endpoint"},
-		"no directory":      {[]string{"--ca-dir", filepath.Join(empty, "a", "b"), "--jwks-file", "b", "--issuer", "c"}, process.ExitFailure, "parent directory"},
+		"unknown flag": {[]string{"--no-such-flag"}, process.ExitUsage, "no-such-flag"},
+		"argument":     {[]string{"now"}, process.ExitUsage, "now"},
+		"nothing":      {nil, process.ExitUsage, "--ca-dir: is required"},
+		"log level": {[]string{"--ca-dir", "a", "--jwks-file", "b", "--issuer", "c", "--log-level", "loud"}, process.ExitUsage,
+			"--log-level"},
+		"otlp": {[]string{"--ca-dir", "a", "--jwks-file", "b", "--issuer", "c", "--otlp-endpoint", "ftp://x"}, process.ExitUsage,
+			"--otlp-endpoint"},
+		"no directory": {[]string{"--ca-dir", filepath.Join(empty, "a", "b"), "--jwks-file", "b", "--issuer", "c"}, process.ExitFailure,
+			"parent directory"},
 		"root-cert nowhere": {[]string{"root-cert"}, process.ExitUsage, "--ca-dir"},
 		"root-cert empty":   {[]string{"root-cert", "--ca-dir", empty}, process.ExitFailure, "no root in"},
 		"version":           {[]string{"--version"}, process.ExitOK, ""},

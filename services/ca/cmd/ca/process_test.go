@@ -105,7 +105,8 @@ func (c *child) dial() *grpc.ClientConn {
 }
 
 func (c *child) as(namespace, account string) context.Context {
-	return metadata.AppendToOutgoingContext(c.t.Context(), "authorization", "Bearer "+c.issuer.Token(namespace, account, contract.TokenAudience))
+	return metadata.AppendToOutgoingContext(c.t.Context(), "authorization",
+		"Bearer "+c.issuer.Token(namespace, account, contract.TokenAudience))
 }
 
 // resident is the memory that the process has, in bytes.

@@ -139,7 +139,8 @@ func (r *Registry) Check(ctx context.Context, caller auth.Peer, since time.Time)
 		return r.check(ctx, caller.ID, r.accounts, namespace, name, "", func(m *metav1.PartialObjectMetadata) error {
 			if m.CreationTimestamp.After(since.Add(leeway)) {
 				return rejection.New(rejection.Denied, rejection.AccountReplaced,
-					"service account %s/%s was made at %s, after the certificate's owner last showed a token; send a token", namespace, name, m.CreationTimestamp.UTC().Format(time.RFC3339))
+					"service account %s/%s was made at %s, after the certificate's owner last showed a token; send a token", namespace, name,
+					m.CreationTimestamp.UTC().Format(time.RFC3339))
 			}
 			return nil
 		})
@@ -147,7 +148,8 @@ func (r *Registry) Check(ctx context.Context, caller auth.Peer, since time.Time)
 	t := caller.Token
 	if t.AccountUID == "" {
 		return rejection.New(rejection.Denied, rejection.TokenClaims,
-			"the token does not name the UID of its service account; send one that Kubernetes' TokenRequest API has made (kubectl create token, or a projected volume)")
+			"the token does not name the UID of its service account; send one that Kubernetes' TokenRequest API has made (kubectl create token, "+
+				"or a projected volume)")
 	}
 	err := r.check(ctx, caller.ID, r.accounts, namespace, name, t.AccountUID, func(m *metav1.PartialObjectMetadata) error {
 		if string(m.UID) != t.AccountUID {
@@ -161,7 +163,8 @@ func (r *Registry) Check(ctx context.Context, caller auth.Peer, since time.Time)
 	}
 	return r.check(ctx, caller.ID, r.pods, namespace, t.Pod, t.PodUID, func(m *metav1.PartialObjectMetadata) error {
 		if string(m.UID) != t.PodUID {
-			return rejection.New(rejection.Denied, rejection.PodGone, "the token is of a Pod %s/%s that was deleted; there is another one of that name now", namespace, t.Pod)
+			return rejection.New(rejection.Denied, rejection.PodGone,
+				"the token is of a Pod %s/%s that was deleted; there is another one of that name now", namespace, t.Pod)
 		}
 		return nil
 	})
@@ -169,7 +172,8 @@ func (r *Registry) Check(ctx context.Context, caller auth.Peer, since time.Time)
 
 // check judges an object: as the watch has it, and, if that is not enough to issue, as the API server has it now. The
 // watch may lag behind what was just made. What refuses a token, whose UID is proof, is remembered for a moment.
-func (r *Registry) check(ctx context.Context, caller spiffeid.ID, k *kind, namespace, name, proof string, judge func(*metav1.PartialObjectMetadata) error) error {
+func (r *Registry) check(ctx context.Context, caller spiffeid.ID, k *kind, namespace, name, proof string,
+	judge func(*metav1.PartialObjectMetadata) error) error {
 	if o, found, _ := k.store.GetByKey(namespace + "/" + name); found { // a map's error: never
 		if m, ok := o.(*metav1.PartialObjectMetadata); ok && judge(m) == nil {
 			return nil
@@ -181,7 +185,8 @@ func (r *Registry) check(ctx context.Context, caller spiffeid.ID, k *kind, names
 	}
 	leave, ok := r.enter(caller.String())
 	if !ok {
-		return rejection.New(rejection.Unavailable, rejection.APIUnavailable, "too many questions to the API server at once, about %s %s/%s; try again", k.what, namespace, name)
+		return rejection.New(rejection.Unavailable, rejection.APIUnavailable,
+			"too many questions to the API server at once, about %s %s/%s; try again", k.what, namespace, name)
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -191,7 +196,8 @@ func (r *Registry) check(ctx context.Context, caller spiffeid.ID, k *kind, names
 	case apierrors.IsNotFound(err):
 		err = k.goneError(namespace, name)
 	case err != nil:
-		return rejection.New(rejection.Unavailable, rejection.APIUnavailable, "the API server does not say whether %s %s/%s exists: %v; try again", k.what, namespace, name, err)
+		return rejection.New(rejection.Unavailable, rejection.APIUnavailable,
+			"the API server does not say whether %s %s/%s exists: %v; try again", k.what, namespace, name, err)
 	default:
 		err = judge(m)
 	}

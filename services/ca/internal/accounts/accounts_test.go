@@ -171,7 +171,8 @@ func TestBannedIdentitiesAreRefused(t *testing.T) {
 		}}
 	}
 	banned, over, server := ca.ID("shop", "web"), ca.ID("shop", "back"), ca.ID("istio-system", "xds-server")
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{identityBans: "IdentityBanList"},
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{identityBans: "IdentityBanList"},
 		ban("a", banned.String(), ""), ban("b", over.String(), made.Format(time.RFC3339)), ban("c", server.String(), ""))
 	b := NewBans(client, testkit.NewClock(made.Add(time.Hour)), server)
 	if got := reason(b.Check(banned)); got != rejection.APIUnavailable {

@@ -56,7 +56,8 @@ type waiter struct {
 // New makes a Gate; numbers below 1 are an error.
 func New(cfg Config) (*Gate, error) {
 	if cfg.Workers < 1 || cfg.Queue < 1 || cfg.Wait <= 0 {
-		return nil, fmt.Errorf("admission with %d workers, a queue of %d and a wait of %s; each must be more than 0", cfg.Workers, cfg.Queue, cfg.Wait)
+		return nil, fmt.Errorf("admission with %d workers, a queue of %d and a wait of %s; each must be more than 0", cfg.Workers, cfg.Queue,
+			cfg.Wait)
 	}
 	return &Gate{cfg: cfg, queues: map[string]*queue{}}, nil
 }
@@ -78,9 +79,11 @@ func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err erro
 	select {
 	case err = <-w.decided:
 	case <-timer.C():
-		err = g.abandon(w, rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: no worker was free within %s; retry later", g.cfg.Wait))
+		err = g.abandon(w, rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: no worker was free within %s; retry later",
+			g.cfg.Wait))
 	case <-ctx.Done():
-		gone := rejection.New(rejection.Overloaded, rejection.CallerWentAway, "the caller gave up while it waited for a worker: %v", context.Cause(ctx))
+		gone := rejection.New(rejection.Overloaded, rejection.CallerWentAway, "the caller gave up while it waited for a worker: %v",
+			context.Cause(ctx))
 		if err = g.abandon(w, gone); err == nil {
 			g.leave()
 			err = gone
@@ -135,7 +138,8 @@ func (g *Gate) displaceFor(own *queue, caller string) error {
 			"the ca is busy, and no caller has more requests waiting than %s: its last made room for another caller's; retry later", longest.caller)
 		return nil
 	case held > 1 && held == len(longest.waiting):
-		return rejection.New(rejection.Overloaded, rejection.CallerLimit, "the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
+		return rejection.New(rejection.Overloaded, rejection.CallerLimit,
+			"the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
 	}
 	return rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: %d requests are waiting; retry later", g.waiting)
 }

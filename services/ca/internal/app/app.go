@@ -189,7 +189,8 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 	if err != nil {
 		return nil, nil, err
 	}
-	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics, Random: rand.Float64}
+	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics,
+		Random: rand.Float64}
 	if s.accounts != nil {
 		issue.Accounts, issue.Bans = s.accounts, s.bans
 	}
@@ -212,15 +213,17 @@ func (s *Server) buildOps(root *store.Root, watches *trustbundle.Watches, metric
 	s.Ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
 		return s.bundlePage(watches)
 	}))
-	s.Ops.Debug("/debug/issued", "how many certificates were issued and refused since the start, and why", ops.JSON(func(*http.Request) (any, error) {
-		return metrics.Counts(), nil
-	}))
+	s.Ops.Debug("/debug/issued", "how many certificates were issued and refused since the start, and why",
+		ops.JSON(func(*http.Request) (any, error) {
+			return metrics.Counts(), nil
+		}))
 	s.registerGauges(root, watches)
 }
 
 // Run serves until ctx ends; requests that are running then may finish.
 func (s *Server) Run(ctx context.Context) error {
-	s.Log.Info("ca serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.trustDomain.Name(), "identity", s.cfg.identity.String())
+	s.Log.Info("ca serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.trustDomain.Name(), "identity",
+		s.cfg.identity.String())
 	return s.Process.Run(ctx)
 }
 

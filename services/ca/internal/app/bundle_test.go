@@ -40,7 +40,8 @@ func send(t *testing.T, stream cav1.TrustService_WatchBundleClient, subscriber s
 // page gets a debug page as the administrator.
 func (h *harness) page(path string, into any) {
 	h.t.Helper()
-	if status := h.get(path, h.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience), into); status != http.StatusOK {
+	if status := h.get(path, h.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience),
+		into); status != http.StatusOK {
 		h.t.Fatalf("%s: HTTP %d", path, status)
 	}
 }
@@ -110,7 +111,8 @@ func TestWatchBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second.GetGeneration() != 2 || len(second.GetRootCertificates()) != 3 || !strings.Contains(strings.Join(second.GetRootCertificates(), ""), string(two.RootPEM)) {
+	if second.GetGeneration() != 2 || len(second.GetRootCertificates()) != 3 ||
+		!strings.Contains(strings.Join(second.GetRootCertificates(), ""), string(two.RootPEM)) {
 		t.Fatalf("second bundle: %v", second)
 	}
 	h.waitBehind(1, 1)

@@ -25,7 +25,8 @@ func (s *Server) joinCluster(ctx context.Context) error {
 	}
 	file := cmp.Or(s.cfg.JWKSFile, filepath.Join(s.cfg.Dir, keysFile))
 	cluster, issuer, err := kube.Discover(ctx, kube.Config{
-		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap, Roots: s.rootsPEM, Clock: s.Clock, Log: s.Log,
+		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap,
+		Roots: s.rootsPEM, Clock: s.Clock, Log: s.Log,
 	})
 	if err != nil {
 		return err

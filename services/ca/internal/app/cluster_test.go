@@ -35,15 +35,16 @@ func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
 		scheme := runtime.NewScheme()
 		_ = metav1.AddMetaToScheme(scheme)
 		bans := map[schema.GroupVersionResource]string{{Group: "fairlead.dev", Version: "v1", Resource: "identitybans"}: "IdentityBanList"}
-		return &kube.Cluster{API: api, Metadata: metadatafake.NewSimpleMetadataClient(scheme), Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, bans), Raw: func(_ context.Context, path string) ([]byte, error) {
-			switch path {
-			case "/.well-known/openid-configuration":
-				return fmt.Appendf(nil, `{"issuer":%q}`, issuer.Name), nil
-			case "/openid/v1/jwks":
-				return keys, nil
-			}
-			return nil, errors.New("not found")
-		}}, nil
+		return &kube.Cluster{API: api, Metadata: metadatafake.NewSimpleMetadataClient(scheme),
+			Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, bans), Raw: func(_ context.Context, path string) ([]byte, error) {
+				switch path {
+				case "/.well-known/openid-configuration":
+					return fmt.Appendf(nil, `{"issuer":%q}`, issuer.Name), nil
+				case "/openid/v1/jwks":
+					return keys, nil
+				}
+				return nil, errors.New("not found")
+			}}, nil
 	}
 	o := defaults(t, issuer)
 	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
@@ -61,7 +62,8 @@ func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
 	}
 	has("apps", contract.RootConfigMap, kube.RootKey, "-----BEGIN CERTIFICATE-----")
 	has(contract.SystemNamespace, kube.KeysConfigMap, kube.IssuerKey, issuer.Name)
-	if code := h.get("/debug/bundle", issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience), nil); code != http.StatusOK {
+	if code := h.get("/debug/bundle", issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience),
+		nil); code != http.StatusOK {
 		t.Errorf("/debug/bundle with an administrator's token: HTTP %d", code)
 	}
 }
@@ -72,13 +74,15 @@ func TestFlagsOfAClusterExcludeOthers(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"an issuer":           {func(o *Options) { o.Kubernetes = true }, "--issuer: excludes --kubernetes"},
-		"roots without one":   {func(o *Options) { o.RootConfigMap = "roots" }, "--root-configmap: has no effect without --kubernetes"},
-		"a name that is none": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, "Roots" }, `--root-configmap: "Roots" is no name that a ConfigMap of roots can have`},
+		"an issuer":         {func(o *Options) { o.Kubernetes = true }, "--issuer: excludes --kubernetes"},
+		"roots without one": {func(o *Options) { o.RootConfigMap = "roots" }, "--root-configmap: has no effect without --kubernetes"},
+		"a name that is none": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, "Roots" },
+			`--root-configmap: "Roots" is no name that a ConfigMap of roots can have`},
 		"the name of another": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, kube.KeysConfigMap }, "--root-configmap"},
 		"namespaces of keys":  {func(o *Options) { o.KeysNamespaces = []string{"a"} }, "--keys-namespaces: has no effect without --kubernetes"},
 		"no keys":             {func(o *Options) { o.JWKSFile = "" }, "--jwks-file: is required"},
-		"no Pod of a cluster": {func(o *Options) { o.Kubernetes, o.Issuer, o.JWKSFile, o.AdminJWKSFile = true, "", "", "" }, "it needs a Pod with a token of its service account"},
+		"no Pod of a cluster": {func(o *Options) { o.Kubernetes, o.Issuer, o.JWKSFile, o.AdminJWKSFile = true, "", "", "" },
+			"it needs a Pod with a token of its service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := defaults(t, testkit.NewIssuer(t))

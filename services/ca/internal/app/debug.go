@@ -78,7 +78,8 @@ func (s *Server) registerGauges(root *store.Root, watches *trustbundle.Watches) 
 		}
 		return 0
 	}
-	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the signing root expires.", func() float64 { return float64(root.Certificate.NotAfter.Unix()) })
+	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the signing root expires.",
+		func() float64 { return float64(root.Certificate.NotAfter.Unix()) })
 	gauge("fairlead_ca_own_certificate_expiry_timestamp_seconds", "When the ca's own certificate expires.", func() float64 {
 		m, err := s.ownCert.Current()
 		if err != nil {

@@ -49,7 +49,8 @@ func TestForwardedRequestsAreTheTokensOwn(t *testing.T) {
 	if got := uriOf(h.check(&security.IstioCertificateResponse{CertChain: chain}, key).leaf); got != reviewsID {
 		t.Errorf("identity %q, want the token's, %q", got, reviewsID)
 	}
-	for _, want := range []string{`"caller":"` + reviewsID + `"`, `"via":"` + forwarderID + `"`, `"address":"10.1.2.3:4567"`, `"method":"jwt"`} {
+	for _, want := range []string{`"caller":"` + reviewsID + `"`, `"via":"` + forwarderID + `"`, `"address":"10.1.2.3:4567"`,
+		`"method":"jwt"`} {
 		if !strings.Contains(h.log.String(), want) {
 			t.Errorf("no %s in the audit log:\n%s", want, h.log)
 		}
@@ -70,14 +71,17 @@ func TestForwardingGivesNobodyMore(t *testing.T) {
 		// reason is that of the answer's ErrorInfo; "" if the answer is about the forwarding server.
 		reason string
 	}{
-		"no token":                             {server, "", forwarderID, codes.InvalidArgument, ""},
-		"token of nobody":                      {server, "a.b.c", reviewsID, codes.Unauthenticated, "unauthenticated"},
-		"token for another audience":           {server, h.issuer.Token("default", "reviews", "vault"), reviewsID, codes.Unauthenticated, "unauthenticated"},
-		"token of another than the workload":   {server, reviews, "spiffe://cluster.local/ns/default/sa/ratings", codes.PermissionDenied, "foreign_identity"},
-		"a workload forwards":                  {h.dial(workload), reviews, reviewsID, codes.PermissionDenied, ""},
-		"another service forwards":             {h.dial(h.asAccount("config-watcher")), reviews, reviewsID, codes.PermissionDenied, ""},
-		"nobody forwards":                      {h.dial(nil), reviews, reviewsID, codes.Unauthenticated, ""},
-		"a server where nobody may":            {none.dial(none.asAccount("xds-server")), none.token("default", "reviews"), reviewsID, codes.PermissionDenied, ""},
+		"no token":        {server, "", forwarderID, codes.InvalidArgument, ""},
+		"token of nobody": {server, "a.b.c", reviewsID, codes.Unauthenticated, "unauthenticated"},
+		"token for another audience": {server, h.issuer.Token("default", "reviews", "vault"), reviewsID, codes.Unauthenticated,
+			"unauthenticated"},
+		"token of another than the workload": {server, reviews, "spiffe://cluster.local/ns/default/sa/ratings", codes.PermissionDenied,
+			"foreign_identity"},
+		"a workload forwards":      {h.dial(workload), reviews, reviewsID, codes.PermissionDenied, ""},
+		"another service forwards": {h.dial(h.asAccount("config-watcher")), reviews, reviewsID, codes.PermissionDenied, ""},
+		"nobody forwards":          {h.dial(nil), reviews, reviewsID, codes.Unauthenticated, ""},
+		"a server where nobody may": {none.dial(none.asAccount("xds-server")), none.token("default", "reviews"), reviewsID,
+			codes.PermissionDenied, ""},
 		"its own identity by its own identity": {server, "", "", codes.InvalidArgument, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +136,8 @@ func TestConfiguredIPAddresses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	for _, rule := range []string{"istio-system/xds-server", "a/b=", "a/b=istiod.istio-system.svc", "a/b=127.0.0.1:15012", "a/b=0.0.0.0", "a/b=fe80::1%eth0", "a/b=224.0.0.1"} {
+	for _, rule := range []string{"istio-system/xds-server", "a/b=", "a/b=istiod.istio-system.svc", "a/b=127.0.0.1:15012", "a/b=0.0.0.0",
+		"a/b=fe80::1%eth0", "a/b=224.0.0.1"} {
 		o := h.options
 		o.IPAddresses = []string{rule}
 		if _, err := o.check(); err == nil || !strings.Contains(err.Error(), "--ip-addresses") {

@@ -76,22 +76,30 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
 	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
 
-	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required without --kubernetes, which writes them there)")
+	flags.StringVar(&o.JWKSFile, "jwks-file", "",
+		"keys that verify callers' tokens (RFC 7517); followed while the ca runs (required without --kubernetes, which writes them there)")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required without --kubernetes)")
 	flags.BoolVar(&o.Kubernetes, "kubernetes", false,
-		"take keys and issuer of tokens from the API server of the cluster that this process's Pod runs in, and keep the ConfigMap of --root-configmap there, in every namespace, and ConfigMap fairlead-jwks, from which the other services take keys and issuer")
-	flags.StringSliceVar(&o.KeysNamespaces, "keys-namespaces", nil, "with --kubernetes, namespaces of ConfigMap fairlead-jwks (default: that of --identity)")
-	flags.StringVar(&o.RootConfigMap, "root-configmap", "", "with --kubernetes, name of the ConfigMap with the roots that is kept in every namespace (default: "+contract.RootConfigMap+", where an Istio in the same cluster keeps its own)")
+		"take keys and issuer of tokens from the API server of the cluster that this process's Pod runs in, and keep the ConfigMap of "+
+			"--root-configmap there, in every namespace, and ConfigMap fairlead-jwks, from which the other services take keys and issuer")
+	flags.StringSliceVar(&o.KeysNamespaces, "keys-namespaces", nil,
+		"with --kubernetes, namespaces of ConfigMap fairlead-jwks (default: that of --identity)")
+	flags.StringVar(&o.RootConfigMap, "root-configmap", "",
+		"with --kubernetes, name of the ConfigMap with the roots that is kept in every namespace (default: "+contract.RootConfigMap+
+			", where an Istio in the same cluster keeps its own)")
 
-	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL, "lifetime of certificates whose request asks for none, the ca's own included")
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL,
+		"lifetime of certificates whose request asks for none, the ca's own included")
 	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; requests for less are raised to it")
 	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; requests for more are cut to it")
 	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
 		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
 	flags.DurationVar(&o.MaxTokenLifetime, "max-token-lifetime", defaultMaxTokenLifetime,
 		"longest time between the issue and the expiry of a token that is taken; 0: any")
-	flags.DurationVar(&o.ClockSkew, "clock-skew", 2*time.Minute, "how far issued certificates start in the past, for verifiers whose clocks are behind; roots always start 10m in the past")
-	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
+	flags.DurationVar(&o.ClockSkew, "clock-skew", 2*time.Minute,
+		"how far issued certificates start in the past, for verifiers whose clocks are behind; roots always start 10m in the past")
+	flags.StringArrayVar(&o.DNSNames, "dns-names", nil,
+		"DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
 	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
 		"IP addresses in the certificates of a workload, for clients that dial it by address: namespace/service-account=ip,ip (repeatable)")
 	flags.StringVar(&o.Forwarder, "forwarder", "",
@@ -100,10 +108,12 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
 		"lowest TLS version of the gRPC port: 1.3, or 1.2 with the cipher suites that FIPS 140-3 approves")
 	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
-		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* (repeatable)")
+		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* "+
+			"(repeatable)")
 
 	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
-	flags.IntVar(&o.Queue, "queue", 256, "requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
+	flags.IntVar(&o.Queue, "queue", 256,
+		"requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
 	flags.DurationVar(&o.QueueWait, "queue-wait", time.Second, "how long a request may wait")
 	flags.IntVar(&o.MaxWatches, "max-bundle-watches", defaultMaxWatches,
 		"bundle watches that may be open at once, about 70 KiB each with its connection; identities share them evenly")

@@ -54,7 +54,8 @@ func TestForeignCertificatesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := catest.Key(t)
-	self := &x509.Certificate{SerialNumber: h.ownCertificate().SerialNumber, URIs: h.ownCertificate().URIs, NotAfter: time.Now().Add(time.Hour)}
+	self := &x509.Certificate{SerialNumber: h.ownCertificate().SerialNumber, URIs: h.ownCertificate().URIs,
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(randReader, self, self, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

@@ -129,10 +129,12 @@ func TestRefusesToStart(t *testing.T) {
 				}
 			}, process.ExitFailure, []string{"chmod 0700"},
 		},
-		"port in use":              {func(o *Options) { o.GRPCAddress = taken }, process.ExitFailure, []string{"--grpc-address", "in use"}},
-		"ops port in use":          {func(o *Options) { o.OpsAddress = taken }, process.ExitFailure, []string{"--ops-address", "in use"}},
-		"bundle cannot be written": {func(o *Options) { o.RootCertOut = filepath.Join(o.Dir, "none", "root.pem") }, process.ExitFailure, []string{"--root-cert-out"}},
-		"no extra roots":           {func(o *Options) { o.ExtraRootsFile = filepath.Join(o.Dir, "none") }, process.ExitFailure, []string{"extra roots"}},
+		"port in use":     {func(o *Options) { o.GRPCAddress = taken }, process.ExitFailure, []string{"--grpc-address", "in use"}},
+		"ops port in use": {func(o *Options) { o.OpsAddress = taken }, process.ExitFailure, []string{"--ops-address", "in use"}},
+		"bundle cannot be written": {func(o *Options) { o.RootCertOut = filepath.Join(o.Dir, "none", "root.pem") }, process.ExitFailure,
+			[]string{"--root-cert-out"}},
+		"no extra roots": {func(o *Options) { o.ExtraRootsFile = filepath.Join(o.Dir, "none") }, process.ExitFailure,
+			[]string{"extra roots"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := defaults(t, issuer)

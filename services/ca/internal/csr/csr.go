@@ -58,10 +58,12 @@ func Parse(text string) (*Request, error) {
 		return nil, err
 	}
 	if !slices.Contains(signatureAlgorithms, raw.SignatureAlgorithm) {
-		return nil, rejection.New(rejection.Invalid, rejection.CSRSignature, "csr is signed with %s; sign it with ECDSA or RSA and SHA-256, SHA-384 or SHA-512", raw.SignatureAlgorithm)
+		return nil, rejection.New(rejection.Invalid, rejection.CSRSignature,
+			"csr is signed with %s; sign it with ECDSA or RSA and SHA-256, SHA-384 or SHA-512", raw.SignatureAlgorithm)
 	}
 	if err := raw.CheckSignature(); err != nil {
-		return nil, rejection.New(rejection.Invalid, rejection.CSRSignature, "csr signature does not verify with the key in the csr: %v; sign the csr with the private key of its public key", err)
+		return nil, rejection.New(rejection.Invalid, rejection.CSRSignature,
+			"csr signature does not verify with the key in the csr: %v; sign the csr with the private key of its public key", err)
 	}
 	names, err := checkExtensions(raw.Extensions)
 	if err != nil {
@@ -79,13 +81,15 @@ func decodePEM(text string) ([]byte, error) {
 		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr is not PEM; send one CERTIFICATE REQUEST block")
 	}
 	if block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
-		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr is a PEM block of type %q, wanted CERTIFICATE REQUEST", block.Type)
+		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr is a PEM block of type %q, wanted CERTIFICATE REQUEST",
+			block.Type)
 	}
 	if len(block.Headers) > 0 {
 		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr has PEM headers, wanted none")
 	}
 	if len(bytes.TrimSpace(rest)) > 0 {
-		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr has %d bytes after its PEM block; send exactly one block", len(rest))
+		return nil, rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr has %d bytes after its PEM block; send exactly one block",
+			len(rest))
 	}
 	return block.Bytes, nil
 }
@@ -100,9 +104,11 @@ func checkKey(key any) error {
 	case *rsa.PublicKey:
 		switch bits := k.N.BitLen(); {
 		case bits < MinRSABits:
-			return rejection.New(rejection.Invalid, rejection.CSRKey, "csr has an RSA key of %d bits, the least is %d; use ECDSA P-256", bits, MinRSABits)
+			return rejection.New(rejection.Invalid, rejection.CSRKey, "csr has an RSA key of %d bits, the least is %d; use ECDSA P-256", bits,
+				MinRSABits)
 		case bits > MaxRSABits:
-			return rejection.New(rejection.Invalid, rejection.CSRKey, "csr has an RSA key of %d bits, the most is %d; use ECDSA P-256", bits, MaxRSABits)
+			return rejection.New(rejection.Invalid, rejection.CSRKey, "csr has an RSA key of %d bits, the most is %d; use ECDSA P-256", bits,
+				MaxRSABits)
 		case k.E < 65537 || k.E%2 == 0:
 			return rejection.New(rejection.Invalid, rejection.CSRKey, "csr has an RSA key with exponent %d; use 65537", k.E)
 		}

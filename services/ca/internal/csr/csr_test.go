@@ -117,13 +117,15 @@ func TestParseAccepts(t *testing.T) {
 		text string
 		want Names
 	}{
-		"empty":       {text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})},
-		"P-384":       {text: catest.CSR(t, ecKey(t, elliptic.P384()), &x509.CertificateRequest{})},
-		"RSA 2048":    {text: catest.CSR(t, small, &x509.CertificateRequest{})},
-		"subject":     {text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"admins"}}})},
-		"CA:FALSE":    {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: -1}))},
-		"key usage":   {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0xa0}, BitLength: 3}))},
-		"TLS usages":  {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{oidServerAuth, oidClientAuth}))},
+		"empty":    {text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})},
+		"P-384":    {text: catest.CSR(t, ecKey(t, elliptic.P384()), &x509.CertificateRequest{})},
+		"RSA 2048": {text: catest.CSR(t, small, &x509.CertificateRequest{})},
+		"subject": {text: catest.CSR(t, catest.Key(t),
+			&x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"admins"}}})},
+		"CA:FALSE":  {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: -1}))},
+		"key usage": {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0xa0}, BitLength: 3}))},
+		"TLS usages": {text: catest.CSR(t, catest.Key(t),
+			catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{oidServerAuth, oidClientAuth}))},
 		"white space": {text: "\n" + catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}) + "\n \n"},
 		"names": {
 			text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{
@@ -192,21 +194,28 @@ func TestParseRejects(t *testing.T) {
 		"signature tampered":    {tampered(t), rejection.CSRSignature},
 		"another's signature":   {otherKey(t), rejection.CSRSignature},
 		"CA:TRUE": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})), rejection.CSRAuthority,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})),
+			rejection.CSRAuthority,
 		},
-		"path length": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: 0})), rejection.CSRAuthority},
+		"path length": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: 0})),
+			rejection.CSRAuthority},
 		"keyCertSign": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x04}, BitLength: 6})), rejection.CSRAuthority,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x04}, BitLength: 6})),
+			rejection.CSRAuthority,
 		},
-		"cRLSign": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x02}, BitLength: 7})), rejection.CSRAuthority},
+		"cRLSign": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x02}, BitLength: 7})),
+			rejection.CSRAuthority},
 		"code signing": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 3}})), rejection.CSRExtension,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 3}})),
+			rejection.CSRExtension,
 		},
-		"name constraints": {catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{2, 5, 29, 30}, []int{})), rejection.CSRExtension},
+		"name constraints": {catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{2, 5, 29, 30}, []int{})),
+			rejection.CSRExtension},
 		"unknown extension": {
 			catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{1, 2, 3, 4}, "x")), rejection.CSRExtension,
 		},
-		"other name":     {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(0, "\x06\x01\x2a"))), rejection.CSRNames},
+		"other name": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(0, "\x06\x01\x2a"))),
+			rejection.CSRNames},
 		"directory name": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(4, "\x30\x00"))), rejection.CSRNames},
 		"address of three bytes": {
 			catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(7, "\x01\x02\x03"))), rejection.CSRMalformed,
@@ -228,7 +237,8 @@ func TestParseRejects(t *testing.T) {
 // Each extension may occur once. crypto/x509 refuses duplicates by itself in present versions of Go; the check here
 // must not depend on that.
 func TestCheckExtensionsRejectsDuplicates(t *testing.T) {
-	san := catest.Extension(t, oidSubjectAltName, []asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://a/b")}}).ExtraExtensions[0]
+	san := catest.Extension(t, oidSubjectAltName,
+		[]asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://a/b")}}).ExtraExtensions[0]
 	_, err := checkExtensions([]pkix.Extension{san, san})
 	if rejected, ok := rejection.From(err); !ok || rejected.Reason != rejection.CSRExtension {
 		t.Errorf("got %v, want a rejection for the second extension", err)

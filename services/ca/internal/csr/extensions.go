@@ -55,7 +55,8 @@ func checkExtensions(extensions []pkix.Extension) (Names, error) {
 		case e.Id.Equal(oidExtKeyUsage):
 			err = checkExtKeyUsage(e.Value)
 		default:
-			err = rejection.New(rejection.Invalid, rejection.CSRExtension, "csr has extension %s, which workload certificates do not have; remove it", e.Id)
+			err = rejection.New(rejection.Invalid, rejection.CSRExtension,
+				"csr has extension %s, which workload certificates do not have; remove it", e.Id)
 		}
 		if err != nil {
 			return Names{}, err
@@ -89,7 +90,8 @@ func parseNames(value []byte) (Names, error) {
 			}
 			names.IPs = append(names.IPs, ip)
 		default:
-			return Names{}, rejection.New(rejection.Invalid, rejection.CSRNames, "csr has a subject alternative name of kind %d; only one URI is accepted", r.Tag)
+			return Names{}, rejection.New(rejection.Invalid, rejection.CSRNames,
+				"csr has a subject alternative name of kind %d; only one URI is accepted", r.Tag)
 		}
 	}
 	return names, nil
@@ -104,7 +106,8 @@ func checkBasicConstraints(value []byte) error {
 		return malformed("basic constraints")
 	}
 	if constraints.IsCA || constraints.MaxPathLen >= 0 {
-		return rejection.New(rejection.Invalid, rejection.CSRAuthority, "csr asks for a certificate authority (CA:TRUE or a path length); workloads get leaf certificates only")
+		return rejection.New(rejection.Invalid, rejection.CSRAuthority,
+			"csr asks for a certificate authority (CA:TRUE or a path length); workloads get leaf certificates only")
 	}
 	return nil
 }
@@ -115,7 +118,8 @@ func checkKeyUsage(value []byte) error {
 		return malformed("key usage")
 	}
 	if usage.At(bitKeyCertSign) != 0 || usage.At(bitCRLSign) != 0 {
-		return rejection.New(rejection.Invalid, rejection.CSRAuthority, "csr asks for the key usage of a certificate authority (keyCertSign or cRLSign); workloads get leaf certificates only")
+		return rejection.New(rejection.Invalid, rejection.CSRAuthority,
+			"csr asks for the key usage of a certificate authority (keyCertSign or cRLSign); workloads get leaf certificates only")
 	}
 	return nil
 }
@@ -127,7 +131,8 @@ func checkExtKeyUsage(value []byte) error {
 	}
 	for _, u := range usages {
 		if !u.Equal(oidServerAuth) && !u.Equal(oidClientAuth) {
-			return rejection.New(rejection.Invalid, rejection.CSRExtension, "csr asks for extended key usage %s; workload certificates are for TLS servers and clients only", u)
+			return rejection.New(rejection.Invalid, rejection.CSRExtension,
+				"csr asks for extended key usage %s; workload certificates are for TLS servers and clients only", u)
 		}
 	}
 	return nil

@@ -94,7 +94,8 @@ type request struct {
 }
 
 // CreateCertificate issues a certificate for the authenticated caller. The chain has the leaf first and the root last.
-func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
+func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse,
+	error) {
 	caller, ok := auth.PeerFrom(ctx)
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "no authenticated caller")
@@ -186,7 +187,8 @@ func impersonated(metadata *structpb.Struct) (string, error) {
 		return "", nil
 	}
 	if value.GetStringValue() == "" {
-		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it", ImpersonatedIdentity)
+		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it",
+			ImpersonatedIdentity)
 	}
 	return value.GetStringValue(), nil
 }
@@ -198,7 +200,8 @@ func (s *Service) reject(ctx context.Context, req request, err error, took time.
 	rejected, ok := rejection.From(err)
 	if !ok {
 		s.cfg.Log.ErrorContext(ctx, "certificate could not be issued", "caller", caller.ID.String(), "error", err)
-		rejected = &rejection.Error{Kind: rejection.Unavailable, Reason: rejection.InternalSignFailure, Detail: "the ca could not issue the certificate; its log says why"}
+		rejected = &rejection.Error{Kind: rejection.Unavailable, Reason: rejection.InternalSignFailure,
+			Detail: "the ca could not issue the certificate; its log says why"}
 	}
 	s.cfg.Metrics.Refused(rejected.Reason)
 	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())

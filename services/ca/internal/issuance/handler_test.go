@@ -122,7 +122,8 @@ func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cfg.Policy, err = policy.New(policy.Config{TrustDomain: ca.TrustDomain, DefaultTTL: time.Hour, MaxTTL: time.Hour, Impersonators: impersonators})
+	s.cfg.Policy, err = policy.New(policy.Config{TrustDomain: ca.TrustDomain, DefaultTTL: time.Hour, MaxTTL: time.Hour,
+		Impersonators: impersonators})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +133,9 @@ func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
 	for account, want := range map[string]rejection.Reason{"web": "", "banned": rejection.Banned, "gone": rejection.AccountGone} {
 		before := s.cfg.Metrics.Counts().Refused[want]
 		_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{
-			Csr:      catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}),
-			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{ImpersonatedIdentity: structpb.NewStringValue(ca.ID("shop", account).String())}},
+			Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}),
+			Metadata: &structpb.Struct{
+				Fields: map[string]*structpb.Value{ImpersonatedIdentity: structpb.NewStringValue(ca.ID("shop", account).String())}},
 		})
 		if refused := s.cfg.Metrics.Counts().Refused[want] - before; (err != nil) != (want != "") || want != "" && refused != 1 {
 			t.Errorf("%s: %v, want the reason %q", account, err, want)

@@ -34,9 +34,10 @@ type cluster struct {
 
 func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 	t.Helper()
-	return &cluster{Clientset: fake.NewClientset(objects...), pem: "first", file: filepath.Join(t.TempDir(), "jwks.json"), docs: map[string]string{
-		"/.well-known/openid-configuration": `{"issuer":"https://issuer"}`, "/openid/v1/jwks": `{"keys":[{"kid":"a"}]}`,
-	}}
+	return &cluster{Clientset: fake.NewClientset(objects...), pem: "first", file: filepath.Join(t.TempDir(), "jwks.json"),
+		docs: map[string]string{
+			"/.well-known/openid-configuration": `{"issuer":"https://issuer"}`, "/openid/v1/jwks": `{"keys":[{"kid":"a"}]}`,
+		}}
 }
 
 func (c *cluster) raw(_ context.Context, path string) ([]byte, error) {
@@ -55,7 +56,8 @@ func (c *cluster) roots() (string, <-chan struct{}) {
 }
 
 func (c *cluster) config(t *testing.T) Config {
-	return Config{API: c, Raw: c.raw, Namespaces: []string{"mesh", "edge"}, KeysFile: c.file, RootConfigMap: contract.RootConfigMap, Roots: c.roots, Clock: clock.Real(), Log: testkit.Logger(t)}
+	return Config{API: c, Raw: c.raw, Namespaces: []string{"mesh", "edge"}, KeysFile: c.file, RootConfigMap: contract.RootConfigMap,
+		Roots: c.roots, Clock: clock.Real(), Log: testkit.Logger(t)}
 }
 
 func (c *cluster) start(t *testing.T) {
@@ -91,7 +93,8 @@ func TestEveryNamespaceHasTheRoot(t *testing.T) {
 	gone := namespace("gone")
 	gone.Status.Phase = corev1.NamespaceTerminating
 	c := newCluster(t, namespace("mesh"), namespace("apps"), namespace("kube-system"), gone, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: contract.RootConfigMap, Namespace: "apps"}, Data: map[string]string{RootKey: "older", "other": "stays"},
+		ObjectMeta: metav1.ObjectMeta{Name: contract.RootConfigMap, Namespace: "apps"},
+		Data:       map[string]string{RootKey: "older", "other": "stays"},
 	})
 	c.start(t)
 	for _, ns := range []string{"mesh", "apps"} {

@@ -48,7 +48,8 @@ func (s *Sync) RunRoots(ctx context.Context) error {
 				queue.Add(name(o))
 			}
 		}
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, v any) { add(v) }, DeleteFunc: add}); err != nil {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, v any) { add(v) },
+			DeleteFunc: add}); err != nil {
 			return err
 		}
 		go informer.RunWithContext(ctx)

@@ -158,7 +158,8 @@ func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
 	}
 	if id.TrustDomain() != p.cfg.TrustDomain || !p.cfg.Impersonators.allowed(caller, wanted) {
 		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Denied, rejection.Impersonation,
-			"%s may not ask for the certificate of %s; remove the metadata field ImpersonatedIdentity, or have the ca's operator allow it", req.Caller, id)
+			"%s may not ask for the certificate of %s; remove the metadata field ImpersonatedIdentity, or have the ca's operator allow it",
+			req.Caller, id)
 	}
 	return id, wanted, nil
 }
@@ -166,30 +167,35 @@ func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
 // checkNames compares URIs as strings and not as parsed URLs, so that two spellings of one URL differ.
 func checkNames(names csr.Names, id spiffeid.ID, dns []string, ips addressList) error {
 	if len(names.Emails) > 0 {
-		return rejection.New(rejection.Denied, rejection.CSRNames, "csr names %d email addresses; only the URI %s is accepted", len(names.Emails), id)
+		return rejection.New(rejection.Denied, rejection.CSRNames, "csr names %d email addresses; only the URI %s is accepted", len(names.Emails),
+			id)
 	}
 	if len(names.IPs) > 0 && !ips.equal(names.IPs) {
-		return rejection.New(rejection.Denied, rejection.CSRNames, "csr asks for IP addresses %q, configured for %s are %q; leave the addresses out", names.IPs, id, ips)
+		return rejection.New(rejection.Denied, rejection.CSRNames,
+			"csr asks for IP addresses %q, configured for %s are %q; leave the addresses out", names.IPs, id, ips)
 	}
 	if len(names.URIs) > 1 {
 		return rejection.New(rejection.Invalid, rejection.CSRNames, "csr has %d URIs; a workload has exactly one: %s", len(names.URIs), id)
 	}
 	if len(names.URIs) == 1 && names.URIs[0] != id.String() {
-		return rejection.New(rejection.Denied, rejection.ForeignIdentity, "csr asks for %q, but the caller is %s; leave the names out or req for the caller's own", names.URIs[0], id)
+		return rejection.New(rejection.Denied, rejection.ForeignIdentity,
+			"csr asks for %q, but the caller is %s; leave the names out or req for the caller's own", names.URIs[0], id)
 	}
 	if len(names.DNS) == 0 {
 		return nil
 	}
 	asked, allowed := slices.Sorted(slices.Values(names.DNS)), slices.Sorted(slices.Values(dns))
 	if !slices.Equal(asked, allowed) {
-		return rejection.New(rejection.Denied, rejection.CSRNames, "csr asks for DNS names %q, configured for %s are %q; leave the names out", asked, id, allowed)
+		return rejection.New(rejection.Denied, rejection.CSRNames, "csr asks for DNS names %q, configured for %s are %q; leave the names out",
+			asked, id, allowed)
 	}
 	return nil
 }
 
 func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBefore, notAfter time.Time, err error) {
 	if seconds < 0 {
-		return notBefore, notAfter, rejection.New(rejection.Invalid, rejection.ValidityNegative, "validity_duration is %d seconds; send 0 for the default or more", seconds)
+		return notBefore, notAfter, rejection.New(rejection.Invalid, rejection.ValidityNegative,
+			"validity_duration is %d seconds; send 0 for the default or more", seconds)
 	}
 	ttl := p.cfg.DefaultTTL
 	if seconds > 0 {
@@ -211,7 +217,8 @@ func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBef
 	notBefore, notAfter = notBefore.UTC().Truncate(time.Second), notAfter.UTC().Truncate(time.Second)
 	if !notAfter.After(now) {
 		return notBefore, notAfter, rejection.New(rejection.Unavailable, rejection.IssuerExpired,
-			"the ca's own certificate expired at %s, so it cannot issue; its operator must install a new root", issuer.NotAfter.UTC().Format(time.RFC3339))
+			"the ca's own certificate expired at %s, so it cannot issue; its operator must install a new root",
+			issuer.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return notBefore, notAfter, nil
 }

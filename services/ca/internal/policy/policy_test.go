@@ -63,7 +63,8 @@ func TestDecideTemplate(t *testing.T) {
 		"own URI":             {caller, csr.Names{URIs: []string{caller}}, nil},
 		"configured, unasked": {"spiffe://cluster.local/ns/default/sa/details", csr.Names{}, []string{"details.default.svc", "details"}},
 		"configured, asked": {
-			"spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details", "details.default.svc"}}, []string{"details.default.svc", "details"},
+			"spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details", "details.default.svc"}},
+			[]string{"details.default.svc", "details"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,30 +141,45 @@ func TestDecideRejects(t *testing.T) {
 		kind   rejection.Kind
 		reason rejection.Reason
 	}{
-		"other trust domain":  {req: newRequest(t, "spiffe://example.org/ns/default/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.ForeignTrustDomain},
-		"trust domain itself": {req: newRequest(t, "spiffe://cluster.local", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
-		"longer path":         {req: newRequest(t, caller+"/x", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
-		"other order":         {req: newRequest(t, "spiffe://cluster.local/sa/reviews/ns/default", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
-		"upper case":          {req: newRequest(t, "spiffe://cluster.local/ns/Default/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
-		"dots in namespace":   {req: newRequest(t, "spiffe://cluster.local/ns/a.b/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
-		"another's URI":       {req: newRequest(t, caller, csr.Names{URIs: []string{other}}), kind: rejection.Denied, reason: rejection.ForeignIdentity},
+		"other trust domain": {req: newRequest(t, "spiffe://example.org/ns/default/sa/reviews", csr.Names{}), kind: rejection.Denied,
+			reason: rejection.ForeignTrustDomain},
+		"trust domain itself": {req: newRequest(t, "spiffe://cluster.local", csr.Names{}), kind: rejection.Denied,
+			reason: rejection.IdentityForm},
+		"longer path": {req: newRequest(t, caller+"/x", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"other order": {req: newRequest(t, "spiffe://cluster.local/sa/reviews/ns/default", csr.Names{}), kind: rejection.Denied,
+			reason: rejection.IdentityForm},
+		"upper case": {req: newRequest(t, "spiffe://cluster.local/ns/Default/sa/reviews", csr.Names{}), kind: rejection.Denied,
+			reason: rejection.IdentityForm},
+		"dots in namespace": {req: newRequest(t, "spiffe://cluster.local/ns/a.b/sa/reviews", csr.Names{}), kind: rejection.Denied,
+			reason: rejection.IdentityForm},
+		"another's URI": {req: newRequest(t, caller, csr.Names{URIs: []string{other}}), kind: rejection.Denied,
+			reason: rejection.ForeignIdentity},
 		"own URI, port": {
-			req: newRequest(t, caller, csr.Names{URIs: []string{"spiffe://cluster.local:443/ns/default/sa/reviews"}}), kind: rejection.Denied, reason: rejection.ForeignIdentity,
+			req: newRequest(t, caller, csr.Names{URIs: []string{"spiffe://cluster.local:443/ns/default/sa/reviews"}}), kind: rejection.Denied,
+			reason: rejection.ForeignIdentity,
 		},
 		"own URI, upper case": {
-			req: newRequest(t, caller, csr.Names{URIs: []string{"SPIFFE://cluster.local/ns/default/sa/reviews"}}), kind: rejection.Denied, reason: rejection.ForeignIdentity,
+			req: newRequest(t, caller, csr.Names{URIs: []string{"SPIFFE://cluster.local/ns/default/sa/reviews"}}), kind: rejection.Denied,
+			reason: rejection.ForeignIdentity,
 		},
-		"two URIs":   {req: newRequest(t, caller, csr.Names{URIs: []string{caller, other}}), kind: rejection.Invalid, reason: rejection.CSRNames},
-		"DNS name":   {req: newRequest(t, caller, csr.Names{URIs: []string{caller}, DNS: []string{"details"}}), kind: rejection.Denied, reason: rejection.CSRNames},
-		"IP address": {req: newRequest(t, caller, csr.Names{IPs: []netip.Addr{netip.MustParseAddr("::1")}}), kind: rejection.Denied, reason: rejection.CSRNames},
-		"email":      {req: newRequest(t, caller, csr.Names{Emails: []string{"a@b"}}), kind: rejection.Denied, reason: rejection.CSRNames},
+		"two URIs": {req: newRequest(t, caller, csr.Names{URIs: []string{caller, other}}), kind: rejection.Invalid, reason: rejection.CSRNames},
+		"DNS name": {req: newRequest(t, caller, csr.Names{URIs: []string{caller}, DNS: []string{"details"}}), kind: rejection.Denied,
+			reason: rejection.CSRNames},
+		"IP address": {req: newRequest(t, caller, csr.Names{IPs: []netip.Addr{netip.MustParseAddr("::1")}}), kind: rejection.Denied,
+			reason: rejection.CSRNames},
+		"email": {req: newRequest(t, caller, csr.Names{Emails: []string{"a@b"}}), kind: rejection.Denied, reason: rejection.CSRNames},
 		"one DNS name of two": {
-			req: newRequest(t, "spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details"}}), kind: rejection.Denied, reason: rejection.CSRNames,
+			req: newRequest(t, "spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details"}}), kind: rejection.Denied,
+			reason: rejection.CSRNames,
 		},
-		"root has ended":     {req: newRequest(t, caller, csr.Names{}), at: issuer.NotAfter, kind: rejection.Unavailable, reason: rejection.IssuerExpired},
-		"negative lifetime":  {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.TTLSeconds = -1 }), kind: rejection.Invalid, reason: rejection.ValidityNegative},
-		"impersonation":      {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = other }), kind: rejection.Denied, reason: rejection.Impersonation},
-		"impersonates no id": {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = "reviews" }), kind: rejection.Invalid, reason: rejection.IdentityForm},
+		"root has ended": {req: newRequest(t, caller, csr.Names{}), at: issuer.NotAfter, kind: rejection.Unavailable,
+			reason: rejection.IssuerExpired},
+		"negative lifetime": {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.TTLSeconds = -1 }), kind: rejection.Invalid,
+			reason: rejection.ValidityNegative},
+		"impersonation": {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = other }), kind: rejection.Denied,
+			reason: rejection.Impersonation},
+		"impersonates no id": {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = "reviews" }),
+			kind: rejection.Invalid, reason: rejection.IdentityForm},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := now
@@ -203,7 +219,8 @@ func TestRenewalByCertificateEndsAtMaxRenewalAge(t *testing.T) {
 			got, err := p.Decide(req, now, issuer)
 			if tc.rejected {
 				rejected, ok := rejection.From(err)
-				if !ok || rejected.Kind != rejection.Denied || rejected.Reason != rejection.RenewalAge || !strings.Contains(rejected.Detail, "send a token") {
+				if !ok || rejected.Kind != rejection.Denied || rejected.Reason != rejection.RenewalAge ||
+					!strings.Contains(rejected.Detail, "send a token") {
 					t.Fatalf("got %v, want a rejection that asks for a token", err)
 				}
 				return

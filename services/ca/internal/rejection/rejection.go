@@ -70,9 +70,11 @@ const (
 // Reasons lists every reason, so that metrics exist before they count.
 func Reasons() []Reason {
 	return []Reason{
-		Unauthenticated, Overload, CallerLimit, CSRMalformed, CSRTooLarge, CSRKey, CSRSignature, CSRExtension, CSRAuthority, CSRNames, IdentityForm,
+		Unauthenticated, Overload, CallerLimit, CSRMalformed, CSRTooLarge, CSRKey, CSRSignature, CSRExtension, CSRAuthority, CSRNames,
+		IdentityForm,
 		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge,
-		AccountGone, AccountReplaced, PodGone, TokenClaims, Banned, APIUnavailable, ValidityNegative, RequestMetadata, IssuerExpired, CallerWentAway, InternalSignFailure,
+		AccountGone, AccountReplaced, PodGone, TokenClaims, Banned, APIUnavailable, ValidityNegative, RequestMetadata, IssuerExpired,
+		CallerWentAway, InternalSignFailure,
 	}
 }
 

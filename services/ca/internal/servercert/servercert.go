@@ -98,7 +98,8 @@ func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
-	template, err := s.cfg.Policy.Decide(policy.Request{Caller: s.cfg.Identity, TokenTime: now, CSR: &csr.Request{PublicKey: &key.PublicKey}}, now,
+	template, err := s.cfg.Policy.Decide(policy.Request{Caller: s.cfg.Identity, TokenTime: now, CSR: &csr.Request{PublicKey: &key.PublicKey}},
+		now,
 		policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err
@@ -116,7 +117,8 @@ func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Log.Info("own certificate issued", "identity", s.cfg.Identity.String(), "dns_names", issued.Certificate.DNSNames, "serial", issued.Serial(),
+	s.cfg.Log.Info("own certificate issued", "identity", s.cfg.Identity.String(), "dns_names", issued.Certificate.DNSNames, "serial",
+		issued.Serial(),
 		"not_after", issued.Certificate.NotAfter)
 	return material, nil
 }

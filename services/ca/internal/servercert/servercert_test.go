@@ -21,7 +21,8 @@ func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
 	n := uint64(0)
 	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
 	return New(Config{
-		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: signer.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock, Log: testkit.Logger(t),
+		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: signer.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
+		Log: testkit.Logger(t),
 	})
 }
 

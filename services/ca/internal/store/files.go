@@ -41,7 +41,8 @@ func checkDir(dir string) error {
 		return fmt.Errorf("%s is not a directory", dir)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s has mode %04o, so others than its owner could get at the root key; run: chmod 0700 %s", dir, info.Mode().Perm(), dir)
+		return fmt.Errorf("%s has mode %04o, so others than its owner could get at the root key; run: chmod 0700 %s", dir, info.Mode().Perm(),
+			dir)
 	}
 	return checkOwner(dir, info)
 }
@@ -49,7 +50,8 @@ func checkDir(dir string) error {
 func checkOwner(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if ok && int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to uid %d, but the ca runs as uid %d; run the ca as its owner, or: chown -R %d the ca's directory", path, stat.Uid, os.Geteuid(), os.Geteuid())
+		return fmt.Errorf("%s belongs to uid %d, but the ca runs as uid %d; run the ca as its owner, or: chown -R %d the ca's directory", path,
+			stat.Uid, os.Geteuid(), os.Geteuid())
 	}
 	return nil
 }
@@ -73,7 +75,8 @@ func readPrivate(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s has mode %04o, so others than its owner can get at it; run: chmod 0600 %s (and if that was not intended, treat the key as known to others)", path, info.Mode().Perm(), path)
+		return nil, fmt.Errorf("%s has mode %04o, so others than its owner can get at it; run: chmod 0600 %s (and if that was not intended, "+
+			"treat the key as known to others)", path, info.Mode().Perm(), path)
 	}
 	if err := checkOwner(path, info); err != nil {
 		return nil, err
@@ -87,7 +90,8 @@ func readPrivate(path string) ([]byte, error) {
 
 // lock takes the lock of the ca's directory, and waits for another process that holds it, at most for the timeout.
 func lock(ctx context.Context, path string, timeout time.Duration) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%s is still held by another process after %s; stop the other process that uses this directory", path, timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("%s is still held by another process after %s; stop the other process that uses this directory", path, timeout))
 	defer cancel()
 	for {
 		held, err := dirlock.Acquire(path)

@@ -59,7 +59,8 @@ func readState(path string) (bundleState, error) {
 		return state, err
 	}
 	if err := json.Unmarshal(text, &state); err != nil {
-		return state, fmt.Errorf("%s is not what the ca wrote (%w); restore it, or write {\"generation\": N} with N at least the last generation served", path, err)
+		return state, fmt.Errorf("%s is not what the ca wrote (%w); restore it, or write {\"generation\": N} with N at least the last "+
+			"generation served", path, err)
 	}
 	return state, nil
 }

@@ -90,9 +90,11 @@ func checkRoot(cert *x509.Certificate, cfg Config) error {
 	case cert.CheckSignatureFrom(cert) != nil:
 		return errors.New("is not signed by itself; restore the file from a backup")
 	case cfg.Now.Before(cert.NotBefore):
-		return fmt.Errorf("is valid only from %s, and it is %s; set the machine's clock", cert.NotBefore.Format(time.RFC3339), cfg.Now.UTC().Format(time.RFC3339))
+		return fmt.Errorf("is valid only from %s, and it is %s; set the machine's clock", cert.NotBefore.Format(time.RFC3339),
+			cfg.Now.UTC().Format(time.RFC3339))
 	case !cfg.Now.Before(cert.NotAfter):
-		return fmt.Errorf("expired at %s; move the folder away to get a new root, and distribute that to every workload", cert.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("expired at %s; move the folder away to get a new root, and distribute that to every workload",
+			cert.NotAfter.Format(time.RFC3339))
 	}
 	for _, u := range cert.URIs {
 		if u.String() == cfg.TrustDomain.IDString() {
@@ -104,7 +106,8 @@ func checkRoot(cert *x509.Certificate, cfg Config) error {
 
 func explainMissing(err error, folder string) error {
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("the root in %s is incomplete: %w; restore the folder from a backup, or move it away to get a new root, and distribute that to every workload", folder, err)
+		return fmt.Errorf("the root in %s is incomplete: %w; restore the folder from a backup, or move it away to get a new root, and "+
+			"distribute that to every workload", folder, err)
 	}
 	return err
 }

@@ -22,7 +22,8 @@ func TestOfReadsTheExtension(t *testing.T) {
 		"of an earlier version": {nil, whole.Add(time.Hour)},
 		"empty":                 {[]pkix.Extension{{Id: OID}}, time.Time{}},
 		"of another type":       {[]pkix.Extension{{Id: OID, Value: []byte{0x05, 0x00}}}, time.Time{}},
-		"with more behind":      {[]pkix.Extension{{Id: OID, Value: append(good.Value[:len(good.Value):len(good.Value)], 0x05, 0x00)}}, time.Time{}},
+		"with more behind": {[]pkix.Extension{{Id: OID, Value: append(good.Value[:len(good.Value):len(good.Value)], 0x05, 0x00)}},
+			time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Of(&x509.Certificate{Extensions: tc.extensions, NotBefore: whole.Add(time.Hour)})

@@ -108,7 +108,8 @@ func TestManagerWritesAgainAfterAFailure(t *testing.T) {
 func TestBundleWithoutAGenerationIsNotPublished(t *testing.T) {
 	f := newFixture(t)
 	f.manager.cfg.ExtraFile = ""
-	f.manager.cfg.Publisher = NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { return 0, fmt.Errorf("no disk") })
+	f.manager.cfg.Publisher = NewPublisher("cluster.local",
+		func(context.Context, []string) (uint64, error) { return 0, fmt.Errorf("no disk") })
 	if err := f.manager.Publish(t.Context()); err == nil || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("got %v", err)
 	}

@@ -46,7 +46,8 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 	peer, _ := auth.PeerFrom(ctx)
 	id, displaced, ok := s.watches.add(peer.ID.String())
 	if !ok {
-		return s.reject(rejection.WatchLimit, "as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots", peer)
+		return s.reject(rejection.WatchLimit,
+			"as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots", peer)
 	}
 	defer s.watches.remove(id)
 	requests := rpc.Requests(stream)
@@ -65,7 +66,8 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 		return status.Errorf(codes.DeadlineExceeded, "no first message within %s; send one with subscriber set", openWithin)
 	}
 	if n := len(first.GetSubscriber()); n == 0 || n > maxSubscriberBytes {
-		return status.Errorf(codes.InvalidArgument, "subscriber has %d bytes; the first message names the subscriber in 1 to %d", n, maxSubscriberBytes)
+		return status.Errorf(codes.InvalidArgument, "subscriber has %d bytes; the first message names the subscriber in 1 to %d", n,
+			maxSubscriberBytes)
 	}
 	s.watches.setSubscriber(id, first.GetSubscriber())
 	// The first message may acknowledge a generation of an earlier stream. A generation greater than the current one is
@@ -85,15 +87,19 @@ type open struct {
 }
 
 func (s *Server) displaced(peer auth.Peer) error {
-	return s.reject(rejection.WatchDisplaced, "no identity has more bundle watches open than %s: this one made room for another's; retry later, or follow the file with the roots", peer)
+	return s.reject(rejection.WatchDisplaced,
+		"no identity has more bundle watches open than %s: this one made room for another's; retry later, or follow the file with the roots",
+		peer)
 }
 
 func (s *Server) reject(reason rejection.Reason, format string, peer auth.Peer) error {
-	return rejection.WithDetails(status.Newf(codes.ResourceExhausted, format, peer.ID), reason, retryWithin+time.Duration(s.random()*float64(retryWithin)))
+	return rejection.WithDetails(status.Newf(codes.ResourceExhausted, format, peer.ID), reason,
+		retryWithin+time.Duration(s.random()*float64(retryWithin)))
 }
 
 // follow sends each new generation and records which one the caller acknowledges, until the stream ends.
-func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundleServer, w open, acked uint64, requests <-chan rpc.Received[cav1.WatchBundleRequest]) error {
+func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundleServer, w open, acked uint64,
+	requests <-chan rpc.Received[cav1.WatchBundleRequest]) error {
 	var sent uint64
 	for {
 		bundle, changed := s.publisher.Current()
@@ -106,7 +112,8 @@ func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundl
 			sent = bundle.Generation
 		}
 		if acked > sent {
-			return status.Errorf(codes.InvalidArgument, "acked_generation is %d, but the newest generation is %d; acknowledge only what was received", acked, sent)
+			return status.Errorf(codes.InvalidArgument,
+				"acked_generation is %d, but the newest generation is %d; acknowledge only what was received", acked, sent)
 		}
 		s.watches.ack(w.id, acked)
 		select {

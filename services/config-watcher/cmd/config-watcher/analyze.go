@@ -87,7 +87,8 @@ func (f *analyzeFlags) check(paths []string) error {
 		}
 		return fmt.Errorf("--%s %q is none of %s%s", flag, value, strings.Join(allowed, ", "), nearest.Hint(value, allowed))
 	}
-	err := errors.Join(of("output", f.output, report.Formats), of("failure-threshold", f.threshold, levels), of("output-threshold", f.show, levels))
+	err := errors.Join(of("output", f.output, report.Formats), of("failure-threshold", f.threshold, levels),
+		of("output-threshold", f.show, levels))
 	switch {
 	case err != nil:
 	case f.list:
@@ -178,7 +179,8 @@ func (f *analyzeFlags) print(result analyzers.Result, namespace string, mesh *an
 				continue
 			}
 		}
-		about := namespace == "" || m.Key.Namespace == "" && m.Key.Name != namespace && m.Key.Kind != "Namespace" || m.Key.Namespace == namespace ||
+		about := namespace == "" || m.Key.Namespace == "" && m.Key.Name != namespace && m.Key.Kind != "Namespace" ||
+			m.Key.Namespace == namespace ||
 			m.Key.Kind == "Namespace" && m.Key.Name == namespace || f.namespace == "" && m.FromFile
 		if !about {
 			continue

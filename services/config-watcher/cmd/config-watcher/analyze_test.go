@@ -15,7 +15,8 @@ import (
 const (
 	silent = "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {istio-injection: enabled}}}\n"
 	info   = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"
-	wrong  = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], gateways: [none], http: [{route: [{destination: {host: web}}]}]}}\n"
+	wrong  = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], " +
+		"gateways: [none], http: [{route: [{destination: {host: web}}]}]}}\n"
 )
 
 func runAnalyze(stdin string, args ...string) (out, diagnostics string, code int, err error) {
@@ -37,19 +38,20 @@ func TestAnalyzeExitCodes(t *testing.T) {
 		// says is a part of the output, of what stands beside it, or of the error.
 		says string
 	}{
-		"nothing":                      {silent, "-", 0, "objects analyzed: 1, messages: 0"},
-		"below the threshold":          {info, "-", 0, "Info      NamespaceNotInjected  IST0102"},
-		"at the threshold":             {info, "- --failure-threshold info", 79, "1 found of severity info or worse"},
-		"above it":                     {info + "---\n" + wrong, "- --failure-threshold=Warning", 79, "GatewayNotFound"},
-		"not shown and counted":        {info, "- --failure-threshold info --output-threshold error", 79, "messages: 0"},
-		"as istioctl prints it":        {wrong, "- -o log", 79, "Error [IST0101] (VirtualService web.shop stdin:1) spec.gateways[0]:"},
-		"suppressed":                   {wrong, "- --suppress IST0101=*", 0, "1 suppressed"},
-		"another namespace":            {wrong, "- -n bank", 0, "messages: 0"},
-		"its namespace":                {wrong, "- -n shop", 79, "GatewayNotFound"},
-		"all namespaces":               {wrong, "- -n bank -A", 79, "GatewayNotFound"},
-		"text":                         {silent + "---\na: [", "-", 65, "TextUnreadable"},
-		"text that does not matter":    {silent + "---\na: [", "- --ignore-unknown", 0, "messages: 0"},
-		"a kind that nobody looks at":  {silent + "---\n{apiVersion: v1, kind: PersistentVolume, metadata: {name: a}}", "-", 0, "kinds that are not looked at: PersistentVolume"},
+		"nothing":                   {silent, "-", 0, "objects analyzed: 1, messages: 0"},
+		"below the threshold":       {info, "-", 0, "Info      NamespaceNotInjected  IST0102"},
+		"at the threshold":          {info, "- --failure-threshold info", 79, "1 found of severity info or worse"},
+		"above it":                  {info + "---\n" + wrong, "- --failure-threshold=Warning", 79, "GatewayNotFound"},
+		"not shown and counted":     {info, "- --failure-threshold info --output-threshold error", 79, "messages: 0"},
+		"as istioctl prints it":     {wrong, "- -o log", 79, "Error [IST0101] (VirtualService web.shop stdin:1) spec.gateways[0]:"},
+		"suppressed":                {wrong, "- --suppress IST0101=*", 0, "1 suppressed"},
+		"another namespace":         {wrong, "- -n bank", 0, "messages: 0"},
+		"its namespace":             {wrong, "- -n shop", 79, "GatewayNotFound"},
+		"all namespaces":            {wrong, "- -n bank -A", 79, "GatewayNotFound"},
+		"text":                      {silent + "---\na: [", "-", 65, "TextUnreadable"},
+		"text that does not matter": {silent + "---\na: [", "- --ignore-unknown", 0, "messages: 0"},
+		"a kind that nobody looks at": {silent + "---\n{apiVersion: v1, kind: PersistentVolume, metadata: {name: a}}", "-", 0,
+			"kinds that are not looked at: PersistentVolume"},
 		"what cannot be known is said": {wrong, "-", 79, "not looked for"},
 		"list":                         {"", "-L", 0, "IST0101"},
 		"no file":                      {"", "", 2, "--kube"},
@@ -82,7 +84,8 @@ func TestAnalyzeAsJSON(t *testing.T) {
 		t.Fatalf("%q, %v, %v", out, err, jsonErr)
 	}
 	for k, v := range map[string]string{
-		"code": "IST0101", "name": "GatewayNotFound", "level": "Error", "origin": "VirtualService shop/web", "reference": "stdin:1", "field": "spec.gateways[0]", "value": `"none"`,
+		"code": "IST0101", "name": "GatewayNotFound", "level": "Error", "origin": "VirtualService shop/web", "reference": "stdin:1",
+		"field": "spec.gateways[0]", "value": `"none"`,
 		"documentationUrl": "docs/reference/findings.md#gatewaynotfound",
 	} {
 		if list[0][k] != v {

@@ -72,7 +72,8 @@ func validate(cmd *cobra.Command, output string, strict bool, paths []string) er
 	case summary.Refused > 0:
 		return process.WithExitCode(fmt.Errorf("refused: %d of %d", summary.Refused, summary.Objects), process.ExitRefused)
 	case strict && summary.Warned > 0:
-		return process.WithExitCode(fmt.Errorf("warnings: %d of %d, and --strict refuses those", summary.Warned, summary.Objects), process.ExitRefused)
+		return process.WithExitCode(fmt.Errorf("warnings: %d of %d, and --strict refuses those", summary.Warned, summary.Objects),
+			process.ExitRefused)
 	}
 	return nil
 }

@@ -24,14 +24,16 @@ func TestValidate(t *testing.T) {
 		// last is the last line of the output, says what its error says.
 		last, says string
 	}{
-		"accepted":          {accepted, []string{"-"}, process.ExitOK, "1 object: 1 accepted, 0 refused, 0 with warnings", ""},
-		"refused":           {accepted + "---\n" + refused, []string{"-"}, process.ExitRefused, "2 objects: 1 accepted, 1 refused, 0 with warnings", "refused: 1 of 2"},
-		"warned":            {warned, []string{"-"}, process.ExitOK, "1 object: 1 accepted, 0 refused, 1 with warnings", ""},
-		"warned and strict": {warned, []string{"--strict", "-"}, process.ExitRefused, "1 object: 1 accepted, 0 refused, 1 with warnings", "--strict"},
-		"empty":             {"", []string{"-"}, process.ExitRefused, "1 object: 0 accepted, 1 refused, 0 with warnings", "refused"},
-		"no path":           {"", nil, process.ExitUsage, "", "standard input"},
-		"no such path":      {"", []string{"/does/not/exist"}, process.ExitUsage, "", "/does/not/exist"},
-		"no such format":    {"", []string{"-", "-o", "xml"}, process.ExitUsage, "", "xml"},
+		"accepted": {accepted, []string{"-"}, process.ExitOK, "1 object: 1 accepted, 0 refused, 0 with warnings", ""},
+		"refused": {accepted + "---\n" + refused, []string{"-"}, process.ExitRefused,
+			"2 objects: 1 accepted, 1 refused, 0 with warnings", "refused: 1 of 2"},
+		"warned": {warned, []string{"-"}, process.ExitOK, "1 object: 1 accepted, 0 refused, 1 with warnings", ""},
+		"warned and strict": {warned, []string{"--strict", "-"}, process.ExitRefused, "1 object: 1 accepted, 0 refused, 1 with warnings",
+			"--strict"},
+		"empty":          {"", []string{"-"}, process.ExitRefused, "1 object: 0 accepted, 1 refused, 0 with warnings", "refused"},
+		"no path":        {"", nil, process.ExitUsage, "", "standard input"},
+		"no such path":   {"", []string{"/does/not/exist"}, process.ExitUsage, "", "/does/not/exist"},
+		"no such format": {"", []string{"-", "-o", "xml"}, process.ExitUsage, "", "xml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := runValidate(tc.stdin, tc.args...)
@@ -55,7 +57,8 @@ func TestValidateAsText(t *testing.T) {
 	if !strings.HasPrefix(out, want) {
 		t.Errorf("output %q, want prefix %q", out, want)
 	}
-	if out, _ = runValidate(warned, "-"); !strings.HasPrefix(out, "stdin:1: MeshConfig istio-system/istio: enableTracing: warning: has no effect") {
+	if out, _ = runValidate(warned, "-"); !strings.HasPrefix(out,
+		"stdin:1: MeshConfig istio-system/istio: enableTracing: warning: has no effect") {
 		t.Errorf("output %q", out)
 	}
 }
@@ -74,7 +77,8 @@ func TestValidateAsJSON(t *testing.T) {
 		t.Fatalf("%q, %v", out, err)
 	}
 	bad := answer.Objects[1]
-	if bad.File != "stdin" || bad.Line != 5 || bad.Kind != "ServiceAccount" || bad.Namespace != "default" || bad.Name != "Web" || len(bad.Errors) != 1 || bad.Errors[0].Field != "metadata.name" {
+	if bad.File != "stdin" || bad.Line != 5 || bad.Kind != "ServiceAccount" || bad.Namespace != "default" || bad.Name != "Web" ||
+		len(bad.Errors) != 1 || bad.Errors[0].Field != "metadata.name" {
 		t.Errorf("verdict %+v", bad)
 	}
 	if len(answer.Objects[0].Errors) > 0 || answer.Summary.Accepted != 1 || answer.Summary.Refused != 1 {

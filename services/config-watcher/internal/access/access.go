@@ -78,7 +78,8 @@ func New(cfg Config) (*Access, error) {
 		return nil, err
 	}
 	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "fairlead_config_watcher_roles_file_broken", Help: "1 if the file of roles cannot be used as it is now; its last good state is in force.",
+		Name: "fairlead_config_watcher_roles_file_broken",
+		Help: "1 if the file of roles cannot be used as it is now; its last good state is in force.",
 	}, func() float64 {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -201,7 +202,8 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 		}
 		everything := slices.Contains(g.Namespaces, everywhere)
 		all, admin = all || everything, admin || g.Role == Admin
-		if (slices.Contains(g.Namespaces, k.Namespace) && !a.meshWide(k.Namespace) || everything) && (!writes(verb) || !validate.IsIdentityBan(k) || admin) {
+		if (slices.Contains(g.Namespaces, k.Namespace) && !a.meshWide(k.Namespace) || everything) &&
+			(!writes(verb) || !validate.IsIdentityBan(k) || admin) {
 			return nil
 		}
 	}
@@ -212,7 +214,8 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 	case k.Namespace == "":
 		return denied("%s may not %s %s: it belongs to no namespace, which takes a role in %q"+remedy, identity, verb, what, everywhere)
 	case a.meshWide(k.Namespace):
-		return denied("%s may not %s %s: objects of namespace %s hold for the whole mesh, which takes a role in %q"+remedy, identity, verb, what, k.Namespace, everywhere)
+		return denied("%s may not %s %s: objects of namespace %s hold for the whole mesh, which takes a role in %q"+remedy, identity, verb, what,
+			k.Namespace, everywhere)
 	default:
 		return denied("%s may not %s %s: it has no role with %q in namespace %s"+remedy, identity, verb, what, verb, k.Namespace)
 	}

@@ -60,7 +60,8 @@ type Handler struct {
 // NewHandler registers the metrics.
 func NewHandler(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, reviews: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
-		Name: "fairlead_config_watcher_admission_reviews_total", Help: "Objects that the API server has asked about, by kind and verdict (allowed, denied).",
+		Name: "fairlead_config_watcher_admission_reviews_total",
+		Help: "Objects that the API server has asked about, by kind and verdict (allowed, denied).",
 	}, []string{"kind", "verdict"})}
 	h.Handler = webhook.NewHandler(webhook.Config{
 		Metrics: "fairlead_config_watcher", Serves: func(path string) bool { return path == Path }, Path: Path,
@@ -76,7 +77,8 @@ func (h *Handler) review(ctx context.Context, _ *http.Request, body []byte) ([]b
 	if err := json.Unmarshal(body, &review); err != nil {
 		return nil, webhook.NotReview("no AdmissionReview: %w", err)
 	}
-	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" || review.Request == nil || review.Request.UID == "" {
+	if review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview" || review.Request == nil ||
+		review.Request.UID == "" {
 		return nil, webhook.NotReview("no AdmissionReview of %s with a request and its uid", admissionv1.SchemeGroupVersion)
 	}
 	response := h.decide(ctx, review.Request)
@@ -93,7 +95,8 @@ func (h *Handler) count(request *admissionv1.AdmissionRequest, response *admissi
 	if response.Allowed {
 		verdict = "allowed"
 	} else {
-		h.cfg.Log.Debug("object denied", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name, "dry_run", request.DryRun != nil && *request.DryRun,
+		h.cfg.Log.Debug("object denied", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name, "dry_run",
+			request.DryRun != nil && *request.DryRun,
 			"reason", response.Result.Message)
 	}
 	h.reviews.WithLabelValues(kind, verdict).Inc()

@@ -38,7 +38,8 @@ func post(h http.Handler, body []byte) *httptest.ResponseRecorder {
 }
 
 // review asks about objects in YAML; an empty one is not there.
-func review(t testing.TB, h http.Handler, op admissionv1.Operation, object, old string, change ...func(*admissionv1.AdmissionRequest)) *admissionv1.AdmissionResponse {
+func review(t testing.TB, h http.Handler, op admissionv1.Operation, object, old string,
+	change ...func(*admissionv1.AdmissionRequest)) *admissionv1.AdmissionResponse {
 	t.Helper()
 	js := func(y string) []byte {
 		if y == "" {
@@ -50,7 +51,8 @@ func review(t testing.TB, h http.Handler, op admissionv1.Operation, object, old 
 		}
 		return out
 	}
-	request := &admissionv1.AdmissionRequest{UID: "u1", Operation: op, Object: runtime.RawExtension{Raw: js(object)}, OldObject: runtime.RawExtension{Raw: js(old)}}
+	request := &admissionv1.AdmissionRequest{UID: "u1", Operation: op, Object: runtime.RawExtension{Raw: js(object)},
+		OldObject: runtime.RawExtension{Raw: js(old)}}
 	var meta metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal([]byte(object+old), &meta); err != nil && old == "" {
 		t.Fatal(err)
@@ -60,7 +62,8 @@ func review(t testing.TB, h http.Handler, op admissionv1.Operation, object, old 
 	for _, c := range change {
 		c(request)
 	}
-	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
+	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1",
+		Kind: "AdmissionReview"}, Request: request})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +123,8 @@ kind: VirtualService
 metadata: {name: warned, namespace: apps}
 spec: {hosts: [server], http: [{redirect: {uri: /a}, mirror: {host: b}}]}
 `, "")
-	if !warned.Allowed || len(warned.Warnings) != 1 || !strings.Contains(warned.Warnings[0], "has no effect") || len(warned.Warnings[0]) > maxWarningBytes {
+	if !warned.Allowed || len(warned.Warnings) != 1 || !strings.Contains(warned.Warnings[0], "has no effect") ||
+		len(warned.Warnings[0]) > maxWarningBytes {
 		t.Errorf("field without effect: %v", warned)
 	}
 	if got := testutil.ToFloat64(h.reviews.WithLabelValues("VirtualService", "denied")); got != 1 {
@@ -130,7 +134,8 @@ spec: {hosts: [server], http: [{redirect: {uri: /a}, mirror: {host: b}}]}
 
 func TestGeneratedNamesAreNotMissing(t *testing.T) {
 	for _, prefix := range []string{"server-", strings.Repeat("a", 300) + "-"} { // of the second one the API server takes a part
-		if got := review(t, handler(t), admissionv1.Create, strings.Replace(good, "name: server,", "generateName: "+prefix+",", 1), ""); !got.Allowed {
+		if got := review(t, handler(t), admissionv1.Create, strings.Replace(good, "name: server,", "generateName: "+prefix+",", 1),
+			""); !got.Allowed {
 			t.Errorf("denied: %v", got.Result)
 		}
 	}
@@ -139,9 +144,10 @@ func TestGeneratedNamesAreNotMissing(t *testing.T) {
 func TestWhatIsStoredAlreadyStaysWritable(t *testing.T) {
 	h := handler(t)
 	for name, c := range map[string]struct{ object, old string }{
-		"a finalizer is removed":         {strings.Replace(bad, "[a.example/b]", "[]", 1), bad},
-		"a finalizer of what is deleted": {strings.Replace(bad, "finalizers: [a.example/b]", `deletionTimestamp: "2026-01-01T00:00:00Z"`, 1), bad},
-		"the object is valid now":        {good, bad},
+		"a finalizer is removed": {strings.Replace(bad, "[a.example/b]", "[]", 1), bad},
+		"a finalizer of what is deleted": {strings.Replace(bad, "finalizers: [a.example/b]", `deletionTimestamp: "2026-01-01T00:00:00Z"`, 1),
+			bad},
+		"the object is valid now": {good, bad},
 	} {
 		if got := review(t, h, admissionv1.Update, c.object, c.old); !got.Allowed {
 			t.Errorf("%s: denied: %v", name, got.Result.Message)
@@ -171,7 +177,8 @@ func TestWhatIsStoredAlreadyStaysWritable(t *testing.T) {
 
 // ending marks an object as one that is being deleted and that a finalizer keeps.
 func ending(object string) string {
-	return strings.Replace(object, "namespace: apps", `namespace: apps, deletionTimestamp: "2026-01-01T00:00:00Z", finalizers: [a.example/b]`, 1)
+	return strings.Replace(object, "namespace: apps", `namespace: apps, deletionTimestamp: "2026-01-01T00:00:00Z", finalizers: [a.example/b]`,
+		1)
 }
 
 // A finalizer keeps an object that is being deleted, whose content may still grow: it costs as much as any.
@@ -186,24 +193,28 @@ func TestWhatIsBeingDeletedCounts(t *testing.T) {
 		fmt.Fprintf(&hosts, ", a-long-name-of-a-host-%d", i)
 	}
 	large := strings.Replace(good, "hosts: [server]", "hosts: [server"+hosts.String()+"]", 1)
-	if got := review(t, h, admissionv1.Update, ending(large), ending(good)); got.Allowed || !strings.Contains(got.Result.Message, "the limit is 1 MiB") {
+	if got := review(t, h, admissionv1.Update, ending(large), ending(good)); got.Allowed ||
+		!strings.Contains(got.Result.Message, "the limit is 1 MiB") {
 		t.Errorf("it grows beyond the limit: %v", got)
 	}
 	if got := review(t, h, admissionv1.Update, strings.Replace(ending(large), "[a.example/b]", "[]", 1), ending(large)); !got.Allowed {
 		t.Errorf("its finalizer stays: %v", got.Result)
 	}
 	foreign := strings.Replace(good, "hosts: [server]", "hosts: [www.example.com], exportTo: ['*']", 1)
-	if got := review(t, h, admissionv1.Update, ending(foreign), ending(good)); got.Allowed || !strings.Contains(got.Result.Message, "the mesh has tenants") {
+	if got := review(t, h, admissionv1.Update, ending(foreign), ending(good)); got.Allowed ||
+		!strings.Contains(got.Result.Message, "the mesh has tenants") {
 		t.Errorf("it takes others' requests: %v", got)
 	}
 }
 
 func TestOnlyMeshKindsAreChecked(t *testing.T) {
 	h := handler(t)
-	if got := review(t, h, admissionv1.Create, "{apiVersion: v1, kind: Service, metadata: {name: x, namespace: y}, spec: {ports: [{port: -1}]}}", ""); !got.Allowed {
+	if got := review(t, h, admissionv1.Create,
+		"{apiVersion: v1, kind: Service, metadata: {name: x, namespace: y}, spec: {ports: [{port: -1}]}}", ""); !got.Allowed {
 		t.Errorf("Service: %v", got)
 	}
-	if got := review(t, h, admissionv1.Create, "{apiVersion: networking.istio.io/v1, kind: VirtualServce, metadata: {name: x, namespace: y}}", ""); got.Allowed {
+	if got := review(t, h, admissionv1.Create, "{apiVersion: networking.istio.io/v1, kind: VirtualServce, metadata: {name: x, namespace: y}}",
+		""); got.Allowed {
 		t.Error("an unknown kind of Istio's group is allowed")
 	}
 }
@@ -211,8 +222,10 @@ func TestOnlyMeshKindsAreChecked(t *testing.T) {
 // TestGatewayAPIIsAllowedWithAWarning: nobody refuses objects that another controller may serve.
 func TestGatewayAPIIsAllowedWithAWarning(t *testing.T) {
 	h := handler(t)
-	got := review(t, h, admissionv1.Create, "{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: x, namespace: y}, spec: {rules: 7}}", "")
-	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "this HTTPRoute has no effect") || len(got.Warnings[0]) > maxWarningBytes {
+	got := review(t, h, admissionv1.Create,
+		"{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: x, namespace: y}, spec: {rules: 7}}", "")
+	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "this HTTPRoute has no effect") ||
+		len(got.Warnings[0]) > maxWarningBytes {
 		t.Errorf("HTTPRoute: %v", got)
 	}
 }
@@ -251,7 +264,8 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 }
 
 func FuzzReview(f *testing.F) {
-	f.Add([]byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"x"},"spec":{"hosts":["a"]}}`), []byte(`{}`))
+	f.Add([]byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"x"},"spec":{"hosts":["a"]}}`),
+		[]byte(`{}`))
 	f.Add([]byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":[]}`), []byte(`null`))
 	f.Add([]byte(`[]`), []byte(`{"metadata":1}`))
 	h := NewHandler(Config{Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
@@ -279,10 +293,12 @@ func FuzzReview(f *testing.F) {
 // Services is refused; what is stored already stays writable as it is, and everything is as before elsewhere.
 func TestTenants(t *testing.T) {
 	h := NewHandler(Config{
-		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Tenancy: normalise.Tenancy{Enabled: true, Domain: "cluster.local"}, Root: func() string { return "istio-system" },
+		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Tenancy: normalise.Tenancy{Enabled: true, Domain: "cluster.local"},
+		Root: func() string { return "istio-system" },
 	})
 	route := func(namespace, host, exportTo string) string {
-		return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: " + namespace + "}\nspec: {hosts: [" + host + "], exportTo: [" + exportTo +
+		return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: " + namespace + "}\nspec: {hosts: [" +
+			host + "], exportTo: [" + exportTo +
 			"], http: [{route: [{destination: {host: a}}]}]}\n"
 	}
 	theft := route("a", "server.b.svc.cluster.local", `"*"`)
@@ -302,7 +318,8 @@ func TestTenants(t *testing.T) {
 			if answer.Allowed != c.allowed {
 				t.Fatalf("%+v", answer)
 			}
-			if !c.allowed && (!strings.Contains(answer.Result.Message, "spec.exportTo") || !strings.Contains(answer.Result.Message, "server.b.svc.cluster.local") || !strings.Contains(answer.Result.Message, `exportTo: ["."]`)) {
+			if !c.allowed && (!strings.Contains(answer.Result.Message, "spec.exportTo") ||
+				!strings.Contains(answer.Result.Message, "server.b.svc.cluster.local") || !strings.Contains(answer.Result.Message, `exportTo: ["."]`)) {
 				t.Error(answer.Result.Message)
 			}
 			if answer := review(t, handler(t), admissionv1.Create, c.object, ""); !answer.Allowed {

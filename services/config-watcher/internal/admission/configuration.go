@@ -53,7 +53,8 @@ func NewConfiguration(cfg ConfigurationConfig) (*Configuration, error) {
 	}
 	c := &Configuration{cfg: cfg, client: client.ValidatingWebhookConfigurations()}
 	c.keeper = webhook.NewKeeper(webhook.KeeperConfig{
-		Metrics: "fairlead_config_watcher", Name: cfg.Name, Identity: cfg.Identity, Keep: c.keep, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+		Metrics: "fairlead_config_watcher", Name: cfg.Name, Identity: cfg.Identity, Keep: c.keep, Log: cfg.Log, Registerer: cfg.Registerer,
+		Clock: cfg.Clock,
 	})
 	return c, nil
 }
@@ -93,13 +94,16 @@ func (c *Configuration) keep(ctx context.Context, trust *tlsconf.Material) error
 	var errs []error
 	for _, w := range found.Webhooks {
 		if !bytes.Equal(w.ClientConfig.CABundle, trust.RootsPEM) {
-			errs = append(errs, fmt.Errorf("webhook %s of ValidatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log", w.Name, c.cfg.Name))
+			errs = append(errs, fmt.Errorf(
+				"webhook %s of ValidatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log", w.Name, c.cfg.Name))
 		}
 		if w.Name == contract.AdviceWebhook {
 			continue
 		}
 		if w.FailurePolicy == nil || *w.FailurePolicy != registrationv1.Fail {
-			errs = append(errs, fmt.Errorf("webhook %s of ValidatingWebhookConfiguration %s has not failurePolicy Fail; fairlead-keeper writes it when the webhook answers: see its log",
+			errs = append(errs, fmt.Errorf(
+				"webhook %s of ValidatingWebhookConfiguration %s has not failurePolicy Fail; fairlead-keeper writes it when the webhook answers: see "+
+					"its log",
 				w.Name, c.cfg.Name))
 		}
 	}

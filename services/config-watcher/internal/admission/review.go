@@ -40,7 +40,9 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 		return allowed
 	}
 	if request.Kind.Group == validate.GroupGatewayAPI {
-		allowed.Warnings = []string{fmt.Sprintf("Fairlead does not serve the Gateway API yet: this %s has no effect in its mesh; write a Gateway and a VirtualService of networking.istio.io", request.Kind.Kind)}
+		allowed.Warnings = []string{
+			fmt.Sprintf("Fairlead does not serve the Gateway API yet: this %s has no effect in its mesh; write a Gateway and a VirtualService of "+
+				"networking.istio.io", request.Kind.Kind)}
 		return allowed
 	}
 	if !validate.OwnGroup(request.Kind.Group) {
@@ -76,7 +78,8 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 		return allowed
 	}
 	if kept {
-		allowed.Warnings = []string{object.Cut("this object is not valid, and its last valid version stays in force: "+oneLine(err), maxWarningBytes-3)}
+		allowed.Warnings = []string{object.Cut("this object is not valid, and its last valid version stays in force: "+oneLine(err),
+			maxWarningBytes-3)}
 		return allowed
 	}
 	if errors.Is(err, validate.ErrIgnored) {
@@ -95,7 +98,8 @@ func (h *Handler) confined(o *object.Object) (object.Problem, bool) {
 	}
 	why := h.cfg.Tenancy.Confined(o, h.cfg.Root())
 	return object.Problem{
-		Object: o.Key.String(), Field: "spec.exportTo", Value: strings.Join(validate.ExportTo(o), ","), Reason: "the mesh has tenants, and " + why + ": it may have effects in its own namespace alone",
+		Object: o.Key.String(), Field: "spec.exportTo", Value: strings.Join(validate.ExportTo(o), ","),
+		Reason: "the mesh has tenants, and " + why + ": it may have effects in its own namespace alone",
 		Remedy: "write exportTo: [\".\"], or have an administrator put it into the root namespace",
 	}, why != ""
 }
@@ -127,7 +131,8 @@ func deny(request *admissionv1.AdmissionRequest, problems object.Problems) *admi
 		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: p.Field, Message: p.Description()})
 	}
 	return &admissionv1.AdmissionResponse{UID: request.UID, Result: &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: strings.Join(lines, "\n"),
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: strings.Join(lines, "\n"),
 		Details: &metav1.StatusDetails{Group: request.Kind.Group, Kind: request.Kind.Kind, Name: request.Name, Causes: causes},
 	}}
 }

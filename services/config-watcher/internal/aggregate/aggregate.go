@@ -34,7 +34,8 @@ type Aggregate struct {
 // New registers the aggregate as every source's handler. The versions of the source called pinned come before all
 // others; it may be empty.
 func New(log *slog.Logger, sink Sink, pinned string, sources ...source.Source) *Aggregate {
-	a := &Aggregate{log: log, sink: sink, pinned: pinned, rank: map[string]int{}, objects: map[object.Key][]*object.Object{}, shadows: map[object.Key]struct{}{}}
+	a := &Aggregate{log: log, sink: sink, pinned: pinned, rank: map[string]int{}, objects: map[object.Key][]*object.Object{},
+		shadows: map[object.Key]struct{}{}}
 	for i, s := range sources {
 		a.rank[s.Name()] = i
 		s.Handle(a.handle)
@@ -108,7 +109,8 @@ func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	}
 	if _, known := a.shadows[e.Key]; len(list) > 1 && !known {
 		a.shadows[e.Key] = struct{}{}
-		a.log.Warn("object is in two sources, the older is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
+		a.log.Warn("object is in two sources, the older is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed",
+			list[1].Source)
 	} else if len(list) <= 1 {
 		delete(a.shadows, e.Key)
 	}

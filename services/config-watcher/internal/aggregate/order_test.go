@@ -22,7 +22,8 @@ func TestOldestVersionIsInForce(t *testing.T) {
 		versions versions
 		order    string
 	}{
-		"the pinned source comes first, though it states no time": {versions{"pinned": -1, "store": 1, "kube": 2, "files": -1}, "pinned store kube files"},
+		"the pinned source comes first, though it states no time": {versions{"pinned": -1, "store": 1, "kube": 2, "files": -1},
+			"pinned store kube files"},
 		"the older object wins over the order of sources":         {versions{"store": 5, "kube": 4}, "kube store"},
 		"equal times go by the order of sources":                  {versions{"kube": 4, "store": 4}, "store kube"},
 		"an object of the API hides one of a file without a time": {versions{"files": -1, "store": 9}, "store files"},
@@ -38,7 +39,8 @@ func TestOldestVersionIsInForce(t *testing.T) {
 					list = append(list, sources[n])
 				}
 				var inForce *object.Object
-				a := New(testkit.Logger(t), func(_ context.Context, changes []normalise.Change) { inForce = changes[len(changes)-1].Object }, "pinned", list...)
+				a := New(testkit.Logger(t), func(_ context.Context, changes []normalise.Change) { inForce = changes[len(changes)-1].Object }, "pinned",
+					list...)
 				k := object.Key{Kind: "VirtualService", Namespace: "shop", Name: "web"}
 				var names []string
 				for n := range tc.versions {

@@ -29,7 +29,8 @@ func large(n int) []normalise.Change {
 		add(net, "DestinationRule", ns, name, &networking.DestinationRule{Host: name, Subsets: []*networking.Subset{{Name: "v1"}}})
 		add(net, "VirtualService", ns, name, &networking.VirtualService{
 			Hosts: []string{name, fmt.Sprintf("%s.example.com", name)}, Gateways: []string{"mesh", "ns-0/svc-0"},
-			Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: name, Subset: "v1"}}}}},
+			Http: []*networking.HTTPRoute{
+				{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: name, Subset: "v1"}}}}},
 		})
 		add(net, "Gateway", ns, name, &networking.Gateway{Selector: map[string]string{"istio": "ingress"}, Servers: []*networking.Server{{
 			Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{fmt.Sprintf("%s.example.com", name)},
@@ -37,7 +38,8 @@ func large(n int) []normalise.Change {
 		}}})
 	}
 	k := object.Key{Kind: "Pod", Namespace: "ns-0", Name: "ingress"}
-	out = append(out, normalise.Change{Key: k, Object: &object.Object{Key: k, Labels: map[string]string{"istio": "ingress"}, Body: &object.Pod{}}})
+	out = append(out, normalise.Change{Key: k,
+		Object: &object.Object{Key: k, Labels: map[string]string{"istio": "ingress"}, Body: &object.Pod{}}})
 	return out
 }
 
@@ -62,7 +64,8 @@ func BenchmarkChange(b *testing.B) {
 	k := object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: "ns-7", Name: "svc-7"}
 	there := m.analyzed[k].object
 	gone := *there
-	gone.Body = &networking.VirtualService{Hosts: []string{"svc-7"}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "nobody"}}}}}}
+	gone.Body = &networking.VirtualService{Hosts: []string{"svc-7"},
+		Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "nobody"}}}}}}
 	for b.Loop() {
 		for i, o := range []*object.Object{&gone, there} {
 			m.Apply([]normalise.Change{{Key: k, Object: o}})

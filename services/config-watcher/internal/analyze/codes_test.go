@@ -12,7 +12,8 @@ func TestDescriptions(t *testing.T) {
 		known[d.Code] = true
 	}
 	for _, code := range []Code{
-		HostNotFound, RuleHostNotFound, PortNotFound, SubsetNotFound, GatewayNotFound, DelegateNotFound, CredentialNotFound, CredentialUnusable, NamespaceNotFound,
+		HostNotFound, RuleHostNotFound, PortNotFound, SubsetNotFound, GatewayNotFound, DelegateNotFound, CredentialNotFound, CredentialUnusable,
+		NamespaceNotFound,
 		NothingSelected, VirtualServiceShadowed, RuleShadowed, ServerShadowed, IngressClassNotFound,
 	} {
 		if !known[code] {

@@ -34,7 +34,8 @@ func checkCredentials(r *reader) {
 			switch authority := tls.GetCaCertCredentialName(); {
 			case authority != "":
 				r.checkCredential(field+"caCertCredentialName", authority, ns, needsAuthority)
-			case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL || tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
+			case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL ||
+				tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
 				r.checkCredential(first, names[0], ns, needsAuthority)
 			}
 		}
@@ -154,5 +155,6 @@ func (r *reader) credential(name, ns string, what need) (code Code, reason strin
 	if !own.there && !ca.there && !plain.there {
 		return CredentialNotFound, fmt.Sprintf("there is no Secret %s/%s, nor %s", ns, at, base+credential.AuthoritySuffix)
 	}
-	return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificates to verify with, and there is none named %s", ns, at, base+credential.AuthoritySuffix)
+	return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificates to verify with, and there is none named %s", ns, at,
+		base+credential.AuthoritySuffix)
 }

@@ -25,9 +25,12 @@ func checkDelegates(r *reader) {
 		case o == nil:
 			r.report(DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService", "create it, without hosts, or correct the name")
 		case len(o.Body.(*networking.VirtualService).GetHosts()) > 0:
-			r.report(DelegateNotFound, field, ns+"/"+name, "that VirtualService has hosts of its own and can be no delegate", "remove its hosts and gateways")
+			r.report(DelegateNotFound, field, ns+"/"+name, "that VirtualService has hosts of its own and can be no delegate",
+				"remove its hosts and gateways")
 		case !normalise.VisibleTo(r.exported(o), r.namespace()):
-			r.report(DelegateNotFound, field, ns+"/"+name, fmt.Sprintf("that VirtualService is not exported to namespace %s, only to %s", r.namespace(), exportedText(r.exported(o))), "export it there")
+			r.report(DelegateNotFound, field, ns+"/"+name,
+				fmt.Sprintf("that VirtualService is not exported to namespace %s, only to %s", r.namespace(), exportedText(r.exported(o))),
+				"export it there")
 		}
 	}
 }

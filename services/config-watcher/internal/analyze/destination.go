@@ -160,7 +160,8 @@ func (r *reader) noHost(code Code, field, name, host string) {
 	wildcard := r.covering(host)
 	switch {
 	case wildcard != "":
-		reason = fmt.Sprintf("no Service or ServiceEntry has the host %s; the wildcard host %s covers it, but routes and rules are for hosts as they are listed", host, wildcard)
+		reason = fmt.Sprintf("no Service or ServiceEntry has the host %s; the wildcard host %s covers it, but routes and rules are for hosts "+
+			"as they are listed", host, wildcard)
 		remedy = "add a ServiceEntry for the host"
 	case !strings.Contains(name, "."):
 		remedy = fmt.Sprintf("create it, or write %s.<namespace>.svc.%s if it is in another namespace", name, r.mesh.domain)
@@ -195,7 +196,8 @@ func (r *reader) destinationPort(field string, d *networking.Destination, servic
 		}
 	}
 	slices.Sort(has)
-	r.report(PortNotFound, field, number, fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, services[0].Key.Namespace, services[0].Key.Name),
+	r.report(PortNotFound, field, number, fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, services[0].Key.Namespace,
+		services[0].Key.Name),
 		"use one of its ports: "+listed(slices.Compact(has)))
 }
 
@@ -230,7 +232,8 @@ func (r *reader) destinationSubset(field string, d *networking.Destination, serv
 		}
 	}
 	if decides == nil {
-		r.report(SubsetNotFound, field, d.Subset, fmt.Sprintf("namespace %s has no DestinationRule for host %s that would define it", listed(candidates), host),
+		r.report(SubsetNotFound, field, d.Subset, fmt.Sprintf("namespace %s has no DestinationRule for host %s that would define it",
+			listed(candidates), host),
 			"add a DestinationRule with the subset, or leave the subset out")
 		return
 	}
@@ -242,11 +245,13 @@ func (r *reader) destinationSubset(field string, d *networking.Destination, serv
 	if len(names) > 0 {
 		remedy += ", or use one of its subsets: " + listed(names)
 	}
-	r.report(SubsetNotFound, field, d.Subset, fmt.Sprintf("DestinationRule %s/%s, which holds for host %s, does not define it", decides.Key.Namespace, decides.Key.Name, host), remedy)
+	r.report(SubsetNotFound, field, d.Subset,
+		fmt.Sprintf("DestinationRule %s/%s, which holds for host %s, does not define it", decides.Key.Namespace, decides.Key.Name, host), remedy)
 }
 
 func defines(rule *object.Object, subset string) bool {
-	return slices.ContainsFunc(rule.Body.(*networking.DestinationRule).GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == subset })
+	return slices.ContainsFunc(rule.Body.(*networking.DestinationRule).GetSubsets(),
+		func(s *networking.Subset) bool { return s.GetName() == subset })
 }
 
 // rulesFor lists the DestinationRules that may apply to a client's requests to a host, oldest first. They come from the

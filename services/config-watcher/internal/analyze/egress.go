@@ -52,7 +52,8 @@ func (r *reader) checkEgressHost(field, entry, ns, host string) {
 	}
 	switch {
 	case len(found) > 0:
-		r.report(HostNotFound, field, entry, fmt.Sprintf("namespace %s has no such host; namespace %s has", ns, found[0].Key.Namespace), "correct the namespace, or write */"+host)
+		r.report(HostNotFound, field, entry, fmt.Sprintf("namespace %s has no such host; namespace %s has", ns, found[0].Key.Namespace),
+			"correct the namespace, or write */"+host)
 	case !strings.Contains(host, "."):
 		r.report(HostNotFound, field, entry, "no Service, ServiceEntry or VirtualService has such a host",
 			fmt.Sprintf("write the full name, %s.<namespace>.svc.%s", host, r.mesh.domain))

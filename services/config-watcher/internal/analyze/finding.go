@@ -47,7 +47,8 @@ func (f Finding) Error() string { return f.Problem.Error() + " [" + string(f.Cod
 
 // Compare orders findings by object, field and code.
 func (f Finding) Compare(o Finding) int {
-	return cmp.Or(f.Key.Compare(o.Key), cmp.Compare(f.Field, o.Field), cmp.Compare(f.Code, o.Code), strings.Compare(f.Problem.Error(), o.Problem.Error()))
+	return cmp.Or(f.Key.Compare(o.Key), cmp.Compare(f.Field, o.Field), cmp.Compare(f.Code, o.Code),
+		strings.Compare(f.Problem.Error(), o.Problem.Error()))
 }
 
 // sorted orders findings and removes duplicates.

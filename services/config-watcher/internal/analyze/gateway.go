@@ -114,7 +114,8 @@ func checkConfined(r *reader) {
 	why := r.mesh.tenancy.Confined(r.object, r.settings().GetRootNamespace())
 	if why != "" && len(validate.ExportTo(r.object)) > 0 && normalise.LeavesNamespace(r.object, r.settings()) {
 		r.report(ConfinedToNamespace, "spec.exportTo", strings.Join(validate.ExportTo(r.object), ","),
-			"the mesh has tenants, and "+why+": it has effects in its own namespace alone", "write exportTo: [\".\"], or have an administrator put it into the root namespace")
+			"the mesh has tenants, and "+why+": it has effects in its own namespace alone",
+			"write exportTo: [\".\"], or have an administrator put it into the root namespace")
 	}
 }
 
@@ -178,7 +179,8 @@ func checkServersShadowed(r *reader) {
 	for i, s := range g.GetServers() {
 		if other := r.otherKind(g, s); other != nil {
 			r.report(ServerShadowed, fmt.Sprintf("spec.servers[%d].port", i), s.GetPort().GetNumber(),
-				fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol: the server has no effect", other.Key.Namespace, other.Key.Name, object.Precedence(other, r.object)),
+				fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol: the server has no effect", other.Key.Namespace, other.Key.Name,
+					object.Precedence(other, r.object)),
 				"use another port, or the same protocol")
 			continue
 		}
@@ -189,7 +191,8 @@ func checkServersShadowed(r *reader) {
 			r.record(subjectServerNames, name.topic().a, name.topic().b)
 			if other := r.oldestSharing(g, r.mesh.names[name]); other != nil {
 				r.report(ServerShadowed, fmt.Sprintf("spec.servers[%d].hosts[%d]", i, j), s.GetHosts()[j],
-					fmt.Sprintf("Gateway %s/%s %s and terminates TLS for the host on port %s: connections for it never come to this server", other.Key.Namespace, other.Key.Name, object.Precedence(other, r.object), name.port),
+					fmt.Sprintf("Gateway %s/%s %s and terminates TLS for the host on port %s: connections for it never come to this server",
+						other.Key.Namespace, other.Key.Name, object.Precedence(other, r.object), name.port),
 					"take the host out of one of them, or bind the VirtualServices to both Gateways")
 			}
 		}

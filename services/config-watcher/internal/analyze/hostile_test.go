@@ -26,7 +26,8 @@ func TestCostIsBounded(t *testing.T) {
 	var changes []normalise.Change
 	add := func(kind, name string, body any) {
 		k := object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: "a", Name: name}
-		changes = append(changes, normalise.Change{Key: k, Object: &object.Object{Key: k, Body: body, Created: time.Unix(int64(len(changes)), 0)}})
+		changes = append(changes, normalise.Change{Key: k,
+			Object: &object.Object{Key: k, Body: body, Created: time.Unix(int64(len(changes)), 0)}})
 	}
 	to := func(host, subset string) []*networking.HTTPRouteDestination {
 		return []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host, Subset: subset}}}
@@ -47,21 +48,25 @@ func TestCostIsBounded(t *testing.T) {
 				}}})
 			}
 			for i := range 8 {
-				add("VirtualService", fmt.Sprint(i), &networking.VirtualService{Hosts: names(500, "h%d.example.com"), Gateways: names(4, "g%d"), Http: routes})
+				add("VirtualService", fmt.Sprint(i), &networking.VirtualService{Hosts: names(500, "h%d.example.com"), Gateways: names(4, "g%d"),
+					Http: routes})
 			}
 		},
 		"subsets of a host of many rules": func() {
-			add("ServiceEntry", "h", &networking.ServiceEntry{Hosts: []string{"h.example.com"}, Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}})
+			add("ServiceEntry", "h", &networking.ServiceEntry{Hosts: []string{"h.example.com"},
+				Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}})
 			var routes []*networking.HTTPRoute
 			for i := range 3000 {
-				add("DestinationRule", fmt.Sprint(i), &networking.DestinationRule{Host: "h.example.com", Subsets: []*networking.Subset{{Name: fmt.Sprint("s", i)}}})
+				add("DestinationRule", fmt.Sprint(i),
+					&networking.DestinationRule{Host: "h.example.com", Subsets: []*networking.Subset{{Name: fmt.Sprint("s", i)}}})
 				routes = append(routes, &networking.HTTPRoute{Route: to("h.example.com", fmt.Sprint("t", i))})
 			}
 			add("VirtualService", "v", &networking.VirtualService{Hosts: []string{"h.example.com"}, Http: routes})
 		},
 		"names that an entry is exported to": func() {
 			add("ServiceEntry", "h", &networking.ServiceEntry{
-				Hosts: []string{"h.example.com"}, ExportTo: names(3000, "n%d"), Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+				Hosts: []string{"h.example.com"}, ExportTo: names(3000, "n%d"),
+				Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
 			})
 			var routes []*networking.HTTPRoute
 			for range 3000 {

@@ -64,7 +64,8 @@ func checkIngress(r *reader) {
 		r.report(IngressClassNotFound, field, ingress.ClassName(r.object), "there is no such IngressClass", "create it, or correct the name")
 		return
 	case ingress.Unclassed:
-		r.report(IngressClassNotFound, field, nil, "it names no class, and no IngressClass is the default one", "name a class, or mark one as the default, or set MeshConfig.ingressControllerMode to DEFAULT")
+		r.report(IngressClassNotFound, field, nil, "it names no class, and no IngressClass is the default one",
+			"name a class, or mark one as the default, or set MeshConfig.ingressControllerMode to DEFAULT")
 		return
 	case ingress.Taken:
 	default:
@@ -73,7 +74,8 @@ func checkIngress(r *reader) {
 	selector := ingress.Selector(r.settings())
 	namespaces := r.selected(selector)
 	if len(namespaces) == 0 {
-		r.report(NothingSelected, "spec", nil, fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses", selectorKey(selector)),
+		r.report(NothingSelected, "spec", nil,
+			fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses", selectorKey(selector)),
 			"start the gateway's workload, or set MeshConfig.ingressSelector to the label istio that it has")
 	}
 	ingress.Backends(r.object, r.checkBackend)
@@ -91,7 +93,8 @@ func (r *reader) checkBackend(field string, b *networkingv1.IngressServiceBacken
 	host := r.host(b.Name)
 	services := r.services(host)
 	if len(services) == 0 {
-		r.report(HostNotFound, field+".name", b.Name, fmt.Sprintf("there is no Service %s in namespace %s", b.Name, r.namespace()), "create it, or correct the name")
+		r.report(HostNotFound, field+".name", b.Name, fmt.Sprintf("there is no Service %s in namespace %s", b.Name, r.namespace()),
+			"create it, or correct the name")
 		return
 	}
 	if isAlias(services) {
@@ -111,5 +114,6 @@ func (r *reader) checkBackend(field string, b *networkingv1.IngressServiceBacken
 	if b.Port.Name != "" {
 		at, value = field+".port.name", b.Port.Name
 	}
-	r.report(PortNotFound, at, value, fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, r.namespace(), services[0].Key.Name), "use one of its ports: "+listed(slices.Compact(has)))
+	r.report(PortNotFound, at, value, fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, r.namespace(), services[0].Key.Name),
+		"use one of its ports: "+listed(slices.Compact(has)))
 }

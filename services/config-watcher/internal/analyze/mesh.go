@@ -17,15 +17,17 @@ import (
 
 // checks lists the checks of each kind.
 var checks = map[string][]func(*reader){
-	"Service":         {checkExportTo},
-	"VirtualService":  {checkOwnNamespace, checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined, checkRoutesShadowed},
+	"Service": {checkExportTo},
+	"VirtualService": {checkOwnNamespace, checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined,
+		checkRoutesShadowed},
 	"DestinationRule": {checkOwnNamespace, checkRuleHost, checkRuleCredentials, checkExportTo, checkConfined, checkRuleShadowed},
 	"Gateway":         {checkSelector, checkServerHosts, checkCredentials, checkServersShadowed},
 	"Sidecar":         {checkOwnNamespace, checkEgress},
 	"ServiceEntry":    {checkExportTo, checkConfined},
 	"Ingress":         {checkIngress},
 
-	"PeerAuthentication": {checkOwnNamespace}, "AuthorizationPolicy": {checkOwnNamespace}, "RequestAuthentication": {checkOwnNamespace}, "EnvoyFilter": {checkOwnNamespace},
+	"PeerAuthentication": {checkOwnNamespace}, "AuthorizationPolicy": {checkOwnNamespace}, "RequestAuthentication": {checkOwnNamespace},
+	"EnvoyFilter": {checkOwnNamespace},
 	"ProxyConfig": {checkOwnNamespace}, "Telemetry": {checkOwnNamespace}, "WasmPlugin": {checkOwnNamespace},
 }
 
@@ -84,9 +86,12 @@ type Delta struct{ Appeared, Vanished []Finding }
 // New returns an empty mesh. domain is the DNS suffix of service names, "cluster.local" by default.
 func New(domain string) *Mesh {
 	return &Mesh{
-		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
-		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{}, secrets: map[ref]secret{},
-		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{}, occupied: map[string]int{},
+		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{},
+		services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
+		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{},
+		secrets:    map[ref]secret{},
+		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{},
+		namespaces: map[string]int{}, occupied: map[string]int{},
 		declared: map[string]bool{}, classes: ingress.Classes{},
 		readers: map[topic][]*analyzed{}, answers: map[ref]bool{},
 	}

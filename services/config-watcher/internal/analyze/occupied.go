@@ -47,5 +47,6 @@ func checkOwnNamespace(r *reader) {
 	}
 	remedy := "correct the namespace, or create its Namespace object if it is the right one"
 	known := slices.Sorted(maps.Keys(r.mesh.occupied))
-	r.report(NamespaceEmpty, "metadata.namespace", ns, "no workload, Service or other object that this one could be about is in namespace "+ns, remedy+nearest.Hint(ns, known))
+	r.report(NamespaceEmpty, "metadata.namespace", ns, "no workload, Service or other object that this one could be about is in namespace "+ns,
+		remedy+nearest.Hint(ns, known))
 }

@@ -32,7 +32,8 @@ func checkRuleShadowed(r *reader) {
 			break
 		}
 		other := o.Body.(*networking.DestinationRule)
-		if o.Key.Namespace == r.namespace() && selectorKey(other.GetWorkloadSelector().GetMatchLabels()) == selector && within(exported, r.exported(o)) {
+		if o.Key.Namespace == r.namespace() && selectorKey(other.GetWorkloadSelector().GetMatchLabels()) == selector &&
+			within(exported, r.exported(o)) {
 			older = append(older, o)
 		}
 	}
@@ -62,7 +63,8 @@ func checkRuleShadowed(r *reader) {
 }
 
 func (r *reader) ruleShadowed(field string, value any, older *object.Object, host, what string) {
-	r.report(RuleShadowed, field, value, fmt.Sprintf("has no effect: DestinationRule %s/%s for host %s %s, and its %s counts", older.Key.Namespace, older.Key.Name, host, object.Precedence(older, r.object), what),
+	r.report(RuleShadowed, field, value, fmt.Sprintf("has no effect: DestinationRule %s/%s for host %s %s, and its %s counts",
+		older.Key.Namespace, older.Key.Name, host, object.Precedence(older, r.object), what),
 		"join the rules in one object")
 }
 

@@ -73,7 +73,8 @@ func (top *topology) documents() []string {
 		add("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: %s}}", name, js)
 	}
 	written := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)metadata: *\{name: ([a-z0-9-]+), namespace: ([a-z0-9-]+)`).FindAllStringSubmatch(top.Services, -1) {
+	for _, m := range regexp.MustCompile(`(?m)metadata: *\{name: ([a-z0-9-]+), namespace: ([a-z0-9-]+)`).FindAllStringSubmatch(top.Services,
+		-1) {
 		written[m[2]+"/"+m[1]] = true
 	}
 	ports := map[string]string{}
@@ -88,14 +89,16 @@ func (top *topology) documents() []string {
 			}
 			maps.Copy(labels, w.Labels)
 			js, _ := json.Marshal(labels)
-			add("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s, labels: %s}, spec: {containers: [{name: app, image: app}]}, status: {phase: Running, podIP: 10.0.0.1}}", w.Name, w.Namespace, js)
+			add("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s, labels: %s}, spec: {containers: [{name: app, image: app}]}, "+
+				"status: {phase: Running, podIP: 10.0.0.1}}", w.Name, w.Namespace, js)
 		}
 		key := w.Namespace + "/" + w.Service
 		if w.Service == "none" || written[key] {
 			continue
 		}
 		if len(w.Ports) == 0 {
-			ports[key] = "{name: http, port: 80}, {name: http2, port: 85}, {name: grpc, port: 7070}, {name: tcp, port: 9090}, {name: tcp-first, port: 9091}, " +
+			ports[key] = "{name: http, port: 80}, {name: http2, port: 85}, {name: grpc, port: 7070}, {name: tcp, port: 9090}, {name: tcp-first, " +
+				"port: 9091}, " +
 				"{name: https, port: 443}, {name: auto-http, port: 81}, {name: auto-tcp, port: 9092}"
 			continue
 		}
@@ -107,7 +110,8 @@ func (top *topology) documents() []string {
 	}
 	for key, list := range ports {
 		ns, name, _ := strings.Cut(key, "/")
-		add("{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s}, spec: {selector: {app: %s}, ports: [%s]}}", name, ns, name, list)
+		add("{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s}, spec: {selector: {app: %s}, ports: [%s]}}", name, ns, name,
+			list)
 	}
 	return append(out, top.Services)
 }

@@ -115,7 +115,8 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 		if o := lost[c.route]; o != nil && !kept[c.route] {
 			delete(lost, c.route)
 			r.report(VirtualServiceShadowed, c.route, nil,
-				fmt.Sprintf("has no effect for host %s: %s, and VirtualService %s/%s %s", b.host, who, o.Key.Namespace, o.Key.Name, object.Precedence(o, r.object)), remedy)
+				fmt.Sprintf("has no effect for host %s: %s, and VirtualService %s/%s %s", b.host, who, o.Key.Namespace, o.Key.Name,
+					object.Precedence(o, r.object)), remedy)
 		}
 	}
 }
@@ -235,7 +236,8 @@ func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sour
 	names := m.GetGateways()
 	if len(names) == 0 {
 		names = vs.GetGateways()
-		if gateway != contract.MeshGateway && (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") && slices.Contains(names, contract.MeshGateway) {
+		if gateway != contract.MeshGateway && (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") &&
+			slices.Contains(names, contract.MeshGateway) {
 			return false
 		}
 	}
@@ -247,7 +249,8 @@ func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sour
 
 // matchesEverything reports whether a match takes every request of its port and source.
 func matchesEverything(m *networking.HTTPMatchRequest) bool {
-	if m.GetScheme() != nil || m.GetMethod() != nil || m.GetAuthority() != nil || len(m.GetHeaders())+len(m.GetWithoutHeaders())+len(m.GetQueryParams()) > 0 {
+	if m.GetScheme() != nil || m.GetMethod() != nil || m.GetAuthority() != nil ||
+		len(m.GetHeaders())+len(m.GetWithoutHeaders())+len(m.GetQueryParams()) > 0 {
 		return false
 	}
 	switch t := m.GetUri().GetMatchType().(type) {

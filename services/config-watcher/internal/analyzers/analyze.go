@@ -16,7 +16,8 @@ import (
 
 // checks lists the checks, each a function of the whole mesh.
 var checks = []func(*run){
-	checkAnnotations, checkInjectionLabels, checkNamespaces, checkPods, checkSidecars, checkProxyImages, checkUsers, checkImageAuto, checkWebhooks,
+	checkAnnotations, checkInjectionLabels, checkNamespaces, checkPods, checkSidecars, checkProxyImages, checkUsers, checkImageAuto,
+	checkWebhooks,
 	checkPortNames, checkExternalNames, checkSharedPorts, checkServiceSelectors, checkHiddenServices,
 	checkDestinationPorts, checkRouteOrder, checkGatewayHosts, checkGatewaySubsets, checkRegularExpressions,
 	checkSubsets, checkServerVerification, checkMutualTLS,
@@ -92,9 +93,10 @@ func specific(list []Message) []Message {
 func (m *Mesh) check(check func(*run)) {
 	defer func() {
 		if p := recover(); p != nil {
-			m.messages = append(m.messages, Message{Code: InternalError, Severity: analyze.Error, Istio: described[InternalError].Istio, Problem: object.Problem{
-				Value: object.Quote(p), Reason: "a check has failed", Remedy: "report this mesh as a defect of Fairlead",
-			}})
+			m.messages = append(m.messages, Message{Code: InternalError, Severity: analyze.Error, Istio: described[InternalError].Istio,
+				Problem: object.Problem{
+					Value: object.Quote(p), Reason: "a check has failed", Remedy: "report this mesh as a defect of Fairlead",
+				}})
 		}
 	}()
 	check(&run{m})
@@ -136,7 +138,8 @@ func (m *Mesh) references() {
 	for _, w := range m.workloads {
 		if w.Valid == nil { // a template stands for its Pods
 			k := object.Key{Kind: "Pod", Namespace: w.Key.Namespace, Name: strings.ToLower(w.Key.Kind) + "/" + w.Key.Name}
-			changes = append(changes, normalise.Change{Key: k, Object: &object.Object{Key: k, Labels: w.labels, Annotations: w.annotations, Body: &object.Pod{}}})
+			changes = append(changes, normalise.Change{Key: k,
+				Object: &object.Object{Key: k, Labels: w.labels, Annotations: w.annotations, Body: &object.Pod{}}})
 		}
 	}
 	slices.SortFunc(changes, func(a, b normalise.Change) int { return a.Key.Compare(b.Key) })

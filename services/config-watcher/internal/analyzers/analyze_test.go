@@ -80,8 +80,10 @@ func TestTextThatIsNoObjectIsTold(t *testing.T) {
 		"no kind":            {"a: b", "no apiVersion and kind"},
 		"mesh configuration": {"trustDomain: a", "--mesh-config-file"},
 	} {
-		got := analyzed(t, Config{}, nil, "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {istio-injection: enabled}}}\n---\n"+tc.text).Messages
-		if len(got) != 1 || got[0].Code != TextUnreadable || !strings.Contains(got[0].Error(), tc.says) || !strings.HasPrefix(got[0].Location, "f0.yaml:3") {
+		got := analyzed(t, Config{}, nil, "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {istio-injection: enabled}}}\n---\n"+
+			tc.text).Messages
+		if len(got) != 1 || got[0].Code != TextUnreadable || !strings.Contains(got[0].Error(), tc.says) ||
+			!strings.HasPrefix(got[0].Location, "f0.yaml:3") {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -110,7 +112,8 @@ func TestTheFirstOfTwoEqualObjectsCounts(t *testing.T) {
 
 func TestMessagesAreSuppressed(t *testing.T) {
 	pod := func(annotations string) string {
-		return "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, annotations: {" + annotations + "}}, spec: {containers: [{name: web, image: web}]}}"
+		return "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, annotations: {" + annotations +
+			"}}, spec: {containers: [{name: web, image: web}]}}"
 	}
 	const wrong = `sidecar.istio.io/injct: "true"`
 	for name, tc := range map[string]struct {
@@ -151,26 +154,33 @@ func TestMessagesAreSuppressed(t *testing.T) {
 
 // TestNothingIsMissingThatCannotBeKnown: messages that something is missing need objects of its kind.
 func TestNothingIsMissingThatCannotBeKnown(t *testing.T) {
-	const route = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}}"
-	const gateway = "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: g, namespace: shop}, spec: {selector: {istio: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}}"
+	const route = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], " +
+		"http: [{route: [{destination: {host: web}}]}]}}"
+	const gateway = "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: g, namespace: shop}, spec: {selector: {istio: " +
+		"edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}}"
 	for name, tc := range map[string]struct {
 		cfg  Config
 		want []string
 	}{
-		"all is known":             {Config{}, []string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host", "NothingSelected Gateway shop/g spec.selector"}},
-		"files alone":              {Config{Partial: true}, nil},
-		"Services are forbidden":   {Config{Unreadable: []string{"Service"}}, []string{"NothingSelected Gateway shop/g spec.selector"}},
-		"Pods are forbidden":       {Config{Unreadable: []string{"Pod"}}, []string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host"}},
-		"another is forbidden":     {Config{Unreadable: []string{"Sidecar"}}, []string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host", "NothingSelected Gateway shop/g spec.selector"}},
+		"all is known": {Config{}, []string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host",
+			"NothingSelected Gateway shop/g spec.selector"}},
+		"files alone":            {Config{Partial: true}, nil},
+		"Services are forbidden": {Config{Unreadable: []string{"Service"}}, []string{"NothingSelected Gateway shop/g spec.selector"}},
+		"Pods are forbidden": {Config{Unreadable: []string{"Pod"}},
+			[]string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host"}},
+		"another is forbidden": {Config{Unreadable: []string{"Sidecar"}},
+			[]string{"HostNotFound VirtualService shop/web spec.http[0].route[0].destination.host", "NothingSelected Gateway shop/g spec.selector"}},
 		"entries are not readable": {Config{Unreadable: []string{"ServiceEntry", "Pod"}}, nil},
 	} {
-		r := analyzed(t, tc.cfg, nil, route, gateway, "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio-injection: disabled}}}")
+		r := analyzed(t, tc.cfg, nil, route, gateway,
+			"{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio-injection: disabled}}}")
 		got := short(r.Messages)
 		slices.Sort(got)
 		if !slices.Equal(got, append([]string{}, tc.want...)) {
 			t.Errorf("%s: %v", name, got)
 		}
-		if partly := len(tc.want) < 2; partly && !slices.Contains(r.Skipped, analyze.HostNotFound) && !slices.Contains(r.Skipped, analyze.NothingSelected) {
+		if partly := len(tc.want) < 2; partly && !slices.Contains(r.Skipped, analyze.HostNotFound) &&
+			!slices.Contains(r.Skipped, analyze.NothingSelected) {
 			t.Errorf("%s: skipped %v", name, r.Skipped)
 		}
 	}
@@ -190,7 +200,9 @@ func TestMessagesAboutOneObjectAreBounded(t *testing.T) {
 	for range 2 * maxTold {
 		routes = append(routes, "{match: [{uri: {prefix: /a}}], route: [{destination: {host: web}}]}")
 	}
-	r := analyzed(t, Config{}, nil, "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], http: ["+strings.Join(routes, ", ")+"]}}")
+	r := analyzed(t, Config{}, nil,
+		"{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web, namespace: shop}, spec: {hosts: [web], http: ["+
+			strings.Join(routes, ", ")+"]}}")
 	if n := len(r.Messages); n == 0 || n > maxTold {
 		t.Errorf("%d messages", n)
 	}
@@ -199,14 +211,21 @@ func TestMessagesAboutOneObjectAreBounded(t *testing.T) {
 // TestHostileObjectsAreToldOf: objects that lack what the checks read, or have it twice or wrongly, are no panic.
 func TestHostileObjectsAreToldOf(t *testing.T) {
 	for kind, group := range map[string]string{
-		"Pod": "v1", "Service": "v1", "ConfigMap": "v1", "Secret": "v1", "Namespace": "v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1",
-		"MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "CustomResourceDefinition": "apiextensions.k8s.io/v1",
-		"Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1", "VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "Gateway": "networking.istio.io/v1",
-		"ServiceEntry": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3", "PeerAuthentication": "security.istio.io/v1",
-		"RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "Telemetry": "telemetry.istio.io/v1", "WasmPlugin": "extensions.istio.io/v1alpha1",
+		"Pod": "v1", "Service": "v1", "ConfigMap": "v1", "Secret": "v1", "Namespace": "v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1",
+		"DaemonSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1",
+		"MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration": "admissionregistration.k8s.io/v1",
+		"CustomResourceDefinition": "apiextensions.k8s.io/v1",
+		"Ingress":                  "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1", "VirtualService": "networking.istio.io/v1",
+		"DestinationRule": "networking.istio.io/v1", "Gateway": "networking.istio.io/v1",
+		"ServiceEntry": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
+		"EnvoyFilter": "networking.istio.io/v1alpha3", "PeerAuthentication": "security.istio.io/v1",
+		"RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "Telemetry": "telemetry.istio.io/v1",
+		"WasmPlugin": "extensions.istio.io/v1alpha1",
 	} {
-		for _, rest := range []string{"", "spec: null", "spec: []", "spec: {}", "spec: {selector: null, template: null}", "spec: {template: {spec: {containers: [null, {}]}}}", "webhooks: [null, {}]", "data: null, status: []",
-			"spec: {http: [{}], servers: [{}], ports: [{}], hosts: [null], rules: [{}], configPatches: [{}], jwtRules: [{}], egress: [{}], subsets: [{}]}", "status: {conditions: [null, 1, {}]}", "metadata: []", "metadata: {annotations: [], labels: 1}"} {
+		for _, rest := range []string{"", "spec: null", "spec: []", "spec: {}", "spec: {selector: null, template: null}",
+			"spec: {template: {spec: {containers: [null, {}]}}}", "webhooks: [null, {}]", "data: null, status: []",
+			"spec: {http: [{}], servers: [{}], ports: [{}], hosts: [null], rules: [{}], configPatches: [{}], jwtRules: [{}], egress: [{}], " +
+				"subsets: [{}]}", "status: {conditions: [null, 1, {}]}", "metadata: []", "metadata: {annotations: [], labels: 1}"} {
 			text := "{apiVersion: " + group + ", kind: " + kind
 			if !strings.HasPrefix(rest, "metadata") {
 				text += ", metadata: {name: a, namespace: istio-system, annotations: {sidecar.istio.io/inject: null}}"
@@ -221,7 +240,9 @@ func TestHostileObjectsAreToldOf(t *testing.T) {
 }
 
 func TestNamespaceOfObjectsWithoutOne(t *testing.T) {
-	r := analyzed(t, Config{Namespace: "shop"}, nil, "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{name: other, port: 80}]}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: b}}")
+	r := analyzed(t, Config{Namespace: "shop"}, nil,
+		"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{name: other, port: 80}]}}\n---\n{apiVersion: v1, kind: "+
+			"Namespace, metadata: {name: b}}")
 	want := []string{"NamespaceNotInjected Namespace b metadata.labels", "PortWithoutProtocol Service shop/a spec.ports[0].name"}
 	if got := short(r.Messages); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

@@ -53,7 +53,8 @@ func (r *run) annotations(o *Object, path, kind string, all map[string]string) {
 		field := manifest.Field(path, name)
 		known := istioAnnotations[name]
 		if known == nil {
-			r.report(o, AnnotationUnknown, field, all[name], "is no annotation of Istio", "remove it"+nearest.Hint(name, slices.Sorted(maps.Keys(istioAnnotations))))
+			r.report(o, AnnotationUnknown, field, all[name], "is no annotation of Istio",
+				"remove it"+nearest.Hint(name, slices.Sorted(maps.Keys(istioAnnotations))))
 			continue
 		}
 		if on := kindsOf(known); !slices.Contains(on, "Any") && !slices.Contains(on, kind) {

@@ -16,22 +16,27 @@ func TestReferencePage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# What is found about objects in their mesh
 
-Generated from config-watcher's lists of codes by ` + "`make golden`" + `. An object can be valid, and still refer to what is not there, or be left without an effect by an
+Generated from config-watcher's lists of codes by ` + "`make golden`" +
+		`. An object can be valid, and still refer to what is not there, or be left without an effect by an
 older one. That is no reason to refuse it, since the missing part may come later: it is a warning, and it goes when what it is about is mended. Where warnings are told: [errors](../guide/errors.md#warnings).
 
-` + "`fairlead analyze` tells of all of them with the severity in the table, and of more that it takes a whole mesh, Deployments or annotations to see: [guide](../guide/analyze.md).\n" +
+` + "`fairlead analyze` tells of all of them with the severity in the table, and of more that it takes a whole mesh, Deployments or " +
+		"annotations to see: [guide](../guide/analyze.md).\n" +
 		"A code is suppressed by its name or by Istio's code, that of the message with which `istioctl analyze` tells of the same.\n")
 	section := func(title, text string, mesh bool) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| code | severity | found | until it is mended | Istio |\n|---|---|---|---|---|\n", title, text)
 		for _, d := range Descriptions() {
 			if d.Mesh == mesh {
-				fmt.Fprintf(&b, "| <a id=\"%s\"></a>`%s` | %s | %s | %s | %s |\n", d.Code.Anchor(), d.Code, d.Severity, d.About, d.Effect, dash(d.Istio))
+				fmt.Fprintf(&b, "| <a id=\"%s\"></a>`%s` | %s | %s | %s | %s |\n", d.Code.Anchor(), d.Code, d.Severity, d.About, d.Effect,
+					dash(d.Istio))
 			}
 		}
 	}
-	section("In a running mesh", "`fairlead config apply`, `fairlead up` and the status of objects tell of these as warnings; the code stands at the end of the line.", true)
+	section("In a running mesh", "`fairlead config apply`, `fairlead up` and the status of objects tell of these as warnings; the code "+
+		"stands at the end of the line.", true)
 	section("In a whole analysis", "`fairlead analyze` alone tells of these.", false)
-	b.WriteString("\n## Istio's messages\n\nEach message that Istio publishes (https://istio.io/latest/docs/reference/config/analysis/), with the codes above or why there is none.\n" +
+	b.WriteString("\n## Istio's messages\n\nEach message that Istio publishes (https://istio.io/latest/docs/reference/config/analysis/), " +
+		"with the codes above or why there is none.\n" +
 		"Where the two tell of it differently: [analysis differences](analysis-differences.md).\n\n| Istio | here |\n|---|---|\n")
 	for _, code := range istioCodes() {
 		fmt.Fprintf(&b, "| %s | %s |\n", code, here(code))

@@ -23,7 +23,8 @@ func checkEntryAddresses(r *run) {
 		}
 		for i, p := range se.GetPorts() {
 			if name := strings.ToUpper(p.GetProtocol()); name == "" || name == "TCP" {
-				r.report(o, EntryAddressesMissing, fmt.Sprintf("spec.ports[%d].protocol", i), name, fmt.Sprintf("port %d is TCP, and without addresses proxies take every connection to the port for this host", p.GetNumber()),
+				r.report(o, EntryAddressesMissing, fmt.Sprintf("spec.ports[%d].protocol", i), name,
+					fmt.Sprintf("port %d is TCP, and without addresses proxies take every connection to the port for this host", p.GetNumber()),
 					"list addresses, or name a protocol that carries a host, such as HTTP or TLS")
 			}
 		}
@@ -33,8 +34,10 @@ func checkEntryAddresses(r *run) {
 // allocates reports whether proxies reach the hosts of a ServiceEntry by addresses that the mesh allocates: those of
 // workloads with DNS capture do.
 func (r *run) allocates(o *Object, se *networking.ServiceEntry) bool {
-	return r.settings.GetDefaultConfig().GetProxyMetadata()["ISTIO_META_DNS_CAPTURE"] == "true" && se.GetResolution() != networking.ServiceEntry_NONE &&
-		o.Labels[validate.AutoAllocateLabel] != "false" && !slices.ContainsFunc(se.GetHosts(), func(h string) bool { return strings.HasPrefix(h, "*") })
+	return r.settings.GetDefaultConfig().GetProxyMetadata()["ISTIO_META_DNS_CAPTURE"] == "true" &&
+		se.GetResolution() != networking.ServiceEntry_NONE &&
+		o.Labels[validate.AutoAllocateLabel] != "false" &&
+		!slices.ContainsFunc(se.GetHosts(), func(h string) bool { return strings.HasPrefix(h, "*") })
 }
 
 // checkEntryProtocols finds ServiceEntries that name different protocols for one port of a host.
@@ -69,7 +72,9 @@ func checkEntryProtocols(r *run) {
 		for _, u := range uses {
 			if i := slices.IndexFunc(uses, func(v use) bool { return v.o != u.o && v.protocol != u.protocol }); i >= 0 {
 				other := uses[i].o
-				r.report(u.o, EntryProtocolsDiffer, u.field, u.protocol, fmt.Sprintf("ServiceEntry %s/%s has %s for port %d of host %s: the oldest counts", other.Key.Namespace, other.Key.Name, uses[i].protocol, key.port, key.host),
+				r.report(u.o, EntryProtocolsDiffer, u.field, u.protocol,
+					fmt.Sprintf("ServiceEntry %s/%s has %s for port %d of host %s: the oldest counts", other.Key.Namespace, other.Key.Name,
+						uses[i].protocol, key.port, key.host),
 					"use one protocol: "+sentence(slices.Sorted(maps.Keys(protocols))))
 			}
 		}
@@ -101,7 +106,8 @@ func checkNetworks(r *run) {
 			continue
 		}
 		told[network+w.Key.Namespace] = true
-		r.report(w.Object, NetworkWithoutGateway, "", network, "no Service has the label "+networkLabel+"="+network+": workloads of other networks cannot reach this one",
+		r.report(w.Object, NetworkWithoutGateway, "", network, "no Service has the label "+networkLabel+"="+network+
+			": workloads of other networks cannot reach this one",
 			"label the Service of the network's east-west gateway, or correct the network")
 	}
 }
@@ -117,7 +123,8 @@ func checkMeshNetworks(r *run) {
 		return
 	}
 	for _, found := range registries(c.Data["meshNetworks"]) {
-		r.report(o, RegistryUnknown, "data.meshNetworks", found.registry, "no cluster has this name, in network "+found.network, "name a cluster, or label the network's gateways and workloads with "+networkLabel)
+		r.report(o, RegistryUnknown, "data.meshNetworks", found.registry, "no cluster has this name, in network "+found.network,
+			"name a cluster, or label the network's gateways and workloads with "+networkLabel)
 	}
 }
 
@@ -137,6 +144,7 @@ func checkDiscovery(r *run) {
 		if err != nil || slices.ContainsFunc(r.kind("Namespace"), selects) {
 			continue
 		}
-		r.report(o, DiscoverySelectsNothing, fmt.Sprintf("data.mesh.discoverySelectors[%d]", i), selector.String(), "no Namespace has these labels", "correct them, or label the namespaces of the mesh")
+		r.report(o, DiscoverySelectsNothing, fmt.Sprintf("data.mesh.discoverySelectors[%d]", i), selector.String(),
+			"no Namespace has these labels", "correct them, or label the namespaces of the mesh")
 	}
 }

@@ -45,7 +45,8 @@ func checkGatewayPorts(r *run) {
 		for i, s := range g.GetServers() {
 			if len(workloads) > 0 && found && !served[fmt.Sprint(s.GetPort().GetNumber())] {
 				r.report(o, GatewayPortNotInService, fmt.Sprintf("spec.servers[%d].port.number", i), s.GetPort().GetNumber(),
-					"no Service of the gateway's workloads leads to the port", "add the port to the Service, or use a port or target port of one that it has")
+					"no Service of the gateway's workloads leads to the port",
+					"add the port to the Service, or use a port or target port of one that it has")
 			}
 		}
 	})
@@ -65,7 +66,8 @@ func checkSharedCertificates(r *run) {
 			field := fmt.Sprintf("spec.servers[%d].tls", i)
 			workloads := selectorText(g.GetSelector()) + "/"
 			switch {
-			case tls == nil || tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH || tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL:
+			case tls == nil || tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
+				tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL:
 			case tls.GetCredentialName() != "":
 				by[workloads+tls.GetCredentialName()] = append(by[workloads+tls.GetCredentialName()], use{o, field + ".credentialName"})
 			case tls.GetServerCertificate() != "":
@@ -86,7 +88,9 @@ func checkSharedCertificates(r *run) {
 		for _, u := range uses {
 			self := u.o.Key.Namespace + "/" + u.o.Key.Name
 			others := slices.DeleteFunc(slices.Clone(all[:min(len(all), maxNamed+2)]), func(name string) bool { return name == self })
-			r.report(u.o, CertificateShared, u.field, certificate, fmt.Sprintf("Gateway %s uses the certificate as well: clients that use one HTTP/2 connection for both hosts get 404 there", sentence(others)),
+			r.report(u.o, CertificateShared, u.field, certificate,
+				fmt.Sprintf("Gateway %s uses the certificate as well: clients that use one HTTP/2 connection for both hosts get 404 there",
+					sentence(others)),
 				"put the hosts into one Gateway, or use two certificates")
 		}
 	}
@@ -165,7 +169,8 @@ func (r *run) certificateDates(o, s *Object, field, name string) {
 				r.report(o, CredentialExpired, field, name, what+" ended at "+at+": handshakes fail", "renew it")
 				return
 			case r.cfg.Now.Before(cert.NotBefore):
-				r.report(o, CredentialExpired, field, name, what+" begins only at "+cert.NotBefore.UTC().Format(time.DateTime)+" UTC", "wait, or issue it again")
+				r.report(o, CredentialExpired, field, name, what+" begins only at "+cert.NotBefore.UTC().Format(time.DateTime)+" UTC",
+					"wait, or issue it again")
 				return
 			case cert.NotAfter.Sub(r.cfg.Now) < soon:
 				r.report(o, CredentialExpiring, field, name, what+" ends at "+at, "renew it")

@@ -104,7 +104,8 @@ func checkInjectionLabels(r *run) {
 			r.report(o, InjectionLabelsConflict, field, revision,
 				fmt.Sprintf("namespace %s has the label %s=%s as well, which counts", name, injectionLabel, injection), "keep one of the two labels")
 		case one && injection != "enabled" && injection != "disabled":
-			r.report(o, InjectionLabelsConflict, manifest.Field("metadata.labels", injectionLabel), injection, "is neither enabled nor disabled, so that nothing is injected",
+			r.report(o, InjectionLabelsConflict, manifest.Field("metadata.labels", injectionLabel), injection,
+				"is neither enabled nor disabled, so that nothing is injected",
 				"write enabled or disabled")
 		}
 	}
@@ -162,7 +163,8 @@ func checkUsers(r *run) {
 			if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
 				field = w.path("spec.securityContext.runAsUser")
 			}
-			r.report(w.Object, ReservedUser, field, user, fmt.Sprintf("container %s runs as the proxy's user: what it sends passes the proxy by", c.Name), "run it as another user")
+			r.report(w.Object, ReservedUser, field, user, fmt.Sprintf("container %s runs as the proxy's user: what it sends passes the proxy by",
+				c.Name), "run it as another user")
 		}
 	}
 }
@@ -247,7 +249,8 @@ func checkImageAuto(r *run) {
 		if w.pod {
 			code = ImageAutoOfPod
 		}
-		r.report(w.Object, code, r.proxyField(w), "auto", "no injection webhook is called for the Pod, so that the image stays as it is and cannot be pulled",
+		r.report(w.Object, code, r.proxyField(w), "auto",
+			"no injection webhook is called for the Pod, so that the image stays as it is and cannot be pulled",
 			fmt.Sprintf("label the namespace %s=enabled, or the Pod %s=true", injectionLabel, injectLabel))
 	}
 }

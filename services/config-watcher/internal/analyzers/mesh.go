@@ -165,7 +165,8 @@ func (m *Mesh) problem(o *Object, code analyze.Code, p object.Problem) {
 	}
 	d := described[code]
 	p.Object, p.Location = o.Key.String(), o.doc.FieldLocation(p.Field)
-	m.messages = append(m.messages, Message{Code: code, Severity: d.Severity, Istio: d.Istio, Key: o.Key, Problem: p, FromFile: o.doc.File != ""})
+	m.messages = append(m.messages, Message{Code: code, Severity: d.Severity, Istio: d.Istio, Key: o.Key, Problem: p,
+		FromFile: o.doc.File != ""})
 }
 
 // inNamespace gives an object without a namespace the one of the configuration.
@@ -266,7 +267,8 @@ func (m *Mesh) Credentials() []object.Key {
 		namespaces := r.namespacesOf(r.selected("", g.GetSelector()))
 		gateways = append(gateways, namespaces...)
 		for _, s := range g.GetServers() {
-			for _, name := range append([]string{s.GetTls().GetCredentialName(), s.GetTls().GetCaCertCredentialName()}, s.GetTls().GetCredentialNames()...) {
+			for _, name := range append([]string{s.GetTls().GetCredentialName(), s.GetTls().GetCaCertCredentialName()},
+				s.GetTls().GetCredentialNames()...) {
 				add(namespaces, name)
 			}
 		}

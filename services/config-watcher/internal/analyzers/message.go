@@ -56,7 +56,8 @@ func AtLeast(s, threshold analyze.Severity) bool { return rank[s] <= rank[thresh
 
 // compare orders messages: the worst first, then by object, place and code.
 func compare(a, b Message) int {
-	return cmp.Or(cmp.Compare(rank[a.Severity], rank[b.Severity]), a.Key.Compare(b.Key), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Code, b.Code),
+	return cmp.Or(cmp.Compare(rank[a.Severity], rank[b.Severity]), a.Key.Compare(b.Key), cmp.Compare(a.Field, b.Field),
+		cmp.Compare(a.Code, b.Code),
 		cmp.Compare(a.Location, b.Location), strings.Compare(a.Description(), b.Description()))
 }
 

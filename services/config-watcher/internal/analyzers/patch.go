@@ -9,7 +9,8 @@ import (
 
 // relative are the operations whose result depends on patches that came before.
 var relative = map[networking.EnvoyFilter_Patch_Operation]bool{
-	networking.EnvoyFilter_Patch_INSERT_BEFORE: true, networking.EnvoyFilter_Patch_INSERT_AFTER: true, networking.EnvoyFilter_Patch_REPLACE: true,
+	networking.EnvoyFilter_Patch_INSERT_BEFORE: true, networking.EnvoyFilter_Patch_INSERT_AFTER: true,
+	networking.EnvoyFilter_Patch_REPLACE: true,
 }
 
 // internals are names of Istio's proxies that Fairlead's do not have, with what to use instead.
@@ -26,10 +27,14 @@ var internals = map[string]string{
 
 // oldFilters are names that Envoy once used for its own filters. A match by such a name matches nothing.
 var oldFilters = map[string]string{
-	"envoy.http_connection_manager": "envoy.filters.network.http_connection_manager", "envoy.tcp_proxy": "envoy.filters.network.tcp_proxy", "envoy.router": "envoy.filters.http.router",
-	"envoy.cors": "envoy.filters.http.cors", "envoy.fault": "envoy.filters.http.fault", "envoy.lua": "envoy.filters.http.lua", "envoy.ext_authz": "envoy.filters.http.ext_authz",
-	"envoy.rate_limit": "envoy.filters.http.ratelimit", "envoy.grpc_web": "envoy.filters.http.grpc_web", "envoy.gzip": "envoy.filters.http.compressor",
-	"envoy.listener.tls_inspector": "envoy.filters.listener.tls_inspector", "envoy.redis_proxy": "envoy.filters.network.redis_proxy", "envoy.mongo_proxy": "envoy.filters.network.mongo_proxy",
+	"envoy.http_connection_manager": "envoy.filters.network.http_connection_manager", "envoy.tcp_proxy": "envoy.filters.network.tcp_proxy",
+	"envoy.router": "envoy.filters.http.router",
+	"envoy.cors":   "envoy.filters.http.cors", "envoy.fault": "envoy.filters.http.fault", "envoy.lua": "envoy.filters.http.lua",
+	"envoy.ext_authz":  "envoy.filters.http.ext_authz",
+	"envoy.rate_limit": "envoy.filters.http.ratelimit", "envoy.grpc_web": "envoy.filters.http.grpc_web",
+	"envoy.gzip":                   "envoy.filters.http.compressor",
+	"envoy.listener.tls_inspector": "envoy.filters.listener.tls_inspector", "envoy.redis_proxy": "envoy.filters.network.redis_proxy",
+	"envoy.mongo_proxy": "envoy.filters.network.mongo_proxy",
 }
 
 // checkPatches finds hazards of EnvoyFilters.
@@ -39,7 +44,8 @@ func checkPatches(r *run) {
 		if !ok {
 			continue
 		}
-		r.report(o, EnvoyFilterInternals, "spec", nil, "depends on how proxies are configured inside, which may change with any version", "prefer another kind where one does the same, and look at it at each upgrade")
+		r.report(o, EnvoyFilterInternals, "spec", nil, "depends on how proxies are configured inside, which may change with any version",
+			"prefer another kind where one does the same, and look at it at each upgrade")
 		for i, p := range f.GetConfigPatches() {
 			r.patch(o, f, fmt.Sprintf("spec.configPatches[%d]", i), p)
 		}
@@ -55,12 +61,15 @@ func (r *run) patch(o *Object, f *networking.EnvoyFilter, at string, p *networki
 		if p.GetMatch().GetProxy().GetProxyVersion() != "" {
 			code, more = PatchRelativeOfVersion, ", and proxyVersion lets it go during an upgrade"
 		}
-		r.report(o, code, field, operation.String(), "changes what other EnvoyFilters have made, and without a priority their order is that of their age"+more, "set spec.priority, or use INSERT_FIRST or ADD")
+		r.report(o, code, field, operation.String(),
+			"changes what other EnvoyFilters have made, and without a priority their order is that of their age"+more,
+			"set spec.priority, or use INSERT_FIRST or ADD")
 	}
 	routes := to == networking.EnvoyFilter_ROUTE_CONFIGURATION || to == networking.EnvoyFilter_HTTP_ROUTE
 	switch {
 	case operation == networking.EnvoyFilter_Patch_REPLACE && !replaces:
-		r.report(o, PatchReplaceIgnored, field, operation.String(), "has no effect on "+to.String()+": only HTTP_FILTER and NETWORK_FILTER are replaced", "use MERGE, or REMOVE and ADD")
+		r.report(o, PatchReplaceIgnored, field, operation.String(),
+			"has no effect on "+to.String()+": only HTTP_FILTER and NETWORK_FILTER are replaced", "use MERGE, or REMOVE and ADD")
 	case operation == networking.EnvoyFilter_Patch_ADD && routes:
 		r.report(o, PatchAddIgnored, field, operation.String(), "has no effect on "+to.String(), "use INSERT_FIRST for a route, or MERGE")
 	case operation == networking.EnvoyFilter_Patch_REMOVE && routes:
@@ -85,10 +94,13 @@ func (r *run) names(o *Object, at string, p *networking.EnvoyFilter_EnvoyConfigO
 	if p.GetPatch().GetOperation() != networking.EnvoyFilter_Patch_REMOVE {
 		name := p.GetPatch().GetValue().GetFields()["name"].GetStringValue()
 		if remedy := internals[name]; remedy != "" {
-			r.report(o, PatchInternals, at+".patch.value.name", name, "is a filter of Istio's own proxy, which Fairlead's proxies do not have", remedy)
+			r.report(o, PatchInternals, at+".patch.value.name", name, "is a filter of Istio's own proxy, which Fairlead's proxies do not have",
+				remedy)
 		}
 	}
-	if name := p.GetMatch().GetListener().GetName(); strings.HasPrefix(name, "virtual") && name != "virtualInbound" && name != "virtualOutbound" {
-		r.report(o, PatchInternals, at+".match.listener.name", name, "no proxy has a listener of this name", "write virtualInbound or virtualOutbound")
+	if name := p.GetMatch().GetListener().GetName(); strings.HasPrefix(name, "virtual") && name != "virtualInbound" &&
+		name != "virtualOutbound" {
+		r.report(o, PatchInternals, at+".match.listener.name", name, "no proxy has a listener of this name",
+			"write virtualInbound or virtualOutbound")
 	}
 }

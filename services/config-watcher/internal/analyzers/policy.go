@@ -40,7 +40,8 @@ func selectorOf(o *Object) map[string]string {
 }
 
 // policyKinds are the kinds with a selector of workloads. Gateways and Services have checks of their own.
-var policyKinds = []string{"Sidecar", "PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "EnvoyFilter", "WasmPlugin", "TrafficExtension", "ProxyConfig", "DestinationRule", "ServiceEntry"}
+var policyKinds = []string{"Sidecar", "PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "EnvoyFilter",
+	"WasmPlugin", "TrafficExtension", "ProxyConfig", "DestinationRule", "ServiceEntry"}
 
 // policySelector returns the selector of an object of policyKinds, and its JSON path.
 func policySelector(o *Object) (field string, selector map[string]string) {
@@ -88,7 +89,8 @@ func checkSelectors(r *run) {
 			if kind == "Sidecar" || kind == "Telemetry" {
 				code = SelectorSelectsNothing
 			}
-			r.report(o, code, field, selectorText(selector), "no workload has these labels: the object has no effect", "start the workload, or write the labels that it has")
+			r.report(o, code, field, selectorText(selector), "no workload has these labels: the object has no effect",
+				"start the workload, or write the labels that it has")
 		}
 	}
 }
@@ -121,7 +123,9 @@ func checkSelectorConflicts(r *run) {
 			}
 			for _, o := range list {
 				if len(list) > 1 {
-					r.report(o, e.without, "spec", nil, fmt.Sprintf("namespace %s has %d objects of the kind without a selector, %s, of which the oldest counts", ns, len(list), sentence(names(list))),
+					r.report(o, e.without, "spec", nil,
+						fmt.Sprintf("namespace %s has %d objects of the kind without a selector, %s, of which the oldest counts", ns, len(list),
+							sentence(names(list))),
 						"keep one, or give the others selectors")
 				}
 			}
@@ -173,7 +177,8 @@ func (r *run) conflicts(namespace string, list []*Object, code analyze.Code) {
 			}
 			told[o] = true
 			field, selector := policySelector(o)
-			r.report(o, code, field, selectorText(selector), fmt.Sprintf("%s select %s %s/%s, and the oldest counts", sentence(names(by[w])), w.Key.Kind, w.Key.Namespace, w.Key.Name),
+			r.report(o, code, field, selectorText(selector),
+				fmt.Sprintf("%s select %s %s/%s, and the oldest counts", sentence(names(by[w])), w.Key.Kind, w.Key.Namespace, w.Key.Name),
 				"give them selectors that exclude each other, or join them")
 		}
 	}
@@ -190,13 +195,16 @@ func checkTelemetryProviders(r *run) {
 		for i, tr := range t.GetTracing() {
 			for j, p := range tr.GetProviders() {
 				if r.lightstep(p.GetName()) {
-					r.report(o, FieldDeprecated, fmt.Sprintf("spec.tracing[%d].providers[%d].name", i, j), p.GetName(), "is a provider of the kind lightstep, which is deprecated", "use one of the kind opentelemetry")
+					r.report(o, FieldDeprecated, fmt.Sprintf("spec.tracing[%d].providers[%d].name", i, j), p.GetName(),
+						"is a provider of the kind lightstep, which is deprecated", "use one of the kind opentelemetry")
 				}
 			}
 		}
 		for i, l := range t.GetAccessLogging() {
-			if len(l.GetProviders()) == 0 && !l.GetDisabled().GetValue() && len(defaults.GetAccessLogging()) == 0 && r.settings.GetAccessLogFile() == "" {
-				r.report(o, TelemetryWithoutProvider, fmt.Sprintf("spec.accessLogging[%d]", i), nil, "names no provider, and the mesh configuration has no default one", "name a provider, or set defaultProviders.accessLogging")
+			if len(l.GetProviders()) == 0 && !l.GetDisabled().GetValue() && len(defaults.GetAccessLogging()) == 0 &&
+				r.settings.GetAccessLogFile() == "" {
+				r.report(o, TelemetryWithoutProvider, fmt.Sprintf("spec.accessLogging[%d]", i), nil,
+					"names no provider, and the mesh configuration has no default one", "name a provider, or set defaultProviders.accessLogging")
 			}
 		}
 	}
@@ -211,14 +219,16 @@ func (r *run) lightstep(name string) bool {
 
 // checkReach finds objects that configure the proxies of a namespace in which nothing has a proxy.
 func checkReach(r *run) {
-	for _, kind := range []string{"Sidecar", "PeerAuthentication", "Telemetry", "EnvoyFilter", "WasmPlugin", "TrafficExtension", "ProxyConfig"} {
+	for _, kind := range []string{"Sidecar", "PeerAuthentication", "Telemetry", "EnvoyFilter", "WasmPlugin", "TrafficExtension",
+		"ProxyConfig"} {
 		for _, o := range r.kind(kind) {
 			ns := o.Key.Namespace
 			if ns == r.settings.GetRootNamespace() || r.get("", "Namespace", "", ns) == nil && len(r.selected(ns, nil)) == 0 {
 				continue
 			}
 			if !slices.ContainsFunc(r.selected(ns, nil), r.inMesh) && !r.injects(ns) {
-				r.report(o, NamespaceWithoutProxies, "metadata.namespace", ns, "no workload of the namespace has a proxy, and none would be injected", "put the object where the workloads are, or have sidecars injected")
+				r.report(o, NamespaceWithoutProxies, "metadata.namespace", ns, "no workload of the namespace has a proxy, and none would be injected",
+					"put the object where the workloads are, or have sidecars injected")
 			}
 		}
 	}

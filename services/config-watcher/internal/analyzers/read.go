@@ -37,7 +37,8 @@ func (m *Mesh) ReadFiles(paths []string, in io.Reader) error {
 	for _, name := range files {
 		content, err := file.Content(name)
 		if err != nil {
-			m.Unreadable(object.Problem{Location: name, Reason: "cannot be read: " + err.Error(), Remedy: "make it a file that can be read, or do not name it"})
+			m.Unreadable(object.Problem{Location: name, Reason: "cannot be read: " + err.Error(),
+				Remedy: "make it a file that can be read, or do not name it"})
 			continue
 		}
 		m.content(name, content)
@@ -48,11 +49,13 @@ func (m *Mesh) ReadFiles(paths []string, in io.Reader) error {
 func (m *Mesh) content(name string, content []byte) {
 	for _, p := range manifest.Each(name, content, func(doc *manifest.Document) {
 		if validate.IsBareMeshConfig(doc.Tree) {
-			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "is a mesh configuration without an object around it", Remedy: "name it with --mesh-config-file"})
+			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "is a mesh configuration without an object around it",
+				Remedy: "name it with --mesh-config-file"})
 			return
 		}
 		if key, version := validate.Identify(doc.Tree); key.Kind == "" || version == "" {
-			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "has no apiVersion and kind", Remedy: "start the object with apiVersion, kind and metadata"})
+			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "has no apiVersion and kind",
+				Remedy: "start the object with apiVersion, kind and metadata"})
 			return
 		}
 		m.Load(doc)
@@ -72,7 +75,8 @@ func (m *Mesh) SettingsOf(name string) error {
 		return fmt.Errorf("%s is no mesh configuration: %w", name, errors.Join(problems.Err()))
 	}
 	for _, w := range warnings {
-		m.messages = append(m.messages, Message{Code: FieldWithoutEffect, Severity: described[FieldWithoutEffect].Severity, Istio: described[FieldWithoutEffect].Istio, Problem: w, FromFile: true})
+		m.messages = append(m.messages, Message{Code: FieldWithoutEffect, Severity: described[FieldWithoutEffect].Severity,
+			Istio: described[FieldWithoutEffect].Istio, Problem: w, FromFile: true})
 	}
 	m.cfg.Settings = settings
 	return nil

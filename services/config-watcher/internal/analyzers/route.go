@@ -39,7 +39,8 @@ func checkDestinationPorts(r *run) {
 				numbers = append(numbers, fmt.Sprint(p.Number))
 			}
 			if len(numbers) > 1 {
-				r.report(o, PortRequired, field, d.GetHost(), fmt.Sprintf("%s %s/%s has several ports and none is named", owners[0].Key.Kind, owners[0].Key.Namespace, owners[0].Key.Name),
+				r.report(o, PortRequired, field, d.GetHost(),
+					fmt.Sprintf("%s %s/%s has several ports and none is named", owners[0].Key.Kind, owners[0].Key.Namespace, owners[0].Key.Name),
 					"set port.number to one of "+sentence(numbers))
 			}
 		})
@@ -118,14 +119,16 @@ func (r *run) order(o *Object, path string, list []matcher) {
 			}
 			if m.match >= 0 && before.match >= 0 {
 				by := fmt.Sprintf("%s[%d].match[%d]", path, before.route, before.match)
-				r.report(o, MatchUnused, fmt.Sprintf("%s[%d].match[%d]", path, m.route, m.match), nil, by+" takes all that it matches", "remove it, or write it before that one")
+				r.report(o, MatchUnused, fmt.Sprintf("%s[%d].match[%d]", path, m.route, m.match), nil, by+" takes all that it matches",
+					"remove it, or write it before that one")
 			}
 			break
 		}
 	}
 	for route, n := range lost {
 		if n == all[route] {
-			r.report(o, RouteUnreachable, fmt.Sprintf("%s[%d]", path, route), nil, "is never used: routes before it take all that it matches", "remove it, or write it before them: the first route that matches counts")
+			r.report(o, RouteUnreachable, fmt.Sprintf("%s[%d]", path, route), nil, "is never used: routes before it take all that it matches",
+				"remove it, or write it before them: the first route that matches counts")
 		}
 	}
 }
@@ -158,10 +161,12 @@ func httpCovers(m, o *networking.HTTPMatchRequest) bool {
 		return true
 	}
 	return same(m.GetScheme(), o.GetScheme()) && same(m.GetMethod(), o.GetMethod()) && same(m.GetAuthority(), o.GetAuthority()) &&
-		each(m.GetHeaders(), o.GetHeaders()) && each(m.GetWithoutHeaders(), o.GetWithoutHeaders()) && each(m.GetQueryParams(), o.GetQueryParams()) &&
+		each(m.GetHeaders(), o.GetHeaders()) && each(m.GetWithoutHeaders(), o.GetWithoutHeaders()) &&
+		each(m.GetQueryParams(), o.GetQueryParams()) &&
 		(m.GetPort() == 0 || m.GetPort() == o.GetPort()) && labels(m.GetSourceLabels(), o.GetSourceLabels()) &&
 		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == o.GetSourceNamespace()) &&
-		(len(m.GetGateways()) == 0 || len(o.GetGateways()) > 0 && !slices.ContainsFunc(o.GetGateways(), func(g string) bool { return !slices.Contains(m.GetGateways(), g) }))
+		(len(m.GetGateways()) == 0 || len(o.GetGateways()) > 0 &&
+			!slices.ContainsFunc(o.GetGateways(), func(g string) bool { return !slices.Contains(m.GetGateways(), g) }))
 }
 
 // uriCovers reports whether the path that m asks for takes every path that o asks for.
@@ -211,7 +216,8 @@ func checkGatewayHosts(r *run) {
 		for i, name := range vs.GetGateways() {
 			field := fmt.Sprintf("spec.gateways[%d]", i)
 			if strings.Contains(name, internalGateway) {
-				r.report(o, InternalGateway, field, name, "is a Gateway that Istio makes from one of the Gateway API", "bind an HTTPRoute to that one, or write a Gateway of "+"networking.istio.io")
+				r.report(o, InternalGateway, field, name, "is a Gateway that Istio makes from one of the Gateway API",
+					"bind an HTTPRoute to that one, or write a Gateway of "+"networking.istio.io")
 				continue
 			}
 			g, body := r.gatewayFor(o, name)
@@ -225,7 +231,8 @@ func checkGatewayHosts(r *run) {
 				}
 			}
 			if len(missing) > 0 {
-				r.report(o, HostNotInGateway, field, name, fmt.Sprintf("no server of Gateway %s/%s has the host %s for namespace %s", g.Key.Namespace, g.Key.Name, sentence(missing), o.Key.Namespace),
+				r.report(o, HostNotInGateway, field, name, fmt.Sprintf("no server of Gateway %s/%s has the host %s for namespace %s", g.Key.Namespace,
+					g.Key.Name, sentence(missing), o.Key.Namespace),
 					"add the host to a server of the Gateway, or correct it")
 			}
 		}
@@ -293,7 +300,8 @@ func checkGatewaySubsets(r *run) {
 				by := chosen[normalise.Host(d.GetHost(), o.Key.Namespace, r.cfg.Domain)]
 				if d.GetSubset() == "" && by != nil && by != o {
 					r.report(o, SubsetNotAtGateway, fmt.Sprintf("spec.http[%d].route[%d].destination", i, j), d.GetHost(),
-						fmt.Sprintf("names no subset, although VirtualService %s/%s chooses subsets of the host: it holds for sidecars, and requests from the gateway pass it by", by.Key.Namespace, by.Key.Name),
+						fmt.Sprintf("names no subset, although VirtualService %s/%s chooses subsets of the host: it holds for sidecars, and requests from "+
+							"the gateway pass it by", by.Key.Namespace, by.Key.Name),
 						"name the subset here too, or the gateway there")
 				}
 			}

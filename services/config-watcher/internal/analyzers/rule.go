@@ -57,7 +57,8 @@ func checkServerVerification(r *run) {
 			if p.port != 0 {
 				code, what = ServerNotVerifiedAtPort, fmt.Sprintf("host %s at port %d", rule.GetHost(), p.port)
 			}
-			r.report(o, code, p.field, mode.String(), "names no certificates of authorities, with which the server of "+what+" would be verified", "set caCertificates or credentialName; `system` stands for those of the operating system")
+			r.report(o, code, p.field, mode.String(), "names no certificates of authorities, with which the server of "+what+" would be verified",
+				"set caCertificates or credentialName; `system` stands for those of the operating system")
 		}
 	})
 }
@@ -83,7 +84,8 @@ func checkSubsets(r *run) {
 				}
 			}
 			if selectable && !found {
-				r.report(o, SubsetSelectsNothing, fmt.Sprintf("spec.subsets[%d].labels", i), selectorText(s.GetLabels()), "no workload of the host has these labels: requests to the subset are answered 503",
+				r.report(o, SubsetSelectsNothing, fmt.Sprintf("spec.subsets[%d].labels", i), selectorText(s.GetLabels()),
+					"no workload of the host has these labels: requests to the subset are answered 503",
 					"start the workload, or write the labels that it has")
 			}
 		}
@@ -115,7 +117,8 @@ func checkMutualTLS(r *run) {
 			}
 			for _, owner := range owners {
 				if reason := r.mismatch(policies, owner, p); reason != "" {
-					r.report(o, MutualTLSMismatch, p.field, p.tls.GetMode().String(), reason, "use ISTIO_MUTUAL, or leave tls out: proxies then choose what the server asks for; or change the PeerAuthentication")
+					r.report(o, MutualTLSMismatch, p.field, p.tls.GetMode().String(), reason,
+						"use ISTIO_MUTUAL, or leave tls out: proxies then choose what the server asks for; or change the PeerAuthentication")
 					break
 				}
 			}
@@ -149,7 +152,8 @@ func (r *run) mismatch(policies peerPolicies, owner *Object, p policyPart) strin
 			case plain && mode == "STRICT":
 				return fmt.Sprintf("%s asks for mutual TLS at %s %s/%s: its proxy refuses plain text", by, w.Key.Kind, w.Key.Namespace, w.Key.Name)
 			case mutual && mode == "DISABLE":
-				return fmt.Sprintf("%s turns mutual TLS off at %s %s/%s: its proxy takes the handshake for plain text", by, w.Key.Kind, w.Key.Namespace, w.Key.Name)
+				return fmt.Sprintf("%s turns mutual TLS off at %s %s/%s: its proxy takes the handshake for plain text", by, w.Key.Kind, w.Key.Namespace,
+					w.Key.Name)
 			}
 		}
 	}

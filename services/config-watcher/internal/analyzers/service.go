@@ -19,7 +19,8 @@ import (
 func checkPortNames(r *run) {
 	for _, o := range r.kind("Service") {
 		s := o.Body.(*corev1.Service)
-		if slices.Contains(systemNamespaces, o.Key.Namespace) || o.Key.Namespace == r.settings.GetRootNamespace() || s.Spec.Type == corev1.ServiceTypeExternalName {
+		if slices.Contains(systemNamespaces, o.Key.Namespace) || o.Key.Namespace == r.settings.GetRootNamespace() ||
+			s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
 		}
 		for i, p := range s.Spec.Ports {
@@ -50,12 +51,14 @@ func checkExternalNames(r *run) {
 		for i, p := range s.Spec.Ports {
 			if protocol := portProtocol(p); protocol == configv1.Protocol_PROTOCOL_UNSPECIFIED || protocol == configv1.Protocol_PROTOCOL_TCP {
 				r.report(o, ExternalNamePort, fmt.Sprintf("spec.ports[%d].name", i), p.Name,
-					fmt.Sprintf("port %d of an ExternalName Service is not HTTP or TLS: a proxy that listens on the port for every address takes other services' connections", p.Port),
+					fmt.Sprintf("port %d of an ExternalName Service is not HTTP or TLS: a proxy that listens on the port for every address takes other "+
+						"services' connections", p.Port),
 					"name the port after the protocol, as in https, or use a ServiceEntry")
 			}
 		}
 		if _, err := netip.ParseAddr(s.Spec.ExternalName); err == nil {
-			r.report(o, ExternalNameTrap, "spec.externalName", s.Spec.ExternalName, "is an address, and DNS has no name like that", "use a ServiceEntry with the address, or an EndpointSlice")
+			r.report(o, ExternalNameTrap, "spec.externalName", s.Spec.ExternalName, "is an address, and DNS has no name like that",
+				"use a ServiceEntry with the address, or an EndpointSlice")
 			continue
 		}
 		target := normalise.Host(strings.TrimSuffix(s.Spec.ExternalName, ".")+".", "", "")
@@ -63,7 +66,8 @@ func checkExternalNames(r *run) {
 		if target == own {
 			r.report(o, ExternalNameTrap, "spec.externalName", s.Spec.ExternalName, "stands for itself", "name the host that is meant")
 		} else if ns, name, ours := r.serviceName(target); ours && r.get("", "Service", ns, name) == nil {
-			r.report(o, ExternalNameTrap, "spec.externalName", s.Spec.ExternalName, fmt.Sprintf("there is no Service %s/%s", ns, name), "correct the name")
+			r.report(o, ExternalNameTrap, "spec.externalName", s.Spec.ExternalName, fmt.Sprintf("there is no Service %s/%s", ns, name),
+				"correct the name")
 		}
 	}
 }
@@ -83,7 +87,8 @@ func checkServiceSelectors(r *run) {
 			continue
 		}
 		if len(r.selected(o.Key.Namespace, s.Spec.Selector)) == 0 {
-			r.report(o, ServiceSelectsNothing, "spec.selector", selectorText(s.Spec.Selector), "no workload of the namespace has these labels: requests are answered 503",
+			r.report(o, ServiceSelectsNothing, "spec.selector", selectorText(s.Spec.Selector),
+				"no workload of the namespace has these labels: requests are answered 503",
 				"start the workload, or write the labels that it has")
 		}
 	}
@@ -137,16 +142,21 @@ func (r *run) portsDiffer(w *workload, byPort map[int32][]portUse, byTarget map[
 		for _, use := range uses[1:] {
 			one, other := transport(uses[0].port), transport(use.port)
 			if one != other && uses[0].service != use.service && first(uses[0], use) {
-				r.report(w.Object, ServiceProtocolsDiffer, "", nil, fmt.Sprintf("Services %s and %s select it with port %d, for %s and for %s", uses[0].service.Key.Name, use.service.Key.Name, use.port.Port, one, other),
+				r.report(w.Object, ServiceProtocolsDiffer, "", nil,
+					fmt.Sprintf("Services %s and %s select it with port %d, for %s and for %s", uses[0].service.Key.Name, use.service.Key.Name,
+						use.port.Port, one, other),
 					"give the Services ports of their own, or the same protocol")
 			}
 		}
 	}
 	for target, uses := range byTarget {
 		for _, use := range uses[1:] {
-			if use.port.Port != uses[0].port.Port && uses[0].service != use.service && transport(use.port) == transport(uses[0].port) && first(uses[0], use) {
-				r.report(w.Object, TargetPortShared, "", nil, fmt.Sprintf("Services %s and %s lead to its port %s from ports %d and %d, and a proxy knows a port by one of them", uses[0].service.Key.Name,
-					use.service.Key.Name, target, uses[0].port.Port, use.port.Port), "use one port number in both Services")
+			if use.port.Port != uses[0].port.Port && uses[0].service != use.service && transport(use.port) == transport(uses[0].port) &&
+				first(uses[0], use) {
+				r.report(w.Object, TargetPortShared, "", nil,
+					fmt.Sprintf("Services %s and %s lead to its port %s from ports %d and %d, and a proxy knows a port by one of them",
+						uses[0].service.Key.Name,
+						use.service.Key.Name, target, uses[0].port.Port, use.port.Port), "use one port number in both Services")
 			}
 		}
 	}
@@ -163,7 +173,8 @@ func checkHiddenServices(r *run) {
 				continue
 			}
 			if s := r.get("", "Service", ns, name); s != nil && s.Body != nil {
-				r.report(o, ServiceHidden, fmt.Sprintf("spec.hosts[%d]", i), host, fmt.Sprintf("Service %s/%s has the host as well: proxies join the two, and the Service's ports and endpoints count", ns, name),
+				r.report(o, ServiceHidden, fmt.Sprintf("spec.hosts[%d]", i), host,
+					fmt.Sprintf("Service %s/%s has the host as well: proxies join the two, and the Service's ports and endpoints count", ns, name),
 					"use another host, or add a DestinationRule or a WorkloadEntry to the Service")
 			}
 		}

@@ -12,7 +12,8 @@ import (
 var injectedContainers = []string{"istio-init", "istio-validation", proxyName}
 
 // stuck are the reasons of kubelet for a container that does not run, and does not without a change.
-var stuck = []string{"CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
+var stuck = []string{"CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+	"CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
 
 // checkSidecars finds sidecars that do not run, and workloads whose Pods with sidecars cannot be made.
 func checkSidecars(r *run) {

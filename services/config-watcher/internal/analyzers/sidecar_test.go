@@ -10,24 +10,38 @@ import (
 
 func TestSidecarsThatDoNotRunAreTold(t *testing.T) {
 	pod := func(status string) string {
-		return "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {initContainers: [{name: istio-init}], containers: [{name: web}, {name: istio-proxy}]}, status: {phase: Running, " + status + "}}"
+		return "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {initContainers: [{name: istio-init}], containers: " +
+			"[{name: web}, {name: istio-proxy}]}, status: {phase: Running, " + status + "}}"
 	}
-	const crashed = "{name: %, restartCount: 4, state: {waiting: {reason: CrashLoopBackOff, message: back-off 40s}}, lastState: {terminated: {exitCode: 1, reason: Error}}}"
-	const deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: %}, spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: web}]}}}, status: {conditions: [{type: ReplicaFailure, status: 'True', reason: FailedCreate, message: 'pods \"web-1\" is forbidden: violates PodSecurity'}]}}"
+	const crashed = "{name: %, restartCount: 4, state: {waiting: {reason: CrashLoopBackOff, message: back-off 40s}}, lastState: " +
+		"{terminated: {exitCode: 1, reason: Error}}}"
+	const deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: %}, spec: {template: {metadata: {labels: " +
+		"{app: web}}, spec: {containers: [{name: web}]}}}, status: {conditions: [{type: ReplicaFailure, status: 'True', reason: FailedCreate, " +
+		"message: 'pods \"web-1\" is forbidden: violates PodSecurity'}]}}"
 	const namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio-injection: enabled}}}"
 	for name, tc := range map[string]struct {
 		objects []string
 		code    analyze.Code
 		want    string
 	}{
-		"a sidecar that crashes":              {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-proxy") + "]")}, SidecarNotRunning, "container istio-proxy does not run: CrashLoopBackOff: back-off 40s; it ended with exit code 1 (Error); `kubectl logs -n shop web -c istio-proxy --previous` says why"},
-		"redirection that fails":              {[]string{pod("initContainerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-init") + "]")}, SidecarNotRunning, "container istio-init does not run"},
-		"an image that cannot be pulled":      {[]string{pod("containerStatuses: [{name: istio-proxy, state: {waiting: {reason: ImagePullBackOff, message: not found}}}]")}, SidecarNotRunning, "ImagePullBackOff: not found; `kubectl describe pod -n shop web`"},
-		"an application that crashes":         {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "web") + "]")}, "", ""},
-		"a sidecar that starts":               {[]string{pod("containerStatuses: [{name: istio-proxy, state: {waiting: {reason: PodInitializing}}}]")}, "", ""},
-		"a Deployment whose Pods are refused": {[]string{namespace, strings.ReplaceAll(deployment, "%", "shop")}, PodsNotMade, "Pods are refused: pods \"web-1\" is forbidden: violates PodSecurity"},
-		"an injector that is away":            {[]string{namespace, strings.ReplaceAll(strings.ReplaceAll(deployment, "%", "shop"), "pods \"web-1\" is forbidden: violates PodSecurity", "Internal error occurred: failed calling webhook \"namespace.sidecar-injector.istio.io\": connection refused")}, PodsNotMade, "sidecars are injected by Deployment injector"},
-		"one of no mesh":                      {[]string{namespace, strings.ReplaceAll(deployment, "%", "other")}, "", ""},
+		"a sidecar that crashes": {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-proxy") + "]")},
+			SidecarNotRunning, "container istio-proxy does not run: CrashLoopBackOff: back-off 40s; it ended with exit code 1 (Error); `kubectl " +
+				"logs -n shop web -c istio-proxy --previous` says why"},
+		"redirection that fails": {[]string{pod("initContainerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-init") + "]")},
+			SidecarNotRunning, "container istio-init does not run"},
+		"an image that cannot be pulled": {
+			[]string{pod("containerStatuses: [{name: istio-proxy, state: {waiting: {reason: ImagePullBackOff, message: not found}}}]")},
+			SidecarNotRunning, "ImagePullBackOff: not found; `kubectl describe pod -n shop web`"},
+		"an application that crashes": {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "web") + "]")}, "", ""},
+		"a sidecar that starts": {
+			[]string{pod("containerStatuses: [{name: istio-proxy, state: {waiting: {reason: PodInitializing}}}]")}, "", ""},
+		"a Deployment whose Pods are refused": {[]string{namespace, strings.ReplaceAll(deployment, "%", "shop")}, PodsNotMade,
+			"Pods are refused: pods \"web-1\" is forbidden: violates PodSecurity"},
+		"an injector that is away": {
+			[]string{namespace, strings.ReplaceAll(strings.ReplaceAll(deployment, "%", "shop"), "pods \"web-1\" is forbidden: violates PodSecurity",
+				"Internal error occurred: failed calling webhook \"namespace.sidecar-injector.istio.io\": connection refused")}, PodsNotMade,
+			"sidecars are injected by Deployment injector"},
+		"one of no mesh": {[]string{namespace, strings.ReplaceAll(deployment, "%", "other")}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := analyzed(t, Config{}, nil, tc.objects...)

@@ -29,7 +29,8 @@ func checkConditions(r *run) {
 		for i, item := range list {
 			c, _ := item.(map[string]any)
 			if c["status"] == "False" {
-				r.report(o, ConditionFalse, fmt.Sprintf("status.conditions[%d]", i), c["type"], fmt.Sprintf("is false: %v: %v", c["reason"], c["message"]), "mend what the message says")
+				r.report(o, ConditionFalse, fmt.Sprintf("status.conditions[%d]", i), c["type"],
+					fmt.Sprintf("is false: %v: %v", c["reason"], c["message"]), "mend what the message says")
 			}
 		}
 	}
@@ -46,7 +47,8 @@ func checkJWKS(r *run) {
 			field := fmt.Sprintf("spec.jwtRules[%d].jwksUri", i)
 			if rule.GetJwksUri() == "" {
 				if rule.GetJwks() == "" {
-					r.report(o, JWKSTrap, fmt.Sprintf("spec.jwtRules[%d]", i), rule.GetIssuer(), "names no keys: they are looked for at the issuer's OpenID document, which must be reachable from the control plane", "set jwksUri")
+					r.report(o, JWKSTrap, fmt.Sprintf("spec.jwtRules[%d]", i), rule.GetIssuer(),
+						"names no keys: they are looked for at the issuer's OpenID document, which must be reachable from the control plane", "set jwksUri")
 				}
 				continue
 			}
@@ -57,7 +59,8 @@ func checkJWKS(r *run) {
 			address, err := netip.ParseAddr(u.Hostname())
 			switch {
 			case u.Hostname() == "localhost" || err == nil && (address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsUnspecified()):
-				r.report(o, JWKSTrap, field, rule.GetJwksUri(), "names the machine of the control plane itself: such addresses are not fetched", "name the issuer's host")
+				r.report(o, JWKSTrap, field, rule.GetJwksUri(), "names the machine of the control plane itself: such addresses are not fetched",
+					"name the issuer's host")
 			case u.Scheme == "http":
 				r.report(o, JWKSTrap, field, rule.GetJwksUri(), "is fetched without TLS: who is on the way chooses the keys", "use https")
 			}
@@ -77,7 +80,8 @@ func checkGatewayAPI(r *run) {
 			continue
 		}
 		if v, err := version.ParseSemantic(bundle); err == nil && v.LessThan(minimumGatewayAPI) {
-			r.report(o, GatewayAPIOld, manifest.Field("metadata.annotations", name), bundle, "is older than "+minimumGatewayAPI.String(), "apply the CRDs of a newer bundle")
+			r.report(o, GatewayAPIOld, manifest.Field("metadata.annotations", name), bundle, "is older than "+minimumGatewayAPI.String(),
+				"apply the CRDs of a newer bundle")
 		}
 	}
 }

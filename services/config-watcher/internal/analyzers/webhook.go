@@ -47,7 +47,8 @@ func (r *run) webhookClient(o *Object, i int, name string, client admissionv1.We
 		at := field + ".service"
 		s := r.get("", "Service", client.Service.Namespace, client.Service.Name)
 		if s == nil || s.Body == nil {
-			r.report(o, WebhookInvalid, at, client.Service.Name, fmt.Sprintf("there is no Service %s/%s, so that the API server calls nobody", client.Service.Namespace, client.Service.Name),
+			r.report(o, WebhookInvalid, at, client.Service.Name,
+				fmt.Sprintf("there is no Service %s/%s, so that the API server calls nobody", client.Service.Namespace, client.Service.Name),
 				"remove the webhook, or start what it calls")
 			return
 		}
@@ -61,7 +62,8 @@ func (r *run) webhookClient(o *Object, i int, name string, client admissionv1.We
 				return
 			}
 		}
-		r.report(o, WebhookInvalid, at+".port", port, fmt.Sprintf("Service %s/%s has no such port", client.Service.Namespace, client.Service.Name), "use one of its ports")
+		r.report(o, WebhookInvalid, at+".port", port,
+			fmt.Sprintf("Service %s/%s has no such port", client.Service.Namespace, client.Service.Name), "use one of its ports")
 	}
 }
 
@@ -93,8 +95,10 @@ func (r *run) twoInjectors() {
 				continue
 			}
 			for _, s := range append(situations, chosen(one.h.NamespaceSelector, one.h.ObjectSelector)) {
-				if matches(one.h.NamespaceSelector, s.namespace) && matches(one.h.ObjectSelector, s.pod) && matches(other.h.NamespaceSelector, s.namespace) && matches(other.h.ObjectSelector, s.pod) {
-					r.report(one.o, WebhookInvalid, one.field, one.h.Name, fmt.Sprintf("is called for the same Pods as %s of %s: both would inject", other.h.Name, other.o.Key.Name),
+				if matches(one.h.NamespaceSelector, s.namespace) && matches(one.h.ObjectSelector, s.pod) &&
+					matches(other.h.NamespaceSelector, s.namespace) && matches(other.h.ObjectSelector, s.pod) {
+					r.report(one.o, WebhookInvalid, one.field, one.h.Name,
+						fmt.Sprintf("is called for the same Pods as %s of %s: both would inject", other.h.Name, other.o.Key.Name),
 						"give them selectors that exclude each other")
 					break
 				}

@@ -154,7 +154,8 @@ func (m *Mesh) servicesOf(w *workload) []*Object {
 // index makes what the checks look things up in.
 func (m *Mesh) index() {
 	m.workloads = nil
-	m.byKind, m.byLabel, m.services, m.namespaces = map[string][]*Object{}, labelIndex[*workload]{}, labelIndex[*Object]{}, map[string]*Object{}
+	m.byKind, m.byLabel, m.services, m.namespaces = map[string][]*Object{}, labelIndex[*workload]{}, labelIndex[*Object]{},
+		map[string]*Object{}
 	all := slices.SortedFunc(maps.Values(m.objects), func(a, b *Object) int { return a.Key.Compare(b.Key) })
 	for _, o := range all {
 		switch name := o.Key.Kind; {

@@ -34,7 +34,8 @@ func (r *running) as(account string) context.Context {
 }
 
 func entry(namespace, name, host string) string {
-	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}\n",
+	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], "+
+		"ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}\n",
 		name, namespace, host)
 }
 
@@ -116,7 +117,8 @@ func TestVerbsOfRoles(t *testing.T) {
 		for i, ns := range []string{"a", "b", "c", "istio-system", ""} {
 			for _, verb := range all {
 				err := r.try(client, account, verb, ns)
-				if allowed := slices.Contains(where[i], verb); allowed != (status.Code(err) == codes.OK) || !allowed && status.Code(err) != codes.PermissionDenied {
+				if allowed := slices.Contains(where[i], verb); allowed != (status.Code(err) == codes.OK) ||
+					!allowed && status.Code(err) != codes.PermissionDenied {
 					t.Errorf("%s %s in %q: %v", account, verb, ns, err)
 				}
 				if err == nil {
@@ -205,11 +207,13 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 		req := document(entry("a", "one", "one.example.com") + "---\n" + entry("c", "two", "two.example.com"))
 		req.DryRun = dry
 		_, err := client.Apply(r.as("ops/editor"), req)
-		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "ServiceEntry c/two") || strings.Contains(err.Error(), "a/one") {
+		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "ServiceEntry c/two") ||
+			strings.Contains(err.Error(), "a/one") {
 			t.Errorf("apply (dry run %v): %v", dry, err)
 		}
 	}
-	if _, err := client.Apply(r.as("ops/creator"), document(entry("a", "old", "other.example.com"))); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "update") {
+	if _, err := client.Apply(r.as("ops/creator"), document(entry("a", "old", "other.example.com"))); status.Code(
+		err) != codes.PermissionDenied || !strings.Contains(err.Error(), "update") {
 		t.Errorf("replace by one who may create: %v", err)
 	}
 	if after := r.objects(); after != before {
@@ -236,7 +240,8 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	if got, err := fleetOf.ListProxies(r.as("ops/editor"), &configv1.ListProxiesRequest{}); err != nil || len(got.Proxies) != 0 {
 		t.Errorf("sees proxies of shop: %v, %v", got.GetProxies(), err)
 	}
-	if _, err := fleetOf.ListProxies(r.as("ops/editor"), &configv1.ListProxiesRequest{Namespace: "shop"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := fleetOf.ListProxies(r.as("ops/editor"), &configv1.ListProxiesRequest{Namespace: "shop"}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("proxies of shop: %v", err)
 	}
 	if got, err := fleetOf.ListProxies(r.as("ops/second"), &configv1.ListProxiesRequest{}); err != nil || len(got.Proxies) != 1 {
@@ -245,7 +250,8 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	if got, err := fleetOf.WaitAcked(r.as("ops/viewer"), &configv1.WaitAckedRequest{}); err != nil || len(got.Pending) != 0 {
 		t.Errorf("waits for proxies of others: %v, %v", got, err)
 	}
-	if got, err := fleetOf.ListProxies(metadata.AppendToOutgoingContext(t.Context()), &configv1.ListProxiesRequest{}); status.Code(err) != codes.Unauthenticated {
+	if got, err := fleetOf.ListProxies(metadata.AppendToOutgoingContext(t.Context()), &configv1.ListProxiesRequest{}); status.Code(
+		err) != codes.Unauthenticated {
 		t.Errorf("anonymous: %v, %v", got, err)
 	}
 }
@@ -292,18 +298,24 @@ func TestRolesAreFollowed(t *testing.T) {
 	if _, err := client.Get(r.as("ops/viewer"), &configv1.GetRequest{Key: entryKey("a", "old")}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("role taken away: %v", err)
 	}
-	if _, err := client.Delete(r.as("ops/editor"), &configv1.DeleteRequest{Key: entryKey("a", "old")}); status.Code(err) != codes.PermissionDenied {
+	if _, err := client.Delete(r.as("ops/editor"), &configv1.DeleteRequest{Key: entryKey("a", "old")}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("role made less: %v", err)
 	}
 	for name, text := range map[string]string{
-		"unknown field": "roles: [{identity: [a/b], namespaces: [a], role: viewer}]", "admin of one namespace": "roles: [{identities: [a/b], namespaces: [a], role: admin}]",
-		"root namespace": "roles: [{identities: [a/b], namespaces: [istio-system], role: viewer}]", "no identity": "roles: [{identities: [everybody], namespaces: [a], role: viewer}]",
-		"unknown verb": "roles: [{identities: [a/b], namespaces: [a], verbs: [ban]}]", "no namespaces": "roles: [{identities: [a/b], role: viewer}]",
-		"both": "roles: [{identities: [a/b], namespaces: [a], role: viewer, verbs: [get]}]", "neither": "roles: [{identities: [a/b], namespaces: [a]}]",
+		"unknown field":          "roles: [{identity: [a/b], namespaces: [a], role: viewer}]",
+		"admin of one namespace": "roles: [{identities: [a/b], namespaces: [a], role: admin}]",
+		"root namespace":         "roles: [{identities: [a/b], namespaces: [istio-system], role: viewer}]",
+		"no identity":            "roles: [{identities: [everybody], namespaces: [a], role: viewer}]",
+		"unknown verb":           "roles: [{identities: [a/b], namespaces: [a], verbs: [ban]}]",
+		"no namespaces":          "roles: [{identities: [a/b], role: viewer}]",
+		"both":                   "roles: [{identities: [a/b], namespaces: [a], role: viewer, verbs: [get]}]",
+		"neither":                "roles: [{identities: [a/b], namespaces: [a]}]",
 	} {
 		o := r.options()
 		o.StoreDir, o.RolesFile = "", r.rolesFile(text)
-		if _, err := open(t.Context(), &o, r.deps(r.ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount))); err == nil || !strings.Contains(err.Error(), "--roles-file") {
+		if _, err := open(t.Context(), &o, r.deps(r.ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount))); err == nil ||
+			!strings.Contains(err.Error(), "--roles-file") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -358,7 +370,8 @@ func TestBans(t *testing.T) {
 		t.Errorf("open watch: %v", err)
 	}
 	_, err = client.Get(r.as("ops/editor"), &configv1.GetRequest{Key: entryKey("a", "old")})
-	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "banned") || !strings.Contains(err.Error(), "left the company") {
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "banned") ||
+		!strings.Contains(err.Error(), "left the company") {
 		t.Errorf("banned: %v", err)
 	}
 	sub.next()
@@ -378,13 +391,15 @@ func TestBans(t *testing.T) {
 		sub.next()
 	}
 	who, err := access.WhoAmI(r.as("ops/editor"), &configv1.WhoAmIRequest{})
-	if err != nil || who.Identity != editor || who.Method != "jwt" || len(who.Grants) != 1 || !slices.Equal(who.Grants[0].Namespaces, []string{"a", "b"}) {
+	if err != nil || who.Identity != editor || who.Method != "jwt" || len(who.Grants) != 1 ||
+		!slices.Equal(who.Grants[0].Namespaces, []string{"a", "b"}) {
 		t.Errorf("who am I: %v, %v", who, err)
 	}
 	for _, c := range []struct {
 		verb, kind, namespace string
 		want                  bool
-	}{{"delete", "ServiceEntry", "a", true}, {"delete", "ServiceEntry", "c", false}, {"create", "Namespace", "", false}, {"create", "IdentityBan", "", false}, {"list", "", "b", true}} {
+	}{{"delete", "ServiceEntry", "a", true}, {"delete", "ServiceEntry", "c", false}, {"create", "Namespace", "", false},
+		{"create", "IdentityBan", "", false}, {"list", "", "b", true}} {
 		got, err := access.CanI(r.as("ops/editor"), &configv1.CanIRequest{Verb: c.verb, Kind: c.kind, Namespace: c.namespace})
 		if err != nil || got.Allowed != c.want || got.Allowed == (got.Reason != "") {
 			t.Errorf("can I %s %s in %q: %v, %v", c.verb, c.kind, c.namespace, got, err)
@@ -430,7 +445,8 @@ func TestAuditOfWrites(t *testing.T) {
 		{"unchanged", apply("ops/editor", entry("a", "new", "new.example.com"), false), codes.OK},
 		{"update", apply("ops/editor", entry("a", "new", "newer.example.com"), false), codes.OK},
 		{"refused", apply("ops/editor", entry("c", "new", "new.example.com"), false), codes.PermissionDenied},
-		{"invalid", apply("ops/editor", "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: a}\nspec: {}\n", false), codes.InvalidArgument},
+		{"invalid", apply("ops/editor", "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: a}\nspec: {}\n", false),
+			codes.InvalidArgument},
 		{"secret", apply("ops/editor", tlsSecret("a", "tls", chain, key), false), codes.OK},
 		{"delete", func() error {
 			_, err := client.Delete(r.as("ops/editor"), &configv1.DeleteRequest{Key: entryKey("a", "new")})
@@ -447,13 +463,15 @@ func TestAuditOfWrites(t *testing.T) {
 	}
 	var got []string
 	for _, e := range lines()[before:] {
-		if e.Identity != "spiffe://cluster.local/ns/ops/sa/editor" || e.Method != "jwt" || !strings.HasPrefix(e.Address, "127.0.0.1:") || e.Time.IsZero() {
+		if e.Identity != "spiffe://cluster.local/ns/ops/sa/editor" || e.Method != "jwt" || !strings.HasPrefix(e.Address, "127.0.0.1:") ||
+			e.Time.IsZero() {
 			t.Errorf("who and from where: %+v", e)
 		}
 		text := e.Call + " " + e.Result
 		for _, o := range e.Objects {
 			text += fmt.Sprintf(" %s %s %s/%s", o.Verb, o.Kind, o.Namespace, o.Name)
-			if (o.Before != nil) != (e.Result == audit.Accepted && o.Verb != "create") || (o.After != nil) != (e.Result == audit.Accepted && o.Verb != "delete") {
+			if (o.Before != nil) != (e.Result == audit.Accepted && o.Verb != "create") ||
+				(o.After != nil) != (e.Result == audit.Accepted && o.Verb != "delete") {
 				t.Errorf("%s: before %v, after %v", text, o.Before, o.After)
 			}
 			if o.After != nil && (o.After.Hash == "") != (o.Kind == "Secret") {
@@ -463,7 +481,8 @@ func TestAuditOfWrites(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{
-		"Apply accepted create ServiceEntry a/new", "Apply accepted update ServiceEntry a/new", "Apply refused apply ServiceEntry c/new", "Apply refused",
+		"Apply accepted create ServiceEntry a/new", "Apply accepted update ServiceEntry a/new", "Apply refused apply ServiceEntry c/new",
+		"Apply refused",
 		"Apply accepted create Secret a/tls", "Delete accepted delete ServiceEntry a/new",
 	}
 	if !slices.Equal(got, want) {

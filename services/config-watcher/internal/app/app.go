@@ -125,7 +125,8 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, d.Deps), storeFS: d.StoreFS, identity: d.Identity, stop: make(chan struct{})}
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, d.Deps), storeFS: d.StoreFS, identity: d.Identity,
+		stop: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -169,9 +170,11 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
 		Refused: s.store.Refused, Unsaved: s.unsaved, Remotes: s.remotes,
 	}, s.fleet)
-	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log, Clock: s.Clock})
+	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log,
+		Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
-		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain, Tenancy: s.tenancy()}),
+		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
+			Tenancy: s.tenancy()}),
 		Log:        s.Log,
 		Out:        s.revisions,
 		Settled:    s.settled,
@@ -195,7 +198,8 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	}
 	// Who may do what in the configuration API.
 	s.access, err = access.New(access.Config{
-		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
+		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: s.Log, Registerer: s.Registry,
+		Clock: s.Clock,
 	})
 	if err != nil {
 		return nil, process.WithExitCode(fmt.Errorf("--roles-file: %w", err), process.ExitUsage)
@@ -258,7 +262,8 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 	var authenticator = auth.MTLSAt(s.Clock)
 	if s.cfg.JWKSFile != "" {
 		jwt, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.Clock,
+			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: s.cfg.trustDomain,
+			Clock: s.Clock,
 		})
 		if err != nil {
 			return err
@@ -300,7 +305,8 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Sources: s.sources, Remotes: s.remotes, Cluster: s.cfg.ClusterID, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Statuses: s.statuses, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
+		Store: s.store, Sources: s.sources, Remotes: s.remotes, Cluster: s.cfg.ClusterID, Revisions: s.pipeline, Elsewhere: s.joined,
+		Access: s.access, Audit: recorder, Findings: s.findings, Statuses: s.statuses, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil
@@ -371,7 +377,8 @@ func (s *Server) Run(ctx context.Context) error {
 		s.Log.Info("the validating webhook serves", "address", s.Addr("webhook-address").String(), "identity", s.cfg.own.String())
 		return s.Process.Run(ctx)
 	}
-	s.Log.Info("config-watcher serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.TrustDomain, "identity", s.cfg.own.String(), "epoch", s.revisions.Epoch())
+	s.Log.Info("config-watcher serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.TrustDomain, "identity",
+		s.cfg.own.String(), "epoch", s.revisions.Epoch())
 	defer context.AfterFunc(ctx, func() {
 		s.watch.Stop()
 		close(s.stop)

@@ -74,7 +74,8 @@ func TestApplyReachesSubscriber(t *testing.T) {
 		t.Fatalf("endpoints %v", es)
 	}
 	e := es.Endpoints[0]
-	if e.Address != "10.1.0.1" || e.Port != 8080 || e.TlsMode != configv1.TlsMode_TLS_MODE_ISTIO || e.Identity != "spiffe://cluster.local/ns/apps/sa/server" {
+	if e.Address != "10.1.0.1" || e.Port != 8080 || e.TlsMode != configv1.TlsMode_TLS_MODE_ISTIO ||
+		e.Identity != "spiffe://cluster.local/ns/apps/sa/server" {
 		t.Errorf("endpoint %v", e)
 	}
 	if page := r.body(t, "/debug/resources?kind=EndpointSet", f.admin()); !strings.Contains(page, "10.1.0.1") {
@@ -90,7 +91,8 @@ func TestApplyReachesSubscriber(t *testing.T) {
 	if again := r.apply(shop); again.Revision != 0 || again.Results[2].Action != configv1.Action_ACTION_UNCHANGED {
 		t.Errorf("applied again: %v", again)
 	}
-	if _, err := r.store().Delete(context.Background(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Pod", Namespace: "apps", Name: "server-1"}}); err != nil {
+	if _, err := r.store().Delete(context.Background(),
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Pod", Namespace: "apps", Name: "server-1"}}); err != nil {
 		t.Fatal(err)
 	}
 	sub.next()
@@ -121,13 +123,16 @@ func TestBrokenObjectIsRefusedWhole(t *testing.T) {
 			violations = br.FieldViolations
 		}
 	}
-	if len(violations) != 2 || violations[0].Field != "VirtualService apps/server: spec.http[0].route[0].weight" && violations[1].Field != "VirtualService apps/server: spec.http[0].route[0].weight" {
+	if len(violations) != 2 || violations[0].Field != "VirtualService apps/server: spec.http[0].route[0].weight" &&
+		violations[1].Field != "VirtualService apps/server: spec.http[0].route[0].weight" {
 		t.Errorf("violations %v", violations)
 	}
 	if after, _ := r.revisions.Current(); after != before {
 		t.Error("a refused apply made a revision")
 	}
-	if _, err := r.store().Get(context.Background(), &configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "VirtualService", Namespace: "apps", Name: "other"}}); status.Code(err) != codes.NotFound {
+	if _, err := r.store().Get(context.Background(),
+		&configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "VirtualService", Namespace: "apps", Name: "other"}}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("a refused apply stored something: %v", err)
 	}
 }
@@ -149,7 +154,8 @@ spec: {selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTT
 	if page := r.body(t, "/debug/sources", token); !strings.Contains(page, want) {
 		t.Errorf("the page does not warn: %s", page)
 	}
-	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Gateway", Namespace: "apps", Name: "g"}}); err != nil {
+	if _, err := r.store().Delete(t.Context(),
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Gateway", Namespace: "apps", Name: "g"}}); err != nil {
 		t.Fatal(err)
 	}
 	if page := r.body(t, "/debug/sources", token); strings.Contains(page, want) {
@@ -173,15 +179,18 @@ func TestResourceVersions(t *testing.T) {
 		t.Errorf("created twice: %v", err)
 	}
 	key := created.Object.Key
-	patched, err := c.Patch(ctx, &configv1.PatchRequest{Key: key, Patch: []byte(`{"spec":{"exportTo":["."]}}`), ResourceVersion: created.Object.ResourceVersion})
+	patched, err := c.Patch(ctx, &configv1.PatchRequest{Key: key, Patch: []byte(`{"spec":{"exportTo":["."]}}`),
+		ResourceVersion: created.Object.ResourceVersion})
 	if err != nil || patched.Object.Generation != 2 {
 		t.Fatalf("patched %v %v", patched, err)
 	}
-	stale := strings.Replace(route(7), "namespace: apps}", fmt.Sprintf("namespace: apps, resourceVersion: %q}", created.Object.ResourceVersion), 1)
+	stale := strings.Replace(route(7), "namespace: apps}",
+		fmt.Sprintf("namespace: apps, resourceVersion: %q}", created.Object.ResourceVersion), 1)
 	if _, err := c.Update(ctx, &configv1.UpdateRequest{Manifest: []byte(stale)}); status.Code(err) != codes.Aborted {
 		t.Errorf("stale update: %v", err)
 	}
-	if _, err := c.Delete(ctx, &configv1.DeleteRequest{Key: key, ResourceVersion: created.Object.ResourceVersion}); status.Code(err) != codes.Aborted {
+	if _, err := c.Delete(ctx, &configv1.DeleteRequest{Key: key, ResourceVersion: created.Object.ResourceVersion}); status.Code(
+		err) != codes.Aborted {
 		t.Errorf("stale delete: %v", err)
 	}
 	st, err := c.UpdateStatus(ctx, &configv1.UpdateStatusRequest{Key: key, Status: []byte(`{"observedGeneration":2}`)})
@@ -192,7 +201,8 @@ func TestResourceVersions(t *testing.T) {
 	if err != nil || updated.Object.Generation != 3 || !strings.Contains(string(updated.Object.Manifest), "observedGeneration") {
 		t.Errorf("update loses the status or miscounts: %v %v", updated, err)
 	}
-	if _, err := c.Patch(ctx, &configv1.PatchRequest{Key: key, Patch: []byte(`{"spec":{"htp":[]}}`)}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `did you mean "http"`) {
+	if _, err := c.Patch(ctx, &configv1.PatchRequest{Key: key, Patch: []byte(`{"spec":{"htp":[]}}`)}); status.Code(
+		err) != codes.InvalidArgument || !strings.Contains(err.Error(), `did you mean "http"`) {
 		t.Errorf("patch with an unknown field: %v", err)
 	}
 }
@@ -235,7 +245,8 @@ func TestResumeSendsDifferenceOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.apply(route(5))
-	if _, err := r.store().Delete(context.Background(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "apps", Name: "server"}}); err != nil {
+	if _, err := r.store().Delete(context.Background(),
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "apps", Name: "server"}}); err != nil {
 		t.Fatal(err)
 	}
 	again := r.subscribe(held, nil)
@@ -282,7 +293,8 @@ func TestBrokenFileKeepsLastGood(t *testing.T) {
 	}
 	token := f.admin()
 	page := r.body(t, "/debug/sources", token)
-	if !strings.Contains(page, `mesh/shop.yaml:23: VirtualService apps/server: spec.http[0].timout: unknown field`) || !strings.Contains(page, "did you mean") {
+	if !strings.Contains(page, `mesh/shop.yaml:23: VirtualService apps/server: spec.http[0].timout: unknown field`) ||
+		!strings.Contains(page, "did you mean") {
 		t.Errorf("sources page does not tell what is wrong: %s", page)
 	}
 	testkit.WriteFile(t, path, []byte("kind: [\n"))

@@ -62,7 +62,8 @@ func (r *running) gateways(namespace string, credentials ...string) {
 	r.t.Helper()
 	var servers strings.Builder
 	for i, name := range credentials {
-		fmt.Fprintf(&servers, "  - {port: {number: %d, name: https-%d, protocol: HTTPS}, hosts: [\"*\"], tls: {mode: SIMPLE, credentialName: %s}}\n", 8443+i, i, name)
+		fmt.Fprintf(&servers, "  - {port: {number: %d, name: https-%d, protocol: HTTPS}, hosts: [\"*\"], tls: {mode: SIMPLE, credentialName: "+
+			"%s}}\n", 8443+i, i, name)
 	}
 	r.apply(fmt.Sprintf(`
 apiVersion: v1
@@ -90,7 +91,8 @@ func (r *running) connect(identity string) {
 	if err == nil {
 		err = stream.Send(&configv1.ReportRequest{
 			Subscriber: &configv1.Subscriber{Instance: "xds-server-test"},
-			Proxies:    []*configv1.ProxyStatus{{NodeId: "router~10.0.0.1~edge-1.shop~shop.svc.cluster.local", Identity: identity, Namespace: "shop", Workload: "edge-1"}},
+			Proxies: []*configv1.ProxyStatus{{NodeId: "router~10.0.0.1~edge-1.shop~shop.svc.cluster.local", Identity: identity, Namespace: "shop",
+				Workload: "edge-1"}},
 		})
 	}
 	if err == nil {
@@ -165,7 +167,8 @@ func TestCredentialsByReference(t *testing.T) {
 		!strings.Contains(err.Error(), "Secret shop/shop-tls") {
 		t.Errorf("key of another certificate: %v", err)
 	}
-	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "shop", Name: "shop-tls"}}); err != nil {
+	if _, err := r.store().Delete(t.Context(),
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "shop", Name: "shop-tls"}}); err != nil {
 		t.Fatal(err)
 	}
 	if c := in.next(shop); c != nil {
@@ -237,7 +240,8 @@ func TestAuthorities(t *testing.T) {
 	if c = in.next(ask); !bytes.Equal(c.GetCaCertificates(), own) || len(c.GetPrivateKey())+len(c.GetCrl()) > 0 {
 		t.Error("a Secret of its own does not go first, or shows its key")
 	}
-	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "shop", Name: "shop-tls-cacert"}}); err != nil {
+	if _, err := r.store().Delete(t.Context(),
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "shop", Name: "shop-tls-cacert"}}); err != nil {
 		t.Fatal(err)
 	}
 	if c = in.next(ask); !bytes.Equal(c.GetCaCertificates(), beside) {
@@ -249,7 +253,8 @@ func TestTooMuchAskedFor(t *testing.T) {
 	f := newFixture(t)
 	r := f.start(f.options())
 	in := r.reader()
-	if err := in.stream.Send(&secretv1.WatchRequest{Subscribe: []*secretv1.Subscription{subscription("shop", strings.Repeat("x", 254), "")}}); err != nil {
+	if err := in.stream.Send(&secretv1.WatchRequest{
+		Subscribe: []*secretv1.Subscription{subscription("shop", strings.Repeat("x", 254), "")}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := in.stream.Recv(); status.Code(err) != codes.InvalidArgument {
@@ -308,7 +313,8 @@ func TestKeysShowNowhere(t *testing.T) {
 		strings.Replace(tlsSecret("shop", "untidy", chain, key), "tls.key: ", "tls.key: [", 1)+"---\n"+
 		strings.Replace(tlsSecret("shop", "unknown", chain, key), "data:", "date:", 1)+"---\n"+
 		strings.Replace(tlsSecret("shop", "typed", chain, key), "tls.key: ", "tls.key: !!binary ", 1)+"---\n"+
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: plain, namespace: shop}\nstringData:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n---\n"+
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: plain, namespace: shop}\nstringData:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+
+		"\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: pem, namespace: shop}\ndata:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n"))
 	r := f.start(o, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))

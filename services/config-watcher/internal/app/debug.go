@@ -70,7 +70,8 @@ func (s *Server) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
 	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
 		st := src.Status()
-		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held, Unread: st.UnreadTotal}
+		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held,
+			Unread: st.UnreadTotal}
 		for _, f := range st.Staying {
 			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
 			if withProblems {
@@ -154,11 +155,14 @@ const maxFindings = 1000
 const pageSize = 500
 
 func (s *Server) registerDebug() {
-	s.Ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
-		return s.sourceStates(false), nil
-	}))
-	s.Ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
-		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()), Findings: []string{}}
+	s.Ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready",
+		ops.JSON(func(*http.Request) (any, error) {
+			return s.sourceStates(false), nil
+		}))
+	s.Ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, "+
+		"or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
+		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()),
+			Findings: []string{}}
 		for i, f := range s.findings.All() {
 			if i == maxFindings {
 				break

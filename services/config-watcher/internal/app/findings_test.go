@@ -12,7 +12,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-const findingsService = "{apiVersion: v1, kind: Service, metadata: {name: server, namespace: apps}, spec: {ports: [{name: http, port: 80}]}}\n"
+const findingsService = "{apiVersion: v1, kind: Service, metadata: {name: server, namespace: apps}, spec: {ports: [{name: http, port: " +
+	"80}]}}\n"
 
 func findingsRoute(name, host string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -77,7 +78,8 @@ func TestFindings(t *testing.T) {
 	defer cancel()
 	dry := func(text string) *configv1.ApplyResponse {
 		t.Helper()
-		out, err := r.store().Apply(ctx, &configv1.ApplyRequest{DryRun: true, Documents: []*configv1.Document{{Name: "doc.yaml", Content: []byte(text)}}})
+		out, err := r.store().Apply(ctx,
+			&configv1.ApplyRequest{DryRun: true, Documents: []*configv1.Document{{Name: "doc.yaml", Content: []byte(text)}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +91,8 @@ func TestFindings(t *testing.T) {
 	r.apply("{apiVersion: v1, kind: Namespace, metadata: {name: apps}}")
 	warned(t, "a dry run", dry(route).GetResults()[0].GetWarnings(), "[HostNotFound]")
 	warned(t, "a dry run of both", dry(route + "---\n" + findingsService).GetResults()[0].GetWarnings())
-	warned(t, "apply", r.apply(route).GetResults()[0].GetWarnings(), `spec.http[0].route[0].destination.host: "server": no Service or ServiceEntry has the host server.apps.svc.cluster.local`)
+	warned(t, "apply", r.apply(route).GetResults()[0].GetWarnings(),
+		`spec.http[0].route[0].destination.host: "server": no Service or ServiceEntry has the host server.apps.svc.cluster.local`)
 	warned(t, "the status", r.messages("VirtualService", "server"), "HostNotFound")
 	warned(t, "apply of the same", r.apply(route).GetResults()[0].GetWarnings(), "[HostNotFound]")
 
@@ -102,8 +105,10 @@ func TestFindings(t *testing.T) {
 	warned(t, "the status", r.messages("VirtualService", "server"))
 
 	// A younger one for the host, which is told at once; the older one goes, and it counts.
-	warned(t, "the younger", r.apply(findingsRoute("young", "server.apps.svc.cluster.local")).GetResults()[0].GetWarnings(), "VirtualService apps/server is older")
-	if _, err := r.store().Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "VirtualService", Namespace: "apps", Name: "server"}}); err != nil {
+	warned(t, "the younger", r.apply(findingsRoute("young", "server.apps.svc.cluster.local")).GetResults()[0].GetWarnings(),
+		"VirtualService apps/server is older")
+	if _, err := r.store().Delete(ctx,
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "VirtualService", Namespace: "apps", Name: "server"}}); err != nil {
 		t.Fatal(err)
 	}
 	warned(t, "the status", r.messages("VirtualService", "young"))
@@ -112,11 +117,13 @@ func TestFindings(t *testing.T) {
 	old := strings.Replace(route, "{name: server,", `{name: server, creationTimestamp: "2020-01-01T00:00:00Z",`, 1)
 	warned(t, "a dry run", warningTexts(dry(old).GetBroken()), "VirtualService apps/young: spec.hosts[0]")
 	warned(t, "an older one", warningTexts(r.apply(old).GetBroken()), "VirtualService apps/young: spec.hosts[0]")
-	deleted, err := r.store().Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "apps", Name: "server"}})
+	deleted, err := r.store().Delete(ctx,
+		&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "apps", Name: "server"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	warned(t, "delete", warningTexts(deleted.GetBroken()), "VirtualService apps/server: spec.http[0]", "VirtualService apps/young: spec.http[0]")
+	warned(t, "delete", warningTexts(deleted.GetBroken()), "VirtualService apps/server: spec.http[0]",
+		"VirtualService apps/young: spec.http[0]")
 
 	// All of them, by object and by host; none to whom may read none.
 	list := func(req *configv1.ListWarningsRequest) []string {
@@ -127,11 +134,15 @@ func TestFindings(t *testing.T) {
 		}
 		return warningTexts(res.GetWarnings())
 	}
-	warned(t, "the list", list(&configv1.ListWarningsRequest{}), "apps/server: spec.http[0]", "apps/young: spec.hosts[0]", "apps/young: spec.http[0]")
+	warned(t, "the list", list(&configv1.ListWarningsRequest{}), "apps/server: spec.http[0]", "apps/young: spec.hosts[0]",
+		"apps/young: spec.http[0]")
 	warned(t, "the list of a name", list(&configv1.ListWarningsRequest{Kind: "VirtualService", Name: "server"}), "apps/server")
 	warned(t, "the list of another kind", list(&configv1.ListWarningsRequest{Kind: "Gateway"}))
-	warned(t, "the host's list", list(&configv1.ListWarningsRequest{Hosts: []string{"server.apps.svc.cluster.local"}}), "apps/server", "apps/young", "apps/young")
-	warned(t, "the object's list", list(&configv1.ListWarningsRequest{Objects: []*configv1.ObjectKey{{Kind: "VirtualService", Namespace: "apps", Name: "server"}}}), "apps/server")
+	warned(t, "the host's list", list(&configv1.ListWarningsRequest{Hosts: []string{"server.apps.svc.cluster.local"}}), "apps/server",
+		"apps/young", "apps/young")
+	warned(t, "the object's list",
+		list(&configv1.ListWarningsRequest{Objects: []*configv1.ObjectKey{{Kind: "VirtualService", Namespace: "apps", Name: "server"}}}),
+		"apps/server")
 }
 
 // TestFindingsAreNotStored: what a reader is shown in a status is no change when it comes back.
@@ -182,7 +193,8 @@ func TestFindingsOfFiles(t *testing.T) {
 	})
 	// A younger one of the store loses to the file's, which has no time.
 	warned(t, "apply", r.apply(findingsRoute("stored", "server")).GetResults()[0].GetWarnings(), "VirtualService apps/server is older")
-	warned(t, "apply of the service", r.apply(strings.Replace(findingsService, "name: server", "name: later", 1)).GetResults()[0].GetWarnings())
+	warned(t, "apply of the service",
+		r.apply(strings.Replace(findingsService, "name: server", "name: later", 1)).GetResults()[0].GetWarnings())
 	if got := page(); len(got) != 1 || !strings.Contains(got[0], "apps/stored") {
 		t.Errorf("findings %q", got)
 	}
@@ -194,10 +206,12 @@ func TestFindingsShown(t *testing.T) {
 	client := configv1.NewConfigStoreServiceClient(r.dial(""))
 	in := func(ns, text string) string { return strings.Replace(text, "namespace: apps", "namespace: "+ns, 1) }
 	service := in("b", findingsService)
-	r.apply(service, in("a", findingsRoute("server", "server.b.svc.cluster.local")), in("c", findingsRoute("server", "server.b.svc.cluster.local")))
+	r.apply(service, in("a", findingsRoute("server", "server.b.svc.cluster.local")),
+		in("c", findingsRoute("server", "server.b.svc.cluster.local")))
 	remove := func(account string) []string {
 		t.Helper()
-		out, err := client.Delete(r.as(account), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "b", Name: "server"}})
+		out, err := client.Delete(r.as(account),
+			&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "Service", Namespace: "b", Name: "server"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +227,8 @@ func TestFindingsShown(t *testing.T) {
 			t.Errorf("%s is shown %q, %v", account, warningTexts(out.GetWarnings()), err)
 		}
 	}
-	if _, err := client.ListWarnings(r.as("ops/viewer"), &configv1.ListWarningsRequest{Namespace: "c"}); err == nil || !strings.Contains(err.Error(), "--roles-file") {
+	if _, err := client.ListWarnings(r.as("ops/viewer"), &configv1.ListWarningsRequest{Namespace: "c"}); err == nil ||
+		!strings.Contains(err.Error(), "--roles-file") {
 		t.Errorf("a namespace that the caller may not read: %v", err)
 	}
 }

@@ -39,8 +39,10 @@ func newFixture(t testing.TB) *fixture {
 func (f *fixture) options() Options {
 	return Options{
 		Options:     service.Options{OpsAddress: "127.0.0.1:0", ShutdownGrace: time.Second, TrustDomain: testkit.TrustDomain},
-		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: contract.SystemNamespace, ClusterID: "Kubernetes",
-		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(f.dir, "root-cert.pem"), StoreDir: filepath.Join(f.dir, "store"),
+		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: contract.SystemNamespace,
+		ClusterID:    "Kubernetes",
+		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(f.dir, "root-cert.pem"),
+		StoreDir: filepath.Join(f.dir, "store"),
 		JWKSFile: f.issuer.JWKSFile, Issuer: f.issuer.Name,
 	}
 }
@@ -82,7 +84,8 @@ func (r *running) dial(account string) *grpc.ClientConn {
 		src = r.ca.NewSVID(contract.SystemNamespace, account, r.valid...)
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: r.Address("grpc-address"), TLS: tlsconf.Client(src, r.ca.ID(contract.SystemNamespace, contract.ConfigWatcherAccount)), MaxRecvBytes: 32 << 20,
+		Target: r.Address("grpc-address"), TLS: tlsconf.Client(src, r.ca.ID(contract.SystemNamespace, contract.ConfigWatcherAccount)),
+		MaxRecvBytes: 32 << 20,
 	})
 	if err != nil {
 		r.t.Fatal(err)

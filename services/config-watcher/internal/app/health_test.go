@@ -39,7 +39,8 @@ func TestEndpointsFollowTheHealthOfWorkloads(t *testing.T) {
 	say := func(problem string) {
 		t.Helper()
 		p := &configv1.ProxyStatus{
-			NodeId: "sidecar~10.1.1.1~machine.shop~shop.svc.cluster.local", Namespace: "shop", Workload: "machine", Identity: "spiffe://cluster.local/ns/shop/sa/vm",
+			NodeId: "sidecar~10.1.1.1~machine.shop~shop.svc.cluster.local", Namespace: "shop", Workload: "machine",
+			Identity:    "spiffe://cluster.local/ns/shop/sa/vm",
 			ConnectedAt: timestamppb.Now(), Health: &configv1.WorkloadHealth{Workload: "vm-1", Healthy: problem == "", Message: problem},
 		}
 		r.send(&configv1.ReportRequest{Proxies: []*configv1.ProxyStatus{p}})

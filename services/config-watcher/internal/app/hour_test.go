@@ -41,7 +41,8 @@ func TestAwayForAnHour(t *testing.T) {
 			o, dir := w.statefulOptions()
 			o.StoreDir = ""
 			for i := range others {
-				put(t, filepath.Join(dir, "others", string(rune('a'+i%26))+strings.Repeat("x", i/26)+".yaml"), strings.ReplaceAll(shop, "server", "other-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)))
+				put(t, filepath.Join(dir, "others", string(rune('a'+i%26))+strings.Repeat("x", i/26)+".yaml"),
+					strings.ReplaceAll(shop, "server", "other-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)))
 			}
 			state := o.StateDir
 			if c.stateless {
@@ -73,7 +74,8 @@ func TestAwayForAnHour(t *testing.T) {
 			}
 			again.next()
 			if got := again.changes(held); got != c.upserts+"|"+c.removed || again.upserts+again.removed > 1 {
-				t.Errorf("of %d resources the subscriber gets %q, want %q: %d upserts and %d removals", before, got, c.upserts+"|"+c.removed, again.upserts, again.removed)
+				t.Errorf("of %d resources the subscriber gets %q, want %q: %d upserts and %d removals", before, got, c.upserts+"|"+c.removed,
+					again.upserts, again.removed)
 			}
 		})
 	}

@@ -86,7 +86,8 @@ func TestInForce(t *testing.T) {
 			t.Errorf("%s lacks %s", web.Manifest, want)
 		}
 	}
-	if svc := inForce(t, r, "Service", "web"); !strings.Contains(string(svc.Manifest), `"port":80`) || strings.Contains(string(svc.Manifest), "status") {
+	if svc := inForce(t, r, "Service", "web"); !strings.Contains(string(svc.Manifest), `"port":80`) ||
+		strings.Contains(string(svc.Manifest), "status") {
 		t.Errorf("service: %s", svc.Manifest)
 	}
 	secret := inForce(t, r, "Secret", "s")
@@ -98,13 +99,15 @@ func TestInForce(t *testing.T) {
 	}
 
 	res := r.apply(string(web.Manifest))
-	if len(res.Results) != 1 || len(res.Results[0].Overrides) != 1 || res.Results[0].Overrides[0].Location != "mesh.yaml:5" || res.Results[0].OverriddenBy != nil {
+	if len(res.Results) != 1 || len(res.Results[0].Overrides) != 1 || res.Results[0].Overrides[0].Location != "mesh.yaml:5" ||
+		res.Results[0].OverriddenBy != nil {
 		t.Errorf("apply: %v", res)
 	}
 	if res = r.apply(storedWeb); res.Results[0].Action != configv1.Action_ACTION_CONFIGURED {
 		t.Errorf("apply: %v", res)
 	}
-	if res = r.apply(storedWeb); res.Results[0].Action != configv1.Action_ACTION_UNCHANGED || res.Results[0].Overrides[0].Location != "mesh.yaml:5" {
+	if res = r.apply(storedWeb); res.Results[0].Action != configv1.Action_ACTION_UNCHANGED ||
+		res.Results[0].Overrides[0].Location != "mesh.yaml:5" {
 		t.Errorf("apply again: %v", res)
 	}
 	if got := describe(inForce(t, r, "VirtualService", "web")); got != "memory , overrides file mesh.yaml:5" {
@@ -121,7 +124,8 @@ func TestInForce(t *testing.T) {
 			t.Errorf("%v has a manifest", o.Key)
 		}
 	}
-	if text := strings.Join(got, "; "); text != "Secret: file mesh.yaml:15; Service: file mesh.yaml:10; VirtualService: memory , overrides file mesh.yaml:5" {
+	if text := strings.Join(got, "; "); text != "Secret: file mesh.yaml:15; Service: file mesh.yaml:10; VirtualService: memory , overrides "+
+		"file mesh.yaml:5" {
 		t.Errorf("list: %s", text)
 	}
 
@@ -134,7 +138,8 @@ func TestInForce(t *testing.T) {
 			t.Errorf("status lacks %q:\n%s", want, findings)
 		}
 	}
-	if findings = findingsOf(t, r, &configv1.StatusRequest{Kind: "VirtualService", Namespace: "apps", Name: "web"}); strings.Contains(findings, "UNREAD") || !strings.Contains(findings, "OVERRIDDEN") {
+	if findings = findingsOf(t, r, &configv1.StatusRequest{Kind: "VirtualService", Namespace: "apps", Name: "web"}); strings.Contains(findings,
+		"UNREAD") || !strings.Contains(findings, "OVERRIDDEN") {
 		t.Errorf("status of one object:\n%s", findings)
 	}
 
@@ -155,7 +160,8 @@ func findingsOf(t *testing.T, r *running, req *configv1.StatusRequest) string {
 	}
 	var lines []string
 	for _, f := range res.Findings {
-		lines = append(lines, fmt.Sprintf("%s %s %s %s: %s", strings.TrimPrefix(f.Type.String(), "FINDING_TYPE_"), f.Object, f.Source, f.Location, f.Message))
+		lines = append(lines, fmt.Sprintf("%s %s %s %s: %s", strings.TrimPrefix(f.Type.String(), "FINDING_TYPE_"), f.Object, f.Source, f.Location,
+			f.Message))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -169,7 +175,8 @@ func TestApplyWithoutEffect(t *testing.T) {
 	testkit.WriteFile(t, o.MeshConfigFile, []byte("accessLogFile: /dev/stdout\n"))
 	r := f.start(o)
 	r.WaitReady()
-	res := r.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"accessLogFile: /dev/stderr\"}\n")
+	res := r.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"accessLogFile: " +
+		"/dev/stderr\"}\n")
 	if by := res.Results[0].OverriddenBy; by.GetSource() != "mesh-config-file" || by.GetLocation() != "mesh-config.yaml:1" {
 		t.Errorf("apply: %v", res)
 	}
@@ -180,11 +187,14 @@ func TestUnreadIsRefusedOnApply(t *testing.T) {
 	f := newFixture(t)
 	r := f.start(f.options())
 	r.WaitReady()
-	docs := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  metadata: {name: r}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: listed}\n"
-	if _, err := r.tryApply(docs); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), ":4: HTTPRoute r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
+	docs := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  metadata: {name: r}\n- " +
+		"apiVersion: v1\n  kind: Namespace\n  metadata: {name: listed}\n"
+	if _, err := r.tryApply(docs); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), ":4: HTTPRoute r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
 		t.Errorf("apply: %v", err)
 	}
-	res, err := r.store().Apply(t.Context(), &configv1.ApplyRequest{SkipUnread: true, Documents: []*configv1.Document{{Name: "m.yaml", Content: []byte(docs)}}})
+	res, err := r.store().Apply(t.Context(),
+		&configv1.ApplyRequest{SkipUnread: true, Documents: []*configv1.Document{{Name: "m.yaml", Content: []byte(docs)}}})
 	if err != nil || len(res.Results) != 1 || len(res.Unread) != 1 || res.Unread[0].Location != "m.yaml:4" {
 		t.Errorf("apply, unread ones passed over: %v, %v", res, err)
 	}

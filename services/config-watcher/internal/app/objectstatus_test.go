@@ -76,10 +76,12 @@ func TestStatusOfEverySource(t *testing.T) {
 	}
 	say := func(change func(*configv1.ProxyStatus)) {
 		t.Helper()
-		p := &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Namespace: "shop", Workload: "web", ConnectedAt: timestamppb.Now()}
+		p := &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Namespace: "shop", Workload: "web",
+			ConnectedAt: timestamppb.Now()}
 		change(p)
 		snapshot, _ := r.revisions.Current()
-		if err := report.Send(&configv1.ReportRequest{Subscriber: &configv1.Subscriber{Instance: "xds-server-test"}, Proxies: []*configv1.ProxyStatus{p}, Revision: snapshot.Revision()}); err != nil {
+		if err := report.Send(&configv1.ReportRequest{Subscriber: &configv1.Subscriber{Instance: "xds-server-test"},
+			Proxies: []*configv1.ProxyStatus{p}, Revision: snapshot.Revision()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +99,8 @@ func TestStatusOfEverySource(t *testing.T) {
 	// The same object in the store is in force: it has a creation time.
 	r.apply(fmt.Sprintf(statusRule, "", "20"))
 	say(func(p *configv1.ProxyStatus) { p.Acked = revision() })
-	res := statusBecomes(t, store, "web", "memory 1 true: Accepted=True/Accepted Programmed=True/Programmed", "file 0 false: Accepted=False/Overridden Programmed=False/Overridden")
+	res := statusBecomes(t, store, "web", "memory 1 true: Accepted=True/Accepted Programmed=True/Programmed",
+		"file 0 false: Accepted=False/Overridden Programmed=False/Overridden")
 	if got := res.GetObjects()[1].GetConditions()[0].GetMessage(); got != "the same object of source memory is in force; remove one of them" {
 		t.Error(got)
 	}
@@ -136,15 +139,18 @@ func TestStatusOfEverySource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := res.GetObjects()[0].GetConditions()[1].GetMessage(), "0 of 1 proxies acknowledged; rejected by shop/web: Cluster outbound|80||web.shop.svc.cluster.local: no such thing"; got != want {
+	if got, want := res.GetObjects()[0].GetConditions()[1].GetMessage(),
+		"0 of 1 proxies acknowledged; rejected by shop/web: Cluster outbound|80||web.shop.svc.cluster.local: no such thing"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 
 	// A file that states an earlier time is the older object. It is broken first, and the status says so.
 	write("-1", ", creationTimestamp: \"2020-01-01T00:00:00Z\"")
-	statusBecomes(t, store, "web", "memory 2 true: Accepted=True/Accepted Programmed=False/Rejected", "file 0 false: Accepted=False/Invalid Programmed=False/Invalid")
+	statusBecomes(t, store, "web", "memory 2 true: Accepted=True/Accepted Programmed=False/Rejected",
+		"file 0 false: Accepted=False/Invalid Programmed=False/Invalid")
 	write("40", ", creationTimestamp: \"2020-01-01T00:00:00Z\"")
-	statusBecomes(t, store, "web", "file 0 true: Accepted=True/Accepted Programmed=False/Pending", "memory 2 false: Accepted=False/Overridden Programmed=False/Overridden")
+	statusBecomes(t, store, "web", "file 0 true: Accepted=True/Accepted Programmed=False/Pending",
+		"memory 2 false: Accepted=False/Overridden Programmed=False/Overridden")
 	becomes("generation 2, Accepted=False/Overridden, Programmed=False/Overridden")
 
 	// The loser is deleted, and comes back as the winner when the file goes.

@@ -77,47 +77,80 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	})
 	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15060", "address of the gRPC port (TLS)")
 
-	flags.StringSliceVar(&o.Peers, "peers", nil, "host:port of the other replicas, or one name with all their addresses, as of a headless Service; each replica hears from some xds-servers alone, and the status of objects counts the proxies of all")
+	flags.StringSliceVar(&o.Peers, "peers", nil,
+		"host:port of the other replicas, or one name with all their addresses, as of a headless Service; each replica hears from some "+
+			"xds-servers alone, and the status of objects counts the proxies of all")
 
 	flags.StringArrayVar(&o.ConfigDirs, "config-dir", nil, "directory or file of YAML or JSON objects to read and follow (repeatable)")
 	flags.StringVar(&o.MeshConfigFile, "mesh-config-file", "", "file with the mesh configuration; wins over ConfigMap istio-system/istio")
-	flags.StringVar(&o.StoreDir, "store-dir", "", "directory that keeps the objects of the configuration API; empty: they are lost at the end of the process")
-	flags.StringVar(&o.StoreKeyFile, "store-encryption-key-file", "", "file (0600) of keys, one a line, 32 bytes in base64 or hex, that encrypt Secrets in --store-dir and --state-dir: the first encrypts, all decrypt; empty: they are kept in the clear")
-	flags.StringVar(&o.AuditLog, "audit-log", "", "file that keeps who wrote what through the configuration API; a write without its line is refused (default: audit/audit.log in --store-dir; else the process's log alone)")
-	flags.StringVar(&o.RolesFile, "roles-file", "", "YAML file of who else may use the configuration API, and what for; followed (default: nobody but the administrator)")
+	flags.StringVar(&o.StoreDir, "store-dir", "",
+		"directory that keeps the objects of the configuration API; empty: they are lost at the end of the process")
+	flags.StringVar(&o.StoreKeyFile, "store-encryption-key-file", "",
+		"file (0600) of keys, one a line, 32 bytes in base64 or hex, that encrypt Secrets in --store-dir and --state-dir: the first encrypts, "+
+			"all decrypt; empty: they are kept in the clear")
+	flags.StringVar(&o.AuditLog, "audit-log", "",
+		"file that keeps who wrote what through the configuration API; a write without its line is refused (default: audit/audit.log in "+
+			"--store-dir; else the process's log alone)")
+	flags.StringVar(&o.RolesFile, "roles-file", "",
+		"YAML file of who else may use the configuration API, and what for; followed (default: nobody but the administrator)")
 	flags.DurationVar(&o.ResyncPeriod, "resync-period", file.DefaultResync, "how often all files are read again without a notification")
 
-	flags.DurationVar(&o.FileGrace, "file-grace-period", file.DefaultGrace, "how long the objects of a file stay in force that is gone, empty or cut off; at least 1s")
+	flags.DurationVar(&o.FileGrace, "file-grace-period", file.DefaultGrace,
+		"how long the objects of a file stay in force that is gone, empty or cut off; at least 1s")
 
 	flags.BoolVar(&o.Kubernetes, "kubernetes", false, "read the objects of a Kubernetes API server and follow them")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server of --kubernetes and the credentials for it (default: the service account of the Pod that this process runs in)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"file that names the API server of --kubernetes and the credentials for it (default: the service account of the Pod that this process "+
+			"runs in)")
 	flags.StringVar(&o.KubeContext, "kube-context", "", "context of --kubeconfig (default: its current one)")
-	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 80, "requests a second to the API server of --kubernetes, and to that of each remote cluster")
-	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 160, "requests that may be sent at once to the API server of --kubernetes, and to that of each remote cluster")
-	flags.DurationVar(&o.StatusLease, "status-lease-duration", 15*time.Second, "how long the replica that writes the status of objects into --kubernetes may be silent before another takes over; whole seconds, at least 3s")
-	flags.BoolVar(&o.RemoteClusters, "remote-clusters", true, "with --kubernetes, read services and endpoints of the clusters that Secrets with the label istio/multiCluster=true in namespace istio-system name")
-	flags.DurationVar(&o.RemoteClusterTimeout, "remote-cluster-timeout", 30*time.Second, "how long the first revision waits for a remote cluster that cannot be read")
-	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil, "addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
-	flags.StringVar(&o.IstioRevision, "revision", "", "revision of this control plane: objects of Istio's kinds in the API server whose label istio.io/rev names another one are left out (default: all are read)")
+	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 80,
+		"requests a second to the API server of --kubernetes, and to that of each remote cluster")
+	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 160,
+		"requests that may be sent at once to the API server of --kubernetes, and to that of each remote cluster")
+	flags.DurationVar(&o.StatusLease, "status-lease-duration", 15*time.Second,
+		"how long the replica that writes the status of objects into --kubernetes may be silent before another takes over; whole seconds, at "+
+			"least 3s")
+	flags.BoolVar(&o.RemoteClusters, "remote-clusters", true,
+		"with --kubernetes, read services and endpoints of the clusters that Secrets with the label istio/multiCluster=true in namespace "+
+			"istio-system name")
+	flags.DurationVar(&o.RemoteClusterTimeout, "remote-cluster-timeout", 30*time.Second,
+		"how long the first revision waits for a remote cluster that cannot be read")
+	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil,
+		"addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
+	flags.StringVar(&o.IstioRevision, "revision", "",
+		"revision of this control plane: objects of Istio's kinds in the API server whose label istio.io/rev names another one are left out "+
+			"(default: all are read)")
 
 	flags.StringVar(&o.SystemNamespace, "system-namespace", contract.SystemNamespace, "namespace of Fairlead's own service accounts")
-	flags.StringVar(&o.Identity, "identity", "", "config-watcher's own identity, namespace/service-account (default: config-watcher in --system-namespace)")
+	flags.StringVar(&o.Identity, "identity", "",
+		"config-watcher's own identity, namespace/service-account (default: config-watcher in --system-namespace)")
 	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, namespace/service-account (default: ca in --system-namespace)")
-	flags.StringVar(&o.XDSServerIdentity, "xds-server-identity", "", "identity of the xds-servers, namespace/service-account (default: xds-server in --system-namespace)")
+	flags.StringVar(&o.XDSServerIdentity, "xds-server-identity", "",
+		"identity of the xds-servers, namespace/service-account (default: xds-server in --system-namespace)")
 	flags.StringVar(&o.ClusterID, "cluster-id", "Kubernetes", "id of the cluster that endpoints are attributed to")
 	flags.StringVar(&o.DomainSuffix, "domain-suffix", "cluster.local", "DNS suffix of service names")
-	flags.BoolVar(&o.MultiTenant, "multi-tenant", false, "confine routes, rules and ServiceEntries for hosts that are not of their namespace, and Gateways, to their namespace; those of the root namespace are not confined")
+	flags.BoolVar(&o.MultiTenant, "multi-tenant", false,
+		"confine routes, rules and ServiceEntries for hosts that are not of their namespace, and Gateways, to their namespace; those of the "+
+			"root namespace are not confined")
 
-	flags.Int64Var(&o.MaxNamespaceMemory, "max-namespace-memory", quota.Default, "bytes of memory that the objects of a namespace may take, by the estimate of docs/security.md, before more are refused; those of the root and the system namespace may take any; 0: no bound")
+	flags.Int64Var(&o.MaxNamespaceMemory, "max-namespace-memory", quota.Default,
+		"bytes of memory that the objects of a namespace may take, by the estimate of docs/security.md, before more are refused; those of the "+
+			"root and the system namespace may take any; 0: no bound")
 
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
-	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate, the sources' last good state and the number of the newest revision across restarts; empty: none is kept, and a source that cannot be read at the start is waited for")
+	flags.StringVar(&o.StateDir, "state-dir", "",
+		"directory (0700) that keeps the own certificate, the sources' last good state and the number of the newest revision across restarts; "+
+			"empty: none is kept, and a source that cannot be read at the start is waited for")
 
-	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
-	flags.StringVar(&o.WebhookAddress, "webhook-address", "", "address of the validating webhook (TLS), which the API server calls; Istio's port is 15017 (default: no webhook)")
-	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "ValidatingWebhookConfiguration that is compared with what API servers need, which fairlead-keeper writes, by --kubeconfig's credentials or the Pod's (default: none)")
+	flags.StringVar(&o.JWKSFile, "jwks-file", "",
+		"keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
+	flags.StringVar(&o.WebhookAddress, "webhook-address", "",
+		"address of the validating webhook (TLS), which the API server calls; Istio's port is 15017 (default: no webhook)")
+	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "",
+		"ValidatingWebhookConfiguration that is compared with what API servers need, which fairlead-keeper writes, by --kubeconfig's "+
+			"credentials or the Pod's (default: none)")
 	o.APIServers = &webhook.APIServers{}
 	o.APIServers.AddFlags(flags)
 	flags.BoolVar(&o.WebhookOnly, "webhook-only", false, "run the validating webhook alone: no source, no store, no gRPC port")

@@ -102,7 +102,8 @@ func TestMachinesRegisterThemselves(t *testing.T) {
 			refused = true
 		}
 	}
-	res, err := r.store().Get(t.Context(), &configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "WorkloadEntry", Namespace: "shop", Name: "machines-10.1.1.1"}})
+	res, err := r.store().Get(t.Context(),
+		&configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "WorkloadEntry", Namespace: "shop", Name: "machines-10.1.1.1"}})
 	if err != nil || !strings.Contains(string(res.GetObject().GetManifest()), `"istio.io/autoRegistrationGroup":"machines"`) {
 		t.Errorf("%v %v", res, err)
 	}

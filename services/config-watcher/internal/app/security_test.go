@@ -34,13 +34,17 @@ func TestWhoMayCallWhat(t *testing.T) {
 		allowed        []string
 		refusal        codes.Code
 	}{
-		"anonymous":               {refusal: codes.Unauthenticated},
-		"xds-server":              {account: "xds-server", allowed: []string{"ConfigService", "FleetService", "SecretService"}, refusal: codes.PermissionDenied},
-		"administrator":           {account: contract.AdminAccount, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
-		"administrator by token":  {token: admin, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
-		"some workload":           {account: "default", refusal: codes.PermissionDenied},
-		"token of a workload":     {token: f.issuer.Token("apps", "client", contract.AdminAudience), refusal: codes.PermissionDenied},
-		"token of wrong audience": {token: f.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience), refusal: codes.Unauthenticated},
+		"anonymous": {refusal: codes.Unauthenticated},
+		"xds-server": {account: "xds-server", allowed: []string{"ConfigService", "FleetService", "SecretService"},
+			refusal: codes.PermissionDenied},
+		"administrator": {account: contract.AdminAccount, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"},
+			refusal: codes.PermissionDenied},
+		"administrator by token": {token: admin, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"},
+			refusal: codes.PermissionDenied},
+		"some workload":       {account: "default", refusal: codes.PermissionDenied},
+		"token of a workload": {token: f.issuer.Token("apps", "client", contract.AdminAudience), refusal: codes.PermissionDenied},
+		"token of wrong audience": {token: f.issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience),
+			refusal: codes.Unauthenticated},
 	}
 	tried := 0
 	for name, c := range callers {
@@ -104,7 +108,8 @@ func TestEveryHTTPHandlerIsAuthenticated(t *testing.T) {
 		if strings.Contains(h.Path, "pprof/profile") || strings.Contains(h.Path, "pprof/trace") {
 			continue // take seconds once let in
 		}
-		for token, want := range map[string]int{"": http.StatusUnauthorized, f.issuer.Token("apps", "client", contract.AdminAudience): http.StatusForbidden, admin: http.StatusOK} {
+		for token, want := range map[string]int{"": http.StatusUnauthorized,
+			f.issuer.Token("apps", "client", contract.AdminAudience): http.StatusForbidden, admin: http.StatusOK} {
 			if h.Anonymous {
 				want = http.StatusOK
 			}

@@ -144,9 +144,11 @@ func TestSourcesUnreadableAtRestart(t *testing.T) {
 			func() { _ = os.Rename(o.StoreDir, o.StoreDir+"-aside") },
 			func() { _ = os.RemoveAll(o.StoreDir); _ = os.Rename(o.StoreDir+"-aside", o.StoreDir) }, "memory", "",
 		},
-		"store's journal": {func() { put(t, journal, `{"sha256":"12","journal":{"rename":[{"te`) }, func() {}, "", "journal of an interrupted write is damaged"},
+		"store's journal": {func() { put(t, journal, `{"sha256":"12","journal":{"rename":[{"te`) }, func() {}, "",
+			"journal of an interrupted write is damaged"},
 		"stored object": {
-			func() { put(t, filepath.Join(o.StoreDir, "Namespace", "_cluster", "stored.json"), `{"key":{"ki`) }, func() {}, "", "Namespace stored: file is damaged",
+			func() { put(t, filepath.Join(o.StoreDir, "Namespace", "_cluster", "stored.json"), `{"key":{"ki`) }, func() {}, "",
+			"Namespace stored: file is damaged",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +201,8 @@ func TestBrokenPeerAuthenticationAfterRestart(t *testing.T) {
 		t.Errorf("mode %v", got)
 	}
 	r.Stop()
-	for name, text := range map[string]string{"cut off": strictApps[:len(strictApps)-14], "misspelt": strings.Replace(strictApps, "STRICT", "STRIKT", 1)} {
+	for name, text := range map[string]string{"cut off": strictApps[:len(strictApps)-14],
+		"misspelt": strings.Replace(strictApps, "STRICT", "STRIKT", 1)} {
 		put(t, path, text)
 		for _, state := range []string{o.StateDir, filepath.Join(f.dir, "empty-"+strings.ReplaceAll(name, " ", "-"))} {
 			c := o
@@ -209,7 +212,8 @@ func TestBrokenPeerAuthenticationAfterRestart(t *testing.T) {
 				t.Errorf("%s: mode %v", name, got)
 			}
 			page := r.body(t, "/debug/sources", f.admin())
-			if held := strings.Contains(page, "holds namespace apps closed: STRICT until corrected"); held != (state != o.StateDir) || !strings.Contains(page, "strict.yaml") {
+			if held := strings.Contains(page, "holds namespace apps closed: STRICT until corrected"); held != (state != o.StateDir) ||
+				!strings.Contains(page, "strict.yaml") {
 				t.Errorf("%s: %s", name, page)
 			}
 			r.Stop()
@@ -229,7 +233,8 @@ func TestOneOwnerOfDirectories(t *testing.T) {
 		c := o
 		change(&c)
 		_, err := open(context.Background(), &c, f.deps(f.ca.RootsOnly()))
-		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), flag) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}
@@ -290,7 +295,8 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		err = s.Run(ctx)
 		cancel()
-		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), "Secret apps/stored") || !strings.Contains(err.Error(), "--store-encryption-key-file") {
+		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), "Secret apps/stored") ||
+			!strings.Contains(err.Error(), "--store-encryption-key-file") {
 			t.Errorf("with keys %q: %v", keys, err)
 		}
 	}
@@ -299,7 +305,8 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 	}
 	r = f.start(o)
 	r.WaitReady()
-	if _, err := r.store().Get(context.Background(), &configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "apps", Name: "stored"}}); err != nil {
+	if _, err := r.store().Get(context.Background(),
+		&configv1.GetRequest{Key: &configv1.ObjectKey{Kind: "Secret", Namespace: "apps", Name: "stored"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -323,11 +330,13 @@ func TestStoreAlarm(t *testing.T) {
 	tell := func(alarm bool) {
 		t.Helper()
 		r.WaitReady()
-		if body := r.body(t, "/readyz/sources", ""); strings.Contains(body, `"alarm": "takes no writes`) != alarm || strings.Contains(body, f.dir) {
+		if body := r.body(t, "/readyz/sources", ""); strings.Contains(body, `"alarm": "takes no writes`) != alarm ||
+			strings.Contains(body, f.dir) {
 			t.Errorf("alarm %v: %s", alarm, body)
 		}
 		want := map[bool]string{true: "fairlead_config_watcher_store_alarm 1", false: "fairlead_config_watcher_store_alarm 0"}[alarm]
-		if metrics := r.body(t, "/metrics", ""); !strings.Contains(metrics, want) || alarm && strings.Contains(metrics, "store_refused_writes_total 0") {
+		if metrics := r.body(t, "/metrics", ""); !strings.Contains(metrics, want) ||
+			alarm && strings.Contains(metrics, "store_refused_writes_total 0") {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
@@ -339,7 +348,8 @@ func TestStoreAlarm(t *testing.T) {
 	}
 	remove := func(kind string) {
 		t.Helper()
-		if _, err := r.store().Delete(context.Background(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: "apps", Name: "server"}}); err != nil {
+		if _, err := r.store().Delete(context.Background(),
+			&configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: "apps", Name: "server"}}); err != nil {
 			t.Error(err)
 		}
 	}

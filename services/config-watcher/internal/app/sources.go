@@ -73,7 +73,8 @@ func (s *Server) openDirectories() error {
 		var inUse *dirlock.InUseError
 		switch {
 		case errors.As(err, &inUse) && inUse.PID != 0:
-			return fmt.Errorf("%s: %s is in use by the config-watcher with pid %d; stop that one, or give this one a directory of its own", d.flag, d.dir, inUse.PID)
+			return fmt.Errorf("%s: %s is in use by the config-watcher with pid %d; stop that one, or give this one a directory of its own", d.flag,
+				d.dir, inUse.PID)
 		case errors.As(err, &inUse):
 			return fmt.Errorf("%s: %s is in use by another config-watcher; stop that one, or give this one a directory of its own", d.flag, d.dir)
 		case err != nil:
@@ -124,9 +125,10 @@ func (s *Server) buildSources(recorder *audit.Recorder) error {
 	if s.cfg.MeshConfigFile != "" {
 		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
 	}
-	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept, Admit: func(changed []*object.Object) object.Problems {
-		return s.quota.Check(false, changed...) // they are in force before the next ones are asked about
-	}})
+	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock,
+		Audit: recorder.Accept, Admit: func(changed []*object.Object) object.Problems {
+			return s.quota.Check(false, changed...) // they are in force before the next ones are asked about
+		}})
 	s.sources = append(s.sources, s.store)
 	if s.cfg.Kubernetes {
 		if err := s.buildKubernetes(); err != nil {
@@ -146,7 +148,8 @@ var clientGoLog sync.Once
 func (s *Server) connectKubernetes(flag string) (*rest.Config, error) {
 	clientGoLog.Do(func() { klog.SetSlogLogger(s.Log.With("component", "client-go")) })
 	api, err := kubernetes.Connect(kubernetes.Connection{
-		Kubeconfig: s.cfg.Kubeconfig, Context: s.cfg.KubeContext, QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: "fairlead-config-watcher/" + version.Version,
+		Kubeconfig: s.cfg.Kubeconfig, Context: s.cfg.KubeContext, QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst,
+		UserAgent: "fairlead-config-watcher/" + version.Version,
 	})
 	if err != nil {
 		return nil, process.WithExitCode(fmt.Errorf("--%s: %w", flag, err), process.ExitUsage)
@@ -182,8 +185,9 @@ func (s *Server) buildRemoteClusters(api *rest.Config) error {
 		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
 	}
 	s.remotes = remote.New(remote.Config{
-		Own: s.cfg.ClusterID, Secrets: client.Secrets(validate.MeshNamespace), Namespace: validate.MeshNamespace, Allow: s.cfg.remoteAllow, Timeout: s.cfg.RemoteClusterTimeout,
-		QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
+		Own: s.cfg.ClusterID, Secrets: client.Secrets(validate.MeshNamespace), Namespace: validate.MeshNamespace, Allow: s.cfg.remoteAllow,
+		Timeout: s.cfg.RemoteClusterTimeout,
+		QPS:     s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
 		Submit: func(ctx context.Context, changes []normalise.Change) { s.pipeline.Submit(ctx, changes) },
 		Saved:  s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
 	})
@@ -209,7 +213,8 @@ func (s *Server) lookup() credential.Lookup {
 
 func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
 	return file.New(file.Config{
-		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.Log,
+		Clock: s.Clock,
 	})
 }
 
@@ -241,7 +246,8 @@ func (s *Server) sourcesReady() error {
 		case st.Degraded == nil:
 			waiting = append(waiting, src.Name()+" is being read")
 		default:
-			waiting = append(waiting, fmt.Sprintf("%s cannot be read and never was with this --state-dir: %s; the log and /debug/sources name the path", src.Name(), remedy(src)))
+			waiting = append(waiting, fmt.Sprintf(
+				"%s cannot be read and never was with this --state-dir: %s; the log and /debug/sources name the path", src.Name(), remedy(src)))
 		}
 	}
 	if len(waiting) == 0 {
@@ -257,7 +263,8 @@ func remedy(src source.Source) string {
 	}
 	switch src.Name() {
 	case remote.Name:
-		return "let config-watcher's service account get, list and watch Secrets of namespace " + validate.MeshNamespace + ", or give --remote-clusters=false"
+		return "let config-watcher's service account get, list and watch Secrets of namespace " + validate.MeshNamespace +
+			", or give --remote-clusters=false"
 	case meshConfigSource:
 		return "make the file of --mesh-config-file readable, or remove the flag"
 	case memory.Name:

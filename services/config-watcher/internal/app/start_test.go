@@ -26,7 +26,8 @@ func TestStartsWithoutCA(t *testing.T) {
 	r := f.start(f.options(), func(d *deps) { d.Identity = identity })
 	testkit.Eventually(t, patience, func() error {
 		code, body, err := r.Get("/readyz", "")
-		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(body, "own-certificate") || strings.Contains(body, `"sources"`)) {
+		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(body, "own-certificate") ||
+			strings.Contains(body, `"sources"`)) {
 			err = fmt.Errorf("%d: %s", code, body)
 		}
 		return err
@@ -73,7 +74,8 @@ func TestBrokenObjectAtStartStopsNothing(t *testing.T) {
 		t.Errorf("held %v", sub.held)
 	}
 	metrics := r.body(t, "/metrics", "")
-	for _, want := range []string{`fairlead_config_watcher_source_degraded{source="file"} 0`, `fairlead_config_watcher_source_problems{source="file"} 2`} {
+	for _, want := range []string{`fairlead_config_watcher_source_degraded{source="file"} 0`,
+		`fairlead_config_watcher_source_problems{source="file"} 2`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics lack %s", want)
 		}
@@ -142,10 +144,11 @@ func TestOptions(t *testing.T) {
 		"a cluster":                {kubernetesWith(func(*Options) {}), ""},
 		"kubeconfig alone":         {func(o *Options) { o.Kubeconfig = "/a" }, "--kubeconfig: has no effect without --kubernetes"},
 		"revision alone":           {func(o *Options) { o.IstioRevision = "a" }, "--revision: has no effect without --kubernetes"},
-		"context alone":            {kubernetesWith(func(o *Options) { o.Kubeconfig, o.KubeContext = "", "b" }), "--kube-context: needs --kubeconfig"},
-		"no requests":              {kubernetesWith(func(o *Options) { o.KubeAPIQPS = 0 }), "--kube-api-qps: "},
-		"no burst":                 {kubernetesWith(func(o *Options) { o.KubeAPIBurst = 0 }), "--kube-api-burst: "},
-		"no revision":              {kubernetesWith(func(o *Options) { o.IstioRevision = "a b" }), "--revision: \"a b\" is no value of a label"},
+		"context alone": {kubernetesWith(func(o *Options) { o.Kubeconfig, o.KubeContext = "", "b" }),
+			"--kube-context: needs --kubeconfig"},
+		"no requests": {kubernetesWith(func(o *Options) { o.KubeAPIQPS = 0 }), "--kube-api-qps: "},
+		"no burst":    {kubernetesWith(func(o *Options) { o.KubeAPIBurst = 0 }), "--kube-api-burst: "},
+		"no revision": {kubernetesWith(func(o *Options) { o.IstioRevision = "a b" }), "--revision: \"a b\" is no value of a label"},
 	} {
 		o := f.options()
 		c.change(&o)
@@ -167,7 +170,9 @@ func kubernetesWith(change func(*Options)) func(*Options) {
 func TestAClusterThatCannotBeNamedEndsTheStart(t *testing.T) {
 	w := newFixture(t)
 	broken := filepath.Join(t.TempDir(), "kubeconfig")
-	testkit.WriteFile(t, broken, []byte("{apiVersion: v1, kind: Config, contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"))
+	testkit.WriteFile(t, broken, []byte(
+		"{apiVersion: v1, kind: Config, contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: "+
+			"'https://127.0.0.1:1'}}]}"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for name, c := range map[string]struct {
 		kubeconfig, context string

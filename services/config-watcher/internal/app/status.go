@@ -65,7 +65,8 @@ func (s *Server) buildStatus() error {
 	}
 	s.statuses = status.NewTracker(status.Config{
 		Domain: s.cfg.DomainSuffix, Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Sources: s.sources,
-		Overridden: s.joined.Overridden, Findings: s.findings.Of, Peers: s.others, PeerReporters: peerReporters, Sinks: sinks, Log: s.Log, Clock: s.Clock,
+		Overridden: s.joined.Overridden, Findings: s.findings.Of, Peers: s.others, PeerReporters: peerReporters, Sinks: sinks, Log: s.Log,
+		Clock: s.Clock,
 	})
 	s.Task("status of objects", s.statuses.Run)
 	s.ingresses = status.NewIngresses(sinks)
@@ -96,7 +97,8 @@ func (s *Server) writeIntoKubernetes(metrics *status.Metrics) (*status.Dispatche
 	}
 	var leader *statuskube.Leader
 	d := status.NewDispatcher(status.DispatcherConfig{
-		Name: s.kubernetes.Name(), Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return leader.Failure() }, Metrics: metrics, Log: s.Log,
+		Name: s.kubernetes.Name(), Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return leader.Failure() }, Metrics: metrics,
+		Log: s.Log,
 	})
 	host, err := os.Hostname()
 	if err != nil {

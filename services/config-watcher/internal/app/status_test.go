@@ -67,7 +67,8 @@ func TestGatewayStatus(t *testing.T) {
 	read := func() (out gatewayStatus, err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		got, err := r.store().Get(ctx, &configv1.GetRequest{Key: &configv1.ObjectKey{ApiVersion: "networking.istio.io/v1", Kind: "Gateway", Namespace: "apps", Name: "shop"}})
+		got, err := r.store().Get(ctx,
+			&configv1.GetRequest{Key: &configv1.ObjectKey{ApiVersion: "networking.istio.io/v1", Kind: "Gateway", Namespace: "apps", Name: "shop"}})
 		if err != nil {
 			return out, err
 		}
@@ -90,7 +91,8 @@ func TestGatewayStatus(t *testing.T) {
 		})
 		return last
 	}
-	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=Unknown/NoReport, https 443/HTTPS=NoReport, http 80/HTTP=NoReport")
+	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=Unknown/NoReport, https 443/HTTPS=NoReport, http " +
+		"80/HTTP=NoReport")
 
 	// A gateway connects, and has not answered yet.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -101,9 +103,11 @@ func TestGatewayStatus(t *testing.T) {
 	}
 	say := func(change func(*configv1.ProxyStatus)) {
 		t.Helper()
-		p := &configv1.ProxyStatus{NodeId: "router~10.0.0.1~ingress.gateways~gateways.svc.cluster.local", Namespace: "gateways", Workload: "ingress", ConnectedAt: timestamppb.Now()}
+		p := &configv1.ProxyStatus{NodeId: "router~10.0.0.1~ingress.gateways~gateways.svc.cluster.local", Namespace: "gateways",
+			Workload: "ingress", ConnectedAt: timestamppb.Now()}
 		change(p)
-		if err := report.Send(&configv1.ReportRequest{Subscriber: &configv1.Subscriber{Instance: "xds-server-test"}, Proxies: []*configv1.ProxyStatus{p}}); err != nil {
+		if err := report.Send(&configv1.ReportRequest{Subscriber: &configv1.Subscriber{Instance: "xds-server-test"},
+			Proxies: []*configv1.ProxyStatus{p}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,14 +116,17 @@ func TestGatewayStatus(t *testing.T) {
 		return snapshot.Revision()
 	}
 	say(func(*configv1.ProxyStatus) {})
-	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=False/CredentialMissing, Programmed=False/Pending, https 443/HTTPS=CredentialMissing, http 80/HTTP=Pending")
+	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=False/CredentialMissing, Programmed=False/Pending, https " +
+		"443/HTTPS=CredentialMissing, http 80/HTTP=Pending")
 	say(func(p *configv1.ProxyStatus) { p.Acked = revision() })
-	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=False/CredentialMissing, Programmed=True/Programmed, https 443/HTTPS=CredentialMissing, http 80/HTTP=Programmed")
+	becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=False/CredentialMissing, Programmed=True/Programmed, https " +
+		"443/HTTPS=CredentialMissing, http 80/HTTP=Programmed")
 
 	// The credential comes.
 	chain, key := f.ca.NewServer("shop.example.com")
 	r.apply(tlsSecret("gateways", "shop", chain, key))
-	done := becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=True/Programmed, https 443/HTTPS=Programmed, http 80/HTTP=Programmed")
+	done := becomes("generation 1, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=True/Programmed, https " +
+		"443/HTTPS=Programmed, http 80/HTTP=Programmed")
 	if at := done.Conditions[0].LastTransitionTime; at.IsZero() || time.Since(at) > patience {
 		t.Errorf("lastTransitionTime %s", at)
 	}
@@ -129,14 +136,16 @@ func TestGatewayStatus(t *testing.T) {
 
 	// A change is refused by the proxy.
 	r.apply(fmt.Sprintf(statusGateway, "new.example.com"))
-	becomes("generation 2, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=False/Pending, https 443/HTTPS=Pending, http 80/HTTP=Pending")
+	becomes("generation 2, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=False/Pending, https 443/HTTPS=Pending, http " +
+		"80/HTTP=Pending")
 	say(func(p *configv1.ProxyStatus) {
 		p.Types = []*configv1.ProxyTypeStatus{{
 			TypeUrl:   "type.googleapis.com/envoy.config.listener.v3.Listener",
 			Rejection: &configv1.Rejection{ResourceNames: []string{"0.0.0.0_443"}, Message: "no such thing", Revision: revision()},
 		}}
 	})
-	refused := becomes("generation 2, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=False/Rejected, https 443/HTTPS=Rejected, http 80/HTTP=Rejected")
+	refused := becomes("generation 2, Accepted=True/Accepted, ResolvedRefs=True/Resolved, Programmed=False/Rejected, https " +
+		"443/HTTPS=Rejected, http 80/HTTP=Rejected")
 	if got, want := refused.Conditions[2].Message, "gateways/ingress: Listener 0.0.0.0_443: no such thing"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -19,7 +19,8 @@ import (
 func (o Options) checkWebhookOnly(errs *service.FlagErrors) {
 	errs.Required("webhook-address", o.WebhookAddress)
 	for flag, given := range map[string]bool{
-		"config-dir": len(o.ConfigDirs) > 0, "mesh-config-file": o.MeshConfigFile != "", "store-dir": o.StoreDir != "", "audit-log": o.AuditLog != "", "roles-file": o.RolesFile != "", "kubernetes": o.Kubernetes,
+		"config-dir": len(o.ConfigDirs) > 0, "mesh-config-file": o.MeshConfigFile != "", "store-dir": o.StoreDir != "",
+		"audit-log": o.AuditLog != "", "roles-file": o.RolesFile != "", "kubernetes": o.Kubernetes,
 	} {
 		if given {
 			errs.Add(flag, errors.New("has no effect with --webhook-only; leave one of them out"))
@@ -42,7 +43,8 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(), Root: func() string { return s.root.of(s) }, Quota: s.quota, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(),
+		Root: func() string { return s.root.of(s) }, Quota: s.quota, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
 	of := s.cfg.APIServers.TLS(tlsconf.Server(s.identity, tls.NoClientCert))
 	s.Task("webhook", ops.HTTP{Listener: lis, TLS: of, Handler: handler, Log: s.Log}.Serve)

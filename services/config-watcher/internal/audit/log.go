@@ -258,7 +258,8 @@ func (l *Log) Append(entries ...Entry) error {
 		}
 		hash := prev
 		logged = append(logged, func() {
-			l.cfg.Log.Info("audit", "seq", e.Sequence, "identity", e.Identity, "method", e.Method, "address", e.Address, "call", e.Call, "result", e.Result,
+			l.cfg.Log.Info("audit", "seq", e.Sequence, "identity", e.Identity, "method", e.Method, "address", e.Address, "call", e.Call, "result",
+				e.Result,
 				"code", e.Code, "objects", names(e.Objects), "more", e.More, "hash", hash)
 		})
 	}

@@ -35,7 +35,8 @@ func open(t *testing.T, path string, change ...func(*Config)) *Log {
 }
 
 func entryOf(i int) Entry {
-	return Entry{Identity: "spiffe://cluster.local/ns/ops/sa/x", Call: "Apply", Result: Accepted, Objects: []Object{{Verb: "create", Kind: "Service", Namespace: "a", Name: fmt.Sprint("s-", i)}}}
+	return Entry{Identity: "spiffe://cluster.local/ns/ops/sa/x", Call: "Apply", Result: Accepted,
+		Objects: []Object{{Verb: "create", Kind: "Service", Namespace: "a", Name: fmt.Sprint("s-", i)}}}
 }
 
 func appendAll(t *testing.T, l *Log, from, to int) {
@@ -209,7 +210,8 @@ func TestTampering(t *testing.T) {
 			lines[1] = fmt.Appendf(nil, "%s %s\n", hashOf(text), text)
 			return bytes.Join(lines, nil)
 		}, ":3: line 3 does not follow line 2"},
-		"the end off": {func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] }, "does not end with the line that was written last, 6"},
+		"the end off": {func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] },
+			"does not end with the line that was written last, 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "audit.log")
@@ -247,7 +249,8 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("full: %v", err)
 	}
 	intact(t, l, "3 lines")
-	if err := l.Append(Entry{Call: "Delete", Result: Accepted, Objects: []Object{{Verb: "delete", Kind: "Service", Name: "s-1"}}}); err != nil {
+	if err := l.Append(Entry{Call: "Delete", Result: Accepted,
+		Objects: []Object{{Verb: "delete", Kind: "Service", Name: "s-1"}}}); err != nil {
 		t.Errorf("deletion: %v", err)
 	}
 	full = false

@@ -20,7 +20,8 @@ import (
 )
 
 func callOf(account string) context.Context {
-	return auth.NewContext(context.Background(), auth.Peer{ID: spiffeid.RequireFromString("spiffe://cluster.local/ns/a/sa/" + account), Method: auth.MethodMTLS})
+	return auth.NewContext(context.Background(), auth.Peer{ID: spiffeid.RequireFromString("spiffe://cluster.local/ns/a/sa/" + account),
+		Method: auth.MethodMTLS})
 }
 
 var errNo = status.Error(codes.PermissionDenied, "no")
@@ -50,7 +51,8 @@ func TestFloodOfRefusals(t *testing.T) {
 	r.Refuse(callOf("rightful"), "create", nil, errNo, false)
 	keys := make([]object.Key, maxObjects)
 	for i := range keys {
-		keys[i] = object.Key{Group: "networking.istio.io", Kind: "VirtualService", Namespace: strings.Repeat("n", 253), Name: fmt.Sprint(i, strings.Repeat("<", 5000))}
+		keys[i] = object.Key{Group: "networking.istio.io", Kind: "VirtualService", Namespace: strings.Repeat("n", 253),
+			Name: fmt.Sprint(i, strings.Repeat("<", 5000))}
 	}
 	const hours, perMinute = 12, 30
 	for range hours * 60 {

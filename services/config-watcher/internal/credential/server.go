@@ -217,7 +217,8 @@ func (w *watch) apply(m *secretv1.WatchRequest) error {
 			return status.Errorf(codes.ResourceExhausted, "more than %d subscriptions on one stream", maxSubscriptions)
 		}
 		if w.costs[sub.identity]+sub.cost() > maxIdentityCost {
-			w.server.cfg.Log.Warn("credential refused: too many are asked for on behalf of one identity", "identity", sub.identity, "namespace", sub.ref.Namespace,
+			w.server.cfg.Log.Warn("credential refused: too many are asked for on behalf of one identity", "identity", sub.identity, "namespace",
+				sub.ref.Namespace,
 				"name", sub.ref.Name, "subscriber", w.instance)
 			if err := w.stream.Send(&secretv1.WatchResponse{Subscription: sub.proto()}); err != nil {
 				return err
@@ -318,7 +319,8 @@ func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
 	if err != nil || !id.MemberOf(s.cfg.TrustDomain) {
 		return never, time.Time{}
 	}
-	if namespace, _, ok := validate.WorkloadIdentity(sub.identity); !ok || namespace != sub.ref.Namespace || s.cfg.Bans.Banned(sub.identity) != nil {
+	if namespace, _, ok := validate.WorkloadIdentity(sub.identity); !ok || namespace != sub.ref.Namespace ||
+		s.cfg.Bans.Banned(sub.identity) != nil {
 		return never, time.Time{}
 	}
 	p := s.cfg.Fleet.Connected(w.instance, sub.identity)

@@ -60,8 +60,9 @@ func newFixtureWith(t *testing.T, lookup Lookup) *fixture {
 	r.log, r.fleet = revision.NewLog("test", r.clock), fleet.NewTable(r.clock)
 	stop := make(chan struct{})
 	server := NewServer(ServerConfig{
-		Table: r.table, References: NewReferences(r.log), Fleet: r.fleet, Bans: r.bans, TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"),
-		Ready: func() <-chan struct{} { return nil }, Stop: stop, Clock: r.clock, Log: testkit.Logger(t), Lookup: lookup,
+		Table: r.table, References: NewReferences(r.log), Fleet: r.fleet, Bans: r.bans,
+		TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"),
+		Ready:       func() <-chan struct{} { return nil }, Stop: stop, Clock: r.clock, Log: testkit.Logger(t), Lookup: lookup,
 	})
 	r.conn = testkit.ServeInMemory(t, func(g *grpc.Server) { secretv1.RegisterSecretServiceServer(g, server) })
 	t.Cleanup(func() { close(stop) })
@@ -102,12 +103,14 @@ func gatewayKey(name string) resource.Key {
 }
 
 func gateway(app string, names ...string) *networking.Gateway {
-	return &networking.Gateway{Selector: map[string]string{"app": app}, Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{CredentialNames: names}}}}
+	return &networking.Gateway{Selector: map[string]string{"app": app},
+		Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{CredentialNames: names}}}}
 }
 
 // report is an instance's report of one proxy of an account.
 func report(account, kind string) *configv1.ReportRequest {
-	return &configv1.ReportRequest{Proxies: []*configv1.ProxyStatus{{NodeId: kind + "~10.0.0.1~" + account + ".shop~d", Identity: identityOf(account), Namespace: "shop"}}}
+	return &configv1.ReportRequest{
+		Proxies: []*configv1.ProxyStatus{{NodeId: kind + "~10.0.0.1~" + account + ".shop~d", Identity: identityOf(account), Namespace: "shop"}}}
 }
 
 type subscriber struct {
@@ -186,8 +189,9 @@ func TestWhoMayRead(t *testing.T) {
 		credential    string
 		want          bool
 	}{
-		"gateway":                              {"xds-1", "edge", "router", "edge", "edge-tls", true},
-		"its authority":                        {"xds-1", "edge", "router", "edge", "edge-tls-cacert", false}, // there is none, and the key is not it
+		"gateway": {"xds-1", "edge", "router", "edge", "edge-tls", true},
+		"its authority": {"xds-1", "edge", "router", "edge", "edge-tls-cacert",
+			false}, // there is none, and the key is not it
 		"named with its namespace":             {"xds-1", "edge", "router", "edge", "qualified", true},
 		"named with another namespace":         {"xds-1", "edge", "router", "edge", "foreign", false},
 		"a rule of another namespace":          {"xds-1", "edge", "router", "edge", "egress-tls", true},
@@ -297,7 +301,8 @@ func TestCostOfSubscriptions(t *testing.T) {
 	go func() {
 		m := &secretv1.WatchRequest{}
 		for i := range taken {
-			m.Subscribe = append(m.Subscribe, &secretv1.Subscription{Namespace: "shop", Name: fmt.Sprintf("s-%06d", i), Identity: identityOf("batch")})
+			m.Subscribe = append(m.Subscribe,
+				&secretv1.Subscription{Namespace: "shop", Name: fmt.Sprintf("s-%06d", i), Identity: identityOf("batch")})
 		}
 		_ = a.stream.Send(m) // the reader has the reason
 	}()

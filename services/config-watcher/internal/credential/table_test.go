@@ -92,13 +92,15 @@ func TestConfigMaps(t *testing.T) {
 	}
 	table := NewTable()
 	roots := string(ca.RootPEM)
-	if others := table.Take([]normalise.Change{configMap("shop", "partners", roots), configMap("shop", "junk", "junk"), configMap("shop", "key", roots+"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")}); len(others) > 0 {
+	if others := table.Take([]normalise.Change{configMap("shop", "partners", roots), configMap("shop", "junk", "junk"),
+		configMap("shop", "key", roots+"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")}); len(others) > 0 {
 		t.Errorf("passed on %v", others)
 	}
 	if others := table.Take([]normalise.Change{configMap("istio-system", "istio", roots)}); len(others) != 1 {
 		t.Error("the mesh's configuration is not passed on")
 	}
-	for name, want := range map[string]bool{"partners-cacert": true, "partners": false, "junk-cacert": false, "key-cacert": false, "other-cacert": false} {
+	for name, want := range map[string]bool{"partners-cacert": true, "partners": false, "junk-cacert": false, "key-cacert": false,
+		"other-cacert": false} {
 		if got := table.Get(Ref{"shop", name}); (got != nil) != want {
 			t.Errorf("%s: there is one: %v, want %v", name, got != nil, want)
 		}

@@ -63,7 +63,8 @@ type selection struct {
 // NewWanted returns a Wanted that calls set from Run's goroutine with the keys that are wanted now, sorted.
 func NewWanted(log *revision.Log, gateways Gateways, set func([]object.Key)) *Wanted {
 	return &Wanted{
-		log: log, gateways: gateways, set: set, uses: map[resource.Key]*wantedBy{}, selections: map[string]*selection{}, matched: map[resource.Key][]*selection{},
+		log: log, gateways: gateways, set: set, uses: map[resource.Key]*wantedBy{}, selections: map[string]*selection{},
+		matched: map[resource.Key][]*selection{},
 	}
 }
 
@@ -279,7 +280,8 @@ func objectsOf(ref Ref) []object.Key {
 	out := []object.Key{{Kind: "Secret", Namespace: ref.Namespace, Name: ref.Name}}
 	if authority {
 		for _, kind := range []string{"Secret", "ConfigMap"} {
-			out = append(out, object.Key{Kind: kind, Namespace: ref.Namespace, Name: base}, object.Key{Kind: kind, Namespace: ref.Namespace, Name: ref.Name})
+			out = append(out, object.Key{Kind: kind, Namespace: ref.Namespace, Name: base},
+				object.Key{Kind: kind, Namespace: ref.Namespace, Name: ref.Name})
 		}
 	}
 	return out

@@ -62,13 +62,17 @@ func TestWanted(t *testing.T) {
 	edgeKey, edge := workload("edge-1", "edge", "edge")
 	elsewhere := resource.Key{Kind: resource.KindWorkload, Namespace: "other", Name: "edge-2"}
 
-	step("a Gateway without workloads", one(gatewayKey("g"), &networking.Gateway{Selector: map[string]string{"app": "edge"}, Servers: []*networking.Server{server(simple, "a", "")}}), nil)
+	step("a Gateway without workloads",
+		one(gatewayKey("g"), &networking.Gateway{Selector: map[string]string{"app": "edge"},
+			Servers: []*networking.Server{server(simple, "a", "")}}), nil)
 	step("with one", one(edgeKey, edge), nil, "Secret shop/a")
-	step("with one in another namespace too", one(elsewhere, &configv1.Workload{Labels: map[string]string{"app": "edge"}}), nil, "Secret shop/a", "Secret other/a")
+	step("with one in another namespace too", one(elsewhere, &configv1.Workload{Labels: map[string]string{"app": "edge"}}), nil,
+		"Secret shop/a", "Secret other/a")
 	step("which changes its labels", one(elsewhere, &configv1.Workload{Labels: map[string]string{"app": "web"}}), nil, "Secret shop/a")
 	step("a Gateway that verifies clients, and one with a reference to another namespace", one(gatewayKey("g"), &networking.Gateway{
 		Selector: map[string]string{"app": "edge"},
-		Servers:  []*networking.Server{server(mutual, "a", ""), server(simple, "kubernetes-gateway://other/b", ""), server(simple, "kubernetes://shop/c", ""), server(mutual, "d", "e-cacert"), server(simple, "file://x", "")},
+		Servers: []*networking.Server{server(mutual, "a", ""), server(simple, "kubernetes-gateway://other/b", ""),
+			server(simple, "kubernetes://shop/c", ""), server(mutual, "d", "e-cacert"), server(simple, "file://x", "")},
 	}), nil, "Secret shop/a", "Secret shop/a-cacert", "ConfigMap shop/a", "ConfigMap shop/a-cacert", "Secret shop/c", "Secret shop/d",
 		"Secret shop/e", "Secret shop/e-cacert", "ConfigMap shop/e", "ConfigMap shop/e-cacert")
 	step("one that passes TLS on", one(gatewayKey("g"), &networking.Gateway{
@@ -77,7 +81,8 @@ func TestWanted(t *testing.T) {
 	rule := resource.Key{Kind: kindRule, Namespace: "apps", Name: "r"}
 	tls := &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: "client"}}
 	all := func(namespace string) []string {
-		return []string{"Secret " + namespace + "/client", "Secret " + namespace + "/client-cacert", "ConfigMap " + namespace + "/client", "ConfigMap " + namespace + "/client-cacert"}
+		return []string{"Secret " + namespace + "/client", "Secret " + namespace + "/client-cacert", "ConfigMap " + namespace + "/client",
+			"ConfigMap " + namespace + "/client-cacert"}
 	}
 	step("a DestinationRule for workloads of its namespace", one(rule, &networking.DestinationRule{
 		WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "web"}}, TrafficPolicy: tls,

@@ -109,7 +109,8 @@ func (r *rig) edit(rt *rapid.T, n int) {
 		if deleted {
 			verb = "delete"
 		}
-		switch rapid.SampledFrom([]string{"store", "store", "cluster", "cluster", "cluster", "cluster", "file", "file", "trouble"}).Draw(rt, "source") {
+		switch rapid.SampledFrom([]string{"store", "store", "cluster", "cluster", "cluster", "cluster", "file", "file", "trouble"}).Draw(rt,
+			"source") {
 		case "store":
 			if deleted {
 				r.note("store: delete", together[0])

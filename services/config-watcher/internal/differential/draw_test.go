@@ -37,27 +37,34 @@ var bodies = map[string][]func(n int) string{
 	},
 	"v1 Endpoints": {text("subsets: [{addresses: [{ip: 10.3.0.%d, targetRef: {kind: Pod, name: x}}], ports: [{name: http, port: 8080}]}]")},
 	"discovery.k8s.io/v1 EndpointSlice": {
-		text("addressType: IPv4\nendpoints: [{addresses: [10.2.0.%d], targetRef: {kind: Pod, name: x}, conditions: {ready: true}}, {addresses: [10.2.1.%d]}]\nports: [{name: http, port: 8080}]"),
+		text("addressType: IPv4\nendpoints: [{addresses: [10.2.0.%d], targetRef: {kind: Pod, name: x}, conditions: {ready: true}}, {addresses: " +
+			"[10.2.1.%d]}]\nports: [{name: http, port: 8080}]"),
 		text("addressType: IPv4\nendpoints: [{addresses: [10.2.0.%d], conditions: {ready: false}}]\nports: [{name: http, port: 8080}]"),
 	},
 	"networking.istio.io/v1 WorkloadEntry": {
-		text("spec: {address: 10.4.0.%d, labels: {app: a}, serviceAccount: a}"), text("spec: {address: 10.4.0.%d, labels: {app: b}, network: n1}"),
+		text("spec: {address: 10.4.0.%d, labels: {app: a}, serviceAccount: a}"),
+		text("spec: {address: 10.4.0.%d, labels: {app: b}, network: n1}"),
 	},
 	"networking.istio.io/v1 ServiceEntry": {
 		text("spec: {hosts: [www.example.com, more%d.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}"),
-		text("spec: {hosts: [www.example.com], ports: [{number: 80, name: http, protocol: HTTP, targetPort: 808%d}], resolution: STATIC, workloadSelector: {labels: {app: a}}}"),
-		text("spec: {hosts: [x.apps.svc.cluster.local], exportTo: ['.'], ports: [{number: 8%d, name: http, protocol: HTTP}], resolution: STATIC, location: MESH_INTERNAL, endpoints: [{address: 10.5.0.1}]}"),
+		text("spec: {hosts: [www.example.com], ports: [{number: 80, name: http, protocol: HTTP, targetPort: 808%d}], resolution: STATIC, " +
+			"workloadSelector: {labels: {app: a}}}"),
+		text("spec: {hosts: [x.apps.svc.cluster.local], exportTo: ['.'], ports: [{number: 8%d, name: http, protocol: HTTP}], resolution: " +
+			"STATIC, location: MESH_INTERNAL, endpoints: [{address: 10.5.0.1}]}"),
 	},
 	"networking.istio.io/v1 VirtualService": {
 		text("spec: {hosts: [x], http: [{route: [{destination: {host: z}}], timeout: %ds}]}"),
-		text("spec: {hosts: [x.example.com], gateways: [x], http: [{match: [{uri: {prefix: /d}}], delegate: {name: z, namespace: apps}}, {route: [{destination: {host: x}}], timeout: %ds}]}"),
+		text("spec: {hosts: [x.example.com], gateways: [x], http: [{match: [{uri: {prefix: /d}}], delegate: {name: z, namespace: apps}}, " +
+			"{route: [{destination: {host: x}}], timeout: %ds}]}"),
 		text("spec: {http: [{route: [{destination: {host: x}}], retries: {attempts: %d}}]}"),
 	},
 	"networking.istio.io/v1 DestinationRule": {
 		text("spec: {host: x, subsets: [{name: s%d, labels: {app: a}}]}"),
-		text("spec: {host: x.apps.svc.cluster.local, exportTo: ['.'], trafficPolicy: {loadBalancer: {localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}}, connectionPool: {tcp: {maxConnections: %d}}}}"),
+		text("spec: {host: x.apps.svc.cluster.local, exportTo: ['.'], trafficPolicy: {loadBalancer: {localityLbSetting: {failoverPriority: " +
+			"[kubernetes.io/hostname]}}, connectionPool: {tcp: {maxConnections: %d}}}}"),
 	},
-	"networking.istio.io/v1 Gateway": {text("spec: {selector: {app: a}, servers: [{port: {number: 80%d, name: http, protocol: HTTP}, hosts: ['*']}]}")},
+	"networking.istio.io/v1 Gateway": {
+		text("spec: {selector: {app: a}, servers: [{port: {number: 80%d, name: http, protocol: HTTP}, hosts: ['*']}]}")},
 	"networking.istio.io/v1 Sidecar": {text("spec: {egress: [{hosts: [./*, x/s%d.example.com]}]}")},
 	"networking.istio.io/v1beta1 ProxyConfig": {
 		text("spec: {concurrency: %d, selector: {matchLabels: {app: a}}}"),
@@ -65,7 +72,8 @@ var bodies = map[string][]func(n int) string{
 	"security.istio.io/v1 PeerAuthentication": {text("spec: {mtls: {mode: STRICT}, selector: {matchLabels: {app: a%d}}}")},
 	"v1 ConfigMap": {
 		mesh("connectTimeout: %ds"), mesh("rootNamespace: apps"), mesh("trustDomain: td%d.local"),
-		mesh("discoverySelectors: [{matchLabels: {mesh: 'on'}}]"), mesh("discoverySelectors: [{matchLabels: {mesh: 'on'}}, {matchLabels: {kubernetes.io/metadata.name: other}}]"),
+		mesh("discoverySelectors: [{matchLabels: {mesh: 'on'}}]"),
+		mesh("discoverySelectors: [{matchLabels: {mesh: 'on'}}, {matchLabels: {kubernetes.io/metadata.name: other}}]"),
 		mesh("defaultServiceExportTo: ['.']"), mesh("localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}"),
 	},
 }
@@ -118,7 +126,8 @@ type drawn struct {
 }
 
 func drawIdent(t *rapid.T) ident {
-	id := ident{kind: rapid.SampledFrom(weighted).Draw(t, "kind"), namespace: rapid.SampledFrom([]string{"apps", "apps", "other"}).Draw(t, "namespace")}
+	id := ident{kind: rapid.SampledFrom(weighted).Draw(t, "kind"),
+		namespace: rapid.SampledFrom([]string{"apps", "apps", "other"}).Draw(t, "namespace")}
 	id.name = rapid.SampledFrom([]string{"x", "x", "z"}).Draw(t, "name")
 	switch id.kind {
 	case "v1 Namespace":
@@ -133,7 +142,8 @@ func drawIdent(t *rapid.T) ident {
 
 func drawObject(t *rapid.T, id ident, serial int) drawn {
 	labels := []string{fmt.Sprintf("%s: v%d", version, serial)}
-	for _, l := range []string{"app: a", "mesh: 'on'", "kubernetes.io/service-name: x", "topology.istio.io/network: n2", "topology.kubernetes.io/region: r1"} {
+	for _, l := range []string{"app: a", "mesh: 'on'", "kubernetes.io/service-name: x", "topology.istio.io/network: n2",
+		"topology.kubernetes.io/region: r1"} {
 		if rapid.IntRange(0, 2).Draw(t, "label") > 0 {
 			labels = append(labels, l)
 		}
@@ -154,5 +164,6 @@ func manifestOf(id ident, labels []string, body string) string {
 	if id.namespace != "" {
 		namespace = ", namespace: " + id.namespace
 	}
-	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s%s, labels: {%s}}\n%s\n", apiVersion, kind, id.name, namespace, strings.Join(labels, ", "), body)
+	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s%s, labels: {%s}}\n%s\n", apiVersion, kind, id.name, namespace,
+		strings.Join(labels, ", "), body)
 }

@@ -95,7 +95,8 @@ func newRig(t *testing.T, dir string, api apiservertest.Config) (*rig, func()) {
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, dir: dir, gate: &gate{}, log: revision.NewLog("e", clock.Real()), clock: testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
+		t: t, dir: dir, gate: &gate{}, log: revision.NewLog("e", clock.Real()),
+		clock: testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		files: map[string]map[ident]drawn{}, good: map[string]map[ident]drawn{}, stored: map[ident]storedObject{},
 	}
 	var err error
@@ -282,10 +283,11 @@ func eventually(holds func() error) (err error) {
 			patience.Store(int64(2 * time.Second))
 		}
 	}()
-	_ = wait.PollUntilContextTimeout(context.Background(), time.Millisecond, time.Duration(patience.Load()), true, func(context.Context) (bool, error) {
-		err = holds()
-		return err == nil, nil
-	})
+	_ = wait.PollUntilContextTimeout(context.Background(), time.Millisecond, time.Duration(patience.Load()), true,
+		func(context.Context) (bool, error) {
+			err = holds()
+			return err == nil, nil
+		})
 	return err
 }
 

@@ -52,7 +52,8 @@ func TestEndpointsAreMarkedInADifferenceOfSeveralRevisions(t *testing.T) {
 		from, to *revision.Snapshot
 		want     []chunk
 	}{
-		{"configuration and endpoints", first, last, []chunk{{false, false, []string{"b:80/c", "x"}}, {true, true, []string{"a:80/c", "-gone:80/c"}}}},
+		{"configuration and endpoints", first, last,
+			[]chunk{{false, false, []string{"b:80/c", "x"}}, {true, true, []string{"a:80/c", "-gone:80/c"}}}},
 		{"endpoints alone", first, endpointsOnly, []chunk{{false, true, []string{"a:80/c", "b:80/c", "-gone:80/c"}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

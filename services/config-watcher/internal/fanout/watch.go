@@ -66,7 +66,8 @@ type held map[resource.Key]resource.Hash
 
 func (h held) take(m *configv1.Held) error {
 	if len(m.Hashes) != len(m.Keys)*resource.HashSize {
-		return status.Errorf(codes.InvalidArgument, "held %s: %d keys need %d bytes of hashes, got %d", m.Kind, len(m.Keys), len(m.Keys)*resource.HashSize, len(m.Hashes))
+		return status.Errorf(codes.InvalidArgument, "held %s: %d keys need %d bytes of hashes, got %d", m.Kind, len(m.Keys),
+			len(m.Keys)*resource.HashSize, len(m.Hashes))
 	}
 	if len(h)+len(m.Keys) > MaxHeld {
 		return status.Errorf(codes.InvalidArgument, "held: more than %d keys", MaxHeld)
@@ -84,7 +85,8 @@ func (h held) take(m *configv1.Held) error {
 type interest struct{ kinds, namespaces []string }
 
 func (f interest) wants(k resource.Key) bool {
-	return (len(f.kinds) == 0 || slices.Contains(f.kinds, k.Kind)) && (len(f.namespaces) == 0 || k.Namespace == "" || slices.Contains(f.namespaces, k.Namespace))
+	return (len(f.kinds) == 0 || slices.Contains(f.kinds, k.Kind)) &&
+		(len(f.namespaces) == 0 || k.Namespace == "" || slices.Contains(f.namespaces, k.Namespace))
 }
 
 // Watch implements ConfigService.
@@ -163,7 +165,8 @@ func (s *Server) first(ctx context.Context) (*revision.Snapshot, <-chan struct{}
 	}
 }
 
-func (s *Server) introduction(ctx context.Context, requests <-chan rpc.Received[configv1.WatchRequest]) (held, *configv1.WatchHello, error) {
+func (s *Server) introduction(ctx context.Context, requests <-chan rpc.Received[configv1.WatchRequest]) (held, *configv1.WatchHello,
+	error) {
 	has := held{}
 	deadline := time.NewTimer(helloWithin)
 	defer deadline.Stop()

@@ -68,7 +68,8 @@ func open(t *testing.T, c configv1.ConfigServiceClient, requests ...*configv1.Wa
 	return w
 }
 
-var hello = &configv1.WatchRequest{Message: &configv1.WatchRequest_Hello{Hello: &configv1.WatchHello{Subscriber: &configv1.Subscriber{Instance: "a"}}}}
+var hello = &configv1.WatchRequest{
+	Message: &configv1.WatchRequest_Hello{Hello: &configv1.WatchHello{Subscriber: &configv1.Subscriber{Instance: "a"}}}}
 
 func receiveOne(t *testing.T, w watch) []*configv1.WatchResponse {
 	t.Helper()
@@ -147,7 +148,8 @@ func TestHello(t *testing.T) {
 		return &configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: &configv1.Held{Kind: "Namespace", Keys: keys, Hashes: hashes}}}
 	}
 	t.Run("held resources are not sent, and unknown ones are removed", func(t *testing.T) {
-		got := receiveOne(t, open(t, client, held([]string{"/a", "/b", "/c"}, slices.Concat(namespace(t, "a", "1").Hash, namespace(t, "b", "old").Hash, make([]byte, 16))), hello))
+		got := receiveOne(t, open(t, client,
+			held([]string{"/a", "/b", "/c"}, slices.Concat(namespace(t, "a", "1").Hash, namespace(t, "b", "old").Hash, make([]byte, 16))), hello))
 		if len(got[0].Upserts) != 1 || got[0].Upserts[0].Key.Name != "b" || len(got[0].Removed) != 1 || got[0].Removed[0].Name != "c" {
 			t.Errorf("got %v", got)
 		}

@@ -19,7 +19,8 @@ import (
 func route(name, host string) normalise.Change {
 	k := object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: "apps", Name: name}
 	return normalise.Change{Key: k, Object: &object.Object{Key: k, Body: &networking.VirtualService{
-		Hosts: []string{name}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
+		Hosts: []string{name}, Http: []*networking.HTTPRoute{
+			{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
 	}}}
 }
 
@@ -70,7 +71,8 @@ func TestAnalyzerFollowsChanges(t *testing.T) {
 		t.Errorf("before the first revision: %v, %v, %v", own, others, err)
 	}
 	const many = 4 * chunk
-	changes := []normalise.Change{{Key: object.Key{Kind: "Namespace", Name: "apps"}, Object: &object.Object{Key: object.Key{Kind: "Namespace", Name: "apps"}}}}
+	changes := []normalise.Change{{Key: object.Key{Kind: "Namespace", Name: "apps"},
+		Object: &object.Object{Key: object.Key{Kind: "Namespace", Name: "apps"}}}}
 	for i := range many {
 		changes = append(changes, route(fmt.Sprintf("r%04d", i), "server"))
 	}

@@ -49,10 +49,11 @@ func TestAMissingSecretIsNamedOnceTheSourceHasAnswered(t *testing.T) {
 	a := startWith(t, Config{Lookup: l, Log: testkit.Logger(t), Clock: clock.Real()})
 	gateway := func(name string) normalise.Change {
 		k := object.Key{Group: validate.GroupNetworking, Kind: "Gateway", Namespace: "apps", Name: name}
-		return normalise.Change{Key: k, Object: &object.Object{Key: k, Body: &networking.Gateway{Selector: map[string]string{"app": "gateway"}, Servers: []*networking.Server{{
-			Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{name + ".example"},
-			Tls: &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: name},
-		}}}}}
+		return normalise.Change{Key: k,
+			Object: &object.Object{Key: k, Body: &networking.Gateway{Selector: map[string]string{"app": "gateway"}, Servers: []*networking.Server{{
+				Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{name + ".example"},
+				Tls: &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: name},
+			}}}}}
 	}
 	missing := func() (out []string) {
 		for _, f := range a.All() {
@@ -72,7 +73,8 @@ func TestAMissingSecretIsNamedOnceTheSourceHasAnswered(t *testing.T) {
 		})
 	}
 	k := object.Key{Group: validate.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: "gateway"}
-	workload := normalise.Change{Key: k, Object: &object.Object{Key: k, Body: &networking.WorkloadEntry{Address: "10.0.0.1", Labels: map[string]string{"app": "gateway"}}}}
+	workload := normalise.Change{Key: k,
+		Object: &object.Object{Key: k, Body: &networking.WorkloadEntry{Address: "10.0.0.1", Labels: map[string]string{"app": "gateway"}}}}
 	a.submit(t, workload, gateway("one"), gateway("two"))
 	if got := missing(); len(got) > 0 {
 		t.Errorf("before any answer %v are missing", got)

@@ -104,7 +104,8 @@ func TestRejections(t *testing.T) {
 	reject := func(at, served uint64, awaiting bool) *configv1.ReportRequest {
 		m := report(1, 3, "a")
 		m.Revision = rev(served)
-		m.Proxies[0].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(at), Message: "no"}, Awaiting: awaiting}}
+		m.Proxies[0].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(at), Message: "no"},
+			Awaiting: awaiting}}
 		return m
 	}
 	for _, c := range []struct {

@@ -14,7 +14,8 @@ func TestRefusalsAreListedForAWhile(t *testing.T) {
 	clk := testkit.NewClock(time.Unix(1000, 0))
 	table := NewTable(clk)
 	r := table.Report("x0")
-	refusal := &configv1.Refusal{NodeId: "greedy", Identity: "spiffe://cluster.local/ns/apps/sa/web", Budget: "names", At: timestamppb.New(clk.Now())}
+	refusal := &configv1.Refusal{NodeId: "greedy", Identity: "spiffe://cluster.local/ns/apps/sa/web", Budget: "names",
+		At: timestamppb.New(clk.Now())}
 	r.Apply(&configv1.ReportRequest{Refusals: &configv1.Refusals{Refusals: []*configv1.Refusal{refusal}}}, true)
 	r.Apply(report(1, 5, "a"), false) // a report that says nothing of refusals leaves them
 	for namespace, want := range map[string]int{"": 1, "apps": 1, "other": 0} {

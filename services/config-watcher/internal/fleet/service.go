@@ -192,7 +192,8 @@ const (
 )
 
 // waitFor waits until either channel says something; expired is true if the caller's time is over before.
-func (s *Service) waitFor(ctx context.Context, limit <-chan time.Time, changed <-chan struct{}, timer <-chan time.Time) (expired bool, err error) {
+func (s *Service) waitFor(ctx context.Context, limit <-chan time.Time, changed <-chan struct{}, timer <-chan time.Time) (expired bool,
+	err error) {
 	select {
 	case <-changed:
 	case <-timer:
@@ -207,8 +208,9 @@ func (s *Service) waitFor(ctx context.Context, limit <-chan time.Time, changed <
 }
 
 // errUnreported is the answer of WaitAcked when no xds-server reports: what the proxies hold is not known.
-var errUnreported = status.Error(codes.FailedPrecondition, "no xds-server reports to config-watcher, so that it is not known what the proxies hold: "+
-	"see whether xds-server runs and reaches config-watcher, and wait again")
+var errUnreported = status.Error(codes.FailedPrecondition,
+	"no xds-server reports to config-watcher, so that it is not known what the proxies hold: "+
+		"see whether xds-server runs and reaches config-watcher, and wait again")
 
 func budget(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()

@@ -397,7 +397,8 @@ func (v Progress) Done() bool {
 // ProgressOf returns how far a revision has reached the proxies of known workloads in visible namespaces; a nil visible
 // means all. Unverified proxies do not count. The channel is closed at the next change; recheck is the time after which
 // the answer may change without one, 0 for never.
-func (t *Table) ProgressOf(target *configv1.Revision, visible func(namespace string) bool) (v Progress, changed <-chan struct{}, recheck time.Duration) {
+func (t *Table) ProgressOf(target *configv1.Revision, visible func(namespace string) bool) (v Progress, changed <-chan struct{},
+	recheck time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, p := range t.proxies() {

@@ -44,7 +44,8 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) submit(name, account, annotation string) {
-	o := &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: name}, Body: &networking.WorkloadEntry{ServiceAccount: account}}
+	o := &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: name},
+		Body: &networking.WorkloadEntry{ServiceAccount: account}}
 	if annotation != "" {
 		o.Annotations = map[string]string{Annotation: annotation}
 	}

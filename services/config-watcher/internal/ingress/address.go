@@ -50,5 +50,6 @@ func Addresses(settings *mesh.MeshConfig, service *corev1.Service, nodes []*obje
 // Runs reports whether a Pod is a gateway that serves Ingresses, and runs.
 func Runs(settings *mesh.MeshConfig, o *object.Object) bool {
 	p, ok := o.Body.(*object.Pod)
-	return ok && o.Key.Namespace == Namespace && !p.Ended && !p.Ending && len(p.Addresses) > 0 && object.HasLabels(o.Labels, Selector(settings))
+	return ok && o.Key.Namespace == Namespace && !p.Ended && !p.Ending && len(p.Addresses) > 0 &&
+		object.HasLabels(o.Labels, Selector(settings))
 }

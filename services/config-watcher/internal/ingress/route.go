@@ -88,7 +88,8 @@ func match(p networkingv1.HTTPIngressPath) (route, []*networking.HTTPMatchReques
 }
 
 func exact(path string) (route, []*networking.HTTPMatchRequest) {
-	return route{exact: true, length: len(path)}, []*networking.HTTPMatchRequest{uri(&networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: path}})}
+	return route{exact: true, length: len(path)},
+		[]*networking.HTTPMatchRequest{uri(&networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: path}})}
 }
 
 // prefix compares whole elements of paths: "/a" and "/a/" stand for /a and everything below /a/.

@@ -185,8 +185,9 @@ func (b *block) number(text []byte) (v any, ok bool) {
 // words are texts that are no strings, as in YAML 1.1.
 var words = map[string]any{
 	"y": true, "Y": true, "yes": true, "Yes": true, "YES": true, "on": true, "On": true, "ON": true, "true": true, "True": true, "TRUE": true,
-	"n": false, "N": false, "no": false, "No": false, "NO": false, "off": false, "Off": false, "OFF": false, "false": false, "False": false, "FALSE": false,
-	"null": nil, "Null": nil, "NULL": nil,
+	"n": false, "N": false, "no": false, "No": false, "NO": false, "off": false, "Off": false, "OFF": false, "false": false, "False": false,
+	"FALSE": false,
+	"null":  nil, "Null": nil, "NULL": nil,
 }
 
 // cutKey divides "key: value"; ok is false if the line does not begin with a key that is certainly a string.

@@ -22,9 +22,11 @@ func TestHostileDocuments(t *testing.T) {
 		want string // of the problem; "" if it is read
 		most uint64 // MiB that may be allocated
 	}{
-		"a long text aliased":    {fill("a: &a "+strings.Repeat("x", mib-8000)+"\nb: [", "*a,", "]", mib), "f:2: with its aliases written out", 10},
-		"a short text aliased":   {fill("a: &a "+strings.Repeat("x", 1400)+"\nb: [", "*a,", "]", mib), "f:1: document has ", 10},
-		"short maps aliased":     {"a: &a [" + strings.Repeat("{b: 1},", 1000) + "]\nb: [" + strings.Repeat("*a,", 390) + "]", "f:2: with its aliases", 10},
+		"a long text aliased": {fill("a: &a "+strings.Repeat("x", mib-8000)+"\nb: [", "*a,", "]", mib), "f:2: with its aliases written out",
+			10},
+		"a short text aliased": {fill("a: &a "+strings.Repeat("x", 1400)+"\nb: [", "*a,", "]", mib), "f:1: document has ", 10},
+		"short maps aliased": {"a: &a [" + strings.Repeat("{b: 1},", 1000) + "]\nb: [" + strings.Repeat("*a,", 390) + "]",
+			"f:2: with its aliases", 10},
 		"numbers":                {fill("a: [", "1,", "1]", MaxDocumentBytes), "values or more", 10},
 		"pairs":                  {fill("a: [", "a:,", "1]", MaxDocumentBytes), "values or more", 10},
 		"members of two bytes":   {fill("a: {", "a,", "a}", MaxDocumentBytes), "values or more", 10},

@@ -19,7 +19,8 @@ func items(doc *Document) ([]*Document, *object.Problem) {
 		return []*Document{doc}, nil
 	}
 	if value, given := doc.Tree["items"]; !divisible && (!given || value != nil) {
-		return nil, &object.Problem{Location: doc.FieldLocation("items"), Object: kind, Field: "items", Reason: "not a list of objects", Remedy: "list the objects under items"}
+		return nil, &object.Problem{Location: doc.FieldLocation("items"), Object: kind, Field: "items", Reason: "not a list of objects",
+			Remedy: "list the objects under items"}
 	}
 	var out []*Document
 	var first *object.Problem
@@ -28,7 +29,8 @@ func items(doc *Document) ([]*Document, *object.Problem) {
 		field := fmt.Sprintf("items[%d]", i)
 		if !ok {
 			if first == nil {
-				first = &object.Problem{Location: doc.FieldLocation(field), Object: kind, Field: field, Reason: "not an object", Remedy: "start it with apiVersion, kind and metadata"}
+				first = &object.Problem{Location: doc.FieldLocation(field), Object: kind, Field: field, Reason: "not an object",
+					Remedy: "start it with apiVersion, kind and metadata"}
 			}
 			continue
 		}
@@ -38,7 +40,8 @@ func items(doc *Document) ([]*Document, *object.Problem) {
 		if of != "" && tree["apiVersion"] == nil {
 			tree["apiVersion"] = doc.Tree["apiVersion"]
 		}
-		item := &Document{File: doc.File, Tree: tree, text: doc.text, first: doc.first, lines: doc.index(), prefix: strings.TrimPrefix(doc.prefix+"."+field, ".")}
+		item := &Document{File: doc.File, Tree: tree, text: doc.text, first: doc.first, lines: doc.index(),
+			prefix: strings.TrimPrefix(doc.prefix+"."+field, ".")}
 		item.Line = item.line("")
 		got, problem := items(item)
 		out = append(out, got...)

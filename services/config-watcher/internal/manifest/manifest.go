@@ -121,13 +121,15 @@ func Parse(file string, content []byte) ([]*Document, object.Problems) {
 // that does not decode. It never panics, whatever the content.
 func Each(file string, content []byte, do func(*Document)) object.Problems {
 	if len(content) > MaxFileBytes {
-		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}}
+		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes),
+			Remedy: "divide it into several files"}}
 	}
 	var problems object.Problems
 	count, known := 0, texts{}
 	for part := range split(content) {
 		if count++; count > MaxDocuments {
-			return append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments), Remedy: "divide the file"})
+			return append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments),
+				Remedy: "divide the file"})
 		}
 		got, p := decode(file, part, known)
 		for _, d := range got {
@@ -251,7 +253,8 @@ func decode(file string, p part, known texts) ([]*Document, *object.Problem) {
 		return nil, &object.Problem{Location: locate(file, line+over.Line-1), Reason: object.Cut(over.Reason, 300), Remedy: over.Remedy}
 	}
 	if tooDeep(text) {
-		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document nests deeper than %d levels", maxDepth), Remedy: "flatten it; no kind needs that"}
+		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document nests deeper than %d levels", maxDepth),
+			Remedy: "flatten it; no kind needs that"}
 	}
 	if tree, ok := decodeBlock(text, known); ok {
 		return items(&Document{File: file, Line: line, Tree: tree, text: text, first: line})
@@ -259,14 +262,16 @@ func decode(file string, p part, known texts) ([]*Document, *object.Problem) {
 	tree, err := toTree(text)
 	if err != nil {
 		at, reason := yamlError(line, err)
-		return nil, &object.Problem{Location: locate(file, at), Reason: "not valid YAML: " + reason, Remedy: yamltext.Unreadable(text, err).Remedy + "; nothing of this document was taken over"}
+		return nil, &object.Problem{Location: locate(file, at), Reason: "not valid YAML: " + reason,
+			Remedy: yamltext.Unreadable(text, err).Remedy + "; nothing of this document was taken over"}
 	}
 	if tree == nil {
 		return nil, nil
 	}
 	m, ok := tree.(map[string]any)
 	if !ok {
-		return nil, &object.Problem{Location: locate(file, line), Reason: "document is no object", Remedy: "start it with apiVersion, kind and metadata"}
+		return nil, &object.Problem{Location: locate(file, line), Reason: "document is no object",
+			Remedy: "start it with apiVersion, kind and metadata"}
 	}
 	return items(&Document{File: file, Line: line, Tree: m, text: text, first: line})
 }

@@ -7,7 +7,9 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	docs, problems := Parse("m.yaml", []byte("# head\n\n---\n# note\na: 1\nb:\n- c: {d: e}\n---\n\n---\n{\"a\": \"---\"}\n--- # comment\na: |\n  text\n  --- not a divider\n---\n- 1\n---\na: [\n---\nx: 1\nx: 2\n"))
+	docs, problems := Parse("m.yaml",
+		[]byte("# head\n\n---\n# note\na: 1\nb:\n- c: {d: e}\n---\n\n---\n{\"a\": \"---\"}\n--- # comment\na: |\n  text\n  --- not a "+
+			"divider\n---\n- 1\n---\na: [\n---\nx: 1\nx: 2\n"))
 	var got []string
 	for _, d := range docs {
 		got = append(got, fmt.Sprint(d.Location(), d.Tree))
@@ -16,12 +18,14 @@ func TestParse(t *testing.T) {
 	if strings.Join(got, " ") != want {
 		t.Errorf("got %q", got)
 	}
-	for _, w := range []string{"m.yaml:17: document is no object", "m.yaml:19: not valid YAML", `m.yaml:22: not valid YAML: key "x" already set`} {
+	for _, w := range []string{"m.yaml:17: document is no object", "m.yaml:19: not valid YAML",
+		`m.yaml:22: not valid YAML: key "x" already set`} {
 		if !strings.Contains(problems.Error(), w) {
 			t.Errorf("%q is missing in %s", w, problems.Error())
 		}
 	}
-	for path, want := range map[string]string{"b[0].c.d": "m.yaml:7", "b[0].missing": "m.yaml:7", "b": "m.yaml:6", "": "m.yaml:5", "zzz": "m.yaml:5"} {
+	for path, want := range map[string]string{"b[0].c.d": "m.yaml:7", "b[0].missing": "m.yaml:7", "b": "m.yaml:6", "": "m.yaml:5",
+		"zzz": "m.yaml:5"} {
 		if got := docs[0].FieldLocation(path); got != want {
 			t.Errorf("%q is at %s, want %s", path, got, want)
 		}
@@ -30,13 +34,15 @@ func TestParse(t *testing.T) {
 
 func TestLists(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"List":        {"apiVersion: v1\nkind: List\nitems:\n- kind: A\n  x: 1\n- kind: B\n  x: 1\n", "m.yaml:4 A x at m.yaml:5, m.yaml:6 B x at m.yaml:7"},
+		"List": {"apiVersion: v1\nkind: List\nitems:\n- kind: A\n  x: 1\n- kind: B\n  x: 1\n",
+			"m.yaml:4 A x at m.yaml:5, m.yaml:6 B x at m.yaml:7"},
 		"behind text": {"# one\n---\n# two\nkind: List\nitems:\n\n- kind: A\n  x: 1\n", "m.yaml:7 A x at m.yaml:8"},
 		"of one kind": {"apiVersion: g/v1\nkind: AList\nitems:\n- x: 1\n", "m.yaml:4 A x at m.yaml:4"},
-		"in a List":   {"kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n    x: 1\n- kind: B\n", "m.yaml:5 A x at m.yaml:6, m.yaml:7 B x at m.yaml:7"},
-		"JSON":        {"{\"kind\": \"List\", \"items\": [\n{\"kind\": \"A\", \"x\": 1}]}", "m.yaml:2 A x at m.yaml:2"},
-		"empty":       {"kind: List\nitems: []\n", ""},
-		"no List":     {"kind: AllowList\nspec: {}\n", "m.yaml:1 AllowList x at m.yaml:1"},
+		"in a List": {"kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n    x: 1\n- kind: B\n",
+			"m.yaml:5 A x at m.yaml:6, m.yaml:7 B x at m.yaml:7"},
+		"JSON":    {"{\"kind\": \"List\", \"items\": [\n{\"kind\": \"A\", \"x\": 1}]}", "m.yaml:2 A x at m.yaml:2"},
+		"empty":   {"kind: List\nitems: []\n", ""},
+		"no List": {"kind: AllowList\nspec: {}\n", "m.yaml:1 AllowList x at m.yaml:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			docs, problems := Parse("m.yaml", []byte(c.text))
@@ -95,7 +101,9 @@ func TestLimits(t *testing.T) {
 		"flow nesting":  "a: " + strings.Repeat("[", 100_000),
 		"block nesting": strings.Repeat("- ", 100_000) + "x",
 		"huge document": "a: " + strings.Repeat("x", MaxDocumentBytes),
-		"alias bomb":    "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n",
+		"alias bomb": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d " +
+			"[*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g " +
+			"[*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n",
 	} {
 		if docs, problems := Parse("f", []byte(content)); len(problems) != 1 {
 			t.Errorf("%s: %d documents, problems %v", name, len(docs), problems)

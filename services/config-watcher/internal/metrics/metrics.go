@@ -65,7 +65,8 @@ func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
 			Help: "Time to normalise the gathered changes and commit a revision.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 11)}),
 		// A bound at 1 s, which the objective names.
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "revision_delay_seconds",
-			Help: "Time from the arrival of the first change of a revision until the revision was committed.", Buckets: prometheus.ExponentialBuckets(1.0/4096, 4, 9)}),
+			Help:    "Time from the arrival of the first change of a revision until the revision was committed.",
+			Buckets: prometheus.ExponentialBuckets(1.0/4096, 4, 9)}),
 		changed:  counter("changed_resources_total", "Resources upserted and removed by all revisions."),
 		failures: counter("normalise_failures_total", "Objects that could not be normalised although they were valid."),
 		subscribers: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "subscribers",
@@ -75,7 +76,8 @@ func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
 		sentCount: counter("sent_revisions_total", "Revisions sent to subscribers."),
 		acks:      counter("acknowledged_revisions_total", "Revisions that subscribers have taken over."),
 	}
-	reg.MustRegister(m.build, m.delay, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks, newCollector(state))
+	reg.MustRegister(m.build, m.delay, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks,
+		newCollector(state))
 	return m
 }
 
@@ -145,18 +147,22 @@ func newCollector(s State) *collector {
 		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
 		proxies:   d("proxies", "Proxies that xds-servers report as connected."),
 		reporters: d("reporters", "xds-servers with an open report stream."),
-		lastGood:  d("source_last_good", "1 while a source serves the state that an earlier run has saved, because it has not been read since the start.", "source"),
-		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
-		staying:   d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
-		unread:    d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
+		lastGood: d("source_last_good",
+			"1 while a source serves the state that an earlier run has saved, because it has not been read since the start.", "source"),
+		held:    d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
+		staying: d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
+		unread:  d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
 
-		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known endpoints stay.", "state"),
+		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
+			"endpoints stay.", "state"),
 
-		kindObjects:  d("source_kind_objects", "Objects of a kind that a source delivers.", "source", "kind"),
-		kindWatches:  d("source_kind_watches", "Watches of a kind that a source has open at an API server; subscribers of config-watcher add none.", "source", "kind"),
+		kindObjects: d("source_kind_objects", "Objects of a kind that a source delivers.", "source", "kind"),
+		kindWatches: d("source_kind_watches",
+			"Watches of a kind that a source has open at an API server; subscribers of config-watcher add none.", "source", "kind"),
 		kindEvents:   d("source_kind_events_total", "Changes of objects of a kind that a source has delivered.", "source", "kind"),
 		kindRestarts: d("source_kind_watch_restarts_total", "Watches of a kind that ended and were opened again.", "source", "kind"),
-		kindDegraded: d("source_kind_degraded", "1 while a kind, or one of its objects, cannot be read; its last known objects stay.", "source", "kind"),
+		kindDegraded: d("source_kind_degraded", "1 while a kind, or one of its objects, cannot be read; its last known objects stay.", "source",
+			"kind"),
 
 		alarm:   d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
 		refused: d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
@@ -166,7 +172,8 @@ func newCollector(s State) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread, c.remotes,
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
+		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread, c.remotes,
 		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}

@@ -51,7 +51,8 @@ spec:
 		}
 	}
 	has("before", true)
-	s.apply("apiVersion: fairlead.dev/v1\nkind: IdentityBan\nmetadata: {name: one}\nspec: {identity: spiffe://cluster.local/ns/shop/sa/bad, reason: stolen}\n")
+	s.apply("apiVersion: fairlead.dev/v1\nkind: IdentityBan\nmetadata: {name: one}\nspec: {identity: spiffe://cluster.local/ns/shop/sa/bad, " +
+		"reason: stolen}\n")
 	has("banned", false)
 	if b := s.held[resource.Key{Kind: "IdentityBan", Name: "one"}].GetIdentityBan(); b.GetReason() != "stolen" {
 		t.Errorf("resource: %v", b)

@@ -61,7 +61,8 @@ func clusterLocalHosts(settings *mesh.MeshConfig, domain string) map[string]bool
 	for _, s := range settings.GetServiceSettings() {
 		for _, host := range s.GetHosts() {
 			for standard := range out {
-				if suffix, wildcard := strings.CutPrefix(standard, "*"); !s.GetSettings().GetClusterLocal() && wildcard && strings.HasSuffix(host, suffix) {
+				if suffix, wildcard := strings.CutPrefix(standard, "*"); !s.GetSettings().GetClusterLocal() && wildcard &&
+					strings.HasSuffix(host, suffix) {
 					delete(out, standard)
 				}
 			}

@@ -84,14 +84,16 @@ func TestServicesOfOneNameAreOneServiceInAllClusters(t *testing.T) {
 	if got := s.vips(aHost); alone != "10.0.0.1" || got != "10.0.0.1 Kubernetes=10.0.0.1 east=10.0.0.9" {
 		t.Errorf("VIPs %q alone, %q with a remote cluster", alone, got)
 	}
-	for set, want := range map[string]string{aHost + ":80/Kubernetes": "10.1.0.1:8080 istio r1/z/", aHost + ":80/east": "10.1.0.1:8080 istio r2/z/"} {
+	for set, want := range map[string]string{aHost + ":80/Kubernetes": "10.1.0.1:8080 istio r1/z/",
+		aHost + ":80/east": "10.1.0.1:8080 istio r2/z/"} {
 		if got := s.endpoints("apps", set); got != want {
 			t.Errorf("%s: %q, want %q", set, got, want)
 		}
 	}
 	for name, want := range map[string]string{"a-1": "Kubernetes n1 r1", "a-1/east": "east n2 r2"} {
 		w := s.workload("apps", name)
-		if got := fmt.Sprint(w.GetCluster(), " ", w.GetNetwork(), " ", w.GetLocality().GetRegion()); got != want || len(w.GetTargets()) != 1 || w.GetName() != "a-1" {
+		if got := fmt.Sprint(w.GetCluster(), " ", w.GetNetwork(), " ", w.GetLocality().GetRegion()); got != want || len(w.GetTargets()) != 1 ||
+			w.GetName() != "a-1" {
 			t.Errorf("Workload %s is %v, want %s", name, w, want)
 		}
 	}
@@ -142,7 +144,8 @@ func TestTheOwnClusterDecidesAboutAService(t *testing.T) {
 }
 
 func TestAServiceEntrySelectsPodsOfAllClusters(t *testing.T) {
-	s := newState(t, entry("e", "", "hosts: [e.example.com], resolution: STATIC, workloadSelector: {labels: {app: a}}, ports: [{name: http, number: 80, targetPort: 8080}]"))
+	s := newState(t, entry("e", "",
+		"hosts: [e.example.com], resolution: STATIC, workloadSelector: {labels: {app: a}}, ports: [{name: http, number: 80, targetPort: 8080}]"))
 	s.applyIn("east", clusterOf("10.0.0.9", "10.1.0.9", "n1", "r1"))
 	if got := s.endpoints("apps", "e.example.com:80/east"); !strings.HasPrefix(got, "10.1.0.9:8080") {
 		t.Errorf("endpoints %q", got)
@@ -158,45 +161,59 @@ func TestAServiceEntrySelectsPodsOfAllClusters(t *testing.T) {
 
 func TestNetworkGatewaysOfEachCluster(t *testing.T) {
 	gateway := func(network, ip string) string {
-		return "apiVersion: v1\nkind: Service\nmetadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: " + network + "}}\n" +
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: " +
+			network + "}}\n" +
 			"spec: {clusterIP: 10.0.0.7, externalIPs: [" + ip + "], ports: [{name: tls, port: 15443}]}\n"
 	}
 	s := newState(t, gateway("n1", "192.0.2.1"))
 	s.applyIn("east", gateway("n2", "192.0.2.2"))
 	svc := s.service("istio-system", "eastwest.istio-system.svc.cluster.local")
 	own, more := svc.GetNetworkGateway(), svc.GetMoreNetworkGateways()
-	if own.GetNetwork() != "n1" || own.GetCluster() != "Kubernetes" || len(more) != 1 || more[0].GetNetwork() != "n2" || more[0].GetCluster() != "east" || more[0].GetAddresses()[0] != "192.0.2.2" {
+	if own.GetNetwork() != "n1" || own.GetCluster() != "Kubernetes" || len(more) != 1 || more[0].GetNetwork() != "n2" ||
+		more[0].GetCluster() != "east" || more[0].GetAddresses()[0] != "192.0.2.2" {
 		t.Errorf("gateways %v and %v", own, more)
 	}
 }
 
 func TestClusterLocalHosts(t *testing.T) {
 	mesh := func(settings string) string {
-		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"serviceSettings: " + settings + "\"}\n"
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"serviceSettings: " + settings +
+			"\"}\n"
 	}
 	for name, c := range map[string]struct {
 		settings, host string
 		want           bool
 	}{
-		"not by default":                        {"[]", "a.apps.svc.cluster.local", false},
-		"kube-system":                           {"[]", "dns.kube-system.svc.cluster.local", true},
-		"the API server":                        {"[]", "kubernetes.default.svc.cluster.local", true},
-		"the control plane":                     {"[]", "istiod.istio-system.svc.cluster.local", true},
-		"its own host":                          {"[{settings: {clusterLocal: true}, hosts: [a.apps.svc.cluster.local]}]", "a.apps.svc.cluster.local", true},
-		"another host":                          {"[{settings: {clusterLocal: true}, hosts: [b.apps.svc.cluster.local]}]", "a.apps.svc.cluster.local", false},
-		"a wildcard":                            {"[{settings: {clusterLocal: true}, hosts: ['*.apps.svc.cluster.local']}]", "a.apps.svc.cluster.local", true},
-		"all":                                   {"[{settings: {clusterLocal: true}, hosts: ['*']}]", "a.apps.svc.cluster.local", true},
-		"all but its own":                       {"[{settings: {clusterLocal: true}, hosts: ['*']}, {settings: {clusterLocal: false}, hosts: [a.apps.svc.cluster.local]}]", "a.apps.svc.cluster.local", false},
-		"all but a longer wildcard":             {"[{settings: {clusterLocal: false}, hosts: ['*.apps.svc.cluster.local']}, {settings: {clusterLocal: true}, hosts: ['*']}]", "a.apps.svc.cluster.local", false},
-		"kube-system, not local":                {"[{settings: {clusterLocal: false}, hosts: ['*.kube-system.svc.cluster.local']}]", "dns.kube-system.svc.cluster.local", false},
-		"kube-system, with another one of it":   {"[{settings: {clusterLocal: false}, hosts: [x.kube-system.svc.cluster.local]}]", "dns.kube-system.svc.cluster.local", false},
-		"the API server, not local":             {"[{settings: {}, hosts: [kubernetes.default.svc.cluster.local]}]", "kubernetes.default.svc.cluster.local", false},
-		"a wildcard that is part of the domain": {"[{settings: {clusterLocal: true}, hosts: ['*apps.svc.cluster.local']}]", "a.apps.svc.cluster.local", true},
+		"not by default":    {"[]", "a.apps.svc.cluster.local", false},
+		"kube-system":       {"[]", "dns.kube-system.svc.cluster.local", true},
+		"the API server":    {"[]", "kubernetes.default.svc.cluster.local", true},
+		"the control plane": {"[]", "istiod.istio-system.svc.cluster.local", true},
+		"its own host": {"[{settings: {clusterLocal: true}, hosts: [a.apps.svc.cluster.local]}]",
+			"a.apps.svc.cluster.local", true},
+		"another host": {"[{settings: {clusterLocal: true}, hosts: [b.apps.svc.cluster.local]}]",
+			"a.apps.svc.cluster.local", false},
+		"a wildcard": {"[{settings: {clusterLocal: true}, hosts: ['*.apps.svc.cluster.local']}]",
+			"a.apps.svc.cluster.local", true},
+		"all": {"[{settings: {clusterLocal: true}, hosts: ['*']}]", "a.apps.svc.cluster.local", true},
+		"all but its own": {"[{settings: {clusterLocal: true}, hosts: ['*']}, {settings: {clusterLocal: false}, hosts: " +
+			"[a.apps.svc.cluster.local]}]", "a.apps.svc.cluster.local", false},
+		"all but a longer wildcard": {
+			"[{settings: {clusterLocal: false}, hosts: ['*.apps.svc.cluster.local']}, {settings: {clusterLocal: true}, hosts: ['*']}]",
+			"a.apps.svc.cluster.local", false},
+		"kube-system, not local": {"[{settings: {clusterLocal: false}, hosts: ['*.kube-system.svc.cluster.local']}]",
+			"dns.kube-system.svc.cluster.local", false},
+		"kube-system, with another one of it": {"[{settings: {clusterLocal: false}, hosts: [x.kube-system.svc.cluster.local]}]",
+			"dns.kube-system.svc.cluster.local", false},
+		"the API server, not local": {"[{settings: {}, hosts: [kubernetes.default.svc.cluster.local]}]",
+			"kubernetes.default.svc.cluster.local", false},
+		"a wildcard that is part of the domain": {"[{settings: {clusterLocal: true}, hosts: ['*apps.svc.cluster.local']}]",
+			"a.apps.svc.cluster.local", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			short, rest, _ := strings.Cut(c.host, ".")
 			namespace, _, _ := strings.Cut(rest, ".")
-			svc := "apiVersion: v1\nkind: Service\nmetadata: {name: " + short + ", namespace: " + namespace + "}\nspec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}\n"
+			svc := "apiVersion: v1\nkind: Service\nmetadata: {name: " + short + ", namespace: " + namespace +
+				"}\nspec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}\n"
 			s := newState(t, mesh(c.settings)+"---\n"+svc)
 			if s.service(namespace, c.host).GetClusterLocal() {
 				t.Error("a service of one cluster is marked")

@@ -94,7 +94,8 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 			return nil
 		}
 	}
-	if !narrowAll(root.Headers, &out.Headers) || !narrowAll(root.QueryParams, &out.QueryParams) || !excludeAll(root.WithoutHeaders, &out.WithoutHeaders) {
+	if !narrowAll(root.Headers, &out.Headers) || !narrowAll(root.QueryParams, &out.QueryParams) ||
+		!excludeAll(root.WithoutHeaders, &out.WithoutHeaders) {
 		return nil
 	}
 	for k, v := range root.SourceLabels {

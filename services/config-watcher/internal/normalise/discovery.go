@@ -42,7 +42,8 @@ func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
 // discovers the root namespace and the one of the mesh configuration.
 func (m *Mesh) discovered(at place) bool {
 	namespace := at.namespace
-	if len(m.discovery.selectors) == 0 || namespace == "" || namespace == m.settings.GetRootNamespace() || namespace == validate.MeshNamespace {
+	if len(m.discovery.selectors) == 0 || namespace == "" || namespace == m.settings.GetRootNamespace() ||
+		namespace == validate.MeshNamespace {
 		return true
 	}
 	set := labels.Set{namespaceNameLabel: namespace}
@@ -115,7 +116,8 @@ func (m *Mesh) rediscover() {
 // updateDiscovery compiles the discoverySelectors after a change of the mesh configuration.
 func (m *Mesh) updateDiscovery(before *mesh.MeshConfig) error {
 	same := before.GetRootNamespace() == m.settings.GetRootNamespace() &&
-		proto.Equal(&mesh.MeshConfig{DiscoverySelectors: before.GetDiscoverySelectors()}, &mesh.MeshConfig{DiscoverySelectors: m.settings.GetDiscoverySelectors()})
+		proto.Equal(&mesh.MeshConfig{DiscoverySelectors: before.GetDiscoverySelectors()},
+			&mesh.MeshConfig{DiscoverySelectors: m.settings.GetDiscoverySelectors()})
 	if same {
 		return nil
 	}

@@ -149,12 +149,15 @@ func TestHiddenEndpointsComeBack(t *testing.T) {
 // came first.
 func TestOneAddressInTwoSlices(t *testing.T) {
 	slice := func(name string, ready bool) string {
-		return fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: apps, labels: {kubernetes.io/service-name: s}}, "+
+		return fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: apps, labels: "+
+			"{kubernetes.io/service-name: s}}, "+
 			"addressType: IPv4, endpoints: [{addresses: [10.9.0.1], conditions: {ready: %v}}], ports: [{name: http, port: 80}]}", name, ready)
 	}
-	const svc = "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: apps}, spec: {clusterIP: 10.0.0.9, ports: [{name: http, port: 80}]}}"
+	const svc = "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: apps}, spec: {clusterIP: 10.0.0.9, ports: [{name: http, " +
+		"port: 80}]}}"
 	var seen []string
-	for _, order := range [][]string{{slice("x", true), slice("z", false)}, {slice("z", false), slice("x", true)}, {slice("x", false), slice("z", true)}} {
+	for _, order := range [][]string{{slice("x", true), slice("z", false)}, {slice("z", false), slice("x", true)},
+		{slice("x", false), slice("z", true)}} {
 		s := newState(t, svc)
 		for _, one := range order {
 			s.apply(one)

@@ -31,7 +31,8 @@ func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 
 // appendEndpointSets is endpointSets for one Service of a hostname, built from these claimants.
 func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Service, claimants []*object.Object) []*configv1.EndpointSet {
-	if svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
+	if svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH &&
+		!svc.Headless {
 		return out
 	}
 	byNode := m.byNode(svc)
@@ -89,7 +90,8 @@ func (c candidate) compare(o candidate) int {
 	if order := cmp.Or(cmp.Compare(x.Health, y.Health), strings.Compare(x.Workload, y.Workload)); order != 0 {
 		return order
 	}
-	return cmp.Or(strings.Compare(labelText(c.labels), labelText(o.labels)), cmp.Compare(x.TlsMode, y.TlsMode), strings.Compare(x.Identity, y.Identity),
+	return cmp.Or(strings.Compare(labelText(c.labels), labelText(o.labels)), cmp.Compare(x.TlsMode, y.TlsMode),
+		strings.Compare(x.Identity, y.Identity),
 		cmp.Compare(x.Weight, y.Weight), strings.Compare(x.Hostname, y.Hostname), slices.Compare(x.AdditionalAddresses, y.AdditionalAddresses),
 		strings.Compare(localityText(c.locality), localityText(o.locality)))
 }
@@ -127,7 +129,8 @@ func (b *setBuilder) build(hostname string, port uint32, cluster, id string) *co
 	slices.SortFunc(items, candidate.compare)
 	labels, localities := map[string]uint32{}, map[string]uint32{}
 	for i, c := range items {
-		if last := items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address != "" && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
+		if last := items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address != "" && c.endpoint.Address == last.Address &&
+			c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
 			continue // the same address twice, such as a Pod that two objects list
 		}
 		lt := labelText(c.labels)
@@ -189,12 +192,14 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 		port = 0
 	}
 	e := &configv1.Endpoint{
-		Address: address, Port: port, Network: m.networkOf(in), Health: health, TlsMode: in.tlsMode, Identity: m.identity(in.key.namespace, in.account), Weight: in.weight,
+		Address: address, Port: port, Network: m.networkOf(in), Health: health, TlsMode: in.tlsMode,
+		Identity: m.identity(in.key.namespace, in.account), Weight: in.weight,
 	}
 	if in.key.name != "" {
 		e.Workload = in.key.namespace + "/" + in.key.name
 	}
-	if other := slices.IndexFunc(addresses, func(a string) bool { return familyOf(a) != "" && familyOf(a) != familyOf(address) }); other > 0 && familyOf(address) != "" {
+	if other := slices.IndexFunc(addresses, func(a string) bool { return familyOf(a) != "" && familyOf(a) != familyOf(address) }); other > 0 &&
+		familyOf(address) != "" {
 		e.AdditionalAddresses = []string{addresses[other]}
 	}
 	if m.bans.holds(e.Identity) {

@@ -37,7 +37,8 @@ func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 		t.Errorf("given out %v", up)
 	}
 	k := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
-	up, removed := given(m.Apply([]Change{{Key: k, Object: &object.Object{Key: k, Body: &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: "rootNamespace: other"}}}}}))
+	up, removed := given(m.Apply([]Change{
+		{Key: k, Object: &object.Object{Key: k, Body: &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: "rootNamespace: other"}}}}}))
 	if !slices.Equal(up, []string{"other *"}) || !slices.Equal(removed, []string{"istio-system"}) {
 		t.Errorf("given out %v, removed %v", up, removed)
 	}

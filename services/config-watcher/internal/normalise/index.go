@@ -176,7 +176,8 @@ type instances struct {
 type nodeKey struct{ name, cluster string }
 
 func newInstances() *instances {
-	return &instances{byKey: map[instKey]*instance{}, byPair: map[place]multimap[label, instKey]{}, byNode: multimap[nodeKey, instKey]{}, remote: map[string]int{}}
+	return &instances{byKey: map[instKey]*instance{}, byPair: map[place]multimap[label, instKey]{}, byNode: multimap[nodeKey, instKey]{},
+		remote: map[string]int{}}
 }
 
 func (x *instances) put(in *instance) {

@@ -20,11 +20,13 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-const ingressClass = "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: mesh}\nspec: {controller: istio.io/ingress-controller}\n---\n"
+const ingressClass = "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: mesh}\nspec: {controller: " +
+	"istio.io/ingress-controller}\n---\n"
 
 // an is an Ingress of class mesh.
 func an(name, spec string) string {
-	return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: " + name + ", namespace: apps}\nspec: {ingressClassName: mesh, " + spec + "}\n---\n"
+	return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: " + name +
+		", namespace: apps}\nspec: {ingressClassName: mesh, " + spec + "}\n---\n"
 }
 
 func to(service string) string {
@@ -80,7 +82,9 @@ func (s *state) wantRouted(want string) {
 }
 
 func TestIngressBecomesGatewayAndVirtualServices(t *testing.T) {
-	s := newState(t, ingressClass+an("shop", "tls: [{hosts: [a.example.com], secretName: cert}], rules: ["+rule("a.example.com", "Prefix / server", "Exact /b other")+", "+rule("*.example.com", "Prefix /x/ server")+"]"))
+	s := newState(t, ingressClass+
+		an("shop", "tls: [{hosts: [a.example.com], secretName: cert}], rules: ["+rule("a.example.com", "Prefix / server", "Exact /b other")+", "+
+			rule("*.example.com", "Prefix /x/ server")+"]"))
 	s.wantRouted(`
 apps/*-example-com-shop-I *.example.com @istio-system/shop-I-apps
   /x /x/* > server.apps:80
@@ -92,19 +96,23 @@ apps/a-example-com-shop-I a.example.com @istio-system/shop-I-apps
 	if err := r.GetSpec().UnmarshalTo(g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Servers) != 2 || g.Servers[0].GetTls().GetCredentialName() != "cert" || g.Servers[0].Port.Number != 443 || g.Servers[1].Port.Number != 80 || g.Selector["istio"] != "ingressgateway" {
+	if len(g.Servers) != 2 || g.Servers[0].GetTls().GetCredentialName() != "cert" || g.Servers[0].Port.Number != 443 ||
+		g.Servers[1].Port.Number != 80 || g.Selector["istio"] != "ingressgateway" {
 		t.Errorf("the Gateway is %v", g)
 	}
 	for k, r := range s.held {
-		if c := r.GetIstioConfig(); c != nil && (c.Source.Kind != "Ingress" || c.Source.Name != "shop" || c.Source.Namespace != "apps" || c.Source.ApiVersion != "networking.k8s.io/v1") {
+		if c := r.GetIstioConfig(); c != nil && (c.Source.Kind != "Ingress" || c.Source.Name != "shop" || c.Source.Namespace != "apps" ||
+			c.Source.ApiVersion != "networking.k8s.io/v1") {
 			t.Errorf("%v comes from %v", k, c.Source)
 		}
 	}
 }
 
 func TestIngressesOfOneHostAreMerged(t *testing.T) {
-	old := strings.Replace(an("z", "rules: ["+rule("a.example.com", "Prefix /x server", "Prefix / server")+"]"), "namespace: apps", "namespace: other, creationTimestamp: 2020-01-01T00:00:00Z", 1)
-	young := strings.Replace(an("b", "rules: ["+rule("a.example.com", "Prefix /x/y server", "Prefix /x server", "Exact /x server")+"]"), "namespace: apps", "namespace: apps, creationTimestamp: 2021-01-01T00:00:00Z", 1)
+	old := strings.Replace(an("z", "rules: ["+rule("a.example.com", "Prefix /x server", "Prefix / server")+"]"), "namespace: apps",
+		"namespace: other, creationTimestamp: 2020-01-01T00:00:00Z", 1)
+	young := strings.Replace(an("b", "rules: ["+rule("a.example.com", "Prefix /x/y server", "Prefix /x server", "Exact /x server")+"]"),
+		"namespace: apps", "namespace: apps, creationTimestamp: 2021-01-01T00:00:00Z", 1)
 	s := newState(t, ingressClass+young+old)
 	both := `
 other/a-example-com-z-I a.example.com @istio-system/z-I-other
@@ -125,7 +133,8 @@ apps/a-example-com-b-I a.example.com @istio-system/b-I-apps
 }
 
 func TestDefaultBackendTakesWhatIsLeft(t *testing.T) {
-	s := newState(t, ingressClass+an("shop", "defaultBackend: {service: {name: rest, port: {number: 81}}}, rules: ["+rule("a.example.com", "Prefix /x server")+", {host: b.example.com}]"))
+	s := newState(t, ingressClass+an("shop", "defaultBackend: {service: {name: rest, port: {number: 81}}}, rules: ["+
+		rule("a.example.com", "Prefix /x server")+", {host: b.example.com}]"))
 	s.wantRouted(`
 apps/*-shop-I * @istio-system/shop-I-apps
    > rest.apps:81
@@ -143,7 +152,8 @@ apps/b-example-com-shop-I b.example.com @istio-system/shop-I-apps
 }
 
 func TestBackendPortsByNameFollowTheService(t *testing.T) {
-	s := newState(t, ingressClass+an("shop", "rules: [{http: {paths: [{pathType: ImplementationSpecific, backend: {service: {name: server, port: {name: web}}}}]}}]"))
+	s := newState(t, ingressClass+
+		an("shop", "rules: [{http: {paths: [{pathType: ImplementationSpecific, backend: {service: {name: server, port: {name: web}}}}]}}]"))
 	want := func(to string) {
 		t.Helper()
 		s.wantRouted("apps/*-shop-I * @istio-system/shop-I-apps\n   > " + to)
@@ -159,11 +169,14 @@ func TestBackendPortsByNameFollowTheService(t *testing.T) {
 
 func TestGatewaysOfAHostAreThoseWithItsCertificates(t *testing.T) {
 	at := func(name, year, tls string) string {
-		return strings.Replace(an(name, tls+"rules: ["+rule("a.example.com", "Prefix /"+name+" server")+"]"), "namespace: apps", "namespace: apps, creationTimestamp: "+year+"-01-01T00:00:00Z", 1)
+		return strings.Replace(an(name, tls+"rules: ["+rule("a.example.com", "Prefix /"+name+" server")+"]"), "namespace: apps",
+			"namespace: apps, creationTimestamp: "+year+"-01-01T00:00:00Z", 1)
 	}
 	s := newState(t, ingressClass+at("a", "2020", "")+at("b", "2021", "tls: [{hosts: [a.example.com], secretName: b}, {secretName: ''}], ")+
-		at("c", "2022", "tls: [{hosts: [a.example.com, '*.example.com'], secretName: c}], ")+at("d", "2023", "tls: [{hosts: [b.example.com], secretName: d}], "))
-	if got := strings.SplitN(s.routed(), "\n", 2)[0]; got != "apps/a-example-com-a-I a.example.com @istio-system/b-I-apps,istio-system/c-I-apps" {
+		at("c", "2022", "tls: [{hosts: [a.example.com, '*.example.com'], secretName: c}], ")+
+		at("d", "2023", "tls: [{hosts: [b.example.com], secretName: d}], "))
+	if got := strings.SplitN(s.routed(), "\n",
+		2)[0]; got != "apps/a-example-com-a-I a.example.com @istio-system/b-I-apps,istio-system/c-I-apps" {
 		t.Error(got)
 	}
 }
@@ -184,7 +197,8 @@ apps/a-b-c-shop-I a.b.c @istio-system/shop-I-apps
 func TestUsersObjectOfAGeneratedNameIsInForce(t *testing.T) {
 	name := "a-shop-" + validate.GeneratedIngressInfix
 	s := newState(t, ingressClass+an("shop", "rules: ["+rule("a", "Prefix / server")+"]"))
-	own := "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " + name + ", namespace: apps}\nspec: {hosts: [b], http: [{route: [{destination: {host: c}}]}]}"
+	own := "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " + name +
+		", namespace: apps}\nspec: {hosts: [b], http: [{route: [{destination: {host: c}}]}]}"
 	generated := "apps/a-shop-I a @istio-system/shop-I-apps\n  /* > server.apps:80"
 	s.wantRouted(generated)
 	s.apply(own)
@@ -204,10 +218,12 @@ func TestClassesDecideWhichIngressesAreServed(t *testing.T) {
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: '" + m + "'}\n---\n"
 	}
 	class := func(name, controller, annotation string) string {
-		return "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: " + name + ", annotations: {ingressclass.kubernetes.io/is-default-class: '" + annotation + "'}}\nspec: {controller: " + controller + "}\n---\n"
+		return "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: " + name +
+			", annotations: {ingressclass.kubernetes.io/is-default-class: '" + annotation + "'}}\nspec: {controller: " + controller + "}\n---\n"
 	}
 	with := func(meta, spec string) string {
-		return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: shop, namespace: apps" + meta + "}\nspec: {" + spec + "rules: [" + rule("a", "Prefix / server") + "]}\n---\n"
+		return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: shop, namespace: apps" + meta + "}\nspec: {" + spec +
+			"rules: [" + rule("a", "Prefix / server") + "]}\n---\n"
 	}
 	const own, other = "istio.io/ingress-controller", "example.com/other"
 	annotated := func(c string) string { return with(", annotations: {kubernetes.io/ingress.class: "+c+"}", "") }
@@ -215,25 +231,31 @@ func TestClassesDecideWhichIngressesAreServed(t *testing.T) {
 		yaml string
 		want bool
 	}{
-		"no class, mode STRICT":                                    {with("", ""), false},
-		"no class, mode DEFAULT":                                   {mode("ingressControllerMode: DEFAULT") + with("", ""), true},
-		"no class, mode OFF":                                       {mode(`ingressControllerMode: "OFF"`) + with("", ""), false},
-		"annotation of the mesh's class":                           {annotated("istio"), true},
-		"annotation of another class":                              {annotated("nginx"), false},
-		"annotation of another class, mode DEFAULT":                {mode("ingressControllerMode: DEFAULT") + annotated("nginx"), false},
-		"annotation of a class that MeshConfig names":              {mode("ingressClass: nginx") + annotated("nginx"), true},
-		"annotation of the mesh's class, mode OFF":                 {mode(`ingressControllerMode: "OFF"`) + annotated("istio"), false},
-		"IngressClass of the mesh":                                 {class("c", own, "") + with("", "ingressClassName: c, "), true},
-		"IngressClass of the mesh, mode OFF":                       {mode(`ingressControllerMode: "OFF"`) + class("c", own, "") + with("", "ingressClassName: c, "), false},
-		"IngressClass of another controller, mode DEFAULT":         {mode("ingressControllerMode: DEFAULT") + class("c", other, "") + with("", "ingressClassName: c, "), false},
-		"IngressClass that does not exist":                         {with("", "ingressClassName: c, "), false},
-		"IngressClass that does not exist, mode DEFAULT":           {mode("ingressControllerMode: DEFAULT") + with("", "ingressClassName: c, "), true},
-		"annotation before IngressClass":                           {class("c", own, "") + with(", annotations: {kubernetes.io/ingress.class: nginx}", "ingressClassName: c, "), false},
-		"default class of the mesh":                                {class("c", own, "true") + with("", ""), true},
-		"default class of another controller, mode DEFAULT":        {mode("ingressControllerMode: DEFAULT") + class("c", other, "true") + with("", ""), false},
+		"no class, mode STRICT":                       {with("", ""), false},
+		"no class, mode DEFAULT":                      {mode("ingressControllerMode: DEFAULT") + with("", ""), true},
+		"no class, mode OFF":                          {mode(`ingressControllerMode: "OFF"`) + with("", ""), false},
+		"annotation of the mesh's class":              {annotated("istio"), true},
+		"annotation of another class":                 {annotated("nginx"), false},
+		"annotation of another class, mode DEFAULT":   {mode("ingressControllerMode: DEFAULT") + annotated("nginx"), false},
+		"annotation of a class that MeshConfig names": {mode("ingressClass: nginx") + annotated("nginx"), true},
+		"annotation of the mesh's class, mode OFF":    {mode(`ingressControllerMode: "OFF"`) + annotated("istio"), false},
+		"IngressClass of the mesh":                    {class("c", own, "") + with("", "ingressClassName: c, "), true},
+		"IngressClass of the mesh, mode OFF": {mode(`ingressControllerMode: "OFF"`) + class("c", own, "") +
+			with("", "ingressClassName: c, "), false},
+		"IngressClass of another controller, mode DEFAULT": {mode("ingressControllerMode: DEFAULT") + class("c", other, "") +
+			with("", "ingressClassName: c, "), false},
+		"IngressClass that does not exist": {with("", "ingressClassName: c, "), false},
+		"IngressClass that does not exist, mode DEFAULT": {mode("ingressControllerMode: DEFAULT") + with("", "ingressClassName: c, "),
+			true},
+		"annotation before IngressClass": {class("c", own, "") +
+			with(", annotations: {kubernetes.io/ingress.class: nginx}", "ingressClassName: c, "), false},
+		"default class of the mesh": {class("c", own, "true") + with("", ""), true},
+		"default class of another controller, mode DEFAULT": {mode("ingressControllerMode: DEFAULT") + class("c", other, "true") +
+			with("", ""), false},
 		"class of the mesh that is not the default":                {class("c", own, "false") + with("", ""), false},
 		"two default classes of equal age, the first name decides": {class("b", other, "true") + class("a", own, "true") + with("", ""), true},
-		"a default class, but another one is named":                {class("c", own, "true") + class("d", other, "") + with("", "ingressClassName: d, "), false},
+		"a default class, but another one is named": {class("c", own, "true") + class("d", other, "") +
+			with("", "ingressClassName: d, "), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := objects(t, tc.yaml)
@@ -267,7 +289,8 @@ func TestIngressOfANamespaceThatIsNotDiscoveredIsHidden(t *testing.T) {
 		s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: '" + text + "'}")
 	}
 	settings(`discoverySelectors: [{matchLabels: {mesh: "on"}}]`)
-	if got := s.routed(); got != "" || s.held[resource.Key{Kind: "Gateway", Namespace: "istio-system", Name: "shop-" + validate.GeneratedIngressInfix + "-apps"}] != nil {
+	if got := s.routed(); got != "" ||
+		s.held[resource.Key{Kind: "Gateway", Namespace: "istio-system", Name: "shop-" + validate.GeneratedIngressInfix + "-apps"}] != nil {
 		t.Errorf("still there: %s", got)
 	}
 	settings("{}")
@@ -283,7 +306,8 @@ func TestIngressEventTouchesItsHostsOnly(t *testing.T) {
 		fmt.Fprintf(&yaml, "%s", an(fmt.Sprintf("i%d", i), "rules: ["+rule(fmt.Sprintf("h%d", i), "Prefix / server")+"]"))
 	}
 	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: named, namespace: apps}\nspec: {ports: [{name: web, port: 80}]}\n---\n"
-	s := newState(t, yaml.String()+an("named", "rules: [{host: named, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: named, port: {name: web}}}}]}}]"))
+	s := newState(t, yaml.String()+
+		an("named", "rules: [{host: named, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: named, port: {name: web}}}}]}}]"))
 	touched := func(yaml string) (ingresses, hosts int) {
 		t.Helper()
 		for _, c := range put(objects(t, yaml)...) {
@@ -306,7 +330,9 @@ func TestIngressEventTouchesItsHostsOnly(t *testing.T) {
 		"a Service by name of its port":      {service, 0, 1},
 		"a Service by number":                {strings.Replace(service, "name: named", "name: server", 1), 0, 0},
 		"another IngressClass":               {strings.Replace(ingressClass, "name: mesh", "name: other", 1), 0, 0},
-		"a Pod":                              {"apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: apps, labels: {istio: ingressgateway}}\nspec: {containers: [{name: c}]}", 0, 0},
+		"a Pod": {
+			"apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: apps, labels: {istio: ingressgateway}}\nspec: {containers: [{name: c}]}", 0,
+			0},
 	} {
 		if ingresses, hosts := touched(tc.yaml); ingresses != tc.ingresses || hosts != tc.hosts {
 			t.Errorf("%s: %d Ingresses and %d hosts, want %d and %d", name, ingresses, hosts, tc.ingresses, tc.hosts)
@@ -352,18 +378,25 @@ func TestIngressesInAnyOrder(t *testing.T) {
 
 func (d drawer) ingressObject() *object.Object {
 	o := &object.Object{
-		Key: object.Key{Namespace: d.one("apps", "other"), Name: d.one("o1", "o2", "server")}, Created: time.Unix(int64(d.from(3)), 0), Source: "test",
-		Annotations: d.some(validate.IngressClassAnnotation+"=istio", validate.IngressClassAnnotation+"=nginx", validate.DefaultIngressClassAnnotation+"=true"),
+		Key: object.Key{Namespace: d.one("apps", "other"), Name: d.one("o1", "o2", "server")}, Created: time.Unix(int64(d.from(3)), 0),
+		Source: "test",
+		Annotations: d.some(validate.IngressClassAnnotation+"=istio", validate.IngressClassAnnotation+"=nginx",
+			validate.DefaultIngressClassAnnotation+"=true"),
 	}
 	switch d.from(8) {
 	case 0:
 		o.Key = object.Key{Group: validate.GroupIngress, Kind: "IngressClass", Name: d.one("c1", "c2")}
-		o.Body = &networkingv1.IngressClass{Spec: networkingv1.IngressClassSpec{Controller: d.one("istio.io/ingress-controller", "example.com/other")}}
+		o.Body = &networkingv1.IngressClass{
+			Spec: networkingv1.IngressClassSpec{Controller: d.one("istio.io/ingress-controller", "example.com/other")}}
 	case 1:
-		o.Key.Kind, o.Key.Name, o.Body = "Service", "server", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: d.one("web", "http"), Port: int32(80 + d.from(3))}}}} //nolint:gosec // small
+		o.Key.Kind, o.Key.Name, o.Body = "Service", "server",
+			&corev1.Service{
+				Spec: corev1.ServiceSpec{
+					Ports: []corev1.ServicePort{{Name: d.one("web", "http"), Port: int32(80 + d.from(3))}}}} //nolint:gosec // small
 	case 2:
 		o.Key = object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
-		o.Body = &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: d.one("{}", "ingressControllerMode: DEFAULT", "ingressClass: nginx", "ingressSelector: edge", "discoverySelectors: [{matchLabels: {mesh: 'on'}}]")}}
+		o.Body = &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: d.one("{}", "ingressControllerMode: DEFAULT", "ingressClass: nginx",
+			"ingressSelector: edge", "discoverySelectors: [{matchLabels: {mesh: 'on'}}]")}}
 	case 3:
 		o.Key.Kind, o.Key.Namespace, o.Key.Name, o.Body, o.Labels = "Namespace", "", d.one("apps", "other"), nil, d.some("mesh=on", "mesh=off")
 	default:
@@ -378,7 +411,8 @@ func (d drawer) ingress() *networkingv1.Ingress {
 			return &networkingv1.IngressBackend{}
 		}
 		return &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-			Name: "server", Port: networkingv1.ServiceBackendPort{Name: d.one("web", "http", "", ""), Number: int32(80 + d.from(2))}, //nolint:gosec // small
+			Name: "server", Port: networkingv1.ServiceBackendPort{Name: d.one("web", "http", "", ""),
+				Number: int32(80 + d.from(2))}, //nolint:gosec // small
 		}}
 	}
 	out := &networkingv1.Ingress{}

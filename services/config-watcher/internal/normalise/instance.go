@@ -60,7 +60,8 @@ func fromPod(o *object.Object, p *object.Pod) *instance {
 		return nil
 	}
 	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: o.Labels, account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: o.Labels,
+		account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
 		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
 	}
@@ -129,8 +130,9 @@ func parseLocality(s string) *configv1.Locality {
 // ServiceEntry).
 func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
 	in := &instance{
-		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: we.Labels, account: we.ServiceAccount, network: we.Network,
-		health: configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
+		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: we.Labels, account: we.ServiceAccount,
+		network: we.Network,
+		health:  configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
 		locality: parseLocality(we.Locality),
 	}
 	if h := o.Health; h != nil && h.Counts && !h.Well {

@@ -54,7 +54,8 @@ func (m *Mesh) istioConfig(k object.Key) (proto.Message, error) {
 		return nil, err
 	}
 	return &configv1.IstioConfig{
-		Spec: packed, Labels: o.Labels, Annotations: MeshAnnotations(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
+		Spec: packed, Labels: o.Labels, Annotations: MeshAnnotations(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported,
+		Source: sourceRef(o),
 	}, nil
 }
 

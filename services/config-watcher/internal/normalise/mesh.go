@@ -40,7 +40,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Cluster, c.Domain, c.TrustDomain = cmp.Or(c.Cluster, "Kubernetes"), cmp.Or(c.Domain, "cluster.local"), cmp.Or(c.TrustDomain, "cluster.local")
+	c.Cluster, c.Domain, c.TrustDomain = cmp.Or(c.Cluster, "Kubernetes"), cmp.Or(c.Domain, "cluster.local"),
+		cmp.Or(c.TrustDomain, "cluster.local")
 	c.Tenancy.Domain = c.Domain
 	return c
 }
@@ -129,16 +130,21 @@ type dirty struct {
 }
 
 func newDirty() dirty {
-	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[namespacedName]{}, configs: set[object.Key]{}, bans: set[object.Key]{}}
+	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[namespacedName]{},
+		configs: set[object.Key]{}, bans: set[object.Key]{}}
 }
 
 // New returns an empty mesh. Its first Apply also upserts the default mesh configuration.
 func New(cfg Config) *Mesh {
 	m := &Mesh{
-		cfg: cfg.withDefaults(), namespaces: map[place]*object.Object{}, nodes: map[nodeKey]*configv1.Locality{}, owners: map[owner]*object.Object{},
-		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[namespacedName]*object.Object{}, mirrored: map[namespacedName]*object.Object{}, bySlice: multimap[namespacedName, namespacedName]{},
-		sliceOf: map[namespacedName]namespacedName{}, sliceRefs: multimap[instKey, namespacedName]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[namespacedName, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
-		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
+		cfg: cfg.withDefaults(), namespaces: map[place]*object.Object{}, nodes: map[nodeKey]*configv1.Locality{},
+		owners: map[owner]*object.Object{},
+		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[namespacedName]*object.Object{},
+		mirrored: map[namespacedName]*object.Object{}, bySlice: multimap[namespacedName, namespacedName]{},
+		sliceOf: map[namespacedName]namespacedName{}, sliceRefs: multimap[instKey, namespacedName]{}, configs: map[object.Key]*object.Object{},
+		delegates: multimap[namespacedName, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
+		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{},
+		endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
 		bans: newBans(), ingresses: newIngresses(), discovery: discovery{hidden: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()

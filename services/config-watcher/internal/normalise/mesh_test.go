@@ -148,18 +148,22 @@ func (s *state) targets(namespace, name string) string {
 }
 
 func service(name, extra string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: apps}\nspec: {clusterIP: 10.0.0.1, selector: {app: %s}, ports: [{name: http, port: 80, targetPort: web}]%s}\n", name, name, extra)
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: apps}\nspec: {clusterIP: 10.0.0.1, selector: "+
+		"{app: %s}, ports: [{name: http, port: 80, targetPort: web}]%s}\n", name, name, extra)
 }
 
 func pod(name, app, ip string, ready bool, extra string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: apps, labels: {app: %s, version: v1%s}}\nspec: {nodeName: n1, serviceAccountName: %s, containers: [{name: c, ports: [{name: web, containerPort: 8080}]}]}\nstatus: {podIP: %s, conditions: [{type: Ready, status: %q}]}\n",
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: apps, labels: {app: %s, version: v1%s}}\nspec: "+
+		"{nodeName: n1, serviceAccountName: %s, containers: [{name: c, ports: [{name: web, containerPort: 8080}]}]}\nstatus: {podIP: %s, "+
+		"conditions: [{type: Ready, status: %q}]}\n",
 		name, app, extra, app, ip, map[bool]string{true: "True", false: "False"}[ready])
 }
 
 const fqdnA = "a.apps.svc.cluster.local"
 
 func TestServiceAndPods(t *testing.T) {
-	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ", security.istio.io/tlsMode: istio")+pod("a-2", "a", "10.1.0.2", false, ""))
+	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ", security.istio.io/tlsMode: istio")+
+		pod("a-2", "a", "10.1.0.2", false, ""))
 	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 istio v1, 10.1.0.2:8080 NOT_READY v1" {
 		t.Errorf("endpoints %s", got)
 	}
@@ -203,8 +207,10 @@ func TestServiceAndPods(t *testing.T) {
 }
 
 func TestEndpointSlicesReplaceSelection(t *testing.T) {
-	slice := "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-x, namespace: apps, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\nports: [{name: http, port: 9999}]\n" +
-		"endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: a-1}}, {addresses: [10.1.0.9], conditions: {ready: false, serving: true, terminating: true}}]\n"
+	slice := "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-x, namespace: apps, labels: " +
+		"{kubernetes.io/service-name: a}}\naddressType: IPv4\nports: [{name: http, port: 9999}]\n" +
+		"endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: a-1}}, {addresses: [10.1.0.9], " +
+		"conditions: {ready: false, serving: true, terminating: true}}]\n"
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ", security.istio.io/tlsMode: istio")+slice)
 	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:9999 istio v1, 10.1.0.9:9999 DRAINING" {
 		t.Errorf("endpoints %s", got)
@@ -224,8 +230,10 @@ func TestEndpointsAreMirrored(t *testing.T) {
 		return "---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: a, namespace: apps}\nsubsets: " + subsets + "\n"
 	}
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ", security.istio.io/tlsMode: istio")+
-		of("[{addresses: [{ip: 10.1.0.1, targetRef: {kind: Pod, name: a-1}}], notReadyAddresses: [{ip: 10.1.0.9}], ports: [{name: http, port: 9999}]}, {addresses: [{ip: 'fd00::1'}, {ip: 10.1.0.8}], ports: [{name: http, port: 9998}]}]"))
-	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:9999 istio v1, 10.1.0.8:9998, 10.1.0.9:9999 NOT_READY, fd00::1:9998" {
+		of("[{addresses: [{ip: 10.1.0.1, targetRef: {kind: Pod, name: a-1}}], notReadyAddresses: [{ip: 10.1.0.9}], ports: [{name: http, port: "+
+			"9999}]}, {addresses: [{ip: 'fd00::1'}, {ip: 10.1.0.8}], ports: [{name: http, port: 9998}]}]"))
+	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:9999 istio v1, 10.1.0.8:9998, 10.1.0.9:9999 NOT_READY, "+
+		"fd00::1:9998" {
 		t.Errorf("endpoints %s", got)
 	}
 	s.apply(of("[{addresses: [{ip: 10.1.0.7}], ports: [{name: http, port: 9999}]}]"))
@@ -240,14 +248,19 @@ func TestEndpointsAreMirrored(t *testing.T) {
 
 func TestServiceEntries(t *testing.T) {
 	entry := func(name, spec string) string {
-		return "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: apps}\nspec: " + spec + "\n"
+		return "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: apps}\nspec: " + spec +
+			"\n"
 	}
 	s := newState(t,
-		entry("dns", "{hosts: [api.example.com], location: MESH_EXTERNAL, ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}], resolution: DNS}")+
-			entry("static", "{hosts: [db.example.com], location: MESH_INTERNAL, ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 10.9.0.1, ports: {http: 8080}, locality: r/z, serviceAccount: db}]}")+
+		entry("dns", "{hosts: [api.example.com], location: MESH_EXTERNAL, ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}], "+
+			"resolution: DNS}")+
+			entry("static", "{hosts: [db.example.com], location: MESH_INTERNAL, ports: [{number: 80, name: http}], resolution: STATIC, endpoints: "+
+				"[{address: 10.9.0.1, ports: {http: 8080}, locality: r/z, serviceAccount: db}]}")+
 			entry("none", "{hosts: ['*.example.org'], ports: [{number: 443, name: tls, protocol: TLS}]}")+
-			entry("select", "{hosts: [vm.example.com], location: MESH_INTERNAL, ports: [{number: 80, name: http, targetPort: 81}], resolution: STATIC, workloadSelector: {labels: {app: vm}}}")+
-			"---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm-1, namespace: apps}\nspec: {address: 10.8.0.1, ports: {http: 7000}, labels: {app: vm, version: v2}, serviceAccount: vm}\n"+
+			entry("select", "{hosts: [vm.example.com], location: MESH_INTERNAL, ports: [{number: 80, name: http, targetPort: 81}], resolution: "+
+				"STATIC, workloadSelector: {labels: {app: vm}}}")+
+			"---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm-1, namespace: apps}\nspec: {address: 10.8.0.1, "+
+			"ports: {http: 7000}, labels: {app: vm, version: v2}, serviceAccount: vm}\n"+
 			pod("vm-pod", "vm", "10.8.0.2", true, ""))
 	for name, want := range map[string]string{
 		"api.example.com:443/Kubernetes": "api.example.com:8443",
@@ -260,7 +273,8 @@ func TestServiceEntries(t *testing.T) {
 		}
 	}
 	svc := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: "api.example.com"}].GetService()
-	if svc.GetResolution() != configv1.Resolution_RESOLUTION_DNS || !svc.GetMeshExternal() || svc.Ports[0].Protocol != configv1.Protocol_PROTOCOL_TLS {
+	if svc.GetResolution() != configv1.Resolution_RESOLUTION_DNS || !svc.GetMeshExternal() ||
+		svc.Ports[0].Protocol != configv1.Protocol_PROTOCOL_TLS {
 		t.Errorf("service %v", svc)
 	}
 	if got := s.targets("apps", "vm-1"); got != "vm.example.com:80>7000" {
@@ -275,21 +289,26 @@ func TestServiceEntries(t *testing.T) {
 
 func TestKindsOfServices(t *testing.T) {
 	s := newState(t, service("a", ", publishNotReadyAddresses: true")+pod("a-1", "a", "10.1.0.1", false, "")+
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: h, namespace: apps, annotations: {networking.istio.io/exportTo: '., other'}}\nspec: {clusterIP: None, selector: {app: a}, ports: [{name: tcp, port: 90, targetPort: 91}]}\n"+
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: e, namespace: apps}\nspec: {type: ExternalName, externalName: www.example.com, ports: [{name: http, port: 80}]}\n"+
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: apps}\nspec: {clusterIP: 10.0.0.9, selector: {app: a}, ports: [{name: dns, port: 53, protocol: UDP}]}\n")
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: h, namespace: apps, annotations: {networking.istio.io/exportTo: '., "+
+		"other'}}\nspec: {clusterIP: None, selector: {app: a}, ports: [{name: tcp, port: 90, targetPort: 91}]}\n"+
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: e, namespace: apps}\nspec: {type: ExternalName, externalName: www.example.com, "+
+		"ports: [{name: http, port: 80}]}\n"+
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: apps}\nspec: {clusterIP: 10.0.0.9, selector: {app: a}, ports: "+
+		"[{name: dns, port: 53, protocol: UDP}]}\n")
 	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 v1" {
 		t.Errorf("published although not ready: %s", got)
 	}
 	h := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: "h.apps.svc.cluster.local"}].GetService()
-	if !h.GetHeadless() || h.GetResolution() != configv1.Resolution_RESOLUTION_PASSTHROUGH || fmt.Sprint(h.ExportedTo) != "[apps other]" || len(h.Addresses) != 0 {
+	if !h.GetHeadless() || h.GetResolution() != configv1.Resolution_RESOLUTION_PASSTHROUGH || fmt.Sprint(h.ExportedTo) != "[apps other]" ||
+		len(h.Addresses) != 0 {
 		t.Errorf("headless %v", h)
 	}
 	if got := s.endpoints("apps", "h.apps.svc.cluster.local:90/Kubernetes"); got != "10.1.0.1:91 NOT_READY v1" {
 		t.Errorf("headless endpoints %s", got)
 	}
 	e := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: "e.apps.svc.cluster.local"}].GetService()
-	if got := s.endpoints("apps", "e.apps.svc.cluster.local:80/Kubernetes"); got != "none" || e.GetExternalName() != "www.example.com" || len(e.GetPorts()) > 0 {
+	if got := s.endpoints("apps", "e.apps.svc.cluster.local:80/Kubernetes"); got != "none" || e.GetExternalName() != "www.example.com" ||
+		len(e.GetPorts()) > 0 {
 		t.Errorf("ExternalName endpoints %s, service %v", got, e)
 	}
 	if got := s.endpoints("apps", "dns.apps.svc.cluster.local:53/Kubernetes"); got != "none" {
@@ -299,29 +318,38 @@ func TestKindsOfServices(t *testing.T) {
 
 func TestMeshConfigChangesIdentitiesAndVisibility(t *testing.T) {
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ""))
-	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: example.org\n\n  defaultServiceExportTo: [\".\"]'}\n")
+	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: example.org\n\n  " +
+		"defaultServiceExportTo: [\".\"]'}\n")
 	svc := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: fqdnA}].GetService()
 	w := s.held[resource.Key{Kind: "Workload", Namespace: "apps", Name: "a-1"}].GetWorkload()
 	if fmt.Sprint(svc.ExportedTo) != "[apps]" || w.Identity != "spiffe://example.org/ns/apps/sa/a" {
 		t.Errorf("service %v workload %v", svc.ExportedTo, w.Identity)
 	}
-	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: '{\"trustDomain\": \"json.org\"}'}\n")
-	if w := s.held[resource.Key{Kind: "Workload", Namespace: "apps", Name: "a-1"}].GetWorkload(); w.Identity != "spiffe://json.org/ns/apps/sa/a" {
+	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: '{\"trustDomain\": " +
+		"\"json.org\"}'}\n")
+	if w := s.held[resource.Key{Kind: "Workload", Namespace: "apps",
+		Name: "a-1"}].GetWorkload(); w.Identity != "spiffe://json.org/ns/apps/sa/a" {
 		t.Errorf("identity %s", w.Identity)
 	}
 	s.remove("ConfigMap", "istio-system", "istio")
-	if w := s.held[resource.Key{Kind: "Workload", Namespace: "apps", Name: "a-1"}].GetWorkload(); w.Identity != "spiffe://cluster.local/ns/apps/sa/a" {
+	if w := s.held[resource.Key{Kind: "Workload", Namespace: "apps",
+		Name: "a-1"}].GetWorkload(); w.Identity != "spiffe://cluster.local/ns/apps/sa/a" {
 		t.Errorf("defaults do not come back: %s", w.Identity)
 	}
 }
 
 func TestDelegates(t *testing.T) {
-	root := "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: root, namespace: edge}\nspec: {hosts: [shop.example.com], gateways: [gw], http: [{match: [{uri: {prefix: /cart}}], delegate: {name: cart, namespace: apps}, timeout: 3s}, {route: [{destination: {host: rest}}]}]}\n"
-	cart := "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: cart, namespace: apps}\nspec: {http: [{match: [{uri: {prefix: /cart/v2}}], route: [{destination: {host: v2}}]}, {match: [{uri: {prefix: /other}}], route: [{destination: {host: none}}]}, {route: [{destination: {host: v1}}], timeout: 1s}]}\n"
+	root := "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: root, namespace: edge}\nspec: {hosts: " +
+		"[shop.example.com], gateways: [gw], http: [{match: [{uri: {prefix: /cart}}], delegate: {name: cart, namespace: apps}, timeout: 3s}, " +
+		"{route: [{destination: {host: rest}}]}]}\n"
+	cart := "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: cart, namespace: apps}\nspec: {http: [{match: " +
+		"[{uri: {prefix: /cart/v2}}], route: [{destination: {host: v2}}]}, {match: [{uri: {prefix: /other}}], route: [{destination: {host: " +
+		"none}}]}, {route: [{destination: {host: v1}}], timeout: 1s}]}\n"
 	s := newState(t, root)
 	got := func() *networking.VirtualService {
 		vs := &networking.VirtualService{}
-		if err := s.held[resource.Key{Kind: "VirtualService", Namespace: "edge", Name: "root"}].GetIstioConfig().GetSpec().UnmarshalTo(vs); err != nil {
+		if err := s.held[resource.Key{Kind: "VirtualService", Namespace: "edge", Name: "root"}].GetIstioConfig().GetSpec().UnmarshalTo(
+			vs); err != nil {
 			t.Fatal(err)
 		}
 		return vs
@@ -334,7 +362,8 @@ func TestDelegates(t *testing.T) {
 	if len(vs.Http) != 3 {
 		t.Fatalf("merged: %v", prototext.Format(vs))
 	}
-	if r := vs.Http[0]; r.Match[0].Uri.GetPrefix() != "/cart/v2" || r.Route[0].Destination.Host != "v2.apps.svc.cluster.local" || r.Timeout.Seconds != 3 {
+	if r := vs.Http[0]; r.Match[0].Uri.GetPrefix() != "/cart/v2" || r.Route[0].Destination.Host != "v2.apps.svc.cluster.local" ||
+		r.Timeout.Seconds != 3 {
 		t.Errorf("first %v", r)
 	}
 	if r := vs.Http[1]; r.Match[0].Uri.GetPrefix() != "/cart" || r.Timeout.Seconds != 1 {
@@ -373,9 +402,13 @@ func TestNames(t *testing.T) {
 // hashes.
 func TestReplicasAgree(t *testing.T) {
 	yaml := service("a", "") + service("b", "") + pod("a-1", "a", "10.1.0.1", true, "") + pod("b-1", "b", "10.1.0.2", true, "") +
-		"---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x, namespace: apps}\nspec: {hosts: [" + fqdnA + ", x.example.com], ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: more, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.9.0.1}]}\n" +
-		"---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: apps}\nspec: {host: a, subsets: [{name: v1, labels: {version: v1, app: a, z: z}}]}\n" +
-		"---\napiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {topology.kubernetes.io/region: r}}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: apps, labels: {a: b, c: d}}\n"
+		"---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x, namespace: apps}\nspec: {hosts: [" + fqdnA +
+		", x.example.com], ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: more, protocol: HTTP}], resolution: STATIC, " +
+		"endpoints: [{address: 10.9.0.1}]}\n" +
+		"---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: apps}\nspec: {host: a, subsets: " +
+		"[{name: v1, labels: {version: v1, app: a, z: z}}]}\n" +
+		"---\napiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {topology.kubernetes.io/region: r}}\n---\napiVersion: v1\nkind: " +
+		"Namespace\nmetadata: {name: apps, labels: {a: b, c: d}}\n"
 	one := newState(t, yaml)
 	two := newState(t, "")
 	list := objects(t, yaml)
@@ -408,7 +441,8 @@ func BenchmarkEndpointEvent(b *testing.B) {
 		}
 	}
 	s := newState(b, yaml.String())
-	flip := [][]Change{put(objects(b, pod("s500-5", "s500", "10.2.0.5", false, ""))...), put(objects(b, pod("s500-5", "s500", "10.2.0.5", true, ""))...)}
+	flip := [][]Change{put(objects(b, pod("s500-5", "s500", "10.2.0.5", false, ""))...),
+		put(objects(b, pod("s500-5", "s500", "10.2.0.5", true, ""))...)}
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range b.N {

@@ -86,6 +86,7 @@ func sourceRef(o *object.Object) *configv1.SourceRef {
 		o = o.Origin
 	}
 	return &configv1.SourceRef{
-		Source: o.Source, ApiVersion: o.APIVersion, Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Generation: o.Generation, Location: o.Location,
+		Source: o.Source, ApiVersion: o.APIVersion, Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Generation: o.Generation,
+		Location: o.Location,
 	}
 }

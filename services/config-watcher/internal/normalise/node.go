@@ -24,7 +24,8 @@ func nodeLabels(in *instance) map[string]string {
 // byNode reports whether the endpoints of a service carry the label of their node. The Service, the mesh or a
 // DestinationRule can ask for it.
 func (m *Mesh) byNode(svc *configv1.Service) bool {
-	if svc.NodeLocal || svc.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode || prefersNode(m.settings.GetLocalityLbSetting()) {
+	if svc.NodeLocal || svc.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode ||
+		prefersNode(m.settings.GetLocalityLbSetting()) {
 		return true
 	}
 	for _, host := range m.nodeRules {

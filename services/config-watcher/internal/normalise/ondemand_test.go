@@ -11,12 +11,14 @@ import (
 
 // annotated is a Pod with annotations in YAML's flow form.
 func annotated(name, app, annotations string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: apps, labels: {app: %s}, annotations: %s}\nspec: {containers: []}\nstatus: {podIP: 10.1.0.1}\n",
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: apps, labels: {app: %s}, annotations: %s}\nspec: "+
+		"{containers: []}\nstatus: {podIP: 10.1.0.1}\n",
 		name, app, annotations)
 }
 
 func proxyConfig(namespace, name, spec string) string {
-	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec)
+	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: %s, namespace: %s}\nspec: %s\n",
+		name, namespace, spec)
 }
 
 func (s *state) onDemand(name string) string {
@@ -75,8 +77,10 @@ func TestOnDemandPrecedence(t *testing.T) {
 func TestOnDemandFollowsProxyConfigs(t *testing.T) {
 	s := newState(t, annotated("a-1", "a", "{}")+annotated("b-1", "b", "{}"))
 	for _, step := range []struct{ name, apply, a, b, touched string }{
-		{"selects one", proxyConfig("apps", "one", "{selector: {matchLabels: {app: a}}, onDemand: true}"), "true", "", "ProxyConfig one, Workload a-1"},
-		{"selects the other", proxyConfig("apps", "one", "{selector: {matchLabels: {app: b}}, onDemand: true}"), "", "true", "ProxyConfig one, Workload a-1, Workload b-1"},
+		{"selects one", proxyConfig("apps", "one", "{selector: {matchLabels: {app: a}}, onDemand: true}"), "true", "",
+			"ProxyConfig one, Workload a-1"},
+		{"selects the other", proxyConfig("apps", "one", "{selector: {matchLabels: {app: b}}, onDemand: true}"), "", "true",
+			"ProxyConfig one, Workload a-1, Workload b-1"},
 		{"the mesh's", proxyConfig("istio-system", "all", "{onDemand: true}"), "true", "true", "ProxyConfig all, Workload a-1"},
 		{"says nothing any more", proxyConfig("istio-system", "all", "{}"), "", "true", "ProxyConfig all, Workload a-1"},
 		{"relabelled", annotated("a-1", "b", "{}"), "true", "true", "Workload a-1"},

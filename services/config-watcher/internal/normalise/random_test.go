@@ -113,7 +113,8 @@ var odd = func() *protorand.Table {
 	table := protorand.Istio
 	table.Odd, table.Seldom = 12, nil
 	table.Values = maps.Clone(table.Values)
-	table.Values["ServiceEntry.hosts"] = []string{"www.example.com", "server.apps.svc.cluster.local", "*.wild.example.com", "WWW.example.com.", "short"}
+	table.Values["ServiceEntry.hosts"] = []string{"www.example.com", "server.apps.svc.cluster.local", "*.wild.example.com", "WWW.example.com.",
+		"short"}
 	table.Values["name"] = []string{"a", "b", "http-a", "tcp-b", "o1", "o2"}
 	table.Values["Delegate.name"] = []string{"o1", "o2"}
 	return &table
@@ -152,7 +153,8 @@ func (d drawer) some(list ...string) map[string]string {
 }
 
 func (d drawer) labels() map[string]string {
-	return d.some("app=server", "app=client", "version=v1", "version=v2", "=", "istio-locality=a.b.c", "security.istio.io/tlsMode=istio", "topology.istio.io/network=n1",
+	return d.some("app=server", "app=client", "version=v1", "version=v2", "=", "istio-locality=a.b.c", "security.istio.io/tlsMode=istio",
+		"topology.istio.io/network=n1",
 		"topology.kubernetes.io/region=r", labelServiceName+"=server", labelServiceName+"=o1", validate.AutoAllocateLabel+"=false", "mesh=on")
 }
 
@@ -160,7 +162,8 @@ func (d drawer) object() *object.Object {
 	o := &object.Object{
 		Key:    object.Key{Namespace: d.one("apps", "apps", "other", validate.MeshNamespace), Name: d.one("o1", "o2", "server")},
 		Labels: d.labels(), Created: time.Unix(int64(d.from(3)), 0), Source: "test",
-		Annotations: d.some(validate.ExportToAnnotation+"=.", validate.ExportToAnnotation+"= ,~", validate.OnDemandAnnotation+"=true", validate.TrafficDistributionAnnotation+"=preferclose"),
+		Annotations: d.some(validate.ExportToAnnotation+"=.", validate.ExportToAnnotation+"= ,~", validate.OnDemandAnnotation+"=true",
+			validate.TrafficDistributionAnnotation+"=preferclose"),
 	}
 	if d.from(3) == 0 {
 		o.Created = time.Time{}
@@ -173,8 +176,10 @@ func (d drawer) object() *object.Object {
 		o.Key.Kind, o.Body = "Service", d.service()
 	case 1, 7, 8:
 		o.Key.Kind, o.Body = "Pod", &object.Pod{
-			Ended: d.from(8) == 0, Ending: d.from(4) == 0, Ready: d.from(2) == 0, Addresses: d.addresses(), ServiceAccount: d.one("", "a"), Node: d.one("", "n1"),
-			Hostname: d.one("", "h"), Subdomain: d.one("", "server"), Ports: map[string]uint32{d.one("http", ""): uint32(d.from(3))}, //nolint:gosec // small
+			Ended: d.from(8) == 0, Ending: d.from(4) == 0, Ready: d.from(2) == 0, Addresses: d.addresses(), ServiceAccount: d.one("", "a"),
+			Node:     d.one("", "n1"),
+			Hostname: d.one("", "h"), Subdomain: d.one("", "server"),
+			Ports: map[string]uint32{d.one("http", ""): uint32(d.from(3))}, //nolint:gosec // small
 		}
 	case 2:
 		o.Key.Group, o.Key.Kind, o.Body = validate.GroupDiscovery, "EndpointSlice", d.slice()
@@ -186,7 +191,8 @@ func (d drawer) object() *object.Object {
 	case 4:
 		o.Key.Kind, o.Key.Namespace, o.Key.Name = "ConfigMap", validate.MeshNamespace, validate.MeshName
 		o.Body = &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: d.one("{}", "rootNamespace: other", "trustDomain: td",
-			"discoverySelectors: [{matchLabels: {mesh: 'on'}}]", "discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: apps}}, {matchExpressions: [{key: app, operator: Exists}]}]",
+			"discoverySelectors: [{matchLabels: {mesh: 'on'}}]",
+			"discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: apps}}, {matchExpressions: [{key: app, operator: Exists}]}]",
 			"defaultServiceExportTo: [.]\ndefaultVirtualServiceExportTo: ['~']", "localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}")}}
 	default:
 		kind := specs[d.from(len(specs))]
@@ -205,8 +211,10 @@ func (d drawer) port() int32 { return []int32{80, 81, 443, 0, -1, 70000}[d.from(
 
 func (d drawer) service() *corev1.Service {
 	out := &corev1.Service{Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceType(d.one("", "ClusterIP", "ExternalName")), ExternalName: d.one("", "www.example.com", "server.apps.svc.cluster.local.", "10.0.0.1"),
-		Selector: map[string]string{d.one("app", "app", "app", "", "version"): d.one("server", "server", "v1")}, ClusterIP: d.one("", "None", "10.96.0.1", "x"), PublishNotReadyAddresses: d.from(2) == 0,
+		Type:         corev1.ServiceType(d.one("", "ClusterIP", "ExternalName")),
+		ExternalName: d.one("", "www.example.com", "server.apps.svc.cluster.local.", "10.0.0.1"),
+		Selector:     map[string]string{d.one("app", "app", "app", "", "version"): d.one("server", "server", "v1")},
+		ClusterIP:    d.one("", "None", "10.96.0.1", "x"), PublishNotReadyAddresses: d.from(2) == 0,
 		SessionAffinity: corev1.ServiceAffinity(d.one("", "ClientIP")),
 	}}
 	if d.from(2) == 0 {
@@ -222,7 +230,8 @@ func (d drawer) service() *corev1.Service {
 		out.Spec.TrafficDistribution = &prefer
 	}
 	for range d.from(4) {
-		p := corev1.ServicePort{Name: d.one("http", "tcp-b", ""), Port: d.port(), Protocol: corev1.Protocol(d.one("TCP", "UDP", "")), TargetPort: intstr.FromInt32(d.port())}
+		p := corev1.ServicePort{Name: d.one("http", "tcp-b", ""), Port: d.port(), Protocol: corev1.Protocol(d.one("TCP", "UDP", "")),
+			TargetPort: intstr.FromInt32(d.port())}
 		if d.from(2) == 0 {
 			p.TargetPort = intstr.FromString(d.one("http", ""))
 			app := d.one("kubernetes.io/h2c", "tls", "")
@@ -240,7 +249,8 @@ func (d drawer) slice() *discoveryv1.EndpointSlice {
 		if d.from(2) == 0 {
 			e.TargetRef = &corev1.ObjectReference{Kind: d.one("Pod", "", "Node"), Namespace: d.one("", "apps", "other"), Name: d.one("o1", "o2", "")}
 			yes, node := d.from(2) == 0, d.one("n1", "")
-			e.Conditions, e.NodeName, e.Zone, e.Hostname = discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &yes}, &node, &node, &node
+			e.Conditions, e.NodeName, e.Zone, e.Hostname = discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &yes}, &node,
+				&node, &node
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}

@@ -95,7 +95,8 @@ func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1
 		if p.AppProtocol != nil {
 			app = *p.AppProtocol
 		}
-		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port), Protocol: contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
+		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port),
+			Protocol: contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
 		switch {
 		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
 			port.TargetPortName = p.TargetPort.StrVal
@@ -146,7 +147,8 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 	out.TrafficDistribution = trafficDistribution(nil, o.Annotations)
 	out.SubjectAltNames = sortedUnique(se.SubjectAltNames)
 	for _, p := range se.Ports {
-		out.Ports = append(out.Ports, &configv1.ServicePort{Name: p.Name, Number: p.Number, Protocol: entryProtocol(p), TargetPort: entryTarget(p)})
+		out.Ports = append(out.Ports, &configv1.ServicePort{Name: p.Name, Number: p.Number, Protocol: entryProtocol(p),
+			TargetPort: entryTarget(p)})
 	}
 	return out
 }
@@ -198,7 +200,8 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 // wantsVIP reports whether a service needs an allocated address: it comes from ServiceEntries alone, its hostname is
 // one name, it has no address, no label forbids it, and proxies do not connect to whatever the client asked for.
 func wantsVIP(h hostKey, s *configv1.Service) bool {
-	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
+	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") ||
+		s.Labels[validate.AutoAllocateLabel] == "false" {
 		return false
 	}
 	if _, err := netip.ParseAddr(h.hostname); err == nil {

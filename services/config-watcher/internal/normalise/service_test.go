@@ -10,7 +10,8 @@ import (
 )
 
 func entry(name, metadata, spec string) string {
-	return "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: apps" + metadata + "}\nspec: {" + spec + "}\n"
+	return "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: apps" + metadata +
+		"}\nspec: {" + spec + "}\n"
 }
 
 func (s *state) service(namespace, host string) *configv1.Service {
@@ -29,12 +30,16 @@ func TestAllocatedAddresses(t *testing.T) {
 		"a name without a dot": {entry("a", "", "hosts: [a], resolution: DNS"+ports), "a", true},
 		"each host":            {entry("a", "", "hosts: [b.example.com, a.example.com], resolution: DNS"+ports), "a.example.com", true},
 		"none":                 {entry("a", "", "hosts: [a.example.com], resolution: NONE"+ports), "a.example.com", false},
-		"given":                {entry("a", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.1.0.0/16]"+ports), "a.example.com", false},
-		"wildcard":             {entry("a", "", "hosts: ['*.example.com'], resolution: STATIC, endpoints: [{address: 1.1.1.1}]"+ports), "*.example.com", false},
-		"label says no":        {entry("a", ", labels: {networking.istio.io/enable-autoallocate-ip: 'false'}", "hosts: [a.example.com], resolution: DNS"+ports), "a.example.com", false},
-		"label says yes":       {entry("a", ", labels: {networking.istio.io/enable-autoallocate-ip: 'true'}", "hosts: [a.example.com], resolution: DNS"+ports), "a.example.com", true},
-		"a Service":            {service("a", ""), fqdnA, false},
-		"a Service's host":     {service("a", "") + entry("a", "", "hosts: ["+fqdnA+"], resolution: STATIC"+ports), fqdnA, false},
+		"given": {entry("a", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.1.0.0/16]"+ports), "a.example.com",
+			false},
+		"wildcard": {entry("a", "", "hosts: ['*.example.com'], resolution: STATIC, endpoints: [{address: 1.1.1.1}]"+ports),
+			"*.example.com", false},
+		"label says no": {entry("a", ", labels: {networking.istio.io/enable-autoallocate-ip: 'false'}",
+			"hosts: [a.example.com], resolution: DNS"+ports), "a.example.com", false},
+		"label says yes": {entry("a", ", labels: {networking.istio.io/enable-autoallocate-ip: 'true'}",
+			"hosts: [a.example.com], resolution: DNS"+ports), "a.example.com", true},
+		"a Service":        {service("a", ""), fqdnA, false},
+		"a Service's host": {service("a", "") + entry("a", "", "hosts: ["+fqdnA+"], resolution: STATIC"+ports), fqdnA, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newState(t, c.yaml)
@@ -67,8 +72,10 @@ func TestAllocatedAddresses(t *testing.T) {
 // of a Kubernetes Service adds its SANs alone.
 func TestSeveralObjectsOfOneHost(t *testing.T) {
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, "")+
-		entry("a", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.5.0.2, 10.5.1.7/24], subjectAltNames: [xx], endpoints: [{address: 10.9.0.1}], ports: [{name: http, number: 80}]")+
-		entry("b", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.5.0.1/32], subjectAltNames: [yy], endpoints: [{address: 10.9.0.2}], ports: [{name: http, number: 80}, {name: tcp, number: 81}]")+
+		entry("a", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.5.0.2, 10.5.1.7/24], subjectAltNames: [xx], endpoints: "+
+			"[{address: 10.9.0.1}], ports: [{name: http, number: 80}]")+
+		entry("b", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.5.0.1/32], subjectAltNames: [yy], endpoints: [{address: "+
+			"10.9.0.2}], ports: [{name: http, number: 80}, {name: tcp, number: 81}]")+
 		entry("c", "", "hosts: ["+fqdnA+"], resolution: DNS, addresses: [10.5.0.9], subjectAltNames: [zz], ports: [{name: tcp, number: 82}]"))
 	joined := s.service("apps", "a.example.com")
 	if got := fmt.Sprint(joined.Addresses, joined.SubjectAltNames, len(joined.Ports)); got != "[10.5.0.1 10.5.0.2 10.5.1.0/24] [xx yy] 2" {
@@ -80,14 +87,16 @@ func TestSeveralObjectsOfOneHost(t *testing.T) {
 	if got := s.endpoints("apps", "a.example.com:81/Kubernetes"); got != "10.9.0.2:81" {
 		t.Error(got)
 	}
-	if svc := s.service("apps", fqdnA); len(svc.Ports) != 1 || fmt.Sprint(svc.SubjectAltNames) != "[zz]" || strings.Contains(fmt.Sprint(svc.Addresses), "10.5.0.9") {
+	if svc := s.service("apps", fqdnA); len(svc.Ports) != 1 || fmt.Sprint(svc.SubjectAltNames) != "[zz]" ||
+		strings.Contains(fmt.Sprint(svc.Addresses), "10.5.0.9") {
 		t.Errorf("a decorated Service: %v", svc)
 	}
 }
 
 // TestNodeOfEndpoints: endpoints carry the label of their node while a rule or the mesh uses it.
 func TestNodeOfEndpoints(t *testing.T) {
-	s := newState(t, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\n"+
+	s := newState(t, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, "+
+		"containers: []}\n"+
 		"status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}\n"+
 		"---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps}\nspec: {selector: {app: a}, ports: [{name: http, port: 80}]}\n")
 	node := func() string {
@@ -95,7 +104,8 @@ func TestNodeOfEndpoints(t *testing.T) {
 		return set.LabelSets[set.Endpoints[0].LabelSet].Labels[labelHostname]
 	}
 	rule := func(name, spec string) string {
-		return "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: " + name + ", namespace: apps}\nspec: {" + spec + "}\n"
+		return "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: " + name + ", namespace: apps}\nspec: {" + spec +
+			"}\n"
 	}
 	priority := "trafficPolicy: {outlierDetection: {}, loadBalancer: {localityLbSetting: {failoverPriority: [app, kubernetes.io/hostname]}}}"
 	for _, step := range []struct{ name, yaml, want string }{
@@ -103,9 +113,12 @@ func TestNodeOfEndpoints(t *testing.T) {
 		{"a rule of another host", rule("r", "host: b, "+priority), ""},
 		{"a rule", rule("r", "host: a, "+priority), "n1"},
 		{"not any more", rule("r", "host: a"), ""},
-		{"a subset of a wildcard's", rule("r", "host: '*.apps.svc.cluster.local', subsets: [{name: near, labels: {kubernetes.io/hostname: n1}}]"), "n1"},
+		{"a subset of a wildcard's", rule("r", "host: '*.apps.svc.cluster.local', subsets: [{name: near, labels: {kubernetes.io/hostname: n1}}]"),
+			"n1"},
 		{"nor that", rule("r", "host: a"), ""},
-		{"a port", rule("r", "host: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, loadBalancer: {localityLbSetting: {failoverPriority: [kubernetes.io/hostname=n2]}}}]}"), "n1"},
+		{
+			"a port", rule("r", "host: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, loadBalancer: {localityLbSetting: "+
+				"{failoverPriority: [kubernetes.io/hostname=n2]}}}]}"), "n1"},
 	} {
 		s.apply(step.yaml)
 		if got := node(); got != step.want {
@@ -116,14 +129,17 @@ func TestNodeOfEndpoints(t *testing.T) {
 
 func TestBothFamilies(t *testing.T) {
 	dual := func(name string, ips string) string {
-		return "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\nstatus: {phase: Running, podIPs: " + ips +
+		return "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name +
+			", namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\nstatus: {phase: Running, podIPs: " + ips +
 			", conditions: [{type: Ready, status: 'True'}]}\n"
 	}
 	service := func(name, spec string) string {
-		return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: apps}\nspec: {clusterIP: None, selector: {app: a}, ports: [{name: http, port: 80}]" + spec + "}\n"
+		return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name +
+			", namespace: apps}\nspec: {clusterIP: None, selector: {app: a}, ports: [{name: http, port: 80}]" + spec + "}\n"
 	}
 	s := newState(t, dual("a-1", "[{ip: 10.1.0.1}, {ip: 'fd00::1'}]")+dual("a-2", "[{ip: 10.1.0.2}]")+
-		service("any", "")+service("six", ", ipFamilies: [IPv6]")+service("both", ", ipFamilies: [IPv6, IPv4]")+service("local", ", internalTrafficPolicy: Local"))
+		service("any", "")+service("six", ", ipFamilies: [IPv6]")+service("both", ", ipFamilies: [IPv6, IPv4]")+
+		service("local", ", internalTrafficPolicy: Local"))
 	for name, want := range map[string]string{
 		"any": "10.1.0.1[fd00::1] 10.1.0.2", "six": "fd00::1", "both": "10.1.0.2 fd00::1[10.1.0.1]", "local": "10.1.0.1[fd00::1] 10.1.0.2",
 	} {
@@ -143,8 +159,11 @@ func TestBothFamilies(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, want)
 		}
 	}
-	s.apply(service("slices", ", ipFamilies: [IPv6, IPv4]") + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: apps, labels: {kubernetes.io/service-name: slices}}\n" +
-		"addressType: FQDN\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [away.example.com], targetRef: {kind: Pod, name: nobody}}, {addresses: [10.1.0.1], targetRef: {kind: Pod, name: a-1}}]\n")
+	s.apply(service("slices", ", ipFamilies: [IPv6, IPv4]") +
+		"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: apps, labels: {kubernetes.io/service-name: " +
+		"slices}}\n" +
+		"addressType: FQDN\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [away.example.com], targetRef: {kind: Pod, name: " +
+		"nobody}}, {addresses: [10.1.0.1], targetRef: {kind: Pod, name: a-1}}]\n")
 	if got := s.endpoints("apps", "slices.apps.svc.cluster.local:80/Kubernetes"); got != "away.example.com:80, fd00::1:80" {
 		t.Errorf("by slices: %s", got)
 	}
@@ -154,7 +173,8 @@ func TestBothFamilies(t *testing.T) {
 	if !s.service("apps", "local.apps.svc.cluster.local").NodeLocal {
 		t.Error("internalTrafficPolicy is lost")
 	}
-	s.apply(service("any", "") + "---\napiVersion: v1\nkind: Service\nmetadata: {name: near, namespace: apps, annotations: {networking.istio.io/traffic-distribution: prefersamezone}}\nspec: {ports: [{port: 80}]}\n")
+	s.apply(service("any", "") + "---\napiVersion: v1\nkind: Service\nmetadata: {name: near, namespace: apps, annotations: " +
+		"{networking.istio.io/traffic-distribution: prefersamezone}}\nspec: {ports: [{port: 80}]}\n")
 	if got := s.service("apps", "near.apps.svc.cluster.local").TrafficDistribution; got != "PreferSameZone" {
 		t.Errorf("trafficDistribution %q", got)
 	}
@@ -163,12 +183,15 @@ func TestBothFamilies(t *testing.T) {
 // TestNetworkGateways: a Service with a network label is the network's gateway at its external addresses.
 func TestNetworkGateways(t *testing.T) {
 	for name, c := range map[string]struct{ labels, more, want string }{
-		"load balancer":  {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{ip: 192.0.2.9}, {ip: 192.0.2.1}, {hostname: lb.example.com}]}}", "n2 [192.0.2.1 192.0.2.9] 15443"},
-		"external IPs":   {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '443'", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 443"},
-		"nowhere yet":    {"topology.istio.io/network: n2", "spec: {ports: [{port: 15443}]}", " [] 0"},
-		"a name alone":   {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{hostname: lb.example.com}]}}", " [] 0"},
-		"of no network":  {"a: b", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", " [] 0"},
-		"port of no use": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '70000'", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 15443"},
+		"load balancer": {"topology.istio.io/network: n2",
+			"status: {loadBalancer: {ingress: [{ip: 192.0.2.9}, {ip: 192.0.2.1}, {hostname: lb.example.com}]}}", "n2 [192.0.2.1 192.0.2.9] 15443"},
+		"external IPs": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '443'",
+			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 443"},
+		"nowhere yet":   {"topology.istio.io/network: n2", "spec: {ports: [{port: 15443}]}", " [] 0"},
+		"a name alone":  {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{hostname: lb.example.com}]}}", " [] 0"},
+		"of no network": {"a: b", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", " [] 0"},
+		"port of no use": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '70000'",
+			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 15443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			yaml := "---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps, labels: {" + c.labels + "}}\n" + c.more + "\n"
@@ -185,7 +208,9 @@ func TestNetworkGateways(t *testing.T) {
 
 // TestAddressesOfNetworks: two networks may use one address for different workloads.
 func TestAddressesOfNetworks(t *testing.T) {
-	s := newState(t, entry("a", "", "hosts: [a.example.com], resolution: STATIC, ports: [{name: http, number: 80}], endpoints: [{address: 10.9.0.1, network: n1}, {address: 10.9.0.1, network: n2}, {address: 10.9.0.1, network: n2}]"))
+	s := newState(t, entry("a", "",
+		"hosts: [a.example.com], resolution: STATIC, ports: [{name: http, number: 80}], endpoints: [{address: 10.9.0.1, network: n1}, "+
+			"{address: 10.9.0.1, network: n2}, {address: 10.9.0.1, network: n2}]"))
 	if got := s.endpoints("apps", "a.example.com:80/Kubernetes"); got != "10.9.0.1:80, 10.9.0.1:80" {
 		t.Error(got)
 	}
@@ -194,7 +219,9 @@ func TestAddressesOfNetworks(t *testing.T) {
 // TestSelectorWithoutLabels: a workloadSelector without labels selects all workloads of the namespace, later ones
 // included.
 func TestSelectorWithoutLabels(t *testing.T) {
-	s := newState(t, entry("all", "", "hosts: [all.example.com, '*-part.example.com', all.example.com], resolution: STATIC, workloadSelector: {}, ports: [{name: http, number: 80, protocol: HTTP}]")+
+	s := newState(t, entry("all", "",
+		"hosts: [all.example.com, '*-part.example.com', all.example.com], resolution: STATIC, workloadSelector: {}, ports: [{name: http, "+
+			"number: 80, protocol: HTTP}]")+
 		pod("a", "a", "10.8.0.1", true, ""))
 	const name = "all.example.com:80/Kubernetes"
 	if got := s.endpoints("apps", name); got != "10.8.0.1:80 v1" {

@@ -11,7 +11,8 @@ import (
 func TestSidecarNames(t *testing.T) {
 	got := sidecar(decoded(t, `{
 		egress: [{hosts: ["./*", "~./A.example.com", "other/B.Example.Com."]}],
-		outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: "Egress.gateways.svc.cluster.local."}}}`, &networking.Sidecar{}), "istio-system", "cluster.local")
+		outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: "Egress.gateways.svc.cluster.local."}}}`, &networking.Sidecar{}),
+		"istio-system", "cluster.local")
 	// The namespace "." is that of each workload the Sidecar holds for, not always the Sidecar's own.
 	want := decoded(t, `{
 		egress: [{hosts: ["./*", "~./a.example.com", "other/b.example.com"]}],

@@ -68,7 +68,8 @@ func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 			o, se := d.object(), &networking.ServiceEntry{}
 			if d.from(2) == 0 {
 				odd.Fill(d.from, se)
-				o.Key = object.Key{Group: validate.GroupNetworking, Kind: "ServiceEntry", Namespace: d.one("apps", "apps", "other"), Name: d.one("o1", "o2", "o3", "o4")}
+				o.Key = object.Key{Group: validate.GroupNetworking, Kind: "ServiceEntry", Namespace: d.one("apps", "apps", "other"),
+					Name: d.one("o1", "o2", "o3", "o4")}
 				o.Body = se
 				se.Hosts = []string{d.one("www.example.com", "www.example.com", "server.apps.svc.cluster.local")}
 				se.ExportTo = strings.Fields(d.one("", ".", "*", "other", "apps other", ". istio-system", "~"))
@@ -113,7 +114,8 @@ func TestVisibilities(t *testing.T) {
 	const host = "www.example.com"
 	static := func(name, to, port, address, more string) string {
 		return entry(name, ", creationTimestamp: '2026-01-0"+name[1:]+"T00:00:00Z'",
-			"hosts: ["+host+"], exportTo: ["+to+"], resolution: STATIC, endpoints: [{address: "+address+"}], ports: [{name: p"+port+", number: "+port+"}]"+more)
+			"hosts: ["+host+"], exportTo: ["+to+"], resolution: STATIC, endpoints: [{address: "+address+"}], ports: [{name: p"+port+", number: "+
+				port+"}]"+more)
 	}
 	private, public := static("e1", ".", "80", "10.9.0.1", ", subjectAltNames: [secret]"), static("e2", "'*'", "81", "10.9.0.2", "")
 	s := newState(t, private+public)
@@ -123,7 +125,9 @@ func TestVisibilities(t *testing.T) {
 			if svc := s.held[k].GetService(); svc != nil {
 				out = append(out, fmt.Sprintf("%s to %v:", k.Name, svc.ExportedTo))
 				for _, p := range svc.Ports {
-					out = append(out, fmt.Sprint(p.Number, "=", s.endpoints(k.Namespace, contract.EndpointSetName(&configv1.EndpointSet{Hostname: host, Port: p.Number, Cluster: "Kubernetes", Audience: svc.Audience}))))
+					out = append(out, fmt.Sprint(p.Number, "=",
+						s.endpoints(k.Namespace, contract.EndpointSetName(&configv1.EndpointSet{Hostname: host, Port: p.Number, Cluster: "Kubernetes",
+							Audience: svc.Audience}))))
 				}
 			}
 		}
@@ -134,16 +138,22 @@ func TestVisibilities(t *testing.T) {
 		gone       string
 		want       string
 	}{
-		{name: "an old one for itself, a young one for all", want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "an old one for itself, a young one for all",
+			want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81"},
 		{name: "a third for others", yaml: static("e3", "other, shop", "82", "10.9.0.3", ""), want: "www.example.com to [*]: 81=10.9.0.2:81" +
 			" www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81 www.example.com/other to [other shop]: 81=10.9.0.2:81 82=10.9.0.3:82"},
 		{name: "namespaces part", yaml: static("e3", "apps, shop", "82", "10.9.0.3", ""), want: "www.example.com to [*]: 81=10.9.0.2:81" +
-			" www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81 82=10.9.0.3:82 www.example.com/shop to [shop]: 81=10.9.0.2:81 82=10.9.0.3:82"},
-		{name: "the one for all goes", gone: "e2", want: "www.example.com/apps to [apps]: 80=10.9.0.1:80 82=10.9.0.3:82 www.example.com/shop to [shop]: 82=10.9.0.3:82"},
+			" www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81 82=10.9.0.3:82 www.example.com/shop to [shop]: 81=10.9.0.2:81 " +
+			"82=10.9.0.3:82"},
+		{name: "the one for all goes", gone: "e2",
+			want: "www.example.com/apps to [apps]: 80=10.9.0.1:80 82=10.9.0.3:82 www.example.com/shop to [shop]: 82=10.9.0.3:82"},
 		{name: "one is left", gone: "e3", want: "www.example.com to [apps]: 80=10.9.0.1:80"},
-		{name: "all exported to all namespaces", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
-		{name: "one exported to none", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
-		{name: "an endpoint changes", yaml: static("e1", ".", "80", "10.9.0.1", "") + static("e2", "'*'", "81", "10.9.0.7", ""), want: "www.example.com to [*]: 81=10.9.0.7:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.7:81"},
+		{name: "all exported to all namespaces", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public,
+			want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "one exported to none", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public,
+			want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "an endpoint changes", yaml: static("e1", ".", "80", "10.9.0.1", "") + static("e2", "'*'", "81", "10.9.0.7", ""),
+			want: "www.example.com to [*]: 81=10.9.0.7:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.7:81"},
 	} {
 		if step.gone != "" {
 			s.remove("ServiceEntry", "apps", step.gone)
@@ -160,7 +170,8 @@ func TestVisibilities(t *testing.T) {
 	}
 	s.apply(static("e1", ".", "80", "10.9.0.1", ", addresses: [10.5.0.1], subjectAltNames: [secret]"))
 	all, own = s.service("apps", host), s.service("apps", host+"/apps")
-	if len(own.GetAutoAddresses()) != 0 || len(all.GetAutoAddresses()) != 2 || len(all.GetAddresses()) != 0 || len(all.GetSubjectAltNames()) != 0 || len(own.GetSubjectAltNames()) != 1 {
+	if len(own.GetAutoAddresses()) != 0 || len(all.GetAutoAddresses()) != 2 || len(all.GetAddresses()) != 0 ||
+		len(all.GetSubjectAltNames()) != 0 || len(own.GetSubjectAltNames()) != 1 {
 		t.Errorf("one says where clients connect to: %v and %v", all, own)
 	}
 }
@@ -168,7 +179,9 @@ func TestVisibilities(t *testing.T) {
 // TestVisibilitiesOfService: a Kubernetes Service, and a ServiceEntry for its host that other namespaces do not see.
 func TestVisibilitiesOfService(t *testing.T) {
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, "")+
-		entry("b", "", "hosts: ["+fqdnA+"], exportTo: ['.'], resolution: STATIC, subjectAltNames: [secret], workloadSelector: {labels: {app: a}}, ports: [{name: more, number: 8081}]"))
+		entry("b", "", "hosts: ["+fqdnA+
+			"], exportTo: ['.'], resolution: STATIC, subjectAltNames: [secret], workloadSelector: {labels: {app: a}}, ports: [{name: more, "+
+			"number: 8081}]"))
 	if all := s.service("apps", fqdnA); len(all.SubjectAltNames) != 0 || len(all.Ports) != 1 || all.ExportedTo[0] != "*" {
 		t.Errorf("for all: %v", all)
 	}

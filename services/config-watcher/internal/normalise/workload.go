@@ -12,12 +12,14 @@ import (
 
 // workload builds the Workload of a Pod, or else of a WorkloadEntry; nil if there is neither.
 func (m *Mesh) workload(w namespacedName) *configv1.Workload {
-	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name, w.cluster}], m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name, w.cluster}])
+	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name, w.cluster}],
+		m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name, w.cluster}])
 	if in == nil {
 		return nil
 	}
 	return &configv1.Workload{
-		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: merged(nodeLabels(in), in.labels), ServiceAccount: in.account, Identity: m.identity(w.namespace, in.account),
+		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: merged(nodeLabels(in), in.labels), ServiceAccount: in.account,
+		Identity: m.identity(w.namespace, in.account),
 		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.clusterID(w.cluster), Targets: m.targets(in), TlsMode: in.tlsMode,
 		Annotations: m.workloadAnnotations(in), Source: sourceRef(in.object),
 	}
@@ -35,7 +37,8 @@ func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
 		out = append(out, m.sliceTargets(slice)...)
 	}
 	slices.SortFunc(out, func(a, b *configv1.ServiceTarget) int {
-		return cmp.Or(strings.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Port, b.Port), cmp.Compare(a.TargetPort, b.TargetPort), strings.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(strings.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Port, b.Port), cmp.Compare(a.TargetPort, b.TargetPort),
+			strings.Compare(a.Namespace, b.Namespace))
 	})
 	return slices.CompactFunc(out, func(a, b *configv1.ServiceTarget) bool {
 		return a.Hostname == b.Hostname && a.Port == b.Port && a.TargetPort == b.TargetPort && a.Namespace == b.Namespace
@@ -67,7 +70,8 @@ func (m *Mesh) sliceTargets(slice namespacedName) []*configv1.ServiceTarget {
 	for _, port := range m.ports[o] {
 		number, ok := slicePort(m.slices[slice].Body.(*discoveryv1.EndpointSlice), port)
 		if ok && port.Protocol != configv1.Protocol_PROTOCOL_UDP {
-			out = append(out, &configv1.ServiceTarget{Hostname: Host(svc.name, svc.namespace, m.cfg.Domain), Port: port.Number, TargetPort: number, Namespace: svc.namespace})
+			out = append(out, &configv1.ServiceTarget{Hostname: Host(svc.name, svc.namespace, m.cfg.Domain), Port: port.Number, TargetPort: number,
+				Namespace: svc.namespace})
 		}
 	}
 	return out

@@ -31,7 +31,8 @@ func TestPodOf(t *testing.T) {
 			Pod{Addresses: []string{"10.0.0.1", "fd00::1"}}},
 		"ports with names, the first of a name": {corev1.Pod{Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}},
-			Containers:     []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 81}, {ContainerPort: 82}, {Name: "grpc", ContainerPort: 83}}}},
+			Containers: []corev1.Container{
+				{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 81}, {ContainerPort: 82}, {Name: "grpc", ContainerPort: 83}}}},
 		}}, Pod{Ports: map[string]uint32{"http": 80, "grpc": 83}}},
 	} {
 		t.Run(name, func(t *testing.T) {

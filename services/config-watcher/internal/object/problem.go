@@ -72,7 +72,8 @@ func (ps Problems) Err() error {
 func (ps Problems) Sorted() Problems {
 	out := append(Problems(nil), ps...)
 	sort.SliceStable(out, func(i, j int) bool {
-		return fmt.Sprint(out[i].Location, "\x00", out[i].Object, "\x00", out[i].Field) < fmt.Sprint(out[j].Location, "\x00", out[j].Object, "\x00", out[j].Field)
+		return fmt.Sprint(out[i].Location, "\x00", out[i].Object, "\x00", out[i].Field) < fmt.Sprint(out[j].Location, "\x00", out[j].Object,
+			"\x00", out[j].Field)
 	})
 	return out
 }

@@ -79,7 +79,8 @@ func Validate(paths []string, in io.Reader, report func(Verdict)) error {
 	for _, f := range files {
 		content, err := file.Content(f)
 		if err != nil {
-			run.report(fileVerdict(f, []Finding{{Line: 1, Message: "cannot be read: " + err.Error() + "; make it a file that can be read, or do not name it"}}, nil))
+			run.report(fileVerdict(f, []Finding{
+				{Line: 1, Message: "cannot be read: " + err.Error() + "; make it a file that can be read, or do not name it"}}, nil))
 			continue
 		}
 		run.content(f, content, slices.Contains(named, f))
@@ -106,7 +107,12 @@ func (run *validation) content(name string, content []byte, named bool) {
 		return
 	}
 	if len(content) > configv1.MaxApplyBytes {
-		run.report(fileVerdict(name, nil, []Finding{{Line: 1, Message: fmt.Sprintf("has more than the %d bytes that are applied at once; divide it, unless config-watcher reads the file itself", configv1.MaxApplyBytes)}}))
+		run.report(fileVerdict(name, nil,
+			[]Finding{
+				{
+					Line: 1, Message: fmt.Sprintf(
+						"has more than the %d bytes that are applied at once; divide it, unless config-watcher reads the file itself",
+						configv1.MaxApplyBytes)}}))
 	}
 	found := false
 	problems := manifest.Each(name, content, func(doc *manifest.Document) {
@@ -131,7 +137,8 @@ func (run *validation) content(name string, content []byte, named bool) {
 
 func (run *validation) document(doc *manifest.Document) {
 	key, _ := validate.Identify(doc.Tree)
-	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Errors: []Finding{}, Warnings: []Finding{}}
+	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Errors: []Finding{},
+		Warnings: []Finding{}}
 	o, err := validate.Document(doc)
 	var problems object.Problems
 	switch {

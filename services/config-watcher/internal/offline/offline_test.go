@@ -43,19 +43,25 @@ func TestValidate(t *testing.T) {
 		want []string
 		text string
 	}{
-		"several":           {good + "---\n" + bad + "---\n" + deployment, []string{"1 VirtualService shop/web 0/0", "6 VirtualService default/bad 1/0", "13 Deployment default/web 0/0 ignored"}, `11 spec.htpp: unknown field "htpp"`},
-		"same object twice": {good + "---\n" + good, []string{"1 VirtualService shop/web 0/0", "6 VirtualService shop/web 1/0"}, "6 : same object as at stdin:1; remove one"},
-		"List":              {list, []string{"4 ServiceAccount default/a 0/0", "5 ServiceAccount default/B 1/0"}, `5 metadata.name: "B": not a valid name`},
-		"tab":               {good + "---\nkind: VirtualService\nmetadata:\n\tname: x\n", []string{"1 VirtualService shop/web 0/0", "8  1/0"}, "indent the line with spaces"},
-		"no YAML":           {good + "---\nkind: [", []string{"1 VirtualService shop/web 0/0", "6  1/0"}, "not valid YAML"},
-		"no object":         {"- 1\n", []string{"1  1/0"}, "document is no object"},
-		"no kind":           {"metadata: {name: x}\n", []string{"1  1/0"}, "apiVersion: missing"},
-		"empty":             {"", []string{"1  1/0"}, "holds no object"},
-		"comments":          {"# nothing\n---\n", []string{"1  1/0"}, "holds no object"},
-		"MeshConfig":        {"enableTracing: true\n", []string{"1 MeshConfig istio-system/istio 0/1"}, "proxies send no traces"},
-		"bad MeshConfig":    {"trustDomain: a\nnonsense: 1\n", []string{"1 MeshConfig istio-system/istio 1/0"}, `unknown field "nonsense"`},
-		"not MeshConfig":    {"services: {web: {}}\n", []string{"1  1/0"}, "apiVersion: missing"},
-		"ConfigMap":         {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"rootNamespace: A\"}\n", []string{"1 ConfigMap istio-system/istio 1/0"}, "rootNamespace"},
+		"several": {good + "---\n" + bad + "---\n" + deployment,
+			[]string{"1 VirtualService shop/web 0/0", "6 VirtualService default/bad 1/0", "13 Deployment default/web 0/0 ignored"},
+			`11 spec.htpp: unknown field "htpp"`},
+		"same object twice": {good + "---\n" + good, []string{"1 VirtualService shop/web 0/0", "6 VirtualService shop/web 1/0"},
+			"6 : same object as at stdin:1; remove one"},
+		"List": {list, []string{"4 ServiceAccount default/a 0/0", "5 ServiceAccount default/B 1/0"},
+			`5 metadata.name: "B": not a valid name`},
+		"tab": {good + "---\nkind: VirtualService\nmetadata:\n\tname: x\n", []string{"1 VirtualService shop/web 0/0", "8  1/0"},
+			"indent the line with spaces"},
+		"no YAML":        {good + "---\nkind: [", []string{"1 VirtualService shop/web 0/0", "6  1/0"}, "not valid YAML"},
+		"no object":      {"- 1\n", []string{"1  1/0"}, "document is no object"},
+		"no kind":        {"metadata: {name: x}\n", []string{"1  1/0"}, "apiVersion: missing"},
+		"empty":          {"", []string{"1  1/0"}, "holds no object"},
+		"comments":       {"# nothing\n---\n", []string{"1  1/0"}, "holds no object"},
+		"MeshConfig":     {"enableTracing: true\n", []string{"1 MeshConfig istio-system/istio 0/1"}, "proxies send no traces"},
+		"bad MeshConfig": {"trustDomain: a\nnonsense: 1\n", []string{"1 MeshConfig istio-system/istio 1/0"}, `unknown field "nonsense"`},
+		"not MeshConfig": {"services: {web: {}}\n", []string{"1  1/0"}, "apiVersion: missing"},
+		"ConfigMap": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: " +
+			"\"rootNamespace: A\"}\n", []string{"1 ConfigMap istio-system/istio 1/0"}, "rootNamespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdicts, _ := run(t, tc.content, offline.Stdin)
@@ -90,7 +96,9 @@ func describe(v offline.Verdict) string {
 // TestPaths: directories are listed as the file source does, and only a named file must hold an object.
 func TestPaths(t *testing.T) {
 	dir := t.TempDir()
-	for name, content := range map[string]string{"a.yaml": good, "below/b.json": `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"a"}}`, ".hidden.yaml": bad, "notes.txt": bad, "empty.yml": "# nothing yet\n"} {
+	for name, content := range map[string]string{"a.yaml": good,
+		"below/b.json": `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"a"}}`, ".hidden.yaml": bad, "notes.txt": bad,
+		"empty.yml": "# nothing yet\n"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +111,8 @@ func TestPaths(t *testing.T) {
 	if verdicts, s = run(t, bad, filepath.Join(dir, "empty.yml"), offline.Stdin); s.Refused != 2 || verdicts[0].File != offline.StdinName {
 		t.Errorf("%+v of %+v", s, verdicts)
 	}
-	for name, path := range map[string]string{"no such file": filepath.Join(dir, "x.yaml"), "no *.yaml": t.TempDir(), "not a regular file": "/dev/null"} {
+	for name, path := range map[string]string{"no such file": filepath.Join(dir, "x.yaml"), "no *.yaml": t.TempDir(),
+		"not a regular file": "/dev/null"} {
 		said := 0
 		err := offline.Validate([]string{filepath.Join(dir, "a.yaml"), path}, nil, func(offline.Verdict) { said++ })
 		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) || said > 0 {

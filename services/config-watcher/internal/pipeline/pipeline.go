@@ -214,7 +214,8 @@ func (p *Pipeline) build(ctx context.Context, take func(*queue) batch, first boo
 		if first {
 			level = slog.LevelInfo
 		}
-		p.cfg.Log.Log(parent, level, "revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed), "resources", snapshot.Len(), "took", took)
+		p.cfg.Log.Log(parent, level, "revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed),
+			"resources", snapshot.Len(), "took", took)
 		if p.cfg.Observe != nil {
 			p.cfg.Observe.Committed(snapshot, delta, took, delay)
 		}

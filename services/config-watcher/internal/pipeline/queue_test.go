@@ -124,8 +124,9 @@ func (*overtaker) Failed(error) {}
 func TestAnEndpointWaitsForOneBatch(t *testing.T) {
 	obs := &overtaker{pending: true}
 	p := New(Config{
-		Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: revision.NewLog("e", clock.Real()), Settled: func() bool { return true },
-		Clock: clock.Real(), Observe: obs,
+		Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: revision.NewLog("e", clock.Real()),
+		Settled: func() bool { return true },
+		Clock:   clock.Real(), Observe: obs,
 	})
 	obs.submit = func(n int) {
 		k := object.Key{Kind: "Pod", Namespace: "apps", Name: "p"}

@@ -173,9 +173,11 @@ func (t *Table) Check(reserve bool, objects ...*object.Object) (problems object.
 		if total+grows > t.limit {
 			problems = append(problems, object.Problem{
 				Object: o.Key.String(),
-				Reason: fmt.Sprintf("with it the objects of namespace %s would take %d MiB of memory in each replica; the limit is %d MiB, and %d are taken",
+				Reason: fmt.Sprintf("with it the objects of namespace %s would take %d MiB of memory in each replica; the limit is %d MiB, and %d "+
+					"are taken",
 					ns, mebibytes(total+grows), t.limit>>20, mebibytes(total)),
-				Remedy: "make it smaller, delete objects that nobody needs, or have an administrator raise --max-namespace-memory of config-watcher (values.configWatcher.maxNamespaceMemory)",
+				Remedy: "make it smaller, delete objects that nobody needs, or have an administrator raise --max-namespace-memory of config-watcher " +
+					"(values.configWatcher.maxNamespaceMemory)",
 			})
 			continue
 		}

@@ -16,7 +16,8 @@ import (
 
 // route is a VirtualService with so many empty matches.
 func route(namespace, name string, matches int) *object.Object {
-	vs := &networking.VirtualService{Hosts: []string{"a"}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}}}}
+	vs := &networking.VirtualService{Hosts: []string{"a"},
+		Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}}}}
 	for range matches {
 		vs.Http[0].Match = append(vs.Http[0].Match, &networking.HTTPMatchRequest{})
 	}
@@ -46,7 +47,8 @@ func TestANamespaceHasALimit(t *testing.T) {
 		t.Errorf("the third: %s", got)
 	}
 	// What is on its way counts, whoever asks next, and two that come at once.
-	if got := check(false, route("a", "3", 1000), route("a", "4", 1000)); !strings.Contains(got, "VirtualService a/4") || !strings.Contains(got, "--max-namespace-memory") {
+	if got := check(false, route("a", "3", 1000), route("a", "4", 1000)); !strings.Contains(got, "VirtualService a/4") ||
+		!strings.Contains(got, "--max-namespace-memory") {
 		t.Errorf("two at once: %q", got)
 	}
 	if got := check(true, route("a", "3", 1000)); got != "" {
@@ -109,7 +111,8 @@ func TestWithoutALimitNothingIsRefused(t *testing.T) {
 func TestCostIsNotBelowWhatIsTaken(t *testing.T) {
 	long := route("a", "long", 0)
 	for i := range 100 {
-		long.Body.(*networking.VirtualService).Hosts = append(long.Body.(*networking.VirtualService).Hosts, strings.Repeat("a", 10_000)+fmt.Sprint(i))
+		long.Body.(*networking.VirtualService).Hosts = append(long.Body.(*networking.VirtualService).Hosts,
+			strings.Repeat("a", 10_000)+fmt.Sprint(i))
 	}
 	for name, make := range map[string]func() *object.Object{
 		"dense": func() *object.Object { return route("a", "dense", 190_000) },
@@ -118,8 +121,10 @@ func TestCostIsNotBelowWhatIsTaken(t *testing.T) {
 			vs := o.Body.(*networking.VirtualService)
 			for i := range 20_000 {
 				vs.Http = append(vs.Http, &networking.HTTPRoute{
-					Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: fmt.Sprintf("/path/%d", i)}}}},
-					Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: fmt.Sprintf("server-%d.apps.svc.cluster.local", i)}}},
+					Match: []*networking.HTTPMatchRequest{
+						{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: fmt.Sprintf("/path/%d", i)}}}},
+					Route: []*networking.HTTPRouteDestination{
+						{Destination: &networking.Destination{Host: fmt.Sprintf("server-%d.apps.svc.cluster.local", i)}}},
 				})
 			}
 			return o

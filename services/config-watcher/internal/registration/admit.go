@@ -61,7 +61,8 @@ func (t *Table) admit(p *configv1.ProxyStatus) (*claim, error) {
 	}
 	template := group.Body.(*networking.WorkloadGroup).GetTemplate()
 	if want := cmp.Or(template.GetServiceAccount(), defaultAccount); want != account {
-		return nil, fmt.Errorf("%s is for service account %q, the proxy has proven %q; give the machine a token of that account, or change spec.template.serviceAccount",
+		return nil, fmt.Errorf("%s is for service account %q, the proxy has proven %q; give the machine a token of that account, or change "+
+			"spec.template.serviceAccount",
 			of, want, account)
 	}
 	address, err := netip.ParseAddr(r.GetAddress())
@@ -70,7 +71,8 @@ func (t *Table) admit(p *configv1.ProxyStatus) (*claim, error) {
 	}
 	address = address.Unmap()
 	if address.String() != r.GetPeerAddress() && !inRanges(group, address) {
-		return nil, fmt.Errorf("the proxy says that its address is %s, and its connection comes from %q; set INSTANCE_IP to the address that the connection comes from, "+
+		return nil, fmt.Errorf("the proxy says that its address is %s, and its connection comes from %q; set INSTANCE_IP to the address that "+
+			"the connection comes from, "+
 			"or list the addresses of the group's machines in the annotation %s of %s", address, r.GetPeerAddress(), RangesAnnotation, of)
 	}
 	if want := template.GetNetwork(); want != "" && r.GetNetwork() != "" && want != r.GetNetwork() {
@@ -78,7 +80,8 @@ func (t *Table) admit(p *configv1.ProxyStatus) (*claim, error) {
 	}
 	network := cmp.Or(r.GetNetwork(), template.GetNetwork())
 	c := &claim{identity: id.String(), group: group, address: address.String(), network: network, probed: r.GetProbed(), proxy: p}
-	c.key = object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: namespace, Name: entryName(r.GetGroup(), c.address, r.GetNetwork())}
+	c.key = object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: namespace,
+		Name: entryName(r.GetGroup(), c.address, r.GetNetwork())}
 	if e := t.entries[c.key]; e != nil && e.Annotations[groupAnnotation] != r.GetGroup() {
 		return nil, fmt.Errorf("%s exists and was not made by registration in %s; delete it, or unset AUTO_REGISTER_GROUP", c.key, of)
 	}

@@ -63,7 +63,8 @@ func (c *claim) entry(controller string, now time.Time) Entry {
 // connected are the annotations of an entry whose proxy is connected; an empty value removes one.
 func connected(group, controller string, now time.Time) map[string]string {
 	return map[string]string{
-		groupAnnotation: group, controllerAnnotation: controller, connectedAnnotation: now.UTC().Format(time.RFC3339Nano), disconnectedAnnotation: "",
+		groupAnnotation: group, controllerAnnotation: controller, connectedAnnotation: now.UTC().Format(time.RFC3339Nano),
+		disconnectedAnnotation: "",
 	}
 }
 

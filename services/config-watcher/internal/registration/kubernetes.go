@@ -48,7 +48,8 @@ func NewKubernetesWriter(api *rest.Config) (*KubernetesWriter, error) {
 func (w *KubernetesWriter) Lead(leads bool) { w.leads.Store(leads) }
 
 func (w *KubernetesWriter) in(namespace string) dynamic.ResourceInterface {
-	return w.client.Resource(schema.GroupVersionResource{Group: validate.GroupNetworking, Version: "v1", Resource: "workloadentries"}).Namespace(namespace)
+	return w.client.Resource(schema.GroupVersionResource{Group: validate.GroupNetworking, Version: "v1",
+		Resource: "workloadentries"}).Namespace(namespace)
 }
 
 // Create implements Writer. The entry is owned by its group, and goes with it.
@@ -63,14 +64,16 @@ func (w *KubernetesWriter) Create(ctx context.Context, e Entry) error {
 	o := &unstructured.Unstructured{Object: tree}
 	if g := e.Group; g.UID != "" {
 		controller := true
-		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: g.APIVersion, Kind: groupKind, Name: g.Key.Name, UID: types.UID(g.UID), Controller: &controller}})
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: g.APIVersion, Kind: groupKind, Name: g.Key.Name, UID: types.UID(g.UID),
+			Controller: &controller}})
 	}
 	_, err = w.in(e.Key.Namespace).Create(ctx, o, metav1.CreateOptions{FieldManager: "fairlead"})
 	return explained("create", err)
 }
 
 // Annotate implements Writer.
-func (w *KubernetesWriter) Annotate(ctx context.Context, of *object.Object, set map[string]string, check func(map[string]string) bool) error {
+func (w *KubernetesWriter) Annotate(ctx context.Context, of *object.Object, set map[string]string,
+	check func(map[string]string) bool) error {
 	o, err := w.checked(ctx, of, check)
 	if err != nil {
 		return err
@@ -82,7 +85,8 @@ func (w *KubernetesWriter) Annotate(ctx context.Context, of *object.Object, set 
 			annotations[k] = nil
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(), "annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(),
+		"annotations": annotations}})
 	if err != nil {
 		return err
 	}
@@ -97,12 +101,14 @@ func (w *KubernetesWriter) Delete(ctx context.Context, of *object.Object, check 
 		return err
 	}
 	uid, version := o.GetUID(), o.GetResourceVersion()
-	err = w.in(of.Key.Namespace).Delete(ctx, of.Key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+	err = w.in(of.Key.Namespace).Delete(ctx, of.Key.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 	return explained("delete", err)
 }
 
 // checked reads an entry, and returns it if its annotations pass.
-func (w *KubernetesWriter) checked(ctx context.Context, of *object.Object, check func(map[string]string) bool) (*unstructured.Unstructured, error) {
+func (w *KubernetesWriter) checked(ctx context.Context, of *object.Object, check func(map[string]string) bool) (*unstructured.Unstructured,
+	error) {
 	if !w.leads.Load() {
 		return nil, ErrIdle
 	}
@@ -121,7 +127,8 @@ func explained(verb string, err error) error {
 	case apierrors.IsNotFound(err) && verb != "create", apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return ErrOutdated
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w; allow config-watcher's service account to %s workloadentries.%s; fairlead-keeper binds ClusterRole fairlead-config-watcher-registration in namespaces with a WorkloadGroup: see its log", err, verb, validate.GroupNetworking)
+		return fmt.Errorf("%w; allow config-watcher's service account to %s workloadentries.%s; fairlead-keeper binds ClusterRole "+
+			"fairlead-config-watcher-registration in namespaces with a WorkloadGroup: see its log", err, verb, validate.GroupNetworking)
 	}
 	return err
 }

@@ -118,7 +118,8 @@ type pause struct {
 func NewTable(c Config) *Table {
 	return &Table{
 		cfg: c, wake: make(chan struct{}, 1), groups: map[object.Key]*object.Object{}, entries: map[object.Key]*object.Object{},
-		refused: map[string][]*configv1.RefusedRegistration{}, unsettledAt: c.Clock.Now(), paused: map[object.Key]pause{}, claimed: map[object.Key]time.Time{},
+		refused: map[string][]*configv1.RefusedRegistration{}, unsettledAt: c.Clock.Now(), paused: map[object.Key]pause{},
+		claimed: map[object.Key]time.Time{},
 	}
 }
 
@@ -197,7 +198,8 @@ func (t *Table) look(ctx context.Context) {
 	all := t.cfg.Fleet.Registering()
 	if t.cfg.Peers != nil {
 		others := t.cfg.Peers()
-		all.Proxies, all.Reporters, all.Unsettled = append(all.Proxies, others.Proxies...), all.Reporters+others.Reporters, all.Unsettled || others.Unsettled
+		all.Proxies, all.Reporters, all.Unsettled = append(all.Proxies, others.Proxies...), all.Reporters+others.Reporters, all.Unsettled ||
+			others.Unsettled
 	}
 	now := t.cfg.Clock.Now()
 	if all.Unsettled || all.Reporters == 0 {
@@ -236,7 +238,8 @@ func (t *Table) differences(views []fleet.View, now time.Time) []write {
 		e := t.entries[k]
 		switch {
 		case e == nil:
-			writes = append(writes, write{k, c.group.Source, func(ctx context.Context, w Writer) error { return w.Create(ctx, c.entry(t.cfg.Controller, now)) }, "its proxy has connected"})
+			writes = append(writes, write{k, c.group.Source,
+				func(ctx context.Context, w Writer) error { return w.Create(ctx, c.entry(t.cfg.Controller, now)) }, "its proxy has connected"})
 		case !c.describes(e):
 			before := e.Annotations[groupAnnotation]
 			writes = append(writes, write{k, e.Source, func(ctx context.Context, w Writer) error {
@@ -257,16 +260,19 @@ func (t *Table) differences(views []fleet.View, now time.Time) []write {
 		}
 		since, err := time.Parse(time.RFC3339Nano, e.Annotations[disconnectedAnnotation])
 		unchanged := func(a map[string]string) bool {
-			return t.owns(&object.Object{Annotations: a}) && a[disconnectedAnnotation] == e.Annotations[disconnectedAnnotation] && a[connectedAnnotation] == e.Annotations[connectedAnnotation]
+			return t.owns(&object.Object{Annotations: a}) && a[disconnectedAnnotation] == e.Annotations[disconnectedAnnotation] &&
+				a[connectedAnnotation] == e.Annotations[connectedAnnotation]
 		}
 		switch {
 		case !settled && !t.claimed[k].After(t.unsettledAt):
 			// The proxy may be about to connect to another xds-server.
 		case err != nil:
-			writes = append(writes, write{k, e.Source, func(ctx context.Context, w Writer) error { return w.Annotate(ctx, e, disconnected(now), unchanged) },
+			writes = append(writes, write{k, e.Source,
+				func(ctx context.Context, w Writer) error { return w.Annotate(ctx, e, disconnected(now), unchanged) },
 				"its proxy has gone"})
 		case now.Sub(since) >= Grace:
-			writes = append(writes, write{k, e.Source, func(ctx context.Context, w Writer) error { return w.Delete(ctx, e, unchanged) }, "removed: its proxy has not come back"})
+			writes = append(writes, write{k, e.Source, func(ctx context.Context, w Writer) error { return w.Delete(ctx, e, unchanged) },
+				"removed: its proxy has not come back"})
 		}
 	}
 	return writes
@@ -275,7 +281,8 @@ func (t *Table) differences(views []fleet.View, now time.Time) []write {
 // describes reports whether an entry is still that of the claim's address and service account.
 func (c *claim) describes(e *object.Object) bool {
 	spec := e.Body.(*networking.WorkloadEntry)
-	return spec.GetAddress() == c.address && spec.GetServiceAccount() == c.group.Body.(*networking.WorkloadGroup).GetTemplate().GetServiceAccount()
+	return spec.GetAddress() == c.address &&
+		spec.GetServiceAccount() == c.group.Body.(*networking.WorkloadGroup).GetTemplate().GetServiceAccount()
 }
 
 // decide returns the claims by their entries, one each, and keeps who is refused. The caller holds mu.

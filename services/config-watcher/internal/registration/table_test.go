@@ -56,8 +56,10 @@ func (r *rig) groupOf(account string, annotations map[string]string) {
 	o := &object.Object{
 		Key: object.Key{Group: validate.GroupNetworking, Kind: groupKind, Namespace: "shop", Name: "machines"}, Annotations: annotations,
 		Body: &networking.WorkloadGroup{
-			Metadata: &networking.WorkloadGroup_ObjectMeta{Labels: map[string]string{"app": "machine"}, Annotations: map[string]string{"team": "a", groupAnnotation: "x"}},
-			Template: &networking.WorkloadEntry{ServiceAccount: account, Labels: map[string]string{"app": "none", "tier": "b"}, Ports: map[string]uint32{"http": 8080}},
+			Metadata: &networking.WorkloadGroup_ObjectMeta{Labels: map[string]string{"app": "machine"},
+				Annotations: map[string]string{"team": "a", groupAnnotation: "x"}},
+			Template: &networking.WorkloadEntry{ServiceAccount: account, Labels: map[string]string{"app": "none", "tier": "b"},
+				Ports: map[string]uint32{"http": 8080}},
 		},
 	}
 	r.Submit([]normalise.Change{{Key: o.Key, Object: o}})
@@ -160,9 +162,11 @@ func TestAMachineIsRegistered(t *testing.T) {
 	e := r.source["machines-10.1.1.1-vpc"]
 	spec := e.Body.(*networking.WorkloadEntry)
 	got := fmt.Sprint(spec.Address, spec.Network, spec.ServiceAccount, spec.Ports, spec.Labels, e.Labels, e.Annotations)
-	want := fmt.Sprint("10.1.1.1", "vpc", "web", map[string]uint32{"http": 8080}, map[string]string{"app": "machine", "tier": "b"}, map[string]string{"app": "machine", "tier": "b"},
+	want := fmt.Sprint("10.1.1.1", "vpc", "web", map[string]uint32{"http": 8080}, map[string]string{"app": "machine", "tier": "b"},
+		map[string]string{"app": "machine", "tier": "b"},
 		map[string]string{
-			"team": "a", "istio.io/autoRegistrationGroup": "machines", "istio.io/workloadController": "fairlead", "istio.io/connectedAt": "2001-09-09T01:47:40Z",
+			"team": "a", "istio.io/autoRegistrationGroup": "machines", "istio.io/workloadController": "fairlead",
+			"istio.io/connectedAt":                 "2001-09-09T01:47:40Z",
 			"proxy.istio.io/health-checks-enabled": "true",
 		})
 	if got != want {
@@ -188,9 +192,11 @@ func TestWhoIsNotEntitledIsRefused(t *testing.T) {
 		"an unspecified one": {func(p *configv1.ProxyStatus) {
 			p.Registration.Address, p.Registration.PeerAddress = "0.0.0.0", "0.0.0.0"
 		}, "no address that"},
-		"an unknown group":      {func(p *configv1.ProxyStatus) { p.Registration.Group = "other" }, "WorkloadGroup shop/other does not exist"},
-		"another's namespace":   {func(p *configv1.ProxyStatus) { p.Identity = "spiffe://cluster.local/ns/evil/sa/web" }, "WorkloadGroup evil/machines does not exist"},
-		"another's account":     {func(p *configv1.ProxyStatus) { p.Identity = "spiffe://cluster.local/ns/shop/sa/thief" }, `is for service account "web", the proxy has proven "thief"`},
+		"an unknown group": {func(p *configv1.ProxyStatus) { p.Registration.Group = "other" }, "WorkloadGroup shop/other does not exist"},
+		"another's namespace": {func(p *configv1.ProxyStatus) { p.Identity = "spiffe://cluster.local/ns/evil/sa/web" },
+			"WorkloadGroup evil/machines does not exist"},
+		"another's account": {func(p *configv1.ProxyStatus) { p.Identity = "spiffe://cluster.local/ns/shop/sa/thief" },
+			`is for service account "web", the proxy has proven "thief"`},
 		"no workload":           {func(p *configv1.ProxyStatus) { p.Identity = "spiffe://cluster.local/gateway" }, "is not that of a workload"},
 		"no identity":           {func(p *configv1.ProxyStatus) { p.Identity = "" }, "has proven no identity"},
 		"an entry of the owner": {func(p *configv1.ProxyStatus) { p.Registration.Network = "taken" }, "was not made by registration"},
@@ -328,10 +334,12 @@ func TestAnEntryOutlivesTheControlPlane(t *testing.T) {
 func TestOthersEntriesStay(t *testing.T) {
 	r := newRig(t)
 	for name, annotations := range map[string]map[string]string{
-		"own": nil, "machines-10.1.1.1": {groupAnnotation: "machines", controllerAnnotation: "istiod-1", connectedAnnotation: "2001-09-09T01:47:40Z"},
+		"own": nil, "machines-10.1.1.1": {groupAnnotation: "machines", controllerAnnotation: "istiod-1",
+			connectedAnnotation: "2001-09-09T01:47:40Z"},
 	} {
 		k := object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: "shop", Name: name}
-		if err := r.put(&object.Object{Key: k, Annotations: annotations, Body: &networking.WorkloadEntry{Address: "10.1.1.1", ServiceAccount: "web"}}, k); err != nil {
+		if err := r.put(&object.Object{Key: k, Annotations: annotations,
+			Body: &networking.WorkloadEntry{Address: "10.1.1.1", ServiceAccount: "web"}}, k); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -349,7 +357,10 @@ func TestRegistrationIsBounded(t *testing.T) {
 	r := newRig(t)
 	for i := range MaxPerIdentity + 3 {
 		a := fmt.Sprintf("10.2.%d.%d", i/256, i%256)
-		r.report(r.machine(fmt.Sprintf("vm-%04d", i), func(p *configv1.ProxyStatus) { p.Registration.Address, p.Registration.PeerAddress = a, a }))
+		r.report(r.machine(fmt.Sprintf("vm-%04d", i), func(p *configv1.ProxyStatus) {
+			p.Registration.Address, p.Registration.PeerAddress = a,
+				a
+		}))
 		r.clock.Advance(time.Millisecond)
 	}
 	r.advance(20 * time.Second)

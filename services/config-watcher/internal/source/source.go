@@ -108,7 +108,8 @@ func (s Staying) String() string {
 		}
 		names = append(names, o.Key.String())
 	}
-	return fmt.Sprintf("%s %s: its %d last objects stay until %s (%s)", s.File, s.Why, len(s.Objects), s.Until.Format(time.RFC3339), strings.Join(names, ", "))
+	return fmt.Sprintf("%s %s: its %d last objects stay until %s (%s)", s.File, s.Why, len(s.Objects), s.Until.Format(time.RFC3339),
+		strings.Join(names, ", "))
 }
 
 // maxNamed bounds the objects that String names.

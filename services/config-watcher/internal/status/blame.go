@@ -65,7 +65,8 @@ func newRejection(typeURL string, r *configv1.Rejection) *rejection {
 // text is the rejection in a message.
 func (r *rejection) text() string {
 	names := r.GetResourceNames()
-	return r.kind + " " + object.Cut(strings.Join(names[:min(len(names), maxListed)], ", "), maxWords) + ": " + object.Cut(r.GetMessage(), maxWords)
+	return r.kind + " " + object.Cut(strings.Join(names[:min(len(names), maxListed)], ", "), maxWords) + ": " +
+		object.Cut(r.GetMessage(), maxWords)
 }
 
 // maxWords bounds Envoy's words about one rejection, in bytes.

@@ -212,11 +212,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	name := func(s string) string { return prometheus.BuildFQName(metricsNamespace, "", s) }
 	m := &Metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("status_writes_total"),
-			Help: "Statuses of objects that were handed to a source, by result: written, unchanged, outdated (the object is gone or newer) or failed."}, []string{"source", "result"}),
+			Help: "Statuses of objects that were handed to a source, by result: written, unchanged, outdated (the object is gone or newer) or " +
+				"failed."}, []string{"source", "result"}),
 		writing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("status_writer"),
-			Help: "1 while this replica writes the statuses of a source's objects: always for the store, for Kubernetes while it is the leader."}, []string{"source"}),
-		failing: prometheus.NewDesc(name("status_unwritten"), "Objects of a source whose status cannot be written, for example because RBAC forbids it; it is tried again.", []string{"source"}, nil),
-		queued:  prometheus.NewDesc(name("status_queue"), "Objects of a source whose status waits to be written.", []string{"source"}, nil),
+			Help: "1 while this replica writes the statuses of a source's objects: always for the store, for Kubernetes while it is the leader."},
+			[]string{"source"}),
+		failing: prometheus.NewDesc(name("status_unwritten"),
+			"Objects of a source whose status cannot be written, for example because RBAC forbids it; it is tried again.", []string{"source"}, nil),
+		queued: prometheus.NewDesc(name("status_queue"), "Objects of a source whose status waits to be written.", []string{"source"}, nil),
 	}
 	reg.MustRegister(m.writes, m.writing, m)
 	return m

@@ -174,7 +174,8 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 
 // unreportedCondition is Programmed while nobody knows what proxies hold.
 func unreportedCondition() Condition {
-	return Condition{Type: Programmed, Unknown: true, KeepTrue: true, Reason: reasonUnreported, Message: "no xds-server reports what the proxies hold"}
+	return Condition{Type: Programmed, Unknown: true, KeepTrue: true, Reason: reasonUnreported,
+		Message: "no xds-server reports what the proxies hold"}
 }
 
 // withoutProxies is the message of a version that is programmed because no proxy is connected. Those that connect later

@@ -21,14 +21,16 @@ func at(sequence uint64) *configv1.Revision {
 // sidecar is a proxy that has acknowledged and is served a revision.
 func sidecar(name string, acked, serves uint64, types ...*configv1.ProxyTypeStatus) fleet.View {
 	return fleet.View{
-		Status: &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + name + ".shop~shop.svc.cluster.local", Namespace: "shop", Workload: name, Types: types},
-		Acked:  at(acked), Serves: at(serves), Reported: true,
+		Status: &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + name + ".shop~shop.svc.cluster.local", Namespace: "shop", Workload: name,
+			Types: types},
+		Acked: at(acked), Serves: at(serves), Reported: true,
 	}
 }
 
 func rejects(kind string, sequence uint64, message string, names ...string) *configv1.ProxyTypeStatus {
 	return &configv1.ProxyTypeStatus{
-		TypeUrl: "type.googleapis.com/envoy.config." + kind, Rejection: &configv1.Rejection{ResourceNames: names, Message: message, Revision: at(sequence)},
+		TypeUrl:   "type.googleapis.com/envoy.config." + kind,
+		Rejection: &configv1.Rejection{ResourceNames: names, Message: message, Revision: at(sequence)},
 	}
 }
 
@@ -40,7 +42,8 @@ func rule(host string) *object.Object {
 }
 
 func filter() *object.Object {
-	return &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "EnvoyFilter", Namespace: "shop", Name: "filter"}, Body: &networking.EnvoyFilter{}}
+	return &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "EnvoyFilter", Namespace: "shop", Name: "filter"},
+		Body: &networking.EnvoyFilter{}}
 }
 
 // TestProgrammed: what proxies acknowledge counts for every object, what they reject only for those whose it is.
@@ -59,29 +62,37 @@ func TestProgrammed(t *testing.T) {
 		incomplete bool
 		want       string
 	}{
-		"every proxy has acknowledged":      {rule("web"), []fleet.View{sidecar("a", 5, 9), sidecar("b", 9, 9)}, false, "True Programmed keep: 2 of 2 proxies acknowledged"},
+		"every proxy has acknowledged": {rule("web"), []fleet.View{sidecar("a", 5, 9), sidecar("b", 9, 9)}, false,
+			"True Programmed keep: 2 of 2 proxies acknowledged"},
 		"without proxies nobody is missing": {rule("web"), nil, false, "True Programmed keep: 0 of 0 proxies acknowledged"},
 		"while xds-servers are missing it is not known": {rule("web"), nil, true,
 			"False Pending keep: 0 of 0 proxies acknowledged; not every xds-server has reported yet"},
 		"while nobody reports it is not known": {rule("web"), nil, false, "Unknown NoReport keep: no xds-server reports what the proxies hold"},
 		"a proxy has not answered": {rule("web"), []fleet.View{sidecar("a", 5, 9), behind, lost}, false,
 			"False Pending keep: 1 of 3 proxies acknowledged; not by shop/behind, shop/lost"},
-		"the proxy of another replica's epoch counts by its state": {rule("web"), []fleet.View{foreign}, false, "True Programmed keep: 1 of 1 proxies acknowledged"},
-		"a rejected cluster is the rule's of its host": {rule("web"), []fleet.View{sidecar("a", 5, 9), sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster))}, false,
+		"the proxy of another replica's epoch counts by its state": {rule("web"), []fleet.View{foreign}, false,
+			"True Programmed keep: 1 of 1 proxies acknowledged"},
+		"a rejected cluster is the rule's of its host": {rule("web"),
+			[]fleet.View{sidecar("a", 5, 9), sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster))}, false,
 			"False Rejected: 1 of 2 proxies acknowledged; rejected by shop/b: Cluster " + cluster + ": " + words},
-		"a wildcard rule has the clusters of all its hosts": {rule("*.shop.svc.cluster.local"), []fleet.View{sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster))}, false,
+		"a wildcard rule has the clusters of all its hosts": {rule("*.shop.svc.cluster.local"),
+			[]fleet.View{sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster))}, false,
 			"False Rejected: 0 of 1 proxies acknowledged; rejected by shop/b: Cluster " + cluster + ": " + words},
 		"a rule of another host is acknowledged": {rule("other"), []fleet.View{sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster))}, false,
 			"True Programmed keep: 1 of 1 proxies acknowledged"},
-		"a rejection of before is not of this version": {rule("web"), []fleet.View{sidecar("b", 3, 9, rejects("Cluster", 4, words, cluster))}, false,
+		"a rejection of before is not of this version": {rule("web"), []fleet.View{sidecar("b", 3, 9, rejects("Cluster", 4, words, cluster))},
+			false,
 			"True Programmed keep: 1 of 1 proxies acknowledged"},
 		"of several resources that Envoy does not name none is to blame": {rule("web"),
 			[]fleet.View{sidecar("b", 4, 9, rejects("Cluster", 5, words, cluster, "outbound|80||x.shop.svc.cluster.local"))}, false,
-			"False Pending keep: 0 of 1 proxies acknowledged; rejected since, by name of no object: shop/b: Cluster " + cluster + ", outbound|80||x.shop.svc.cluster.local: " + words},
+			"False Pending keep: 0 of 1 proxies acknowledged; rejected since, by name of no object: shop/b: Cluster " + cluster +
+				", outbound|80||x.shop.svc.cluster.local: " + words},
 		"of several the named one is to blame": {rule("web"),
 			[]fleet.View{sidecar("b", 4, 9, rejects("Cluster", 5, cluster+": "+words, cluster, "outbound|80||x.shop.svc.cluster.local"))}, false,
-			"False Rejected: 0 of 1 proxies acknowledged; rejected by shop/b: Cluster " + cluster + ", outbound|80||x.shop.svc.cluster.local: " + cluster + ": " + words},
-		"anything rejected since may be an EnvoyFilter's, with Envoy's words": {filter(), []fleet.View{sidecar("b", 4, 9, rejects("Listener", 5, words, "virtualOutbound"))}, false,
+			"False Rejected: 0 of 1 proxies acknowledged; rejected by shop/b: Cluster " + cluster + ", outbound|80||x.shop.svc.cluster.local: " +
+				cluster + ": " + words},
+		"anything rejected since may be an EnvoyFilter's, with Envoy's words": {filter(),
+			[]fleet.View{sidecar("b", 4, 9, rejects("Listener", 5, words, "virtualOutbound"))}, false,
 			"False Pending keep: 0 of 1 proxies acknowledged; rejected since, by name of no object: shop/b: Listener virtualOutbound: " + words},
 		"what was rejected later is not": {filter(), []fleet.View{sidecar("b", 5, 9, rejects("Listener", 6, words, "virtualOutbound"))}, false,
 			"True Programmed keep: 1 of 1 proxies acknowledged"},
@@ -105,7 +116,8 @@ func TestProgrammed(t *testing.T) {
 func TestMessagesAreBounded(t *testing.T) {
 	var views []fleet.View
 	for range 5000 {
-		views = append(views, sidecar(strings.Repeat("n", 200), 4, 9, rejects("Cluster", 5, strings.Repeat("w", 4000), "outbound|80||web.shop.svc.cluster.local")))
+		views = append(views, sidecar(strings.Repeat("n", 200), 4, 9,
+			rejects("Cluster", 5, strings.Repeat("w", 4000), "outbound|80||web.shop.svc.cluster.local")))
 	}
 	o := rule("web")
 	c := newFleetState(views, false, at(9), nil).programmed(o.Key, hostsOf(o, "cluster.local"), 5)

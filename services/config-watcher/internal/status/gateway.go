@@ -61,12 +61,14 @@ func EvaluateGateway(g *Gateway, all []*Gateway, hasCredential func(credential.R
 	programmed := programmedOn(g)
 	for _, spec := range g.Spec.GetServers() {
 		s := Server{
-			Name: cmp.Or(spec.GetName(), spec.GetPort().GetName()), Port: fmt.Sprintf("%d/%s", spec.GetPort().GetNumber(), strings.ToUpper(spec.GetPort().GetProtocol())),
+			Name:  cmp.Or(spec.GetName(), spec.GetPort().GetName()),
+			Port:  fmt.Sprintf("%d/%s", spec.GetPort().GetNumber(), strings.ToUpper(spec.GetPort().GetProtocol())),
 			Hosts: strings.Join(spec.GetHosts(), ", "), Reason: programmed.Reason, Message: programmed.Message,
 		}
 		if other := conflicting(g, spec, all); other != nil {
 			s.Reason = reasonConflict
-			s.Message = fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol", other.Namespace, other.Name, object.PrecedenceAt(other.Created == g.Created))
+			s.Message = fmt.Sprintf("Gateway %s/%s %s and uses the port for another protocol", other.Namespace, other.Name,
+				object.PrecedenceAt(other.Created == g.Created))
 			accepted = Condition{Type: Accepted, Reason: reasonConflict, Message: fmt.Sprintf("server %s: %s", s.Name, s.Message)}
 		} else if missing := missingCredentials(g, spec.GetTls(), hasCredential); missing != "" {
 			s.Reason, s.Message = reasonCredential, missing
@@ -113,7 +115,8 @@ func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) *Gateway {
 			continue
 		}
 		meets := slices.ContainsFunc(other.Spec.GetServers(), func(s *networking.Server) bool {
-			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && normalise.ServerKind(s) != normalise.ServerKind(spec)
+			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() &&
+				normalise.ServerKind(s) != normalise.ServerKind(spec)
 		})
 		if meets && sharesProxy(g, other) { // in this order: there may be many Gateways, each on many proxies
 			return other
@@ -124,7 +127,8 @@ func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) *Gateway {
 
 // precedes reports whether g wins a port over another Gateway.
 func (g *Gateway) precedes(other *Gateway) bool {
-	return cmp.Or(cmp.Compare(g.Created, other.Created), strings.Compare(g.Namespace, other.Namespace), strings.Compare(g.Name, other.Name)) < 0
+	return cmp.Or(cmp.Compare(g.Created, other.Created), strings.Compare(g.Namespace, other.Namespace),
+		strings.Compare(g.Name, other.Name)) < 0
 }
 
 func sharesProxy(a, b *Gateway) bool {
@@ -164,7 +168,8 @@ func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, hasCreden
 	switch authority := tls.GetCaCertCredentialName(); {
 	case authority != "":
 		check(strings.TrimSuffix(authority, credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
-	case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL || tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
+	case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL ||
+		tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
 		check(strings.TrimSuffix(names[0], credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
 	}
 	return listed(missing)

@@ -64,7 +64,8 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 				s.Conditions[i].KeepTrue = true
 			}
 		}
-		row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location, InForce: true, Status: &s}
+		row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location,
+			InForce: true, Status: &s}
 		if e.row == nil || !reflect.DeepEqual(e.row, row) {
 			e.row = row
 		}
@@ -78,7 +79,8 @@ func selectProxies(snapshot *revision.Snapshot, f *fleetState, all []*Gateway, e
 		if !strings.HasPrefix(p.Status.GetNodeId(), fleet.GatewayPrefix) {
 			continue
 		}
-		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.Status.GetNamespace(), Name: p.Status.GetWorkload()}).GetWorkload()
+		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.Status.GetNamespace(),
+			Name: p.Status.GetWorkload()}).GetWorkload()
 		if w == nil {
 			continue
 		}

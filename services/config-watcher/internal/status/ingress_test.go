@@ -72,11 +72,13 @@ func TestIngressesShowTheAddressesOfTheirGateways(t *testing.T) {
 		x.Submit([]normalise.Change{{Key: object.Key{Kind: kind, Namespace: namespace, Name: name}}}, settings)
 	}
 	in := func(name, class string) string {
-		return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: " + name + ", namespace: apps, generation: 3, annotations: {kubernetes.io/ingress.class: " + class +
+		return "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: " + name +
+			", namespace: apps, generation: 3, annotations: {kubernetes.io/ingress.class: " + class +
 			"}}\nspec: {defaultBackend: {service: {name: x, port: {number: 80}}}}\n---\n"
 	}
 	svc := func(spec, status string) string {
-		return "apiVersion: v1\nkind: Service\nmetadata: {name: istio-ingressgateway, namespace: istio-system}\nspec: {" + spec + "ports: [{port: 80}]}\nstatus: {" + status + "}\n---\n"
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: istio-ingressgateway, namespace: istio-system}\nspec: {" + spec +
+			"ports: [{port: 80}]}\nstatus: {" + status + "}\n---\n"
 	}
 	apply(in("a", "istio") + in("b", "nginx"))
 	want("3 ", "") // not ours: b; no Service yet
@@ -104,15 +106,20 @@ func TestIngressesShowTheAddressesOfTheirGateways(t *testing.T) {
 	settings = validate.DefaultMeshConfig()
 	settings.IngressService = ""
 	node := func(name, kind, ip string) string {
-		return "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\nstatus: {addresses: [{type: " + kind + ", address: " + ip + "}]}\n---\n"
+		return "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\nstatus: {addresses: [{type: " + kind + ", address: " + ip +
+			"}]}\n---\n"
 	}
 	pod := func(name, namespace, labels, node, status string) string {
-		return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: " + namespace + ", labels: {" + labels + "}}\nspec: {nodeName: " + node + ", containers: [{name: c}]}\nstatus: {" + status + "}\n---\n"
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: " + namespace + ", labels: {" + labels +
+			"}}\nspec: {nodeName: " + node + ", containers: [{name: c}]}\nstatus: {" + status + "}\n---\n"
 	}
 	const running = "podIP: 10.0.0.1, phase: Running"
-	apply(node("n1", "ExternalIP", "203.0.113.1") + node("n2", "ExternalIP", "203.0.113.2") + node("n3", "InternalIP", "10.0.0.3") + node("n4", "ExternalIP", "203.0.113.4") +
-		pod("g1", "istio-system", "istio: ingressgateway", "n1", running) + pod("g2", "istio-system", "istio: ingressgateway", "n2", "phase: Pending") +
-		pod("g3", "istio-system", "istio: ingressgateway", "n3", running) + pod("other", "istio-system", "istio: egressgateway", "n4", running) + pod("away", "apps", "istio: ingressgateway", "n4", running))
+	apply(node("n1", "ExternalIP", "203.0.113.1") + node("n2", "ExternalIP", "203.0.113.2") + node("n3", "InternalIP", "10.0.0.3") +
+		node("n4", "ExternalIP", "203.0.113.4") +
+		pod("g1", "istio-system", "istio: ingressgateway", "n1", running) + pod("g2", "istio-system", "istio: ingressgateway", "n2",
+		"phase: Pending") +
+		pod("g3", "istio-system", "istio: ingressgateway", "n3", running) + pod("other", "istio-system", "istio: egressgateway", "n4", running) +
+		pod("away", "apps", "istio: ingressgateway", "n4", running))
 	want("3 203.0.113.1", "")
 	apply(pod("g2", "istio-system", "istio: ingressgateway", "n2", running))
 	want("3 203.0.113.1 203.0.113.2", "")
@@ -137,10 +144,11 @@ func TestLoadBalancerOfAnIngressIsMerged(t *testing.T) {
 		after   map[string]any
 		changed bool
 	}{
-		"first":                        {nil, both, list(ip, name), true},
-		"the same":                     {list(ip, name), both, list(ip, name), false},
-		"another order":                {list(name, ip), both, list(ip, name), true},
-		"none, and there is none":      {map[string]any{"loadBalancer": map[string]any{}}, none, map[string]any{"loadBalancer": map[string]any{}}, false},
+		"first":         {nil, both, list(ip, name), true},
+		"the same":      {list(ip, name), both, list(ip, name), false},
+		"another order": {list(name, ip), both, list(ip, name), true},
+		"none, and there is none": {map[string]any{"loadBalancer": map[string]any{}}, none, map[string]any{"loadBalancer": map[string]any{}},
+			false},
 		"none, and there was one":      {list(ip), none, map[string]any{"loadBalancer": map[string]any{"ingress": []any{}}}, true},
 		"what others have written too": {map[string]any{"x": "y"}, none, map[string]any{"x": "y"}, false},
 	} {

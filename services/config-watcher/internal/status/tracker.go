@@ -318,7 +318,8 @@ func (t *Tracker) take() {
 
 // sameVersion reports whether two states of an object have the same spec.
 func sameVersion(a, b *object.Object) bool {
-	if a.Source != b.Source || a.APIVersion != b.APIVersion || a.UID != b.UID || !a.Created.Equal(b.Created) || a.Held != b.Held || a.Generation != b.Generation {
+	if a.Source != b.Source || a.APIVersion != b.APIVersion || a.UID != b.UID || !a.Created.Equal(b.Created) || a.Held != b.Held ||
+		a.Generation != b.Generation {
 		return false
 	}
 	return a.Generation > 0 || a.Digest == b.Digest
@@ -361,12 +362,14 @@ func joined(own, others []fleet.View) []fleet.View {
 func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 	findings := t.cfg.Findings(e.object.Key)
 	blamed := len(f.blamed) > 0 && anyHost(e.hosts, f.blamed)
-	if e.row != nil && e.row.InForce && e.latched != nil && blamed == e.blamed && !blamed && refused.equal(e.refused) && slices.Equal(findings, e.findings) &&
+	if e.row != nil && e.row.InForce && e.latched != nil && blamed == e.blamed && !blamed && refused.equal(e.refused) &&
+		slices.Equal(findings, e.findings) &&
 		e.health == e.object.Health {
 		return
 	}
 	e.findings, e.refused, e.blamed, e.health = findings, refused, blamed, e.object.Health
-	row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location, InForce: true}
+	row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location,
+		InForce: true}
 	switch {
 	case refused != nil:
 		row.Status, e.latched = refused.status(e.object), nil
@@ -380,7 +383,8 @@ func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 		case e.latched != nil && c.Reason != reasonRejected:
 			c = *e.latched
 		}
-		row.Status = &Status{Generation: e.object.Generation, Conditions: []Condition{withFindings(acceptedCondition(e.object.Key.Kind), e.object.Warnings, findings), c}, Findings: codes(findings)}
+		row.Status = &Status{Generation: e.object.Generation,
+			Conditions: []Condition{withFindings(acceptedCondition(e.object.Key.Kind), e.object.Warnings, findings), c}, Findings: codes(findings)}
 		if h := e.object.Health; h != nil {
 			row.Status.Conditions = append(row.Status.Conditions, healthCondition(h))
 		}

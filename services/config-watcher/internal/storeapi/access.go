@@ -124,7 +124,8 @@ func (s *Server) banProblems(caller string, o *object.Object) object.Problems {
 	p := object.Problem{Object: o.Key.String(), Field: "spec.identity", Value: object.Quote(b.Identity)}
 	switch what := s.needed(b.Identity); {
 	case what != "":
-		p.Reason, p.Remedy = "the mesh needs this identity for "+what, "a process that misuses it is ended where it runs; its key is replaced by a restart"
+		p.Reason, p.Remedy = "the mesh needs this identity for "+what,
+			"a process that misuses it is ended where it runs; its key is replaced by a restart"
 	case b.Identity == caller:
 		p.Reason, p.Remedy = "this is your own identity, and you could not lift the ban", "let another administrator do it"
 	default:
@@ -144,5 +145,6 @@ func (s *Server) refused(ctx context.Context, verb string, keys []object.Key, er
 			known = append(known, k)
 		}
 	}
-	s.audit.Refuse(ctx, verb, known, err, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), memory.ErrNotWritable.Error()))
+	s.audit.Refuse(ctx, verb, known, err, status.Code(err) == codes.Unavailable &&
+		strings.Contains(err.Error(), memory.ErrNotWritable.Error()))
 }

@@ -33,8 +33,10 @@ const maxBroken = 100
 
 func warning(f analyze.Finding) *configv1.Warning {
 	return &configv1.Warning{
-		Code: string(f.Code), Severity: string(f.Severity), Source: f.Source, Location: f.Location, Field: f.Field, Message: f.Description(), Text: f.Error(),
-		Object: &configv1.ObjectKey{ApiVersion: validate.Canonical(f.Key.Group, f.Key.Kind), Kind: f.Key.Kind, Namespace: f.Key.Namespace, Name: f.Key.Name},
+		Code: string(f.Code), Severity: string(f.Severity), Source: f.Source, Location: f.Location, Field: f.Field, Message: f.Description(),
+		Text: f.Error(),
+		Object: &configv1.ObjectKey{ApiVersion: validate.Canonical(f.Key.Group, f.Key.Kind), Kind: f.Key.Kind, Namespace: f.Key.Namespace,
+			Name: f.Key.Name},
 	}
 }
 
@@ -62,7 +64,8 @@ func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.
 
 // addFindings adds the findings about the written objects to their results, and new findings about others to the
 // answer.
-func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
+func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64,
+	dryRun bool) {
 	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
 	if dryRun {
 		changes := lists.Map(results, func(r memory.Result) normalise.Change {
@@ -108,7 +111,8 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 	slices.SortFunc(list, analyze.Finding.Compare)
 	out := &configv1.ListWarningsResponse{}
 	for _, f := range slices.Compact(list) {
-		if readable(f.Key) && f.Key.Kind == cmp.Or(req.Kind, f.Key.Kind) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) && f.Key.Name == cmp.Or(req.Name, f.Key.Name) {
+		if readable(f.Key) && f.Key.Kind == cmp.Or(req.Kind, f.Key.Kind) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) &&
+			f.Key.Name == cmp.Or(req.Name, f.Key.Name) {
 			out.Warnings = append(out.Warnings, warning(f))
 		}
 	}

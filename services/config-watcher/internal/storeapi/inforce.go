@@ -46,7 +46,8 @@ func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object
 }
 
 // listInForce returns the objects in force of a kind and namespace, from all sources; empty means all.
-func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, readable func(object.Key) bool) (*configv1.ListResponse, error) {
+func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, readable func(object.Key) bool) (*configv1.ListResponse,
+	error) {
 	all := s.elsewhere.All()
 	if err := s.knownNamespace(ctx, req.Namespace, all); err != nil {
 		return nil, err
@@ -232,7 +233,8 @@ func render(o *object.Object) ([]byte, error) {
 // isWhole reports whether a body is kept as it was decoded.
 func isWhole(body any) bool {
 	switch body.(type) {
-	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice, *networkingv1.Ingress, *networkingv1.IngressClass: //nolint:staticcheck // users have Endpoints
+	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice, *networkingv1.Ingress,
+		*networkingv1.IngressClass: //nolint:staticcheck // users have Endpoints
 		return true
 	}
 	return false

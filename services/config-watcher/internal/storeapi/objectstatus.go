@@ -43,7 +43,8 @@ func objectStatus(row *objectstatus.Row) *configv1.ObjectStatus {
 		out.Conditions = append(out.Conditions, &configv1.Condition{Type: c.Type, Status: c.Text(), Reason: c.Reason, Message: c.Message})
 	}
 	for _, v := range row.Status.Servers {
-		out.Servers = append(out.Servers, &configv1.ServerStatus{Name: v.Name, Port: v.Port, Hosts: v.Hosts, Reason: v.Reason, Message: v.Message})
+		out.Servers = append(out.Servers, &configv1.ServerStatus{Name: v.Name, Port: v.Port, Hosts: v.Hosts, Reason: v.Reason,
+			Message: v.Message})
 	}
 	return out
 }

@@ -11,7 +11,8 @@ import (
 
 func jsonObject(field string, text []byte) (map[string]any, error) {
 	if len(text) > manifest.MaxDocumentBytes {
-		return nil, object.Problems{{Field: field, Reason: fmt.Sprintf("has %d bytes, more than %d", len(text), manifest.MaxDocumentBytes), Remedy: "make it smaller"}}
+		return nil, object.Problems{{Field: field, Reason: fmt.Sprintf("has %d bytes, more than %d", len(text), manifest.MaxDocumentBytes),
+			Remedy: "make it smaller"}}
 	}
 	var v any
 	if err := kjson.Unmarshal(text, &v); err != nil {

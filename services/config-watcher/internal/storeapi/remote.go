@@ -22,7 +22,8 @@ var remoteStates = map[remote.State]configv1.RemoteClusterState{
 }
 
 // ListRemoteClusters implements ConfigStoreService. Callers who may not list everything learn ids and states alone.
-func (s *Server) ListRemoteClusters(ctx context.Context, _ *configv1.ListRemoteClustersRequest) (*configv1.ListRemoteClustersResponse, error) {
+func (s *Server) ListRemoteClusters(ctx context.Context, _ *configv1.ListRemoteClustersRequest) (*configv1.ListRemoteClustersResponse,
+	error) {
 	readable, err := s.readable(ctx, access.List, "", "")
 	if err != nil {
 		return nil, err

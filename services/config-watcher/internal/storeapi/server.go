@@ -79,7 +79,8 @@ type Config struct {
 // NewServer serves a store.
 func NewServer(cfg Config) *Server {
 	return &Server{
-		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
+		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
+		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
 		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster,
 	}
 }
@@ -216,7 +217,8 @@ func one(text []byte) (memory.Write, error) {
 		return memory.Write{}, problems
 	}
 	if len(docs) != 1 {
-		return memory.Write{}, object.Problems{{Field: "manifest", Reason: fmt.Sprintf("holds %d objects", len(docs)), Remedy: "send exactly one; Apply takes several"}}
+		return memory.Write{}, object.Problems{{Field: "manifest", Reason: fmt.Sprintf("holds %d objects", len(docs)),
+			Remedy: "send exactly one; Apply takes several"}}
 	}
 	withoutMessages(docs[0].Tree)
 	o, err := decode(docs[0])
@@ -311,7 +313,8 @@ func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (_ *conf
 		return nil, err
 	}
 	if validate.IsIdentityBan(k) {
-		return nil, statusOf(object.Problems{{Object: k.String(), Reason: "is not patched: whom it bans is checked as a whole", Remedy: "apply the whole object"}})
+		return nil, statusOf(object.Problems{{Object: k.String(), Reason: "is not patched: whom it bans is checked as a whole",
+			Remedy: "apply the whole object"}})
 	}
 	patch, err := jsonObject("patch", req.Patch)
 	if err != nil {
@@ -430,7 +433,8 @@ func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, ski
 			case err != nil:
 				return nil, nil, err
 			case seen[o.Key] != "":
-				problems = append(problems, object.Problem{Location: doc.Location(), Object: o.Key.String(), Reason: "same object as at " + seen[o.Key], Remedy: "remove one of them"})
+				problems = append(problems, object.Problem{Location: doc.Location(), Object: o.Key.String(), Reason: "same object as at " + seen[o.Key],
+					Remedy: "remove one of them"})
 			default:
 				seen[o.Key] = doc.Location()
 				if seen[o.Key] == "" {

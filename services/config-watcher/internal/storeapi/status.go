@@ -38,7 +38,8 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	}
 	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
 		st := src.Status()
-		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)), Unread: uint32(st.UnreadTotal)}
+		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)),
+			Unread: uint32(st.UnreadTotal)}
 		row.Degraded, row.Alarm = errorText(st.Degraded, "cannot be read", everything), errorText(st.Alarm, "takes no writes", everything)
 		if !st.LastGood.IsZero() {
 			row.LastGood = timestamppb.New(st.LastGood)
@@ -58,7 +59,8 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			for _, o := range f.Objects {
 				add(&configv1.Finding{
 					Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: o.Key.String(), Source: src.Name(), Location: o.Location,
-					Message: f.File + " " + f.Why + ": the object stays until " + f.Until.UTC().Format(time.RFC3339) + "; bring the file back to keep it", Until: timestamppb.New(f.Until),
+					Message: f.File + " " + f.Why + ": the object stays until " + f.Until.UTC().Format(time.RFC3339) + "; bring the file back to keep it",
+					Until:   timestamppb.New(f.Until),
 				})
 			}
 		}
@@ -82,7 +84,8 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	}
 	s.addObjects(out, func(k object.Key) bool { return readable(k) && wanted(req, k) })
 	slices.SortStableFunc(out.Findings, func(a, b *configv1.Finding) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Source, b.Source), comparePlaces(a.Location, b.Location), cmp.Compare(a.Object, b.Object))
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Source, b.Source), comparePlaces(a.Location, b.Location),
+			cmp.Compare(a.Object, b.Object))
 	})
 	return out, nil
 }
@@ -121,5 +124,6 @@ func cutLine(location string) (file, line string) {
 }
 
 func wanted(req *configv1.StatusRequest, k object.Key) bool {
-	return (req.Kind == "" || req.Kind == k.Kind) && (req.Namespace == "" || req.Namespace == k.Namespace) && (req.Name == "" || req.Name == k.Name)
+	return (req.Kind == "" || req.Kind == k.Kind) && (req.Namespace == "" || req.Namespace == k.Namespace) &&
+		(req.Name == "" || req.Name == k.Name)
 }

@@ -49,7 +49,8 @@ func TestValidateAndApplyAgree(t *testing.T) {
 	}
 	refusals := 0
 	for _, text := range texts {
-		_, _, err := (&Server{}).applied(&configv1.ApplyRequest{SkipUnread: true, Documents: []*configv1.Document{{Name: offline.StdinName, Content: []byte(text)}}})
+		_, _, err := (&Server{}).applied(
+			&configv1.ApplyRequest{SkipUnread: true, Documents: []*configv1.Document{{Name: offline.StdinName, Content: []byte(text)}}})
 		var problems object.Problems
 		if err != nil && !errors.As(err, &problems) {
 			t.Errorf("apply: %v\n%s", err, text)

@@ -11,7 +11,8 @@ import (
 )
 
 // Watch implements ConfigStoreService.
-func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc.ServerStreamingServer[configv1.ConfigStoreServiceWatchResponse]) error {
+func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest,
+	stream grpc.ServerStreamingServer[configv1.ConfigStoreServiceWatchResponse]) error {
 	ctx := stream.Context()
 	s.loaded(ctx)
 	others, banned := s.access.Changed(), s.access.BansChanged()
@@ -28,7 +29,8 @@ func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc
 		if !readable(it.Key) {
 			continue
 		}
-		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: s.objectProto(it)}); err != nil {
+		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED,
+			Object: s.objectProto(it)}); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,8 @@ type identityBan struct {
 
 func checkIdentityBan(c *checker, _ *object.Object, b *identityBan) {
 	if _, _, ok := WorkloadIdentity(b.Spec.Identity); !ok {
-		c.fail("spec.identity", b.Spec.Identity, "not the identity of a workload", "write spiffe://<trust domain>/ns/<namespace>/sa/<service account>")
+		c.fail("spec.identity", b.Spec.Identity, "not the identity of a workload",
+			"write spiffe://<trust domain>/ns/<namespace>/sa/<service account>")
 	}
 	if len(b.Spec.Reason) > maxBanReason || strings.ContainsFunc(b.Spec.Reason, func(r rune) bool { return r < ' ' }) {
 		c.fail("spec.reason", b.Spec.Reason, "longer than 500 bytes, or not one line", "say it in one short line")

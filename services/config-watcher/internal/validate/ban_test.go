@@ -12,8 +12,9 @@ import (
 // TestIdentityBanObjects: an IdentityBan is decoded strictly, and bans only identities of workloads.
 func TestIdentityBanObjects(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, want string }{
-		"whole":          {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'", ""},
-		"with a status":  {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'}\nstatus: {observedGeneration: 1", ""},
+		"whole": {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'", ""},
+		"with a status": {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'}\nstatus: " +
+			"{observedGeneration: 1", ""},
 		"no identity":    {"reason: stolen", "spec.identity"},
 		"no workload":    {"identity: spiffe://cluster.local/a", "spec.identity"},
 		"another form":   {"identity: 'SPIFFE://cluster.local/ns/a/sa/b'", "spec.identity"},
@@ -23,7 +24,8 @@ func TestIdentityBanObjects(t *testing.T) {
 		"an unknown one": {"identity: spiffe://cluster.local/ns/a/sa/b, unless: x", "unless"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			docs, problems := manifest.Parse("", []byte("apiVersion: fairlead.dev/v1\nkind: IdentityBan\nmetadata: {name: x}\nspec: {"+tc.spec+"}\n"))
+			docs, problems := manifest.Parse("",
+				[]byte("apiVersion: fairlead.dev/v1\nkind: IdentityBan\nmetadata: {name: x}\nspec: {"+tc.spec+"}\n"))
 			if err := problems.Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -37,7 +39,8 @@ func TestIdentityBanObjects(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b := o.Body.(*object.Ban); o.Key.Namespace != "" || b.Reason != "stolen" || !b.Until.Equal(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) {
+			if b := o.Body.(*object.Ban); o.Key.Namespace != "" || b.Reason != "stolen" ||
+				!b.Until.Equal(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) {
 				t.Errorf("read as %v, %+v", o.Key, b)
 			}
 		})

@@ -27,7 +27,8 @@ func TestCACertificates(t *testing.T) {
 		"caCertificates[1].spiffeBundleUrl": fmt.Sprintf("caCertificates: [{pem: %s}, {spiffeBundleUrl: 'https://u:p@b.example.com'}]", root),
 		"caCertificates[0].trustDomains[1]": fmt.Sprintf("caCertificates: [{pem: %s, trustDomains: [a, UPPER]}]", root),
 		"trustDomainAliases[0]":             fmt.Sprintf("trustDomainAliases: [UPPER]\ncaCertificates: [{pem: %s}]", root),
-		"caCertificates":                    "caCertificates: [" + strings.Repeat("{spiffeBundleUrl: 'https://b'}, ", contract.MaxMeshRoots+1) + "]",
+		"caCertificates": "caCertificates: [" + strings.Repeat("{spiffeBundleUrl: 'https://b'}, ", contract.MaxMeshRoots+1) +
+			"]",
 	} {
 		config, _, problems := MeshConfig("mesh.yaml", []byte(text))
 		if config != nil || len(problems) != 1 || problems[0].Field != field || problems[0].Remedy == "" {
@@ -41,7 +42,8 @@ func TestCACertificates(t *testing.T) {
 	if _, _, problems := MeshConfig("mesh.yaml", []byte(large)); len(problems) != 1 || problems[0].Field != "caCertificates" {
 		t.Errorf("too large: %v", problems)
 	}
-	good := fmt.Sprintf("trustDomainAliases: [old.example.com]\ncaCertificates:\n- {pem: %s, trustDomains: [partner.example.com]}\n- {spiffeBundleUrl: 'https://b.example.com/'}\n", root)
+	good := fmt.Sprintf("trustDomainAliases: [old.example.com]\ncaCertificates:\n- {pem: %s, trustDomains: [partner.example.com]}\n- "+
+		"{spiffeBundleUrl: 'https://b.example.com/'}\n", root)
 	config, warnings, problems := MeshConfig("mesh.yaml", []byte(good))
 	if len(problems) > 0 || len(warnings) > 0 || len(config.GetCaCertificates()) != 2 {
 		t.Errorf("good ones: %v, %v", warnings, problems)

@@ -104,7 +104,8 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // metadataFields are the fields of Kubernetes' ObjectMeta, all of them, since users also load objects exported from a
 // cluster.
-var metadataFields = []string{"name", "namespace", "labels", "annotations", "resourceVersion", "generation", "creationTimestamp", "uid", "finalizers",
+var metadataFields = []string{"name", "namespace", "labels", "annotations", "resourceVersion", "generation", "creationTimestamp", "uid",
+	"finalizers",
 	"ownerReferences", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName", "selfLink"}
 
 // meta checks metadata and copies it into o.
@@ -122,7 +123,8 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 	if name, isString := m["name"].(string); !isString || name == "" {
 		c.fail("metadata.name", m["name"], "missing or no string", "give the object a name")
 	} else if !dnsSubdomain(name) {
-		c.fail("metadata.name", name, "not a valid name", "use at most 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit")
+		c.fail("metadata.name", name, "not a valid name",
+			"use at most 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit")
 	}
 	if ns, present := m["namespace"]; present && ns != nil {
 		switch s, isString := ns.(string); {
@@ -159,7 +161,8 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 }
 
 // internalAnnotations are annotations that Istio writes itself and refuses from users.
-var internalAnnotations = []string{"internal.istio.io/parents", "internal.istio.io/parent-namespace", "internal.istio.io/webhook-always-reject"}
+var internalAnnotations = []string{"internal.istio.io/parents", "internal.istio.io/parent-namespace",
+	"internal.istio.io/webhook-always-reject"}
 
 // ownAnnotations refuses annotations that no user may set on an object of Istio's kinds.
 func (c *checker) ownAnnotations(o *object.Object) {

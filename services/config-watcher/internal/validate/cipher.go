@@ -83,7 +83,8 @@ func (c *checker) ciphers(at string, list []string) {
 		case plain:
 			c.warn(index(at, i), verdict{"no cipher suite that proxies know", suggestion(s, cipherSuites)})
 		default:
-			c.fail(index(at, i), s, "no expression of cipher suites that proxies know", `write a suite such as "AES128-SHA", "-AES128-SHA" to take it out, or "[AES128-SHA|AES256-SHA]" for suites of one rank`)
+			c.fail(index(at, i), s, "no expression of cipher suites that proxies know",
+				`write a suite such as "AES128-SHA", "-AES128-SHA" to take it out, or "[AES128-SHA|AES256-SHA]" for suites of one rank`)
 		}
 	}
 	if known := CipherSuites(list); len(known) > 0 && !anyCipher(known) {

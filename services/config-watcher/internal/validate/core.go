@@ -24,13 +24,15 @@ const (
 )
 
 // TrafficDistributions are the known values of trafficDistribution.
-var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode}
+var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+	corev1.ServiceTrafficDistributionPreferSameNode}
 
 // trafficDistribution checks the annotation, whose value is not case-sensitive.
 func (c *checker) trafficDistribution(o *object.Object) {
 	v, ok := o.Annotations[TrafficDistributionAnnotation]
 	if ok && v != "" && !slices.ContainsFunc(TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
-		c.warn(field("metadata.annotations", TrafficDistributionAnnotation), verdict{"unknown traffic distribution " + strconv.Quote(v), suggestion(v, TrafficDistributions)})
+		c.warn(field("metadata.annotations", TrafficDistributionAnnotation),
+			verdict{"unknown traffic distribution " + strconv.Quote(v), suggestion(v, TrafficDistributions)})
 	}
 }
 
@@ -180,7 +182,8 @@ func (c *checker) meshNetworks(text string) {
 		return
 	}
 	if networks, ok := docs[0].Tree["networks"].(map[string]any); ok && len(networks) > 0 {
-		c.warn("data.meshNetworks", verdict{"networks are found by labels", "put the label topology.istio.io/network on their gateways' Services and on workloads"})
+		c.warn("data.meshNetworks", verdict{"networks are found by labels",
+			"put the label topology.istio.io/network on their gateways' Services and on workloads"})
 	}
 }
 

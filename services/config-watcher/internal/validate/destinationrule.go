@@ -117,7 +117,8 @@ func (c *checker) outlierDetection(at string, o *networking.OutlierDetection) {
 		c.warn(at+".consecutiveErrors", verdict{"a number below 0 ejects nobody", "use consecutiveGatewayErrors or consecutive5xxErrors"})
 	}
 	if o.ConsecutiveLocalOriginFailures.GetValue() > 0 && !o.SplitExternalLocalOriginErrors {
-		c.fail(at+".consecutiveLocalOriginFailures", o.ConsecutiveLocalOriginFailures.Value, "has no effect unless splitExternalLocalOriginErrors is true", "set splitExternalLocalOriginErrors: true")
+		c.fail(at+".consecutiveLocalOriginFailures", o.ConsecutiveLocalOriginFailures.Value,
+			"has no effect unless splitExternalLocalOriginErrors is true", "set splitExternalLocalOriginErrors: true")
 	}
 	for i, code := range o.OutlierDetectionHttpErrorCodes {
 		c.failIf(code < 100 || code > 599, index(at+".outlierDetectionHttpErrorCodes", i), code, "no HTTP status", "use 100 to 599")
@@ -217,7 +218,8 @@ func (c *checker) clientCertificates(at string, t *networking.ClientTLSSettings)
 	switch t.Mode {
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		if files || t.CredentialName != "" || skips {
-			c.warn(at, verdict{"mode ISTIO_MUTUAL uses the workload's own certificate and the mesh's authorities", "remove the certificates, or use MUTUAL"})
+			c.warn(at, verdict{"mode ISTIO_MUTUAL uses the workload's own certificate and the mesh's authorities",
+				"remove the certificates, or use MUTUAL"})
 		}
 	case networking.ClientTLSSettings_DISABLE:
 		if files || t.CredentialName != "" || t.Sni != "" || len(t.SubjectAltNames) > 0 || skips || t.CaCrl != "" {
@@ -226,14 +228,17 @@ func (c *checker) clientCertificates(at string, t *networking.ClientTLSSettings)
 	default:
 		simple := t.Mode == networking.ClientTLSSettings_SIMPLE
 		if skips && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || simple && t.CredentialName != "") {
-			c.fail(at+".insecureSkipVerify", true, "contradicts what servers are verified with: caCertificates, credentialName and subjectAltNames", "remove insecureSkipVerify")
+			c.fail(at+".insecureSkipVerify", true, "contradicts what servers are verified with: caCertificates, credentialName and subjectAltNames",
+				"remove insecureSkipVerify")
 		}
 		switch {
 		case t.CredentialName != "" && (files || t.CaCrl != ""):
-			c.fail(at+".credentialName", t.CredentialName, "cannot be combined with clientCertificate, privateKey, caCertificates or caCrl", "keep credentialName, or the files")
+			c.fail(at+".credentialName", t.CredentialName, "cannot be combined with clientCertificate, privateKey, caCertificates or caCrl",
+				"keep credentialName, or the files")
 		case t.CredentialName != "":
 		case simple && (t.ClientCertificate != "" || t.PrivateKey != ""):
-			c.warn(at+".clientCertificate", verdict{"mode SIMPLE shows the server no certificate", "use MUTUAL, or remove clientCertificate and privateKey"})
+			c.warn(at+".clientCertificate",
+				verdict{"mode SIMPLE shows the server no certificate", "use MUTUAL, or remove clientCertificate and privateKey"})
 		case !simple && t.ClientCertificate == "":
 			c.fail(at+".clientCertificate", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
 		case !simple && t.PrivateKey == "":

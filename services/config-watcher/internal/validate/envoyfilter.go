@@ -40,7 +40,8 @@ var matchKinds = map[networking.EnvoyFilter_ApplyTo]string{
 // verdicts: a patch that Istio accepts and ignores is accepted with a warning.
 func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) {
 	c.selector("spec.workloadSelector.labels", ef.WorkloadSelector != nil, ef.WorkloadSelector.GetLabels())
-	c.failIf(len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil, "spec.targetRefs", nil, "cannot be combined with workloadSelector", "keep one of them")
+	c.failIf(len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil, "spec.targetRefs", nil, "cannot be combined with workloadSelector",
+		"keep one of them")
 	c.filterTargets("spec.targetRefs", ef.TargetRefs)
 	c.warnIf(len(ef.ConfigPatches) == 0, "spec.configPatches", verdict{"there is no patch", "add one"})
 	for i, p := range ef.ConfigPatches {
@@ -78,7 +79,8 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 	default:
 		c.warn(at+".patch.operation", verdict{op.String() + " changes nothing of a " + p.ApplyTo.String(), "use another operation"})
 	}
-	if class := p.Patch.FilterClass; class != networking.EnvoyFilter_Patch_UNSPECIFIED && (p.ApplyTo != networking.EnvoyFilter_HTTP_FILTER || op != add) {
+	if class := p.Patch.FilterClass; class != networking.EnvoyFilter_Patch_UNSPECIFIED &&
+		(p.ApplyTo != networking.EnvoyFilter_HTTP_FILTER || op != add) {
 		c.warn(at+".patch.filterClass", verdict{"it says where ADD puts an HTTP_FILTER", "use operation ADD, or remove filterClass"})
 	}
 	c.patchValue(at+".patch.value", p, effect)
@@ -193,7 +195,8 @@ func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyT
 // oldManager is the name of the HTTP connection manager before Envoy 1.14. Istio accepts it, and matches nothing by it.
 const oldManager = "envoy.http_connection_manager"
 
-func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, context networking.EnvoyFilter_PatchContext, m *networking.EnvoyFilter_RouteConfigurationMatch) {
+func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, context networking.EnvoyFilter_PatchContext,
+	m *networking.EnvoyFilter_RouteConfigurationMatch) {
 	c.matchedPort(at+".portNumber", m.GetPortNumber())
 	if g := m.GetGateway(); g != "" {
 		if ns, name, ok := strings.Cut(g, "/"); !ok || !dnsLabel(ns) || !dnsSubdomain(name) {
@@ -201,7 +204,8 @@ func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, 
 		}
 	}
 	if context != networking.EnvoyFilter_GATEWAY && (m.GetGateway() != "" || m.GetPortName() != "") {
-		c.remark(at, "portName and gateway are not looked at on sidecars: the patch reaches them whatever these say", "set context GATEWAY, or remove them")
+		c.remark(at, "portName and gateway are not looked at on sidecars: the patch reaches them whatever these say",
+			"set context GATEWAY, or remove them")
 	}
 	if m.GetVhost() != nil && applyTo == networking.EnvoyFilter_ROUTE_CONFIGURATION {
 		c.warn(at+".vhost", verdict{"it does not fit ROUTE_CONFIGURATION", "use VIRTUAL_HOST"})
@@ -290,7 +294,8 @@ func (c *checker) strictAny(path string, v any) {
 	}
 	url, _ := m["@type"].(string)
 	if url == "" {
-		c.fail(field(path, "@type"), nil, "missing", `name the message, like "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua`)
+		c.fail(field(path, "@type"), nil, "missing",
+			`name the message, like "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua`)
 		return
 	}
 	d := c.messageType(field(path, "@type"), url)

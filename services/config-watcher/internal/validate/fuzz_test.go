@@ -12,10 +12,13 @@ import (
 // FuzzDocument passes files through the parser, strict decoding and every check. Nothing may panic, and a refusal must
 // have a reason.
 func FuzzDocument(f *testing.F) {
-	for _, kind := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "ServiceEntry", "WorkloadEntry", "PeerAuthentication", "Service", "Pod"} {
-		f.Add([]byte(of(kind, "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1}], match: [{uri: {regex: '('}}], timeout: 1s}], host: b, servers: [{}], ports: [{}]}")))
+	for _, kind := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "ServiceEntry", "WorkloadEntry",
+		"PeerAuthentication", "Service", "Pod"} {
+		f.Add([]byte(of(kind, "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1}], match: [{uri: {regex: '('}}], timeout: 1s}], "+
+			"host: b, servers: [{}], ports: [{}]}")))
 	}
-	f.Add([]byte(anIngress("{defaultBackend: {resource: {kind: a, name: b}}, rules: [{host: '*.a', http: {paths: [{path: '/a/*', pathType: Exact, backend: {service: {name: a, port: {name: b}}}}, {}]}}, {}], tls: [{}]}")))
+	f.Add([]byte(anIngress("{defaultBackend: {resource: {kind: a, name: b}}, rules: [{host: '*.a', http: {paths: [{path: '/a/*', pathType: " +
+		"Exact, backend: {service: {name: a, port: {name: b}}}}, {}]}}, {}], tls: [{}]}")))
 	f.Add([]byte(ef("HTTP_FILTER", "context: GATEWAY, proxy: {proxyVersion: '^1'}", "operation: ADD, value: {"+lua+"}")))
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: a'}"))
 	f.Add([]byte("a: &a [x]\nb: *a\n---\n- 1\n--- |\n x\n"))
@@ -24,7 +27,8 @@ func FuzzDocument(f *testing.F) {
 	f.Add([]byte(strings.Repeat("- ", 500)))
 	f.Add([]byte("a: {\xff: \x00}"))
 	f.Add([]byte("a: &a {b: &b [x, x]}\nc: {<<: [*a, {d: *b}], b: 1, <<: *a}\n"))
-	f.Add([]byte("a: &a [" + strings.Repeat("{b: 1},", 300) + "]\nb: &b [" + strings.Repeat("*a,", 300) + "]\nc: [" + strings.Repeat("*b,", 300) + "]"))
+	f.Add([]byte("a: &a [" + strings.Repeat("{b: 1},", 300) + "]\nb: &b [" + strings.Repeat("*a,", 300) + "]\nc: [" +
+		strings.Repeat("*b,", 300) + "]"))
 	f.Add([]byte("? " + strings.Repeat("k", 5000) + "\n: {a: {b: {c: d}}}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		start := time.Now()

@@ -12,7 +12,8 @@ import (
 
 // checkGateway follows https://istio.io/latest/docs/reference/config/networking/gateway/.
 func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
-	c.failIf(o.Key.Name != "" && !nameLabel(o.Key.Name), "metadata.name", o.Key.Name, "not a Gateway's name", "use at most 63 letters, digits and '-', without dots")
+	c.failIf(o.Key.Name != "" && !nameLabel(o.Key.Name), "metadata.name", o.Key.Name, "not a Gateway's name",
+		"use at most 63 letters, digits and '-', without dots")
 	c.failIf(len(g.Servers) == 0, "spec.servers", nil, "missing", "add a server with port and hosts")
 	for _, k := range sortedKeys(g.Selector) {
 		if !labelKey(k) || !labelValue(g.Selector[k]) {
@@ -29,7 +30,8 @@ func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
 		}
 		if s.Port.GetName() != "" {
 			if first, dup := again(ports, s.Port.Name, i); dup {
-				c.fail(at+".port.name", s.Port.Name, fmt.Sprintf("same port name as servers[%d]", first), "port names are unique within a gateway: rename one of them")
+				c.fail(at+".port.name", s.Port.Name, fmt.Sprintf("same port name as servers[%d]", first),
+					"port names are unique within a gateway: rename one of them")
 			}
 		}
 	}
@@ -120,10 +122,12 @@ func (c *checker) serverProtocol(at string, s *networking.Server) {
 	case !passesTLS(s.Tls), s.Tls.CaCertificates != "", s.Tls.PrivateKey != "", s.Tls.ServerCertificate != "":
 		c.fail(at+".tls", nil, "protocol "+protocol+" is plaintext", "use protocol HTTPS; a plaintext port can only have tls.httpsRedirect")
 	case !proto.Equal(s.Tls, &networking.ServerTLSSettings{HttpsRedirect: s.Tls.HttpsRedirect}):
-		c.warn(at+".tls", verdict{"protocol " + protocol + " is plaintext", "use protocol HTTPS; of tls a plaintext port has httpsRedirect alone"})
+		c.warn(at+".tls", verdict{"protocol " + protocol + " is plaintext",
+			"use protocol HTTPS; of tls a plaintext port has httpsRedirect alone"})
 	}
 	if s.Tls.HttpsRedirect && !plainHTTP {
-		c.warn(at+".tls.httpsRedirect", verdict{"protocol " + protocol + " has no plaintext requests to redirect", "set it on a server with protocol HTTP"})
+		c.warn(at+".tls.httpsRedirect",
+			verdict{"protocol " + protocol + " has no plaintext requests to redirect", "set it on a server with protocol HTTP"})
 	}
 }
 

@@ -79,7 +79,8 @@ func (c *checker) changedHeader(at, name, value string, request bool) {
 	case err != nil && !isAuthority(name):
 		c.fail(at, value, err.Error(), remedy)
 	case !commandsRE.MatchString(value):
-		c.fail(at, value, "a percent sign begins no command as a header has them: with arguments in brackets, if any, and without a length", remedy)
+		c.fail(at, value, "a percent sign begins no command as a header has them: with arguments in brackets, if any, and without a length",
+			remedy)
 	}
 }
 
@@ -112,7 +113,8 @@ func (c *checker) oneAuthority(at string, r *networking.HTTPRoute) {
 				continue
 			}
 			if chosen != "" {
-				c.fail(field(at+part.field, name), part.names[name], "the authority is already rewritten, to "+chosen, "keep one of rewrite.authority and the header")
+				c.fail(field(at+part.field, name), part.names[name], "the authority is already rewritten, to "+chosen,
+					"keep one of rewrite.authority and the header")
 				continue
 			}
 			chosen = part.names[name]
@@ -139,7 +141,8 @@ func (c *checker) authority(at, s string) {
 		return
 	}
 	c.headerValueText(at, s)
-	if len(s) > maxAuthority || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\?#@%"<>`, r) }) {
+	if len(s) > maxAuthority || strings.ContainsFunc(s,
+		func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\?#@%"<>`, r) }) {
 		c.remark(at, "not a host: servers refuse requests with such a name", `write it like "example.com" or "example.com:8080"`)
 	}
 }

@@ -50,8 +50,10 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 }
 
 // grpcStatus are the names of gRPC's status codes.
-var grpcStatus = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
+var grpcStatus = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+	"PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+	"UNAUTHENTICATED"}
 
 func (c *checker) fault(at string, f *networking.HTTPFaultInjection) {
 	if f == nil {
@@ -113,7 +115,8 @@ func (c *checker) faultPercentage(at string, p *networking.Percent) {
 		return
 	}
 	c.percent(at+".percentage.value", p.Value)
-	c.failIf(p.Value > 0 && p.Value < 0.0001, at+".percentage.value", p.Value, "less than a millionth of the requests", "use 0, or at least 0.0001")
+	c.failIf(p.Value > 0 && p.Value < 0.0001, at+".percentage.value", p.Value, "less than a millionth of the requests",
+		"use 0, or at least 0.0001")
 }
 
 // corsMethods are the methods that Istio's webhook accepts: all of HTTP's.

@@ -69,7 +69,8 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 		field    string
 		set      bool
 		harmless bool
-	}{{"rewrite", r.Rewrite != nil, false}, {"fault", r.Fault != nil, false}, {"mirror", r.Mirror != nil, true}, {"mirrors", len(r.Mirrors) > 0, true}} {
+	}{{"rewrite", r.Rewrite != nil, false}, {"fault", r.Fault != nil, false}, {"mirror", r.Mirror != nil, true},
+		{"mirrors", len(r.Mirrors) > 0, true}} {
 		switch {
 		case part.set && part.harmless:
 			c.warn(at+"."+part.field, verdict{"what the proxy answers itself is not mirrored", "remove it"})
@@ -87,7 +88,8 @@ func (c *checker) redirectPrefix(at string, r *networking.HTTPRoute) {
 	}
 	for i, m := range r.Match {
 		if _, prefix := m.GetUri().GetMatchType().(*networking.StringMatch_Prefix); m.GetUri() != nil && !prefix {
-			c.fail(at+".redirect.prefixRewrite", r.Redirect.PrefixRewrite, fmt.Sprintf("match[%d].uri has no prefix to replace", i), "match the uri by prefix, or set uri")
+			c.fail(at+".redirect.prefixRewrite", r.Redirect.PrefixRewrite, fmt.Sprintf("match[%d].uri has no prefix to replace", i),
+				"match the uri by prefix, or set uri")
 		}
 	}
 }
@@ -105,9 +107,11 @@ func (c *checker) delegateOf(at string, r *networking.HTTPRoute, role routeRole)
 		c.failIf(part.set, at, nil, part.field+" and delegate exclude each other", "keep one of them")
 	}
 	if r.DirectResponse != nil {
-		c.remark(at+".directResponse", "answers all that the delegate's routes match, unless they redirect", "keep one of directResponse and delegate")
+		c.remark(at+".directResponse", "answers all that the delegate's routes match, unless they redirect",
+			"keep one of directResponse and delegate")
 	}
-	c.warnIf(!dnsSubdomain(r.Delegate.Name), at+".delegate.name", verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
+	c.warnIf(!dnsSubdomain(r.Delegate.Name), at+".delegate.name",
+		verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
 	c.possibleNamespace(at+".delegate.namespace", r.Delegate.Namespace)
 }
 
@@ -228,7 +232,8 @@ func (c *checker) directResponse(at string, r *networking.HTTPDirectResponse) {
 	if size > 1<<20 {
 		c.fail(at+".body", nil, fmt.Sprintf("body has %d bytes, more than 1 MiB", size), "serve it from a workload")
 	} else if size > 100<<10 {
-		c.remark(at+".body", fmt.Sprintf("body has %d bytes, which every proxy that may answer with it is sent", size), "serve it from a workload")
+		c.remark(at+".body", fmt.Sprintf("body has %d bytes, which every proxy that may answer with it is sent", size),
+			"serve it from a workload")
 	}
 }
 
@@ -238,7 +243,8 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 	if r == nil {
 		return
 	}
-	c.failIf(r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil, at, nil, "rewrite changes nothing", "set uri, uriRegexRewrite or authority")
+	c.failIf(r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil, at, nil, "rewrite changes nothing",
+		"set uri, uriRegexRewrite or authority")
 	if r.Authority != "" {
 		c.authority(at+".authority", r.Authority)
 	}
@@ -267,10 +273,12 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 		case ref == `\`:
 		case len(ref) == 1 && ref[0] >= '0' && ref[0] <= '9':
 			if n := int(ref[0] - '0'); n > re.NumSubexp() {
-				c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, fmt.Sprintf(`\%d refers to a group that match does not have`, n), fmt.Sprintf("match has %d groups", re.NumSubexp()))
+				c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, fmt.Sprintf(`\%d refers to a group that match does not have`, n),
+					fmt.Sprintf("match has %d groups", re.NumSubexp()))
 			}
 		default:
-			c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, `a backslash is followed by neither a digit nor a backslash`, `use \1 for a group and \\ for a backslash`)
+			c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, `a backslash is followed by neither a digit nor a backslash`,
+				`use \1 for a group and \\ for a backslash`)
 		}
 	}
 }

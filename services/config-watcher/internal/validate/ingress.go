@@ -101,7 +101,8 @@ func (c *checker) ingressPaths(list, host string, paths []networkingv1.HTTPIngre
 			if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
 				c.fail(at+".path", p.Path, "does not begin with /", "write the path from its beginning")
 			} else if start := strings.TrimSuffix(strings.TrimSuffix(p.Path, ".*"), "/*"); strings.ContainsAny(start, `*\[](){}|^$`) {
-				c.remark(at+".path", "is compared letter by letter: only /* or .* at the end stands for something else", "use pathType Prefix, or a VirtualService with a regex")
+				c.remark(at+".path", "is compared letter by letter: only /* or .* at the end stands for something else",
+					"use pathType Prefix, or a VirtualService with a regex")
 			}
 		default:
 			c.fail(at+".pathType", string(*p.PathType), "unknown type of paths", suggestion(string(*p.PathType), ingressPathTypes))
@@ -122,7 +123,8 @@ func (c *checker) ingressPaths(list, host string, paths []networkingv1.HTTPIngre
 	}
 }
 
-var ingressPathTypes = []string{string(networkingv1.PathTypeExact), string(networkingv1.PathTypePrefix), string(networkingv1.PathTypeImplementationSpecific)}
+var ingressPathTypes = []string{string(networkingv1.PathTypeExact), string(networkingv1.PathTypePrefix),
+	string(networkingv1.PathTypeImplementationSpecific)}
 
 // ingressPath checks a path of type Exact or Prefix as Kubernetes does.
 func (c *checker) ingressPath(at, path string) {
@@ -141,7 +143,8 @@ func (c *checker) ingressBackend(at string, b *networkingv1.IngressBackend) {
 	case b.Service != nil && b.Resource != nil:
 		c.fail(at, nil, "both a service and a resource", "keep the service")
 	case b.Resource != nil:
-		c.fail(at+".resource", fmt.Sprintf("%s %s", b.Resource.Kind, b.Resource.Name), "a gateway sends requests to Services only", "use service, or another controller's class")
+		c.fail(at+".resource", fmt.Sprintf("%s %s", b.Resource.Kind, b.Resource.Name), "a gateway sends requests to Services only",
+			"use service, or another controller's class")
 	case b.Service == nil:
 		c.fail(at+".service", nil, "missing", "name the Service and its port")
 	default:
@@ -166,7 +169,8 @@ func (c *checker) ingressBackend(at string, b *networkingv1.IngressBackend) {
 func checkIngressClass(c *checker, o *object.Object, class *networkingv1.IngressClass) {
 	prefix, path, ok := strings.Cut(class.Spec.Controller, "/")
 	if !ok || !dnsSubdomain(prefix) || path == "" || len(class.Spec.Controller) > 250 {
-		c.fail("spec.controller", class.Spec.Controller, "not the name of a controller", "use a DNS name, / and a name, such as istio.io/ingress-controller")
+		c.fail("spec.controller", class.Spec.Controller, "not the name of a controller",
+			"use a DNS name, / and a name, such as istio.io/ingress-controller")
 	}
 	if v, ok := o.Annotations[DefaultIngressClassAnnotation]; ok && v != "true" && v != "false" {
 		c.warn(field("metadata.annotations", DefaultIngressClassAnnotation), verdict{"neither true nor false", `write "true" or "false"`})

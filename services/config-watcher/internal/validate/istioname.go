@@ -77,7 +77,8 @@ func (c *checker) istioHost(at, s string) bool {
 // wholeWildcard warns of a host that matches hosts of the mesh only by a wildcard within a label.
 func (c *checker) wholeWildcard(at, s string) {
 	if PartialWildcard(s) {
-		c.warn(at, verdict{"only a wildcard that is the whole first label matches hosts of the mesh", `write "*.example.com", or the hosts one by one`})
+		c.warn(at, verdict{"only a wildcard that is the whole first label matches hosts of the mesh",
+			`write "*.example.com", or the hosts one by one`})
 	}
 }
 
@@ -99,7 +100,8 @@ func (c *checker) possibleNamespace(at, s string) {
 
 // Labels as Istio's webhook accepts them: values of any length, prefixes with upper case.
 var (
-	looseKeyRE   = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
+	looseKeyRE = regexp.MustCompile(
+		`^([a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
 	looseValueRE = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`)
 )
 
@@ -123,5 +125,6 @@ func (c *checker) looseLabels(path string, m map[string]string) {
 
 // noWorkload warns of a label that selects no workload.
 func (c *checker) noWorkload(at string) {
-	c.warn(at, verdict{"no workload can have such a label", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix in lower case"})
+	c.warn(at, verdict{"no workload can have such a label",
+		"use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix in lower case"})
 }

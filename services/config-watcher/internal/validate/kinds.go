@@ -83,8 +83,10 @@ var kinds = []kind{
 	istio(GroupNetworking, "EnvoyFilter", []string{"v1alpha3"}, checkEnvoyFilter),
 	istio(GroupNetworking, "ProxyConfig", []string{"v1beta1"}, checkProxyConfig),
 	istio(GroupSecurity, "PeerAuthentication", []string{"v1", "v1beta1"}, checkPeerAuthentication),
-	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"}, refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
-	istio[security.AuthorizationPolicy](GroupSecurity, "AuthorizationPolicy", []string{"v1", "v1beta1"}, refuseUnenforced[*security.AuthorizationPolicy]("access would not be restricted")),
+	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"},
+		refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
+	istio[security.AuthorizationPolicy](GroupSecurity, "AuthorizationPolicy", []string{"v1", "v1beta1"},
+		refuseUnenforced[*security.AuthorizationPolicy]("access would not be restricted")),
 	istio(GroupTelemetry, "Telemetry", []string{"v1", "v1alpha1"}, checkTelemetry),
 	istio(GroupExtensions, "WasmPlugin", []string{"v1alpha1"}, checkWasmPlugin),
 	istio(GroupExtensions, "TrafficExtension", []string{"v1alpha1"}, checkTrafficExtension),
@@ -167,6 +169,7 @@ func GroupOf(name string) string {
 // protection.
 func refuseUnenforced[P proto.Message](consequence string) func(*checker, *object.Object, P) {
 	return func(c *checker, o *object.Object, _ P) {
-		c.fail("spec", nil, o.Key.Kind+" is not enforced by this version of Fairlead, "+consequence, "remove the object, or keep the workload out of reach by other means")
+		c.fail("spec", nil, o.Key.Kind+" is not enforced by this version of Fairlead, "+consequence,
+			"remove the object, or keep the workload out of reach by other means")
 	}
 }

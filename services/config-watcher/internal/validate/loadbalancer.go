@@ -25,7 +25,8 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings, o
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := lb.WarmupDurationSecs; old != nil {
-		c.failIf(c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0, at+".warmupDurationSecs", old.AsDuration(), "negative", "use 0s or more")
+		c.failIf(c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0, at+".warmupDurationSecs", old.AsDuration(), "negative",
+			"use 0s or more")
 		c.warnIf(lb.Warmup != nil, at+".warmupDurationSecs", verdict{"warmup comes before it", "remove it"})
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
@@ -74,7 +75,8 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 		c.failIf(h.HashAlgorithm != nil, at+".minimumRingSize", old, "cannot be combined with ringHash or maglev", "remove it")
 	}
 	//nolint:staticcheck // see above
-	for path, size := range map[string]uint64{at + ".ringHash.minimumRingSize": h.GetRingHash().GetMinimumRingSize(), at + ".minimumRingSize": h.MinimumRingSize} {
+	for path, size := range map[string]uint64{at + ".ringHash.minimumRingSize": h.GetRingHash().GetMinimumRingSize(),
+		at + ".minimumRingSize": h.MinimumRingSize} {
 		c.failIf(size > 8<<20, path, size, "larger than Envoy's largest ring, 8388608", "use a smaller ring")
 	}
 }
@@ -131,7 +133,8 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 		return
 	}
 	c.failIf(len(l.Distribute) > 0 && len(l.Failover) > 0, at+".distribute", nil, "cannot be combined with failover", "keep one of them")
-	c.warnIf(len(l.Distribute) > 0 && len(l.FailoverPriority) > 0, at+".failoverPriority", verdict{"distribute decides where requests go", "keep one of them"})
+	c.warnIf(len(l.Distribute) > 0 && len(l.FailoverPriority) > 0, at+".failoverPriority",
+		verdict{"distribute decides where requests go", "keep one of them"})
 	from := localities{}
 	for dp, d := range each(at+".distribute", l.Distribute) {
 		c.locality(dp+".from", d.From, from)
@@ -199,7 +202,8 @@ func (c *checker) locality(at, s string, before localities) {
 		return
 	}
 	if last := parts[len(parts)-1]; strings.Contains(last, "/") || strings.Contains(last, "*") && last != "*" {
-		c.warn(at, verdict{"no workload runs in such a place", `write "region", "region/zone", "region/zone/subzone", or "*" in place of the last part`})
+		c.warn(at, verdict{"no workload runs in such a place",
+			`write "region", "region/zone", "region/zone/subzone", or "*" in place of the last part`})
 	}
 	if other := before.covering(parts); other != "" {
 		c.fail(at, s, "overlaps with "+other, "name the more special first, or make the localities disjoint")

@@ -168,12 +168,14 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 	for i, s := range m.DiscoverySelectors {
 		if _, err := LabelSelector(s); err != nil {
-			c.fail(index("discoverySelectors", i), nil, err.Error(), "write a selector of labels as in Kubernetes: matchLabels, and matchExpressions of key, operator, values")
+			c.fail(index("discoverySelectors", i), nil, err.Error(),
+				"write a selector of labels as in Kubernetes: matchLabels, and matchExpressions of key, operator, values")
 		}
 	}
 	names := map[string]bool{}
 	for i, p := range m.ExtensionProviders {
-		c.failIf(p.Name == "" || names[p.Name], index("extensionProviders", i)+".name", p.Name, "missing or used twice", "name every provider once")
+		c.failIf(p.Name == "" || names[p.Name], index("extensionProviders", i)+".name", p.Name, "missing or used twice",
+			"name every provider once")
 		names[p.Name] = true
 	}
 }

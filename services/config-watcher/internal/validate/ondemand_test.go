@@ -15,11 +15,14 @@ func TestOnDemandInMeshConfig(t *testing.T) {
 		{"null", "defaultConfig: {onDemand: null}", "", ""},
 		{"as metadata", `defaultConfig: {proxyMetadata: {FAIRLEAD_ON_DEMAND: "true"}}`, "true", ""},
 		{"both", `defaultConfig: {onDemand: true, proxyMetadata: {FAIRLEAD_ON_DEMAND: "1", A: b}}`, "true", ""},
-		{"text", "defaultConfig:\n  onDemand: \"yes\"", "", `^m.yaml:2: MeshConfig: defaultConfig.onDemand: "yes": expected true or false, found a string; write true or false without quotes$`},
-		{"bad metadata", "defaultConfig: {proxyMetadata: {FAIRLEAD_ON_DEMAND: perhaps}}", "", `proxyMetadata.FAIRLEAD_ON_DEMAND: "perhaps": neither true nor false; write "true" or "false"`},
+		{"text", "defaultConfig:\n  onDemand: \"yes\"", "",
+			`^m.yaml:2: MeshConfig: defaultConfig.onDemand: "yes": expected true or false, found a string; write true or false without quotes$`},
+		{"bad metadata", "defaultConfig: {proxyMetadata: {FAIRLEAD_ON_DEMAND: perhaps}}", "",
+			`proxyMetadata.FAIRLEAD_ON_DEMAND: "perhaps": neither true nor false; write "true" or "false"`},
 		{"contradiction", `defaultConfig: {onDemand: true, proxyMetadata: {FAIRLEAD_ON_DEMAND: "false"}}`, "",
 			`defaultConfig.onDemand: true: contradicts defaultConfig.proxyMetadata.FAIRLEAD_ON_DEMAND; keep one of them`},
-		{"metadata of a wrong type", "defaultConfig: {onDemand: true, proxyMetadata: [a]}", "", `defaultConfig.proxyMetadata: .*expected a map, found a list`},
+		{"metadata of a wrong type", "defaultConfig: {onDemand: true, proxyMetadata: [a]}", "",
+			`defaultConfig.proxyMetadata: .*expected a map, found a list`},
 		{"misspelt", "defaultConfig: {ondemnd: true}", "", `unknown field "ondemnd"; did you mean "onDemand"\?`},
 		{"misplaced", "onDemand: true", "", `unknown field "onDemand"`},
 	} {
@@ -53,7 +56,8 @@ func TestOnDemandInProxyConfig(t *testing.T) {
 		{"off", "{onDemand: false}", "false", ""},
 		{"as a variable", `{environmentVariables: {FAIRLEAD_ON_DEMAND: "true"}}`, "true", ""},
 		{"text", `{onDemand: "true"}`, "", `^f.yaml:4: ProxyConfig apps/lean: spec.onDemand: "true": expected true or false, found a string`},
-		{"bad variable", "{environmentVariables: {FAIRLEAD_ON_DEMAND: maybe}}", "", `spec.environmentVariables.FAIRLEAD_ON_DEMAND: "maybe": neither true nor false`},
+		{"bad variable", "{environmentVariables: {FAIRLEAD_ON_DEMAND: maybe}}", "",
+			`spec.environmentVariables.FAIRLEAD_ON_DEMAND: "maybe": neither true nor false`},
 		{"concurrency", "{concurrency: -1}", "", `spec.concurrency: -1: negative`},
 		{"unknown", "{lean: true}", "", `unknown field "lean"`},
 	} {
@@ -80,7 +84,8 @@ func TestOnDemandAnnotations(t *testing.T) {
 		return "apiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, annotations: " + annotations + "}\nspec: {containers: []}\n"
 	}
 	entry := func(annotations string) string {
-		return "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: apps, annotations: " + annotations + "}\nspec: {address: 10.0.0.1}\n"
+		return "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: apps, annotations: " + annotations +
+			"}\nspec: {address: 10.0.0.1}\n"
 	}
 	for _, c := range []struct{ name, yaml, problem string }{
 		{"Pod", pod(`{fairlead.dev/on-demand: "true"}`), ""},
@@ -89,7 +94,8 @@ func TestOnDemandAnnotations(t *testing.T) {
 		{"WorkloadEntry", entry(`{fairlead.dev/on-demand: "false"}`), ""},
 		{"WorkloadEntry: empty", entry(`{fairlead.dev/on-demand: ""}`), `WorkloadEntry apps/vm: .*"": neither true nor false`},
 		{"ProxyConfig", pod(`{proxy.istio.io/config: "onDemand: true\nfromTheFuture: 1"}`), ""},
-		{"ProxyConfig: text", pod(`{proxy.istio.io/config: "onDemand: some"}`), `metadata.annotations\["proxy.istio.io/config"\].onDemand: "some": expected true or false`},
+		{"ProxyConfig: text", pod(`{proxy.istio.io/config: "onDemand: some"}`),
+			`metadata.annotations\["proxy.istio.io/config"\].onDemand: "some": expected true or false`},
 		{"ProxyConfig: no object", pod(`{proxy.istio.io/config: "[1"}`), `no YAML of an object; write a ProxyConfig in YAML`},
 		{"another annotation", pod(`{fairlead.dev/other: "on"}`), ""},
 	} {

@@ -107,7 +107,8 @@ func (c *checker) entryPortName(path, s string) {
 // label checks one key: value pair of labels or of a selector.
 func (c *checker) label(path, key, value string) {
 	at := field(path, key)
-	c.failIf(!labelKey(key), at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
+	c.failIf(!labelKey(key), at, key, "not a valid label name",
+		"use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
 	c.failIf(!labelValue(value), at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
 }
 
@@ -186,7 +187,8 @@ func (c *checker) regex(path, s string) bool {
 	}
 	// Istio's webhook reads characters, Envoy reads bytes.
 	if _, err := regexp.Compile(s); err != nil {
-		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
+		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "),
+			"see https://github.com/google/re2/wiki/Syntax")
 		return false
 	}
 	return true

@@ -39,7 +39,8 @@ func TestRandomObjects(t *testing.T) {
 			}
 			t.Logf("%d of %d accepted", accepted, objects)
 			if accepted < objects/50 {
-				t.Errorf("only %d of %d were accepted: the table of values does not fit the rules; refused were, for example,\n%s", accepted, objects, examples(reasons))
+				t.Errorf("only %d of %d were accepted: the table of values does not fit the rules; refused were, for example,\n%s", accepted, objects,
+					examples(reasons))
 			}
 		})
 	}

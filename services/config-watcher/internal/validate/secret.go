@@ -55,7 +55,8 @@ func (c *checker) keyPair(e object.Entries, s *corev1.Secret) {
 	chainPath, keyPath := entryPath(s, e.Chain.Name), entryPath(s, e.Key.Name)
 	leaf := c.certificates(chainPath, e.Chain.Value)
 	if block, _ := pem.Decode(e.Key.Value); block == nil {
-		c.fail(keyPath, nil, "no PEM", `write the key as PEM, "-----BEGIN PRIVATE KEY-----" and so on, base64-encoded once under data or as it is under stringData`)
+		c.fail(keyPath, nil, "no PEM",
+			`write the key as PEM, "-----BEGIN PRIVATE KEY-----" and so on, base64-encoded once under data or as it is under stringData`)
 		return
 	} else if strings.Contains(block.Type, "ENCRYPTED") || block.Headers["DEK-Info"] != "" {
 		c.fail(keyPath, nil, "the key is encrypted", "store it without a passphrase")
@@ -67,7 +68,8 @@ func (c *checker) keyPair(e object.Entries, s *corev1.Secret) {
 	switch public := leaf.PublicKey.(type) {
 	case *rsa.PublicKey:
 		if bits := public.N.BitLen(); bits < minRSABits {
-			c.fail(chainPath, nil, fmt.Sprintf("RSA key of %d bits", bits), fmt.Sprintf("use one of %d bits at least: Envoy refuses shorter ones", minRSABits))
+			c.fail(chainPath, nil, fmt.Sprintf("RSA key of %d bits", bits),
+				fmt.Sprintf("use one of %d bits at least: Envoy refuses shorter ones", minRSABits))
 			return
 		}
 	case *ecdsa.PublicKey:
@@ -103,7 +105,8 @@ func (c *checker) certificates(path string, content []byte) (first *x509.Certifi
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			c.fail(path, nil, fmt.Sprintf("certificate %d cannot be read: %s", count+1, object.Cut(err.Error(), 100)), "store certificates as their issuer has given them")
+			c.fail(path, nil, fmt.Sprintf("certificate %d cannot be read: %s", count+1, object.Cut(err.Error(), 100)),
+				"store certificates as their issuer has given them")
 			return nil
 		}
 		if count++; first == nil {
@@ -111,7 +114,8 @@ func (c *checker) certificates(path string, content []byte) (first *x509.Certifi
 		}
 	}
 	if first == nil {
-		c.fail(path, nil, "no certificate in PEM", `write it as PEM, "-----BEGIN CERTIFICATE-----" and so on, base64-encoded once under data or as it is under stringData`)
+		c.fail(path, nil, "no certificate in PEM",
+			`write it as PEM, "-----BEGIN CERTIFICATE-----" and so on, base64-encoded once under data or as it is under stringData`)
 	}
 	return first
 }

@@ -13,7 +13,8 @@ import (
 // checkPeerAuthentication follows https://istio.io/latest/docs/reference/config/security/peer_authentication/.
 func checkPeerAuthentication(c *checker, _ *object.Object, pa *security.PeerAuthentication) {
 	c.selector("spec.selector.matchLabels", pa.Selector != nil, pa.Selector.GetMatchLabels())
-	c.failIf(pa.PortLevelMtls != nil && len(pa.PortLevelMtls) == 0, "spec.portLevelMtls", nil, "names no port", "name one, or remove portLevelMtls")
+	c.failIf(pa.PortLevelMtls != nil && len(pa.PortLevelMtls) == 0, "spec.portLevelMtls", nil, "names no port",
+		"name one, or remove portLevelMtls")
 	if len(pa.PortLevelMtls) > 0 && len(pa.Selector.GetMatchLabels()) == 0 {
 		c.fail("spec.portLevelMtls", nil, "needs a selector: ports mean nothing for a whole namespace", "add selector.matchLabels")
 	}

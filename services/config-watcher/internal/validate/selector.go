@@ -23,7 +23,8 @@ var targetKinds = map[string][]string{
 }
 
 // attached checks what a policy applies to: a selector or targets.
-func (c *checker) attached(s *typev1beta1.WorkloadSelector, ref *typev1beta1.PolicyTargetReference, refs []*typev1beta1.PolicyTargetReference) {
+func (c *checker) attached(s *typev1beta1.WorkloadSelector, ref *typev1beta1.PolicyTargetReference,
+	refs []*typev1beta1.PolicyTargetReference) {
 	c.selector("spec.selector.matchLabels", s != nil, s.GetMatchLabels())
 	at := "spec.targetRefs"
 	if ref != nil {

@@ -11,8 +11,10 @@ import (
 
 // cipherSuites are the suites of Envoy's TLS library, by their OpenSSL names.
 var cipherSuites = []string{
-	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
-	"ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES128-SHA",
+	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
+	"ECDHE-ECDSA-CHACHA20-POLY1305",
+	"ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA",
+	"AES128-GCM-SHA256", "AES128-SHA",
 	"AES256-GCM-SHA384", "AES256-SHA", "DES-CBC3-SHA",
 }
 
@@ -44,7 +46,8 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 		c.remark(at+".maxProtocolVersion", "no default cipher suite is for a version so old: no handshake succeeds",
 			"set cipherSuites such as ECDHE-RSA-AES128-SHA, or allow TLSV1_2")
 	case lo != 0 && lo < networking.ServerTLSSettings_TLSV1_2:
-		c.remark(at+".minProtocolVersion", "no default cipher suite is for versions below TLSV1_2: they are not spoken", "set cipherSuites such as ECDHE-RSA-AES128-SHA too, or TLSV1_2")
+		c.remark(at+".minProtocolVersion", "no default cipher suite is for versions below TLSV1_2: they are not spoken",
+			"set cipherSuites such as ECDHE-RSA-AES128-SHA too, or TLSV1_2")
 	}
 	for i, name := range t.SubjectAltNames {
 		c.warnIf(name == "", index(at+".subjectAltNames", i), verdict{"no client has an empty name", "name a client, or remove it"})
@@ -139,7 +142,8 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 			ways++
 		}
 	}
-	c.failIf(ways > 1, at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
+	c.failIf(ways > 1, at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other",
+		"keep one of them")
 	switch {
 	case passesTLS(t):
 		if t.CaCrl != "" && t.CredentialName != "" {
@@ -159,7 +163,8 @@ func (c *checker) unusedFiles(at string, t *networking.ServerTLSSettings) {
 		{"serverCertificate", t.ServerCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
 	} {
 		if file.path != "" && (verifiesClients(t) || !strings.HasPrefix(file.name, "ca")) {
-			c.warn(at+"."+file.name, verdict{"the credential's Secret has the certificates, authorities and revoked certificates", "remove it, or credentialName"})
+			c.warn(at+"."+file.name, verdict{"the credential's Secret has the certificates, authorities and revoked certificates",
+				"remove it, or credentialName"})
 		}
 	}
 }
@@ -178,7 +183,8 @@ func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
 	for pp, pair := range each(at+".tlsCertificates", t.TlsCertificates) {
 		c.certificateFiles(pp, pair.GetServerCertificate(), pair.GetPrivateKey())
 		if pair.GetCaCertificates() != "" {
-			c.warn(pp+".caCertificates", verdict{"clients are verified with tls.caCertificates, whichever certificate they are shown", "set it there"})
+			c.warn(pp+".caCertificates", verdict{"clients are verified with tls.caCertificates, whichever certificate they are shown",
+				"set it there"})
 		}
 	}
 	c.filePath(at+".caCertificates", t.CaCertificates)
@@ -187,7 +193,8 @@ func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
 		return
 	}
 	if t.CaCertificates == "" {
-		c.fail(at+".caCertificates", nil, "missing in mode "+t.Mode.String()+", clients could not be verified", "set caCertificates, or credentialName for a Secret that has them")
+		c.fail(at+".caCertificates", nil, "missing in mode "+t.Mode.String()+", clients could not be verified",
+			"set caCertificates, or credentialName for a Secret that has them")
 	} else if t.CaCertCredentialName != "" {
 		c.warn(at+".caCertCredentialName", verdict{"certificates in files go with authorities in files", "remove it, or use credentialName"})
 	}
@@ -196,7 +203,8 @@ func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
 // fewCertificates warns of more certificates than kinds of keys.
 func (c *checker) fewCertificates(at string, n int) {
 	if n > 2 {
-		c.remark(at, "more than two certificates: of several with the same kind of key a client is shown the first that fits", "give at most one RSA and one ECDSA certificate")
+		c.remark(at, "more than two certificates: of several with the same kind of key a client is shown the first that fits",
+			"give at most one RSA and one ECDSA certificate")
 	}
 }
 
@@ -220,7 +228,8 @@ func (c *checker) credentialName(at, name string) {
 		return
 	}
 	if scheme != "kubernetes-gateway" {
-		c.remark(at, "no secrets are served for "+scheme+"://: handshakes fail", "name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
+		c.remark(at, "no secrets are served for "+scheme+"://: handshakes fail",
+			"name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
 		return
 	}
 	if namespace, secret, _ := strings.Cut(strings.TrimPrefix(name, "kubernetes-gateway://"), "/"); namespace == "" || secret == "" {

@@ -23,7 +23,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 		}
 	}
 	c.selector("spec.workloadSelector.labels", se.WorkloadSelector != nil, se.WorkloadSelector.GetLabels())
-	c.failIf(se.WorkloadSelector != nil && len(se.Endpoints) > 0, "spec.workloadSelector", nil, "cannot be combined with endpoints", "keep one of them")
+	c.failIf(se.WorkloadSelector != nil && len(se.Endpoints) > 0, "spec.workloadSelector", nil, "cannot be combined with endpoints",
+		"keep one of them")
 	for at, a := range each("spec.addresses", se.Addresses) {
 		c.ipOrCIDR(at, a)
 		if strings.Contains(a, "/") && se.Resolution != networking.ServiceEntry_NONE && se.Resolution != networking.ServiceEntry_STATIC {
@@ -34,7 +35,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	c.entryResolution(se)
 	c.trafficDistribution(o)
 	if v, ok := o.Labels[AutoAllocateLabel]; ok && v != "true" && v != "false" {
-		c.warn(field("metadata.labels", AutoAllocateLabel), verdict{"neither true nor false", `write "false" for no address, or remove the label`})
+		c.warn(field("metadata.labels", AutoAllocateLabel),
+			verdict{"neither true nor false", `write "false" for no address, or remove the label`})
 	}
 	const waypoint = "istio.io/use-waypoint"
 	if v := o.Labels[waypoint]; v != "" && !strings.EqualFold(v, "none") {
@@ -47,7 +49,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	for at, e := range each("spec.endpoints", se.Endpoints) {
 		c.workloadEntry(at, e, se.Resolution == networking.ServiceEntry_STATIC || se.Resolution == networking.ServiceEntry_NONE)
 		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) != 1 {
-			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)), "write one ServiceEntry for each port")
+			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)),
+				"write one ServiceEntry for each port")
 		}
 		for _, name := range sortedKeys(e.Ports) {
 			if !slices.ContainsFunc(se.Ports, func(p *networking.ServicePort) bool { return p.Name == name }) {
@@ -83,7 +86,8 @@ func (c *checker) entryHost(at, h string) {
 }
 
 func (c *checker) entryPorts(se *networking.ServiceEntry) {
-	c.remarkIf(len(se.Ports) == 0, "spec", "has no ports: its hosts are treated like unknown ones", "list the ports with number, name and protocol")
+	c.remarkIf(len(se.Ports) == 0, "spec", "has no ports: its hosts are treated like unknown ones",
+		"list the ports with number, name and protocol")
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.Ports {
 		at := index("spec.ports", i)
@@ -101,8 +105,10 @@ func (c *checker) entryPorts(se *networking.ServiceEntry) {
 		if first, dup := again(numbers, p.Number, i); dup {
 			c.fail(at+".number", p.Number, fmt.Sprintf("same number as ports[%d]", first), "keep one of them")
 		}
-		if len(se.Hosts) > 1 && se.Resolution != networking.ServiceEntry_NONE && !slices.Contains(protocolsWithHost, strings.ToUpper(p.Protocol)) {
-			c.fail(at+".protocol", p.Protocol, "the clients of several hosts must say which one they want", "declare HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS or TLS, or write one ServiceEntry for each host")
+		if len(se.Hosts) > 1 && se.Resolution != networking.ServiceEntry_NONE &&
+			!slices.Contains(protocolsWithHost, strings.ToUpper(p.Protocol)) {
+			c.fail(at+".protocol", p.Protocol, "the clients of several hosts must say which one they want",
+				"declare HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS or TLS, or write one ServiceEntry for each host")
 		}
 	}
 }
@@ -114,12 +120,14 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 	switch se.Resolution {
 	case networking.ServiceEntry_NONE:
 		if len(se.Endpoints) > 0 {
-			c.fail("spec.endpoints", nil, "resolution NONE goes where the client asked for, endpoints have no effect", "set resolution STATIC or DNS, or remove endpoints")
+			c.fail("spec.endpoints", nil, "resolution NONE goes where the client asked for, endpoints have no effect",
+				"set resolution STATIC or DNS, or remove endpoints")
 		}
 	case networking.ServiceEntry_STATIC:
 		for i, h := range se.Hosts {
 			if strings.HasPrefix(h, "*") && len(se.Endpoints) == 0 && se.WorkloadSelector == nil && len(se.Addresses) == 0 {
-				c.remark(index("spec.hosts", i), "a wildcard host with resolution STATIC and no endpoints has nowhere to go", "add endpoints, or use resolution NONE")
+				c.remark(index("spec.hosts", i), "a wildcard host with resolution STATIC and no endpoints has nowhere to go",
+					"add endpoints, or use resolution NONE")
 			}
 		}
 	case networking.ServiceEntry_DNS, networking.ServiceEntry_DNS_ROUND_ROBIN:
@@ -145,23 +153,28 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 		}
 	case networking.ServiceEntry_DYNAMIC_DNS:
 		if len(se.Endpoints) > 0 {
-			c.fail("spec.endpoints", nil, "resolution DYNAMIC_DNS looks up the requested host, endpoints have no effect", "remove endpoints, or use resolution DNS")
+			c.fail("spec.endpoints", nil, "resolution DYNAMIC_DNS looks up the requested host, endpoints have no effect",
+				"remove endpoints, or use resolution DNS")
 		}
 		for i, h := range se.Hosts {
 			c.failIf(!strings.HasPrefix(h, "*"), index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
 		}
 		if len(se.Addresses) > 0 {
-			c.fail("spec.addresses", nil, "resolution DYNAMIC_DNS looks up the requested host, addresses have no effect", "remove addresses, or use resolution NONE")
+			c.fail("spec.addresses", nil, "resolution DYNAMIC_DNS looks up the requested host, addresses have no effect",
+				"remove addresses, or use resolution NONE")
 		}
 		if se.WorkloadSelector != nil {
-			c.warn("spec.workloadSelector", verdict{"resolution DYNAMIC_DNS looks up the requested host", "remove workloadSelector, or use resolution STATIC"})
+			c.warn("spec.workloadSelector",
+				verdict{"resolution DYNAMIC_DNS looks up the requested host", "remove workloadSelector, or use resolution STATIC"})
 		}
 		for i, p := range se.Ports {
 			if !slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "TLS"}, strings.ToUpper(p.Protocol)) {
-				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC or TLS")
+				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host",
+					"use HTTP, HTTP2, GRPC or TLS")
 			}
 			if p.TargetPort != 0 && p.TargetPort != p.Number {
-				c.warn(index("spec.ports", i)+".targetPort", verdict{"resolution DYNAMIC_DNS connects to the port that was asked for", "remove targetPort"})
+				c.warn(index("spec.ports", i)+".targetPort",
+					verdict{"resolution DYNAMIC_DNS connects to the port that was asked for", "remove targetPort"})
 			}
 		}
 	}
@@ -192,10 +205,12 @@ func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly 
 		checkPort(c, field(at+".ports", name), we.Ports[name])
 	}
 	c.labels(at+".labels", we.Labels)
-	if parts := strings.Split(we.Locality, "/"); we.Locality != "" && (len(parts) > 3 || strings.Contains(we.Locality, "*") || slices.Contains(parts, "")) {
+	if parts := strings.Split(we.Locality, "/"); we.Locality != "" &&
+		(len(parts) > 3 || strings.Contains(we.Locality, "*") || slices.Contains(parts, "")) {
 		c.remark(at+".locality", "is no place that a rule can name", "write region/zone/subzone without gaps and wildcards")
 	}
 	if sa := we.ServiceAccount; sa != "" && !dnsSubdomain(sa) {
-		c.remark(at+".serviceAccount", "no workload proves to be it: not a service account's name", "use at most 253 lower-case letters, digits, '-' and '.'")
+		c.remark(at+".serviceAccount", "no workload proves to be it: not a service account's name",
+			"use at most 253 lower-case letters, digits, '-' and '.'")
 	}
 }

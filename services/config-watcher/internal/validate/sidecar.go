@@ -47,9 +47,11 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 		c.listenerName(at+".port.name", l.Port.Name)
 		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		if first, dup := again(seen, l.Port.Number, i); dup {
-			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
+			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first),
+				"keep one of them")
 		}
-		c.failIf(l.Bind != "" && !isIP(l.Bind), at+".bind", l.Bind, "not an IP address", `use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
+		c.failIf(l.Bind != "" && !isIP(l.Bind), at+".bind", l.Bind, "not an IP address",
+			`use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
 		c.defaultEndpoint(at+".defaultEndpoint", l.DefaultEndpoint)
 		c.connectionPool(at+".connectionPool", l.ConnectionPool)
 		c.ingressTLS(at, l)
@@ -83,7 +85,8 @@ func (c *checker) ingressTLS(at string, l *networking.IstioIngressListener) {
 	switch strings.ToUpper(l.Port.Protocol) {
 	case "HTTPS", "TLS":
 	default:
-		c.fail(at+".port.protocol", l.Port.Protocol, "TLS is terminated there, but the protocol is not encrypted", "use HTTPS or TLS, or remove tls")
+		c.fail(at+".port.protocol", l.Port.Protocol, "TLS is terminated there, but the protocol is not encrypted",
+			"use HTTPS or TLS, or remove tls")
 	}
 	at += ".tls"
 	switch t.Mode {
@@ -111,7 +114,8 @@ func (c *checker) defaultEndpoint(at, s string) {
 	}
 	port, err := strconv.ParseUint(number, 10, 16)
 	c.failIf(err != nil || port == 0, at, s, "not an address with port", remedy)
-	c.failIf(!slices.Contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host), at, s, "a sidecar forwards only to its own workload", remedy)
+	c.failIf(!slices.Contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host), at, s, "a sidecar forwards only to its own workload",
+		remedy)
 }
 
 func (c *checker) egressListeners(s *networking.Sidecar) {
@@ -125,7 +129,8 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 		}
 		if l.Port == nil {
 			if portless >= 0 {
-				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless), "only one listener, the last, can be without a port: merge them")
+				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless),
+					"only one listener, the last, can be without a port: merge them")
 			}
 			portless = i
 			c.warnIf(l.Bind != "", at+".bind", verdict{"there is no port to bind", "set port"})

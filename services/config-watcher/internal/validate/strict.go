@@ -114,7 +114,8 @@ func (c *checker) strictEnum(path string, v any, e protoreflect.EnumDescriptor) 
 			c.fail(path, v, "unknown value", remedy)
 		}
 	case int64:
-		c.failIf(t < -1<<31 || t > 1<<31-1 || e.Values().ByNumber(protoreflect.EnumNumber(t)) == nil, path, v, "unknown value", "use the value's name")
+		c.failIf(t < -1<<31 || t > 1<<31-1 || e.Values().ByNumber(protoreflect.EnumNumber(t)) == nil, path, v, "unknown value",
+			"use the value's name")
 	default:
 		c.fail(path, v, "expected a name, found "+typeName(v), "use the value's name")
 	}
@@ -197,7 +198,8 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 		if c.packed {
 			c.strictAny(path, v)
 		}
-	case "google.protobuf.BoolValue", "google.protobuf.StringValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue", "google.protobuf.FloatValue",
+	case "google.protobuf.BoolValue", "google.protobuf.StringValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue",
+		"google.protobuf.FloatValue",
 		"google.protobuf.Int32Value", "google.protobuf.Int64Value", "google.protobuf.UInt32Value", "google.protobuf.UInt64Value":
 		c.strictScalar(path, v, d.Fields().ByName("value").Kind())
 	default:

@@ -42,7 +42,8 @@ func Typed(group, name string, body metav1.Object) (*object.Object, error) {
 	}
 	o := &object.Object{
 		Key: object.Key{Group: group, Kind: name, Namespace: body.GetNamespace(), Name: body.GetName()}, APIVersion: Canonical(group, name),
-		Labels: body.GetLabels(), Annotations: body.GetAnnotations(), Created: body.GetCreationTimestamp().Time, Generation: body.GetGeneration(), Body: body,
+		Labels: body.GetLabels(), Annotations: body.GetAnnotations(), Created: body.GetCreationTimestamp().Time, Generation: body.GetGeneration(),
+		Body: body,
 	}
 	c := &checker{object: o.Key.String(), namespace: o.Key.Namespace}
 	if k.check != nil {
@@ -54,7 +55,8 @@ func Typed(group, name string, body metav1.Object) (*object.Object, error) {
 	o.Body, o.Warnings = kept(o), c.warnings
 	digest, err := digestOf(o)
 	if err != nil {
-		return nil, object.Problems{{Object: o.Key.String(), Reason: "cannot be encoded: " + err.Error(), Remedy: "report this object as a defect of Fairlead"}}
+		return nil, object.Problems{{Object: o.Key.String(), Reason: "cannot be encoded: " + err.Error(),
+			Remedy: "report this object as a defect of Fairlead"}}
 	}
 	o.Digest = digest
 	return o, nil

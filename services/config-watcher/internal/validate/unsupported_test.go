@@ -163,7 +163,8 @@ spec: {containers: []}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(o.Warnings) != 1 || !strings.Contains(o.Warnings[0].Error(), ": "+tc.at) || !strings.HasPrefix(o.Warnings[0].Location, "f.yaml:") || o.Warnings[0].Remedy == "" {
+			if len(o.Warnings) != 1 || !strings.Contains(o.Warnings[0].Error(), ": "+tc.at) ||
+				!strings.HasPrefix(o.Warnings[0].Location, "f.yaml:") || o.Warnings[0].Remedy == "" {
 				t.Errorf("warnings %q, want one %q", o.Warnings.Error(), tc.at)
 			}
 		})

@@ -46,8 +46,10 @@ func expect(t *testing.T, yaml, want string) {
 
 // object of a kind with a spec.
 func of(kind, spec string) string {
-	group := map[string]string{"PeerAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1",
-		"WasmPlugin": "extensions.istio.io/v1alpha1", "EnvoyFilter": "networking.istio.io/v1alpha3", "Service": "v1", "Pod": "v1", "ConfigMap": "v1"}[kind]
+	group := map[string]string{"PeerAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1",
+		"RequestAuthentication": "security.istio.io/v1",
+		"WasmPlugin":            "extensions.istio.io/v1alpha1", "EnvoyFilter": "networking.istio.io/v1alpha3", "Service": "v1", "Pod": "v1",
+		"ConfigMap": "v1"}[kind]
 	if group == "" {
 		group = "networking.istio.io/v1"
 	}
@@ -58,29 +60,45 @@ func TestStrictDecoding(t *testing.T) {
 	cases := []struct{ name, yaml, want string }{
 		{"unknown field in a list", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}}], timout: 1s}]}"),
 			`^f.yaml:4: VirtualService apps/server: spec\.http\[0\]\.timout: unknown field "timout"; did you mean "timeout"\?$`},
-		{"unknown field without a near one", of("VirtualService", "{hosts: [a], zzz: 1}"), `spec\.zzz: unknown field "zzz"; remove it, or use one of hosts, gateways`},
+		{"unknown field without a near one", of("VirtualService", "{hosts: [a], zzz: 1}"),
+			`spec\.zzz: unknown field "zzz"; remove it, or use one of hosts, gateways`},
 		{"unknown top-level field", of("VirtualService", "{hosts: [a]}") + "specs: {}", `: specs: unknown field "specs"; did you mean "spec"`},
-		{"unknown metadata", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: a, label: {}}\nspec: {}", `metadata.label: unknown field "label"; did you mean "labels"`},
+		{"unknown metadata", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: a, label: {}}\nspec: {}",
+			`metadata.label: unknown field "label"; did you mean "labels"`},
 		{"kubernetes unknown field", of("Service", "{prts: []}"), `Service apps/server: spec\.prts: unknown field "prts"; did you mean "ports"`},
-		{"kubernetes unknown field in a list", of("Service", "{ports: [{port: 80, targtPort: 1}]}"), `spec\.ports\[0\]\.targtPort: unknown field "targtPort"; did you mean "targetPort"`},
+		{"kubernetes unknown field in a list", of("Service", "{ports: [{port: 80, targtPort: 1}]}"),
+			`spec\.ports\[0\]\.targtPort: unknown field "targtPort"; did you mean "targetPort"`},
 		{"wrong type: list", of("VirtualService", "{hosts: a}"), `spec\.hosts: "a": expected a list, found a string`},
 		{"wrong type: object", of("VirtualService", "{hosts: [a], http: [1]}"), `spec\.http\[0\]: 1: expected an object`},
 		{"wrong type: string", of("VirtualService", "{hosts: [1]}"), `spec\.hosts\[0\]: 1: expected a string, found a number`},
-		{"wrong type: number", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: much}]}]}"), `route\[0\]\.weight: "much": expected a whole number`},
-		{"fraction", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1.5}]}]}"), `weight: 1.5: expected a whole number`},
-		{"out of range", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 5000000000}]}]}"), `weight: 5000000000: out of range`},
-		{"unknown enum", of("DestinationRule", "{host: a, trafficPolicy: {loadBalancer: {simple: ROUND_ROBBIN}}}"), `simple: "ROUND_ROBBIN": unknown value; did you mean "ROUND_ROBIN"`},
-		{"two of a choice", of("VirtualService", "{hosts: [a], http: [{match: [{uri: {exact: /, prefix: /a}}], route: [{destination: {host: a}}]}]}"), `uri\.prefix: cannot be set together with exact`},
-		{"bad duration", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: 3}]}"), `timeout: 3: expected a duration`},
-		{"duration without unit", of("VirtualService", `{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: "3"}]}`), `timeout: "3": not a duration`},
+		{"wrong type: number", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: much}]}]}"),
+			`route\[0\]\.weight: "much": expected a whole number`},
+		{"fraction", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1.5}]}]}"),
+			`weight: 1.5: expected a whole number`},
+		{"out of range", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 5000000000}]}]}"),
+			`weight: 5000000000: out of range`},
+		{"unknown enum", of("DestinationRule", "{host: a, trafficPolicy: {loadBalancer: {simple: ROUND_ROBBIN}}}"),
+			`simple: "ROUND_ROBBIN": unknown value; did you mean "ROUND_ROBIN"`},
+		{"two of a choice", of("VirtualService",
+			"{hosts: [a], http: [{match: [{uri: {exact: /, prefix: /a}}], route: [{destination: {host: a}}]}]}"),
+			`uri\.prefix: cannot be set together with exact`},
+		{"bad duration", of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: 3}]}"),
+			`timeout: 3: expected a duration`},
+		{"duration without unit", of("VirtualService", `{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: "3"}]}`),
+			`timeout: "3": not a duration`},
 		{"null in list", of("VirtualService", "{hosts: [a], http: [null]}"), `spec\.http\[0\]: item is empty`},
 		{"duplicate key", of("VirtualService", "{hosts: [a], hosts: [b]}"), `not valid YAML: .*already set`},
-		{"version", "apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: a}\nspec: {}", `apiVersion: "networking.istio.io/v2": version is not served for Gateway; use networking.istio.io/v1`},
-		{"kind", "apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: a}\nspec: {}", `kind: "VirtualServices": no kind of networking.istio.io; did you mean "VirtualService"`},
-		{"no name", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {}\nspec: {}", `Gateway default/\(unnamed\): metadata.name: missing`},
+		{"version", "apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: a}\nspec: {}",
+			`apiVersion: "networking.istio.io/v2": version is not served for Gateway; use networking.istio.io/v1`},
+		{"kind", "apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: a}\nspec: {}",
+			`kind: "VirtualServices": no kind of networking.istio.io; did you mean "VirtualService"`},
+		{"no name", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {}\nspec: {}",
+			`Gateway default/\(unnamed\): metadata.name: missing`},
 		{"no metadata", "apiVersion: networking.istio.io/v1\nkind: Gateway\nspec: {}", `metadata: missing or no object`},
-		{"bad name", "apiVersion: v1\nkind: Pod\nmetadata: {name: ../../etc}\nspec: {containers: []}", `metadata.name: "../../etc": not a valid name`},
-		{"namespace on a cluster kind", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, namespace: b}", `metadata.namespace: "b": Namespace has no namespace`},
+		{"bad name", "apiVersion: v1\nkind: Pod\nmetadata: {name: ../../etc}\nspec: {containers: []}",
+			`metadata.name: "../../etc": not a valid name`},
+		{"namespace on a cluster kind", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, namespace: b}",
+			`metadata.namespace: "b": Namespace has no namespace`},
 		{"no kind", "apiVersion: v1\nmetadata: {name: a}", `kind: missing`},
 	}
 	for _, c := range cases {
@@ -107,7 +125,8 @@ func TestIgnoredKinds(t *testing.T) {
 }
 
 func TestDurationsInGoForm(t *testing.T) {
-	o, problems := check(t, of("VirtualService", "{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: 10ms, retries: {attempts: 1, perTryTimeout: 1m30s}}]}"))
+	o, problems := check(t, of("VirtualService",
+		"{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: 10ms, retries: {attempts: 1, perTryTimeout: 1m30s}}]}"))
 	if problems != "" {
 		t.Fatal(problems)
 	}
@@ -118,7 +137,8 @@ func TestDurationsInGoForm(t *testing.T) {
 }
 
 func TestEveryProblemOfABatchIsReported(t *testing.T) {
-	_, got := check(t, of("VirtualService", `{hosts: ["a..b"], http: [{route: [{destination: {host: "*"}, weight: -5}], timeout: 0s, fault: {abort: {httpStatus: 99}}}]}`))
+	_, got := check(t, of("VirtualService",
+		`{hosts: ["a..b"], http: [{route: [{destination: {host: "*"}, weight: -5}], timeout: 0s, fault: {abort: {httpStatus: 99}}}]}`))
 	for _, want := range []string{`hosts\[0\]`, `destination\.host`, `weight: -5: weight is negative`, `timeout`, `httpStatus`} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s is missing in\n%s", want, got)
@@ -127,7 +147,9 @@ func TestEveryProblemOfABatchIsReported(t *testing.T) {
 }
 
 func TestMeshConfig(t *testing.T) {
-	m, _, problems := MeshConfig("mesh.yaml", []byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: {enabled: false}\n"))
+	m, _, problems := MeshConfig("mesh.yaml",
+		[]byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: "+
+			"{enabled: false}\n"))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +160,12 @@ func TestMeshConfig(t *testing.T) {
 		t.Errorf("defaults are lost: %v", m)
 	}
 	_, _, problems = MeshConfig("mesh.yaml", []byte("defaultConfig:\n  drainDuraton: 1s\n"))
-	if got := problems.Error(); !strings.Contains(got, `mesh.yaml:2: MeshConfig: defaultConfig.drainDuraton: unknown field "drainDuraton"; did you mean "drainDuration"`) {
+	if got := problems.Error(); !strings.Contains(got,
+		`mesh.yaml:2: MeshConfig: defaultConfig.drainDuraton: unknown field "drainDuraton"; did you mean "drainDuration"`) {
 		t.Error(got)
 	}
-	_, got := check(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    rootNamespace: Not A Name\n")
+	_, got := check(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+
+		"rootNamespace: Not A Name\n")
 	if !strings.Contains(got, `data.mesh.rootNamespace: "Not A Name": not a namespace`) {
 		t.Error(got)
 	}
@@ -162,11 +186,13 @@ func TestMeshConfigValues(t *testing.T) {
 		"no time for detection":        {`protocolDetectionTimeout: 0s`, ""},
 		"less than no time":            {`protocolDetectionTimeout: -1s`, "protocolDetectionTimeout: "},
 		"no port":                      {`proxyHttpPort: 70000`, "proxyHttpPort: "},
-		"end of a header":              {`defaultConfig: {proxyHeaders: {server: {value: "a\r\nb: c"}}}`, "defaultConfig.proxyHeaders.server.value: "},
+		"end of a header": {`defaultConfig: {proxyHeaders: {server: {value: "a\r\nb: c"}}}`,
+			"defaultConfig.proxyHeaders.server.value: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, problems := MeshConfig("", []byte(tc.yaml))
-			if got := problems.Error(); got != "" && tc.want == "" || !strings.HasPrefix(got, strings.TrimSuffix("MeshConfig: "+tc.want, "MeshConfig: ")) {
+			if got := problems.Error(); got != "" && tc.want == "" ||
+				!strings.HasPrefix(got, strings.TrimSuffix("MeshConfig: "+tc.want, "MeshConfig: ")) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

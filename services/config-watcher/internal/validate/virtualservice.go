@@ -28,10 +28,12 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 	c.gatewayRefs("spec.gateways", vs.Gateways)
 	if isDelegate {
 		if len(vs.Gateways) > 0 {
-			c.fail("spec.gateways", nil, "a delegate (no hosts) takes its gateways from the VirtualService that delegates", "remove gateways, or add hosts")
+			c.fail("spec.gateways", nil, "a delegate (no hosts) takes its gateways from the VirtualService that delegates",
+				"remove gateways, or add hosts")
 		}
 		c.failIf(len(vs.Tcp) > 0 || len(vs.Tls) > 0, "spec.hosts", nil, "missing, and tcp and tls routes cannot be delegated to", "add hosts")
-		c.failIf(len(vs.Http) == 0, "spec.hosts", nil, "missing", "list the hosts whose traffic is routed; only a delegate with http routes has none")
+		c.failIf(len(vs.Http) == 0, "spec.hosts", nil, "missing",
+			"list the hosts whose traffic is routed; only a delegate with http routes has none")
 	}
 	c.virtualHosts(vs, mesh)
 	c.failIf(len(vs.Http)+len(vs.Tls)+len(vs.Tcp) == 0 && !isDelegate, "spec", nil, "no route", "add http, tls or tcp")
@@ -99,7 +101,8 @@ func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
 		rest := strings.TrimPrefix(h, "*")
 		for cut := range len(rest) + 1 {
 			if j, covers := first["*"+rest[cut:]]; covers && vs.Hosts[j] != h {
-				c.fail(index("spec.hosts", i), h, fmt.Sprintf("hosts[%d], %s, covers it", j, vs.Hosts[j]), "divide them over two VirtualServices, or keep the wildcard alone")
+				c.fail(index("spec.hosts", i), h, fmt.Sprintf("hosts[%d], %s, covers it", j, vs.Hosts[j]),
+					"divide them over two VirtualServices, or keep the wildcard alone")
 				break
 			}
 		}
@@ -207,7 +210,8 @@ func (c *checker) weights(at string, weights []int32) {
 		}
 		sum += int64(w)
 	}
-	c.failIf(len(weights) > 1 && sum == 0, index(at, 0)+".weight", nil, "the weights of all destinations sum to 0", "give at least one destination a weight above 0")
+	c.failIf(len(weights) > 1 && sum == 0, index(at, 0)+".weight", nil, "the weights of all destinations sum to 0",
+		"give at least one destination a weight above 0")
 	c.failIf(sum > 1<<32-1, at, sum, "the weights of all destinations sum to more than 4294967295", "use smaller weights")
 }
 

@@ -38,7 +38,8 @@ func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
 			c.fail(at+".scheme", s, "unknown scheme", "use HTTP or HTTPS")
 		}
 		for i, h := range m.HttpGet.GetHttpHeaders() {
-			c.failIf(!probeHeaderRE.MatchString(h.Name), index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name", "use letters, digits and '-'")
+			c.failIf(!probeHeaderRE.MatchString(h.Name), index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name",
+				"use letters, digits and '-'")
 		}
 	case *networking.ReadinessProbe_TcpSocket:
 		checkPort(c, at+".tcpSocket.port", m.TcpSocket.GetPort())

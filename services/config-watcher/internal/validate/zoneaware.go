@@ -14,7 +14,8 @@ func (c *checker) zoneAware(at string, z *networking.ZoneAwareLoadBalancerSettin
 		c.failIf(slices.Contains(topologyLabels, p), index(at+".failoverPriority", i), p, "places are ordered without it", "remove it")
 	}
 	for at, f := range each(at+".failover", z.GetFailover()) {
-		c.failIf(strings.ContainsAny(f.From+f.To, "*/"), at, f.From+" to "+f.To, "not regions", "failover is between whole regions: remove zone and wildcard")
+		c.failIf(strings.ContainsAny(f.From+f.To, "*/"), at, f.From+" to "+f.To, "not regions",
+			"failover is between whole regions: remove zone and wildcard")
 		c.failIf(f.From == f.To, at, f.From, "fails over to itself", "name another region in to")
 	}
 }

@@ -57,7 +57,8 @@ func TestValuesThatOverlapAreRedactedWhole(t *testing.T) {
 		values    []string
 		text, out string
 	}{
-		"one within another":             {[]string{"secret-1", "my-secret-1-long"}, "a my-secret-1-long b secret-1", "a [redacted] b [redacted]"},
+		"one within another": {[]string{"secret-1", "my-secret-1-long"}, "a my-secret-1-long b secret-1",
+			"a [redacted] b [redacted]"},
 		"the end of one begins the next": {[]string{"abcdefgh", "efghijkl"}, "-abcdefghijkl-", "-[redacted]-"},
 		"of the same beginning":          {[]string{"prefix-long", "prefix-"}, "prefix-lon prefix-long", "[redacted]lon [redacted]"},
 		"one after another":              {[]string{"abcdef"}, "abcdefabcdef abcde", "[redacted][redacted] abcde"},

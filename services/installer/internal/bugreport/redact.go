@@ -22,25 +22,30 @@ var (
 	privateKey = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`)
 	token      = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)
 	// authorization is the header in a log, in JSON, or in the words of curl.
-	authorization = regexp.MustCompile(`(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["'\[]*)((?:bearer|basic|digest|negotiate|token)\s+)?[^\s"',\]]+`)
-	bearer        = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	authorization = regexp.MustCompile(
+		`(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["'\[]*)((?:bearer|basic|digest|negotiate|token)\s+)?[^\s"',\]]+`)
+	bearer = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
 	// assigned is a name of something secret with its value: password=x, "client_secret": "x", --token x.
-	assigned = regexp.MustCompile(`(?i)([A-Za-z0-9_.-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credentials?)["']?\s*(?::|=)\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',{}\[\]&]+)`)
+	assigned = regexp.MustCompile(
+		`(?i)([A-Za-z0-9_.-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credentials?)["']?\s*(?::|=)\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',{}\[\]&]+)`)
 	// credentialURL is user information in a URL.
 	credentialURL = regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://[^/\s:@"']*:)[^/\s@"']+@`)
 )
 
 // secretName says of the name of a field or variable that its value is secret.
-var secretName = regexp.MustCompile(`(?i)(passw(or)?d|passphrase|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credential|session_ticket_keys|authorization|cookie)`)
+var secretName = regexp.MustCompile(
+	`(?i)(passw(or)?d|passphrase|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credential|session_ticket_keys|authorization|cookie)`)
 
 // publicName is a name that secretName takes for secret and that only says where a secret is, or for how long.
-var publicName = regexp.MustCompile(`(?i)(name|names|file|path|dir|mode|type|ttl|audience|audiences|seconds|duration|count|issuer|policy|url|uri|ref|refs|version|automount\w*|secrets|configs?|source)$`)
+var publicName = regexp.MustCompile(
+	`(?i)(name|names|file|path|dir|mode|type|ttl|audience|audiences|seconds|duration|count|issuer|policy|url|uri|ref|refs|version|automount\w*|secrets|configs?|source)$`)
 
 // passwordName is a name whose value is secret even if it is a number: a PIN is, the tokens of a rate limit are not.
 var passwordName = regexp.MustCompile(`(?i)(passw(or)?d|passphrase|secret|api[_-]?key|access[_-]?key|credential)`)
 
 // listName is a name of a list whose texts are secret themselves; those of cookies and headers are names.
-var listName = regexp.MustCompile(`(?i)(passw(or)?d|passphrase|token|api[_-]?key|private[_-]?key|access[_-]?key|credential|session_ticket_keys)`)
+var listName = regexp.MustCompile(
+	`(?i)(passw(or)?d|passphrase|token|api[_-]?key|private[_-]?key|access[_-]?key|credential|session_ticket_keys)`)
 
 // isSecret tells whether the value of a field or variable is secret.
 func isSecret(name string) bool {
@@ -92,7 +97,8 @@ func (r *Redactor) text(text []byte, depth int) []byte {
 // hints are what a line contains, in lower case, that one of the patterns below matches: most lines have none, and the
 // patterns are slow.
 var hints = [][]byte{
-	[]byte("passw"), []byte("passphrase"), []byte("secret"), []byte("token"), []byte("key"), []byte("credential"), []byte("authorization"), []byte("bearer"),
+	[]byte("passw"), []byte("passphrase"), []byte("secret"), []byte("token"), []byte("key"), []byte("credential"), []byte("authorization"),
+	[]byte("bearer"),
 	[]byte("basic"), []byte("eyj"), []byte("://"),
 }
 
@@ -264,7 +270,8 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // knownAnnotations are the domains of annotations that the mesh, Kubernetes and their tools write or read. Others may
 // say anything.
-var knownAnnotations = regexp.MustCompile(`^([a-z0-9-]+\.)*(istio\.io|fairlead\.dev|kubernetes\.io|k8s\.io|k8s\.v1\.cni\.cncf\.io|helm\.sh|prometheus\.io)/`)
+var knownAnnotations = regexp.MustCompile(
+	`^([a-z0-9-]+\.)*(istio\.io|fairlead\.dev|kubernetes\.io|k8s\.io|k8s\.v1\.cni\.cncf\.io|helm\.sh|prometheus\.io)/`)
 
 // foreignAnnotations redacts the values of annotations that are nobody's that is known here. Their names stay.
 func foreignAnnotations(annotations map[string]any) {

@@ -127,7 +127,8 @@ func TestSecretsThatAreNumbersOrInListsAreRedacted(t *testing.T) {
 		"JSON": (*bugreport.Redactor).JSON, "YAML": (*bugreport.Redactor).YAML,
 	} {
 		r := &bugreport.Redactor{}
-		got := string(redact(r, []byte(`{"password": 1234567890, "apiTokens": ["first-of-them", {"value": "second-of-them"}], "spec": {"db_passwords": ["third-of-them"], "fromCookies": ["session"], "max_tokens": 77}}`)))
+		got := string(redact(r, []byte(
+			`{"password": 1234567890, "apiTokens": ["first-of-them", {"value": "second-of-them"}], "spec": {"db_passwords": ["third-of-them"], "fromCookies": ["session"], "max_tokens": 77}}`)))
 		for _, secret := range []string{"1234567890", "1.23456789", "first-of-them", "second-of-them", "third-of-them"} {
 			if strings.Contains(got, secret) {
 				t.Errorf("%s: %s is left in %s", name, secret, got)
@@ -160,9 +161,11 @@ func FuzzRedactKeepsNoKey(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("{\"x\": \"", "\"}")
 	f.Fuzz(func(t *testing.T, before, after string) {
-		const key = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY/PuoAoGCCqGSM49\n-----END EC PRIVATE KEY-----"
+		const key = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY/PuoAoGCCqGSM49\n-----END EC PRIVATE " +
+			"KEY-----"
 		r := &bugreport.Redactor{}
-		for _, got := range [][]byte{r.Text([]byte(before + key + after)), r.JSON([]byte(before + key + after)), r.YAML([]byte(before + key + after))} {
+		for _, got := range [][]byte{r.Text([]byte(before + key + after)), r.JSON([]byte(before + key + after)),
+			r.YAML([]byte(before + key + after))} {
 			if bytes.Contains(got, []byte("MHcCAQEEIIrYSSNQ")) {
 				t.Errorf("%q", got)
 			}
@@ -175,11 +178,13 @@ func TestForeignAnnotationsKeepTheirNamesOnly(t *testing.T) {
 	r := &bugreport.Redactor{}
 	got, ok := r.Tree(map[string]any{"kind": "Pod", "metadata": map[string]any{"annotations": map[string]any{
 		"sidecar.istio.io/inject": "true", "fairlead.dev/x": "1", "kubectl.kubernetes.io/default-container": "app", "helm.sh/hook": "test",
-		"example.com/dsn": "postgres://user:hunter2@db/shop", "note": "the key is hunter2", "evil-istio.io/x": "hunter2", "istio.io.example.com/x": "hunter2",
+		"example.com/dsn": "postgres://user:hunter2@db/shop", "note": "the key is hunter2", "evil-istio.io/x": "hunter2",
+		"istio.io.example.com/x":                           "hunter2",
 		"kubectl.kubernetes.io/last-applied-configuration": "hunter2",
 	}}}).(map[string]any)
 	text, err := json.Marshal(got)
-	if !ok || err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), `"example.com/dsn":"`+bugreport.Redacted) ||
+	if !ok || err != nil || strings.Contains(string(text), "hunter2") ||
+		!strings.Contains(string(text), `"example.com/dsn":"`+bugreport.Redacted) ||
 		!strings.Contains(string(text), `"sidecar.istio.io/inject":"true"`) || !strings.Contains(string(text), `default-container":"app"`) {
 		t.Errorf("%s, %v", text, err)
 	}

@@ -184,10 +184,13 @@ func (r *Report) Add(name string, form Form, content []byte) {
 	}
 	switch {
 	case len(r.names) >= MaxFiles:
-		r.missing = append(r.missing, name+": the report has "+fmt.Sprint(MaxFiles)+" files, the most it may have; choose fewer Pods with --include")
+		r.missing = append(r.missing, name+": the report has "+fmt.Sprint(MaxFiles)+
+			" files, the most it may have; choose fewer Pods with --include")
 		return
 	case r.bytes+int64(len(content)) > r.limit:
-		r.missing = append(r.missing, fmt.Sprintf("%s: its %d bytes would make the report larger than %d bytes; choose fewer Pods with --include, or a shorter --duration", name, len(content), r.limit))
+		r.missing = append(r.missing, fmt.Sprintf(
+			"%s: its %d bytes would make the report larger than %d bytes; choose fewer Pods with --include, or a shorter --duration", name,
+			len(content), r.limit))
 		return
 	case cut > 0:
 		r.missing = append(r.missing, fmt.Sprintf("%s: its first %d bytes: a file of the report has %d at most", name, cut, MaxFile))
@@ -198,7 +201,8 @@ func (r *Report) Add(name string, form Form, content []byte) {
 }
 
 func (r *Report) put(name string, content []byte) error {
-	if err := r.tar.WriteHeader(&tar.Header{Name: r.root + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: r.at, Typeflag: tar.TypeReg}); err != nil {
+	if err := r.tar.WriteHeader(&tar.Header{Name: r.root + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: r.at,
+		Typeflag: tar.TypeReg}); err != nil {
 		return err
 	}
 	_, err := io.Copy(r.tar, bytes.NewReader(content))

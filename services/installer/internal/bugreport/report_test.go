@@ -81,7 +81,8 @@ func TestReport(t *testing.T) {
 	files := unpack(t, path)
 	missing := files["report/missing.txt"]
 	for _, want := range []string{
-		"a/half.txt: then token: [redacted] failed", "a/none.txt: forbidden", "long.txt: its first ", "panics.txt: defect: no", "hangs.txt: no answer in time", "late.txt: not begun",
+		"a/half.txt: then token: [redacted] failed", "a/none.txt: forbidden", "long.txt: its first ", "panics.txt: defect: no",
+		"hangs.txt: no answer in time", "late.txt: not begun",
 	} {
 		if !strings.Contains(missing, want) {
 			t.Errorf("missing.txt does not say %q:\n%s", want, missing)
@@ -90,7 +91,8 @@ func TestReport(t *testing.T) {
 	if files["report/a/good.txt"] != "hello" || files["report/a/half.txt"] != "half" || files["report/etc/passwd"] != "escaped" {
 		t.Errorf("files: %q", []string{files["report/a/good.txt"], files["report/a/half.txt"], files["report/etc/passwd"]})
 	}
-	if long := files["report/long.txt"]; len(long) > bugreport.MaxFile || !strings.HasSuffix(long, "last\n") || !strings.HasPrefix(long, "line\n") {
+	if long := files["report/long.txt"]; len(long) > bugreport.MaxFile || !strings.HasSuffix(long, "last\n") ||
+		!strings.HasPrefix(long, "line\n") {
 		t.Errorf("the long file has %d bytes", len(long))
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
@@ -121,7 +123,8 @@ func TestReportIsBoundedInSize(t *testing.T) {
 }
 
 func TestSelection(t *testing.T) {
-	pod := bugreport.Pod{Namespace: "shop", Deployment: "web", Name: "web-1", Labels: map[string]string{"app": "web", "example.com/team": "a"}, Annotations: map[string]string{"n": "v"}}
+	pod := bugreport.Pod{Namespace: "shop", Deployment: "web", Name: "web-1", Labels: map[string]string{"app": "web", "example.com/team": "a"},
+		Annotations: map[string]string{"n": "v"}}
 	for _, tc := range []struct {
 		include, exclude []string
 		container        string

@@ -25,7 +25,8 @@ type spec struct {
 }
 
 // form is the form of a spec, istioctl's.
-const form = "NAMESPACE,.../DEPLOYMENT,.../POD,.../LABEL=VALUE,.../ANNOTATION=VALUE,.../CONTAINER,..., of which the later parts may be left out; * stands for any text"
+const form = "NAMESPACE,.../DEPLOYMENT,.../POD,.../LABEL=VALUE,.../ANNOTATION=VALUE,.../CONTAINER,..., of which the later parts may be " +
+	"left out; * stands for any text"
 
 // ParseSelection parses the values of --include and --exclude.
 func ParseSelection(include, exclude []string) (Selection, error) {
@@ -125,7 +126,8 @@ func all(pairs, of map[string]string) bool {
 }
 
 func (s spec) pod(p Pod) bool {
-	return anyOf(s.namespaces, p.Namespace) && anyOf(s.deployments, p.Deployment) && anyOf(s.pods, p.Name) && all(s.labels, p.Labels) && all(s.annotations, p.Annotations)
+	return anyOf(s.namespaces, p.Namespace) && anyOf(s.deployments, p.Deployment) && anyOf(s.pods, p.Name) && all(s.labels, p.Labels) &&
+		all(s.annotations, p.Annotations)
 }
 
 // Takes tells whether a container of a Pod is meant. Without --include all are; --exclude leaves out what it names, a

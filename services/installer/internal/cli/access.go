@@ -18,7 +18,8 @@ import (
 )
 
 // withClient returns the RunE of a command that only calls config-watcher: see target.call.
-func withClient(t *target, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command, []string) error {
+func withClient(t *target, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, a []string) error {
 		return t.call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
 			return do(ctx, client, a, cmd.OutOrStdout())

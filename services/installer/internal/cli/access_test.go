@@ -10,7 +10,8 @@ import (
 
 func TestWhoAmIAndCanI(t *testing.T) {
 	m := newFixture(t)
-	if out, _, err := m.run("", "config", "whoami"); err != nil || !strings.HasPrefix(out, "spiffe://cluster.local/ns/istio-system/sa/fairlead-admin, by jwt\n") || !strings.Contains(out, "admin   *") {
+	if out, _, err := m.run("", "config", "whoami"); err != nil ||
+		!strings.HasPrefix(out, "spiffe://cluster.local/ns/istio-system/sa/fairlead-admin, by jwt\n") || !strings.Contains(out, "admin   *") {
 		t.Errorf("whoami: %q, %v", out, err)
 	}
 	if out, _, err := m.run("", "config", "whoami", "-o", "json"); err != nil || !strings.Contains(out, `"role": "admin"`) {
@@ -22,7 +23,8 @@ func TestWhoAmIAndCanI(t *testing.T) {
 	if out, _, err := m.run("", "config", "can-i", "get", "vs", "-n", "shop"); err != nil || out != "yes\n" {
 		t.Errorf("can-i get: %q, %v", out, err)
 	}
-	if _, code, err := m.run("", "config", "can-i", "delete", "vs", "-n", "shop"); code != process.ExitFailure || err == nil || err.Error() != "no: may not delete VirtualService in shop" {
+	if _, code, err := m.run("", "config", "can-i", "delete", "vs", "-n", "shop"); code != process.ExitFailure || err == nil ||
+		err.Error() != "no: may not delete VirtualService in shop" {
 		t.Errorf("can-i delete: %d, %v", code, err)
 	}
 }
@@ -53,7 +55,8 @@ func TestBanAndUnban(t *testing.T) {
 			if out, _, err = m.run("", "config", "unban", tc.identity); err != nil || !strings.HasSuffix(out, " is no longer banned\n") {
 				t.Errorf("unban: %q, %v", out, err)
 			}
-			if _, code, err := m.run("", "config", "unban", tc.identity); code != process.ExitFailure || !strings.Contains(err.Error(), "is not banned here") {
+			if _, code, err := m.run("", "config", "unban", tc.identity); code != process.ExitFailure ||
+				!strings.Contains(err.Error(), "is not banned here") {
 				t.Errorf("unban again: %d, %v", code, err)
 			}
 		})
@@ -70,14 +73,16 @@ func TestAudit(t *testing.T) {
 	line := `{"seq":7,"time":"2030-01-01T00:00:00Z","identity":"spiffe://cluster.local/ns/ops/sa/x","address":"127.0.0.1:5","call":"Apply","result":"refused","code":"PermissionDenied","suppressed":3,"objects":[{"verb":"apply","kind":"Gateway","namespace":"edge","name":"web"}],"prev":""}`
 	m.SetAudit(&configv1.ListAuditResponse{Lines: []string{line}, Verified: "1 lines, 7 to 7"})
 	out, _, err := m.run("", "config", "audit", "-n", "5", "--verify")
-	if err != nil || !strings.Contains(out, "refused (PermissionDenied), after 3 more   apply Gateway edge/web") || !strings.Contains(out, "the chain holds: 1 lines, 7 to 7") {
+	if err != nil || !strings.Contains(out, "refused (PermissionDenied), after 3 more   apply Gateway edge/web") ||
+		!strings.Contains(out, "the chain holds: 1 lines, 7 to 7") {
 		t.Errorf("audit: %q, %v", out, err)
 	}
 	if out, _, err = m.run("", "config", "audit", "-o", "json"); err != nil || out != line+"\n" {
 		t.Errorf("json: %q, %v", out, err)
 	}
 	m.SetAudit(&configv1.ListAuditResponse{Broken: "audit.log:3: line 4 does not follow line 2"})
-	if _, code, err := m.run("", "config", "audit", "--verify"); code != process.ExitFailure || !strings.Contains(err.Error(), "line 4 does not follow line 2") {
+	if _, code, err := m.run("", "config", "audit", "--verify"); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "line 4 does not follow line 2") {
 		t.Errorf("broken: %d, %v", code, err)
 	}
 }

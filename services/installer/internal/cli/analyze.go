@@ -56,7 +56,8 @@ func newAnalyze(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "analyze [FILE|DIR|-]... [--kube]",
 		Short: "Look for mistakes in a whole mesh, of files or of an API server",
-		Long: `Look for mistakes in a whole mesh: objects that are refused, as by ` + "`fairlead validate`" + `, and what only shows between objects, such as a host, subset,
+		Long: `Look for mistakes in a whole mesh: objects that are refused, as by ` + "`fairlead validate`" +
+			`, and what only shows between objects, such as a host, subset,
 gateway or Secret that does not exist, objects that conflict, and Pods without a sidecar. docs/reference/findings.md lists what is looked for.
 
 The mesh is that of files, with --kube that of an API server, or both: then an object of a file takes the place of the API server's. Without files it
@@ -97,7 +98,8 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
 	fs.Var(&f.show, "output-threshold", "severity from which on messages are printed")
 	fs.StringVar(&f.mesh, "mesh-config-file", "", "file with the mesh configuration, in place of the ConfigMap's")
 	fs.StringVar(&f.mesh, "meshConfigFile", "", "istioctl's name of --mesh-config-file")
-	fs.StringArrayVarP(&f.suppress, "suppress", "S", nil, "`CODE=KIND NAME.NAMESPACE` whose messages are left out; * stands for any text; may be repeated")
+	fs.StringArrayVarP(&f.suppress, "suppress", "S", nil,
+		"`CODE=KIND NAME.NAMESPACE` whose messages are left out; * stands for any text; may be repeated")
 	fs.BoolVar(&f.ignore, "ignore-unknown", false, "do not fail for text that is no object")
 	fs.BoolVarP(&f.recursive, "recursive", "R", true, "read the subdirectories of directories; nothing else is possible")
 	fs.BoolVarP(&f.list, "list-analyzers", "L", false, "list what is looked for, and do nothing else")
@@ -124,7 +126,8 @@ func analyze(ctx context.Context, env Env, f analyzeFlags, out, diagnostics io.W
 	if err != nil {
 		return err
 	}
-	a := []string{"analyze", "--failure-threshold=" + string(f.threshold), "--output-threshold=" + string(f.show), "--timeout=" + f.timeout.String()}
+	a := []string{"analyze", "--failure-threshold=" + string(f.threshold), "--output-threshold=" + string(f.show),
+		"--timeout=" + f.timeout.String()}
 	for _, set := range []struct{ flag, value string }{
 		{"output", f.out.value}, {"kubeconfig", f.kubeconfig}, {"context", f.context}, {"namespace", f.namespace}, {"mesh-config-file", f.mesh},
 	} {

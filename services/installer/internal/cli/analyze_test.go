@@ -12,7 +12,8 @@ import (
 func TestAnalyzeRunsConfigWatcher(t *testing.T) {
 	t.Setenv("PATH", "/usr/bin:/bin")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	testkit.WriteFile(t, kubeconfig, []byte("{clusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}"))
+	testkit.WriteFile(t, kubeconfig,
+		[]byte("{clusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}"))
 	const always = "analyze --failure-threshold=error --output-threshold=info --timeout=30s"
 	for name, tc := range map[string]struct {
 		code string
@@ -20,12 +21,16 @@ func TestAnalyzeRunsConfigWatcher(t *testing.T) {
 		out  string
 		exit int
 	}{
-		"files":           {"0", []string{"a", "-f", "b", "-"}, always + " -- b a -", process.ExitOK},
-		"an API server":   {"0", []string{"-k", "--kubeconfig", "k", "--context=c", "-n", "shop"}, always + " --kubeconfig=k --context=c --namespace=shop --kube --", process.ExitOK},
-		"istioctl's":      {"0", []string{"--use-kube=false", "--meshConfigFile=m", "-A", "-R", "--output-threshold=Info", "x"}, always + " --mesh-config-file=m --all-namespaces -- x", process.ExitOK},
-		"suppressed":      {"0", []string{"x", "-S", "IST0103=Pod *.testing", "--suppress=a=b"}, always + " --suppress=IST0103=Pod *.testing --suppress=a=b -- x", process.ExitOK},
-		"SARIF":           {"0", []string{"x", "-o", "sarif"}, always + " --output=sarif -- x", process.ExitOK},
-		"a kubeconfig":    {"0", []string{"--kubeconfig", kubeconfig, "-A"}, always + " --kubeconfig=" + kubeconfig + " --kube --all-namespaces --", process.ExitOK},
+		"files": {"0", []string{"a", "-f", "b", "-"}, always + " -- b a -", process.ExitOK},
+		"an API server": {"0", []string{"-k", "--kubeconfig", "k", "--context=c", "-n", "shop"},
+			always + " --kubeconfig=k --context=c --namespace=shop --kube --", process.ExitOK},
+		"istioctl's": {"0", []string{"--use-kube=false", "--meshConfigFile=m", "-A", "-R", "--output-threshold=Info", "x"},
+			always + " --mesh-config-file=m --all-namespaces -- x", process.ExitOK},
+		"suppressed": {"0", []string{"x", "-S", "IST0103=Pod *.testing", "--suppress=a=b"},
+			always + " --suppress=IST0103=Pod *.testing --suppress=a=b -- x", process.ExitOK},
+		"SARIF": {"0", []string{"x", "-o", "sarif"}, always + " --output=sarif -- x", process.ExitOK},
+		"a kubeconfig": {"0", []string{"--kubeconfig", kubeconfig, "-A"},
+			always + " --kubeconfig=" + kubeconfig + " --kube --all-namespaces --", process.ExitOK},
 		"list":            {"0", []string{"-L"}, always + " --list-analyzers --", process.ExitOK},
 		"found something": {"79", []string{"x", "--ignore-unknown"}, always + " --ignore-unknown -- x", 79},
 		"text":            {"65", []string{"x", "--failure-threshold", "Warning"}, strings.Replace(always, "error", "warning", 1) + " -- x", 65},

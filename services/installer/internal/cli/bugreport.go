@@ -109,15 +109,18 @@ func (f *reportFlags) complete(cmd *cobra.Command, t *target, now time.Time) err
 		}
 		fs := cmd.Flags()
 		for flag, field := range map[string]func(){
-			"include": func() { f.Include = set.Include }, "exclude": func() { f.Exclude = set.Exclude }, "duration": func() { f.Duration = set.Duration },
-			"start-time": func() { f.StartTime = set.StartTime }, "end-time": func() { f.EndTime = set.EndTime }, "timeout": func() { f.Timeout = set.Timeout },
-			"dir": func() { f.Dir = set.Dir },
+			"include": func() { f.Include = set.Include }, "exclude": func() { f.Exclude = set.Exclude },
+			"duration":   func() { f.Duration = set.Duration },
+			"start-time": func() { f.StartTime = set.StartTime }, "end-time": func() { f.EndTime = set.EndTime },
+			"timeout": func() { f.Timeout = set.Timeout },
+			"dir":     func() { f.Dir = set.Dir },
 		} {
 			if !fs.Changed(flag) {
 				field()
 			}
 		}
-		for flag, value := range map[string]string{"context": set.Context, "kubeconfig": set.KubeConfigPath, "istioNamespace": set.IstioNamespace} {
+		for flag, value := range map[string]string{"context": set.Context, "kubeconfig": set.KubeConfigPath,
+			"istioNamespace": set.IstioNamespace} {
 			if value != "" && !fs.Changed(flag) {
 				if err := fs.Set(flag, value); err != nil {
 					return usage(err)
@@ -306,10 +309,12 @@ func (g *gatherer) meshTasks() []bugreport.Task {
 
 // opsPages are the pages that are read of each service, by their names in the archive.
 var opsPages = map[string][]struct{ path, name string }{
-	"":                         {{"/readyz", "readyz.txt"}, {"/metrics", "metrics.txt"}, {"/debug/version", "version.json"}, {"/debug/pprof/goroutine?debug=1", "goroutines.txt"}, {"/debug/pprof/heap?debug=1", "heap.txt"}},
-	controlplane.ConfigWatcher: {{"/debug/sources", "sources.json"}, {"/debug/fleet", "fleet.json"}, {"/debug/credentials", "credentials.json"}},
-	controlplane.XDSServer:     {{"/debug/proxies", "proxies.json"}, {"/debug/refusals", "refusals.json"}, {"/debug/class", "classes.json"}},
-	controlplane.CA:            {{"/debug/bundle", "bundle.json"}, {"/debug/issued", "issued.json"}},
+	"": {{"/readyz", "readyz.txt"}, {"/metrics", "metrics.txt"}, {"/debug/version", "version.json"},
+		{"/debug/pprof/goroutine?debug=1", "goroutines.txt"}, {"/debug/pprof/heap?debug=1", "heap.txt"}},
+	controlplane.ConfigWatcher: {{"/debug/sources", "sources.json"}, {"/debug/fleet", "fleet.json"},
+		{"/debug/credentials", "credentials.json"}},
+	controlplane.XDSServer: {{"/debug/proxies", "proxies.json"}, {"/debug/refusals", "refusals.json"}, {"/debug/class", "classes.json"}},
+	controlplane.CA:        {{"/debug/bundle", "bundle.json"}, {"/debug/issued", "issued.json"}},
 }
 
 // pagesOf makes the tasks for the pages of a service.
@@ -320,13 +325,14 @@ func pagesOf(program, name string, ops *opsclient.Client) (tasks []bugreport.Tas
 			if filepath.Ext(page.name) == ".json" {
 				form = bugreport.JSON
 			}
-			tasks = append(tasks, bugreport.Task{Name: "control-plane/" + name + "/" + page.name, Form: form, Get: func(ctx context.Context) ([]byte, error) {
-				text, more, err := ops.Text(ctx, page.path, bugreport.MaxFile)
-				if more {
-					err = errors.Join(err, fmt.Errorf("the page is longer than %d bytes; its end is left out", bugreport.MaxFile))
-				}
-				return text, err
-			}})
+			tasks = append(tasks, bugreport.Task{Name: "control-plane/" + name + "/" + page.name, Form: form,
+				Get: func(ctx context.Context) ([]byte, error) {
+					text, more, err := ops.Text(ctx, page.path, bugreport.MaxFile)
+					if more {
+						err = errors.Join(err, fmt.Errorf("the page is longer than %d bytes; its end is left out", bugreport.MaxFile))
+					}
+					return text, err
+				}})
 		}
 	}
 	return tasks
@@ -334,35 +340,38 @@ func pagesOf(program, name string, ops *opsclient.Client) (tasks []bugreport.Tas
 
 // adminPages are the pages that are read of each Envoy.
 var adminPages = []struct{ path, name string }{
-	{"/clusters?format=json", "clusters.json"}, {"/listeners?format=json", "listeners.json"}, {"/server_info", "server-info.json"}, {"/certs", "certs.json"},
+	{"/clusters?format=json", "clusters.json"}, {"/listeners?format=json", "listeners.json"}, {"/server_info", "server-info.json"},
+	{"/certs", "certs.json"},
 	{"/memory", "memory.json"}, {"/stats", "stats.txt"}, {"/init_dump", "init-dump.json"},
 }
 
 // proxyTasks read an Envoy. The dump is without keys before the report redacts it.
 func proxyTasks(name string, admin func() (*envoyadmin.Client, error)) []bugreport.Task {
-	tasks := []bugreport.Task{{Name: "proxies/" + name + "/config-dump.json", Form: bugreport.JSON, Get: func(ctx context.Context) ([]byte, error) {
-		client, err := admin()
-		if err != nil {
-			return nil, err
-		}
-		dump, err := client.Dump(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return dump.AllJSON()
-	}}}
+	tasks := []bugreport.Task{{Name: "proxies/" + name + "/config-dump.json", Form: bugreport.JSON,
+		Get: func(ctx context.Context) ([]byte, error) {
+			client, err := admin()
+			if err != nil {
+				return nil, err
+			}
+			dump, err := client.Dump(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return dump.AllJSON()
+		}}}
 	for _, page := range adminPages {
 		form := bugreport.JSON
 		if filepath.Ext(page.name) == ".txt" {
 			form = bugreport.Text
 		}
-		tasks = append(tasks, bugreport.Task{Name: "proxies/" + name + "/" + page.name, Form: form, Get: func(ctx context.Context) ([]byte, error) {
-			client, err := admin()
-			if err != nil {
-				return nil, err
-			}
-			return client.Get(ctx, page.path)
-		}})
+		tasks = append(tasks, bugreport.Task{Name: "proxies/" + name + "/" + page.name, Form: form,
+			Get: func(ctx context.Context) ([]byte, error) {
+				client, err := admin()
+				if err != nil {
+					return nil, err
+				}
+				return client.Get(ctx, page.path)
+			}})
 	}
 	return tasks
 }

@@ -74,7 +74,8 @@ func (g *gatherer) cluster(ctx context.Context) error {
 // than the rest of the report.
 func (g *gatherer) clusterAnalysis() []bugreport.Task {
 	if c := g.t.cluster; c.As != "" || len(c.AsGroups) > 0 {
-		g.report.Missing("status/analysis.json", errors.New("analyze knows no --as: run `fairlead analyze --kube` with a kubeconfig of that user"))
+		g.report.Missing("status/analysis.json",
+			errors.New("analyze knows no --as: run `fairlead analyze --kube` with a kubeconfig of that user"))
 		return nil
 	}
 	return []bugreport.Task{g.analysis(analyzeFlags{kube: true, kubeconfig: g.t.cluster.Kubeconfig, context: g.t.cluster.Context})}
@@ -93,7 +94,8 @@ func (g *gatherer) pods(ctx context.Context, api kube.API) (chosen []corev1.Pod,
 		if seen++; seen > maxReportPods {
 			return fmt.Errorf("the cluster has more than %d Pods; the others were not looked at", maxReportPods)
 		}
-		if slices.Contains(namespaces, p.Namespace) || (&podProxy{Pod: p}).container() != nil && slices.ContainsFunc(containers(p), func(c string) bool { return g.f.selection.Takes(podOf(p), c) }) {
+		if slices.Contains(namespaces, p.Namespace) || (&podProxy{Pod: p}).container() != nil &&
+			slices.ContainsFunc(containers(p), func(c string) bool { return g.f.selection.Takes(podOf(p), c) }) {
 			chosen = append(chosen, *p)
 		}
 		return nil
@@ -152,7 +154,8 @@ func (g *gatherer) podTasks(api kube.API, p *corev1.Pod, namespace string) (task
 		}
 	}
 	proxy := &podProxy{p, g.mesh}
-	if c := proxy.container(); c != nil && g.mesh != nil && p.Status.Phase == corev1.PodRunning && g.f.selection.Takes(podOf(p), proxyContainer) {
+	if c := proxy.container(); c != nil && g.mesh != nil && p.Status.Phase == corev1.PodRunning &&
+		g.f.selection.Takes(podOf(p), proxyContainer) {
 		tasks = append(tasks, proxyTasks(p.Namespace+"/"+p.Name, proxy.admin)...)
 	}
 	return tasks
@@ -202,15 +205,18 @@ func logLines(stream io.Reader, until time.Time) ([]byte, error) {
 
 // reportGroups are the API groups whose objects are read, those of the cluster's definitions that are there.
 var reportGroups = []string{
-	"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "install.istio.io", "gateway.networking.k8s.io", "fairlead.dev",
+	"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "install.istio.io", "gateway.networking.k8s.io",
+	"fairlead.dev",
 }
 
 // coreObjects are read in the namespace of the control plane.
 var coreObjects = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "services"}, {Version: "v1", Resource: "serviceaccounts"}, {Version: "v1", Resource: "events"},
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "daemonsets"},
-	{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}, {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
-	{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}, {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"},
+	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+	{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
 
 // clusterObjects have no namespace.
@@ -287,7 +293,8 @@ func (g *gatherer) objectTasks(api kube.API, namespace string) ([]bugreport.Task
 }
 
 // objects lists objects of a kind; those beyond maxReportObjects are left out with an error.
-func objects(ctx context.Context, client dynamic.Interface, of schema.GroupVersionResource, namespace string) ([]unstructured.Unstructured, error) {
+func objects(ctx context.Context, client dynamic.Interface, of schema.GroupVersionResource, namespace string) ([]unstructured.Unstructured,
+	error) {
 	all, next := []unstructured.Unstructured{}, ""
 	for {
 		list, err := client.Resource(of).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: kube.Page, Continue: next})

@@ -149,7 +149,8 @@ func (g *gatherer) logFile(name string, p meshProcess) bugreport.Task {
 
 // analysis runs `fairlead analyze`.
 func (g *gatherer) analysis(f analyzeFlags) bugreport.Task {
-	f.out, f.threshold, f.show, f.recursive, f.all, f.binDir, f.timeout = newFormat("json"), "error", "info", true, true, g.f.binDir, requestTimeout
+	f.out, f.threshold, f.show, f.recursive, f.all, f.binDir, f.timeout = newFormat("json"), "error", "info", true, true, g.f.binDir,
+		requestTimeout
 	f.out.value = "json"
 	return printed("status/analysis.json", bugreport.JSON, func(ctx context.Context, out io.Writer) error {
 		var kept strings.Builder

@@ -63,10 +63,13 @@ const object = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetada
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"}, {"up", "--drain", "-1s"}, {"up", "--file-grace-period", "500ms"},
-		{"config", "nonsense"}, {"config", "apply"}, {"config", "apply", "-f", "/does/not/exist"}, {"config", "delete"}, {"config", "delete", "vs"},
+		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"},
+		{"up", "--drain", "-1s"}, {"up", "--file-grace-period", "500ms"},
+		{"config", "nonsense"}, {"config", "apply"}, {"config", "apply", "-f", "/does/not/exist"}, {"config", "delete"},
+		{"config", "delete", "vs"},
 		{"config", "get", "vs", "-o", "xml"}, {"config", "get", "--config-watcher-address", "127.0.0.1:1"},
-		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"}, {"proxy-config", "web", "nametables"}, {"proxy", "renew"}, {"demo"},
+		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"},
+		{"proxy-config", "web", "nametables"}, {"proxy", "renew"}, {"demo"},
 		{"why", "web"}, {"why", "web", "reviews", "-o", "xml"}, {"proxy-status", "-o", "xml"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
@@ -111,10 +114,12 @@ func TestApplyGetDelete(t *testing.T) {
 	if out, _, err = m.run(object, "config", "apply", "-f", "-"); err != nil || out != "VirtualService shop/web created\n" {
 		t.Errorf("standard input: %q, %v", out, err)
 	}
-	if out, _, err = m.run("", "config", "get"); err != nil || !strings.Contains(out, "shop        VirtualService   web    1            memory") {
+	if out, _, err = m.run("", "config", "get"); err != nil ||
+		!strings.Contains(out, "shop        VirtualService   web    1            memory") {
 		t.Errorf("get: %q, %v", out, err)
 	}
-	if out, _, err = m.run("", "config", "get", "vs", "web", "-n", "shop", "-o", "yaml"); err != nil || !strings.Contains(out, "hosts:\n  - web") {
+	if out, _, err = m.run("", "config", "get", "vs", "web", "-n", "shop", "-o", "yaml"); err != nil ||
+		!strings.Contains(out, "hosts:\n  - web") {
 		t.Errorf("get -o yaml: %q, %v", out, err)
 	}
 	out, _, err = m.run("", "config", "get", "virtualservices", "-o", "json")
@@ -122,10 +127,12 @@ func TestApplyGetDelete(t *testing.T) {
 		Kind  string
 		Items []struct{ Metadata struct{ Name string } }
 	}
-	if err != nil || json.Unmarshal([]byte(out), &list) != nil || list.Kind != "List" || len(list.Items) != 1 || list.Items[0].Metadata.Name != "web" {
+	if err != nil || json.Unmarshal([]byte(out), &list) != nil || list.Kind != "List" || len(list.Items) != 1 ||
+		list.Items[0].Metadata.Name != "web" {
 		t.Errorf("get -o json: %q, %v", out, err)
 	}
-	if out, _, err = m.run("", "config", "get", "vs/web", "-n", "shop", "-o", "jsonpath={.metadata.name} {.spec.hosts[0]}"); err != nil || out != "web web\n" {
+	if out, _, err = m.run("", "config", "get", "vs/web", "-n", "shop", "-o", "jsonpath={.metadata.name} {.spec.hosts[0]}"); err != nil ||
+		out != "web web\n" {
 		t.Errorf("get -o jsonpath: %q, %v", out, err)
 	}
 	if _, code, err := m.run("", "config", "get", "vs/web", "-n", "shop", "-o", "jsonpath={.metadata"); code != process.ExitUsage {
@@ -137,7 +144,8 @@ func TestApplyGetDelete(t *testing.T) {
 	if out, _, err = m.run("", "config", "delete", "-f", name); err != nil || out != "VirtualService shop/web deleted\n" {
 		t.Errorf("delete: %q, %v", out, err)
 	}
-	if _, code, err := m.run("", "config", "get", "vs", "web", "-n", "shop"); code != process.ExitFailure || !strings.Contains(err.Error(), "is not there") {
+	if _, code, err := m.run("", "config", "get", "vs", "web", "-n", "shop"); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "is not there") {
 		t.Errorf("get of nothing: %d, %v", code, err)
 	}
 	if _, code, err := m.run("", "config", "delete", "vs", "web", "-n", "shop"); code != process.ExitFailure {
@@ -152,7 +160,8 @@ func TestWhatIsPrintedCanBeApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _, err := m.run("", "config", "get", "-A", "-o", "yaml")
-	if text, list, ok := strings.Cut(out, "\n"); err != nil || !ok || !strings.Contains(text, "Secrets are left out, 1 of them") || strings.Contains(list, "kind: Secret") {
+	if text, list, ok := strings.Cut(out, "\n"); err != nil || !ok || !strings.Contains(text, "Secrets are left out, 1 of them") ||
+		strings.Contains(list, "kind: Secret") {
 		t.Fatalf("%v, %s", err, out)
 	} else if out, _, err = m.run(list, "config", "apply", "-f", "-"); err != nil || !strings.HasPrefix(out, "VirtualService shop/web ") {
 		t.Errorf("%v, %s", err, out)
@@ -170,7 +179,8 @@ func TestWatchPrintsChanges(t *testing.T) {
 	shown := &sharedBuffer{}
 	done := make(chan error, 1)
 	go func() {
-		done <- cli.Run(ctx, cli.Env{Out: shown, Err: shown, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }}, append([]string{"config", "get", "vs", "-A", "-w"}, m.flags...))
+		done <- cli.Run(ctx, cli.Env{Out: shown, Err: shown, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }},
+			append([]string{"config", "get", "vs", "-A", "-w"}, m.flags...))
 	}()
 	prints := func(want string) {
 		t.Helper()
@@ -222,7 +232,8 @@ func TestApplyWarns(t *testing.T) {
 	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil || out != want {
 		t.Errorf("%q, %v", out, err)
 	}
-	if out, _, err := m.run("", "config", "apply", "-f", name, "-o", "json"); err != nil || !strings.Contains(out, `"VirtualService shop/ineffective: spec: has no effect"`) {
+	if out, _, err := m.run("", "config", "apply", "-f", name, "-o", "json"); err != nil ||
+		!strings.Contains(out, `"VirtualService shop/ineffective: spec: has no effect"`) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
@@ -231,13 +242,15 @@ func TestApplyStrictRefusesWarnings(t *testing.T) {
 	m := newFixture(t)
 	name := file(t, strings.ReplaceAll(object, "web", "ineffective"))
 	_, code, err := m.run("", "config", "apply", "--strict", "-f", name)
-	if code != process.ExitRefused || err == nil || !strings.Contains(err.Error(), "nothing was changed:\n  VirtualService shop/ineffective: spec: has no effect") {
+	if code != process.ExitRefused || err == nil ||
+		!strings.Contains(err.Error(), "nothing was changed:\n  VirtualService shop/ineffective: spec: has no effect") {
 		t.Errorf("%d, %v", code, err)
 	}
 	if m.Object("VirtualService", "shop", "ineffective") != nil {
 		t.Error("it was written")
 	}
-	if out, _, err := m.run("", "config", "apply", "--strict", "-f", file(t, object)); err != nil || out != "VirtualService shop/web created\n" {
+	if out, _, err := m.run("", "config", "apply", "--strict", "-f", file(t, object)); err != nil ||
+		out != "VirtualService shop/web created\n" {
 		t.Errorf("an object without warnings: %q, %v", out, err)
 	}
 }
@@ -341,7 +354,8 @@ func TestRunDirectory(t *testing.T) {
 	if out, _, err := run(object, "config", "apply", "-f", "-", "--run-dir", dir); err != nil || !strings.Contains(out, "created") {
 		t.Errorf("%q, %v", out, err)
 	}
-	if _, code, err := run("", "proxy-config", "nobody", "clusters", "--run-dir", dir); code != process.ExitFailure || !strings.Contains(err.Error(), "nobody") {
+	if _, code, err := run("", "proxy-config", "nobody", "clusters", "--run-dir", dir); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "nobody") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 	if out, _, err := run("", "down", "--run-dir", t.TempDir()); err != nil || !strings.Contains(out, "no mesh runs") {
@@ -350,7 +364,8 @@ func TestRunDirectory(t *testing.T) {
 }
 
 func TestUpRefuses(t *testing.T) {
-	const deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec: {containers: [{name: web, image: web}]}\n"
+	const deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {a: b}}\n  " +
+		"template:\n    metadata: {labels: {a: b}}\n    spec: {containers: [{name: web, image: web}]}\n"
 	bin := t.TempDir()
 	for _, name := range []string{"ca", "config-watcher", "xds-server", "node-agent", "envoy"} {
 		if err := os.WriteFile(filepath.Join(bin, name), nil, 0o700); err != nil {
@@ -361,14 +376,16 @@ func TestUpRefuses(t *testing.T) {
 		_, code, err := run("", "up", "--bin-dir", bin, "--run-dir", filepath.Join(t.TempDir(), "run"), "-f", file(t, content))
 		return code, err
 	}
-	if code, err := up(deployment); code != process.ExitRefused || !strings.Contains(err.Error(), "Deployment default/web: spec.template.spec.containers[0].command") {
+	if code, err := up(deployment); code != process.ExitRefused ||
+		!strings.Contains(err.Error(), "Deployment default/web: spec.template.spec.containers[0].command") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 	if code, err := up("kind: ["); code != process.ExitRefused || !strings.Contains(err.Error(), "objects.yaml:1") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 	for _, args := range [][]string{{"-f", "nofile"}, {"mesh.yaml"}} {
-		if _, code, err := run("", append([]string{"up", "--bin-dir", bin, "--run-dir", filepath.Join(t.TempDir(), "run")}, args...)...); code != process.ExitUsage {
+		if _, code, err := run("", append([]string{"up", "--bin-dir", bin, "--run-dir", filepath.Join(t.TempDir(), "run")},
+			args...)...); code != process.ExitUsage {
 			t.Errorf("up %v: exit code %d, %v", args, code, err)
 		}
 	}

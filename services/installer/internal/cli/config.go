@@ -16,7 +16,8 @@ import (
 )
 
 func newConfig(env Env, t *target) *cobra.Command {
-	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newConfigStatus(t), newEdit(env, t), newDelete(env, t),
+	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newConfigStatus(t), newEdit(env, t),
+		newDelete(env, t),
 		newWhoAmI(t), newCanI(t), newBan(t), newUnban(t), newBans(t), newAudit(t))
 	t.register(cmd.PersistentFlags())
 	return cmd

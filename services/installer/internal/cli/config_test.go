@@ -25,8 +25,10 @@ func newFixtureWithFile(t *testing.T) *fixture {
 		Source: "file", Location: "mesh.yaml:515", StaysUntil: until,
 		Manifest: []byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"web","namespace":"shop"},"spec":{"hosts":["web"]}}`),
 	}}, []*configv1.Finding{
-		{Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: "VirtualService shop/web", Source: "file", Location: "mesh.yaml:515", Message: "mesh.yaml is gone", Until: until},
-		{Type: configv1.FindingType_FINDING_TYPE_UNREAD, Object: "HTTPRoute shop/r", Source: "file", Location: "mesh.yaml:600", Message: "kind: nobody reads this kind"},
+		{Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: "VirtualService shop/web", Source: "file", Location: "mesh.yaml:515",
+			Message: "mesh.yaml is gone", Until: until},
+		{Type: configv1.FindingType_FINDING_TYPE_UNREAD, Object: "HTTPRoute shop/r", Source: "file", Location: "mesh.yaml:600",
+			Message: "kind: nobody reads this kind"},
 	})
 	return m
 }
@@ -54,23 +56,29 @@ func TestPodsHaveTheirAddress(t *testing.T) {
 	if out, _, err := m.run("", "config", "get", "-A"); err != nil || strings.Contains(out, "ADDRESS") {
 		t.Errorf("%v:\n%s", err, out)
 	}
-	if _, code, err := m.run("", "config", "apply", "mesh.yaml"); code != process.ExitUsage || !strings.Contains(err.Error(), "`fairlead config apply -f mesh.yaml`") {
+	if _, code, err := m.run("", "config", "apply", "mesh.yaml"); code != process.ExitUsage ||
+		!strings.Contains(err.Error(), "`fairlead config apply -f mesh.yaml`") {
 		t.Errorf("a file without -f: %d, %v", code, err)
 	}
 }
 
 func TestConfigOfEverySource(t *testing.T) {
 	m := newFixtureWithFile(t)
-	m.mustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION", "file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
+	m.mustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION",
+		"file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
 	m.mustPrint(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
-	m.mustPrint(t, []string{"config", "status"}, "SOURCE   STATE", "file     read", "STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
+	m.mustPrint(t, []string{"config", "status"}, "SOURCE   STATE", "file     read",
+		"STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
 	for _, args := range [][]string{{"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "vs", "web", "-n", "shop"}} {
 		m.mustPrint(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
 	}
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`, `"reason": "Rejected"`)
-	m.mustPrint(t, []string{"config", "status", "-o", "table"}, "OBJECT                    SOURCE   GENERATION   ACCEPTED   PROGRAMMED   MESSAGE",
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`,
+		`"reason": "Rejected"`)
+	m.mustPrint(t, []string{"config", "status", "-o", "table"},
+		"OBJECT                    SOURCE   GENERATION   ACCEPTED   PROGRAMMED   MESSAGE",
 		"VirtualService shop/web   file     -            True       Rejected     1 of 2 proxies acknowledged")
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"}, "file     Programmed   False    Rejected   -            1 of 2 proxies acknowledged")
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"},
+		"file     Programmed   False    Rejected   -            1 of 2 proxies acknowledged")
 	name := file(t, object)
 	m.mustPrint(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
 	m.mustPrint(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
@@ -113,11 +121,13 @@ func TestListsAndUnreadKindsInFiles(t *testing.T) {
 	list := file(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ")+"\n")
 	m.mustPrint(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
 	deployment := file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+object)
-	m.mustPrint(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
+	m.mustPrint(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (",
+		"objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
 	m.mustPrint(t, []string{"config", "apply", "-f", list}, "created")
 	m.mustPrint(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
 	typo := file(t, strings.Replace(object, "VirtualService", "VirtualServce", 1))
-	if _, code, err := m.run("", "config", "delete", "-f", typo); code != process.ExitRefused || !strings.Contains(err.Error(), "did you mean VirtualService?") {
+	if _, code, err := m.run("", "config", "delete", "-f", typo); code != process.ExitRefused ||
+		!strings.Contains(err.Error(), "did you mean VirtualService?") {
 		t.Errorf("a misspelt kind: %d, %v", code, err)
 	}
 }
@@ -133,14 +143,17 @@ func TestEdit(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out, Getenv: func(name string) string { return map[string]string{"EDITOR": editor}[name] }},
+		err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out,
+			Getenv: func(name string) string { return map[string]string{"EDITOR": editor}[name] }},
 			append([]string{"config", "edit", "vs/web", "-n", "shop"}, m.flags...))
 		return out.String(), err
 	}
-	if out, err := run("true"); err != nil || out != "VirtualService shop/web unchanged\n" || m.Object("VirtualService", "shop", "web") != nil {
+	if out, err := run("true"); err != nil || out != "VirtualService shop/web unchanged\n" ||
+		m.Object("VirtualService", "shop", "web") != nil {
 		t.Errorf("nothing changed: %q, %v", out, err)
 	}
-	if out, err := run(`sed -i s/web/www/ "$1"; sed -i "s/name: www/name: web/" "$1"`); err != nil || out != "VirtualService shop/web created, overrides mesh.yaml:515\n" {
+	if out, err := run(`sed -i s/web/www/ "$1"; sed -i "s/name: www/name: web/" "$1"`); err != nil ||
+		out != "VirtualService shop/web created, overrides mesh.yaml:515\n" {
 		t.Errorf("changed: %q, %v", out, err)
 	}
 	if _, err := run("exit 1"); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
@@ -165,17 +178,20 @@ func TestFilesWithoutAnObject(t *testing.T) {
 	testkit.WriteFile(t, comment, []byte("# c\n---\n"))
 	for _, command := range []string{"apply", "delete"} {
 		for stdin, args := range map[string][]string{"": {"-f", comment}, "# c\n": {"-f", "-"}} {
-			if _, code, err := m.run(stdin, append([]string{"config", command}, args...)...); code != process.ExitRefused || err == nil || !strings.Contains(err.Error(), "holds no object") {
+			if _, code, err := m.run(stdin, append([]string{"config", command}, args...)...); code != process.ExitRefused || err == nil ||
+				!strings.Contains(err.Error(), "holds no object") {
 				t.Errorf("%s %v: %d, %v", command, args, code, err)
 			}
 		}
 	}
-	if _, code, err := m.run("", "config", "apply", "-f", dir); code != process.ExitRefused || !strings.Contains(err.Error(), dir+": no file in it holds an object") {
+	if _, code, err := m.run("", "config", "apply", "-f", dir); code != process.ExitRefused ||
+		!strings.Contains(err.Error(), dir+": no file in it holds an object") {
 		t.Errorf("a directory without an object: %d, %v", code, err)
 	}
 	testkit.WriteFile(t, filepath.Join(dir, "empty.yaml"), nil)
 	testkit.WriteFile(t, filepath.Join(dir, "web.yaml"), []byte(object))
-	m.mustPrint(t, []string{"config", "apply", "-f", dir}, "warning: "+comment+": holds no object\n", "empty.yaml: holds no object", "VirtualService shop/web created\n")
+	m.mustPrint(t, []string{"config", "apply", "-f", dir}, "warning: "+comment+": holds no object\n", "empty.yaml: holds no object",
+		"VirtualService shop/web created\n")
 }
 
 // TestNameWithItsNamespace: every command takes NAME.NAMESPACE.
@@ -183,17 +199,20 @@ func TestNameWithItsNamespace(t *testing.T) {
 	m := newFixtureWithFile(t)
 	m.mustPrint(t, []string{"config", "status", "vs/web.shop"}, "VirtualService shop/web\nin force:  yes\nsource:    file", "STAYS")
 	m.mustPrint(t, []string{"config", "status", "vs", "web.shop"}, "VirtualService shop/web\nin force:  yes")
-	if _, code, err := m.run("", "config", "status", "vs/other.shop"); code != process.ExitFailure || !strings.Contains(err.Error(), "VirtualService/default/other.shop is not there") {
+	if _, code, err := m.run("", "config", "status", "vs/other.shop"); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "VirtualService/default/other.shop is not there") {
 		t.Errorf("status of none: %d, %v", code, err)
 	}
 	var out strings.Builder
-	err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out, Getenv: func(name string) string { return map[string]string{"EDITOR": "true"}[name] }},
+	err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out,
+		Getenv: func(name string) string { return map[string]string{"EDITOR": "true"}[name] }},
 		append([]string{"config", "edit", "vs", "web.shop"}, m.flags...))
 	if err != nil || out.String() != "VirtualService shop/web unchanged\n" {
 		t.Errorf("edit: %q, %v", out.String(), err)
 	}
 	// The server, which has the object of a file, says why it does not delete it.
-	if _, code, err := m.run("", "config", "delete", "vs/web.shop"); code != process.ExitFailure || !strings.Contains(err.Error(), "VirtualService/shop/web ") {
+	if _, code, err := m.run("", "config", "delete", "vs/web.shop"); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "VirtualService/shop/web ") {
 		t.Errorf("delete: %d, %v", code, err)
 	}
 }
@@ -203,10 +222,11 @@ func TestWaitForAnObjectThatIsNotThere(t *testing.T) {
 	m := newFixtureWithFile(t)
 	const lists = "; `fairlead config get VirtualService -A` lists what there is"
 	for args, want := range map[string]string{
-		"vs/wbe.shop": `VirtualService shop/wbe: not programmed within 300ms: no such object is known; did you mean "web" in namespace shop?` + lists,
-		"vs/web2":     `; did you mean "web" in namespace shop?` + lists,
-		"vs/web":      ": no such object is known; there is one in namespace shop: add -n shop" + lists,
-		"vs/banana":   ": no such object is known" + lists,
+		"vs/wbe.shop": `VirtualService shop/wbe: not programmed within 300ms: no such object is known; did you mean "web" in namespace shop?` +
+			lists,
+		"vs/web2":   `; did you mean "web" in namespace shop?` + lists,
+		"vs/web":    ": no such object is known; there is one in namespace shop: add -n shop" + lists,
+		"vs/banana": ": no such object is known" + lists,
 	} {
 		if _, code, err := m.run("", "wait", args, "--timeout", "300ms"); code != process.ExitFailure || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %d, %v", args, code, err)

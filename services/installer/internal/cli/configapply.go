@@ -40,7 +40,8 @@ func newApply(env Env, t *target) *cobra.Command {
 	fs := cmd.Flags()
 	filesFlag(fs, &f.files, "file, directory, or - for standard input")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
-	fs.BoolVar(&f.skip, "skip-unread", false, "pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
+	fs.BoolVar(&f.skip, "skip-unread", false,
+		"pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
 	fs.BoolVar(&f.strict, "strict", false, "refuse objects with warnings, and a change that causes some about others, and change nothing")
 	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")

@@ -58,7 +58,8 @@ func identityOf(text, trustDomain string) (identity, object string, err error) {
 	}
 	namespace, account, ok := auth.WorkloadOf(id)
 	if !ok {
-		return "", "", usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>", text))
+		return "", "", usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
+			text))
 	}
 	const longestName = 253 // of an object
 	if object = namespace + "." + account; !id.MemberOf(td) || len(object) > longestName {
@@ -74,7 +75,8 @@ func newBan(t *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ban IDENTITY",
 		Short: "Shut an identity out of the mesh until it is unbanned",
-		Long: "IDENTITY is <namespace>/<service account>, or a SPIFFE URI. Its proxies lose their streams and credentials within a second, nobody is sent to its\n" +
+		Long: "IDENTITY is <namespace>/<service account>, or a SPIFFE URI. Its proxies lose their streams and credentials within a second, " +
+			"nobody is sent to its\n" +
 			"workloads, and the configuration API refuses it. The certificates that it holds stay valid until they expire.",
 		Example: "  fairlead config ban edge/batch --reason \"key stolen, ticket 4711\" --until 48h",
 		Args:    args(cobra.ExactArgs(1)),

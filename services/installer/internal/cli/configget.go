@@ -109,7 +109,8 @@ func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, 
 		return missing
 	}
 	slices.Sort(namespaces)
-	return &configapi.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing, strings.Join(namespaces, ", "), namespaces[0])}
+	return &configapi.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing,
+		strings.Join(namespaces, ", "), namespaces[0])}
 }
 
 // getFlags are the flags of `fairlead config get`.
@@ -152,7 +153,8 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 	}
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
-	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
+	cmd.Flags().StringVar(&f.source, "source", "",
+		"only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and print objects again that change, and those that are gone")
 	completeFlag(cmd, "source", storeSource, "file", "kubernetes/Kubernetes", "mesh-config-file")
 	outputFlag(cmd, f.out)
@@ -166,7 +168,8 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 		return err
 	}
 	if kept := withoutSecrets(objects); f.out.wantsManifests() && (len(a) == 0 || a[0] == "all") && len(kept) < len(objects) {
-		fmt.Fprintf(diagnostics, "Secrets are left out, %d of them: their values are not shown; `fairlead config get secrets` names them\n", len(objects)-len(kept))
+		fmt.Fprintf(diagnostics, "Secrets are left out, %d of them: their values are not shown; `fairlead config get secrets` names them\n",
+			len(objects)-len(kept))
 		objects = kept
 	}
 	if len(objects) == 0 {
@@ -221,7 +224,8 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 		return []*configv1.Object{o}, nil
 	}
 	tabular := f.selector == "" && !f.watch && !f.out.wantsManifests() && n.kind != "Pod" // a Pod's row has its address
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource,
+		WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
 	}

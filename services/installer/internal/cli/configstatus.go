@@ -149,7 +149,8 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object, versions
 		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
 		return printConditions(out, versions)
 	}
-	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), fullName(o.GetKey().GetNamespace(), o.GetKey().GetName()), o.GetSource())
+	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), fullName(o.GetKey().GetNamespace(), o.GetKey().GetName()),
+		o.GetSource())
 	if o.GetLocation() != "" {
 		fmt.Fprintf(out, "location:  %s\n", o.GetLocation())
 	}
@@ -206,7 +207,8 @@ func printObjectStatuses(out io.Writer, res *configv1.StatusResponse) error {
 			}
 		}
 		k := o.GetKey()
-		tab.Add(k.GetKind()+" "+fullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()), cells["Accepted"], cells["Programmed"], message)
+		tab.Add(k.GetKind()+" "+fullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()),
+			cells["Accepted"], cells["Programmed"], message)
 	}
 	fmt.Fprintln(out)
 	if err := tab.Write(out); err != nil {

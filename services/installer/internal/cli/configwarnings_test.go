@@ -20,19 +20,24 @@ func TestWritesWarnAboutOtherObjects(t *testing.T) {
 	m := newFixture(t)
 	m.SetWarnings(nil, []*configv1.Warning{warningAbout("shop", "other", "VirtualService shop/other: no host")})
 	name := file(t, object)
-	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil || out != "VirtualService shop/web created\nwarning: now wrong: VirtualService shop/other: no host\n" {
+	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil ||
+		out != "VirtualService shop/web created\nwarning: now wrong: VirtualService shop/other: no host\n" {
 		t.Errorf("apply: %q, %v", out, err)
 	}
-	if out, _, err := m.run("", "config", "apply", "-f", name, "--dry-run"); err != nil || out != "VirtualService shop/web configured (dry run)\nwarning: would be wrong: VirtualService shop/other: no host\n" {
+	if out, _, err := m.run("", "config", "apply", "-f", name, "--dry-run"); err != nil ||
+		out != "VirtualService shop/web configured (dry run)\nwarning: would be wrong: VirtualService shop/other: no host\n" {
 		t.Errorf("dry run: %q, %v", out, err)
 	}
 	out, _, err := m.run("", "config", "apply", "-f", name, "-o", "json")
 	var answer struct{ Broken []string }
-	if err != nil || json.Unmarshal([]byte(out), &answer) != nil || !slices.Equal(answer.Broken, []string{"VirtualService shop/other: no host"}) {
+	if err != nil || json.Unmarshal([]byte(out), &answer) != nil ||
+		!slices.Equal(answer.Broken, []string{"VirtualService shop/other: no host"}) {
 		t.Errorf("apply -o json: %q, %v", out, err)
 	}
-	m.SetWarnings(nil, []*configv1.Warning{warningAbout("shop", "web", "VirtualService shop/web: no host"), warningAbout("bank", "web", "VirtualService bank/web: no host")})
-	if out, _, err := m.run("", "config", "delete", "-f", name); err != nil || out != "VirtualService shop/web deleted\nwarning: now wrong: VirtualService bank/web: no host\n" {
+	m.SetWarnings(nil, []*configv1.Warning{warningAbout("shop", "web", "VirtualService shop/web: no host"),
+		warningAbout("bank", "web", "VirtualService bank/web: no host")})
+	if out, _, err := m.run("", "config", "delete", "-f", name); err != nil ||
+		out != "VirtualService shop/web deleted\nwarning: now wrong: VirtualService bank/web: no host\n" {
 		t.Errorf("delete: %q, %v", out, err)
 	}
 }

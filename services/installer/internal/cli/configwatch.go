@@ -78,7 +78,8 @@ func changes(before map[string]*configv1.Object, objects []*configv1.Object) (ch
 	}
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		o, old := now[key], before[key]
-		if old == nil || old.GetSource() != o.GetSource() || locationOf(old) != locationOf(o) || !bytes.Equal(old.GetManifest(), o.GetManifest()) {
+		if old == nil || old.GetSource() != o.GetSource() || locationOf(old) != locationOf(o) ||
+			!bytes.Equal(old.GetManifest(), o.GetManifest()) {
 			changed = append(changed, o)
 		}
 	}

@@ -107,7 +107,8 @@ func writeCredentials(ctx context.Context, s *runstate.State, namespace, account
 	if err != nil {
 		return err
 	}
-	return errors.Join(fileio.Write(filepath.Join(out, chainName), m.CertPEM, 0o644), fileio.Write(filepath.Join(out, keyName), m.KeyPEM, 0o600))
+	return errors.Join(fileio.Write(filepath.Join(out, chainName), m.CertPEM, 0o644),
+		fileio.Write(filepath.Join(out, keyName), m.KeyPEM, 0o600))
 }
 
 // certificate gets a certificate for id from the mesh's ca, with the token in tokenFile.
@@ -124,7 +125,8 @@ func certificate(ctx context.Context, s *runstate.State, id spiffeid.ID, tokenFi
 	}
 	var log strings.Builder
 	manager, err := svid.New(svid.Config{
-		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: id.TrustDomain(), Identity: id, TTL: contract.CertificateTTL,
+		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: id.TrustDomain(), Identity: id,
+		TTL: contract.CertificateTTL,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

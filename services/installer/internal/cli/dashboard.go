@@ -34,14 +34,16 @@ type addon struct {
 }
 
 var addons = map[string]addon{
-	"prometheus": {"app.kubernetes.io/name=prometheus", "", 9090}, "grafana": {"app.kubernetes.io/name=grafana", "", 3000}, "kiali": {"app=kiali", "/kiali", 20001},
+	"prometheus": {"app.kubernetes.io/name=prometheus", "", 9090}, "grafana": {"app.kubernetes.io/name=grafana", "", 3000},
+	"kiali":  {"app=kiali", "/kiali", 20001},
 	"jaeger": {"app=jaeger", "", 16686}, "zipkin": {"app=zipkin", "/zipkin", 9411}, "skywalking": {"app=skywalking-ui", "", 8080},
 }
 
 // dashboardPrograms are the services whose pages `fairlead dashboard` shows; controlz and istiod-debug are
 // istioctl's names.
 var dashboardPrograms = map[string]string{
-	controlplane.ConfigWatcher: controlplane.ConfigWatcher, controlplane.XDSServer: controlplane.XDSServer, controlplane.CA: controlplane.CA, "controlz": controlplane.XDSServer, "istiod-debug": controlplane.XDSServer,
+	controlplane.ConfigWatcher: controlplane.ConfigWatcher, controlplane.XDSServer: controlplane.XDSServer, controlplane.CA: controlplane.CA,
+	"controlz": controlplane.XDSServer, "istiod-debug": controlplane.XDSServer,
 }
 
 // dashboardFlags are the flags of `fairlead dashboard`.
@@ -122,7 +124,8 @@ func dashboard(ctx context.Context, t *target, a []string, f dashboardFlags, out
 	}
 	admin, err := t.adminPage(ctx, name, f.namespace)
 	if err != nil {
-		if near := nearest.Name(name, slices.Concat(slices.Collect(maps.Keys(addons)), slices.Collect(maps.Keys(dashboardPrograms)))); near != "" && !isProxy {
+		if near := nearest.Name(name, slices.Concat(slices.Collect(maps.Keys(addons)),
+			slices.Collect(maps.Keys(dashboardPrograms)))); near != "" && !isProxy {
 			err = fmt.Errorf("%w; did you mean `fairlead dashboard %s`?", err, near)
 		}
 		return err
@@ -137,7 +140,8 @@ func (t *target) addonPage(ctx context.Context, name string, a addon, listen str
 		return err
 	}
 	if mesh == nil {
-		return fmt.Errorf("`fairlead up` runs no %s: its services have metrics at http://<operations port>/metrics; name a cluster that runs it with --kubeconfig or --context", name)
+		return fmt.Errorf("`fairlead up` runs no %s: its services have metrics at http://<operations port>/metrics; name a cluster that runs "+
+			"it with --kubeconfig or --context", name)
 	}
 	namespace := f.namespace
 	if namespace == "" {
@@ -156,7 +160,8 @@ func (t *target) addonPage(ctx context.Context, name string, a addon, listen str
 	}
 	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil })
 	if i < 0 {
-		return fmt.Errorf("no Pod of %s (%s) runs in namespace %s; install it, or name its namespace with -n and its labels with -l", name, a.selector, namespace)
+		return fmt.Errorf("no Pod of %s (%s) runs in namespace %s; install it, or name its namespace with -n and its labels with -l", name,
+			a.selector, namespace)
 	}
 	pod := mesh.Pod(namespace, pods.Items[i].Name)
 	dial := func(ctx context.Context) (net.Conn, error) { return pod.Dial(ctx, a.port) }

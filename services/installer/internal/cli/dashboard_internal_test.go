@@ -12,7 +12,9 @@ import (
 // other ports, whose requests have the cookie.
 func TestPagesNeedTheKeyOfTheRun(t *testing.T) {
 	keys := newPageKeys()
-	pages := keys.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "page "+r.URL.RequestURI()) }))
+	pages := keys.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "page "+r.URL.RequestURI())
+	}))
 	ask := func(method, target, cookie, site string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, target, http.NoBody)
 		if cookie != "" {

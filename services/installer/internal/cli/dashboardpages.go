@@ -57,7 +57,8 @@ func (t *target) opsPage(ctx context.Context, program, replica string) (http.Han
 	}
 	switch {
 	case len(there) == 0:
-		return nil, fmt.Errorf("no %s runs in this mesh; `fairlead verify-install` says what a cluster lacks, `fairlead logs %s` what became of one of this machine", program, program)
+		return nil, fmt.Errorf("no %s runs in this mesh; `fairlead verify-install` says what a cluster lacks, `fairlead logs %s` what became "+
+			"of one of this machine", program, program)
 	case client == nil:
 		return nil, fmt.Errorf("no %s is named %q; there are %s", program, replica, strings.Join(there, ", "))
 	}

@@ -127,7 +127,8 @@ func newDescribeKind(env Env, t *target, kind string, aliases ...string) *cobra.
 		Long: `Show which objects apply to a Pod or a Service: VirtualServices, DestinationRules and Sidecars, as the proxy of a client has them, Gateways that lead
 there, PeerAuthentications, policies, EnvoyFilters and Telemetries; in a cluster also routes of the Gateway API, with their parents, which another
 controller may serve: the mesh does not read them. It shows the certificate and the state of its proxy; the mode of mutual TLS of each port, and
-how clients connect. Then it lists what is wrong: findings of ` + "`fairlead analyze`" + ` about these objects, and what the running proxies show.
+how clients connect. Then it lists what is wrong: findings of ` + "`fairlead analyze`" +
+			` about these objects, and what the running proxies show.
 
 Rules are those that one proxy has: that of --from, else that of a Pod described or behind the Service, else another one of the mesh.
 
@@ -136,7 +137,8 @@ Exit code 0, whatever is found; 1 if there is no such Pod or Service. What canno
   fairlead describe ` + kind + ` reviews` + map[string]string{"pod": "-v1-0"}[kind] + ` -n default --from productpage-v1-0 -o json`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			d := &describer{env: env, t: t, f: f, d: &description{Kind: map[string]string{"pod": "Pod", "service": "Service"}[kind], Services: []serviceDescription{}, Findings: []finding{}}}
+			d := &describer{env: env, t: t, f: f, d: &description{Kind: map[string]string{"pod": "Pod", "service": "Service"}[kind],
+				Services: []serviceDescription{}, Findings: []finding{}}}
 			if err := d.describe(cmd.Context(), a[0]); err != nil {
 				return err
 			}
@@ -230,7 +232,8 @@ func (p *podDescription) print(w *lines, now time.Time) {
 	}
 	if c := p.Certificate; c != nil {
 		left := c.NotAfter.Sub(now).Round(time.Minute)
-		w.add(1, "Certificate: %s, serial %s, valid from %s until %s (%s left)", c.Identity, c.Serial, c.NotBefore.Format(time.RFC3339), c.NotAfter.Format(time.RFC3339), left)
+		w.add(1, "Certificate: %s, serial %s, valid from %s until %s (%s left)", c.Identity, c.Serial, c.NotBefore.Format(time.RFC3339),
+			c.NotAfter.Format(time.RFC3339), left)
 	}
 	for _, m := range p.MutualTLS {
 		port, from := "ports", m.From

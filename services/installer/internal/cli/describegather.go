@@ -30,7 +30,8 @@ import (
 
 // describedKinds are the kinds that are read of the whole mesh.
 var describedKinds = []string{
-	"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "AuthorizationPolicy", "RequestAuthentication", "EnvoyFilter", "Telemetry",
+	"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "AuthorizationPolicy", "RequestAuthentication",
+	"EnvoyFilter", "Telemetry",
 	"WasmPlugin", "ProxyConfig",
 }
 
@@ -229,7 +230,8 @@ func (g *describer) read(ctx context.Context, client *configapi.Client, namespac
 func (g *describer) settings(o *configv1.Object) {
 	var configMap struct{ Data map[string]string }
 	var mesh struct{ RootNamespace string }
-	if o.GetKey().GetName() == "istio" && json.Unmarshal(o.GetManifest(), &configMap) == nil && yaml.Unmarshal([]byte(configMap.Data["mesh"]), &mesh) == nil && mesh.RootNamespace != "" {
+	if o.GetKey().GetName() == "istio" && json.Unmarshal(o.GetManifest(), &configMap) == nil &&
+		yaml.Unmarshal([]byte(configMap.Data["mesh"]), &mesh) == nil && mesh.RootNamespace != "" {
 		g.model.RootNamespace = mesh.RootNamespace
 	}
 }
@@ -257,7 +259,8 @@ func (g *describer) readPods(ctx context.Context, namespace string) error {
 				continue
 			}
 			g.pods = append(g.pods, runningPod{
-				workload: describe.Workload{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, account: p.ServiceAccount, identity: p.Identity, kind: p.Kind,
+				workload: describe.Workload{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, account: p.ServiceAccount, identity: p.Identity,
+				kind: p.Kind,
 				admin: func() (*envoyadmin.Client, error) {
 					found, err := rundir.Proxy(g.state, p.ID(), "")
 					if err != nil {
@@ -368,7 +371,8 @@ func (g *describer) findView(ctx context.Context) error {
 func (g *describer) behind(pod string) bool {
 	services, err := g.model.Services(g.d.Namespace)
 	return err == nil && slices.ContainsFunc(services, func(s describe.Service) bool {
-		return s.Name == g.d.Name && slices.ContainsFunc(g.pods, func(p runningPod) bool { return p.workload.Name == pod && s.Selects(p.workload) })
+		return s.Name == g.d.Name && slices.ContainsFunc(g.pods,
+			func(p runningPod) bool { return p.workload.Name == pod && s.Selects(p.workload) })
 	})
 }
 
@@ -397,7 +401,8 @@ func (g *describer) rules(ctx context.Context, host string, port int32) (from, p
 		}
 	}
 	var answers []contract.Explanation
-	for kind, name := range map[string]string{"virtualhosts": fmt.Sprintf("%s:%d", host, port), "clusters": fmt.Sprintf("outbound|%d||%s", port, host)} {
+	for kind, name := range map[string]string{"virtualhosts": fmt.Sprintf("%s:%d", host, port),
+		"clusters": fmt.Sprintf("outbound|%d||%s", port, host)} {
 		var e contract.Explanation
 		if err := g.view.ask(ctx, "/debug/why", url.Values{"type": {kind}, "name": {name}}, &e); err != nil {
 			if kind == "clusters" {

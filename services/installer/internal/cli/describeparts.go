@@ -61,7 +61,8 @@ func (g *describer) pod(ctx context.Context) error {
 		}
 	}
 	if len(g.d.Services) == 0 && p.kind != "gateway" {
-		g.find("info", "PodWithoutService", "Pod "+fullName(g.d.Namespace, g.d.Name), "no Service of the namespace selects its labels: others reach it by its address alone, and its inbound listeners know no protocol")
+		g.find("info", "PodWithoutService", "Pod "+fullName(g.d.Namespace, g.d.Name),
+			"no Service of the namespace selects its labels: others reach it by its address alone, and its inbound listeners know no protocol")
 	}
 	return nil
 }
@@ -82,7 +83,8 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 					why, remedy = ", because "+text, "let the label name one of these, or make the tag, and restart the Pod"
 				}
 			}
-			g.find("warning", "PodWithoutProxy", object, "it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; "+remedy)
+			g.find("warning", "PodWithoutProxy", object,
+				"it has no proxy"+why+": its traffic is not part of the mesh, and servers that are STRICT refuse it; "+remedy)
 		case proxyless:
 			g.find("info", "ProxyNotConnected", object, "its gRPC client is not connected to the control plane: it connects with its first call")
 		default:
@@ -90,7 +92,8 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 			if p.trouble != "" {
 				now = "the Pod is not ready: " + p.trouble
 			}
-			g.find("error", "ProxyNotConnected", object, "its proxy is not connected to the control plane, and "+now+"; see the log of container istio-proxy")
+			g.find("error", "ProxyNotConnected", object, "its proxy is not connected to the control plane, and "+now+
+				"; see the log of container istio-proxy")
 		}
 		return
 	}
@@ -102,14 +105,17 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 		out.Identity = status.GetIdentity()
 	}
 	if status.GetUnverified() {
-		g.find("error", "ProxyUnverified", object, "the mesh knows no Pod of this name, or at this address, with the proxy's service account: no selector selects it and it gets no credentials")
+		g.find("error", "ProxyUnverified", object,
+			"the mesh knows no Pod of this name, or at this address, with the proxy's service account: no selector selects it and it gets no "+
+				"credentials")
 	}
 	for _, ty := range status.GetTypes() {
 		name, state := shortType(ty.GetTypeUrl()), typeStatus(ty)
 		out.Proxy.Types[name] = state
 		switch {
 		case ty.GetRejection() != nil:
-			g.find("error", "ProxyRejected", object, fmt.Sprintf("%s is rejected or could not be built: %s", name, strings.Join(strings.Fields(ty.GetRejection().GetMessage()), " ")))
+			g.find("error", "ProxyRejected", object,
+				fmt.Sprintf("%s is rejected or could not be built: %s", name, strings.Join(strings.Fields(ty.GetRejection().GetMessage()), " ")))
 		case state == "STALE":
 			g.find("warning", "ProxyStale", object, fmt.Sprintf("%s is not in sync: %s", name, waiting(ty, time.Now())))
 		}
@@ -137,11 +143,14 @@ func (g *describer) proxy(ctx context.Context, p runningPod, out *podDescription
 	}
 	switch c := out.Certificate; {
 	case c == nil:
-		g.find("error", "CertificateMissing", object, "its Envoy has no certificate of its identity; see `fairlead proxy-config secrets` and the agent's log")
+		g.find("error", "CertificateMissing", object,
+			"its Envoy has no certificate of its identity; see `fairlead proxy-config secrets` and the agent's log")
 	case time.Now().After(c.NotAfter):
-		g.find("error", "CertificateExpired", object, fmt.Sprintf("its certificate ended at %s; see the agent's log", c.NotAfter.Format(time.RFC3339)))
+		g.find("error", "CertificateExpired", object,
+			fmt.Sprintf("its certificate ended at %s; see the agent's log", c.NotAfter.Format(time.RFC3339)))
 	case time.Until(c.NotAfter) < expiresSoon:
-		g.find("warning", "CertificateExpiring", object, fmt.Sprintf("its certificate ends at %s and was not renewed; see the agent's log", c.NotAfter.Format(time.RFC3339)))
+		g.find("warning", "CertificateExpiring", object, fmt.Sprintf("its certificate ends at %s and was not renewed; see the agent's log",
+			c.NotAfter.Format(time.RFC3339)))
 	}
 }
 
@@ -183,12 +192,14 @@ func (g *describer) noService(ctx context.Context, services []describe.Service) 
 		slices.Sort(elsewhere)
 		return fmt.Errorf("%s; there is one in %s: name it with -n", text, strings.Join(elsewhere, ", "))
 	}
-	return fmt.Errorf("%s%s; `fairlead config get services -A` lists those of a mesh on one machine, kubectl those of a cluster", text, nearest.Hint(g.d.Name, near))
+	return fmt.Errorf("%s%s; `fairlead config get services -A` lists those of a mesh on one machine, kubectl those of a cluster", text,
+		nearest.Hint(g.d.Name, near))
 }
 
 // describeService adds a Service to the description.
 func (g *describer) describeService(ctx context.Context, s describe.Service) error {
-	out := serviceDescription{Namespace: s.Namespace, Name: s.Name, Host: s.Host, Location: s.Location, Pods: []podRow{}, Ports: []portDescription{}}
+	out := serviceDescription{Namespace: s.Namespace, Name: s.Name, Host: s.Host, Location: s.Location, Pods: []podRow{},
+		Ports: []portDescription{}}
 	g.relate("Service", s.Namespace, s.Name)
 	var behind []runningPod
 	var workloads []describe.Workload
@@ -207,7 +218,8 @@ func (g *describer) describeService(ctx context.Context, s describe.Service) err
 			}
 		}
 		if out.Pods = append(out.Pods, row); g.d.Kind == "Service" && row.Proxy == "not connected" && p.kind != proxyless {
-			g.find("error", "ProxyNotConnected", "Pod "+p.workload.Namespace+"/"+p.workload.Name, "its proxy is not connected to the control plane; see the log of container istio-proxy")
+			g.find("error", "ProxyNotConnected", "Pod "+p.workload.Namespace+"/"+p.workload.Name,
+				"its proxy is not connected to the control plane; see the log of container istio-proxy")
 		}
 	}
 	object := "Service " + fullName(s.Namespace, s.Name)
@@ -247,7 +259,8 @@ func (g *describer) describeService(ctx context.Context, s describe.Service) err
 				modes = append(modes, mode)
 			}
 			if text := describe.Conflict(mode, rule, b.kind != "plain"); text != "" {
-				g.find("error", "MutualTLSConflict", object, fmt.Sprintf("port %d, Pod %s (%s), DestinationRule %s (%s): %s", p.Port, b.workload.Name, mode, from, rule, text))
+				g.find("error", "MutualTLSConflict", object, fmt.Sprintf("port %d, Pod %s (%s), DestinationRule %s (%s): %s", p.Port, b.workload.Name,
+					mode, from, rule, text))
 			}
 		}
 		port.Server, port.ClientFrom = strings.Join(modes, ", "), from
@@ -263,7 +276,9 @@ func (g *describer) describeService(ctx context.Context, s describe.Service) err
 	}
 	for _, sub := range out.Subsets {
 		if sub.Pods == 0 {
-			g.find("error", "SubsetSelectsNothing", "DestinationRule "+sub.Rule, fmt.Sprintf("subset %s selects none of the Pods of %s: requests to it are answered 503; correct its labels, or those of the Pods", sub.Name, s.Host))
+			g.find("error", "SubsetSelectsNothing", "DestinationRule "+sub.Rule,
+				fmt.Sprintf("subset %s selects none of the Pods of %s: requests to it are answered 503; correct its labels, or those of the Pods",
+					sub.Name, s.Host))
 		}
 	}
 	if out.Gateways, err = g.model.Exposures(s.Host); err != nil {
@@ -318,7 +333,8 @@ func (g *describer) findings(ctx context.Context) {
 		}
 		for _, w := range res.GetWarnings() {
 			k := w.GetObject()
-			add(finding{w.GetSeverity(), w.GetCode(), k.GetKind() + " " + fullName(k.GetNamespace(), k.GetName()), w.GetField(), w.GetMessage()}, true)
+			add(finding{w.GetSeverity(), w.GetCode(), k.GetKind() + " " + fullName(k.GetNamespace(), k.GetName()), w.GetField(), w.GetMessage()},
+				true)
 		}
 		status, err := client.Status(ctx, &configv1.StatusRequest{Namespace: g.d.Namespace})
 		if err != nil {
@@ -344,7 +360,8 @@ func (g *describer) findings(ctx context.Context) {
 
 // analysis runs `fairlead analyze` on what the mesh is made from.
 func (g *describer) analysis(ctx context.Context, add func(finding, bool)) error {
-	f := analyzeFlags{out: newFormat("json"), threshold: "error", show: "info", recursive: true, timeout: requestTimeout, binDir: g.f.binDir, all: true}
+	f := analyzeFlags{out: newFormat("json"), threshold: "error", show: "info", recursive: true, timeout: requestTimeout, binDir: g.f.binDir,
+		all: true}
 	f.out.value = "json"
 	switch {
 	case g.mesh != nil:
@@ -355,7 +372,8 @@ func (g *describer) analysis(ctx context.Context, add func(finding, bool)) error
 	case g.state != nil && len(g.state.ConfigPaths) > 0:
 		f.files = g.state.ConfigPaths
 		// Here every Pod has a proxy, whatever labels ask for.
-		for _, code := range []string{"NamespaceNotInjected", "NamespaceWithoutProxies", "PodWithoutSidecar", "ImageAutoOfTemplate", "ImageAutoOfPod"} {
+		for _, code := range []string{"NamespaceNotInjected", "NamespaceWithoutProxies", "PodWithoutSidecar", "ImageAutoOfTemplate",
+			"ImageAutoOfPod"} {
 			f.suppress = append(f.suppress, code+"=*")
 		}
 	default:

@@ -8,7 +8,8 @@ import (
 func TestAServiceThatIsNotThereIsNamedWhereItIs(t *testing.T) {
 	m := newFixture(t)
 	m.SetFleet(nil, nil)
-	name := file(t, "{apiVersion: v1, kind: Service, metadata: {name: reviews, namespace: default}}\n---\n{apiVersion: v1, kind: Service, metadata: {name: ratings, namespace: shop}}\n")
+	name := file(t, "{apiVersion: v1, kind: Service, metadata: {name: reviews, namespace: default}}\n---\n{apiVersion: v1, kind: Service, "+
+		"metadata: {name: ratings, namespace: shop}}\n")
 	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil {
 		t.Fatalf("%s, %v", out, err)
 	}

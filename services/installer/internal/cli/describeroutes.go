@@ -19,7 +19,8 @@ var gatewayAPIKinds = []struct {
 	kind, plural string
 	versions     []string
 }{
-	{describe.APIGateway, "gateways", []string{"v1", "v1beta1"}}, {"HTTPRoute", "httproutes", []string{"v1", "v1beta1"}}, {"GRPCRoute", "grpcroutes", []string{"v1", "v1alpha2"}},
+	{describe.APIGateway, "gateways", []string{"v1", "v1beta1"}}, {"HTTPRoute", "httproutes", []string{"v1", "v1beta1"}},
+	{"GRPCRoute", "grpcroutes", []string{"v1", "v1alpha2"}},
 	{"TLSRoute", "tlsroutes", []string{"v1", "v1alpha3", "v1alpha2"}}, {"TCPRoute", "tcproutes", []string{"v1", "v1alpha2"}},
 }
 

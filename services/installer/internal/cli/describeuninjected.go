@@ -35,12 +35,14 @@ func uninjected(p *corev1.Pod, namespace map[string]string) (why, asked string) 
 	case namespace[injectionLabel] == "disabled":
 		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel), ""
 	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
-		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace, injectionLabel, revisionLabel, injectLabel), ""
+		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace,
+			injectionLabel, revisionLabel, injectLabel), ""
 	}
 	if asked = revision; namespace[injectionLabel] == "enabled" {
 		asked = ""
 	}
-	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says which revisions there are", cmp.Or(revision, tag.Default)), asked
+	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says "+
+		"which revisions there are", cmp.Or(revision, tag.Default)), asked
 }
 
 // revisionsAndTags are the names that the label istio.io/rev may have in the cluster; none if they are not known.
@@ -59,5 +61,6 @@ func nobodys(asked string, known []string) string {
 	if asked == "" || len(known) == 0 || slices.Contains(known, asked) {
 		return ""
 	}
-	return fmt.Sprintf("its label %s or that of its namespace is %s, and no revision or tag is named so; there are %s (`fairlead tag list`)", revisionLabel, asked, strings.Join(known, ", "))
+	return fmt.Sprintf("its label %s or that of its namespace is %s, and no revision or tag is named so; there are %s (`fairlead tag list`)",
+		revisionLabel, asked, strings.Join(known, ", "))
 }

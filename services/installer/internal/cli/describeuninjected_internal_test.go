@@ -14,7 +14,8 @@ func TestALabelThatNamesNoRevisionIsTheReason(t *testing.T) {
 		known  []string
 		want   string
 	}{
-		{map[string]string{revisionLabel: "prd"}, []string{"canary", "prod"}, "is prd, and no revision or tag is named so; there are canary, prod (`fairlead tag list`)"},
+		{map[string]string{revisionLabel: "prd"}, []string{"canary", "prod"},
+			"is prd, and no revision or tag is named so; there are canary, prod (`fairlead tag list`)"},
 		{map[string]string{revisionLabel: "prod"}, []string{"canary", "prod"}, ""},
 		{map[string]string{revisionLabel: "prd"}, nil, ""},
 		{map[string]string{revisionLabel: "prd", injectionLabel: "enabled"}, []string{"canary"}, ""},

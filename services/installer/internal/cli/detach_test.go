@@ -12,7 +12,8 @@ func TestDetachHandsOverEveryFlag(t *testing.T) {
 	f := upFlags{files: []string{"mesh.yaml"}, binDir: "bin", envoy: "envoy", trustDomain: "example.org"}
 	list := f.args(&target{runDir: "run"})
 	newUp(Env{}, &target{}).Flags().VisitAll(func(flag *pflag.Flag) {
-		if name := "--" + flag.Name; flag.Name != "detach" && !slices.Contains(list, name) && (flag.Shorthand == "" || !slices.Contains(list, "-"+flag.Shorthand)) {
+		if name := "--" + flag.Name; flag.Name != "detach" && !slices.Contains(list, name) &&
+			(flag.Shorthand == "" || !slices.Contains(list, "-"+flag.Shorthand)) {
 			t.Errorf("%s is not handed over: %v", name, list)
 		}
 	})

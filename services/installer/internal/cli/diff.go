@@ -17,7 +17,8 @@ func newDiff(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [-f FILE] [--set path=value]",
 		Short: "Print what an installation would change in a cluster",
-		Long: `Print what ` + "`fairlead install`" + ` with the same flags would change, object by object: - is what the cluster has, + what it would have. The API server applies
+		Long: `Print what ` + "`fairlead install`" +
+			` with the same flags would change, object by object: - is what the cluster has, + what it would have. The API server applies
 each object without effect, so that defaults and admission webhooks are part of it. Values of Secrets are not shown. Fields with other values that others
 manage, which install refuses to change without --force, are shown with their manager.
 

@@ -12,7 +12,8 @@ func newExperimental(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "experimental COMMAND", Aliases: []string{"x", "exp"},
 		Short: "Run a command by the name that it has among istioctl's experimental ones",
-		Long:  "Run a command by the name that it has, or had, among istioctl's experimental commands: `fairlead x precheck` is `fairlead precheck`.",
+		Long: "Run a command by the name that it has, or had, among istioctl's experimental commands: `fairlead x precheck` is `fairlead " +
+			"precheck`.",
 		// Flags are those of the command that is run.
 		DisableFlagParsing: true,
 		ValidArgsFunction: func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {

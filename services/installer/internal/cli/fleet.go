@@ -47,7 +47,8 @@ func (t *target) listProxies(ctx context.Context, s selection) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Proxies = slices.DeleteFunc(f.GetProxies(), func(p *configv1.ProxyStatus) bool { return s.namespace != "" && p.GetNamespace() != s.namespace })
+	f.Proxies = slices.DeleteFunc(f.GetProxies(),
+		func(p *configv1.ProxyStatus) bool { return s.namespace != "" && p.GetNamespace() != s.namespace })
 	if s.namespace != "" && len(f.GetProxies()) == 0 {
 		there, err := namespaces(ctx, answering)
 		if err != nil {
@@ -64,7 +65,8 @@ func (t *target) listProxies(ctx context.Context, s selection) (*fleet, error) {
 	if err != nil {
 		return nil, withExitCode(answering.Explain(err))
 	}
-	f.Proxies = slices.DeleteFunc(f.GetProxies(), func(p *configv1.ProxyStatus) bool { return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)]) })
+	f.Proxies = slices.DeleteFunc(f.GetProxies(),
+		func(p *configv1.ProxyStatus) bool { return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)]) })
 	return f, nil
 }
 
@@ -130,7 +132,8 @@ func mergeFleets(lists []*configv1.ListProxiesResponse) *configv1.ListProxiesRes
 		}
 	}
 	slices.SortStableFunc(merged.GetProxies(), func(a, b *configv1.ProxyStatus) int {
-		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetWorkload(), b.GetWorkload()), strings.Compare(a.GetNodeId(), b.GetNodeId()))
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetWorkload(), b.GetWorkload()),
+			strings.Compare(a.GetNodeId(), b.GetNodeId()))
 	})
 	return merged
 }

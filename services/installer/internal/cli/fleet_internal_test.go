@@ -19,8 +19,10 @@ func TestProxiesOfAllReplicasAreOneList(t *testing.T) {
 		return &configv1.ProxyStatus{NodeId: "sidecar~1~" + name + ".shop~x", Namespace: "shop", Workload: name, XdsServer: server, Acked: acked}
 	}
 	merged := mergeFleets([]*configv1.ListProxiesResponse{
-		{Revision: at("a", 9, 1), Reporters: 1, Proxies: []*configv1.ProxyStatus{proxy("c", "one", at("a", 9, 1)), proxy("moved", "two", at("a", 9, 1))}},
-		{Revision: at("b", 3, 2), Reporters: 2, Unsettled: true, Proxies: []*configv1.ProxyStatus{proxy("a", "two", nil), proxy("moved", "two", at("b", 3, 2)), proxy("c", "three", at("b", 3, 2))}},
+		{Revision: at("a", 9, 1), Reporters: 1,
+			Proxies: []*configv1.ProxyStatus{proxy("c", "one", at("a", 9, 1)), proxy("moved", "two", at("a", 9, 1))}},
+		{Revision: at("b", 3, 2), Reporters: 2, Unsettled: true,
+			Proxies: []*configv1.ProxyStatus{proxy("a", "two", nil), proxy("moved", "two", at("b", 3, 2)), proxy("c", "three", at("b", 3, 2))}},
 	})
 	var got []string
 	for _, p := range merged.GetProxies() {

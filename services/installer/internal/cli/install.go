@@ -63,7 +63,8 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 }
 
 func (f *deployFlags) addRecreate(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.recreate, "recreate", false, "delete and make anew the objects of which a field changes that cannot be changed, such as the selector of a Deployment")
+	cmd.Flags().BoolVar(&f.recreate, "recreate", false,
+		"delete and make anew the objects of which a field changes that cannot be changed, such as the selector of a Deployment")
 }
 
 // connect returns the connection of the engine.
@@ -163,8 +164,9 @@ func (f *deployFlags) install(cmd *cobra.Command, env Env, req *apply.Request, c
 		return err
 	}
 	if !f.yes && plan.Changed() {
-		question := anew(cmd.ErrOrStderr(), plan) + fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
-			req.Revision, req.Profile, req.Namespace, c.Host, plan.Summary())
+		question := anew(cmd.ErrOrStderr(), plan) +
+			fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
+				req.Revision, req.Profile, req.Namespace, c.Host, plan.Summary())
 		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
 			return orNothingChanged(err)
 		}
@@ -196,7 +198,9 @@ func anew(w io.Writer, plan *apply.Plan) (question string) {
 func heldNotes(records ...*inventory.Record) (notes []string) {
 	for _, rec := range records {
 		if rec.Holder != nil {
-			notes = append(notes, fmt.Sprintf("revision %s is held by %s: an operator that runs makes it again what that says; change or delete the resource instead", rec.Revision, rec.Holder.ID()))
+			notes = append(notes, fmt.Sprintf(
+				"revision %s is held by %s: an operator that runs makes it again what that says; change or delete the resource instead", rec.Revision,
+				rec.Holder.ID()))
 		}
 	}
 	return notes
@@ -312,7 +316,8 @@ func completeRevisions(cmd *cobra.Command, f *clusterFlags) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
 		all, _ := inventory.List(ctx, c)
-		return slices.DeleteFunc(inventory.Revisions(all), func(name string) bool { return !strings.HasPrefix(name, begun) }), cobra.ShellCompDirectiveNoFileComp
+		return slices.DeleteFunc(inventory.Revisions(all), func(name string) bool { return !strings.HasPrefix(name, begun) }),
+			cobra.ShellCompDirectiveNoFileComp
 	})
 }
 

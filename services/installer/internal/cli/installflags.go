@@ -103,6 +103,7 @@ func warn(w io.Writer, warnings []string) {
 
 // addPackage adds the flag of the install package alone.
 func (f *installFlags) addPackage(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.manifests, "manifests", "d", "", "install package, instead of Fairlead's own: a directory with charts and profiles, such as manifests/ of an Istio release")
+	cmd.Flags().StringVarP(&f.manifests, "manifests", "d", "",
+		"install package, instead of Fairlead's own: a directory with charts and profiles, such as manifests/ of an Istio release")
 	_ = cmd.MarkFlagDirname("manifests")
 }

@@ -36,7 +36,8 @@ func TestEveryCommandOfIstioctlIsThereOrExplained(t *testing.T) {
 		}
 		// commandHint looks one word up: the first that fairlead does not have.
 		hinted := slices.ContainsFunc(fromIstioctl, func(e istioctlCommand) bool {
-			return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(strings.Fields(e.name), w) }) || mentions(e.example, words)
+			return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(strings.Fields(e.name), w) }) ||
+				mentions(e.example, words)
 		})
 		if !hinted {
 			t.Errorf("istioctl has %q: fairlead has neither the command nor a row in the table fromIstioctl", strings.Join(words, " "))
@@ -83,7 +84,8 @@ func TestCommandsOfIstioctl(t *testing.T) {
 	var walk func(words ...string)
 	walk = func(words ...string) {
 		var out bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "istioctl"), append(slices.Clone(words), "--help")...) //nolint:gosec // the program of ISTIO_BIN
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "istioctl"),
+			append(slices.Clone(words), "--help")...) //nolint:gosec // the program of ISTIO_BIN
 		if cmd.Stdout = &out; cmd.Run() != nil {
 			t.Fatalf("istioctl %v --help fails", words)
 		}
@@ -108,7 +110,8 @@ func TestCommandsOfIstioctl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.Fields(strings.ReplaceAll(string(text), " ", "_")); !slices.Equal(want, strings.Fields(strings.ReplaceAll(strings.Join(found, "\n"), " ", "_"))) {
+	if want := strings.Fields(strings.ReplaceAll(string(text), " ", "_")); !slices.Equal(want,
+		strings.Fields(strings.ReplaceAll(strings.Join(found, "\n"), " ", "_"))) {
 		t.Errorf("istioctl has other commands; write these to %s:\n%s", listed, strings.Join(found, "\n"))
 	}
 }

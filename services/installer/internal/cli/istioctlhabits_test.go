@@ -21,7 +21,8 @@ import (
 func split(env map[string]string, args ...string) (out, diagnostics string, code int, err error) {
 	var stdout, stderr bytes.Buffer
 	err = cli.Run(context.Background(), cli.Env{
-		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Executable: "/nowhere/fairlead", Getenv: func(name string) string { return env[name] },
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Executable: "/nowhere/fairlead",
+		Getenv: func(name string) string { return env[name] },
 	}, args)
 	return stdout.String(), stderr.String(), process.ExitCode(err), err
 }
@@ -124,7 +125,8 @@ func TestVersionOfItself(t *testing.T) {
 
 // Without a cluster istioctl's words and JSON have the client's version alone, also beside an error.
 func TestVersionWithoutACluster(t *testing.T) {
-	for args, code := range map[string]int{"version --remote=false": 0, "version --remote=false --short": 0, "version --remote": 2, "version -i istio-system -s": 2} {
+	for args, code := range map[string]int{"version --remote=false": 0, "version --remote=false --short": 0, "version --remote": 2,
+		"version -i istio-system -s": 2} {
 		out, _, got, _ := split(nil, strings.Fields(args)...)
 		if got != code || !strings.HasPrefix(out, "client version: ") || strings.Count(out, "\n") != 1 {
 			t.Errorf("%s: exit code %d, %q", args, got, out)
@@ -148,7 +150,8 @@ func TestVersionIsInterrupted(t *testing.T) {
 		}
 	}()
 	file := filepath.Join(t.TempDir(), "config")
-	testkit.WriteFile(t, file, []byte(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {}}], clusters: [{name: a, cluster: {server: "http://`+l.Addr().String()+`"}}]}`))
+	testkit.WriteFile(t, file, []byte(
+		`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {}}], clusters: [{name: a, cluster: {server: "http://`+l.Addr().String()+`"}}]}`))
 	t.Setenv("KUBECONFIG", file)
 	t.Chdir(t.TempDir()) // where no mesh runs
 	var out, said bytes.Buffer
@@ -242,14 +245,16 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
-	if _, _, err := m.run("", append([]string{"config", "get", "dr/web"}, m.flags...)...); err == nil || !strings.Contains(err.Error(), "there is one in namespace shop: add -n shop") {
+	if _, _, err := m.run("", append([]string{"config", "get", "dr/web"}, m.flags...)...); err == nil ||
+		!strings.Contains(err.Error(), "there is one in namespace shop: add -n shop") {
 		t.Errorf("the object of another namespace is not pointed to: %v", err)
 	}
 	out, diagnostics, code, err := split(nil, append([]string{"config", "get", "gw", "-o", "json"}, m.flags...)...)
 	if err != nil || code != process.ExitOK || !json.Valid([]byte(out)) || diagnostics != "no objects\n" {
 		t.Errorf("nothing as JSON: %q, %q, %v", out, diagnostics, err)
 	}
-	if out, _, err := m.run("", "config", "delete", "vs/web.shop", "se/out.side"); err != nil || strings.Count(out, " deleted\n") != 2 || m.Object("VirtualService", "shop", "web") != nil {
+	if out, _, err := m.run("", "config", "delete", "vs/web.shop", "se/out.side"); err != nil || strings.Count(out, " deleted\n") != 2 ||
+		m.Object("VirtualService", "shop", "web") != nil {
 		t.Errorf("delete: %q, %v", out, err)
 	}
 	if m.Object("VirtualService", "default", "web") == nil {
@@ -260,7 +265,8 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 // namespacedFleet is three proxies in two namespaces.
 func namespacedFleet() []*configv1.ProxyStatus {
 	proxy := func(pod, namespace string) *configv1.ProxyStatus {
-		return &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + pod + "." + namespace + "~x", Namespace: namespace, Workload: pod, XdsServer: "xds-server-0/1", Identity: "id-" + pod, Acked: revision(3)}
+		return &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + pod + "." + namespace + "~x", Namespace: namespace, Workload: pod,
+			XdsServer: "xds-server-0/1", Identity: "id-" + pod, Acked: revision(3)}
 	}
 	return []*configv1.ProxyStatus{proxy("web-0", "shop"), proxy("web-1", "shop"), proxy("cart-0", "test")}
 }
@@ -314,7 +320,8 @@ func TestProxiesOfNamespaces(t *testing.T) {
 			}
 		})
 	}
-	if out, _, _, err := split(nil, append([]string{"ps", "-n", "quiet", "-o", "json"}, m.flags...)...); err != nil || !json.Valid([]byte(out)) {
+	if out, _, _, err := split(nil, append([]string{"ps", "-n", "quiet", "-o", "json"}, m.flags...)...); err != nil ||
+		!json.Valid([]byte(out)) {
 		t.Errorf("none as JSON: %q, %v", out, err)
 	}
 	if out, _, err := m.run("", "ps", "-o", "wide"); err != nil || !strings.Contains(out, "id-cart-0") {
@@ -327,7 +334,8 @@ func TestProxiesOfNamespaces(t *testing.T) {
 		"deploy/crat":       "there are cart-0.test",
 		"something -n test": "there are cart-0.test",
 	} {
-		if _, code, err := m.run("", append([]string{"ps"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil || !strings.Contains(err.Error(), says) {
+		if _, code, err := m.run("", append([]string{"ps"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
@@ -390,7 +398,8 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", shell, len(out), err)
 		}
 	}
-	if out, _, _, err := split(map[string]string{"FAIRLEAD_RUN_DIR": t.TempDir()}, "__complete", "ps", ""); err != nil || !strings.HasPrefix(out, ":") {
+	if out, _, _, err := split(map[string]string{"FAIRLEAD_RUN_DIR": t.TempDir()}, "__complete", "ps", ""); err != nil ||
+		!strings.HasPrefix(out, ":") {
 		t.Errorf("without a mesh: %q, %v", out, err)
 	}
 }

@@ -24,7 +24,8 @@ var shortKinds = map[string]string{
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
-	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "Ingress", "IngressClass", "IdentityBan",
+	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "Ingress", "IngressClass",
+	"IdentityBan",
 }
 
 // clusterScoped are the kinds without a namespace.

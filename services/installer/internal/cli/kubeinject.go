@@ -79,9 +79,12 @@ otherwise.`,
 	fs.StringVar(&f.injectConfigFile, "injectConfigFile", "", "file with the injection configuration, or with a template alone")
 	fs.StringVar(&f.valuesFile, "valuesFile", "", "file with the values of the injection configuration")
 	fs.StringVar(&f.meshConfigFile, "meshConfigFile", "", "file with the mesh configuration")
-	fs.StringVar(&f.operatorFile, "operatorFileName", "", "file with an IstioOperator, whose values and meshConfig count before those of other flags")
-	fs.StringVar(&f.injectConfigMap, "injectConfigMapName", "istio-sidecar-injector", "ConfigMap with the injection configuration; its name with a revision is made from --revision")
-	fs.StringVar(&f.meshConfigMap, "meshConfigMapName", "istio", "ConfigMap with the mesh configuration; its name with a revision is made from --revision")
+	fs.StringVar(&f.operatorFile, "operatorFileName", "",
+		"file with an IstioOperator, whose values and meshConfig count before those of other flags")
+	fs.StringVar(&f.injectConfigMap, "injectConfigMapName", "istio-sidecar-injector",
+		"ConfigMap with the injection configuration; its name with a revision is made from --revision")
+	fs.StringVar(&f.meshConfigMap, "meshConfigMapName", "istio",
+		"ConfigMap with the mesh configuration; its name with a revision is made from --revision")
 	fs.StringVar(&f.webhookConfig, "webhookConfig", "", "not read: the templates come from the ConfigMap")
 	_ = fs.MarkHidden("webhookConfig")
 	for _, name := range []string{"filename", "output", "injectConfigFile", "valuesFile", "meshConfigFile", "operatorFileName"} {
@@ -156,12 +159,14 @@ func (f *kubeInjectFlags) config(ctx context.Context, cluster *injectCluster) (*
 			return nil, refused(err)
 		}
 	}
-	templates, err := f.text(f.injectConfigFile, func() ([]byte, error) { return cluster.key(ctx, f.injectConfigMap, "istio-sidecar-injector", "config") })
+	templates, err := f.text(f.injectConfigFile,
+		func() ([]byte, error) { return cluster.key(ctx, f.injectConfigMap, "istio-sidecar-injector", "config") })
 	if err != nil {
 		return nil, err
 	}
 	if values == nil {
-		values, err = f.text(f.valuesFile, func() ([]byte, error) { return cluster.key(ctx, f.injectConfigMap, "istio-sidecar-injector", "values") })
+		values, err = f.text(f.valuesFile,
+			func() ([]byte, error) { return cluster.key(ctx, f.injectConfigMap, "istio-sidecar-injector", "values") })
 		if err != nil {
 			return nil, err
 		}

@@ -42,7 +42,9 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 		var err error
 		m, err = c.api.CoreV1().ConfigMaps(c.flags.istioNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, refused(fmt.Errorf("no ConfigMap %s in the namespace %s; name the control plane's namespace with -i and its revision with -r, or files", name, c.flags.istioNamespace))
+			return nil, refused(fmt.Errorf(
+				"no ConfigMap %s in the namespace %s; name the control plane's namespace with -i and its revision with -r, or files", name,
+				c.flags.istioNamespace))
 		}
 		if err != nil {
 			return nil, kube.Explain(err)
@@ -51,7 +53,8 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 	}
 	text, ok := m.Data[key]
 	if !ok {
-		return nil, refused(fmt.Errorf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name, c.flags.istioNamespace, key))
+		return nil, refused(fmt.Errorf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name,
+			c.flags.istioNamespace, key))
 	}
 	return []byte(text), nil
 }
@@ -84,7 +87,8 @@ func (c *injectCluster) options(ctx context.Context, mesh *meshconfig.MeshConfig
 
 func (c *injectCluster) warn(what string, err error) {
 	if err != nil {
-		c.flags.warnings = append(c.flags.warnings, fmt.Sprintf("%s could not be read, and count as if there were none: %v", what, kube.Explain(err)))
+		c.flags.warnings = append(c.flags.warnings,
+			fmt.Sprintf("%s could not be read, and count as if there were none: %v", what, kube.Explain(err)))
 	}
 }
 

@@ -47,7 +47,8 @@ func newLogs(t *target) *cobra.Command {
 		Aliases: []string{"log"},
 		Short:   "Show the logs of a mesh on this machine: of its services, proxies and applications",
 		Long: `Show the logs of a mesh that runs on this machine, or has ended there: those named, or all. A name is that of one of Fairlead's processes (ca,
-config-watcher, xds-server for all of them, xds-server-0, fairlead for ` + "`fairlead up`" + ` itself), of a Pod (NAME.NAMESPACE, NAME, or the beginning of one, pod/NAME,
+config-watcher, xds-server for all of them, xds-server-0, fairlead for ` + "`fairlead up`" +
+			` itself), of a Pod (NAME.NAMESPACE, NAME, or the beginning of one, pod/NAME,
 deploy/NAME), or of one process of a Pod (NAME.NAMESPACE/CONTAINER; istio-proxy is its agent with its Envoy).
 
 Lines of several logs are in the order of their times, each with the name of its log. --level and --since go by what lines say, in JSON or in Envoy's
@@ -69,7 +70,8 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 	f.registerSelector(cmd, "Pod's labels")
 	fs.StringVarP(&f.container, "container", "c", "", "only this process of Pods: a container, or istio-proxy")
 	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with new lines until Ctrl-C")
-	fs.IntVar(&f.tail, "tail", -1, fmt.Sprintf("how many of the last lines of each log, -1 for all (default: all of one log, %d of several)", severalTail))
+	fs.IntVar(&f.tail, "tail", -1, fmt.Sprintf("how many of the last lines of each log, -1 for all (default: all of one log, %d of several)",
+		severalTail))
 	fs.DurationVar(&f.since, "since", 0, "only lines younger than this, as 10m")
 	fs.StringVar(&f.level, "level", "debug", "only lines of this level and above: "+strings.Join(logview.LevelNames, ", "))
 	fs.BoolVar(&f.prefix, "prefix", false, "begin each line with the name of its log (default: if there are several)")
@@ -81,7 +83,8 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, diagnostics io.Writer) error {
 	level, ok := logview.ParseLevel(f.level)
 	if !ok {
-		return usage(fmt.Errorf("--level %q is none of %s%s", f.level, strings.Join(logview.LevelNames, ", "), nearest.Hint(f.level, logview.LevelNames)))
+		return usage(fmt.Errorf("--level %q is none of %s%s", f.level, strings.Join(logview.LevelNames, ", "),
+			nearest.Hint(f.level, logview.LevelNames)))
 	}
 	if f.since < 0 {
 		return usage(fmt.Errorf("--since %s is negative", f.since))
@@ -218,7 +221,8 @@ func (f logFlags) sources(s *runstate.State, names []string) ([]logview.Source, 
 	if f.container != "" && !slices.Contains(containers, f.container) {
 		slices.Sort(containers)
 		containers = slices.Compact(containers)
-		return nil, fmt.Errorf("no container %q%s; there are %s", f.container, nearest.Hint(f.container, containers), strings.Join(containers, ", "))
+		return nil, fmt.Errorf("no container %q%s; there are %s", f.container, nearest.Hint(f.container, containers),
+			strings.Join(containers, ", "))
 	}
 	return nil, errors.New("no process has all that the flags ask for; `fairlead logs` without them shows all")
 }

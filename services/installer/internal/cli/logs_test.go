@@ -40,10 +40,12 @@ func loggedMesh(t *testing.T) string {
 			Agent:      &runstate.Agent{Process: log(name+"-0."+namespace+"/istio-proxy", line(second, "WARN", "proxy of "+name))},
 		}
 	}
-	s := runstate.State{RunDir: dir, PID: 1, Birth: "ended", Pods: []runstate.Pod{pod("web", "shop", "web", "04"), pod("cart", "test", "cart", "03")}}
+	s := runstate.State{RunDir: dir, PID: 1, Birth: "ended",
+		Pods: []runstate.Pod{pod("web", "shop", "web", "04"), pod("cart", "test", "cart", "03")}}
 	for i, second := range []string{"05", "01"} {
 		name := []string{"xds-server-0", "xds-server-1"}[i]
-		s.Services = append(s.Services, runstate.Service{Process: log(name, line(second, "ERROR", name+" fails")+line(second, "DEBUG", "more")), Program: "xds-server"})
+		s.Services = append(s.Services, runstate.Service{Process: log(name, line(second, "ERROR", name+" fails")+line(second, "DEBUG", "more")),
+			Program: "xds-server"})
 	}
 	if err := rundir.Write(l, &s); err != nil {
 		t.Fatal(err)
@@ -54,19 +56,20 @@ func loggedMesh(t *testing.T) string {
 func TestLogs(t *testing.T) {
 	env := map[string]string{"FAIRLEAD_RUN_DIR": loggedMesh(t)}
 	for args, want := range map[string]string{
-		"fairlead":                     "up",
-		"xds-server-0 --level info":    "xds-server-0 fails",
-		"xds-server --level error":     "xds-server-1 fails|xds-server-0 fails",
-		"web":                          "request to web|proxy of web",
-		"web-0.shop/web":               "request to web",
-		"deploy/cart -c istio-proxy":   "proxy of cart",
-		"-c istio-proxy":               "proxy of cart|proxy of web",
-		"-n shop":                      "request to web|proxy of web",
-		"-l app=cart -c cart":          "request to cart",
-		"web cart xds-server-1":        "request to web|request to cart|xds-server-1 fails|more|proxy of cart|proxy of web",
-		"xds-server --tail 1":          "more|more",
-		"fairlead --since 1h":          "",
-		"":                             "request to web|request to cart|up|xds-server-1 fails|more|proxy of cart|proxy of web|xds-server-0 fails|more",
+		"fairlead":                   "up",
+		"xds-server-0 --level info":  "xds-server-0 fails",
+		"xds-server --level error":   "xds-server-1 fails|xds-server-0 fails",
+		"web":                        "request to web|proxy of web",
+		"web-0.shop/web":             "request to web",
+		"deploy/cart -c istio-proxy": "proxy of cart",
+		"-c istio-proxy":             "proxy of cart|proxy of web",
+		"-n shop":                    "request to web|proxy of web",
+		"-l app=cart -c cart":        "request to cart",
+		"web cart xds-server-1":      "request to web|request to cart|xds-server-1 fails|more|proxy of cart|proxy of web",
+		"xds-server --tail 1":        "more|more",
+		"fairlead --since 1h":        "",
+		"": "request to web|request to cart|up|xds-server-1 fails|more|proxy of cart|proxy of web|xds-server-0 " +
+			"fails|more",
 		"--level error --prefix=false": "xds-server-1 fails|xds-server-0 fails",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -100,7 +103,8 @@ func TestLogs(t *testing.T) {
 		"-l app=none":        "no process has all",
 		"--run-dir /nowhere": "fairlead up --run-dir",
 	} {
-		if _, _, code, err := split(env, append([]string{"logs"}, strings.Fields(args)...)...); code != process.ExitFailure || !strings.Contains(err.Error(), says) {
+		if _, _, code, err := split(env, append([]string{"logs"}, strings.Fields(args)...)...); code != process.ExitFailure ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
@@ -113,7 +117,8 @@ func TestLogsAreFollowed(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		defer w.Close()
-		done <- cli.Run(ctx, cli.Env{Out: w, Err: io.Discard, Getenv: func(string) string { return "" }}, []string{"logs", "fairlead", "-f", "--tail", "1", "--run-dir", dir})
+		done <- cli.Run(ctx, cli.Env{Out: w, Err: io.Discard, Getenv: func(string) string { return "" }},
+			[]string{"logs", "fairlead", "-f", "--tail", "1", "--run-dir", dir})
 	}()
 	lines := make(chan string)
 	go func() {

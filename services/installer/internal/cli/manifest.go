@@ -15,7 +15,8 @@ import (
 func newManifest(env Env) *cobra.Command {
 	installs := newInstall(env)
 	installs.Hidden = true // an older name of istioctl's
-	return group("manifest", "Make the objects of an installation", installs, newManifestGenerate(env), newManifestDiff(env), newManifestMigrate(env))
+	return group("manifest", "Make the objects of an installation", installs, newManifestGenerate(env), newManifestDiff(env),
+		newManifestMigrate(env))
 }
 
 func newManifestGenerate(env Env) *cobra.Command {

@@ -15,11 +15,13 @@ func installPackage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"components.yaml":                "namespace: mesh\nvalues: [{spec: hub, value: hub}]\ncomponents: [{name: server, chart: charts/server, root: server, workload: {}}]\n",
-		"profiles/default.yaml":          "spec: {hub: example.com/a, components: {server: {enabled: true}}}\n",
-		"profiles/other.yaml":            "spec: {hub: example.com/b, values: {telemetry: {enabled: false}}}\n",
-		"charts/server/Chart.yaml":       "{apiVersion: v2, name: server, version: 1.0.0}\n",
-		"charts/server/templates/x.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: {{ .Release.Namespace }}}, data: {hub: {{ .Values.hub }}}}\n",
+		"components.yaml": "namespace: mesh\nvalues: [{spec: hub, value: hub}]\ncomponents: [{name: server, chart: " +
+			"charts/server, root: server, workload: {}}]\n",
+		"profiles/default.yaml":    "spec: {hub: example.com/a, components: {server: {enabled: true}}}\n",
+		"profiles/other.yaml":      "spec: {hub: example.com/b, values: {telemetry: {enabled: false}}}\n",
+		"charts/server/Chart.yaml": "{apiVersion: v2, name: server, version: 1.0.0}\n",
+		"charts/server/templates/x.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: {{ .Release.Namespace }}}, data: " +
+			"{hub: {{ .Values.hub }}}}\n",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -72,7 +74,8 @@ func TestManifestGenerate(t *testing.T) {
 		"-d /none":          "--manifests /none: the install package cannot be opened, name a directory that has charts/ and profiles/",
 		"-d " + t.TempDir(): "the install package has no directory charts/",
 	} {
-		if _, code, err := run("", append([]string{"manifest", "generate"}, strings.Fields(args)...)...); code != process.ExitUsage || !strings.Contains(err.Error(), want) {
+		if _, code, err := run("", append([]string{"manifest", "generate"}, strings.Fields(args)...)...); code != process.ExitUsage ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: exit code %d, %v", args, code, err)
 		}
 	}
@@ -107,14 +110,16 @@ func TestLinksLeadOutOfNoInstallPackage(t *testing.T) {
 
 func TestManifestGenerateWarnsOnStandardError(t *testing.T) {
 	out, says, code, err := split(nil, "manifest", "generate", "-d", installPackage(t), "--set", "namespace=other")
-	if code != process.ExitOK || says != "warning: --set: namespace is an older form of values.global.istioNamespace\n" || !strings.Contains(out, "namespace: other\n") {
+	if code != process.ExitOK || says != "warning: --set: namespace is an older form of values.global.istioNamespace\n" ||
+		!strings.Contains(out, "namespace: other\n") {
 		t.Errorf("exit code %d, %v, output %q, warnings %q", code, err, out, says)
 	}
 }
 
 func TestProfiles(t *testing.T) {
 	dir := installPackage(t)
-	dump := "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  components:\n    server:\n      enabled: true\n  hub: example.com/b\n  values:\n    telemetry:\n      enabled: false\n"
+	dump := "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  components:\n    server:\n      enabled: true\n  hub: " +
+		"example.com/b\n  values:\n    telemetry:\n      enabled: false\n"
 	for args, want := range map[string]string{
 		"list":                           "default\nother\n",
 		"list -o json":                   "[\n  \"default\",\n  \"other\"\n]\n",
@@ -122,8 +127,9 @@ func TestProfiles(t *testing.T) {
 		"dump other -p values.telemetry": "enabled: false\n",
 		"dump -p hub":                    "example.com/a\n",
 		"dump --set hub=example.com/x -p hub -o json": "\"example.com/x\"\n",
-		"diff default other":                          "- hub: example.com/a\n+ hub: example.com/b\n+ values:\n+   telemetry:\n+     enabled: false\n",
-		"diff other other":                            "",
+		"diff default other": "- hub: example.com/a\n+ hub: example.com/b\n+ values:\n+   telemetry:\n+     enabled: " +
+			"false\n",
+		"diff other other": "",
 	} {
 		out, code, err := run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...)
 		if code != process.ExitOK || out != want {
@@ -136,7 +142,8 @@ func TestProfiles(t *testing.T) {
 		"dump -p values.nope": "there is no field values",
 		"dump -p a[":          "a bracket is open",
 	} {
-		if _, code, err := run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...); code == process.ExitOK || !strings.Contains(err.Error(), want) {
+		if _, code, err := run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...); code == process.ExitOK ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: exit code %d, %v", args, code, err)
 		}
 	}

@@ -128,7 +128,8 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 	var err error
 	switch {
 	case len(operators) > 0 && len(charts) > 0:
-		return nil, usage(fmt.Errorf("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name, charts[0].File))
+		return nil, usage(fmt.Errorf("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name,
+			charts[0].File))
 	case len(operators) > 0:
 		r, err = migrate.Operator(merge.Inputs{Files: operators, Set: f.set, Revision: f.revision}, pkg)
 	case len(f.set) > 0:

@@ -23,8 +23,10 @@ func TestManifestMigrate(t *testing.T) {
 	}{
 		{"a setting on an IstioOperator", "", "-f " + operator + " --set hub=example.com/s", "hub: example.com/", "", process.ExitOK},
 		{"a bare spec, of a file with = in its name", "", "-f " + strange, "hub: example.com/bare", "", process.ExitOK},
-		{"standard input", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {hub: example.com/in}\n", "-f -", "hub: example.com/in", "", process.ExitOK},
-		{"a chart that is none", "", "-f istoid=" + values, "", `"istoid" is none of Istio's charts, which are base, istiod, cni, ztunnel, gateway; did you mean "istiod"?`, process.ExitUsage},
+		{"standard input", "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {hub: example.com/in}\n", "-f -",
+			"hub: example.com/in", "", process.ExitOK},
+		{"a chart that is none", "", "-f istoid=" + values, "",
+			`"istoid" is none of Istio's charts, which are base, istiod, cni, ztunnel, gateway; did you mean "istiod"?`, process.ExitUsage},
 		{"a chart that is not clear", "a: b\n", "-f -", "", "write CHART=FILE", process.ExitUsage},
 		{"an IstioOperator as a chart", "", "-f istiod=" + operator, "", "no values of a chart; leave out istiod=", process.ExitUsage},
 		{"two kinds of files", "", "-f " + operator + " -f " + values, "", "migrate one kind at a time", process.ExitUsage},
@@ -42,10 +44,12 @@ func TestManifestMigrate(t *testing.T) {
 		})
 	}
 	written := filepath.Join(t.TempDir(), "mesh.yaml")
-	if out, code, err := run("", "manifest", "migrate", "-d", dir, "-f", operator, "-o", written); code != process.ExitOK || strings.Contains(out, "kind:") {
+	if out, code, err := run("", "manifest", "migrate", "-d", dir, "-f", operator, "-o", written); code != process.ExitOK ||
+		strings.Contains(out, "kind:") {
 		t.Errorf("--output: %q, %v", out, err)
 	}
-	if text, err := os.ReadFile(written); err != nil || !strings.HasPrefix(string(text), "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n") {
+	if text, err := os.ReadFile(written); err != nil ||
+		!strings.HasPrefix(string(text), "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n") {
 		t.Errorf("the file is %q, %v", text, err)
 	}
 }

@@ -27,8 +27,10 @@ func newOperator(env Env) *cobra.Command {
 	cmd := service.Command(&cobra.Command{
 		Use:   "operator",
 		Short: "Reconcile the IstioOperators of a cluster, or install what does",
-		Long: `Watch the IstioOperator resources of a cluster, install what each asks for, as ` + "`fairlead install -f`" + ` does, and keep it so: what others change or delete is
-made again. This is the program of the image operator; ` + "`fairlead operator init`" + ` runs it in a cluster. Of several replicas one works, by a lease.
+		Long: `Watch the IstioOperator resources of a cluster, install what each asks for, as ` + "`fairlead install -f`" +
+			` does, and keep it so: what others change or delete is
+made again. This is the program of the image operator; ` + "`fairlead operator init`" +
+			` runs it in a cluster. Of several replicas one works, by a lease.
 
 The resource's status says what has become of it. The annotation install.istio.io/ignoreReconcile: "true" has a resource left alone; its deletion uninstalls the
 revision, as ` + "`fairlead uninstall --revision`" + ` does.`,
@@ -49,8 +51,10 @@ func (f *operatorFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.Hub, "hub", "", "registry of the operator's image, instead of the install package's")
 	fs.StringVarP(&f.Tag, "tag", "t", "", "tag of the operator's image, instead of the install package's")
-	fs.StringSliceVar(&f.ImagePullSecrets, "imagePullSecrets", nil, "Secrets of the operator's namespace by which its image is pulled, with commas between them")
-	fs.StringSliceVar(&f.Watched, "watchedNamespaces", []string{defaultIstioNamespace}, `namespaces whose IstioOperators are reconciled, with commas between them; "" for all`)
+	fs.StringSliceVar(&f.ImagePullSecrets, "imagePullSecrets", nil,
+		"Secrets of the operator's namespace by which its image is pulled, with commas between them")
+	fs.StringSliceVar(&f.Watched, "watchedNamespaces", []string{defaultIstioNamespace},
+		`namespaces whose IstioOperators are reconciled, with commas between them; "" for all`)
 	fs.StringVarP(&f.manifests, "manifests", "d", "", "install package that has the chart operator, instead of Fairlead's own")
 	_ = cmd.MarkFlagDirname("manifests")
 	f.name(cmd)
@@ -200,7 +204,8 @@ func (f *operatorInit) run(cmd *cobra.Command, env Env) error {
 	if len(f.Watched) > 0 {
 		where = strings.Join(f.Watched, ", ")
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "the operator is installed in namespace %s; it reconciles the IstioOperators of %s\n", f.Namespace, where)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "the operator is installed in namespace %s; it reconciles the IstioOperators of %s\n", f.Namespace,
+		where)
 	return err
 }
 
@@ -212,7 +217,8 @@ func (f *operatorInit) resource(name string, text []byte) (*unstructured.Unstruc
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if doc["apiVersion"] != operator.Resource.GroupVersion().String() || doc["kind"] != "IstioOperator" {
-		return nil, fmt.Errorf("%s: it is no IstioOperator of %s; a bare spec is for fairlead install -f: give it apiVersion, kind, metadata.name and spec", name, operator.Resource.GroupVersion())
+		return nil, fmt.Errorf("%s: it is no IstioOperator of %s; a bare spec is for fairlead install -f: give it apiVersion, kind, "+
+			"metadata.name and spec", name, operator.Resource.GroupVersion())
 	}
 	u, err := cluster.Object(&manifest.Object{Tree: doc})
 	if err != nil {
@@ -226,7 +232,8 @@ func (f *operatorInit) resource(name string, text []byte) (*unstructured.Unstruc
 		u.SetNamespace(append(slices.Clone(f.Watched), f.istioNamespace)[0])
 	}
 	if len(f.Watched) > 0 && !slices.Contains(f.Watched, u.GetNamespace()) {
-		return nil, fmt.Errorf("%s: metadata.namespace is %s, which the operator would not watch: add it to --watchedNamespaces", name, u.GetNamespace())
+		return nil, fmt.Errorf("%s: metadata.namespace is %s, which the operator would not watch: add it to --watchedNamespaces", name,
+			u.GetNamespace())
 	}
 	delete(u.Object, "status")
 	return u, nil
@@ -309,14 +316,17 @@ func (f *operatorRemove) run(cmd *cobra.Command, env Env) error {
 		list = append(list, plannedObject{Object: id.String(), Action: "delete"})
 	}
 	if len(ids) == 0 {
-		return fmt.Errorf("no operator %s is in namespace %s; --operatorNamespace and --revision name another, --purge removes all", f.Name(), f.Namespace)
+		return fmt.Errorf("no operator %s is in namespace %s; --operatorNamespace and --revision name another, --purge removes all", f.Name(),
+			f.Namespace)
 	}
 	left, err := deployment.Left(ctx, c)
 	if err != nil {
 		return interrupted(ctx, err)
 	}
 	for _, id := range left {
-		warn(cmd.ErrOrStderr(), []string{fmt.Sprintf("%s stays, with what it has installed; it can be deleted only while an operator runs, or without its finalizer %s", id, operator.Finalizer)})
+		warn(cmd.ErrOrStderr(), []string{
+			fmt.Sprintf("%s stays, with what it has installed; it can be deleted only while an operator runs, or without its finalizer %s", id,
+				operator.Finalizer)})
 	}
 	if f.dryRun {
 		return printActions(cmd.OutOrStdout(), f.out.value, list)

@@ -113,7 +113,8 @@ func (p *podProxy) container() *corev1.Container {
 func (p *podProxy) admin() (*envoyadmin.Client, error) {
 	c := p.container()
 	if c == nil {
-		return nil, fmt.Errorf("Pod %s/%s has no container %s: it was not injected; `fairlead describe pod %s.%s` says more", p.Namespace, p.Name, proxyContainer, p.Name, p.Namespace)
+		return nil, fmt.Errorf("Pod %s/%s has no container %s: it was not injected; `fairlead describe pod %s.%s` says more", p.Namespace, p.Name,
+			proxyContainer, p.Name, p.Namespace)
 	}
 	command := []string{"pilot-agent", "request"}
 	for _, arg := range c.Args {
@@ -152,13 +153,15 @@ func (p *podProxy) statusPort() (port uint16, err error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("Pod %s/%s, annotation status.sidecar.istio.io/port: %q is no port, so its agent cannot be asked", p.Namespace, p.Name, text)
+		return 0, fmt.Errorf("Pod %s/%s, annotation status.sidecar.istio.io/port: %q is no port, so its agent cannot be asked", p.Namespace,
+			p.Name, text)
 	}
 	return uint16(n), nil
 }
 
 // podConfig shows what the Envoy of a Pod of the cluster holds.
-func (t *target) podConfig(ctx context.Context, mesh *controlplane.Mesh, proxy string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+func (t *target) podConfig(ctx context.Context, mesh *controlplane.Mesh, proxy string, sec envoyadmin.Section, f configFlags, out,
+	diagnostics io.Writer) error {
 	p, err := t.findPod(ctx, mesh, proxy, f.namespace)
 	if err != nil {
 		return err

@@ -121,7 +121,8 @@ func (f *precheckFlags) refusals(ctx context.Context, req *apply.Request) (found
 	case ctx.Err() != nil:
 		return nil, interrupted(ctx, err)
 	case err != nil:
-		return []precheck.Finding{{Name: "InstallationRefused", Level: precheck.Error, Message: "`fairlead install` would refuse this: " + strings.TrimPrefix(err.Error(), "nothing was changed: "), Remedy: "mend what it names"}}, nil
+		return []precheck.Finding{{Name: "InstallationRefused", Level: precheck.Error, Message: "`fairlead install` would refuse this: " +
+			strings.TrimPrefix(err.Error(), "nothing was changed: "), Remedy: "mend what it names"}}, nil
 	}
 	for _, ch := range plan.Anew() {
 		found = append(found, precheck.Finding{
@@ -160,7 +161,8 @@ func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error)
 			return cfg, nil, usage(fmt.Errorf("--from-version: %w", err))
 		}
 		if old {
-			return cfg, nil, usage(fmt.Errorf("--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
+			return cfg, nil, usage(fmt.Errorf(
+				"--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
 		}
 	}
 	rest, err := f.Rest()
@@ -181,7 +183,9 @@ func (f *precheckFlags) analyze(ctx context.Context, env Env) ([]precheck.Findin
 		threshold: "error", show: "info", timeout: f.timeout, binDir: f.binDir, out: newFormat("json"),
 	}
 	if f.As != "" || len(f.AsGroups) > 0 {
-		return []precheck.Finding{{Name: "NotAnalyzed", Level: precheck.Info, Message: "the mesh's objects are not analyzed for an impersonated user", Remedy: "run `fairlead analyze --kube` as a user with the right to read them"}}, nil
+		return []precheck.Finding{{Name: "NotAnalyzed", Level: precheck.Info,
+			Message: "the mesh's objects are not analyzed for an impersonated user",
+			Remedy:  "run `fairlead analyze --kube` as a user with the right to read them"}}, nil
 	}
 	a.out.value = "json"
 	var out, said bytes.Buffer

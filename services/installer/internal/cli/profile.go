@@ -12,7 +12,8 @@ import (
 )
 
 func newProfile(env Env) *cobra.Command {
-	return group("profile", "List, print and compare the profiles of an install package", newProfileList(), newProfileDump(env), newProfileDiff())
+	return group("profile", "List, print and compare the profiles of an install package", newProfileList(), newProfileDump(env),
+		newProfileDiff())
 }
 
 func newProfileList() *cobra.Command {

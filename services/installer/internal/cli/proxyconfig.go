@@ -81,7 +81,8 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	}
 	fs := cmd.Flags()
 	t.namespaceFlag(cmd, &f.namespace, "namespace of the proxy, if PROXY does not say")
-	fs.StringVar(&f.filter.Name, "name", "", "only resources whose name contains this text; of routes and virtual hosts, whose name or domain does")
+	fs.StringVar(&f.filter.Name, "name", "",
+		"only resources whose name contains this text; of routes and virtual hosts, whose name or domain does")
 	fs.StringVar(&f.filter.FQDN, "fqdn", "", "only clusters, endpoints and routes of hosts that contain this text")
 	fs.IntVar(&f.filter.Port, "port", 0, "only clusters, listeners, routes or endpoints of this port")
 	fs.StringVar(&f.filter.Direction, "direction", "", "only clusters and endpoints of this direction: inbound or outbound")
@@ -122,7 +123,8 @@ func (f configFlags) check(sec envoyadmin.Section) error {
 	case sec == nameTables && !f.served:
 		return errors.New("an Envoy has no nametables; add --served")
 	case f.served && sec != allSections && servedTypes[sec] == "":
-		return errors.New("an xds-server serves clusters, listeners, routes, virtualhosts, endpoints, ecds and nametables; leave --served out for the others")
+		return errors.New("an xds-server serves clusters, listeners, routes, virtualhosts, endpoints, ecds and nametables; leave --served out " +
+			"for the others")
 	}
 	return nil
 }
@@ -182,7 +184,8 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 
 // showConnectedElsewhere shows what the xds-server has for a connected proxy that this run directory did not start.
 // missing is the error to return if no such proxy is connected either.
-func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
+func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out,
+	diagnostics io.Writer) error {
 	c, err := t.findProxy(ctx, proxy, f.namespace)
 	if unknown := new(namespaceError); errors.As(err, &unknown) {
 		return err
@@ -191,23 +194,29 @@ func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec en
 		return missing
 	}
 	if sec != allSections && servedTypes[sec] == "" {
-		return fmt.Errorf("%s is connected, but was not started by this run directory's `fairlead up`, which is why its Envoy cannot be asked for %s", proxyName(c.nodeID), title(sec))
+		return fmt.Errorf("%s is connected, but was not started by this run directory's `fairlead up`, which is why its Envoy cannot be asked "+
+			"for %s", proxyName(c.nodeID), title(sec))
 	}
-	fmt.Fprintf(diagnostics, "%s was not started by this run directory's `fairlead up`; this is what its xds-server has for it (--served)\n", proxyName(c.nodeID))
+	fmt.Fprintf(diagnostics, "%s was not started by this run directory's `fairlead up`; this is what its xds-server has for it (--served)\n",
+		proxyName(c.nodeID))
 	return c.showServed(ctx, sec, f, out, diagnostics)
 }
 
 // proxylessConfig shows what the xds-server has for a proxyless gRPC client: it has no Envoy to ask.
-func proxylessConfig(ctx context.Context, t *target, pod *runstate.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+func proxylessConfig(ctx context.Context, t *target, pod *runstate.Pod, sec envoyadmin.Section, f configFlags, out,
+	diagnostics io.Writer) error {
 	switch sec {
 	case logLevels:
-		return fmt.Errorf("%s is a gRPC program without an Envoy: set its log levels by its own means, as GRPC_GO_LOG_SEVERITY_LEVEL or GRPC_VERBOSITY in its environment", pod.ID())
+		return fmt.Errorf("%s is a gRPC program without an Envoy: set its log levels by its own means, as GRPC_GO_LOG_SEVERITY_LEVEL or "+
+			"GRPC_VERBOSITY in its environment", pod.ID())
 	case envoyadmin.Secrets:
-		return fmt.Errorf("%s is a gRPC program without an Envoy: its agent keeps key, certificate and roots as files in %s", pod.ID(), pod.Agent.StateDir)
+		return fmt.Errorf("%s is a gRPC program without an Envoy: its agent keeps key, certificate and roots as files in %s", pod.ID(),
+			pod.Agent.StateDir)
 	case envoyadmin.Bootstrap:
 		text, err := os.ReadFile(filepath.Join(pod.Agent.StateDir, "grpc-bootstrap.json"))
 		if err != nil {
-			return fmt.Errorf("bootstrap of gRPC program %s, which its agent writes when all that it needs is there: %w; see %s", pod.ID(), err, pod.Agent.Log)
+			return fmt.Errorf("bootstrap of gRPC program %s, which its agent writes when all that it needs is there: %w; see %s", pod.ID(), err,
+				pod.Agent.Log)
 		}
 		return printJSONOr(out, text, f.out.value == "yaml")
 	}
@@ -236,7 +245,8 @@ func dumpFileConfig(env Env, section string, f configFlags, out, diagnostics io.
 	}
 	dump, err := envoyadmin.ParseDump(text)
 	if err != nil {
-		return refused(fmt.Errorf("%s: %w; write it with `fairlead proxy-config all PROXY -o json`, or from /config_dump?include_eds", f.file, err))
+		return refused(fmt.Errorf("%s: %w; write it with `fairlead proxy-config all PROXY -o json`, or from /config_dump?include_eds", f.file,
+			err))
 	}
 	return showDump(dump, f.file, sec, f, dump.EndpointsTable, out, diagnostics)
 }
@@ -310,7 +320,8 @@ func (t *target) admins(ctx context.Context, which selection, selector labels.Se
 	}
 	for i := range state.Pods {
 		pod := &state.Pods[i]
-		if pod.Agent != nil && pod.Kind != proxyless && (which.namespace == "" || pod.Namespace == which.namespace) && selector.Matches(labels.Set(pod.Labels)) {
+		if pod.Agent != nil && pod.Kind != proxyless && (which.namespace == "" || pod.Namespace == which.namespace) &&
+			selector.Matches(labels.Set(pod.Labels)) {
 			out[pod.ID()] = envoyadmin.New(pod.Agent.AdminSocket)
 		}
 	}
@@ -340,7 +351,8 @@ func logLevelConfig(ctx context.Context, client *envoyadmin.Client, f configFlag
 }
 
 // envoyConfig shows a section of what an Envoy holds.
-func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, sec envoyadmin.Section, f configFlags, out,
+	diagnostics io.Writer) error {
 	dump, err := client.Dump(ctx)
 	if err != nil {
 		return err
@@ -362,7 +374,8 @@ var tableSections = []envoyadmin.Section{
 
 // showDump prints a section of a dump, or all of them. endpoints makes the table of endpoints; nil takes them from the
 // dump.
-func showDump(dump *envoyadmin.Dump, name string, sec envoyadmin.Section, f configFlags, endpoints func() (*table.Table, error), out, diagnostics io.Writer) error {
+func showDump(dump *envoyadmin.Dump, name string, sec envoyadmin.Section, f configFlags, endpoints func() (*table.Table, error), out,
+	diagnostics io.Writer) error {
 	wanted := []envoyadmin.Section{sec}
 	if sec == allSections {
 		wanted = tableSections

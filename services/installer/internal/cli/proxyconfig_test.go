@@ -52,24 +52,28 @@ func TestProxyConfigOfAFile(t *testing.T) {
 		})
 	}
 	out, _, _, err := split(nil, "pc", "all", "-f", kept)
-	if err != nil || strings.Count(out, "\n\n") < 3 || !strings.Contains(out, "SERVICE FQDN") || !strings.Contains(out, "v1 (50%), v2 (30%), v3 (20%)") {
+	if err != nil || strings.Count(out, "\n\n") < 3 || !strings.Contains(out, "SERVICE FQDN") ||
+		!strings.Contains(out, "v1 (50%), v2 (30%), v3 (20%)") {
 		t.Errorf("all: %v\n%s", err, out)
 	}
 	out, _, _, err = split(nil, "pc", "all", "-f", kept, "-o", "json", "--fqdn", "reviews")
 	var tree struct{ Configs []json.RawMessage }
-	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree.Configs) < 4 || strings.Contains(out, `"name": "PassthroughCluster"`) {
+	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree.Configs) < 4 ||
+		strings.Contains(out, `"name": "PassthroughCluster"`) {
 		t.Errorf("all as JSON: %d configs, %v", len(tree.Configs), err)
 	}
 	// The output of -o json can be read with --file.
 	file := filepath.Join(t.TempDir(), "dump")
 	testkit.WriteFile(t, file, []byte(out))
-	if out, _, _, err := split(nil, "pc", "c", "-f", file); err != nil || strings.Join(firstCells(out), " ") != "reviews.default.svc.cluster.local" {
+	if out, _, _, err := split(nil, "pc", "c", "-f", file); err != nil ||
+		strings.Join(firstCells(out), " ") != "reviews.default.svc.cluster.local" {
 		t.Errorf("again: %q, %v", out, err)
 	}
 	if _, _, code, err := split(nil, "pc", "c", "-f", filepath.Join(t.TempDir(), "none")); code != process.ExitFailure {
 		t.Error(err)
 	}
-	if _, _, code, err := split(nil, "pc", "c", "-f", "proxyconfig_test.go"); code != process.ExitRefused || !strings.Contains(err.Error(), "fairlead proxy-config all") {
+	if _, _, code, err := split(nil, "pc", "c", "-f", "proxyconfig_test.go"); code != process.ExitRefused ||
+		!strings.Contains(err.Error(), "fairlead proxy-config all") {
 		t.Errorf("no dump: %d, %v", code, err)
 	}
 }
@@ -122,8 +126,10 @@ func addPods(t *testing.T, dir string) {
 	stateDir := t.TempDir()
 	testkit.WriteFile(t, filepath.Join(stateDir, "grpc-bootstrap.json"), []byte(`{"xds_servers": [{"server_uri": "unix:///x"}]}`))
 	s.Pods = []runstate.Pod{
-		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Labels: map[string]string{"app": "web"}, Agent: &runstate.Agent{AdminSocket: envoy(t)}},
-		{Name: "grpc-0", Namespace: "shop", Workload: "grpc", Kind: "proxyless", Agent: &runstate.Agent{AdminSocket: "/does/not/exist", StateDir: stateDir}},
+		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Labels: map[string]string{"app": "web"},
+			Agent: &runstate.Agent{AdminSocket: envoy(t)}},
+		{Name: "grpc-0", Namespace: "shop", Workload: "grpc", Kind: "proxyless",
+			Agent: &runstate.Agent{AdminSocket: "/does/not/exist", StateDir: stateDir}},
 		{Name: "plain-0", Namespace: "shop", Kind: "plain"},
 	}
 	if err := rundir.Write(rundir.Layout{Dir: dir}, s); err != nil {
@@ -204,7 +210,8 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
-	if _, _, code, err := split(env, "proxy", "renew", "grpc-0"); code != process.ExitFailure || !strings.Contains(err.Error(), "without an Envoy") {
+	if _, _, code, err := split(env, "proxy", "renew", "grpc-0"); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "without an Envoy") {
 		t.Errorf("renew: %d, %v", code, err)
 	}
 }

@@ -108,9 +108,11 @@ func (t *target) renewableHere(name, namespace string) (*renewable, error) {
 		return nil, err
 	}
 	if pod.Kind == proxyless {
-		return nil, fmt.Errorf("%s is a gRPC program without an Envoy; its agent renews its certificate, `kill -USR1 %d` does it now", pod.ID(), pod.Agent.PID)
+		return nil, fmt.Errorf("%s is a gRPC program without an Envoy; its agent renews its certificate, `kill -USR1 %d` does it now", pod.ID(),
+			pod.Agent.PID)
 	}
-	return &renewable{pod.ID(), envoyadmin.New(pod.Agent.AdminSocket), func(context.Context) error { return askRenewal(pod.Agent.Process) }, pod.Agent.Log}, nil
+	return &renewable{pod.ID(), envoyadmin.New(pod.Agent.AdminSocket), func(context.Context) error { return askRenewal(pod.Agent.Process) },
+		pod.Agent.Log}, nil
 }
 
 // renewablePod is the proxy of a Pod of the cluster. Its agent takes the order from within the Pod alone.
@@ -126,7 +128,8 @@ func (t *target) renewablePod(ctx context.Context, mesh *controlplane.Mesh, name
 	c := p.container()
 	for _, e := range c.Env {
 		if e.Name == "ISTIO_META_GENERATOR" && e.Value == "grpc" {
-			return nil, fmt.Errorf("%s.%s is a gRPC program without an Envoy; its agent renews its certificate after half of its life", p.Name, p.Namespace)
+			return nil, fmt.Errorf("%s.%s is a gRPC program without an Envoy; its agent renews its certificate after half of its life", p.Name,
+				p.Namespace)
 		}
 	}
 	port, err := p.statusPort()
@@ -143,7 +146,8 @@ func (t *target) renewablePod(ctx context.Context, mesh *controlplane.Mesh, name
 // renewalAnswer reads what the agent's command has printed. That of Istio prints the page 404 as if all were well.
 func renewalAnswer(out []byte, err error) error {
 	if err == nil && len(out) > 0 || err != nil && strings.Contains(err.Error(), "404 Not Found") {
-		return errors.New("its agent knows no such order, as Istio's does not: restart the Pod to renew its certificate, or wait until half of its life is over")
+		return errors.New("its agent knows no such order, as Istio's does not: restart the Pod to renew its certificate, or wait until half of " +
+			"its life is over")
 	}
 	return err
 }

@@ -33,12 +33,14 @@ func TestRenewalWaitsForAnotherCertificate(t *testing.T) {
 	if err != nil || r.Proxy != "web.shop" || r.Before.Serial != "41" || r.After.Serial != "42" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := agentOf(&serial, errors.New("too often")).renew(t.Context(), time.Minute); err == nil || !strings.Contains(err.Error(), "proxy web.shop: too often") {
+	if _, err := agentOf(&serial, errors.New("too often")).renew(t.Context(), time.Minute); err == nil ||
+		!strings.Contains(err.Error(), "proxy web.shop: too often") {
 		t.Errorf("%v", err)
 	}
 	same := agentOf(&serial, nil)
 	same.ask = func(context.Context) error { return nil }
-	if _, err := same.renew(t.Context(), time.Millisecond); err == nil || !strings.Contains(err.Error(), "no new certificate after 1ms; see its log") {
+	if _, err := same.renew(t.Context(), time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "no new certificate after 1ms; see its log") {
 		t.Errorf("%v", err)
 	}
 }

@@ -89,14 +89,16 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	}
 	res.reportSilent(diagnostics)
 	if name != "" {
-		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
+		res.Refusals = slices.DeleteFunc(res.GetRefusals(),
+			func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
 		kept, err := matchProxies(res.GetProxies(), wanted)
 		if err != nil && len(res.GetRefusals()) == 0 {
 			return err
 		}
 		for i, p := range kept {
 			kept[i] = t.liveStatus(ctx, p)
-			if acked := kept[i].GetAcked(); acked.GetEpoch() == res.GetRevision().GetEpoch() && acked.GetSequence() > res.GetRevision().GetSequence() {
+			if acked := kept[i].GetAcked(); acked.GetEpoch() == res.GetRevision().GetEpoch() &&
+				acked.GetSequence() > res.GetRevision().GetSequence() {
 				res.Revision = acked // it came between the two answers
 			}
 		}
@@ -142,7 +144,8 @@ func (t *target) liveStatus(ctx context.Context, reported *configv1.ProxyStatus)
 	}
 	now := &configv1.ProxyStatus{}
 	// An xds-server of a later version may send more fields.
-	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil || now.GetNodeId() != reported.GetNodeId() ||
+	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil ||
+		now.GetNodeId() != reported.GetNodeId() ||
 		now.GetIdentity() != reported.GetIdentity() {
 		return reported
 	}
@@ -220,7 +223,8 @@ func detailTable(res *configv1.ListProxiesResponse, now time.Time) *table.Table 
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
 			tab.Add(shownName(p), shortType(ty.GetTypeUrl()), typeStatus(ty), revisionOf(ty.GetSent()), revisionOf(ty.GetAcked()),
-				revisionOf(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), waiting(ty, now), p.GetXdsServer())
+				revisionOf(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), waiting(ty, now),
+				p.GetXdsServer())
 		}
 		if len(p.GetTypes()) == 0 {
 			tab.Add(shownName(p), "", "NOT SENT", "", "", "", "", "", "", p.GetXdsServer())
@@ -292,7 +296,8 @@ func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 func printRefusals(out io.Writer, res *configv1.ListProxiesResponse) error {
 	var errs []error
 	for _, r := range res.GetRefusals() {
-		_, err := fmt.Fprintf(out, "\nREFUSED %s by %s, %d times, last at %s, for %s: %s\n", cmp.Or(proxyName(r.GetNodeId()), "a proxy that has not said its name"),
+		_, err := fmt.Fprintf(out, "\nREFUSED %s by %s, %d times, last at %s, for %s: %s\n",
+			cmp.Or(proxyName(r.GetNodeId()), "a proxy that has not said its name"),
 			r.GetXdsServer(), r.GetCount(), r.GetAt().AsTime().Format(time.RFC3339), r.GetBudget(), r.GetReason())
 		errs = append(errs, err)
 	}

@@ -35,19 +35,20 @@ func revision(n uint64) *configv1.Revision { return &configv1.Revision{Sequence:
 // twoProxies is a.shop, which has a type in each state, and b.shop, which has asked for nothing.
 func twoProxies() []*configv1.ProxyStatus {
 	return []*configv1.ProxyStatus{
-		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", AgentVersion: "0.9.1", Revision: "canary", Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
-			{TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(4), Acked: revision(4), Resources: 7, BytesSent: 100},
-			{
-				TypeUrl: typePrefix + "endpoint.v3.ClusterLoadAssignment", Sent: revision(5), Acked: revision(4), Awaiting: true, Pending: 4,
-				PendingNames: []string{"one", "two", "three", "four"},
-			},
-			{TypeUrl: typePrefix + "listener.v3.Listener", Sent: revision(5), Acked: revision(3), Rejection: &configv1.Rejection{
-				Message: "bad  filter", Revision: revision(5), ResourceNames: []string{"0.0.0.0_80", "0.0.0.0_81"},
+		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", AgentVersion: "0.9.1", Revision: "canary",
+			Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
+				{TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(4), Acked: revision(4), Resources: 7, BytesSent: 100},
+				{
+					TypeUrl: typePrefix + "endpoint.v3.ClusterLoadAssignment", Sent: revision(5), Acked: revision(4), Awaiting: true, Pending: 4,
+					PendingNames: []string{"one", "two", "three", "four"},
+				},
+				{TypeUrl: typePrefix + "listener.v3.Listener", Sent: revision(5), Acked: revision(3), Rejection: &configv1.Rejection{
+					Message: "bad  filter", Revision: revision(5), ResourceNames: []string{"0.0.0.0_80", "0.0.0.0_81"},
+				}},
+				{TypeUrl: typePrefix + "route.v3.RouteConfiguration"},
+				{TypeUrl: typePrefix + "core.v3.TypedExtensionConfig", Resources: 3}, // held since before it connected
+				{TypeUrl: typePrefix + "route.v3.VirtualHost", Sent: revision(4), Acked: revision(4), Pending: 1, PendingNames: []string{"80/web:80"}},
 			}},
-			{TypeUrl: typePrefix + "route.v3.RouteConfiguration"},
-			{TypeUrl: typePrefix + "core.v3.TypedExtensionConfig", Resources: 3}, // held since before it connected
-			{TypeUrl: typePrefix + "route.v3.VirtualHost", Sent: revision(4), Acked: revision(4), Pending: 1, PendingNames: []string{"80/web:80"}},
-		}},
 		{NodeId: "sidecar~127.0.0.2~b.shop~x", XdsServer: "xds-server-1/2"},
 	}
 }
@@ -71,7 +72,8 @@ func TestProxyStatus(t *testing.T) {
 			testkit.Golden(t, filepath.Join("testdata", tc.file), []byte(out))
 		})
 	}
-	if out, _, err := m.run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") || !strings.Contains(out, "b.shop") {
+	if out, _, err := m.run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") ||
+		!strings.Contains(out, "b.shop") {
 		t.Errorf("one proxy: %q, %v", out, err)
 	}
 	if out, _, err := m.run("", "proxy-status", "a", "-o", "yaml"); err != nil || !strings.Contains(out, "message: bad  filter") {
@@ -153,7 +155,8 @@ func explain(q url.Values) (any, error) {
 		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "madeFrom": [], "candidates": [
 			{"type": "virtualhosts", "name": "80/reviews:80"}, {"type": "clusters", "name": "outbound|80||reviews"}]}`), nil
 	}
-	return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "clusters", "name": "` + q.Get("name") + `", "version": "abc", "revision": 12,
+	return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "clusters", "name": "` + q.Get("name") +
+		`", "version": "abc", "revision": 12,
 		"sent": 11, "acked": 10, "class": "c1", "workload": {"kind": "Pod", "namespace": "shop", "name": "a", "generation": 2},
 		"madeFrom": [
 			{"kind": "DestinationRule", "namespace": "shop", "name": "reviews", "source": "memory", "generation": 5},
@@ -185,11 +188,13 @@ func TestWhy(t *testing.T) {
 	}
 	testkit.Golden(t, filepath.Join("testdata", "why.txt"), []byte(out))
 
-	if out, code, err := ask("good", node, "nobody", "--type", "virtualhosts"); code != process.ExitFailure || err == nil || !strings.Contains(err.Error(), "virtualhosts --served") {
+	if out, code, err := ask("good", node, "nobody", "--type", "virtualhosts"); code != process.ExitFailure || err == nil ||
+		!strings.Contains(err.Error(), "virtualhosts --served") {
 		t.Errorf("no such resource: %q, %d, %v", out, code, err)
 	}
 	out, _, err = ask("good", node, "many")
-	if err != nil || strings.Count(out, "made from:") != 1 || !strings.Contains(out, "resource:  80/reviews:80") || !strings.Contains(out, "--all explains every one") {
+	if err != nil || strings.Count(out, "made from:") != 1 || !strings.Contains(out, "resource:  80/reviews:80") ||
+		!strings.Contains(out, "--all explains every one") {
 		t.Errorf("one virtual host: %q, %v", out, err)
 	}
 	out, _, err = ask("good", node, "many", "--all")
@@ -201,7 +206,8 @@ func TestWhy(t *testing.T) {
 		MadeFrom []struct{ Generation int }
 		LookedUp []string
 	}
-	if err != nil || json.Unmarshal([]byte(out), &answer) != nil || len(answer.MadeFrom) != 3 || answer.MadeFrom[0].Generation != 5 || len(answer.LookedUp) != 1 {
+	if err != nil || json.Unmarshal([]byte(out), &answer) != nil || len(answer.MadeFrom) != 3 || answer.MadeFrom[0].Generation != 5 ||
+		len(answer.LookedUp) != 1 {
 		t.Errorf("json: %q, %v", out, err)
 	}
 	if out, _, err := ask("good", node, "outbound|80||reviews", "-o", "yaml"); err != nil || !strings.Contains(out, "generation: 5") {
@@ -260,7 +266,8 @@ func TestProxyIsFound(t *testing.T) {
 	proxies := twoProxies()
 	m.SetFleet(proxies, nil)
 	live := &configv1.ProxyStatus{NodeId: proxies[0].GetNodeId(), XdsServer: "xds-server-1/2", Types: []*configv1.ProxyTypeStatus{{
-		TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(9), Acked: revision(8), Awaiting: true, Pending: 1, PendingNames: []string{"late"},
+		TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(9), Acked: revision(8), Awaiting: true, Pending: 1,
+		PendingNames:  []string{"late"},
 		AwaitingSince: timestamppb.New(time.Now().Add(-time.Hour)),
 	}}}
 	status := func(url.Values) (any, error) {
@@ -278,8 +285,10 @@ func TestProxyIsFound(t *testing.T) {
 			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
 	}
 	// config-watcher names xds-server-0, but the proxy has moved.
-	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
-	one := xdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
+	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+		"/debug/resources": served})
+	one := xdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+		"/debug/resources": served})
 	dir := m.runMesh(t, zero, one)
 	for name, tc := range map[string]struct {
 		args []string
@@ -298,7 +307,8 @@ func TestProxyIsFound(t *testing.T) {
 			}
 		})
 	}
-	if out, _, err := run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil || strings.Contains(out, "one") {
+	if out, _, err := run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil ||
+		strings.Contains(out, "one") {
 		t.Errorf("another name is shown: %q, %v", out, err)
 	}
 	m.SetFleet([]*configv1.ProxyStatus{{NodeId: "sidecar~127.0.0.1~web-0.shop~x"}, {NodeId: "sidecar~127.0.0.1~web-1.shop~x"}}, nil)

@@ -15,9 +15,11 @@ const referenceHead = `# The command line
 
 Written by ` + "`go test ./services/installer/internal/cli -run TestReference -update`" + ` from the commands themselves; do not edit.
 
-- The mesh is that of the run directory: ` + "`--run-dir`, else `FAIRLEAD_RUN_DIR`, else `.run`" + `. Commands that ask services take addresses and a token instead.
+- The mesh is that of the run directory: ` + "`--run-dir`, else `FAIRLEAD_RUN_DIR`, else `.run`" +
+	`. Commands that ask services take addresses and a token instead.
 - PROXY is ` + "`NAME.NAMESPACE`, `NAME`, or a beginning of it, `pod/NAME` or `deploy/NAME`" + `; ` + "`-n`" + ` names its namespace.
-- Tables have a header and are sorted. ` + "`-o json` and `-o yaml`" + ` are whole and valid also when there is nothing; what is said besides goes to standard error.
+- Tables have a header and are sorted. ` + "`-o json` and `-o yaml`" +
+	` are whole and valid also when there is nothing; what is said besides goes to standard error.
 - Nothing found is no error where a list was asked for, and exit code 1 where something was named. An unknown name is answered with the nearest one.
 - ` + "`fairlead completion bash|zsh|fish --help`" + ` tells how to have commands, proxies, sections, kinds, names and namespaces completed.
 

@@ -10,7 +10,8 @@ import (
 
 func TestPodsToRestart(t *testing.T) {
 	state := &runstate.State{Pods: []runstate.Pod{
-		{Name: "web-0", Namespace: "shop", Workload: "web"}, {Name: "web-1", Namespace: "shop", Workload: "web"}, {Name: "db-0", Namespace: "data", Workload: "db"},
+		{Name: "web-0", Namespace: "shop", Workload: "web"}, {Name: "web-1", Namespace: "shop", Workload: "web"},
+		{Name: "db-0", Namespace: "data", Workload: "db"},
 	}}
 	for names, want := range map[string]string{
 		"deploy/web": "web-0.shop web-1.shop", "web-1": "web-1.shop", "db-0.data web-0 web-0": "web-0.shop db-0.data",
@@ -28,7 +29,8 @@ func TestPodsToRestart(t *testing.T) {
 // TestARestartIsOver: every process of the Pod must be another.
 func TestARestartIsOver(t *testing.T) {
 	pod := func(app, agent int) *runstate.Pod {
-		return &runstate.Pod{Containers: []runstate.Container{{Process: runstate.Process{PID: app}}}, Agent: &runstate.Agent{Process: runstate.Process{PID: agent}}}
+		return &runstate.Pod{Containers: []runstate.Container{{Process: runstate.Process{PID: app}}},
+			Agent: &runstate.Agent{Process: runstate.Process{PID: agent}}}
 	}
 	for _, tc := range []struct {
 		now  *runstate.Pod

@@ -82,7 +82,8 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 		return err
 	}
 	if len(records) > 1 {
-		return usage(fmt.Errorf("revision %s has inventories in namespaces %s and %s: name one with -i", f.revision, records[0].Namespace, records[1].Namespace))
+		return usage(fmt.Errorf("revision %s has inventories in namespaces %s and %s: name one with -i", f.revision, records[0].Namespace,
+			records[1].Namespace))
 	}
 	rec := records[0]
 	if f.list {
@@ -110,13 +111,16 @@ func (f *rollbackFlags) choose(rec *inventory.Record) (inventory.Installation, e
 	var err error
 	switch {
 	case len(all) == 0 && rec.State == inventory.Applying:
-		err = fmt.Errorf("revision %s has no earlier specification, and its first installation was not completed: install it again, with what is wrong in it corrected, or remove it with fairlead uninstall --revision %s", f.revision, f.revision)
+		err = fmt.Errorf("revision %s has no earlier specification, and its first installation was not completed: install it again, with what "+
+			"is wrong in it corrected, or remove it with fairlead uninstall --revision %s", f.revision, f.revision)
 	case len(all) == 0:
 		err = fmt.Errorf("revision %s has no earlier specification: it was not changed since it was installed", f.revision)
 	case f.to == 0:
-		err = fmt.Errorf("revision %s has no earlier specification that was completed: --to names one that failed, see fairlead rollback --revision %s --list", f.revision, f.revision)
+		err = fmt.Errorf("revision %s has no earlier specification that was completed: --to names one that failed, see fairlead rollback "+
+			"--revision %s --list", f.revision, f.revision)
 	case f.to > len(all):
-		err = fmt.Errorf("revision %s has %d earlier specifications, and no number %d: see fairlead rollback --revision %s --list", f.revision, len(all), f.to, f.revision)
+		err = fmt.Errorf("revision %s has %d earlier specifications, and no number %d: see fairlead rollback --revision %s --list", f.revision,
+			len(all), f.to, f.revision)
 	default:
 		return all[f.to-1], nil
 	}
@@ -184,7 +188,9 @@ func (f *rollbackFlags) decides(cmd *cobra.Command, c *cluster.Client, rec *inve
 	if !running {
 		return nil // the note that install prints says what a later operator does
 	}
-	return fmt.Errorf("revision %s is held by %s, which an operator reconciles: the resource decides, and what is changed here would be taken back. Nothing was changed. Give the resource the earlier specification:\n  fairlead rollback --revision %s --to %d --print | kubectl replace -f -",
+	return fmt.Errorf("revision %s is held by %s, which an operator reconciles: the resource decides, and what is changed here would be "+
+		"taken back. Nothing was changed. Give the resource the earlier specification:\n  fairlead rollback --revision %s --to %d --print | "+
+		"kubectl replace -f -",
 		rec.Revision, rec.Holder.ID(), rec.Revision, f.to)
 }
 
@@ -230,7 +236,8 @@ func (f *rollbackFlags) writePast(cmd *cobra.Command, rec *inventory.Record) err
 	list := []pastEntry{}
 	for i, past := range rec.Earlier() {
 		list = append(list, pastEntry{
-			Number: i + 1, At: past.At, Failed: past.Failed, Profile: past.Profile, Package: past.Package, Changes: append([]string{}, specChanges(rec.Now().Spec, past.Spec)...),
+			Number: i + 1, At: past.At, Failed: past.Failed, Profile: past.Profile, Package: past.Package,
+			Changes: append([]string{}, specChanges(rec.Now().Spec, past.Spec)...),
 		})
 	}
 	if f.out.value != "" {

@@ -88,8 +88,10 @@ func newRoot(env Env) *cobra.Command {
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newRestart(mesh), newScale(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh), newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
-		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env), newVersion(env, mesh),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh),
+		newDashboard(mesh), newBugReport(env, mesh), newProxy(mesh), newLogs(mesh),
+		newCredentials(mesh), newRemoteClusters(mesh), newManifest(env), newProfile(env), newValidate(env), newAnalyze(env),
+		newVersion(env, mesh),
 		newTag(env), newInstall(env), newUpgrade(env), newRollback(env), newUninstall(env), newDiff(env), newVerifyInstall(env),
 		newPrecheck(env), newCheckInject(), newKubeInject(env), newVM(), newWorkload(), newExperimental(env), newExitCodes(), newOperator(env),
 	)

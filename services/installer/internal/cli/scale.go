@@ -44,7 +44,8 @@ Exit code 1 if it has not come true after --timeout.`,
 			if err != nil || len(a) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return withPrefix(lists.Map(state.Pods, func(p runstate.Pod) string { return "deploy/" + p.Workload }), begun), cobra.ShellCompDirectiveNoFileComp
+			return withPrefix(lists.Map(state.Pods, func(p runstate.Pod) string { return "deploy/" + p.Workload }), begun),
+				cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return scale(cmd.Context(), t, f, a[0], cmd.OutOrStdout())
@@ -72,7 +73,8 @@ func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Wri
 	}
 	deployment := pods[0].Namespace + "/" + pods[0].Workload
 	if f.replicas > len(pods) {
-		return fmt.Errorf("Deployment %s has had %d Pods since the mesh was started; to run more, write the replicas into its file, and end `fairlead up` and start it again", deployment, len(pods))
+		return fmt.Errorf("Deployment %s has had %d Pods since the mesh was started; to run more, write the replicas into its file, and end "+
+			"`fairlead up` and start it again", deployment, len(pods))
 	}
 	file := rundir.Layout{Dir: state.RunDir}.Scale()
 	scales, err := rundir.ReadScales(file)

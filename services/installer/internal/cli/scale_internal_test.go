@@ -25,7 +25,8 @@ func TestADeploymentOfAnotherNamespace(t *testing.T) {
 }
 
 func TestWhatIsNoSection(t *testing.T) {
-	if _, _, err := sectionAndProxy([]string{"e", "web-0.shop"}); err == nil || !strings.Contains(err.Error(), `neither "e" nor "web-0.shop" can be shown`) {
+	if _, _, err := sectionAndProxy([]string{"e", "web-0.shop"}); err == nil ||
+		!strings.Contains(err.Error(), `neither "e" nor "web-0.shop" can be shown`) {
 		t.Error(err)
 	}
 }

@@ -144,7 +144,8 @@ func setTag(cmd *cobra.Command, env Env, f *tagFlags, generate bool) error {
 		return writeObjects(cmd.OutOrStdout(), plan.List())
 	}
 	if len(plan.Moves) > 0 && !f.yes {
-		question := fmt.Sprintf("New Pods in namespaces %s are injected by revision %s instead of default. Proceed?", strings.Join(plan.Moves, ", "), f.Revision)
+		question := fmt.Sprintf("New Pods in namespaces %s are injected by revision %s instead of default. Proceed?",
+			strings.Join(plan.Moves, ", "), f.Revision)
 		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
 			return orNothingChanged(err)
 		}
@@ -156,7 +157,8 @@ func setTag(cmd *cobra.Command, env Env, f *tagFlags, generate bool) error {
 	if plan.Old != "" {
 		verb = "changed"
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "tag %s %s: it stands for revision %s; `kubectl label namespace NAMESPACE istio.io/rev=%s` injects by it\n", f.Tag, verb, f.Revision, f.Tag)
+	fmt.Fprintf(cmd.OutOrStdout(), "tag %s %s: it stands for revision %s; `kubectl label namespace NAMESPACE istio.io/rev=%s` injects by it\n",
+		f.Tag, verb, f.Revision, f.Tag)
 	return nil
 }
 

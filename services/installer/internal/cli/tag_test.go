@@ -19,7 +19,8 @@ func TestTheRemovalOfATagNamesWhoUsesIt(t *testing.T) {
 `
 	s := clustertest.Start(t, tags)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	testkit.WriteFile(t, kubeconfig, []byte("{clusters: [{name: a, cluster: {server: '"+s.URL+"'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}"))
+	testkit.WriteFile(t, kubeconfig,
+		[]byte("{clusters: [{name: a, cluster: {server: '"+s.URL+"'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}"))
 	for _, tc := range []struct{ tag, want string }{
 		{"prod", "warning: namespaces shop are injected by tag prod, which is removed\ntag prod removed\n"}, {"idle", "tag idle removed\n"},
 	} {

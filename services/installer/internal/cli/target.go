@@ -76,7 +76,8 @@ func (t *target) dial(ctx context.Context) (*configapi.Client, error) {
 			return nil, err
 		}
 		if revisions := mesh.Revisions(controlplane.ConfigWatcher); t.oneRevision && len(revisions) > 1 {
-			return nil, usage(fmt.Errorf("namespace %s has control planes of the revisions %s, which may read different objects: choose one with --revision", mesh.Namespace, strings.Join(revisions, ", ")))
+			return nil, usage(fmt.Errorf("namespace %s has control planes of the revisions %s, which may read different objects: choose one with "+
+				"--revision", mesh.Namespace, strings.Join(revisions, ", ")))
 		}
 		return watcher.API(ctx)
 	}

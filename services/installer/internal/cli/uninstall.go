@@ -50,12 +50,14 @@ An object whose deletion does not end is named, with the finalizer that holds it
 	f.clusterFlags.add(cmd)
 	f.changeFlags.add(cmd)
 	fs := cmd.Flags()
-	fs.Lookup("filename").Usage = "file with the IstioOperator whose objects are removed, or - for standard input; may be repeated, or a list with commas"
+	fs.Lookup("filename").Usage = "file with the IstioOperator whose objects are removed, or - for standard input; may be repeated, or a " +
+		"list with commas"
 	fs.Lookup("set").Usage = "a setting of that IstioOperator's spec, path=value; may be repeated"
 	fs.Lookup("revision").Usage = "revision to remove"
 	fs.Lookup("force").Usage = "with -f or --set: go on in spite of what validation refuses; it is printed as warnings"
 	fs.BoolVar(&f.Purge, "purge", false, "remove everything that any revision has installed")
-	fs.BoolVar(&f.Contents, "with-contents", false, "with --purge: delete definitions and namespaces with what others have in them, such as every VirtualService")
+	fs.BoolVar(&f.Contents, "with-contents", false,
+		"with --purge: delete definitions and namespaces with what others have in them, such as every VirtualService")
 	completeRevisions(cmd, &f.clusterFlags)
 	return cmd
 }
@@ -71,7 +73,8 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		}
 	}
 	if given != 1 {
-		return usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, one of them"))
+		return usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, " +
+			"one of them"))
 	}
 	if f.Contents && !f.Purge {
 		return usage(errors.New("--with-contents has no effect without --purge"))
@@ -173,7 +176,8 @@ func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *app
 		}
 		rec := inventory.Find(records, req.Revision, req.Namespace)
 		if !rec.Stored() {
-			return nil, fmt.Errorf("revision %s is installed in namespace %s, and not in %s: name it with -i, or in values.global.istioNamespace", req.Revision, records[0].Namespace, req.Namespace)
+			return nil, fmt.Errorf("revision %s is installed in namespace %s, and not in %s: name it with -i, or in values.global.istioNamespace",
+				req.Revision, records[0].Namespace, req.Namespace)
 		}
 		return apply.NewPartialRemoval(ctx, c, rec, all, req)
 	}

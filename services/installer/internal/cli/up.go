@@ -72,12 +72,14 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 	fs := cmd.Flags()
 	filesFlag(fs, &f.files, "mesh file, or directory of mesh files")
 	fs.IntVar(&f.xdsServers, "xds-servers", 2, "how many xds-servers run")
-	fs.StringVar(&f.loopbackRange, "loopback-range", ports.DefaultRange, "loopback addresses to use; \"auto\" takes a range that no other mesh uses")
+	fs.StringVar(&f.loopbackRange, "loopback-range", ports.DefaultRange,
+		"loopback addresses to use; \"auto\" takes a range that no other mesh uses")
 	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	fs.StringVar(&f.envoy, "envoy", "", "Envoy binary (default: $ENVOY, then envoy in --bin-dir, .tools beside it, PATH)")
 	fs.StringVar(&f.trustDomain, "trust-domain", "", "trust domain (default: that of MeshConfig in the files, or cluster.local)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "log level of Fairlead's processes: debug, info, warn or error")
-	fs.DurationVar(&f.fileGrace, "file-grace-period", defaultFileGrace, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
+	fs.DurationVar(&f.fileGrace, "file-grace-period", defaultFileGrace,
+		"how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
 	fs.DurationVar(&f.drain, "drain", 5*time.Second, "how long proxies may take to finish requests when the mesh stops")
 	fs.StringVar(&f.readyFile, "ready-file", "", "file that is written when everything is ready")
 	fs.DurationVar(&f.readyTimeout, "ready-timeout", 0, "give up if not everything is ready by then; 0 waits for ever")
@@ -218,7 +220,8 @@ func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 	}
 	p, err := netip.ParsePrefix(f.loopbackRange)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange, ports.Auto))
+		return nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange,
+			ports.Auto))
 	}
 	return ports.Reserve(p, by)
 }

@@ -29,7 +29,8 @@ func TestUpRefusesAFileThatIsNamedTwice(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	for _, second := range []string{a, dir + "/./a.yaml"} {
-		if err := up(t.Context(), Env{}, &target{runDir: dir}, sound(a, second)); process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), "-f names "+second+" twice") {
+		if err := up(t.Context(), Env{}, &target{runDir: dir}, sound(a, second)); process.ExitCode(err) != process.ExitUsage ||
+			!strings.Contains(err.Error(), "-f names "+second+" twice") {
 			t.Errorf("%s: %v", second, err)
 		}
 	}
@@ -62,7 +63,8 @@ func TestUpOfFilesWithoutAnObject(t *testing.T) {
 		return p, err
 	}
 	for _, path := range []string{comment, empty} {
-		if _, err := planned(path); process.ExitCode(err) != process.ExitRefused || !strings.Contains(err.Error(), path+": holds no object; write one, or do not name it") {
+		if _, err := planned(path); process.ExitCode(err) != process.ExitRefused ||
+			!strings.Contains(err.Error(), path+": holds no object; write one, or do not name it") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -15,10 +15,12 @@ func newUpgrade(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade [-f FILE] [--set path=value]",
 		Short: "Upgrade an installed revision in place",
-		Long: `Upgrade an installed revision in place: as ` + "`fairlead install`" + `, if the revision is installed, and the install package is of the same version or of the next
+		Long: `Upgrade an installed revision in place: as ` + "`fairlead install`" +
+			`, if the revision is installed, and the install package is of the same version or of the next
 minor one. --force upgrades over several versions, or back. Components are upgraded in the order in which they are installed; each is waited for.
 
-A canary is a second revision beside the first: install it with --revision, move namespaces to it, and uninstall the first. ` + "`fairlead rollback`" + ` brings the
+A canary is a second revision beside the first: install it with --revision, move namespaces to it, and uninstall the first. ` +
+			"`fairlead rollback`" + ` brings the
 specification before the upgrade back.`,
 		Example: `  fairlead upgrade -f mesh.yaml
   fairlead upgrade -f mesh.yaml --dry-run`,
@@ -30,7 +32,8 @@ specification before the upgrade back.`,
 			}
 			return f.install(cmd, env, req, func(p *apply.Plan) error {
 				if !p.Record.Stored() || p.Record.State == inventory.Removed {
-					return fmt.Errorf("revision %s is not installed in namespace %s: there is nothing to upgrade; run fairlead install", p.Revision, p.Namespace)
+					return fmt.Errorf("revision %s is not installed in namespace %s: there is nothing to upgrade; run fairlead install", p.Revision,
+						p.Namespace)
 				}
 				text, err := eligible(p.Record.Package, p.Package)
 				if err != nil && !f.force {
@@ -58,7 +61,8 @@ func eligible(from, to string) (text string, err error) {
 	}
 	switch skew := int(fresh.Minor()) - int(old.Minor()); { //nolint:gosec // minor versions are small
 	case fresh.Major() != old.Major() || skew > 1:
-		return "", fmt.Errorf("%s is installed, and %s is more than one minor version away: upgrade to each version between them, install a canary beside it with --revision, or use --force", from, to)
+		return "", fmt.Errorf("%s is installed, and %s is more than one minor version away: upgrade to each version between them, install a "+
+			"canary beside it with --revision, or use --force", from, to)
 	case fresh.LessThan(old):
 		return "", fmt.Errorf("%s is installed, and %s is older: run fairlead rollback with the older install package, or use --force", from, to)
 	}

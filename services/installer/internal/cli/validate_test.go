@@ -15,7 +15,8 @@ import (
 func fakeWatcher(t *testing.T, code string) string {
 	t.Helper()
 	bin := t.TempDir()
-	script := "#!/bin/sh\necho \"{\\\"args\\\": \\\"$*\\\", \\\"input\\\": \\\"$(cat)\\\"}\"\n[ " + code + " = 0 ] || echo 'config-watcher: no' >&2\nexit " + code + "\n"
+	script := "#!/bin/sh\necho \"{\\\"args\\\": \\\"$*\\\", \\\"input\\\": \\\"$(cat)\\\"}\"\n[ " + code +
+		" = 0 ] || echo 'config-watcher: no' >&2\nexit " + code + "\n"
 	testkit.WriteFile(t, filepath.Join(bin, "config-watcher"), []byte(script))
 	if err := os.Chmod(filepath.Join(bin, "config-watcher"), 0o700); err != nil {
 		t.Fatal(err)
@@ -31,8 +32,10 @@ func TestValidateRunsConfigWatcher(t *testing.T) {
 		out  string
 		exit int
 	}{
-		"text":       {"0", []string{"-f", "a,b", "--filename", "-", "c"}, `{"args": "validate --output=text -- a b - c", "input": "in"}`, process.ExitOK},
-		"json":       {"0", []string{"--strict", "--file=-a", "-o", "json"}, `{"args": "validate --output=json --strict -- -a", "input": "in"}`, process.ExitOK},
+		"text": {"0", []string{"-f", "a,b", "--filename", "-", "c"}, `{"args": "validate --output=text -- a b - c", "input": "in"}`,
+			process.ExitOK},
+		"json": {"0", []string{"--strict", "--file=-a", "-o", "json"}, `{"args": "validate --output=json --strict -- -a", "input": "in"}`,
+			process.ExitOK},
 		"yaml":       {"0", []string{"a", "-o", "yaml"}, "args: validate --output=json -- a\ninput: in", process.ExitOK},
 		"refused":    {"3", []string{"a", "-o", "yaml"}, "args: validate --output=json -- a\ninput: in", process.ExitRefused},
 		"wrong path": {"2", []string{"a"}, `{"args": "validate --output=text -- a", "input": "in"}`, process.ExitUsage},
@@ -57,7 +60,8 @@ func TestValidateUsage(t *testing.T) {
 	if _, code, err := run("", "validate", "a", "-o", "xml"); code != process.ExitUsage {
 		t.Errorf("unknown format: exit code %d, %v", code, err)
 	}
-	if _, code, err := run("", "validate", "a", "--bin-dir", t.TempDir()); code != process.ExitFailure || !strings.Contains(err.Error(), "config-watcher was not found") {
+	if _, code, err := run("", "validate", "a", "--bin-dir", t.TempDir()); code != process.ExitFailure ||
+		!strings.Contains(err.Error(), "config-watcher was not found") {
 		t.Errorf("no config-watcher: exit code %d, %v", code, err)
 	}
 }

@@ -77,7 +77,8 @@ The exit code is 1 if anything is wrong. ` + "`fairlead diff`" + ` compares the 
 	f.installFlags.add(cmd)
 	f.clusterFlags.add(cmd)
 	fs := cmd.Flags()
-	fs.Lookup("filename").Usage = "file with the IstioOperator that is compared with the cluster, or - for standard input; may be repeated, or a list with commas"
+	fs.Lookup("filename").Usage = "file with the IstioOperator that is compared with the cluster, or - for standard input; may be repeated, " +
+		"or a list with commas"
 	fs.Lookup("set").Usage = "a setting of that IstioOperator's spec, path=value; may be repeated"
 	fs.Lookup("revision").Usage = "revision to check (default: all)"
 	completeRevisions(cmd, &f.clusterFlags)
@@ -109,7 +110,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 	}
 	if len(records) == 0 {
 		if releases := helmReleases(cmd.Context(), c); len(releases) > 0 {
-			return nil, fmt.Errorf("no inventory of an installation is in the cluster, whose mesh is of the Helm releases %s: helm status tells of each, and verify-install -f FILE compares the cluster with an IstioOperator", strings.Join(releases, ", "))
+			return nil, fmt.Errorf("no inventory of an installation is in the cluster, whose mesh is of the Helm releases %s: helm status tells "+
+				"of each, and verify-install -f FILE compares the cluster with an IstioOperator", strings.Join(releases, ", "))
 		}
 		return nil, fmt.Errorf("nothing is installed: no inventory of an installation is in the cluster; run fairlead install")
 	}
@@ -119,7 +121,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 		if err != nil {
 			return nil, err
 		}
-		v := verified{Revision: rec.Revision, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version, Objects: len(rec.Objects), Problems: []plannedProblem{}}
+		v := verified{Revision: rec.Revision, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version,
+			Objects: len(rec.Objects), Problems: []plannedProblem{}}
 		switch rec.State {
 		case inventory.Applying:
 			v.Problems = append(v.Problems, plannedProblem{Problem: cutShort(rec)})
@@ -144,7 +147,8 @@ func cutShort(rec *inventory.Record) string {
 // helmReleases names the Helm releases that Deployments of a mesh are of, NAMESPACE/NAME; none if they cannot be
 // listed.
 func helmReleases(ctx context.Context, c *cluster.Client) (names []string) {
-	list, _ := c.List(ctx, cluster.ID{Group: "apps", Version: "v1", Kind: "Deployment"}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=fairlead"})
+	list, _ := c.List(ctx, cluster.ID{Group: "apps", Version: "v1", Kind: "Deployment"},
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=fairlead"})
 	for _, d := range list {
 		annotations := d.GetAnnotations()
 		if release := annotations["meta.helm.sh/release-name"]; release != "" {
@@ -170,7 +174,8 @@ func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env Env) ([]verified, erro
 		return nil, err
 	}
 	warn(cmd.ErrOrStderr(), plan.Notes)
-	v := verified{Revision: req.Revision, Namespace: req.Namespace, State: string(plan.Record.State), Profile: req.Profile, Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
+	v := verified{Revision: req.Revision, Namespace: req.Namespace, State: string(plan.Record.State), Profile: req.Profile,
+		Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
 	v.add(apply.VerifyPlan(cmd.Context(), c, plan))
 	return []verified{v}, cmd.Context().Err()
 }

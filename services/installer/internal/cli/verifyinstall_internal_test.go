@@ -13,7 +13,8 @@ func TestAnInstallationThatWasCutShortHasARemedy(t *testing.T) {
 		t.Errorf("the first installation: %q", text)
 	}
 	rec.Hash = "2"
-	if text := cutShort(rec); !strings.HasSuffix(text, "with the same file and settings, or go back with fairlead rollback --revision canary") {
+	if text := cutShort(rec); !strings.HasSuffix(text,
+		"with the same file and settings, or go back with fairlead rollback --revision canary") {
 		t.Errorf("after another: %q", text)
 	}
 }

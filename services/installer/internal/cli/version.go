@@ -88,7 +88,8 @@ It is an error if flags name a cluster, or --remote asks for one, and no control
 		},
 	}
 	outputFlag(cmd, f)
-	cmd.Flags().BoolVarP(&brief, "short", "s", false, "only versions: one line for fairlead, the control plane and the proxies; of a mesh on this machine, fairlead's alone")
+	cmd.Flags().BoolVarP(&brief, "short", "s", false,
+		"only versions: one line for fairlead, the control plane and the proxies; of a mesh on this machine, fairlead's alone")
 	cmd.Flags().BoolVar(&remote, "remote", true, "ask the control plane of a cluster; --remote=false asks nobody")
 	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as fairlead up does)")

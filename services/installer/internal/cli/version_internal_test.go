@@ -9,10 +9,12 @@ import (
 
 func TestVersionsOfProxiesAreCounted(t *testing.T) {
 	m := meshVersions{
-		Client:   version.Build{Version: "1.3.0", Revision: "abc", Go: "go1.26.0"},
-		Services: []replicaVersion{{Program: "ca", Revision: "default", Info: &version.Build{Version: "1.2.0", Go: "go1.26.0"}}, {Program: "xds-server", Revision: "default", Info: &version.Build{Version: "1.2.0", Go: "go1.26.0"}}},
+		Client: version.Build{Version: "1.3.0", Revision: "abc", Go: "go1.26.0"},
+		Services: []replicaVersion{{Program: "ca", Revision: "default", Info: &version.Build{Version: "1.2.0", Go: "go1.26.0"}},
+			{Program: "xds-server", Revision: "default", Info: &version.Build{Version: "1.2.0", Go: "go1.26.0"}}},
 		Proxies: []proxyVersion{
-			{"a.shop", "1.3.0", "1.40.0", "canary"}, {"b.shop", "1.2.0", "1.40.0", "default"}, {"c.shop", "1.3.0", "1.40.0", "canary"}, {ID: "d.shop", Version: "unknown"},
+			{"a.shop", "1.3.0", "1.40.0", "canary"}, {"b.shop", "1.2.0", "1.40.0", "default"}, {"c.shop", "1.3.0", "1.40.0", "canary"},
+			{ID: "d.shop", Version: "unknown"},
 		},
 		Unknown: []string{"versions of some proxies: config-watcher-2:\n no answer"},
 	}

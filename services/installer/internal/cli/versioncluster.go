@@ -55,7 +55,8 @@ func replicaVersions(ctx context.Context, mesh *controlplane.Mesh) []replicaVers
 	list := make([]replicaVersion, len(mesh.Replicas))
 	var all sync.WaitGroup
 	for i, r := range mesh.Replicas {
-		list[i] = replicaVersion{Program: r.Program, Namespace: r.Namespace, Pod: r.Pod, Node: r.Node, Revision: r.Revision, Image: r.Image, Ready: r.Ready}
+		list[i] = replicaVersion{Program: r.Program, Namespace: r.Namespace, Pod: r.Pod, Node: r.Node, Revision: r.Revision, Image: r.Image,
+			Ready: r.Ready}
 		all.Go(func() {
 			var b version.Build
 			if err := r.Ops().Get(ctx, "/debug/version", nil, &b); err != nil {
@@ -79,7 +80,8 @@ func clusterVersions(ctx context.Context, t *target, mesh *controlplane.Mesh) (*
 	defer cancel()
 	m := &meshVersions{Client: version.Info(), Services: replicaVersions(ctx, mesh)}
 	if !slices.ContainsFunc(m.Services, func(r replicaVersion) bool { return r.Info != nil }) {
-		return m, fmt.Errorf("no replica of the control plane in namespace %s tells its version: %s: %s", mesh.Namespace, m.Services[0].Pod, m.Services[0].Unknown)
+		return m, fmt.Errorf("no replica of the control plane in namespace %s tells its version: %s: %s", mesh.Namespace, m.Services[0].Pod,
+			m.Services[0].Unknown)
 	}
 	if len(mesh.Of(controlplane.ConfigWatcher)) == 0 {
 		m.Unknown = append(m.Unknown, "versions of proxies: no config-watcher runs, which lists them")

@@ -79,7 +79,8 @@ func newGroupCreate() *cobra.Command {
 				spec["metadata"] = map[string]any{}
 			}
 			out, err := yaml.Marshal(map[string]any{
-				"apiVersion": "networking.istio.io/v1", "kind": "WorkloadGroup", "metadata": map[string]any{"name": name, "namespace": namespace}, "spec": spec,
+				"apiVersion": "networking.istio.io/v1", "kind": "WorkloadGroup", "metadata": map[string]any{"name": name, "namespace": namespace},
+				"spec": spec,
 			})
 			if err != nil {
 				return err
@@ -129,9 +130,10 @@ func newConfigure(use string, register bool) *cobra.Command {
 		Long: `Write the files that a machine needs to join the mesh as a member of a WorkloadGroup, under the names and with the content of
 istioctl x workload entry configure: cluster.env, mesh.yaml, root-cert.pem, istio-token and hosts. The token lets whoever
 has it join as the group's service account until it expires.`,
-		Example: "  fairlead vm bootstrap --name machines -n shop -o ./machine\n  fairlead vm bootstrap -f group.yaml -o ./machine --tokenDuration 600",
-		Args:    args(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Example: "  fairlead vm bootstrap --name machines -n shop -o ./machine\n  fairlead vm bootstrap -f group.yaml -o ./machine " +
+			"--tokenDuration 600",
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.add(cmd)
 	fs := cmd.Flags()
@@ -142,7 +144,8 @@ has it join as the group's service account until it expires.`,
 	fs.StringVar(&f.ClusterID, "clusterID", "Kubernetes", "id of the cluster")
 	fs.StringVarP(&f.Revision, "revision", "r", "", "revision of the control plane")
 	fs.Int64Var(&f.tokenSeconds, "tokenDuration", 3600, "how many seconds the token is valid")
-	fs.StringVar(&f.ingressService, "ingressService", "istio-eastwestgateway", "Service of the gateway that leads to the control plane, SERVICE or SERVICE.NAMESPACE")
+	fs.StringVar(&f.ingressService, "ingressService", "istio-eastwestgateway",
+		"Service of the gateway that leads to the control plane, SERVICE or SERVICE.NAMESPACE")
 	fs.StringVar(&f.IngressIP, "ingressIP", "", "address of that gateway")
 	fs.BoolVar(&f.AutoRegister, "autoregister", register, "have the control plane make the WorkloadEntry when the machine connects")
 	fs.BoolVar(&f.CaptureDNS, "capture-dns", true, "have the agent answer DNS queries")
@@ -195,7 +198,8 @@ func (f *vmFlags) run(cmd *cobra.Command) error {
 		f.IngressIP = f.gateway(ctx, api)
 	}
 	if f.IngressIP == "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: Service %s has no address, so the machine must resolve %s by itself; or set --ingressIP\n", f.ingressService, f.ControlPlane())
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: Service %s has no address, so the machine must resolve %s by itself; or set --ingressIP\n",
+			f.ingressService, f.ControlPlane())
 	}
 	files, err := f.Files()
 	if err != nil {
@@ -220,7 +224,8 @@ func (f *vmFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: files of a machine of WorkloadGroup %s/%s; %s is a secret, valid until %s\n", f.dir, namespace, f.Group.Name,
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: files of a machine of WorkloadGroup %s/%s; %s is a secret, valid until %s\n", f.dir, namespace,
+		f.Group.Name,
 		machine.TokenFile, token.Status.ExpirationTimestamp.UTC().Format("2006-01-02 15:04:05 MST"))
 	return nil
 }

@@ -31,14 +31,16 @@ const (
 
 // conditionNames are the values of --for, in istioctl's spelling and as kubectl's condition too.
 var conditionNames = map[string]string{
-	forProgrammed: forProgrammed, "condition=programmed": forProgrammed, forDelivery: forDelivery, "distribution": forDelivery, forDeleted: forDeleted, "delete": forDeleted,
+	forProgrammed: forProgrammed, "condition=programmed": forProgrammed, forDelivery: forDelivery, "distribution": forDelivery,
+	forDeleted: forDeleted, "delete": forDeleted,
 }
 
 // statusGroups are the API groups of the kinds whose objects have conditions.
 var statusGroups = map[string][]string{
-	"networking.istio.io": {"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig"},
-	"security.istio.io":   {"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"},
-	"telemetry.istio.io":  {"Telemetry"}, "extensions.istio.io": {"WasmPlugin"},
+	"networking.istio.io": {"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup",
+		"EnvoyFilter", "ProxyConfig"},
+	"security.istio.io":  {"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"},
+	"telemetry.istio.io": {"Telemetry"}, "extensions.istio.io": {"WasmPlugin"},
 }
 
 // waitFlags are the flags of `fairlead wait`.
@@ -130,7 +132,8 @@ func waitFor(ctx context.Context, t *target, a []string, f waitFlags, out, diagn
 		all := []string{forProgrammed, forDelivery, forDeleted}
 		return usage(fmt.Errorf("--for %q is none of %s%s", f.condition, strings.Join(all, ", "), nearest.Hint(f.condition, all)))
 	case groupOf(kind) == "":
-		return usage(fmt.Errorf("%s has no conditions, which only objects of Istio's kinds have; `fairlead proxy-status` shows what proxies have acknowledged", kind))
+		return usage(fmt.Errorf("%s has no conditions, which only objects of Istio's kinds have; `fairlead proxy-status` shows what proxies "+
+			"have acknowledged", kind))
 	case f.threshold < 0 || f.threshold > 1:
 		return usage(fmt.Errorf("--threshold %g is no share; write 0 to 1, as 0.9", f.threshold))
 	case f.threshold != 1 && condition == forProgrammed:
@@ -200,7 +203,8 @@ func (f waitFlags) tell(out io.Writer, w *waited, done bool, text string, took t
 		return err
 	}
 	return printTree(out, f.out.value, waitResult{
-		Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName(), For: w.condition, Done: done, Message: text, Seconds: float64(took.Milliseconds()) / 1000,
+		Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName(), For: w.condition, Done: done, Message: text,
+		Seconds: float64(took.Milliseconds()) / 1000,
 	})
 }
 

@@ -109,7 +109,8 @@ func hasAcked(p *configv1.ProxyStatus, goal *configv1.Revision) bool {
 // at asks one config-watcher about the object. Its statuses are those of committed revisions, so that what it says done
 // is part of the revision that it tells next.
 func (w *waited) at(ctx context.Context, watcher watcher) (progress, error) {
-	res, err := watcher.client.Status(ctx, &configv1.StatusRequest{Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName()})
+	res, err := watcher.client.Status(ctx,
+		&configv1.StatusRequest{Kind: w.key.GetKind(), Namespace: w.key.GetNamespace(), Name: w.key.GetName()})
 	if err = watcher.client.Explain(err); err != nil {
 		if gone := new(configapi.NotFoundError); errors.As(err, &gone) {
 			return w.absent(), nil
@@ -134,7 +135,8 @@ func (w *waited) at(ctx context.Context, watcher watcher) (progress, error) {
 	case w.condition == forDeleted:
 		return progress{text: fmt.Sprintf("it is still there, from %s", newest.GetSource())}, nil
 	case newest.GetObservedGeneration() < w.generation:
-		return progress{text: fmt.Sprintf("%s has read generation %d, not yet %d", watcher.name, newest.GetObservedGeneration(), w.generation)}, nil
+		return progress{text: fmt.Sprintf("%s has read generation %d, not yet %d", watcher.name, newest.GetObservedGeneration(), w.generation)},
+			nil
 	}
 	exactly := newest.GetObservedGeneration() == w.generation || w.generation == 0
 	for _, c := range newest.GetConditions() {

@@ -71,7 +71,8 @@ with --type, or take --all.`,
 	}
 	fs := cmd.Flags()
 	t.namespaceFlag(cmd, &f.namespace, "namespace of the proxy, if PROXY does not say")
-	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
+	fs.StringVarP(&f.kind, "type", "t", "",
+		"type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
@@ -134,7 +135,8 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out, di
 		}
 	}
 	if e := answers[0]; e.Problem != "" && e.Version == "" && len(e.MadeFrom) == 0 {
-		return fmt.Errorf("%s has no resource %q of this type, made from objects of the mesh; `fairlead proxy-config %s %s --served` lists what there is",
+		return fmt.Errorf("%s has no resource %q of this type, made from objects of the mesh; `fairlead proxy-config %s %s --served` lists "+
+			"what there is",
 			proxyName(c.nodeID), e.Name, proxyName(c.nodeID), e.Type)
 	}
 	return nil
@@ -176,13 +178,15 @@ func (e *explanation) print(out io.Writer) error {
 			fmt.Fprintf(out, "%-10s %s\n", line[0]+":", line[1])
 		}
 	}
-	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o contract.ExplainedObject) []string {
-		return []string{o.Kind, objectID(o), generationOf(o), o.Source, o.Location, o.Detail}
-	})}
+	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom,
+		func(o contract.ExplainedObject) []string {
+			return []string{o.Kind, objectID(o), generationOf(o), o.Source, o.Location, o.Detail}
+		})}
 	if len(e.PassedOver) > 0 {
-		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o contract.ExplainedObject) []string {
-			return []string{o.Kind, objectID(o), generationOf(o), o.Detail}
-		}))
+		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver,
+			func(o contract.ExplainedObject) []string {
+				return []string{o.Kind, objectID(o), generationOf(o), o.Detail}
+			}))
 	}
 	if len(e.NotFound) > 0 {
 		fmt.Fprintln(out, "\nlooked for and not found:")
@@ -214,7 +218,8 @@ func (e *explanation) proxy() string {
 }
 
 // objectTable prints objects under a title, as an indented table.
-func objectTable(out io.Writer, title string, header []string, list []contract.ExplainedObject, row func(contract.ExplainedObject) []string) error {
+func objectTable(out io.Writer, title string, header []string, list []contract.ExplainedObject,
+	row func(contract.ExplainedObject) []string) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(out, "\n%s: nothing of the mesh\n", title)
 		return err

@@ -134,7 +134,8 @@ func (c *connectedProxy) askUntil(ctx context.Context, path string, query url.Va
 			}
 			continue
 		case errors.As(err, &no) && no.Code == http.StatusUnauthorized, errors.As(err, &no) && no.Code == http.StatusForbidden:
-			return fmt.Errorf("%s does not allow it: %w; use the token of the run directory, or name one of service account fairlead-admin with --token-file",
+			return fmt.Errorf("%s does not allow it: %w; use the token of the run directory, or name one of service account fairlead-admin with "+
+				"--token-file",
 				s.name, err)
 		case errors.As(err, &no) && no.Code != http.StatusNotFound:
 			return fmt.Errorf("%s: %w", s.name, err)

@@ -77,7 +77,8 @@ func Dial(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trust domain %q: %w", cfg.TrustDomain, err)
 	}
-	id, err := spiffeid.FromSegments(td, "ns", cmp.Or(cfg.Namespace, contract.SystemNamespace), "sa", cmp.Or(cfg.Account, contract.ConfigWatcherAccount))
+	id, err := spiffeid.FromSegments(td, "ns", cmp.Or(cfg.Namespace, contract.SystemNamespace), "sa",
+		cmp.Or(cfg.Account, contract.ConfigWatcherAccount))
 	if err != nil {
 		return nil, fmt.Errorf("identity of config-watcher: %w", err)
 	}
@@ -140,7 +141,8 @@ type UnreachableError struct {
 
 // Error implements error.
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("config-watcher at %s cannot be reached: %s; see whether `fairlead up` runs, or its Pods do, and what its logs say, or name another with --config-watcher-address", e.Address, e.Reason)
+	return fmt.Sprintf("config-watcher at %s cannot be reached: %s; see whether `fairlead up` runs, or its Pods do, and what its logs say, "+
+		"or name another with --config-watcher-address", e.Address, e.Reason)
 }
 
 // NotFoundError says that an object or a namespace does not exist.
@@ -167,7 +169,8 @@ func (c *Client) Explain(err error) error {
 	case codes.Unavailable, codes.DeadlineExceeded:
 		return &UnreachableError{Address: c.address, Reason: s.Message()}
 	case codes.Unauthenticated:
-		return fmt.Errorf("config-watcher at %s does not know who you are: %s; use the token of the run directory, or name one with --token-file", c.address, s.Message())
+		return fmt.Errorf("config-watcher at %s does not know who you are: %s; use the token of the run directory, or name one with --token-file",
+			c.address, s.Message())
 	case codes.PermissionDenied:
 		return fmt.Errorf("config-watcher at %s does not allow it: %s; `fairlead config whoami` shows who you are", c.address, s.Message())
 	case codes.Canceled:

@@ -128,7 +128,8 @@ func Find(ctx context.Context, config *rest.Config, api kube.API, namespace, rev
 		if revision != "" {
 			of = " of revision " + revision
 		}
-		return nil, fmt.Errorf("%w%s runs in namespace %s; name its namespace with --istioNamespace, or install one with `fairlead install`", ErrNone, of, namespace)
+		return nil, fmt.Errorf("%w%s runs in namespace %s; name its namespace with --istioNamespace, or install one with `fairlead install`",
+			ErrNone, of, namespace)
 	}
 	slices.SortFunc(m.Replicas, func(a, b *Replica) int {
 		return cmp.Or(strings.Compare(a.Program, b.Program), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod))
@@ -141,7 +142,8 @@ func (m *Mesh) list(ctx context.Context, namespace, revision string, programs ..
 	seen := 0
 	return kube.EachPod(ctx, m.api, namespace, candidates, func(pod *corev1.Pod) error {
 		if seen++; seen > maxCandidates {
-			return fmt.Errorf("namespace %s has more than %d Pods with the label app of a control plane; delete those that have ended", namespace, maxCandidates)
+			return fmt.Errorf("namespace %s has more than %d Pods with the label app of a control plane; delete those that have ended", namespace,
+				maxCandidates)
 		}
 		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil || !ofRevision(pod.Labels[revisionLabel], revision) {
 			return nil
@@ -165,10 +167,13 @@ func ofRevision(label, wanted string) bool {
 // replica reads a container's flags; nil if it is none of the control plane's.
 func (m *Mesh) replica(pod *corev1.Pod, c corev1.Container, conn *podconn.Pod) *Replica {
 	r := &Replica{
-		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[revisionLabel], "default"), Image: c.Image,
-		account: pod.Spec.ServiceAccountName, trustDomain: cmp.Or(argument(c.Args, "trust-domain"), "cluster.local"), args: c.Args, mesh: m, conn: conn,
+		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[revisionLabel], "default"),
+		Image:   c.Image,
+		account: pod.Spec.ServiceAccountName, trustDomain: cmp.Or(argument(c.Args, "trust-domain"), "cluster.local"), args: c.Args, mesh: m,
+		conn: conn,
 	}
-	grpc := map[string]string{ConfigWatcher: "grpc-address", XDSServer: "secure-address", CA: "grpc-address", Injector: "webhook-address"}[c.Name]
+	grpc := map[string]string{ConfigWatcher: "grpc-address", XDSServer: "secure-address", CA: "grpc-address",
+		Injector: "webhook-address"}[c.Name]
 	if grpc == "" {
 		return nil
 	}
@@ -272,7 +277,8 @@ func (r *Replica) API(ctx context.Context) (*configapi.Client, error) {
 func (r *Replica) roots(ctx context.Context) (tlsconf.Source, error) {
 	m, err := r.mesh.api.CoreV1().ConfigMaps(r.Namespace).Get(ctx, contract.RootConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("ConfigMap %s/%s with the mesh's root certificates does not exist: the ca writes it when it is ready; see its log", r.Namespace, contract.RootConfigMap)
+		return nil, fmt.Errorf("ConfigMap %s/%s with the mesh's root certificates does not exist: the ca writes it when it is ready; see its log",
+			r.Namespace, contract.RootConfigMap)
 	}
 	if err != nil {
 		return nil, kube.Explain(err)
@@ -310,7 +316,8 @@ func (r *Replica) token(ctx context.Context) (string, error) {
 	case apierrors.IsNotFound(err):
 		return "", fmt.Errorf("service account %s/%s does not exist, whose token shows who may ask the control plane; `fairlead install` makes it", r.Namespace, contract.AdminAccount)
 	case apierrors.IsForbidden(err):
-		return "", fmt.Errorf("%w; ask for the right to create serviceaccounts/token of %s in namespace %s", err, contract.AdminAccount, r.Namespace)
+		return "", fmt.Errorf("%w; ask for the right to create serviceaccounts/token of %s in namespace %s", err, contract.AdminAccount,
+			r.Namespace)
 	case err != nil:
 		return "", kube.Explain(err)
 	}

@@ -33,7 +33,8 @@ func mesh(t *testing.T, documents string) *describe.Mesh {
 var web = describe.Workload{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web", "version": "v1"}}
 
 func peer(namespace, name, created, spec string) string {
-	return fmt.Sprintf("kind: PeerAuthentication\nmetadata: {name: %s, namespace: %s, creationTimestamp: %s}\nspec: %s", name, namespace, created, spec)
+	return fmt.Sprintf("kind: PeerAuthentication\nmetadata: {name: %s, namespace: %s, creationTimestamp: %s}\nspec: %s", name, namespace,
+		created, spec)
 }
 
 const older, newer = `"2026-01-01T00:00:00Z"`, `"2026-02-01T00:00:00Z"`
@@ -54,7 +55,8 @@ func TestTheNarrowestAndOldestPeerAuthenticationDecides(t *testing.T) {
 			"0 STRICT shop/b",
 		},
 		"unset is inherited": {
-			[]string{peer("istio-system", "all", older, "{mtls: {mode: STRICT}}"), peer("shop", "w", older, "{selector: {matchLabels: {app: web}}, mtls: {mode: UNSET}}")},
+			[]string{peer("istio-system", "all", older, "{mtls: {mode: STRICT}}"),
+				peer("shop", "w", older, "{selector: {matchLabels: {app: web}}, mtls: {mode: UNSET}}")},
 			"0 STRICT istio-system/all",
 		},
 		"another workload's": {[]string{peer("shop", "w", older, "{selector: {matchLabels: {app: api}}, mtls: {mode: STRICT}}")}, "0 PERMISSIVE"},
@@ -62,7 +64,9 @@ func TestTheNarrowestAndOldestPeerAuthenticationDecides(t *testing.T) {
 			[]string{peer("istio-system", "w", older, "{selector: {matchLabels: {app: web}}, mtls: {mode: STRICT}}")}, "0 PERMISSIVE",
 		},
 		"by port": {
-			[]string{peer("shop", "w", older, "{selector: {matchLabels: {app: web}}, mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: DISABLE}, 9090: {mode: UNSET}}}")},
+			[]string{
+				peer("shop", "w", older, "{selector: {matchLabels: {app: web}}, mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: DISABLE}, 9090: "+
+					"{mode: UNSET}}}")},
 			"8080 DISABLE shop/w, 9090 STRICT shop/w, 0 STRICT shop/w",
 		},
 	} {
@@ -118,7 +122,8 @@ spec: {selector: {matchLabels: {app: api}}}
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s/%s of %s %s", p.Kind, p.Namespace, p.Name, p.Scope, p.Detail)))
 	}
 	want := []string{
-		"Sidecar shop/web of workload", "Sidecar istio-system/all of mesh without effect: Sidecar shop/web counts", "EnvoyFilter istio-system/everywhere of workload",
+		"Sidecar shop/web of workload", "Sidecar istio-system/all of mesh without effect: Sidecar shop/web counts",
+		"EnvoyFilter istio-system/everywhere of workload",
 		"Telemetry shop/ns of namespace",
 	}
 	if !slices.Equal(got, want) {
@@ -211,7 +216,8 @@ func TestAPortHasTheProtocolThatTheMeshUses(t *testing.T) {
 		{corev1.ServicePort{Name: "web", Port: 80}, ""}, {corev1.ServicePort{Name: "db", Port: 3306}, "TCP"},
 		{corev1.ServicePort{Name: "http", Port: 80, AppProtocol: app("kubernetes.io/h2c")}, "HTTP2"},
 		{corev1.ServicePort{Name: "http", Port: 80, AppProtocol: app("kubernetes.io/wss")}, "HTTPS"},
-		{corev1.ServicePort{Name: "web", Port: 80, AppProtocol: app("tcp")}, "TCP"}, {corev1.ServicePort{Name: "http", Port: 53, Protocol: "UDP"}, "UDP"},
+		{corev1.ServicePort{Name: "web", Port: 80, AppProtocol: app("tcp")}, "TCP"},
+		{corev1.ServicePort{Name: "http", Port: 53, Protocol: "UDP"}, "UDP"},
 	} {
 		if got := describe.Protocol(c.port); got != c.want {
 			t.Errorf("port %s %d: %q, want %q", c.port.Name, c.port.Port, got, c.want)

@@ -150,7 +150,9 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 			}
 			leads = true
 			if !slices.ContainsFunc(s.Ports, func(p corev1.ServicePort) bool { return p.Port == b.Port }) {
-				r.Problems = append(r.Problems, Problem{"error", "BackendPortMissing", field + ".port", fmt.Sprintf("Service %s/%s has no port %d; name one of its ports", s.Namespace, s.Name, b.Port)})
+				r.Problems = append(r.Problems,
+					Problem{"error", "BackendPortMissing", field + ".port",
+						fmt.Sprintf("Service %s/%s has no port %d; name one of its ports", s.Namespace, s.Name, b.Port)})
 			}
 		}
 		if leads {
@@ -164,8 +166,10 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 		attached = attached || p.names(s)
 		parent := RouteParent{Parent: p.String()}
 		field := fmt.Sprintf("spec.parentRefs[%d]", i)
-		if *p.Group == GatewayAPI && p.Kind == "Gateway" && !slices.ContainsFunc(m.of(APIGateway), func(g Object) bool { return g.Namespace == p.Namespace && g.Name == p.Name }) {
-			r.Problems = append(r.Problems, Problem{"error", "ParentMissing", field, fmt.Sprintf("there is no Gateway %s/%s of %s", p.Namespace, p.Name, GatewayAPI)})
+		if *p.Group == GatewayAPI && p.Kind == "Gateway" &&
+			!slices.ContainsFunc(m.of(APIGateway), func(g Object) bool { return g.Namespace == p.Namespace && g.Name == p.Name }) {
+			r.Problems = append(r.Problems,
+				Problem{"error", "ParentMissing", field, fmt.Sprintf("there is no Gateway %s/%s of %s", p.Namespace, p.Name, GatewayAPI)})
 		}
 		for _, st := range status.Parents {
 			if st.ParentRef.complete(GatewayAPI, "Gateway", o.Namespace).String() != p.String() {
@@ -180,7 +184,8 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 					continue
 				}
 				parent.Conditions = append(parent.Conditions, fmt.Sprintf("not %s by %s (%s)", c.Type, st.ControllerName, c.Reason))
-				r.Problems = append(r.Problems, Problem{"error", "RouteNot" + c.Type, field, fmt.Sprintf("%s says %s: %s", st.ControllerName, c.Reason, c.Message)})
+				r.Problems = append(r.Problems,
+					Problem{"error", "RouteNot" + c.Type, field, fmt.Sprintf("%s says %s: %s", st.ControllerName, c.Reason, c.Message)})
 			}
 		}
 		r.Parents = append(r.Parents, parent)
@@ -191,7 +196,8 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 	if len(spec.ParentRefs) == 0 {
 		r.Problems = append(r.Problems, Problem{"error", "ParentMissing", "spec.parentRefs", "it is attached to nothing; name a Gateway"})
 	}
-	unread := "the mesh does not read the Gateway API: the route has no effect on its proxies; write a Gateway and a VirtualService of networking.istio.io/v1"
+	unread := "the mesh does not read the Gateway API: the route has no effect on its proxies; write a Gateway and a VirtualService of " +
+		"networking.istio.io/v1"
 	if len(controllers) > 0 {
 		unread = fmt.Sprintf("%s serves it, and not this mesh: it has no effect on the mesh's proxies", strings.Join(controllers, ", "))
 	}

@@ -28,7 +28,8 @@ func TestRoutesOfTheGatewayAPI(t *testing.T) {
 	}{
 		"a rule that leads there": {
 			`{kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {hostnames: [a.example], parentRefs: [{name: edge, namespace: infra, sectionName: https}], rules: [{}, {backendRefs: [{name: other, port: 1}, {name: web, port: 80}]}]}}`,
-			"HTTPRoute shop/r [2] of 2 [a.example] {Gateway infra/edge, section https []}", []string{"RouteUnread "}, "write a Gateway and a VirtualService",
+			"HTTPRoute shop/r [2] of 2 [a.example] {Gateway infra/edge, section https []}", []string{"RouteUnread "},
+			"write a Gateway and a VirtualService",
 		},
 		"a rule of another namespace": {
 			`{kind: GRPCRoute, metadata: {name: r, namespace: edge}, spec: {parentRefs: [{name: edge, namespace: infra}], rules: [{backendRefs: [{name: web, namespace: shop, port: 80}]}]}}`,
@@ -42,14 +43,17 @@ func TestRoutesOfTheGatewayAPI(t *testing.T) {
 			`{kind: TCPRoute, metadata: {name: r, namespace: shop}, spec: {parentRefs: [{group: "", kind: Service, name: web, port: 80}], rules: [{backendRefs: [{name: other, port: 1}]}]}}`,
 			"TCPRoute shop/r [] of 1 [] {Service shop/web, port 80 []}", []string{"RouteUnread "}, "",
 		},
-		"neither": {`{kind: HTTPRoute, metadata: {name: r, namespace: edge}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}, {name: web, namespace: shop, group: x, kind: Bucket}]}]}}`, "", nil, ""},
+		"neither": {
+			`{kind: HTTPRoute, metadata: {name: r, namespace: edge}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}, {name: web, namespace: shop, group: x, kind: Bucket}]}]}}`, "", nil, ""},
 		"a port that is not there": {
 			`{kind: TLSRoute, metadata: {name: r, namespace: shop}, spec: {parentRefs: [{name: edge, namespace: infra}], rules: [{backendRefs: [{name: web, port: 443}]}]}}`,
-			"TLSRoute shop/r [1] of 1 [] {Gateway infra/edge []}", []string{"BackendPortMissing spec.rules[0].backendRefs[0].port", "RouteUnread "}, "no port 443",
+			"TLSRoute shop/r [1] of 1 [] {Gateway infra/edge []}", []string{"BackendPortMissing spec.rules[0].backendRefs[0].port", "RouteUnread "},
+			"no port 443",
 		},
 		"a parent that is not there": {
 			`{kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}}`,
-			"HTTPRoute shop/r [1] of 1 [] {Gateway shop/edge []}", []string{"ParentMissing spec.parentRefs[0]", "RouteUnread "}, "no Gateway shop/edge",
+			"HTTPRoute shop/r [1] of 1 [] {Gateway shop/edge []}", []string{"ParentMissing spec.parentRefs[0]", "RouteUnread "},
+			"no Gateway shop/edge",
 		},
 		"no parent": {
 			`{kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {rules: [{backendRefs: [{name: web, port: 80}]}]}}`,
@@ -74,7 +78,8 @@ func TestRoutesOfTheGatewayAPI(t *testing.T) {
 			shown, says := "", ""
 			var problems []string
 			for _, r := range routes {
-				shown += strings.TrimSuffix(fmt.Sprintf("%s %s/%s %v of %d %v %v", r.Kind, r.Namespace, r.Name, r.Rules, r.Of, r.Hostnames, strings.Trim(fmt.Sprint(r.Parents), "[]")), " ")
+				shown += strings.TrimSuffix(fmt.Sprintf("%s %s/%s %v of %d %v %v", r.Kind, r.Namespace, r.Name, r.Rules, r.Of, r.Hostnames,
+					strings.Trim(fmt.Sprint(r.Parents), "[]")), " ")
 				for _, p := range r.Problems {
 					problems, says = append(problems, p.Code+" "+p.Field), says+p.Message
 				}
@@ -84,7 +89,8 @@ func TestRoutesOfTheGatewayAPI(t *testing.T) {
 			}
 		})
 	}
-	if _, err := mesh(t, `{kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {rules: 1}}`).Routes(describe.Service{}); err == nil || !strings.Contains(err.Error(), "HTTPRoute shop/r") {
+	if _, err := mesh(t, `{kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {rules: 1}}`).Routes(describe.Service{}); err == nil ||
+		!strings.Contains(err.Error(), "HTTPRoute shop/r") {
 		t.Errorf("%v", err)
 	}
 }

@@ -41,7 +41,8 @@ func Parse(manifest []byte, location string) (Object, error) {
 	if err := json.Unmarshal(manifest, &tree); err != nil {
 		return Object{}, fmt.Errorf("manifest of an object: %w", err)
 	}
-	o := Object{Kind: tree.Kind, Namespace: tree.Metadata.Namespace, Name: tree.Metadata.Name, Labels: tree.Metadata.Labels, Location: location, Spec: tree.Spec, Status: tree.Status}
+	o := Object{Kind: tree.Kind, Namespace: tree.Metadata.Namespace, Name: tree.Metadata.Name, Labels: tree.Metadata.Labels,
+		Location: location, Spec: tree.Spec, Status: tree.Status}
 	if tree.Metadata.CreationTimestamp != nil {
 		o.Created = *tree.Metadata.CreationTimestamp
 	}

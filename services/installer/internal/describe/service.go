@@ -153,7 +153,8 @@ func (m *Mesh) Exposures(host string) ([]Exposure, error) {
 func (m *Mesh) routesTo(spec *networking.VirtualService, namespace, host string) bool {
 	is := func(d *networking.Destination) bool { return m.host(d.GetHost(), namespace) == host }
 	for _, r := range spec.GetHttp() {
-		if is(r.GetMirror()) || slices.ContainsFunc(r.GetRoute(), func(d *networking.HTTPRouteDestination) bool { return is(d.GetDestination()) }) ||
+		if is(r.GetMirror()) || slices.ContainsFunc(r.GetRoute(),
+			func(d *networking.HTTPRouteDestination) bool { return is(d.GetDestination()) }) ||
 			slices.ContainsFunc(r.GetMirrors(), func(d *networking.HTTPMirrorPolicy) bool { return is(d.GetDestination()) }) {
 			return true
 		}

@@ -53,7 +53,8 @@ func (m *Mesh) scopeFor(o Object, w Workload, selectorAtHome bool) (string, erro
 		return ofNamespace, nil
 	case o.Namespace == m.RootNamespace && len(selector) == 0:
 		return ofMesh, nil
-	case o.Namespace == w.Namespace && selects(selector, w.Labels), o.Namespace == m.RootNamespace && !selectorAtHome && selects(selector, w.Labels):
+	case o.Namespace == w.Namespace && selects(selector, w.Labels), o.Namespace == m.RootNamespace && !selectorAtHome &&
+		selects(selector, w.Labels):
 		return ofWorkload, nil
 	}
 	return "", nil
@@ -168,15 +169,19 @@ func Conflict(mode, client string, sidecar bool) string {
 	mutual := client == "ISTIO_MUTUAL" || client == "MUTUAL"
 	switch {
 	case !sidecar && client == "ISTIO_MUTUAL":
-		return "clients use mutual TLS of the mesh, and the server has no sidecar that speaks it: remove tls from the DestinationRule, or inject the Pods"
+		return "clients use mutual TLS of the mesh, and the server has no sidecar that speaks it: remove tls from the DestinationRule, or " +
+			"inject the Pods"
 	case !sidecar:
 		return ""
 	case mode == "STRICT" && client == "DISABLE":
-		return "clients send plain text, and the server takes mutual TLS alone: remove tls from the DestinationRule, or make the PeerAuthentication PERMISSIVE"
+		return "clients send plain text, and the server takes mutual TLS alone: remove tls from the DestinationRule, or make the " +
+			"PeerAuthentication PERMISSIVE"
 	case mode == "STRICT" && client == "SIMPLE":
-		return "clients show no certificate, and the server takes mutual TLS alone: write tls mode ISTIO_MUTUAL in the DestinationRule, or make the PeerAuthentication PERMISSIVE"
+		return "clients show no certificate, and the server takes mutual TLS alone: write tls mode ISTIO_MUTUAL in the DestinationRule, or " +
+			"make the PeerAuthentication PERMISSIVE"
 	case mode == "DISABLE" && mutual:
-		return "clients use mutual TLS, and the server takes plain text alone: remove tls from the DestinationRule, or the mode DISABLE from the PeerAuthentication"
+		return "clients use mutual TLS, and the server takes plain text alone: remove tls from the DestinationRule, or the mode DISABLE from " +
+			"the PeerAuthentication"
 	}
 	return ""
 }

@@ -184,7 +184,8 @@ func TestPrivateKeysAreNeverShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, err := r.JSON(envoyadmin.VirtualHosts); err != nil || strings.Contains(string(text), "c2VjcmV0") || !strings.Contains(string(text), "public") {
+	if text, err := r.JSON(envoyadmin.VirtualHosts); err != nil || strings.Contains(string(text), "c2VjcmV0") ||
+		!strings.Contains(string(text), "public") {
 		t.Errorf("%s, %v", text, err)
 	}
 	if empty, err := d.JSON(envoyadmin.Routes); err != nil || string(empty) != "{}" {
@@ -197,7 +198,8 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) == 0 || list[0].Serial == "" || list[0].NotAfter.IsZero() || !strings.HasSuffix(list[0].Names[0].URI, "/sa/bookinfo-productpage") {
+	if len(list) == 0 || list[0].Serial == "" || list[0].NotAfter.IsZero() ||
+		!strings.HasSuffix(list[0].Names[0].URI, "/sa/bookinfo-productpage") {
 		t.Errorf("certificates %+v", list)
 	}
 	if envoyadmin.Fresh(list, list) != nil {
@@ -221,10 +223,12 @@ func TestStatsAndVersion(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	if _, err := envoyadmin.New(filepath.Join(t.TempDir(), "none")).Dump(context.Background()); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if _, err := envoyadmin.New(filepath.Join(t.TempDir(), "none")).Dump(context.Background()); err == nil ||
+		!strings.Contains(err.Error(), "does not run") {
 		t.Errorf("no socket: %v", err)
 	}
-	if _, err := admin(t).Get(context.Background(), "/nothing"); err == nil || errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "404") {
+	if _, err := admin(t).Get(context.Background(), "/nothing"); err == nil || errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), "404") {
 		t.Errorf("unknown path: %v", err)
 	}
 	for _, bad := range []string{"", "[]", `{"configs":[3]}`} {

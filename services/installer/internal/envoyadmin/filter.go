@@ -219,7 +219,8 @@ func (f Filter) endpointsCluster(name string) bool {
 }
 
 func (f Filter) endpoint(a address, status string) bool {
-	return strings.Contains(a.host(), f.Address) && (f.Port == 0 || a.port() == fmt.Sprint(f.Port)) && (f.Status == "" || strings.EqualFold(status, f.Status))
+	return strings.Contains(a.host(), f.Address) && (f.Port == 0 || a.port() == fmt.Sprint(f.Port)) &&
+		(f.Status == "" || strings.EqualFold(status, f.Status))
 }
 
 // Only returns the endpoints that the filter matches.

@@ -124,7 +124,8 @@ func TestFilters(t *testing.T) {
 	if err := (filter{Name: "x", Port: 1}).Check(envoyadmin.Clusters); err != nil {
 		t.Error(err)
 	}
-	if err := (filter{Status: "x"}).Check(envoyadmin.Clusters); err == nil || !strings.Contains(err.Error(), "--status") || !strings.Contains(err.Error(), "--fqdn") {
+	if err := (filter{Status: "x"}).Check(envoyadmin.Clusters); err == nil || !strings.Contains(err.Error(), "--status") ||
+		!strings.Contains(err.Error(), "--fqdn") {
 		t.Error(err)
 	}
 	all, err := whole.AllJSON()
@@ -163,10 +164,12 @@ func TestDestinations(t *testing.T) {
 func TestServedDump(t *testing.T) {
 	const prefix = "type.googleapis.com/envoy.config."
 	d, err := envoyadmin.ServedDump(map[string][]envoyadmin.Served{
-		prefix + "cluster.v3.Cluster":           {{Name: "one", Version: "1", Resource: json.RawMessage(`{"name": "outbound|80||one", "type": "EDS"}`)}},
-		prefix + "listener.v3.Listener":         {{Name: "l", Resource: json.RawMessage(`{"name": "l"}`)}},
-		prefix + "route.v3.RouteConfiguration":  {{Name: "80", Resource: json.RawMessage(`{"name": "80", "virtual_hosts": [{"name": "own"}]}`)}},
-		prefix + "route.v3.VirtualHost":         {{Name: "80/web", Resource: json.RawMessage(`{"name": "web"}`)}, {Name: "81/other", Resource: json.RawMessage(`{"name": "other"}`)}},
+		prefix + "cluster.v3.Cluster": {{Name: "one", Version: "1",
+			Resource: json.RawMessage(`{"name": "outbound|80||one", "type": "EDS"}`)}},
+		prefix + "listener.v3.Listener":        {{Name: "l", Resource: json.RawMessage(`{"name": "l"}`)}},
+		prefix + "route.v3.RouteConfiguration": {{Name: "80", Resource: json.RawMessage(`{"name": "80", "virtual_hosts": [{"name": "own"}]}`)}},
+		prefix + "route.v3.VirtualHost": {{Name: "80/web", Resource: json.RawMessage(`{"name": "web"}`)},
+			{Name: "81/other", Resource: json.RawMessage(`{"name": "other"}`)}},
 		"type.googleapis.com/istio.x.NameTable": {{Name: "table", Resource: json.RawMessage(`{}`)}},
 	})
 	if err != nil {
@@ -179,7 +182,8 @@ func TestServedDump(t *testing.T) {
 	if err != nil || len(tab.Rows) != 2 || tab.Rows[0][1] != "own" || tab.Rows[1][1] != "web" {
 		t.Errorf("routes %q, %v", tab.Rows, err)
 	}
-	if _, err := envoyadmin.ServedDump(map[string][]envoyadmin.Served{prefix + "cluster.v3.Cluster": {{Resource: json.RawMessage(`[]`)}}}); err == nil {
+	if _, err := envoyadmin.ServedDump(
+		map[string][]envoyadmin.Served{prefix + "cluster.v3.Cluster": {{Resource: json.RawMessage(`[]`)}}}); err == nil {
 		t.Error("what is no message is accepted")
 	}
 }
@@ -232,7 +236,8 @@ func TestLogLevels(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %s", tc.set, got, err, tc.want)
 		}
 	}
-	for set, says := range map[string]string{"htpp:debug": `did you mean "http"?`, "http:debgu": `did you mean "debug"?`, "loud": "there are trace"} {
+	for set, says := range map[string]string{"htpp:debug": `did you mean "http"?`, "http:debgu": `did you mean "debug"?`,
+		"loud": "there are trace"} {
 		if _, err := c.SetLogLevels(context.Background(), set); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", set, err)
 		}

@@ -177,7 +177,8 @@ func checkScopes(levels []string, scoped bool) func(string) error {
 				scope, level = "default", text
 			}
 			if !scopeName.MatchString(scope) || !slices.Contains(levels, level) {
-				return fmt.Errorf("%q is no NAME:LEVEL; write such with commas between them, where LEVEL is one of %s", text, strings.Join(levels, ", "))
+				return fmt.Errorf("%q is no NAME:LEVEL; write such with commas between them, where LEVEL is one of %s", text,
+					strings.Join(levels, ", "))
 			}
 		}
 		return nil

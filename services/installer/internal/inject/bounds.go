@@ -48,7 +48,8 @@ func checkSize(pod *corev1.Pod) error {
 
 func checkContainer(c *corev1.Container) error {
 	if n := max(len(c.Env), len(c.VolumeMounts), len(c.Ports)); n > maxEntries {
-		return fmt.Errorf("its container %s has %d variables, volumeMounts or ports, more than %d; put them into a ConfigMap or a file", c.Name, n, maxEntries)
+		return fmt.Errorf("its container %s has %d variables, volumeMounts or ports, more than %d; put them into a ConfigMap or a file", c.Name,
+			n, maxEntries)
 	}
 	return nil
 }
@@ -76,7 +77,8 @@ func checkEarlier(before *status, kept containers) error {
 // checkTemplates returns an error for a Pod that names too many templates.
 func checkTemplates(names []string) error {
 	if len(names) > maxTemplates {
-		return fmt.Errorf("it has %d templates, and at most %d are rendered; shorten the annotation %s, or defaultTemplates and aliases of the injection configuration",
+		return fmt.Errorf("it has %d templates, and at most %d are rendered; shorten the annotation %s, or defaultTemplates and aliases of the "+
+			"injection configuration",
 			len(names), maxTemplates, annotation.InjectTemplates.Name)
 	}
 	return nil

@@ -59,7 +59,8 @@ func (in *injection) setEnv(c *corev1.Container) {
 
 func (in *injection) status(rendered *corev1.Pod) (string, error) {
 	s := status{
-		InitContainers: containerNames(rendered.Spec.InitContainers), Containers: containerNames(rendered.Spec.Containers), Revision: in.config.revision,
+		InitContainers: containerNames(rendered.Spec.InitContainers), Containers: containerNames(rendered.Spec.Containers),
+		Revision: in.config.revision,
 	}
 	for i := range rendered.Spec.Volumes {
 		s.Volumes = append(s.Volumes, rendered.Spec.Volumes[i].Name)

@@ -23,8 +23,10 @@ const inits = `{containers: [{name: web, image: nginx}], initContainers: [{name:
 func TestOrderOfContainers(t *testing.T) {
 	for name, c := range map[string]struct{ annotations, containers, inits string }{
 		"a classic proxy is last, and redirection after other init containers": {"", "web istio-proxy", "istio-validation mine istio-init"},
-		"an application that waits comes after the proxy":                      {`proxy.istio.io/config: "holdApplicationUntilProxyStarts: true"`, "istio-proxy web", "istio-validation mine istio-init"},
-		"a native proxy runs before other init containers":                     {`sidecar.istio.io/nativeSidecar: "true"`, "web", "istio-init istio-validation istio-proxy mine"},
+		"an application that waits comes after the proxy": {`proxy.istio.io/config: "holdApplicationUntilProxyStarts: true"`,
+			"istio-proxy web", "istio-validation mine istio-init"},
+		"a native proxy runs before other init containers": {`sidecar.istio.io/nativeSidecar: "true"`, "web",
+			"istio-init istio-validation istio-proxy mine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := injected(t, configOf(t, ""), inject.Request{Pod: podOf(t, c.annotations, inits)}).Pod
@@ -54,7 +56,8 @@ func TestNativeSidecars(t *testing.T) {
 	if p := proxyOf(t, pod); names(pod.Spec.Containers) != "web" || envOf(p, "MINE") != "x" || p.RestartPolicy == nil {
 		t.Errorf("an own container is not part of the native sidecar: %s, %+v", names(pod.Spec.Containers), p)
 	}
-	for version, want := range map[string]bool{"v1.32.9": false, "v1.33.0": true, "v1.34.1+k3s1": true, "v2.0.0": true, "": false, "x": false} {
+	for version, want := range map[string]bool{"v1.32.9": false, "v1.33.0": true, "v1.34.1+k3s1": true, "v2.0.0": true, "": false,
+		"x": false} {
 		if inject.RunsNativeSidecars(version) != want {
 			t.Errorf("kubelet %q: want %t", version, want)
 		}
@@ -83,7 +86,8 @@ containers:
 - {name: istio-proxy, image: auto, args: [mine], securityContext: {runAsUser: 7}, env: [{name: POD_NAME, value: x}], readinessProbe: {initialDelaySeconds: 9}}
 - {name: web, image: nginx}`)}).Pod
 	p := proxyOf(t, pod)
-	if p.Image != "example.com/mesh/proxy:v1" || p.Args[0] != "mine" || *p.SecurityContext.RunAsUser != 7 || p.ReadinessProbe.InitialDelaySeconds != 9 || p.ReadinessProbe.HTTPGet == nil {
+	if p.Image != "example.com/mesh/proxy:v1" || p.Args[0] != "mine" || *p.SecurityContext.RunAsUser != 7 ||
+		p.ReadinessProbe.InitialDelaySeconds != 9 || p.ReadinessProbe.HTTPGet == nil {
 		t.Errorf("proxy %+v", p)
 	}
 	if args := pod.Spec.InitContainers[0].Args; args[2] != "7" {
@@ -92,7 +96,9 @@ containers:
 	if !strings.Contains(pod.Annotations["proxy.istio.io/overrides"], `"runAsUser":7`) {
 		t.Errorf("overrides %q", pod.Annotations["proxy.istio.io/overrides"])
 	}
-	tproxy := injected(t, configOf(t, ""), inject.Request{Pod: podOf(t, "sidecar.istio.io/interceptionMode: TPROXY", `containers: [{name: istio-proxy, image: auto, securityContext: {runAsUser: 7}}]`)}).Pod
+	tproxy := injected(t, configOf(t, ""),
+		inject.Request{Pod: podOf(t, "sidecar.istio.io/interceptionMode: TPROXY",
+			`containers: [{name: istio-proxy, image: auto, securityContext: {runAsUser: 7}}]`)}).Pod
 	if *proxyOf(t, tproxy).SecurityContext.RunAsUser != 0 {
 		t.Error("with TPROXY the proxy is not root")
 	}
@@ -111,7 +117,8 @@ func TestProbesAreAskedThroughTheAgent(t *testing.T) {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
-	if web.LivenessProbe.TCPSocket != nil || web.StartupProbe.GRPC != nil || web.Lifecycle.PostStart.Exec == nil || web.ReadinessProbe.TimeoutSeconds != 3 {
+	if web.LivenessProbe.TCPSocket != nil || web.StartupProbe.GRPC != nil || web.Lifecycle.PostStart.Exec == nil ||
+		web.ReadinessProbe.TimeoutSeconds != 3 {
 		t.Errorf("container %+v", web)
 	}
 	const want = `{"/app-health/web/livez":{"tcpSocket":{"port":81}},"/app-health/web/readyz":{"httpGet":{"path":"/r","port":80,"scheme":"HTTPS"},"timeoutSeconds":3},` +
@@ -123,7 +130,8 @@ func TestProbesAreAskedThroughTheAgent(t *testing.T) {
 	if off.Spec.Containers[0].ReadinessProbe.HTTPGet.Path != "/r" || envOf(proxyOf(t, off), "ISTIO_KUBE_APP_PROBERS") != "" {
 		t.Error("the annotation does not keep the probes")
 	}
-	missing := injected(t, configOf(t, ""), inject.Request{Pod: podOf(t, "", `containers: [{name: web, image: nginx, readinessProbe: {tcpSocket: {port: nobody}}}]`)})
+	missing := injected(t, configOf(t, ""),
+		inject.Request{Pod: podOf(t, "", `containers: [{name: web, image: nginx, readinessProbe: {tcpSocket: {port: nobody}}}]`)})
 	if !strings.Contains(strings.Join(missing.Warnings, ""), `"nobody"`) {
 		t.Errorf("a port that is not there: warnings %v", missing.Warnings)
 	}
@@ -131,13 +139,15 @@ func TestProbesAreAskedThroughTheAgent(t *testing.T) {
 
 func TestPrometheusScrapesTheAgent(t *testing.T) {
 	for name, c := range map[string]struct{ mesh, annotations, port, env string }{
-		"without annotations":         {"", "", "15020", ""},
-		"the application's":           {"", `prometheus.io/port: "80", prometheus-io/path: /m`, "15020", `{"scrape":"","path":"/m","port":"80"}`},
-		"several targets":             {"", `prometheus.istio.io/scrape-targets: "80:/a,81"`, "15020", `{"scrape":"","path":"/a","port":"80","targets":[{"port":"80","path":"/a"},{"port":"81","path":"/metrics"}]}`},
+		"without annotations": {"", "", "15020", ""},
+		"the application's":   {"", `prometheus.io/port: "80", prometheus-io/path: /m`, "15020", `{"scrape":"","path":"/m","port":"80"}`},
+		"several targets": {"", `prometheus.istio.io/scrape-targets: "80:/a,81"`, "15020",
+			`{"scrape":"","path":"/a","port":"80","targets":[{"port":"80","path":"/a"},{"port":"81","path":"/metrics"}]}`},
 		"a Pod that is not scraped":   {"", `prometheus.io/scrape: "false", prometheus.io/port: "80"`, "80", ""},
 		"a Pod that wants no merging": {"", `prometheus.istio.io/merge-metrics: "false", prometheus.io/port: "80"`, "80", ""},
 		"a mesh that wants none":      {"enablePrometheusMerge: false", `prometheus.io/port: "80"`, "80", ""},
-		"another port of the agent":   {"defaultConfig: {statusPort: 15099}", `prometheus.io/port: "80"`, "15099", `{"scrape":"","path":"","port":"80"}`},
+		"another port of the agent": {"defaultConfig: {statusPort: 15099}", `prometheus.io/port: "80"`, "15099",
+			`{"scrape":"","path":"","port":"80"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := injected(t, configOf(t, c.mesh), inject.Request{Pod: podOf(t, c.annotations, app)}).Pod
@@ -149,7 +159,8 @@ func TestPrometheusScrapesTheAgent(t *testing.T) {
 			}
 		})
 	}
-	secure := injected(t, configOf(t, "defaultConfig: {proxyMetadata: {ENVOY_SECURE_MERGED_METRICS_PORT: '15091'}}"), inject.Request{Pod: podOf(t, "", app)}).Pod
+	secure := injected(t, configOf(t, "defaultConfig: {proxyMetadata: {ENVOY_SECURE_MERGED_METRICS_PORT: '15091'}}"),
+		inject.Request{Pod: podOf(t, "", app)}).Pod
 	if secure.Annotations["prometheus.istio.io/secure-port"] != "15091" {
 		t.Errorf("annotations %v", secure.Annotations)
 	}
@@ -168,13 +179,19 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		resources   []proxyconfig.Resource
 		want        string
 	}{
-		"the mesh's":                         {"", nil, `{"proxyMetadata":{"A":"b"},"concurrency":1}`},
-		"the annotation's over it":           {`proxy.istio.io/config: "{concurrency: 0, drainDuration: 1m, proxyMetadata: {B: c}}"`, nil, `{"drainDuration":"60s","proxyMetadata":{"A":"b","B":"c"},"concurrency":0}`},
-		"a namespace's under the annotation": {`proxy.istio.io/config: "concurrency: 3"`, []proxyconfig.Resource{resource("NS", 2, nil, "shop"), resource("ROOT", 7, nil, "istio-system"), resource("OTHER", 8, nil, "other")}, `{"proxyMetadata":{"A":"b","NS":"1","ROOT":"1"},"concurrency":3}`},
-		"a selecting one over all":           {`proxy.istio.io/config: "concurrency: 3"`, []proxyconfig.Resource{resource("SEL", 4, map[string]string{"app": "web"}, "shop"), resource("NOT", 5, map[string]string{"app": "x"}, "shop")}, `{"proxyMetadata":{"A":"b","SEL":"1"},"concurrency":4}`},
+		"the mesh's": {"", nil, `{"proxyMetadata":{"A":"b"},"concurrency":1}`},
+		"the annotation's over it": {`proxy.istio.io/config: "{concurrency: 0, drainDuration: 1m, proxyMetadata: {B: c}}"`, nil,
+			`{"drainDuration":"60s","proxyMetadata":{"A":"b","B":"c"},"concurrency":0}`},
+		"a namespace's under the annotation": {`proxy.istio.io/config: "concurrency: 3"`,
+			[]proxyconfig.Resource{resource("NS", 2, nil, "shop"), resource("ROOT", 7, nil, "istio-system"), resource("OTHER", 8, nil, "other")},
+			`{"proxyMetadata":{"A":"b","NS":"1","ROOT":"1"},"concurrency":3}`},
+		"a selecting one over all": {`proxy.istio.io/config: "concurrency: 3"`,
+			[]proxyconfig.Resource{resource("SEL", 4, map[string]string{"app": "web"}, "shop"),
+				resource("NOT", 5, map[string]string{"app": "x"}, "shop")}, `{"proxyMetadata":{"A":"b","SEL":"1"},"concurrency":4}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := injected(t, configOf(t, "defaultConfig: {concurrency: 1, proxyMetadata: {A: b}}"), inject.Request{Pod: podOf(t, c.annotations, app), ProxyConfigs: c.resources}).Pod
+			pod := injected(t, configOf(t, "defaultConfig: {concurrency: 1, proxyMetadata: {A: b}}"),
+				inject.Request{Pod: podOf(t, c.annotations, app), ProxyConfigs: c.resources}).Pod
 			if !sameYAML(t, envOf(proxyOf(t, pod), "PROXY_CONFIG"), c.want) {
 				t.Errorf("PROXY_CONFIG is %s, want %s", envOf(proxyOf(t, pod), "PROXY_CONFIG"), c.want)
 			}
@@ -222,7 +239,8 @@ func TestClusterAndNetwork(t *testing.T) {
 			}
 			out := injected(t, config, inject.Request{Pod: pod, Env: env}).Pod
 			p := proxyOf(t, out)
-			if envOf(p, "ISTIO_META_CLUSTER_ID") != c.cluster || envOf(p, "ISTIO_META_NETWORK") != c.network || out.Labels["topology.istio.io/network"] != c.network {
+			if envOf(p, "ISTIO_META_CLUSTER_ID") != c.cluster || envOf(p, "ISTIO_META_NETWORK") != c.network ||
+				out.Labels["topology.istio.io/network"] != c.network {
 				t.Errorf("env %v, labels %v", p.Env, out.Labels)
 			}
 		})
@@ -240,7 +258,9 @@ func TestUsersOfOpenShift(t *testing.T) {
 			t.Errorf("%q: user %d group %d, want %v", ranges, *p.SecurityContext.RunAsUser, *p.SecurityContext.RunAsGroup, want)
 		}
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"openshift.io/sa.scc.uid-range": "1000/10", "openshift.io/sa.scc.supplemental-groups": "20/5,30/5"}}}
+	ns := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"openshift.io/sa.scc.uid-range": "1000/10",
+			"openshift.io/sa.scc.supplemental-groups": "20/5,30/5"}}}
 	same := `containers: [{name: web, image: a, securityContext: {runAsUser: 1000}}, {name: istio-proxy, image: auto, securityContext: {runAsUser: 1000}}]`
 	p := proxyOf(t, injected(t, configOf(t, ""), inject.Request{Pod: podOf(t, "", same), Namespace: ns}).Pod)
 	if *p.SecurityContext.RunAsUser != 1009 || *p.SecurityContext.RunAsGroup != 24 {
@@ -258,7 +278,8 @@ func TestOwners(t *testing.T) {
 		"a Job":              {"Job", "once-1", "", "Job once-1"},
 		"a DeploymentConfig": {"ReplicationController", "dc-1", "deploymentconfig", "DeploymentConfig 5f7"},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-", Labels: map[string]string{c.label: "5f7"}, OwnerReferences: []metav1.OwnerReference{{Kind: c.kind, Name: c.owner, Controller: &yes}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-", Labels: map[string]string{c.label: "5f7"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: c.kind, Name: c.owner, Controller: &yes}}}}
 		if o := inject.OwnerOf(pod); o.Type.Kind+" "+o.Name.Name != c.want {
 			t.Errorf("%s: %s %s, want %s", name, o.Type.Kind, o.Name.Name, c.want)
 		}
@@ -278,7 +299,8 @@ func TestImages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := configOf(t, "", "tag: v1", "tag: "+c.tag+"\n  variant: \""+c.variant+`"`)
-			if got := proxyOf(t, injected(t, config, inject.Request{Pod: podOf(t, c.annotations, app)}).Pod).Image; got != "example.com/mesh/proxy:"+c.want {
+			if got := proxyOf(t, injected(t, config, inject.Request{Pod: podOf(t, c.annotations, app)}).Pod).Image; got != "example.com/mesh/proxy:"+
+				c.want {
 				t.Errorf("image %s, want the tag %s", got, c.want)
 			}
 		})
@@ -292,7 +314,8 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 	}
 	for want, c := range map[string][2]string{
 		"policy of the injection configuration": {"templates: {sidecar: ''}", "global: {}"},
-		"neverInjectSelector[0]":                {"policy: enabled\nneverInjectSelector: [{matchExpressions: [{key: a, operator: X}]}]", "global: {}"},
+		"neverInjectSelector[0]": {"policy: enabled\nneverInjectSelector: [{matchExpressions: [{key: a, operator: X}]}]",
+			"global: {}"},
 		`template "a"`:                          {"policy: enabled\ntemplates: {a: '{{ nobody }}'}", "global: {}"},
 		"values of the injection configuration": {"policy: enabled", "global: [a]"},
 		"they are empty":                        {"policy: enabled", ""},
@@ -302,7 +325,8 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 			t.Errorf("%v: %v, want one about %s", c, err, want)
 		}
 	}
-	for text, want := range map[string]string{"a": "not an object", "defaultConfig: {statusPort: 0}": "statusPort", "proxyListenPort: x": "proxyListenPort"} {
+	for text, want := range map[string]string{"a": "not an object", "defaultConfig: {statusPort: 0}": "statusPort",
+		"proxyListenPort: x": "proxyListenPort"} {
 		if _, err := inject.ParseMesh([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("mesh %q: %v, want one about %s", text, err, want)
 		}
@@ -316,7 +340,8 @@ func TestTemplatesBoundsAndExtras(t *testing.T) {
 		t.Errorf("alias, injectedAnnotations: %v", pod.ObjectMeta)
 	}
 	large := configOf(t, "", "just words", `{{ range until 100000 }}{{ repeat 100 "x" }}{{ end }}`)
-	if _, err := large.Inject(inject.Request{Pod: podOf(t, "inject.istio.io/templates: text", app)}); err == nil || !strings.Contains(err.Error(), "renders to more than") {
+	if _, err := large.Inject(inject.Request{Pod: podOf(t, "inject.istio.io/templates: text", app)}); err == nil ||
+		!strings.Contains(err.Error(), "renders to more than") {
 		t.Errorf("ten megabytes: %v", err)
 	}
 	for _, endless := range []string{
@@ -324,13 +349,15 @@ func TestTemplatesBoundsAndExtras(t *testing.T) {
 		`{{ define "a" }}{{ if lt (len .) 40 }}{{ template "a" (print . "x") }}{{ template "a" (print . "x") }}{{ end }}{{ end }}{{ template "a" "" }}`,
 	} {
 		config := configOf(t, "", "just words", endless)
-		if _, err := config.Inject(inject.Request{Pod: podOf(t, "inject.istio.io/templates: text", app)}); err == nil || !strings.Contains(err.Error(), "does not end") {
+		if _, err := config.Inject(inject.Request{Pod: podOf(t, "inject.istio.io/templates: text", app)}); err == nil ||
+			!strings.Contains(err.Error(), "does not end") {
 			t.Errorf("%s: %v", endless, err)
 		}
 	}
 	gateway := podOf(t, "inject.istio.io/templates: gateway", `containers: [{name: istio-proxy, image: auto}]`)
 	before := maps.Clone(gateway.Annotations)
-	if out := injected(t, config, inject.Request{Pod: gateway}).Pod; out.Spec.Containers[0].Image != "example.com/mesh/proxy:v1" || out.Spec.SecurityContext == nil || len(before) != 1 {
+	if out := injected(t, config, inject.Request{Pod: gateway}).Pod; out.Spec.Containers[0].Image != "example.com/mesh/proxy:v1" ||
+		out.Spec.SecurityContext == nil || len(before) != 1 {
 		t.Errorf("gateway: %+v", out.Spec)
 	}
 }

@@ -293,7 +293,8 @@ func withoutNil(v any) (out any, changed bool) {
 // otelResourceAttributes returns the value of OTEL_RESOURCE_ATTRIBUTES by the semantic conventions for Kubernetes
 // (https://opentelemetry.io/docs/specs/semconv/non-normative/k8s-attributes/), "" if no tracing provider of the mesh
 // wants it.
-func otelResourceAttributes(mesh *meshconfig.MeshConfig, annotations, labels map[string]string, namespace string, list []corev1.Container) string {
+func otelResourceAttributes(mesh *meshconfig.MeshConfig, annotations, labels map[string]string, namespace string,
+	list []corev1.Container) string {
 	if !slices.ContainsFunc(mesh.GetExtensionProviders(), func(p *meshconfig.MeshConfig_ExtensionProvider) bool {
 		return p.GetOpentelemetry().GetServiceAttributeEnrichment() == meshconfig.MeshConfig_ExtensionProvider_OTEL_SEMANTIC_CONVENTIONS
 	}) {

@@ -12,15 +12,18 @@ import (
 
 // annotations that fuzzing gives values.
 var fuzzed = []string{
-	"proxy.istio.io/config", "proxy.istio.io/overrides", "sidecar.istio.io/status", "inject.istio.io/templates", "sidecar.istio.io/userVolumeMount",
-	"traffic.sidecar.istio.io/includeOutboundIPRanges", "status.sidecar.istio.io/port", "prometheus.istio.io/scrape-targets", "prometheus.io/port",
+	"proxy.istio.io/config", "proxy.istio.io/overrides", "sidecar.istio.io/status", "inject.istio.io/templates",
+	"sidecar.istio.io/userVolumeMount",
+	"traffic.sidecar.istio.io/includeOutboundIPRanges", "status.sidecar.istio.io/port", "prometheus.istio.io/scrape-targets",
+	"prometheus.io/port",
 	"sidecar.istio.io/proxyCPU", "sidecar.istio.io/interceptionMode", "sidecar.istio.io/proxyImageType", "k8s.v1.cni.cncf.io/networks",
 }
 
 // FuzzAnnotations looks for annotations with which injection panics, changes its input, or makes a Pod that cannot be
 // injected again.
 func FuzzAnnotations(f *testing.F) {
-	for i, value := range []string{"concurrency: 2", `{"containers":[{"name":"istio-proxy","env":[{"name":"A"}]}]}`, `{"containers":["istio-proxy"]}`, "gateway,extra", `{"a":{"mountPath":"/a"}}`, "10.0.0.0/8", "0", "80:/m", "80", "1"} {
+	for i, value := range []string{"concurrency: 2", `{"containers":[{"name":"istio-proxy","env":[{"name":"A"}]}]}`,
+		`{"containers":["istio-proxy"]}`, "gateway,extra", `{"a":{"mountPath":"/a"}}`, "10.0.0.0/8", "0", "80:/m", "80", "1"} {
 		f.Add(i, value, i+1, value)
 	}
 	config := configOf(f, "")
@@ -50,7 +53,8 @@ func again(t *testing.T, config *inject.Config, pod *corev1.Pod) {
 
 // FuzzPods looks for Pods with which injection panics or changes its input.
 func FuzzPods(f *testing.F) {
-	for _, spec := range []string{app, `containers: [{name: istio-proxy, image: auto}]`, `{initContainers: [{name: istio-proxy}, {name: istio-init, args: ["-u"]}], containers: [{name: a, readinessProbe: {httpGet: {port: x}}}]}`} {
+	for _, spec := range []string{app, `containers: [{name: istio-proxy, image: auto}]`,
+		`{initContainers: [{name: istio-proxy}, {name: istio-init, args: ["-u"]}], containers: [{name: a, readinessProbe: {httpGet: {port: x}}}]}`} {
 		text, err := json.Marshal(podOf(f, `sidecar.istio.io/interceptionMode: TPROXY`, spec))
 		if err != nil {
 			f.Fatal(err)

@@ -109,10 +109,12 @@ func TestSelection(t *testing.T) {
 		{name: "a label asks for it", policy: "disabled", labels: `sidecar.istio.io/inject: "true"`, want: true},
 		{name: "an annotation asks for it", policy: "disabled", annotations: `sidecar.istio.io/inject: "true"`, want: true},
 		{name: "an annotation forbids it", annotations: `sidecar.istio.io/inject: "false"`, reason: "annotation"},
-		{name: "the label wins over the annotation", labels: `sidecar.istio.io/inject: "false"`, annotations: `sidecar.istio.io/inject: "true"`, reason: "label"},
+		{name: "the label wins over the annotation", labels: `sidecar.istio.io/inject: "false"`, annotations: `sidecar.istio.io/inject: "true"`,
+			reason: "label"},
 		{name: "a label without effect is a warning", labels: `sidecar.istio.io/inject: "on"`, want: true, warning: `"on"`},
 		{name: "host network forbids it", spec: "hostNetwork: true\n" + app, labels: `sidecar.istio.io/inject: "true"`, reason: "network"},
-		{name: "Kubernetes' own namespaces are left alone", namespace: "kube-system", labels: `sidecar.istio.io/inject: "true"`, reason: "kube-system"},
+		{name: "Kubernetes' own namespaces are left alone", namespace: "kube-system", labels: `sidecar.istio.io/inject: "true"`,
+			reason: "kube-system"},
 		{name: "neverInjectSelector forbids it", labels: `job: x, always: "yes"`, reason: "neverInjectSelector"},
 		{name: "a label wins over neverInjectSelector", labels: `job: x, sidecar.istio.io/inject: "true"`, want: true},
 		{name: "alwaysInjectSelector injects in spite of the policy", policy: "disabled", labels: `always: "yes"`, want: true},
@@ -205,15 +207,21 @@ func TestBadAnnotationsAreRefusedByName(t *testing.T) {
 
 func TestInjectionTwiceIsInjectionOnce(t *testing.T) {
 	for name, pod := range map[string]*corev1.Pod{
-		"a plain Pod":         podOf(t, "", app),
-		"probes and metrics":  podOf(t, `prometheus.io/port: "80", prometheus.io/path: /m`, `containers: [{name: web, image: nginx, ports: [{containerPort: 80, name: http}], readinessProbe: {httpGet: {path: /r, port: http}}, livenessProbe: {grpc: {port: 9}}, lifecycle: {preStop: {tcpSocket: {port: 9}}}}]`),
-		"an own proxy":        podOf(t, "", `containers: [{name: istio-proxy, image: auto, env: [{name: MINE, value: x}], securityContext: {runAsUser: 7}}, {name: web, image: nginx}]`),
-		"an own init":         podOf(t, "", `{containers: [{name: web, image: nginx}], initContainers: [{name: istio-init, image: auto, env: [{name: MINE, value: x}]}, {name: mine, image: x}]}`),
-		"a gateway":           podOf(t, "inject.istio.io/templates: gateway", `containers: [{name: istio-proxy, image: auto, ports: [{containerPort: 8443}]}]`),
-		"a native sidecar":    podOf(t, `sidecar.istio.io/nativeSidecar: "true"`, `{containers: [{name: web, image: nginx}], initContainers: [{name: mine, image: x}]}`),
-		"several templates":   podOf(t, "inject.istio.io/templates: both", app),
-		"volumes and secrets": podOf(t, "", `{imagePullSecrets: [{name: mine}], volumes: [{name: data, emptyDir: {}}], containers: [{name: web, image: nginx}]}`),
-		"a held application":  podOf(t, `proxy.istio.io/config: "holdApplicationUntilProxyStarts: true"`, app),
+		"a plain Pod": podOf(t, "", app),
+		"probes and metrics": podOf(t, `prometheus.io/port: "80", prometheus.io/path: /m`,
+			`containers: [{name: web, image: nginx, ports: [{containerPort: 80, name: http}], readinessProbe: {httpGet: {path: /r, port: http}}, livenessProbe: {grpc: {port: 9}}, lifecycle: {preStop: {tcpSocket: {port: 9}}}}]`),
+		"an own proxy": podOf(t, "",
+			`containers: [{name: istio-proxy, image: auto, env: [{name: MINE, value: x}], securityContext: {runAsUser: 7}}, {name: web, image: nginx}]`),
+		"an own init": podOf(t, "",
+			`{containers: [{name: web, image: nginx}], initContainers: [{name: istio-init, image: auto, env: [{name: MINE, value: x}]}, {name: mine, image: x}]}`),
+		"a gateway": podOf(t, "inject.istio.io/templates: gateway",
+			`containers: [{name: istio-proxy, image: auto, ports: [{containerPort: 8443}]}]`),
+		"a native sidecar": podOf(t, `sidecar.istio.io/nativeSidecar: "true"`,
+			`{containers: [{name: web, image: nginx}], initContainers: [{name: mine, image: x}]}`),
+		"several templates": podOf(t, "inject.istio.io/templates: both", app),
+		"volumes and secrets": podOf(t, "",
+			`{imagePullSecrets: [{name: mine}], volumes: [{name: data, emptyDir: {}}], containers: [{name: web, image: nginx}]}`),
+		"a held application": podOf(t, `proxy.istio.io/config: "holdApplicationUntilProxyStarts: true"`, app),
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := configOf(t, "defaultConfig: {proxyMetadata: {A: b}}")
@@ -233,7 +241,8 @@ func TestInjectionTwiceIsInjectionOnce(t *testing.T) {
 
 func TestPatchMakesTheInjectedPod(t *testing.T) {
 	config := configOf(t, "")
-	pod := podOf(t, `prometheus.io/port: "80"`, `{containers: [{name: web, image: nginx, readinessProbe: {tcpSocket: {port: 80}}}], initContainers: [{name: mine, image: x}]}`)
+	pod := podOf(t, `prometheus.io/port: "80"`,
+		`{containers: [{name: web, image: nginx, readinessProbe: {tcpSocket: {port: 80}}}], initContainers: [{name: mine, image: x}]}`)
 	before, err := json.Marshal(pod)
 	if err != nil {
 		t.Fatal(err)

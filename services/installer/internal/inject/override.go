@@ -98,7 +98,8 @@ func (in *injection) keepOverrides(pod, rendered *corev1.Pod) (*corev1.Pod, erro
 	if in.before != nil {
 		before = *in.before
 	}
-	apply := func(list string, injected []corev1.Container, earlier []string, kept []corev1.Container, user func(string) *corev1.Container, to *[]corev1.Container) error {
+	apply := func(list string, injected []corev1.Container, earlier []string, kept []corev1.Container, user func(string) *corev1.Container,
+		to *[]corev1.Container) error {
 		for _, c := range injected {
 			match := container(kept, c.Name)
 			if match == nil && !slices.Contains(earlier, c.Name) {
@@ -162,7 +163,8 @@ func (in *injection) adaptUser(pod *corev1.Pod) {
 	if setup == nil {
 		return
 	}
-	tproxy := in.proxy.GetInterceptionMode() == meshconfig.ProxyConfig_TPROXY || pod.Annotations[annotation.SidecarInterceptionMode.Name] == "TPROXY"
+	tproxy := in.proxy.GetInterceptionMode() == meshconfig.ProxyConfig_TPROXY ||
+		pod.Annotations[annotation.SidecarInterceptionMode.Name] == "TPROXY"
 	if tproxy && user != nil {
 		if proxy := anyContainer(pod, proxyContainer); proxy != nil && proxy.SecurityContext != nil {
 			proxy.SecurityContext.RunAsUser = new(int64)

@@ -46,7 +46,8 @@ type scrapeTarget struct {
 // reservedPorts are the proxy's own, which have no metrics of the application.
 var reservedPorts = map[int]string{
 	15000: "Envoy's administration", 15001: "outbound traffic", 15004: "the control plane's debug pages", 15006: "inbound traffic",
-	15008: "HBONE", 15020: "the agent's status and merged metrics", 15021: "Envoy's health", 15053: "DNS", 15090: "Envoy's metrics, which are merged anyway",
+	15008: "HBONE", 15020: "the agent's status and merged metrics", 15021: "Envoy's health", 15053: "DNS",
+	15090: "Envoy's metrics, which are merged anyway",
 }
 
 // prometheusLabel returns the name that Prometheus gives an annotation.

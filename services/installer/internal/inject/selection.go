@@ -52,7 +52,8 @@ func (c *Config) Decide(pod *corev1.Pod) Decision {
 		return Decision{Inject: true, Warnings: warnings}
 	}
 	return Decision{
-		Reason:   fmt.Sprintf("the policy of the injection configuration is disabled, and neither the label %s nor alwaysInjectSelector asks for it", label.SidecarInject.Name),
+		Reason: fmt.Sprintf("the policy of the injection configuration is disabled, and neither the label %s nor alwaysInjectSelector asks "+
+			"for it", label.SidecarInject.Name),
 		Warnings: warnings,
 	}
 }

@@ -44,7 +44,8 @@ func (in *injection) delayStop(pod, rendered *corev1.Pod) error {
 		grace = *g
 	}
 	if seconds >= grace {
-		return badAnnotation(StopDelayAnnotation, text, fmt.Errorf("the Pod is killed after terminationGracePeriodSeconds, %d; write a shorter time, or raise that", grace))
+		return badAnnotation(StopDelayAnnotation, text,
+			fmt.Errorf("the Pod is killed after terminationGracePeriodSeconds, %d; write a shorter time, or raise that", grace))
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]

@@ -72,9 +72,11 @@ func Bypassing(pod *corev1.Pod, ns *corev1.Namespace) (list []string) {
 		}
 		switch {
 		case user != nil && *user == uid:
-			list = append(list, fmt.Sprintf("container %s has runAsUser %d, the proxy's user: what it sends passes the proxy by; run it as another user", c.Name, uid))
+			list = append(list, fmt.Sprintf(
+				"container %s has runAsUser %d, the proxy's user: what it sends passes the proxy by; run it as another user", c.Name, uid))
 		case group != nil && *group == gid:
-			list = append(list, fmt.Sprintf("container %s has runAsGroup %d, the proxy's group: what it sends passes the proxy by; run it with another group", c.Name, gid))
+			list = append(list, fmt.Sprintf(
+				"container %s has runAsGroup %d, the proxy's group: what it sends passes the proxy by; run it with another group", c.Name, gid))
 		}
 	}
 	return list
@@ -92,7 +94,8 @@ func withoutAllotted(pod *corev1.Pod, ns *corev1.Namespace) *corev1.Pod {
 		return pod
 	}
 	same := func(c corev1.Container) bool {
-		return c.Name != proxyContainer && c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil && *c.SecurityContext.RunAsUser == *own.SecurityContext.RunAsUser
+		return c.Name != proxyContainer && c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil &&
+			*c.SecurityContext.RunAsUser == *own.SecurityContext.RunAsUser
 	}
 	if !slices.ContainsFunc(pod.Spec.Containers, same) && !slices.ContainsFunc(pod.Spec.InitContainers, same) {
 		return pod

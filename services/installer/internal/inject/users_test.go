@@ -15,7 +15,8 @@ func TestAnApplicationAsTheProxysUserIsAWarning(t *testing.T) {
 		"the Pod's user":    {"securityContext: {runAsUser: 1337}\ncontainers: [{name: web, image: a}]", "container web has runAsUser 1337"},
 		"its own user":      {"securityContext: {runAsUser: 1337}\ncontainers: [{name: web, image: a, securityContext: {runAsUser: 7}}]", ""},
 		"the proxy's group": {"containers: [{name: web, image: a, securityContext: {runAsGroup: 1337}}]", "container web has runAsGroup 1337"},
-		"an init container, which runs before the proxy": {"initContainers: [{name: i, image: a, securityContext: {runAsUser: 1337}}]\n" + app, ""},
+		"an init container, which runs before the proxy": {"initContainers: [{name: i, image: a, securityContext: {runAsUser: 1337}}]\n" + app,
+			""},
 		"a changed proxy": {"containers: [{name: web, image: a}, {name: istio-proxy, image: auto, securityContext: {runAsUser: 1337}}]", ""},
 	} {
 		warnings := strings.Join(injected(t, config, inject.Request{Pod: podOf(t, "", tc.spec)}).Warnings, "\n")

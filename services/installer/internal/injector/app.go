@@ -93,9 +93,11 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 	}
 	handler := webhook.NewHandler(webhook.Config{
 		APIServers: o.APIServers, Memory: reviewMemory, ValueBytes: valueBytes, MaxValues: maxValues,
-		Metrics: metricsPrefix, Serves: serves, Path: Path, Review: reviews.review, Reasons: []string{reasonConfiguration}, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,
+		Metrics: metricsPrefix, Serves: serves, Path: Path, Review: reviews.review, Reasons: []string{reasonConfiguration}, Log: p.Log,
+		Registerer: p.Registry, Clock: p.Clock,
 	})
-	p.Task("webhook", ops.HTTP{Listener: lis, TLS: o.APIServers.TLS(tlsconf.Server(identity, tls.NoClientCert)), Handler: handler, Log: p.Log}.Serve)
+	p.Task("webhook", ops.HTTP{Listener: lis, TLS: o.APIServers.TLS(tlsconf.Server(identity, tls.NoClientCert)), Handler: handler,
+		Log: p.Log}.Serve)
 	callers, err := apiServers(api, o.APIServers.Set)
 	if err != nil {
 		return nil, err
@@ -121,7 +123,8 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 		return err
 	})
 	p.Ops.Ready("configuration", settings.Ready)
-	p.Ops.Debug("/debug/injection", "state of the configuration: which ConfigMaps it is from, and why one that is newer is not in force", ops.JSON(settings.page))
+	p.Ops.Debug("/debug/injection", "state of the configuration: which ConfigMaps it is from, and why one that is newer is not in force",
+		ops.JSON(settings.page))
 	return p, nil
 }
 

@@ -100,18 +100,22 @@ func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 		}
 	}
 	if own == nil {
-		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out", b.cfg.Name, revisionLabel, b.cfg.Revision)
+		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out",
+			b.cfg.Name, revisionLabel, b.cfg.Revision)
 	}
 	var errs []error
 	if lacks(own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true }) {
-		errs = append(errs, fmt.Errorf("MutatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log", own.Name))
+		errs = append(errs, fmt.Errorf("MutatingWebhookConfiguration %s lacks the trust bundle; fairlead-keeper writes it: see its log",
+			own.Name))
 	}
 	for _, tag := range tags {
 		if name := tag.Labels[tagLabel]; lacks(tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
 			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
 		}) {
-			errs = append(errs, fmt.Errorf("MutatingWebhookConfiguration %s of tag %s lacks the trust bundle; list the tag in values.injector.tags, "+
-				"by which fairlead-keeper keeps its bundle, or run `fairlead tag set %s --revision %s --overwrite`, which copies it", tag.Name, name, name, b.cfg.Revision))
+			errs = append(errs, fmt.Errorf(
+				"MutatingWebhookConfiguration %s of tag %s lacks the trust bundle; list the tag in values.injector.tags, "+
+					"by which fairlead-keeper keeps its bundle, or run `fairlead tag set %s --revision %s --overwrite`, which copies it", tag.Name, name,
+				name, b.cfg.Revision))
 		}
 	}
 	return errors.Join(errs...)

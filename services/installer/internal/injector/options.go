@@ -35,20 +35,28 @@ type Options struct {
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Options.AddFlags(flags, service.Help{"shutdown-grace": "has no effect: a review that runs has 3s after SIGTERM"})
 	flags.StringVar(&o.WebhookAddress, "webhook-address", ":15017", "address of the webhook (TLS), which the API server calls at /inject")
-	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "", "MutatingWebhookConfiguration whose caBundle is compared with the trust bundle, which fairlead-keeper writes, and so are those of the revision's tags (default: none)")
+	flags.StringVar(&o.WebhookConfiguration, "webhook-configuration", "",
+		"MutatingWebhookConfiguration whose caBundle is compared with the trust bundle, which fairlead-keeper writes, and so are those of the "+
+			"revision's tags (default: none)")
 	o.APIServers = &webhook.APIServers{}
 	o.APIServers.AddFlags(flags)
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
 	flags.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "namespace of ConfigMap istio-sidecar-injector[-REVISION]")
-	flags.StringVar(&o.MeshConfigNamespace, "mesh-config-namespace", "", "namespace of ConfigMap istio[-REVISION], the mesh's settings (default: the value of --namespace)")
+	flags.StringVar(&o.MeshConfigNamespace, "mesh-config-namespace", "",
+		"namespace of ConfigMap istio[-REVISION], the mesh's settings (default: the value of --namespace)")
 	flags.StringVar(&o.Revision, "revision", "", "revision of the control plane (default: that without a name)")
-	flags.BoolVar(&o.NativeSidecars, "native-sidecars", true, "whether sidecars are init containers that go on running, where a Pod's annotation does not say (default: the variable ENABLE_NATIVE_SIDECARS, true)")
+	flags.BoolVar(&o.NativeSidecars, "native-sidecars", true,
+		"whether sidecars are init containers that go on running, where a Pod's annotation does not say (default: the variable "+
+			"ENABLE_NATIVE_SIDECARS, true)")
 	flags.StringVar(&o.CAAddress, "ca-address", "", "address of the ca, or several divided by commas (required)")
 	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, namespace/service-account (default: ca in --namespace)")
 	flags.StringVar(&o.Identity, "identity", "", "the own identity, namespace/service-account (default: injector in --namespace)")
-	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca; required)")
+	flags.StringVar(&o.CATokenFile, "ca-token-file", "",
+		"file with the token that proves the own identity to the ca (audience istio-ca; required)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
-	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate and the last good configuration across restarts; empty: none is kept")
+	flags.StringVar(&o.StateDir, "state-dir", "",
+		"directory (0700) that keeps the own certificate and the last good configuration across restarts; empty: none is kept")
 }
 
 // check reports everything that is wrong with the options at once, and completes them.
@@ -83,7 +91,8 @@ func (o *Options) check() error {
 	for _, i := range []struct {
 		id                  *spiffeid.ID
 		flag, text, account string
-	}{{&o.own, "identity", o.Identity, contract.InjectorAccount}, {&o.ca, "ca-identity", o.CAIdentity, contract.CAAccount}, {&o.admin, "", "", contract.AdminAccount}} {
+	}{{&o.own, "identity", o.Identity, contract.InjectorAccount}, {&o.ca, "ca-identity", o.CAIdentity, contract.CAAccount},
+		{&o.admin, "", "", contract.AdminAccount}} {
 		namespace, account := o.Namespace, i.account
 		if i.text != "" {
 			var ok bool

@@ -58,7 +58,8 @@ type reviewer struct {
 
 func newReviewer(cfg reviewerConfig) *reviewer {
 	r := &reviewer{cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), pods: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
-		Name: metricsPrefix + "_pods_total", Help: "Pods that the API server has asked about, by result: injected, skipped (no sidecar is wanted), failed (the Pod is refused).",
+		Name: metricsPrefix + "_pods_total",
+		Help: "Pods that the API server has asked about, by result: injected, skipped (no sidecar is wanted), failed (the Pod is refused).",
 	}, []string{"result"})}
 	for _, result := range []string{resultInjected, resultSkipped, resultFailed} {
 		r.pods.WithLabelValues(result)
@@ -110,7 +111,8 @@ func (r *reviewer) review(ctx context.Context, request *http.Request, body []byt
 }
 
 func makesPod(request *admissionv1.AdmissionRequest) bool {
-	return request.Operation == admissionv1.Create && request.SubResource == "" && request.Resource.Resource == "pods" && request.Resource.Group == ""
+	return request.Operation == admissionv1.Create && request.SubResource == "" && request.Resource.Resource == "pods" &&
+		request.Resource.Group == ""
 }
 
 // decide injects a Pod that is being made. What is no Pod, or is there already, stays as it is.
@@ -124,7 +126,8 @@ func (r *reviewer) decide(request *admissionv1.AdmissionRequest, namespace *core
 	}
 	given := pod.Namespace
 	if given != "" && given != request.Namespace {
-		return r.refuse(request, fmt.Errorf("Pod %s/%s says that its namespace is %s; write the one that it is made in", request.Namespace, request.Name, given))
+		return r.refuse(request, fmt.Errorf("Pod %s/%s says that its namespace is %s; write the one that it is made in", request.Namespace,
+			request.Name, given))
 	}
 	pod.Namespace = request.Namespace
 	settings := r.cfg.Settings

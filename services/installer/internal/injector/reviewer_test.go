@@ -33,8 +33,9 @@ func reviewing(t testing.TB) *reviewer {
 	log := slog.New(slog.DiscardHandler) // a fuzz target may not log
 	registry := prometheus.NewRegistry()
 	s, err := newSettings(settingsConfig{
-		API: &rest.Config{Host: "127.0.0.1:1"}, Namespace: "istio-system", ConfigMap: "istio-sidecar-injector", MeshNamespace: "istio-system", MeshConfigMap: "istio",
-		Log: log, Registerer: registry,
+		API: &rest.Config{Host: "127.0.0.1:1"}, Namespace: "istio-system", ConfigMap: "istio-sidecar-injector", MeshNamespace: "istio-system",
+		MeshConfigMap: "istio",
+		Log:           log, Registerer: registry,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +43,11 @@ func reviewing(t testing.TB) *reviewer {
 	if err := s.namespaces.GetStore().Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}); err != nil {
 		t.Fatal(err)
 	}
-	s.unlisted(t.Context(), cache.NewReflector(nil, nil, nil, 0), apierrors.NewNotFound(schema.GroupResource{Group: "networking.istio.io", Resource: "proxyconfigs"}, ""))
-	good := texts{Origin: "a test", Config: "policy: enabled\ntemplates:\n  sidecar: |\n    spec: {containers: [{name: istio-proxy, image: proxy}]}\n", Values: "{global: {}}"}
+	s.unlisted(t.Context(), cache.NewReflector(nil, nil, nil, 0),
+		apierrors.NewNotFound(schema.GroupResource{Group: "networking.istio.io", Resource: "proxyconfigs"}, ""))
+	good := texts{Origin: "a test",
+		Config: "policy: enabled\ntemplates:\n  sidecar: |\n    spec: {containers: [{name: istio-proxy, image: proxy}]}\n",
+		Values: "{global: {}}"}
 	if err := s.putInForce(good); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +70,9 @@ func (r *reviewer) askAs(caller webhook.Caller, body string) (*admissionv1.Admis
 }
 
 func reviewOf(version, rest, object string) string {
-	return `{"apiVersion":"` + version + `","kind":"AdmissionReview","request":{"uid":"u","namespace":"shop","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` + rest +
+	return `{"apiVersion":"` + version +
+		`","kind":"AdmissionReview","request":{"uid":"u","namespace":"shop","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` +
+		rest +
 		`"object":` + object + `}}`
 }
 
@@ -76,31 +82,36 @@ func TestPodsThatAreMadeAreInjected(t *testing.T) {
 	r := reviewing(t)
 	for _, version := range []string{"admission.k8s.io/v1", "admission.k8s.io/v1beta1"} {
 		got, err := r.ask(reviewOf(version, "", somePod))
-		if err != nil || got.APIVersion != version || got.Response.UID != "u" || !got.Response.Allowed || !strings.Contains(string(got.Response.Patch), "istio-proxy") {
+		if err != nil || got.APIVersion != version || got.Response.UID != "u" || !got.Response.Allowed ||
+			!strings.Contains(string(got.Response.Patch), "istio-proxy") {
 			t.Errorf("%s: %+v, %v", version, got, err)
 		} else if strings.Contains(string(got.Response.Patch), `"/metadata/namespace"`) {
 			t.Errorf("the patch sets the namespace: %s", got.Response.Patch)
 		}
 	}
 	for name, body := range map[string]string{
-		"a change":              strings.Replace(reviewOf("admission.k8s.io/v1", "", somePod), "CREATE", "UPDATE", 1),
-		"a subresource":         reviewOf("admission.k8s.io/v1", `"subResource":"ephemeralcontainers",`, somePod),
-		"another kind":          strings.Replace(reviewOf("admission.k8s.io/v1", "", somePod), `"pods"`, `"services"`, 1),
-		"a Pod that wants none": reviewOf("admission.k8s.io/v1", "", strings.Replace(somePod, `"name":"web"`, `"labels":{"sidecar.istio.io/inject":"false"}`, 1)),
+		"a change":      strings.Replace(reviewOf("admission.k8s.io/v1", "", somePod), "CREATE", "UPDATE", 1),
+		"a subresource": reviewOf("admission.k8s.io/v1", `"subResource":"ephemeralcontainers",`, somePod),
+		"another kind":  strings.Replace(reviewOf("admission.k8s.io/v1", "", somePod), `"pods"`, `"services"`, 1),
+		"a Pod that wants none": reviewOf("admission.k8s.io/v1", "",
+			strings.Replace(somePod, `"name":"web"`, `"labels":{"sidecar.istio.io/inject":"false"}`, 1)),
 	} {
 		if got, err := r.ask(body); err != nil || !got.Response.Allowed || got.Response.Patch != nil {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	for name, object := range map[string]string{
-		"a field of another type":  strings.Replace(somePod, `"image":"app"`, `"image":3`, 1),
-		"a template that is none":  strings.Replace(somePod, `"name":"web"`, `"name":"web","annotations":{"inject.istio.io/templates":"none"}`, 1),
-		"an annotation of no use":  strings.Replace(somePod, `"name":"web"`, `"name":"web","annotations":{"sidecar.istio.io/interceptionMode":"MAYBE"}`, 1),
+		"a field of another type": strings.Replace(somePod, `"image":"app"`, `"image":3`, 1),
+		"a template that is none": strings.Replace(somePod, `"name":"web"`, `"name":"web","annotations":{"inject.istio.io/templates":"none"}`,
+			1),
+		"an annotation of no use": strings.Replace(somePod, `"name":"web"`,
+			`"name":"web","annotations":{"sidecar.istio.io/interceptionMode":"MAYBE"}`, 1),
 		"a Pod that is no mapping": `[]`,
 		"another namespace":        strings.Replace(somePod, `"name":"web"`, `"name":"web","namespace":"bank"`, 1),
 	} {
 		got, err := r.ask(reviewOf("admission.k8s.io/v1", "", object))
-		if err != nil || got.Response.Allowed || got.Response.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(got.Response.Result.Message, "shop/") {
+		if err != nil || got.Response.Allowed || got.Response.Result.Code != http.StatusUnprocessableEntity ||
+			!strings.Contains(got.Response.Result.Message, "shop/") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -112,8 +123,10 @@ func TestPodsThatAreMadeAreInjected(t *testing.T) {
 func TestWhatIsNoReviewIsRefused(t *testing.T) {
 	r := reviewing(t)
 	for name, body := range map[string]string{
-		"empty": "", "no JSON": "{", "another kind": `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, "no request": `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`,
-		"no uid": `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, "another version": reviewOf("admission.k8s.io/v2", "", somePod),
+		"empty": "", "no JSON": "{", "another kind": `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`,
+		"no request":      `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`,
+		"no uid":          `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`,
+		"another version": reviewOf("admission.k8s.io/v2", "", somePod),
 	} {
 		_, err := r.ask(body)
 		if bad, ok := errors.AsType[*webhook.Error](err); !ok || bad.Status != http.StatusBadRequest {
@@ -122,7 +135,8 @@ func TestWhatIsNoReviewIsRefused(t *testing.T) {
 	}
 	r.cfg.Settings.inForce.Store(nil)
 	_, err := r.ask(reviewOf("admission.k8s.io/v1", "", somePod))
-	if bad, ok := errors.AsType[*webhook.Error](err); !ok || bad.Status != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "no configuration") {
+	if bad, ok := errors.AsType[*webhook.Error](err); !ok || bad.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(err.Error(), "no configuration") {
 		t.Errorf("without a configuration: %v", err)
 	}
 }
@@ -131,11 +145,13 @@ func TestWhatIsNoReviewIsRefused(t *testing.T) {
 func TestNothingIsInjectedBeforeProxyConfigsAreRead(t *testing.T) {
 	r := reviewing(t)
 	s := r.cfg.Settings
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "networking.istio.io", Resource: "proxyconfigs"}, "", errors.New("no role"))
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "networking.istio.io", Resource: "proxyconfigs"}, "",
+		errors.New("no role"))
 	s.unread = errors.New(unanswered)
 	s.unlisted(t.Context(), cache.NewReflector(nil, nil, nil, 0), forbidden)
 	_, err := r.ask(reviewOf("admission.k8s.io/v1", "", somePod))
-	if bad, ok := errors.AsType[*webhook.Error](err); !ok || bad.Status != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "ProxyConfigs") || !strings.Contains(err.Error(), "allowed") {
+	if bad, ok := errors.AsType[*webhook.Error](err); !ok || bad.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(err.Error(), "ProxyConfigs") || !strings.Contains(err.Error(), "allowed") {
 		t.Errorf("%v", err)
 	}
 	if err := s.Ready(); err == nil {
@@ -220,15 +236,18 @@ func TestWrongFlagsAreToldTogether(t *testing.T) {
 	var o Options
 	o.TrustDomain = "Not One"
 	err := o.check()
-	for _, flag := range []string{"--trust-domain", "--webhook-address", "--namespace", "--ca-address", "--ca-token-file", "--root-cert-file", "--ops-address"} {
+	for _, flag := range []string{"--trust-domain", "--webhook-address", "--namespace", "--ca-address", "--ca-token-file", "--root-cert-file",
+		"--ops-address"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%v does not name %s", err, flag)
 		}
 	}
 	good := Options{
-		Options: service.Options{TrustDomain: "cluster.local", OpsAddress: ":1"}, WebhookAddress: ":2", Namespace: "mesh", CAAddress: "ca:1", CATokenFile: "t", RootCertFile: "r", Revision: "canary",
+		Options: service.Options{TrustDomain: "cluster.local", OpsAddress: ":1"}, WebhookAddress: ":2", Namespace: "mesh", CAAddress: "ca:1",
+		CATokenFile: "t", RootCertFile: "r", Revision: "canary",
 	}
-	if err := good.check(); err != nil || good.own.String() != "spiffe://cluster.local/ns/mesh/sa/injector" || good.configMap != "istio-sidecar-injector-canary" || good.MeshConfigNamespace != "mesh" {
+	if err := good.check(); err != nil || good.own.String() != "spiffe://cluster.local/ns/mesh/sa/injector" ||
+		good.configMap != "istio-sidecar-injector-canary" || good.MeshConfigNamespace != "mesh" {
 		t.Errorf("%+v, %v", good, err)
 	}
 	good.Identity = "injector"

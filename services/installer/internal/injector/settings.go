@@ -89,16 +89,19 @@ func newSettings(cfg settingsConfig) (*settings, error) {
 	s := &settings{
 		cfg: cfg, core: core, changed: make(chan struct{}, 1), state: state{Problem: unanswered}, unread: errors.New(unanswered),
 		upToDate: f.NewGauge(prometheus.GaugeOpts{
-			Name: metricsPrefix + "_configuration_current", Help: "1 while the configuration in force is that of the ConfigMaps; 0 while these are broken or gone.",
+			Name: metricsPrefix + "_configuration_current",
+			Help: "1 while the configuration in force is that of the ConfigMaps; 0 while these are broken or gone.",
 		}),
 		rejected: f.NewCounter(prometheus.CounterOpts{
 			Name: metricsPrefix + "_configuration_rejected_total", Help: "Versions of the ConfigMaps that were not put in force.",
 		}),
 	}
 	wake := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { notify.Wake(s.changed) }, UpdateFunc: func(any, any) { notify.Wake(s.changed) }, DeleteFunc: func(any) { notify.Wake(s.changed) },
+		AddFunc: func(any) { notify.Wake(s.changed) }, UpdateFunc: func(any, any) { notify.Wake(s.changed) },
+		DeleteFunc: func(any) { notify.Wake(s.changed) },
 	}
-	follow := func(list func(context.Context, metav1.ListOptions) (runtime.Object, error), changes func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	follow := func(list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+		changes func(context.Context, metav1.ListOptions) (watch.Interface, error),
 		object runtime.Object, name string, indexers cache.Indexers,
 	) cache.SharedIndexInformer {
 		narrow := func(o *metav1.ListOptions) {
@@ -119,11 +122,13 @@ func newSettings(cfg settingsConfig) (*settings, error) {
 	}
 	maps := func(namespace, name string) cache.SharedIndexInformer {
 		c := core.ConfigMaps(namespace)
-		return follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) }, c.Watch, &corev1.ConfigMap{}, name, nil)
+		return follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) }, c.Watch,
+			&corev1.ConfigMap{}, name, nil)
 	}
 	s.config, s.mesh = maps(cfg.Namespace, cfg.ConfigMap), maps(cfg.MeshNamespace, cfg.MeshConfigMap)
 	all, configs := core.Namespaces(), mesh.ProxyConfigs(metav1.NamespaceAll)
-	s.namespaces = follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return all.List(ctx, o) }, all.Watch, &corev1.Namespace{}, "", nil)
+	s.namespaces = follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return all.List(ctx, o) }, all.Watch,
+		&corev1.Namespace{}, "", nil)
 	s.proxies = follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return configs.List(ctx, o) }, configs.Watch,
 		&networking.ProxyConfig{}, "", cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	// The informer has not started yet, so that this cannot fail.
@@ -247,7 +252,8 @@ func (s *settings) putInForce(t texts) error {
 func find(informer cache.SharedIndexInformer, namespace, name string) (*corev1.ConfigMap, error) {
 	found, ok, err := informer.GetStore().GetByKey(namespace + "/" + name)
 	if err != nil || !ok {
-		return nil, errors.Join(fmt.Errorf("there is no ConfigMap %s/%s; install the control plane again, or make the ConfigMap", namespace, name), err)
+		return nil, errors.Join(fmt.Errorf("there is no ConfigMap %s/%s; install the control plane again, or make the ConfigMap", namespace,
+			name), err)
 	}
 	return found.(*corev1.ConfigMap), nil
 }
@@ -256,10 +262,12 @@ func find(informer cache.SharedIndexInformer, namespace, name string) (*corev1.C
 // refuse Pods by calling fail or required; that is no mistake of its own.
 func try(config *inject.Config) error {
 	_, err := config.Inject(inject.Request{Pod: &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "example", Namespace: "example", Labels: map[string]string{"app": "example", "sidecar.istio.io/inject": "true"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "example", Image: "example"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "example", Namespace: "example",
+			Labels: map[string]string{"app": "example", "sidecar.istio.io/inject": "true"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "example", Image: "example"}}},
 	}, NativeSidecars: true})
-	if err == nil || slices.ContainsFunc([]string{"fail", "required"}, func(f string) bool { return strings.Contains(err.Error(), "error calling "+f+":") }) {
+	if err == nil || slices.ContainsFunc([]string{"fail", "required"},
+		func(f string) bool { return strings.Contains(err.Error(), "error calling "+f+":") }) {
 		return nil
 	}
 	return fmt.Errorf("a Pod cannot be injected by it: %w", err)
@@ -291,7 +299,8 @@ func (s *settings) Ready() error {
 		return errors.New("no configuration: " + s.state.Problem)
 	}
 	if s.unread != nil && !read {
-		return fmt.Errorf("the ProxyConfigs of networking.istio.io are not read: %w; the injector's service account must be allowed to get, list and watch them", s.unread)
+		return fmt.Errorf("the ProxyConfigs of networking.istio.io are not read: %w; the injector's service account must be allowed to get, "+
+			"list and watch them", s.unread)
 	}
 	return nil
 }

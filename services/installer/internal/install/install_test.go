@@ -156,8 +156,9 @@ func TestSettings(t *testing.T) {
 		t.Errorf("null leaves what the chart says: error %v, objects\n%s", err, text)
 	}
 	for setting, want := range map[string]string{
-		"hpaSpec.maxReplicas=3":              "component server: k8s.hpaSpec has no effect: the component has no HorizontalPodAutoscaler server",
-		"podDisruptionBudget.minAvailable=1": "component server: k8s.podDisruptionBudget has no effect: the component has no PodDisruptionBudget server",
+		"hpaSpec.maxReplicas=3": "component server: k8s.hpaSpec has no effect: the component has no HorizontalPodAutoscaler server",
+		"podDisruptionBudget.minAvailable=1": "component server: k8s.podDisruptionBudget has no effect: the component has no " +
+			"PodDisruptionBudget server",
 	} {
 		_, result, err := generate(t, set(k8s+setting))
 		if err != nil || len(result.Warnings) != 1 || result.Warnings[0] != want {
@@ -173,7 +174,8 @@ func TestSettings(t *testing.T) {
 // TestRevisionIsPartOfNames holds that settings find the workload of a revision.
 func TestRevisionIsPartOfNames(t *testing.T) {
 	text, result, err := generate(t, set("values.revision=canary", "components.server.k8s.nodeSelector.x=z"))
-	if err != nil || len(result.Warnings) > 0 || !strings.Contains(text, "name: server-canary\n") || !strings.Contains(text, "nodeSelector:\n        x: z\n") {
+	if err != nil || len(result.Warnings) > 0 || !strings.Contains(text, "name: server-canary\n") ||
+		!strings.Contains(text, "nodeSelector:\n        x: z\n") {
 		t.Errorf("error %v, objects\n%s", err, text)
 	}
 }
@@ -181,11 +183,13 @@ func TestRevisionIsPartOfNames(t *testing.T) {
 // TestErrorsNameTheirPlace holds that an error says which input, component and template it is of.
 func TestErrorsNameTheirPlace(t *testing.T) {
 	for setting, want := range map[string]string{
-		"hubb=x":                                               `--set hubb=x: hubb: unknown field; did you mean "hub"?`,
-		"components.servr.enabled=true":                        `--set components.servr.enabled=true: components.servr: unknown field; did you mean "server"?`,
-		"unvalidatedValues.fail=true":                          "component server: ",
-		"unvalidatedValues.broken=true":                        "component server: document 3 of template server/templates/all.yaml is no object: ",
-		"unvalidatedValues.nameless=true":                      "component server: document 3 of template server/templates/all.yaml is an object without kind, apiVersion or name",
+		"hubb=x":                        `--set hubb=x: hubb: unknown field; did you mean "hub"?`,
+		"components.servr.enabled=true": `--set components.servr.enabled=true: components.servr: unknown field; did you mean "server"?`,
+		"unvalidatedValues.fail=true":   "component server: ",
+		"unvalidatedValues.broken=true": "component server: document 3 of template server/templates/all.yaml is no " +
+			"object: ",
+		"unvalidatedValues.nameless=true": "component server: document 3 of template server/templates/all.yaml is an " +
+			"object without kind, apiVersion or name",
 		"components.server.k8s.overlays[0].patches[0].path=a[": "a bracket is open",
 	} {
 		in := set(setting)
@@ -196,7 +200,9 @@ func TestErrorsNameTheirPlace(t *testing.T) {
 			t.Errorf("%s: error %v, want one with %q", setting, err, want)
 		}
 	}
-	file := merge.File{Name: "mesh.yaml", Text: []byte("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  hub: a\n  components:\n    server:\n      k8s:\n        env:\n        - nam: x\n")}
+	file := merge.File{Name: "mesh.yaml",
+		Text: []byte("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  hub: a\n  components:\n    server:\n      k8s:\n    " +
+			"    env:\n        - nam: x\n")}
 	want := `mesh.yaml:9: components.server.k8s.env[0].nam: unknown field; did you mean "name"?`
 	if _, _, err := generate(t, Inputs{Inputs: merge.Inputs{Files: []merge.File{file}}}); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
@@ -219,16 +225,20 @@ func TestBrokenPackages(t *testing.T) {
 		change func(fstest.MapFS)
 		want   string
 	}{
-		"no profiles":   {func(m fstest.MapFS) { delete(m, "profiles/default.yaml"); delete(m, "profiles/two.yaml") }, "has no directory profiles/"},
-		"a bad mapping": {func(m fstest.MapFS) { m["components.yaml"] = &fstest.MapFile{Data: []byte("componets: []")} }, "components.yaml of the install package: "},
+		"no profiles": {func(m fstest.MapFS) { delete(m, "profiles/default.yaml"); delete(m, "profiles/two.yaml") },
+			"has no directory profiles/"},
+		"a bad mapping": {func(m fstest.MapFS) { m["components.yaml"] = &fstest.MapFile{Data: []byte("componets: []")} },
+			"components.yaml of the install package: "},
 		"no components": {func(m fstest.MapFS) { m["components.yaml"] = &fstest.MapFile{Data: []byte("namespace: a")} }, "it names no component"},
 		"a chart outside": {func(m fstest.MapFS) {
 			m["components.yaml"] = &fstest.MapFile{Data: []byte("components: [{name: a, chart: ../a}]")}
 		}, "outside of the package"},
-		"no such chart":    {func(m fstest.MapFS) { delete(m, "charts/server/Chart.yaml") }, "chart charts/server of the install package: "},
-		"no default":       {func(m fstest.MapFS) { delete(m, "profiles/default.yaml") }, `profile "default" is not in the install package, which has two`},
-		"a bare profile":   {func(m fstest.MapFS) { m["profiles/default.yaml"] = &fstest.MapFile{Data: []byte("hub: a")} }, "has no spec"},
-		"a broken profile": {func(m fstest.MapFS) { m["profiles/default.yaml"] = &fstest.MapFile{Data: []byte("a: [")} }, "profile default of the install package: yaml: "},
+		"no such chart": {func(m fstest.MapFS) { delete(m, "charts/server/Chart.yaml") }, "chart charts/server of the install package: "},
+		"no default": {func(m fstest.MapFS) { delete(m, "profiles/default.yaml") },
+			`profile "default" is not in the install package, which has two`},
+		"a bare profile": {func(m fstest.MapFS) { m["profiles/default.yaml"] = &fstest.MapFile{Data: []byte("hub: a")} }, "has no spec"},
+		"a broken profile": {func(m fstest.MapFS) { m["profiles/default.yaml"] = &fstest.MapFile{Data: []byte("a: [")} },
+			"profile default of the install package: yaml: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := fstest.MapFS{}

@@ -16,7 +16,8 @@ import (
 // was written, and an error refuses the installation unless it is forced.
 func TestMeshConfigIsJudged(t *testing.T) {
 	fs := maps.Clone(ours)
-	mapping := strings.Replace(string(ours["components.yaml"].Data), "values: [", "values: [{spec: meshConfig, value: meshConfig, specWins: true}, ", 1)
+	mapping := strings.Replace(string(ours["components.yaml"].Data), "values: [",
+		"values: [{spec: meshConfig, value: meshConfig, specWins: true}, ", 1)
 	fs["components.yaml"] = &fstest.MapFile{Data: []byte(mapping)}
 	fs["charts/server/templates/mesh.yaml"] = &fstest.MapFile{Data: []byte(`
 apiVersion: v1
@@ -39,7 +40,9 @@ data:
 		judged = string(text)
 		return verdict, nil
 	}
-	file := merge.File{Name: "mesh.yaml", Text: []byte("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  meshConfig:\n    extensionProviders:\n    - name: A\n    - name: B\n")}
+	file := merge.File{Name: "mesh.yaml",
+		Text: []byte("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  meshConfig:\n    extensionProviders:\n    - name: " +
+			"A\n    - name: B\n")}
 	with := func(set ...string) Inputs {
 		return Inputs{Package: pkg, JudgeMesh: judge, Inputs: merge.Inputs{Files: []merge.File{file}, Set: set}}
 	}

@@ -74,7 +74,8 @@ func sameServer(a, b registrationv1.WebhookClientConfig) bool {
 }
 
 // write patches those webhooks of an object that lead to the injector.
-func (k *injection) write(ctx context.Context, hook *registrationv1.MutatingWebhookConfiguration, roots []byte, ours func(registrationv1.WebhookClientConfig) bool) error {
+func (k *injection) write(ctx context.Context, hook *registrationv1.MutatingWebhookConfiguration, roots []byte,
+	ours func(registrationv1.WebhookClientConfig) bool) error {
 	var p patch
 	for i, w := range hook.Webhooks {
 		if ours(w.ClientConfig) {

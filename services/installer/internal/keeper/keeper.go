@@ -60,17 +60,26 @@ type Options struct {
 // AddFlags registers the flags and sets their defaults. There are none of ports.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
-	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection and --validation)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
+	flags.StringVar(&o.RootCertFile, "root-cert-file", "",
+		"file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection and --validation)")
 	flags.StringVar(&o.Injection, "injection", "", "MutatingWebhookConfiguration in which caBundle is kept (default: none)")
-	flags.StringSliceVar(&o.Tags, "tags", nil, "MutatingWebhookConfigurations of tags; caBundle is kept in those of their webhooks that call what one of --injection calls")
-	flags.StringVar(&o.Validation, "validation", "", "ValidatingWebhookConfiguration in which caBundle and, once the webhook answers, failurePolicy Fail are kept (default: none)")
-	flags.StringVar(&o.BindCredentials, "bind-credentials", "", "ClusterRole that --bind-to gets in the namespaces of gateways whose Gateways, DestinationRules or Ingresses name a Secret (default: none)")
-	flags.StringVar(&o.BindRegistration, "bind-registration", "", "ClusterRole that --bind-to gets in the namespaces with a WorkloadGroup (default: none)")
-	flags.StringVar(&o.BindTo, "bind-to", "", "service account of config-watcher, NAMESPACE/NAME; required with --bind-credentials and --bind-registration")
+	flags.StringSliceVar(&o.Tags, "tags", nil,
+		"MutatingWebhookConfigurations of tags; caBundle is kept in those of their webhooks that call what one of --injection calls")
+	flags.StringVar(&o.Validation, "validation", "",
+		"ValidatingWebhookConfiguration in which caBundle and, once the webhook answers, failurePolicy Fail are kept (default: none)")
+	flags.StringVar(&o.BindCredentials, "bind-credentials", "",
+		"ClusterRole that --bind-to gets in the namespaces of gateways whose Gateways, DestinationRules or Ingresses name a Secret (default: "+
+			"none)")
+	flags.StringVar(&o.BindRegistration, "bind-registration", "",
+		"ClusterRole that --bind-to gets in the namespaces with a WorkloadGroup (default: none)")
+	flags.StringVar(&o.BindTo, "bind-to", "",
+		"service account of config-watcher, NAMESPACE/NAME; required with --bind-credentials and --bind-registration")
 	flags.StringVar(&o.BindSuffix, "bind-suffix", "", "end of the names of the RoleBindings, which begin with the role's")
 	flags.DurationVar(&o.BindGrace, "bind-grace", time.Minute, "how long rights stay after the last object that needs them")
-	flags.StringToStringVar(&o.IngressSelector, "ingress-selector", map[string]string{"istio": "ingressgateway"}, "labels of the gateways that serve Ingresses")
+	flags.StringToStringVar(&o.IngressSelector, "ingress-selector", map[string]string{"istio": "ingressgateway"},
+		"labels of the gateways that serve Ingresses")
 }
 
 func (o *Options) check() error {
@@ -112,8 +121,9 @@ func Open(_ context.Context, o *Options, deps service.Deps) (*service.Process, e
 	if o.BindTo != "" {
 		namespace, name, _ := strings.Cut(o.BindTo, "/")
 		b, err := binder.New(binder.Config{
-			API: api, Credentials: o.BindCredentials, Registration: o.BindRegistration, Account: types.NamespacedName{Namespace: namespace, Name: name},
-			Suffix: o.BindSuffix, Ingress: o.IngressSelector, Grace: o.BindGrace, Log: p.Log, Clock: p.Clock,
+			API: api, Credentials: o.BindCredentials, Registration: o.BindRegistration,
+			Account: types.NamespacedName{Namespace: namespace, Name: name},
+			Suffix:  o.BindSuffix, Ingress: o.IngressSelector, Grace: o.BindGrace, Log: p.Log, Clock: p.Clock,
 		})
 		if err != nil {
 			return nil, err

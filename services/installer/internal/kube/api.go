@@ -43,8 +43,10 @@ func NewAPI(config *rest.Config) (API, error) {
 	var c clients
 	return &c, errors.Join(
 		set(&c.admission, admissionv1.NewForConfigAndClient, config, client), set(&c.apps, appsv1.NewForConfigAndClient, config, client),
-		set(&c.authorization, authorizationv1.NewForConfigAndClient, config, client), set(&c.autoscaling, autoscalingv2.NewForConfigAndClient, config, client),
-		set(&c.core, corev1.NewForConfigAndClient, config, client), set(&c.discovery, discovery.NewDiscoveryClientForConfigAndClient, config, client),
+		set(&c.authorization, authorizationv1.NewForConfigAndClient, config, client),
+		set(&c.autoscaling, autoscalingv2.NewForConfigAndClient, config, client),
+		set(&c.core, corev1.NewForConfigAndClient, config, client),
+		set(&c.discovery, discovery.NewDiscoveryClientForConfigAndClient, config, client),
 	)
 }
 

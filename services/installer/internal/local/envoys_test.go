@@ -48,7 +48,8 @@ func TestAnEnvoyThatRunsAgainIsTold(t *testing.T) {
 	second := child(first)
 	n.lookAtEnvoys(seen)
 	n.lookAtEnvoys(seen)
-	if want := "Envoy of Pod web-0.shop has ended by itself and runs again; `fairlead logs web-0.shop` shows why"; !slices.Equal(*shown, []string{want}) {
+	if want := "Envoy of Pod web-0.shop has ended by itself and runs again; `fairlead logs web-0.shop` shows why"; !slices.Equal(*shown,
+		[]string{want}) {
 		t.Errorf("told %q, want %q", *shown, want)
 	}
 	_ = agent.Process.Kill()

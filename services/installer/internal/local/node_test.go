@@ -49,11 +49,12 @@ func TestMain(m *testing.M) {
 		os.Exit(7)
 	case "web":
 		// It answers on $HOST:$PORT, 503 while the file "sick" is there.
-		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
-			if _, err := os.Stat(os.Getenv("SICK")); err == nil {
-				http.Error(w, "sick", http.StatusServiceUnavailable)
-			}
-		}))
+		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")),
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
+				if _, err := os.Stat(os.Getenv("SICK")); err == nil {
+					http.Error(w, "sick", http.StatusServiceUnavailable)
+				}
+			}))
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -330,7 +331,8 @@ func TestWrongFlagsEndTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "ca does not accept its flags") || !strings.Contains(err.Error(), "unknown flag: --new") {
+	if err := n.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "ca does not accept its flags") ||
+		!strings.Contains(err.Error(), "unknown flag: --new") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -78,7 +78,8 @@ func (n *Node) subjects() map[string]tokens.Subject {
 	}
 	for _, p := range n.cfg.Plan.Pods {
 		if p.Agent != nil {
-			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: contract.TokenAudience}
+			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name,
+				Audience: contract.TokenAudience}
 		}
 	}
 	return files

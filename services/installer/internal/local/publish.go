@@ -110,7 +110,8 @@ func (n *Node) retryUntilAccepted(ctx context.Context, write func(context.Contex
 func (n *Node) apply(ctx context.Context, manifests []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
+	_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}},
+		grpc.WaitForReady(true))
 	return err
 }
 

@@ -68,7 +68,8 @@ func requiredUptime(e processStatus, c plan.Container) (time.Duration, string) {
 	}
 	switch {
 	case e.Restarts > 0 && ends > 1 && e.Lived < minUptimeAfterExit:
-		return minUptimeAfterExit, fmt.Sprintf("ended %s after it was started (%s), restarted %d times; it is ready once it has run for %s; see %s",
+		return minUptimeAfterExit, fmt.Sprintf(
+			"ended %s after it was started (%s), restarted %d times; it is ready once it has run for %s; see %s",
 			e.Lived.Round(time.Millisecond), e.Exit, e.Restarts, minUptimeAfterExit, c.Log)
 	case c.Probe == nil && len(c.Listens) == 0:
 		return minUptime, "starting"
@@ -107,7 +108,8 @@ func otherAddresses(pid int, should []netip.AddrPort) string {
 	if len(others) == 0 || len(should) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; it listens on %s: it has to use $HOST and $PORT, here %s and %d", strings.Join(others, ", "), should[0].Addr(), should[0].Port())
+	return fmt.Sprintf("; it listens on %s: it has to use $HOST and $PORT, here %s and %d", strings.Join(others, ", "), should[0].Addr(),
+		should[0].Port())
 }
 
 // probeOwnProcess keeps the readiness of one of Fairlead's own processes until ctx ends.

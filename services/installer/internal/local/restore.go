@@ -94,7 +94,8 @@ func (n *Node) restoreSidecar(ctx context.Context, p *plan.Pod, generation int64
 		return
 	}
 	delete(seen, p.ID())
-	n.cfg.Console.Line(fmt.Sprintf("Sidecar %s/%s was %s: it is written again, because %s needs it; a Sidecar in the mesh files that selects the Pod replaces it",
+	n.cfg.Console.Line(fmt.Sprintf(
+		"Sidecar %s/%s was %s: it is written again, because %s needs it; a Sidecar in the mesh files that selects the Pod replaces it",
 		p.Namespace, p.SidecarName(), did, p.ID()))
 }
 

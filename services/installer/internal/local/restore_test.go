@@ -14,7 +14,8 @@ import (
 // TestADeletedPodStartsAgain deletes the object of a running Pod, and a Sidecar that the node has written.
 func TestADeletedPodStartsAgain(t *testing.T) {
 	w := newFixture(t, "")
-	w.cfg.Plan.Pods[0].Sidecar = []byte(`{"apiVersion":"networking.istio.io/v1","kind":"Sidecar","metadata":{"name":"fairlead-web-0","namespace":"shop"}}`)
+	w.cfg.Plan.Pods[0].Sidecar = []byte(
+		`{"apiVersion":"networking.istio.io/v1","kind":"Sidecar","metadata":{"name":"fairlead-web-0","namespace":"shop"}}`)
 	w.start(t)
 	pid := func() int {
 		state, err := rundir.Open(w.cfg.Layout.Dir)

@@ -130,7 +130,8 @@ func (n *Node) unread(a sourcesAnswer) (list []string) {
 			case !isDeployment:
 				list = append(list, text)
 			case !slices.ContainsFunc(n.cfg.Plan.Pods, func(p *plan.Pod) bool { return p.Namespace+"/"+p.Workload == name }):
-				list = append(list, fmt.Sprintf("Deployment %s is not run: Deployments are read at the start; end `fairlead up` and start it again", name))
+				list = append(list, fmt.Sprintf("Deployment %s is not run: Deployments are read at the start; end `fairlead up` and start it again",
+					name))
 			}
 		}
 	}

@@ -57,8 +57,10 @@ func TestWatchSourcesReportsFiles(t *testing.T) {
 
 	const end = ": nobody reads this kind; ..."
 	got := n.unread(parse(`{"sources":[{"name":"file","unread_objects":[
-		"mesh.yaml:1: Deployment web: kind: apps/v1 Deployment` + end + `", "mesh.yaml:9: Deployment default/web: kind: apps/v1 Deployment` + end + `",
-		"mesh.yaml:20: Deployment shop/web: kind: apps/v1 Deployment` + end + `", "mesh.yaml:30: HTTPRoute shop/web: kind: x/v1 HTTPRoute` + end + `"]}]}`))
+		"mesh.yaml:1: Deployment web: kind: apps/v1 Deployment` + end + `", "mesh.yaml:9: Deployment default/web: kind: apps/v1 Deployment` +
+		end + `",
+		"mesh.yaml:20: Deployment shop/web: kind: apps/v1 Deployment` + end + `", "mesh.yaml:30: HTTPRoute shop/web: kind: x/v1 HTTPRoute` + end +
+		`"]}]}`))
 	want := []string{"Deployment shop/web is not run", "mesh.yaml:30: HTTPRoute shop/web"}
 	if len(got) != len(want) || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
 		t.Errorf("unread %q", got)

@@ -138,7 +138,8 @@ func (o Options) proxyConfig() (*mesh.ProxyConfig, error) {
 	}
 	config := &mesh.ProxyConfig{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, config); err != nil {
-		return nil, fmt.Errorf("defaultConfig of the mesh, with the annotations %s of WorkloadGroup %s/%s: %w", configAnnotation, o.Group.Namespace, o.Group.Name, err)
+		return nil, fmt.Errorf("defaultConfig of the mesh, with the annotations %s of WorkloadGroup %s/%s: %w", configAnnotation,
+			o.Group.Namespace, o.Group.Name, err)
 	}
 	if o.revisioned() && config.DiscoveryAddress == "" {
 		config.DiscoveryAddress = o.ControlPlane() + ":15012"
@@ -178,8 +179,9 @@ func (o Options) describe(config *mesh.ProxyConfig, trustDomain string) error {
 	}
 	md := config.ProxyMetadata
 	maps.Copy(md, map[string]string{
-		"CANONICAL_SERVICE": service, "CANONICAL_REVISION": revision, "POD_NAMESPACE": o.Group.Namespace, "SERVICE_ACCOUNT": template.GetServiceAccount(),
-		"TRUST_DOMAIN": trustDomain, "ISTIO_META_CLUSTER_ID": o.ClusterID, "ISTIO_META_MESH_ID": config.GetMeshId(),
+		"CANONICAL_SERVICE": service, "CANONICAL_REVISION": revision, "POD_NAMESPACE": o.Group.Namespace,
+		"SERVICE_ACCOUNT": template.GetServiceAccount(),
+		"TRUST_DOMAIN":    trustDomain, "ISTIO_META_CLUSTER_ID": o.ClusterID, "ISTIO_META_MESH_ID": config.GetMeshId(),
 		"ISTIO_META_NETWORK": template.GetNetwork(), "ISTIO_META_WORKLOAD_NAME": o.Group.Name, "ISTIO_METAJSON_LABELS": string(js),
 	})
 	if o.CaptureDNS {
@@ -220,7 +222,8 @@ func (o Options) env(config *mesh.ProxyConfig) map[string]string {
 	}
 	env := maps.Clone(config.GetProxyMetadata())
 	maps.Copy(env, map[string]string{
-		"ISTIO_INBOUND_PORTS": cmp.Or(strings.Join(ports, ","), "*"), "ISTIO_NAMESPACE": o.Group.Namespace, "ISTIO_SERVICE": o.Group.Name + "." + o.Group.Namespace,
+		"ISTIO_INBOUND_PORTS": cmp.Or(strings.Join(ports, ","), "*"), "ISTIO_NAMESPACE": o.Group.Namespace,
+		"ISTIO_SERVICE":      o.Group.Name + "." + o.Group.Namespace,
 		"ISTIO_SERVICE_CIDR": "*", "ISTIO_LOCAL_EXCLUDE_PORTS": excluded, "SERVICE_ACCOUNT": template.GetServiceAccount(),
 	})
 	// Where the mesh names the address of its ca, revisions share that ca. istioctl writes istiod's name over it.

@@ -32,7 +32,8 @@ func By(finder programs.Finder, pkg *profile.Package) install.MeshJudge {
 		missing := (*programs.NotFoundError)(nil)
 		switch {
 		case errors.As(err, &missing):
-			const why = "its values are not judged by config-watcher's rules, because the program config-watcher is neither beside fairlead nor in PATH"
+			const why = "its values are not judged by config-watcher's rules, because the program config-watcher is neither beside fairlead nor " +
+				"in PATH"
 			return install.MeshVerdict{Warnings: []install.MeshFinding{{Message: why}}}, nil
 		case err != nil:
 			return install.MeshVerdict{}, err

@@ -65,7 +65,8 @@ type directory struct {
 
 func (d *directory) walk(dir string, depth int) error {
 	if depth > maxDepth {
-		return &Error{File: dir, Problem: fmt.Sprintf("directories nest deeper than %d levels, or a symbolic link leads back", maxDepth), Remedy: "remove it"}
+		return &Error{File: dir, Problem: fmt.Sprintf("directories nest deeper than %d levels, or a symbolic link leads back", maxDepth),
+			Remedy: "remove it"}
 	}
 	names, err := d.names(dir)
 	if err != nil {
@@ -84,7 +85,8 @@ func (d *directory) walk(dir string, depth int) error {
 			}
 		case info.Mode().IsRegular() && isMeshFile(name):
 			if d.bytes += info.Size(); d.bytes > maxTotalBytes {
-				return &Error{File: d.path, Problem: fmt.Sprintf("more than %d bytes of mesh files in it and below", maxTotalBytes), Remedy: "divide it into several, and name each"}
+				return &Error{File: d.path, Problem: fmt.Sprintf("more than %d bytes of mesh files in it and below", maxTotalBytes),
+					Remedy: "divide it into several, and name each"}
 			}
 			d.files = append(d.files, path)
 		}
@@ -110,7 +112,8 @@ func (d *directory) names(dir string) ([]string, error) {
 			return nil, fmt.Errorf("mesh directory: %w", err)
 		}
 		if d.entries += len(some); d.entries > maxEntries {
-			return nil, &Error{File: d.path, Problem: fmt.Sprintf("more than %d names in it and below", maxEntries), Remedy: "divide it into several, and name each, or remove what is not for the mesh"}
+			return nil, &Error{File: d.path, Problem: fmt.Sprintf("more than %d names in it and below", maxEntries),
+				Remedy: "divide it into several, and name each, or remove what is not for the mesh"}
 		}
 	}
 }

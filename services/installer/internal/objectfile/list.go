@@ -36,7 +36,8 @@ func (o *Object) items() ([]*Object, error) {
 	case o.Kind != "List" && (err != nil || list.Items == nil || bytes.Equal(list.Items, []byte("null"))):
 		return []*Object{o}, nil //nolint:nilerr // a kind that only ends with "List"
 	case err != nil || list.Items == nil:
-		return nil, &Error{File: o.File, Line: o.Line, Object: "List", Field: "items", Problem: "is no list of objects", Remedy: "list the objects under items"}
+		return nil, &Error{File: o.File, Line: o.Line, Object: "List", Field: "items", Problem: "is no list of objects",
+			Remedy: "list the objects under items"}
 	}
 	lines := yamltext.ItemLines(o.Raw)
 	var out []*Object
@@ -46,7 +47,8 @@ func (o *Object) items() ([]*Object, error) {
 			item.Line = o.first + lines[i] - 1
 		}
 		if err := json.Unmarshal(raw, item); err != nil {
-			return out, &Error{File: o.File, Line: item.Line, Object: o.Kind, Field: fmt.Sprintf("items[%d]", i), Problem: CleanYAML(err), Remedy: "write an object with apiVersion, kind and metadata"}
+			return out, &Error{File: o.File, Line: item.Line, Object: o.Kind, Field: fmt.Sprintf("items[%d]", i), Problem: CleanYAML(err),
+				Remedy: "write an object with apiVersion, kind and metadata"}
 		}
 		if of != "" {
 			item.Kind = cmp.Or(item.Kind, of)

@@ -112,7 +112,8 @@ func (o *Object) DecodeText(field, text string, out any, remedy string) error {
 // CleanYAML returns the text of an error of the YAML library without the library's prefixes.
 func CleanYAML(err error) string {
 	s := err.Error()
-	for _, prefix := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "yaml: ", "json: "} {
+	for _, prefix := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "yaml: ",
+		"json: "} {
 		s = strings.TrimPrefix(s, prefix)
 	}
 	return s
@@ -173,7 +174,8 @@ func Parse(file string, content []byte) ([]*Object, error) {
 // complete checks the fields that every object needs, and fills in the namespace.
 func (o *Object) complete() error {
 	missing := func(field string) error {
-		return &Error{File: o.File, Line: o.Line, Field: field, Problem: "is empty", Remedy: "every document needs apiVersion, kind and metadata.name"}
+		return &Error{File: o.File, Line: o.Line, Field: field, Problem: "is empty",
+			Remedy: "every document needs apiVersion, kind and metadata.name"}
 	}
 	switch {
 	case o.APIVersion == "":

@@ -24,10 +24,16 @@ spec:
 func TestLists(t *testing.T) {
 	item := "- " + strings.ReplaceAll(strings.TrimSpace(deployment), "\n", "\n  ") + "\n"
 	for name, tc := range map[string]struct{ text, want string }{
-		"List":            {"apiVersion: v1\nkind: List\nitems:\n" + item + "- apiVersion: v1\n  kind: Service\n  metadata: {name: web, namespace: shop}\n", "4 apps/v1 Deployment default/web, 14 v1 Service shop/web"},
-		"behind another":  {"# one\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n# two\nkind: List\nitems:\n" + item, "3 v1 Namespace /a, 10 apps/v1 Deployment default/web"},
-		"of one kind":     {"apiVersion: networking.istio.io/v1\nkind: VirtualServiceList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n", "4 networking.istio.io/v1 VirtualService default/a, 5 networking.istio.io/v1 VirtualService default/b"},
-		"in a List":       {"kind: List\nitems:\n- kind: List\n  items:\n  - {apiVersion: v1, kind: Service, metadata: {name: a}}\n", "3 v1 Service default/a"},
+		"List": {"apiVersion: v1\nkind: List\nitems:\n" + item +
+			"- apiVersion: v1\n  kind: Service\n  metadata: {name: web, namespace: shop}\n",
+			"4 apps/v1 Deployment default/web, 14 v1 Service shop/web"},
+		"behind another": {"# one\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n# two\nkind: List\nitems:\n" + item,
+			"3 v1 Namespace /a, 10 apps/v1 Deployment default/web"},
+		"of one kind": {
+			"apiVersion: networking.istio.io/v1\nkind: VirtualServiceList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n",
+			"4 networking.istio.io/v1 VirtualService default/a, 5 networking.istio.io/v1 VirtualService default/b"},
+		"in a List": {"kind: List\nitems:\n- kind: List\n  items:\n  - {apiVersion: v1, kind: Service, metadata: {name: a}}\n",
+			"3 v1 Service default/a"},
 		"empty":           {"apiVersion: v1\nkind: List\nitems: []\n", ""},
 		"no items":        {"apiVersion: v1\nkind: List\n", "error m.yaml:1: List: items: is no list of objects"},
 		"items of no use": {"apiVersion: v1\nkind: List\nitems:\n- 5\n", "error m.yaml:4: List: items[0]"},

@@ -20,7 +20,9 @@ func (r *reconciler) claim(ctx context.Context, it *resource, revision, namespac
 		case rec.State == inventory.Removed:
 		case rec.Holder.Is(it.GetNamespace(), it.GetName()):
 			if rec.Revision != revision || rec.Namespace != namespace {
-				return fmt.Sprintf("it has installed revision %s in namespace %s, and asks for revision %s in namespace %s now; nothing is changed: proxies would lose their control plane. Set spec.revision and values.global.istioNamespace back, and make a second IstioOperator for the other revision",
+				return fmt.Sprintf("it has installed revision %s in namespace %s, and asks for revision %s in namespace %s now; nothing is changed: "+
+					"proxies would lose their control plane. Set spec.revision and values.global.istioNamespace back, and make a second IstioOperator "+
+					"for the other revision",
 					rec.Revision, rec.Namespace, revision, namespace), nil
 			}
 		case rec.Holder != nil && rec.Revision == revision:
@@ -45,7 +47,8 @@ func (r *reconciler) claim(ctx context.Context, it *resource, revision, namespac
 }
 
 func held(revision string, by cluster.ID) string {
-	return fmt.Sprintf("revision %s is held by %s; nothing is changed: give this one another spec.revision, or delete one of the two", revision, by)
+	return fmt.Sprintf("revision %s is held by %s; nothing is changed: give this one another spec.revision, or delete one of the two",
+		revision, by)
 }
 
 // foreign says whether resources of a revision are reconciled by operators with another --revision.

@@ -59,7 +59,8 @@ func (op *Operator) guard(r *resource, file merge.File, result *install.Result) 
 		return nil
 	}
 	return fmt.Errorf("%s; nothing is changed: an operator lets IstioOperators set no such thing, which is no part of a mesh. "+
-		"Leave it out, install it by the command line with your own rights, or start the operator with %s", strings.Join(problems, "; "), allowFlag)
+		"Leave it out, install it by the command line with your own rights, or start the operator with %s", strings.Join(problems, "; "),
+		allowFlag)
 }
 
 // withoutOverlays is the resource without its overlays; has is false if there are none.
@@ -105,7 +106,8 @@ func overlaid(plain, result []*manifest.Object) (problems []string) {
 			problems = append(problems, fmt.Sprintf("component %s: an overlay makes %s of another object", o.Component, name(o)))
 			continue
 		}
-		if slices.ContainsFunc(whole, func(group string) bool { return strings.HasPrefix(o.APIVersion(), group) }) && !reflect.DeepEqual(was.Tree, o.Tree) {
+		if slices.ContainsFunc(whole, func(group string) bool { return strings.HasPrefix(o.APIVersion(), group) }) &&
+			!reflect.DeepEqual(was.Tree, o.Tree) {
 			problems = append(problems, fmt.Sprintf("component %s: an overlay changes %s", o.Component, name(o)))
 		}
 		spec, old := podSpec(o), podSpec(was)
@@ -194,10 +196,11 @@ func privileges(spec *corev1.PodSpec) (found []string) {
 
 func containerPrivileges(c *corev1.SecurityContext) (found []string) {
 	for what, has := range map[string]bool{
-		"a privileged container":     c.Privileged != nil && *c.Privileged,
-		"allowPrivilegeEscalation":   c.AllowPrivilegeEscalation != nil && *c.AllowPrivilegeEscalation,
-		"another procMount":          c.ProcMount != nil && *c.ProcMount != corev1.DefaultProcMount,
-		"further capabilities":       c.Capabilities != nil && slices.ContainsFunc(c.Capabilities.Add, func(added corev1.Capability) bool { return added != "NET_BIND_SERVICE" }),
+		"a privileged container":   c.Privileged != nil && *c.Privileged,
+		"allowPrivilegeEscalation": c.AllowPrivilegeEscalation != nil && *c.AllowPrivilegeEscalation,
+		"another procMount":        c.ProcMount != nil && *c.ProcMount != corev1.DefaultProcMount,
+		"further capabilities": c.Capabilities != nil &&
+			slices.ContainsFunc(c.Capabilities.Add, func(added corev1.Capability) bool { return added != "NET_BIND_SERVICE" }),
 		"seLinuxOptions":             c.SELinuxOptions != nil,
 		"windowsOptions.hostProcess": hostProcess(c.WindowsOptions),
 		"no seccomp profile":         unconfined(c.SeccompProfile),

@@ -70,7 +70,8 @@ func (l *leader) term(ctx context.Context) error {
 	duration := l.op.options.LeaseDuration
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &watchedLock{l, &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Client: l.op.leases, LockConfig: resourcelock.ResourceLockConfig{Identity: l.identity},
+			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Client: l.op.leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: l.identity},
 		}},
 		LeaseDuration: duration, RenewDeadline: duration * 2 / 3, RetryPeriod: duration * 2 / 15, ReleaseOnCancel: true, Name: name,
 		Callbacks: leaderelection.LeaderCallbacks{
@@ -108,7 +109,8 @@ func (l *leader) term(ctx context.Context) error {
 }
 
 func (l *leader) lead(ctx context.Context) {
-	l.op.Log.Info("this replica reconciles IstioOperators", "lease", l.op.lease, "namespaces", l.op.namespaces, "revision", l.op.options.Revision)
+	l.op.Log.Info("this replica reconciles IstioOperators", "lease", l.op.lease, "namespaces", l.op.namespaces, "revision",
+		l.op.options.Revision)
 	l.op.metrics.leader.Set(1)
 	r := newReconciler(l.op)
 	l.set(r)
@@ -175,7 +177,8 @@ func (w *watchedLock) note(ctx context.Context, err error) error {
 	before := l.failure
 	l.failure = nil
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (!apierrors.IsNotFound(err) || isNamespace(err)) {
-		l.failure = fmt.Errorf("lease %s: %w; the operator's service account must be allowed to get, create and update leases in that namespace", l.op.lease, err)
+		l.failure = fmt.Errorf("lease %s: %w; the operator's service account must be allowed to get, create and update leases in that namespace",
+			l.op.lease, err)
 		if before == nil || before.Error() != l.failure.Error() {
 			l.op.Log.Warn("this replica cannot take part in the election, trying again", "error", l.failure)
 		}

@@ -28,7 +28,8 @@ func TestATermLeavesNothingBehind(t *testing.T) {
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, kruntime.Object, error) {
 		return lost.Load(), nil, errors.New("the API server is away")
 	})
-	op := &Operator{Process: &service.Process{Deps: service.Deps{Log: slog.New(slog.DiscardHandler)}}, options: &Options{LeaseDuration: 300 * time.Millisecond}, lease: "mesh/operator", leases: client.CoordinationV1()}
+	op := &Operator{Process: &service.Process{Deps: service.Deps{Log: slog.New(slog.DiscardHandler)}},
+		options: &Options{LeaseDuration: 300 * time.Millisecond}, lease: "mesh/operator", leases: client.CoordinationV1()}
 	l := newLeader(op)
 	led := 0
 	l.work = func(ctx context.Context) {

@@ -84,7 +84,8 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Operator, err 
 	}
 	leader := newLeader(op)
 	op.Ops.Ready("lease", leader.failed)
-	op.Ops.Debug("/debug/resources", "the IstioOperators that this replica reconciles, with their revisions", ops.JSON(func(*http.Request) (any, error) { return leader.page(), nil }))
+	op.Ops.Debug("/debug/resources", "the IstioOperators that this replica reconciles, with their revisions",
+		ops.JSON(func(*http.Request) (any, error) { return leader.page(), nil }))
 	op.Task("reconciler", leader.run)
 	return op, nil
 }

@@ -37,7 +37,9 @@ func options(t *testing.T) *Options {
 	o := &Options{Namespace: "ops", WaitTimeout: time.Minute, Resync: time.Minute, LeaseDuration: minLease, Workers: 1}
 	o.OpsAddress, o.TrustDomain, o.Timeout = "127.0.0.1:0", testkit.TrustDomain, time.Second
 	o.Kubeconfig = t.TempDir() + "/kubeconfig"
-	testkit.WriteFile(t, o.Kubeconfig, []byte("{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}], contexts: [{name: x, context: {cluster: x}}]}"))
+	testkit.WriteFile(t, o.Kubeconfig,
+		[]byte("{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}], contexts: "+
+			"[{name: x, context: {cluster: x}}]}"))
 	return o
 }
 
@@ -55,7 +57,8 @@ func TestWrongOptionsAreNamedAllAtOnce(t *testing.T) {
 	}
 	o = options(t)
 	o.Manifests = t.TempDir()
-	if _, err := Open(t.Context(), o, servicetest.Deps(t)); err == nil || !strings.Contains(err.Error(), "--manifests: the install package has no directory charts/") {
+	if _, err := Open(t.Context(), o, servicetest.Deps(t)); err == nil ||
+		!strings.Contains(err.Error(), "--manifests: the install package has no directory charts/") {
 		t.Error(err)
 	}
 }
@@ -86,7 +89,8 @@ type errNotYet string
 func (e errNotYet) Error() string { return string(e) }
 
 func TestComponentsAreNamedAsIstioNamesThem(t *testing.T) {
-	for label, want := range map[string]string{"base": "Base", "xdsServer": "XdsServer", "ingressGateways[istio-ingressgateway]": "IngressGateways", "": ""} {
+	for label, want := range map[string]string{"base": "Base", "xdsServer": "XdsServer",
+		"ingressGateways[istio-ingressgateway]": "IngressGateways", "": ""} {
 		if got := title(label); got != want {
 			t.Errorf("%q is %q, want %q", label, got, want)
 		}
@@ -94,7 +98,8 @@ func TestComponentsAreNamedAsIstioNamesThem(t *testing.T) {
 }
 
 func TestTheWorseStatusCountsAndErrorsAddUp(t *testing.T) {
-	healthy, slow, broken := component{Status: Healthy, Version: "1"}, component{Status: Reconciling, Version: "1", Error: "slow"}, component{Status: Failed, Version: "1", Error: "broken"}
+	healthy, slow, broken := component{Status: Healthy, Version: "1"}, component{Status: Reconciling, Version: "1", Error: "slow"},
+		component{Status: Failed, Version: "1", Error: "broken"}
 	for _, tc := range []struct{ a, b, want component }{
 		{component{}, healthy, healthy},
 		{healthy, slow, slow},
@@ -143,7 +148,9 @@ func TestADigestChangesWithAllButTheStatus(t *testing.T) {
 		t.Helper()
 		u := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "x", "namespace": "n", "generation": int64(1)},
-			"spec": map[string]any{"replicas": replicas}, "status": map[string]any{"observedGeneration": int64(1), "replicas": replicas, "updatedReplicas": replicas, "availableReplicas": available},
+			"spec": map[string]any{"replicas": replicas},
+			"status": map[string]any{"observedGeneration": int64(1), "replicas": replicas, "updatedReplicas": replicas,
+				"availableReplicas": available},
 		}}
 		small, err := digest(u)
 		if err != nil {

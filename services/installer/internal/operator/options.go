@@ -48,15 +48,20 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.Kubeconfig, "kubeconfig", "c", "", "kubeconfig file, as of kubectl; in a Pod its service account is enough")
 	flags.StringVar(&o.Context, "context", "", "context of the kubeconfig file")
 	flags.DurationVar(&o.Timeout, "kubeclient-timeout", 30*time.Second, "how long one request to the API server may take")
-	flags.StringSliceVar(&o.Watched, "watch-namespaces", list(os.Getenv("WATCH_NAMESPACE")), "namespaces whose IstioOperators are reconciled; empty: all. WATCH_NAMESPACE sets the default")
-	flags.StringVar(&o.Namespace, "operator-namespace", fromEnv("POD_NAMESPACE", DefaultNamespace), "namespace of the lease; POD_NAMESPACE sets the default")
-	flags.StringVarP(&o.Revision, "revision", "r", os.Getenv("REVISION"), "reconcile the IstioOperators of this revision alone; empty: all that no operator of their own reconciles. REVISION sets the default")
+	flags.StringSliceVar(&o.Watched, "watch-namespaces", list(os.Getenv("WATCH_NAMESPACE")),
+		"namespaces whose IstioOperators are reconciled; empty: all. WATCH_NAMESPACE sets the default")
+	flags.StringVar(&o.Namespace, "operator-namespace", fromEnv("POD_NAMESPACE", DefaultNamespace),
+		"namespace of the lease; POD_NAMESPACE sets the default")
+	flags.StringVarP(&o.Revision, "revision", "r", os.Getenv("REVISION"),
+		"reconcile the IstioOperators of this revision alone; empty: all that no operator of their own reconciles. REVISION sets the default")
 	flags.StringVarP(&o.Manifests, "manifests", "d", "", "install package, instead of Fairlead's own: a directory with charts and profiles")
-	flags.DurationVar(&o.WaitTimeout, "wait-timeout", 5*time.Minute, "how long a change of an IstioOperator waits for its components, all together, until it is tried again")
+	flags.DurationVar(&o.WaitTimeout, "wait-timeout", 5*time.Minute,
+		"how long a change of an IstioOperator waits for its components, all together, until it is tried again")
 	flags.DurationVar(&o.Resync, "resync", 10*time.Minute, "how often everything is compared with the cluster, beside what watches tell")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "after which time without a sign of life another replica takes over")
 	flags.BoolVar(&o.AllowPrivileges, "allow-privileges", false,
-		"let IstioOperators have overlays that change names, namespaces, accounts, rights and webhooks, and Pods with privileges of the node: who may write them has every right in the cluster then")
+		"let IstioOperators have overlays that change names, namespaces, accounts, rights and webhooks, and Pods with privileges of the node: "+
+			"who may write them has every right in the cluster then")
 	flags.IntVar(&o.Workers, "workers", 4, "how many IstioOperators are reconciled at a time")
 }
 

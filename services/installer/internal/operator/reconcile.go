@@ -118,7 +118,8 @@ func (r *reconciler) apply(ctx context.Context, it *resource, plan *apply.Plan) 
 	if plan.Record.Stored() && plan.Record.Holder == nil {
 		from = "of the command line, which is taken over"
 	}
-	r.Log.Info("an installation is changed", "resource", it.key().String(), "revision", plan.Revision, "installation", from, "repair", settled, "changes", plan.Summary())
+	r.Log.Info("an installation is changed", "resource", it.key().String(), "revision", plan.Revision, "installation", from, "repair", settled,
+		"changes", plan.Summary())
 	plan.Record.Holder = &holder
 	p := r.progress(ctx, it, plan.Components, plan.Package)
 	if !settled {

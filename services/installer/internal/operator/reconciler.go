@@ -73,8 +73,10 @@ type seen struct {
 func newReconciler(op *Operator) *reconciler {
 	r := &reconciler{
 		Operator: op, due: map[types.NamespacedName]bool{}, compared: map[types.NamespacedName]time.Time{},
-		running: map[types.NamespacedName]context.CancelFunc{}, repairs: map[types.NamespacedName]repairs{}, warned: map[types.NamespacedName][]string{}, seen: map[types.NamespacedName]seen{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstDelay, lastDelay)),
+		running: map[types.NamespacedName]context.CancelFunc{}, repairs: map[types.NamespacedName]repairs{},
+		warned: map[types.NamespacedName][]string{}, seen: map[types.NamespacedName]seen{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstDelay,
+			lastDelay)),
 	}
 	r.owned = newOwned(r)
 	return r
@@ -89,7 +91,8 @@ func (r *reconciler) run(ctx context.Context) {
 	var synced []cache.InformerSynced
 	for _, namespace := range r.namespaces {
 		informer := r.informer(ctx, Resource, namespace, "")
-		registered, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: r.added, UpdateFunc: r.updated, DeleteFunc: r.deleted})
+		registered, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: r.added, UpdateFunc: r.updated,
+			DeleteFunc: r.deleted})
 		if err != nil {
 			r.Log.Error("IstioOperators cannot be watched", "namespace", namespace, "error", err)
 			return
@@ -175,7 +178,8 @@ func (r *reconciler) added(o any) {
 // updated ignores what says nothing about the installation: statuses, and labels.
 func (r *reconciler) updated(before, after any) {
 	a, b := &resource{before.(*unstructured.Unstructured)}, &resource{after.(*unstructured.Unstructured)}
-	if a.GetUID() != b.GetUID() || a.GetGeneration() != b.GetGeneration() || a.ignored() != b.ignored() || a.deleting() != b.deleting() || a.finalized() != b.finalized() {
+	if a.GetUID() != b.GetUID() || a.GetGeneration() != b.GetGeneration() || a.ignored() != b.ignored() || a.deleting() != b.deleting() ||
+		a.finalized() != b.finalized() {
 		r.changed(b.key())
 	}
 }

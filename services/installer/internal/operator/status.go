@@ -141,13 +141,16 @@ func (r *reconciler) event(ctx context.Context, it *resource, s status) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{GenerateName: it.GetName() + ".", Namespace: it.GetNamespace()},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: it.GetAPIVersion(), Kind: it.GetKind(), Namespace: it.GetNamespace(), Name: it.GetName(), UID: it.GetUID(), ResourceVersion: it.GetResourceVersion(),
+			APIVersion: it.GetAPIVersion(), Kind: it.GetKind(), Namespace: it.GetNamespace(), Name: it.GetName(), UID: it.GetUID(),
+			ResourceVersion: it.GetResourceVersion(),
 		},
-		Reason: reasons[s.Status], Message: shortTo(s.Conditions[0].Message, maxEvent), Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Source: corev1.EventSource{Component: fieldManager}, ReportingController: fieldManager,
+		Reason: reasons[s.Status], Message: shortTo(s.Conditions[0].Message, maxEvent), Type: kind, Count: 1, FirstTimestamp: now,
+		LastTimestamp: now,
+		Source:        corev1.EventSource{Component: fieldManager}, ReportingController: fieldManager,
 	})
 	if err == nil {
-		_, err = r.client.Dynamic().Resource(events).Namespace(it.GetNamespace()).Create(ctx, &unstructured.Unstructured{Object: text}, metav1.CreateOptions{FieldManager: fieldManager})
+		_, err = r.client.Dynamic().Resource(events).Namespace(it.GetNamespace()).Create(ctx, &unstructured.Unstructured{Object: text},
+			metav1.CreateOptions{FieldManager: fieldManager})
 	}
 	if err != nil && ctx.Err() == nil {
 		r.Log.Debug("an event was not written", "resource", it.String(), "error", err)

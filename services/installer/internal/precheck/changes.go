@@ -94,7 +94,9 @@ func flatten(list []Change, at string, v any) []Change {
 // changes says what changed since the former version.
 func (c *checker) changes() {
 	for _, change := range c.Changes {
-		c.say(Warning, "DefaultChanged", "", fmt.Sprintf("check what relies on it; --set values.%s=%s keeps it, and --set compatibilityVersion=%s all of them", change.Value, change.Old, c.Since),
+		c.say(Warning, "DefaultChanged", "",
+			fmt.Sprintf("check what relies on it; --set values.%s=%s keeps it, and --set compatibilityVersion=%s all of them", change.Value,
+				change.Old, c.Since),
 			"the default of values.%s was %s in %s", change.Value, change.Old, c.Since)
 	}
 }

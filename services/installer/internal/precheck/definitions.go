@@ -56,12 +56,14 @@ func (c *checker) definitions(ctx context.Context) error {
 		if u.GetName() == "gateways.gateway.networking.k8s.io" {
 			gateways = true
 			if v := u.GetAnnotations()["gateway.networking.k8s.io/bundle-version"]; v != "" && strings.HasPrefix(v, "v0.") {
-				c.say(Warning, "GatewayAPIVersion", origin, "install the Gateway API "+gatewayAPI+" or newer", "the Gateway API is %s; its objects are read from %s on", v, gatewayAPI)
+				c.say(Warning, "GatewayAPIVersion", origin, "install the Gateway API "+gatewayAPI+" or newer",
+					"the Gateway API is %s; its objects are read from %s on", v, gatewayAPI)
 			}
 		}
 	}
 	if !gateways && ours["gateways.gateway.networking.k8s.io"] == nil {
-		c.say(Info, "GatewayAPIAbsent", "", "install its definitions if you use it, see https://gateway-api.sigs.k8s.io", "the Gateway API is not installed")
+		c.say(Info, "GatewayAPIAbsent", "", "install its definitions if you use it, see https://gateway-api.sigs.k8s.io",
+			"the Gateway API is not installed")
 	}
 	return nil
 }
@@ -75,16 +77,19 @@ func (c *checker) definition(origin string, u *unstructured.Unstructured, ours *
 	if cluster.OwnedFields(u) != "" {
 		c.versions(origin, u, ours)
 	} else if manager, versions, fields := apply.Lacks(u, want); len(versions) > 0 {
-		c.say(Error, "VersionMissing", origin, "upgrade it there, or take it over with fairlead install --force", "%s manages it, and it does not serve %s", manager, strings.Join(versions, ", "))
+		c.say(Error, "VersionMissing", origin, "upgrade it there, or take it over with fairlead install --force",
+			"%s manages it, and it does not serve %s", manager, strings.Join(versions, ", "))
 	} else if len(fields) > 0 {
 		c.say(Info, "FieldsMissing", origin, "upgrade it there, or take it over with fairlead install --force",
 			"%s manages it, so that it stays as it is; it lacks %d fields of the installation's, such as %s", manager, len(fields), fields[0])
 	}
 	if a, b := tree.GetString(u.Object, "spec", "scope"), tree.GetString(ours.Tree, "spec", "scope"); a != b {
-		c.say(Error, "ScopeDiffers", origin, "delete it, with all of its objects", "its scope is %s, and %s in the installation; a scope cannot change", a, b)
+		c.say(Error, "ScopeDiffers", origin, "delete it, with all of its objects",
+			"its scope is %s, and %s in the installation; a scope cannot change", a, b)
 	}
 	if release := u.GetAnnotations()["meta.helm.sh/release-name"]; release != "" {
-		c.say(Info, "DefinitionOfHelm", origin, "keep it when the release is removed: `kubectl annotate crd "+u.GetName()+" helm.sh/resource-policy=keep`",
+		c.say(Info, "DefinitionOfHelm", origin, "keep it when the release is removed: `kubectl annotate crd "+u.GetName()+
+			" helm.sh/resource-policy=keep`",
 			"it belongs to Helm's release %s; if that is removed, the definition and all of its objects are", release)
 	}
 	return nil
@@ -104,7 +109,8 @@ func (c *checker) versions(origin string, u *unstructured.Unstructured, ours *ma
 	for _, v := range stored {
 		if !slices.Contains(served, v) {
 			c.say(Error, "StoredVersion", origin, fmt.Sprintf("write each object again, and then remove %s from status.storedVersions", v),
-				"objects may be stored in version %s, which the installation does not define (%s); the API server would refuse it", v, strings.Join(served, ", "))
+				"objects may be stored in version %s, which the installation does not define (%s); the API server would refuse it", v,
+				strings.Join(served, ", "))
 		}
 	}
 }
@@ -115,7 +121,8 @@ func (c *checker) remaining(ctx context.Context, origin string, u *unstructured.
 	if len(versions) == 0 {
 		return
 	}
-	r := schema.GroupVersionResource{Group: tree.GetString(u.Object, "spec", "group"), Version: versions[0], Resource: tree.GetString(u.Object, "spec", "names", "plural")}
+	r := schema.GroupVersionResource{Group: tree.GetString(u.Object, "spec", "group"), Version: versions[0],
+		Resource: tree.GetString(u.Object, "spec", "names", "plural")}
 	list, err := c.Dynamic.Resource(r).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		c.unread("objects of "+u.GetName(), err)

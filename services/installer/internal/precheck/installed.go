@@ -60,7 +60,8 @@ func (c *checker) webhooks(ctx context.Context) error {
 		}
 	}
 	if len(injectors) > 1 {
-		c.say(Error, "TwoInjectors", injectors[1], "delete the one that nothing serves", "%s injects for revision %s, too", injectors[0], c.Revision)
+		c.say(Error, "TwoInjectors", injectors[1], "delete the one that nothing serves", "%s injects for revision %s, too", injectors[0],
+			c.Revision)
 	}
 	return nil
 }
@@ -100,7 +101,8 @@ func (c *checker) roots(origin string, d *appsv1.Deployment) error {
 		return err
 	}
 	if apply.RootConfigMapOf(&unstructured.Unstructured{Object: object}) == c.RootConfigMap {
-		c.say(Error, "RootsOfIstio", origin, "to run beside it, --set values.global.trustBundleName="+apply.BesideRoots+"; to take its place, remove it first",
+		c.say(Error, "RootsOfIstio", origin, "to run beside it, --set values.global.trustBundleName="+apply.BesideRoots+
+			"; to take its place, remove it first",
 			"it keeps its roots in ConfigMap %s of every namespace, and the ca would write its own over them", c.RootConfigMap)
 	}
 	return nil
@@ -126,14 +128,16 @@ func (c *checker) controlPlanes(ctx context.Context) error {
 		}
 		switch {
 		case revision != c.Revision && d.Namespace == c.Namespace:
-			c.say(Info, "RevisionBeside", origin, "", "a control plane of revision %s runs beside; namespaces stay with it until their labels change", revision)
+			c.say(Info, "RevisionBeside", origin, "",
+				"a control plane of revision %s runs beside; namespaces stay with it until their labels change", revision)
 		case revision != c.Revision:
 			c.say(Info, "ControlPlaneElsewhere", origin, "", "a control plane of revision %s runs in another namespace", revision)
 		case d.Namespace != c.Namespace:
 			c.say(Error, "RevisionElsewhere", origin, "install another revision with --revision, or into that namespace with -i",
 				"a control plane of revision %s runs in namespace %s", revision, d.Namespace)
 		case slices.ContainsFunc(c.Objects, func(o *manifest.Object) bool { return o.Kind() == "Deployment" && o.Name() == d.Name }):
-			c.say(Warning, "ReplacesControlPlane", origin, "`fairlead manifest migrate` makes an IstioOperator of it; to keep it meanwhile, install another revision with --revision",
+			c.say(Warning, "ReplacesControlPlane", origin,
+				"`fairlead manifest migrate` makes an IstioOperator of it; to keep it meanwhile, install another revision with --revision",
 				"it runs, and the installation writes it anew")
 		default:
 			c.say(Warning, "ControlPlaneBeside", origin, "install another revision with --revision, and move namespaces one by one",

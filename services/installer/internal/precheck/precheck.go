@@ -108,7 +108,8 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 // Sort puts the worst first.
 func Sort(found []Finding) {
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(-cmp.Compare(slices.Index(Levels, a.Level), slices.Index(Levels, b.Level)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Message, b.Message))
+		return cmp.Or(-cmp.Compare(slices.Index(Levels, a.Level), slices.Index(Levels, b.Level)), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Message, b.Message))
 	})
 }
 
@@ -119,16 +120,19 @@ func (c *checker) server() error {
 		return err
 	}
 	if v, err := version.ParseGeneric(info.GitVersion); err != nil {
-		c.say(Warning, "KubernetesVersion", "", "check that it is "+cluster.Oldest+" or newer", "the API server says its version is %q, which is none", info.GitVersion)
+		c.say(Warning, "KubernetesVersion", "", "check that it is "+cluster.Oldest+" or newer",
+			"the API server says its version is %q, which is none", info.GitVersion)
 	} else if v.LessThan(version.MustParseGeneric(cluster.Oldest)) {
-		c.say(Error, "KubernetesVersion", "", "upgrade the cluster", "Kubernetes is %s; %s is the oldest that an installation runs on", info.GitVersion, cluster.Oldest)
+		c.say(Error, "KubernetesVersion", "", "upgrade the cluster", "Kubernetes is %s; %s is the oldest that an installation runs on",
+			info.GitVersion, cluster.Oldest)
 	}
 	lists, err := c.API.Discovery().ServerPreferredResources()
 	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
 		return err
 	}
 	if err != nil {
-		c.say(Warning, "APIServiceDown", "", "see `kubectl get apiservices`: deleting namespaces hangs until they answer", "groups of the API server do not answer: %v", err)
+		c.say(Warning, "APIServiceDown", "", "see `kubectl get apiservices`: deleting namespaces hangs until they answer",
+			"groups of the API server do not answer: %v", err)
 	}
 	for _, list := range lists {
 		group, v, ok := strings.Cut(list.GroupVersion, "/")
@@ -146,7 +150,8 @@ func (c *checker) server() error {
 
 // unread says that something may not be read.
 func (c *checker) unread(what string, err error) {
-	c.say(Warning, "NotRead", "", "ask for the right to list them, and run it again", "%s cannot be read, so that conflicts with them are not found: %v", what, err)
+	c.say(Warning, "NotRead", "", "ask for the right to list them, and run it again",
+		"%s cannot be read, so that conflicts with them are not found: %v", what, err)
 }
 
 // all is the option of lists: clusters have a handful of what is listed here.

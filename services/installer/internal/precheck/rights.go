@@ -67,7 +67,8 @@ func (c *checker) rights(ctx context.Context) error {
 		grouped[name] = append(grouped[name], verb)
 	}
 	for name, missing := range grouped {
-		c.say(Error, RightMissing, "", "have an administrator grant it, or install as another user", "the user may not %s %s", strings.Join(missing, ", "), name)
+		c.say(Error, RightMissing, "", "have an administrator grant it, or install as another user", "the user may not %s %s",
+			strings.Join(missing, ", "), name)
 	}
 	return c.escalation(ctx)
 }
@@ -111,9 +112,10 @@ func (c *checker) missing(ctx context.Context, needed []right) ([]right, error) 
 }
 
 func (c *checker) may(ctx context.Context, r right) (bool, error) {
-	review, err := c.API.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authv1.SelfSubjectAccessReview{Spec: authv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace},
-	}}, metav1.CreateOptions{})
+	review, err := c.API.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+		&authv1.SelfSubjectAccessReview{Spec: authv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err
 	}

@@ -110,8 +110,10 @@ func (c Client) Make(ctx context.Context, o Options, overwrite bool) (Plan, erro
 		return p, err
 	}
 	if istiod == nil {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("revision %s has no Service istiod in namespace %s: the tag gets none, so that proxies outside of injection cannot dial %s; name the namespace with -i",
-			o.Revision, c.Namespace, servicePrefix+o.Tag))
+		p.Warnings = append(p.Warnings,
+			fmt.Sprintf("revision %s has no Service istiod in namespace %s: the tag gets none, so that proxies outside of injection cannot dial "+
+				"%s; name the namespace with -i",
+				o.Revision, c.Namespace, servicePrefix+o.Tag))
 	}
 	if p.Objects, err = Make(o, injector, istiod); err != nil {
 		return p, err
@@ -136,7 +138,9 @@ func (p *Plan) besides(s state, revision string) {
 		if revision != Default {
 			p.Moves = Using(s.namespaces, Default)
 		}
-		p.Warnings = append(p.Warnings, fmt.Sprintf("MutatingWebhookConfiguration %s of revision default injects nothing any more: the tag does, by revision %s; `fairlead tag remove default` undoes it", w.Name, revision))
+		p.Warnings = append(p.Warnings,
+			fmt.Sprintf("MutatingWebhookConfiguration %s of revision default injects nothing any more: the tag does, by revision %s; `fairlead "+
+				"tag remove default` undoes it", w.Name, revision))
 	}
 }
 
@@ -159,15 +163,19 @@ func (s state) injector(revision string) (*admissionv1.MutatingWebhookConfigurat
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return nil, refuse("revision %q has two injectors, MutatingWebhookConfigurations %s and %s; remove the one that nothing serves", revision, found[0].Name, found[1].Name)
+		return nil, refuse("revision %q has two injectors, MutatingWebhookConfigurations %s and %s; remove the one that nothing serves", revision,
+			found[0].Name, found[1].Name)
 	case len(known) == 0:
-		return nil, refuse("revision %q has no injector: there is no MutatingWebhookConfiguration with label %s; install the revision with its injector first", revision, labelRevision)
+		return nil, refuse("revision %q has no injector: there is no MutatingWebhookConfiguration with label %s; install the revision with its "+
+			"injector first", revision, labelRevision)
 	}
-	return nil, refuse("revision %q has no injector: no MutatingWebhookConfiguration with label %s=%s; there are revisions %s", revision, labelRevision, revision, strings.Join(slices.Compact(known), ", "))
+	return nil, refuse("revision %q has no injector: no MutatingWebhookConfiguration with label %s=%s; there are revisions %s", revision,
+		labelRevision, revision, strings.Join(slices.Compact(known), ", "))
 }
 
 func (s state) tagged(name string) []admissionv1.MutatingWebhookConfiguration {
-	return slices.DeleteFunc(slices.Clone(s.webhooks), func(w admissionv1.MutatingWebhookConfiguration) bool { return w.Labels[labelTag] != name })
+	return slices.DeleteFunc(slices.Clone(s.webhooks),
+		func(w admissionv1.MutatingWebhookConfiguration) bool { return w.Labels[labelTag] != name })
 }
 
 // service finds the Service of a revision's control plane; nil if there is none.
@@ -310,10 +318,12 @@ func (c Client) wake(ctx context.Context, s state) (warnings []string, err error
 		}
 		changed, unknown := Restore(w)
 		for _, name := range unknown {
-			warnings = append(warnings, fmt.Sprintf("webhook %s of %s stays deactivated, because its selectors are not known; install revision default again", name, w.Name))
+			warnings = append(warnings, fmt.Sprintf(
+				"webhook %s of %s stays deactivated, because its selectors are not known; install revision default again", name, w.Name))
 		}
 		if changed {
-			if _, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, w, metav1.UpdateOptions{FieldManager: Manager}); err != nil {
+			if _, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, w,
+				metav1.UpdateOptions{FieldManager: Manager}); err != nil {
 				return warnings, err
 			}
 			warnings = append(warnings, fmt.Sprintf("MutatingWebhookConfiguration %s of revision default injects again", w.Name))

@@ -31,7 +31,8 @@ func selectors(revision string, auto bool) []selector {
 	)
 	if auto {
 		system := notIn("kubernetes.io/metadata.name", "kube-system", "kube-public", "kube-node-lease", "local-path-storage")
-		all = append(all, selector{"auto.", where(absent(labelInject), absent(labelRevision), system), where(absent(labelPod), absent(labelRevision))})
+		all = append(all, selector{"auto.", where(absent(labelInject), absent(labelRevision), system),
+			where(absent(labelPod), absent(labelRevision))})
 	}
 	return all
 }

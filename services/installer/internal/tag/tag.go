@@ -92,7 +92,8 @@ var valid = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 // CheckName says what is wrong with the name of a tag or a revision.
 func CheckName(name string) error {
 	if most := 63 - len(servicePrefix); len(name) > most || !valid.MatchString(name) {
-		return fmt.Errorf("%q cannot be a tag: use lower-case letters, digits and hyphens, at most %d, with a letter or digit at both ends", name, most)
+		return fmt.Errorf("%q cannot be a tag: use lower-case letters, digits and hyphens, at most %d, with a letter or digit at both ends", name,
+			most)
 	}
 	return nil
 }
@@ -131,10 +132,12 @@ func (o Objects) List() []any {
 // which may be nil.
 func Make(o Options, injector *admissionv1.MutatingWebhookConfiguration, istiod *corev1.Service) (Objects, error) {
 	if len(injector.Webhooks) == 0 {
-		return Objects{}, fmt.Errorf("MutatingWebhookConfiguration %s has no webhook that a tag could be made from; install revision %s again", injector.Name, o.Revision)
+		return Objects{}, fmt.Errorf("MutatingWebhookConfiguration %s has no webhook that a tag could be made from; install revision %s again",
+			injector.Name, o.Revision)
 	}
 	hook := admissionv1.MutatingWebhookConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"}, ObjectMeta: meta(injector.ObjectMeta, o),
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"},
+		ObjectMeta: meta(injector.ObjectMeta, o),
 	}
 	if hook.Name = o.Webhook; hook.Name == "" {
 		hook.Name = webhookPrefix + o.Tag
@@ -159,7 +162,8 @@ func Make(o Options, injector *admissionv1.MutatingWebhookConfiguration, istiod 
 func meta(of metav1.ObjectMeta, o Options) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Labels: map[string]string{}}
 	for k, v := range of.Labels {
-		if !strings.HasPrefix(k, "operator.istio.io/") && !strings.HasPrefix(k, "install.operator.istio.io/") && !strings.HasPrefix(k, "fairlead.dev/") {
+		if !strings.HasPrefix(k, "operator.istio.io/") && !strings.HasPrefix(k, "install.operator.istio.io/") &&
+			!strings.HasPrefix(k, "fairlead.dev/") {
 			m.Labels[k] = v
 		}
 	}

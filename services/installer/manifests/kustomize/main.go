@@ -29,13 +29,17 @@ type directory struct {
 }
 
 var directories = []directory{
-	{"base", "The control plane in namespace istio-system: profile minimal, without an autoscaler.", "minimal", []string{"values.xdsServer.autoscaleEnabled=false"}, false},
+	{"base", "The control plane in namespace istio-system: profile minimal, without an autoscaler.", "minimal",
+		[]string{"values.xdsServer.autoscaleEnabled=false"}, false},
 	{"overlays/compact", "All services in one Pod: profile compact.", "compact", nil, false},
-	{"overlays/ha", "A control plane that survives the loss of a node: profile ha, without gateways.", "ha", []string{"components.ingressGateways[0].name=istio-ingressgateway", "components.ingressGateways[0].enabled=false"}, false},
-	{"overlays/revision", "The control plane as revision canary, which reads only the objects of its own.", "minimal", []string{"values.xdsServer.autoscaleEnabled=false", "revision=canary"}, false},
+	{"overlays/ha", "A control plane that survives the loss of a node: profile ha, without gateways.", "ha",
+		[]string{"components.ingressGateways[0].name=istio-ingressgateway", "components.ingressGateways[0].enabled=false"}, false},
+	{"overlays/revision", "The control plane as revision canary, which reads only the objects of its own.", "minimal",
+		[]string{"values.xdsServer.autoscaleEnabled=false", "revision=canary"}, false},
 	{"overlays/split-namespaces", "Each service in a namespace of its own.", "minimal", []string{"values.xdsServer.autoscaleEnabled=false",
 		"components.ca.namespace=fairlead-ca", "components.xdsServer.namespace=fairlead-xds"}, false},
-	{"overlays/operator", "The operator in namespace istio-operator, as fairlead operator init installs it, for the IstioOperators of all namespaces.", "", nil, true},
+	{"overlays/operator", "The operator in namespace istio-operator, as fairlead operator init installs it, for the IstioOperators of all " +
+		"namespaces.", "", nil, true},
 }
 
 func main() {

@@ -51,7 +51,8 @@ func (c ControlPlane) Serve(t testing.TB, lis net.Listener, account, service str
 
 // Socket serves one gRPC service to anybody on a unix socket until the test ends, and returns a client of it. cfg and
 // options are for settings of the server besides.
-func Socket(t testing.TB, service string, register func(*grpc.Server), cfg rpc.ServerConfig, options ...grpc.ServerOption) *grpc.ClientConn {
+func Socket(t testing.TB, service string, register func(*grpc.Server), cfg rpc.ServerConfig,
+	options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "socket")
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)

@@ -130,7 +130,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return beside(ctx, c, grpcClients{files: keeper, relay: adsRelay, renew: own.Renew}, p, quit)
 	}
 
-	sdsServer, err := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log, Registerer: tel.Registry})
+	sdsServer, err := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log,
+		Registerer: tel.Registry})
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	p.Task("status server", server.Run)
 	p.Task("Envoy", func(hard context.Context) error {
 		if c.BootstrapXDS && start == nil {
-			log.Warn("Envoy starts without what EnvoyFilters change of its bootstrap", "error", "a template has taken the bootstrap's place: "+c.Envoy.TemplateFile)
+			log.Warn("Envoy starts without what EnvoyFilters change of its bootstrap", "error", "a template has taken the bootstrap's place: "+
+				c.Envoy.TemplateFile)
 		} else if c.BootstrapXDS {
 			waiting, cancel := context.WithCancel(hard)
 			defer context.AfterFunc(ctx, cancel)()
@@ -196,7 +198,8 @@ func nameServer(c *config.Config, p *service.Process) (dnsServer, error) {
 	if c.DNS == nil {
 		return dnsServer{}, nil
 	}
-	s, err := nameserver.New(nameserver.Config{Addresses: c.DNS.Addresses, Namespace: c.Namespace, Resolv: c.DNS.Resolv, Log: p.Log, Registerer: p.Registry})
+	s, err := nameserver.New(nameserver.Config{Addresses: c.DNS.Addresses, Namespace: c.Namespace, Resolv: c.DNS.Resolv, Log: p.Log,
+		Registerer: p.Registry})
 	return dnsServer{s}, err
 }
 
@@ -211,10 +214,11 @@ func (s dnsServer) table() *relay.AgentResource {
 // serverConfig is the configuration of a server on a unix socket that admits this user only.
 func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 	return rpc.ServerConfig{
-		Service:              name,
-		Insecure:             true, // a unix socket
-		PeerUIDs:             []uint32{uint32(os.Geteuid())},
-		Policy:               auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous(), "/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
+		Service:  name,
+		Insecure: true, // a unix socket
+		PeerUIDs: []uint32{uint32(os.Geteuid())},
+		Policy: auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous(),
+			"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
 		MaxRecvBytes:         maxRequest,
 		MaxConnections:       64,
 		MaxConcurrentStreams: 1024,
@@ -222,7 +226,8 @@ func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 }
 
 // serveSocket opens a unix socket in dir, and adds the task that serves it.
-func serveSocket(p *service.Process, dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig, opts ...grpc.ServerOption) error {
+func serveSocket(p *service.Process, dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig,
+	opts ...grpc.ServerOption) error {
 	lis, err := dir.Listen(name)
 	if err != nil {
 		return err
@@ -235,7 +240,8 @@ func serveSocket(p *service.Process, dir *statedir.Dir, name string, register fu
 	return nil
 }
 
-func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, p *service.Process, out Output) (*envoy.Supervisor, error) {
+func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, p *service.Process,
+	out Output) (*envoy.Supervisor, error) {
 	metrics, err := envoy.NewMetrics(p.Registry)
 	return &envoy.Supervisor{
 		Options: envoy.Options{
@@ -273,7 +279,8 @@ func transparent(c *config.Config) bool {
 	return c.Role == config.Sidecar && !c.NoEnvoy && c.Interception == meshv1alpha1.ProxyConfig_TPROXY.String()
 }
 
-func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {
+func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server,
+	error) {
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: log, Gatherer: reg})
 	s.Ready("proxy", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -38,7 +38,8 @@ func TestSocketsAreForOneUser(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			server, err := sds.New(sds.Config{Source: testkit.PKI(t).NewSVID("shop", "web"), Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()})
+			server, err := sds.New(sds.Config{Source: testkit.PKI(t).NewSVID("shop", "web"), Log: testkit.Logger(t),
+				Registerer: prometheus.NewRegistry()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,8 @@ const resolveTimeout = 5 * time.Second
 
 // newBootstrap builds and writes Envoy's bootstrap, and sets the options that go with it. It returns the agent's own
 // bootstrap, nil if a template has taken its place.
-func newBootstrap(ctx context.Context, c *config.Config, dir *statedir.Dir, o *envoy.Options, log *slog.Logger) (*bootstrapv3.Bootstrap, error) {
+func newBootstrap(ctx context.Context, c *config.Config, dir *statedir.Dir, o *envoy.Options, log *slog.Logger) (*bootstrapv3.Bootstrap,
+	error) {
 	in, err := bootstrapInput(ctx, c, dir, log)
 	var own *bootstrapv3.Bootstrap
 	if err == nil {
@@ -140,7 +141,8 @@ func writeTemplate(c *config.Config, dir *statedir.Dir, own *bootstrapv3.Bootstr
 // patched asks an xds-server how EnvoyFilters change the bootstrap, and returns the path of the bootstrap to start
 // with. If Envoy rejects the changed one, that is base's, and the xds-server is told why. It waits for an xds-server
 // until ctx ends.
-func patched(ctx context.Context, dir *statedir.Dir, base *bootstrapv3.Bootstrap, o envoy.Options, from *relay.Relay, log *slog.Logger) string {
+func patched(ctx context.Context, dir *statedir.Dir, base *bootstrapv3.Bootstrap, o envoy.Options, from *relay.Relay,
+	log *slog.Logger) string {
 	path := o.Bootstrap
 	err := from.Fetch(ctx, base.GetNode(), bootstrap.TypeURL, func(a *anypb.Any) error {
 		change := &bootstrapv3.Bootstrap{}

@@ -89,7 +89,8 @@ func (m *mesh) keeping() {
 			first = c
 			return
 		}
-		c.InstanceIPs, c.StatusAddress, c.ReadyAddress, c.StatsAddress = first.InstanceIPs, first.StatusAddress, first.ReadyAddress, first.StatsAddress
+		c.InstanceIPs, c.StatusAddress, c.ReadyAddress, c.StatsAddress = first.InstanceIPs, first.StatusAddress, first.ReadyAddress,
+			first.StatsAddress
 	}
 }
 
@@ -168,7 +169,8 @@ func TestRestartWithPushedRoots(t *testing.T) {
 	foreign := testkit.NewCA(t, "other.example", time.Now())
 	ca, stopCA := m.ca("", time.Hour)
 	xds, _, stopXDS := m.xds("")
-	if err := m.pushed.UpdateResource("ca-certificates", &meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{string(foreign.RootPEM)}}); err != nil {
+	if err := m.pushed.UpdateResource("ca-certificates",
+		&meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{string(foreign.RootPEM)}}); err != nil {
 		t.Fatal(err)
 	}
 	p := m.start(ca, xds, "PROXY_CONFIG_XDS_AGENT=true")
@@ -352,7 +354,8 @@ func TestRotationMakesNoReconnect(t *testing.T) {
 	m.inbound("1", p.ip, to, true)
 	p.wantReady()
 	serial := func() (string, error) {
-		conn, err := tls.Dial("tcp", netip.AddrPortFrom(p.ip, appPort).String(), tlsconf.Client(m.PKI.NewSVID("shop", "client"), m.PKI.ID("shop", "web")))
+		conn, err := tls.Dial("tcp", netip.AddrPortFrom(p.ip, appPort).String(),
+			tlsconf.Client(m.PKI.NewSVID("shop", "client"), m.PKI.ID("shop", "web")))
 		if err != nil {
 			return "", err
 		}

@@ -107,7 +107,8 @@ func TestRequestAndWait(t *testing.T) {
 	xds, _, _ := m.xds("")
 	c := m.spawn("", ca, xds)
 	m.set("1", nil, nil)
-	if out, err := nodeAgent(t, nil, "wait", "--url", c.url(15021, "/healthz/ready"), "--periodMillis", "50", "--timeoutSeconds", "20").CombinedOutput(); err != nil {
+	if out, err := nodeAgent(t, nil, "wait", "--url", c.url(15021, "/healthz/ready"), "--periodMillis", "50", "--timeoutSeconds",
+		"20").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	out, err := nodeAgent(t, nil, "request", "GET", "server_info", "--state-dir", c.stateDir).CombinedOutput()

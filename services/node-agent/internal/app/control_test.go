@@ -93,8 +93,9 @@ func (m *mesh) ca(addr string, ttl time.Duration) (string, func()) {
 func (m *mesh) xds(addr string) (string, *streams, func()) {
 	seen := &streams{}
 	all := &cache.MuxCache{
-		Classify: func(r *cache.Request) string { return r.GetTypeUrl() }, ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches: map[string]cache.Cache{contract.ProxyConfigType: m.pushed, resource.ClusterType: m.cache, resource.ListenerType: m.cache},
+		Classify:      func(r *cache.Request) string { return r.GetTypeUrl() },
+		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches:        map[string]cache.Cache{contract.ProxyConfigType: m.pushed, resource.ClusterType: m.cache, resource.ListenerType: m.cache},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
@@ -110,7 +111,8 @@ type signer struct {
 	ttl time.Duration
 }
 
-func (s *signer) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
+func (s *signer) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (
+	*securityv1alpha1.IstioCertificateResponse, error) {
 	peer, ok := auth.PeerFrom(ctx)
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "who are you?")

@@ -55,10 +55,12 @@ func TestTracerOfProxyConfig(t *testing.T) {
 	m := newMesh(t)
 	ca, _ := m.ca("", time.Hour)
 	xds, _, _ := m.xds("")
-	p := m.start(ca, xds, `PROXY_CONFIG={"tracing":{"zipkin":{"address":"$(HOST_IP):`+port+`"}},"tracingServiceName":"CANONICAL_NAME_ONLY"}`, "HOST_IP=127.0.0.1",
+	p := m.start(ca, xds, `PROXY_CONFIG={"tracing":{"zipkin":{"address":"$(HOST_IP):`+port+`"}},"tracingServiceName":"CANONICAL_NAME_ONLY"}`,
+		"HOST_IP=127.0.0.1",
 		`ISTIO_METAJSON_LABELS={"service.istio.io/canonical-name":"shop-front"}`)
 	at := netip.AddrPortFrom(p.ip, appPort)
-	m.set("1", []types.Resource{clusterTo("app", application(t, http.HandlerFunc(hello)))}, []types.Resource{traced(t, httpListener(t, "in", at, "app", false))})
+	m.set("1", []types.Resource{clusterTo("app", application(t, http.HandlerFunc(hello)))},
+		[]types.Resource{traced(t, httpListener(t, "in", at, "app", false))})
 	p.wantReady()
 	p.wantServed()
 	select {
@@ -120,7 +122,8 @@ func TestStatsOfProxyConfigAndAnnotations(t *testing.T) {
 			return err
 		}
 		text, err := io.ReadAll(plain)
-		if err == nil && (!strings.Contains(string(text), `le="77"`) || strings.Contains(string(text), `envoy_http_downstream_rq_time_bucket{envoy_http_conn_manager_prefix="in",le="5"}`)) {
+		if err == nil && (!strings.Contains(string(text), `le="77"`) ||
+			strings.Contains(string(text), `envoy_http_downstream_rq_time_bucket{envoy_http_conn_manager_prefix="in",le="5"}`)) {
 			err = fmt.Errorf("not the buckets 7 and 77: %d bytes", len(text))
 		}
 		return err
@@ -242,7 +245,8 @@ func TestStockBootstrapTemplate(t *testing.T) {
 	xds, _, _ := m.xds("")
 	// Its listeners are on all addresses.
 	ready, metrics := freePort(t), freePort(t)
-	p := m.start(ca, xds, "ISTIO_BOOTSTRAP="+file, fmt.Sprintf("ENVOY_STATUS_PORT=%d", ready), fmt.Sprintf("ENVOY_PROMETHEUS_PORT=%d", metrics),
+	p := m.start(ca, xds, "ISTIO_BOOTSTRAP="+file, fmt.Sprintf("ENVOY_STATUS_PORT=%d", ready),
+		fmt.Sprintf("ENVOY_PROMETHEUS_PORT=%d", metrics),
 		`PROXY_CONFIG={"tracing":{"zipkin":{"address":"127.0.0.1:9"}},"proxyStatsMatcher":{"inclusionRegexps":["http\\.in\\..*"]}}`)
 	m.inbound("1", p.ip, application(t, http.HandlerFunc(hello)), false)
 	p.wantServed()
@@ -262,13 +266,18 @@ func TestBadBootstrapsAreRefusedWithTheirReason(t *testing.T) {
 		says                 []string
 	}{
 		{"override is no YAML", "ISTIO_BOOTSTRAP_OVERRIDE", "{", process.ExitRefused, []string{"ISTIO_BOOTSTRAP_OVERRIDE", "FILE"}},
-		{"override moves the admin interface", "ISTIO_BOOTSTRAP_OVERRIDE", "admin: {address: {pipe: {path: x}}}", process.ExitRefused, []string{"admin.address", "remove it"}},
+		{"override moves the admin interface", "ISTIO_BOOTSTRAP_OVERRIDE", "admin: {address: {pipe: {path: x}}}", process.ExitRefused,
+			[]string{"admin.address", "remove it"}},
 		{"override of the node", "ISTIO_BOOTSTRAP_OVERRIDE", "node: {id: other}", process.ExitRefused, []string{"node:", "ISTIO_META_<KEY>"}},
-		{"Envoy refuses the override", "ISTIO_BOOTSTRAP_OVERRIDE", "stats_flush_interval: never", process.ExitRefused, []string{"Envoy refuses the bootstrap", "stats_flush_interval"}},
-		{"template does not parse", "ISTIO_BOOTSTRAP", "{{ if }}", process.ExitRefused, []string{"bootstrap template FILE", "missing value for if"}},
+		{"Envoy refuses the override", "ISTIO_BOOTSTRAP_OVERRIDE", "stats_flush_interval: never", process.ExitRefused,
+			[]string{"Envoy refuses the bootstrap", "stats_flush_interval"}},
+		{"template does not parse", "ISTIO_BOOTSTRAP", "{{ if }}", process.ExitRefused,
+			[]string{"bootstrap template FILE", "missing value for if"}},
 		{"template renders no YAML", "ISTIO_BOOTSTRAP", "{{ .nodeID", process.ExitRefused, []string{"bootstrap template FILE"}},
-		{"template without an end", "ISTIO_BOOTSTRAP", `{{ define "a" }}xxxxxxxxxxxxxxxx{{ template "a" . }}{{ end }}{{ template "a" . }}`, process.ExitRefused, []string{"bootstrap template FILE"}},
-		{"Envoy refuses what the template renders", "ISTIO_BOOTSTRAP", "static_resources: {listeners: [{name: x}]}", process.ExitRefused, []string{"Envoy refuses the bootstrap"}},
+		{"template without an end", "ISTIO_BOOTSTRAP", `{{ define "a" }}xxxxxxxxxxxxxxxx{{ template "a" . }}{{ end }}{{ template "a" . }}`,
+			process.ExitRefused, []string{"bootstrap template FILE"}},
+		{"Envoy refuses what the template renders", "ISTIO_BOOTSTRAP", "static_resources: {listeners: [{name: x}]}", process.ExitRefused,
+			[]string{"Envoy refuses the bootstrap"}},
 		{"histogram buckets", "ISTIO_METAJSON_ANNOTATIONS", "", process.ExitRefused, []string{"sidecar.istio.io/statsHistogramBuckets"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -320,9 +329,11 @@ func TestMetricsServiceOfProxyConfig(t *testing.T) {
 	ca, _ := m.ca("", time.Hour)
 	xds, _, _ := m.xds("")
 	sink := &metricsSink{got: make(chan string, 1)}
-	at, _ := m.serve("metrics", "", "envoy.service.metrics.v3.MetricsService", func(s *grpc.Server) { metricsv3.RegisterMetricsServiceServer(s, sink) })
+	at, _ := m.serve("metrics", "", "envoy.service.metrics.v3.MetricsService",
+		func(s *grpc.Server) { metricsv3.RegisterMetricsServiceServer(s, sink) })
 	config := func(id string) string {
-		return `PROXY_CONFIG={"envoyMetricsService":{"address":"` + at + `","tlsSettings":{"mode":"ISTIO_MUTUAL","subjectAltNames":["` + id + `"]}}}`
+		return `PROXY_CONFIG={"envoyMetricsService":{"address":"` + at + `","tlsSettings":{"mode":"ISTIO_MUTUAL","subjectAltNames":["` + id +
+			`"]}}}`
 	}
 	const often = `ISTIO_METAJSON_ANNOTATIONS={"sidecar.istio.io/statsFlushInterval":"50ms","sidecar.istio.io/statsInclusionPrefixes":"cluster.envoy_metrics_service"}`
 	other := m.start(ca, xds, often, config(m.PKI.ID("elsewhere", "metrics").String()), "POD_NAME=other-0")

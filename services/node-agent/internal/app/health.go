@@ -22,7 +22,8 @@ import (
 func registerHealth(s *ops.Server, c *config.Config, admin *envoy.Admin, reg *prometheus.Registry, log *slog.Logger) error {
 	destination, v6 := appprobe.Destination(c.InstanceIPs, c.Health.ProbeLocalhost)
 	for _, h := range appprobe.New(c.Health.AppProbes, appprobe.Options{
-		Destination: destination, V6: v6, StatusPort: c.StatusAddress.Port(), KeepAlive: c.Health.ProbeKeepAlive, HTTP1: c.Health.ProbeHTTP1, Log: log,
+		Destination: destination, V6: v6, StatusPort: c.StatusAddress.Port(), KeepAlive: c.Health.ProbeKeepAlive, HTTP1: c.Health.ProbeHTTP1,
+		Log: log,
 	}) {
 		s.Public(h.Path, "a probe of the application, for kubelet", h)
 	}

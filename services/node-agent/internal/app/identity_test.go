@@ -176,7 +176,8 @@ func TestEverySourceServesMutualTLS(t *testing.T) {
 				provider(t, filepath.Join(dir, socketFile), s, sds.Config{})
 			}
 		}, []func(*testing.T, string, *testkit.Static){fromFiles(gke), fromFiles(certs)}},
-		{"credentials as of GKE", identity.Files, nil, fromFiles(gke), []func(*testing.T, string, *testkit.Static){fromFiles(standard), fromFiles(certs)}},
+		{"credentials as of GKE", identity.Files, nil, fromFiles(gke),
+			[]func(*testing.T, string, *testkit.Static){fromFiles(standard), fromFiles(certs)}},
 		{"mounted credentials", identity.Files, nil, fromFiles(standard), []func(*testing.T, string, *testkit.Static){fromFiles(certs)}},
 		{"FILE_MOUNTED_CERTS", identity.Files, []string{"FILE_MOUNTED_CERTS=true"}, fromFiles(certs), nil},
 		{"files that are there", identity.Files, nil, fromFiles(certs), nil},
@@ -411,7 +412,8 @@ func TestTrustDomainsOfAnExternalServer(t *testing.T) {
 	}
 	source := m.PKI.NewSVID("shop", "web")
 	provider(t, filepath.Join(dir, socketFile), source, sds.Config{Validation: func() *tlsv3.CertificateValidationContext {
-		return &tlsv3.CertificateValidationContext{CustomValidatorConfig: &corev3.TypedExtensionConfig{Name: "envoy.tls.cert_validator.spiffe", TypedConfig: pack(t, validator)}}
+		return &tlsv3.CertificateValidationContext{CustomValidatorConfig: &corev3.TypedExtensionConfig{Name: "envoy.tls.cert_validator.spiffe",
+			TypedConfig: pack(t, validator)}}
 	}})
 	xds, _, _ := m.xds("")
 	p := m.start("127.0.0.1:1", xds)

@@ -31,7 +31,8 @@ func lies() [][]*discoveryv3.DeltaDiscoveryResponse {
 		return m
 	}
 	one := func(url, nonce, name string, body *anypb.Any) *discoveryv3.DeltaDiscoveryResponse {
-		return &discoveryv3.DeltaDiscoveryResponse{TypeUrl: url, Nonce: nonce, Resources: []*discoveryv3.Resource{{Name: name, Version: "1", Resource: body}}}
+		return &discoveryv3.DeltaDiscoveryResponse{TypeUrl: url, Nonce: nonce,
+			Resources: []*discoveryv3.Resource{{Name: name, Version: "1", Resource: body}}}
 	}
 	garbage := &anypb.Any{TypeUrl: resource.ClusterType, Value: []byte("\xff\xff\xffgarbage")}
 	return [][]*discoveryv3.DeltaDiscoveryResponse{
@@ -41,7 +42,8 @@ func lies() [][]*discoveryv3.DeltaDiscoveryResponse {
 			one(resource.ClusterType, "1", "x", garbage),
 			one(resource.ClusterType, "1", "", &anypb.Any{TypeUrl: resource.ListenerType}),
 			one(resource.ClusterType, "", "y", garbage),
-			{TypeUrl: resource.ClusterType, Nonce: "2", RemovedResources: []string{"app", "app", "", "none"}, Resources: []*discoveryv3.Resource{{Name: "app"}}},
+			{TypeUrl: resource.ClusterType, Nonce: "2", RemovedResources: []string{"app", "app", "", "none"},
+				Resources: []*discoveryv3.Resource{{Name: "app"}}},
 			{},
 		},
 		{raw("\xff\xff\xff\xff\xff\xff")},

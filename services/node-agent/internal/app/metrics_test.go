@@ -31,8 +31,9 @@ func statsLogger(t *testing.T) *accesslogv3.AccessLog {
 		}}
 	}
 	c := &statsv3.Config{
-		Counters:   []*statsv3.Config_Counter{{Stat: stat("istio_requests_total"), ValueFixed: wrapperspb.UInt64(1)}},
-		Histograms: []*statsv3.Config_Histogram{{Stat: stat("istio_request_duration_milliseconds"), Unit: statsv3.Config_Histogram_Milliseconds, ValueFormat: "%DURATION%"}},
+		Counters: []*statsv3.Config_Counter{{Stat: stat("istio_requests_total"), ValueFixed: wrapperspb.UInt64(1)}},
+		Histograms: []*statsv3.Config_Histogram{{Stat: stat("istio_request_duration_milliseconds"), Unit: statsv3.Config_Histogram_Milliseconds,
+			ValueFormat: "%DURATION%"}},
 	}
 	// stats_scope (6) with sharing_name (6), which this version of the API does not have yet.
 	scope := protowire.AppendString(protowire.AppendTag(nil, 6, protowire.BytesType), "istio")
@@ -93,7 +94,8 @@ func TestMergedMetricsAndProbes(t *testing.T) {
 		if len(requests) != 1 || requests[0].GetCounter().GetValue() != 3 || len(requests[0].GetLabel()) != 3 {
 			return fmt.Errorf("istio_requests_total is %v", requests)
 		}
-		if h := families["istio_request_duration_milliseconds"].GetMetric(); len(h) != 1 || h[0].GetHistogram().GetSampleCount() != 3 { // after Envoy's flush
+		if h := families["istio_request_duration_milliseconds"].GetMetric(); len(h) != 1 ||
+			h[0].GetHistogram().GetSampleCount() != 3 { // after Envoy's flush
 			return fmt.Errorf("istio_request_duration_milliseconds is %v", h)
 		}
 		for name, want := range map[string]float64{"orders_total": 7, "go_goroutines": 4242} {

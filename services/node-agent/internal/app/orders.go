@@ -35,13 +35,14 @@ func takeOrders(s *ops.Server, o orders) {
 		_ = http.NewResponseController(w).Flush() // before the agent ends
 		o.quit()
 	}))
-	s.Order("/drain", "takes the proxy out of service, which goes on running (POST)", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := o.drain(r.Context()); err != nil {
-			http.Error(w, "the drain could not begin: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusOK)
-	}))
+	s.Order("/drain", "takes the proxy out of service, which goes on running (POST)",
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := o.drain(r.Context()); err != nil {
+				http.Error(w, "the drain could not begin: "+err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			w.WriteHeader(http.StatusOK)
+		}))
 	s.Order("/renew", "renews the certificate now (POST)", renewals(o.renew, clock.Real()))
 }
 

@@ -95,7 +95,8 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 		m.configure(c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &proxy{t: t, ip: ip, config: c, stop: cancel, ended: make(chan error, 1), admin: envoy.NewAdmin(filepath.Join(c.StateDir, statedir.Admin))}
+	p := &proxy{t: t, ip: ip, config: c, stop: cancel, ended: make(chan error, 1),
+		admin: envoy.NewAdmin(filepath.Join(c.StateDir, statedir.Admin))}
 	p.log = &logWatch{Handler: testkit.Logger(t).Handler()}
 	log := slog.New(p.log)
 	go func() { p.ended <- app.Run(ctx, c, log, app.Output{Stdout: io.Discard, Stderr: &lines{t: t}}) }()
@@ -172,7 +173,8 @@ func (p *proxy) url(port int, path string) string {
 
 // get is one request on a connection of its own.
 func get(url string) (int, string, error) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext}}
+	client := &http.Client{Timeout: 10 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext}}
 	resp, err := client.Get(url)
 	if err != nil {
 		return 0, "", err

@@ -47,7 +47,8 @@ func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *
 		if err != nil {
 			return nil, process.WithExitCode(err, process.ExitRefused)
 		}
-		keep.Bootstrap, err = proxyless.Bootstrap(proxyless.BootstrapInput{Node: n, Socket: socket, CertificateDir: c.CertificateDir, TTL: c.SecretTTL})
+		keep.Bootstrap, err = proxyless.Bootstrap(proxyless.BootstrapInput{Node: n, Socket: socket, CertificateDir: c.CertificateDir,
+			TTL: c.SecretTTL})
 		if err != nil {
 			return nil, process.WithExitCode(err, process.ExitRefused)
 		}

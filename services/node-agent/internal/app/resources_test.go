@@ -46,7 +46,8 @@ func clusterTo(name string, to netip.AddrPort) types.Resource {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(to)}}}},
+			LbEndpoints: []*endpointv3.LbEndpoint{
+				{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(to)}}}},
 		}}},
 	}
 }
@@ -56,15 +57,17 @@ func clusterTo(name string, to netip.AddrPort) types.Resource {
 func httpListener(t *testing.T, name string, at netip.AddrPort, cluster string, mtls bool) types.Resource {
 	t.Helper()
 	manager := &hcmv3.HttpConnectionManager{
-		StatPrefix:  name,
-		HttpFilters: []*hcmv3.HttpFilter{{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(t, &routerv3.Router{})}}},
-		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{{
-			Name: name, Domains: []string{"*"},
-			Routes: []*routev3.Route{{
-				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-				Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}},
-			}},
-		}}}},
+		StatPrefix: name,
+		HttpFilters: []*hcmv3.HttpFilter{{Name: "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(t, &routerv3.Router{})}}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{Name: name,
+			VirtualHosts: []*routev3.VirtualHost{{
+				Name: name, Domains: []string{"*"},
+				Routes: []*routev3.Route{{
+					Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+					Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}},
+				}},
+			}}}},
 	}
 	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{{
 		Name: "envoy.filters.network.http_connection_manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(t, manager)},
@@ -80,7 +83,8 @@ func httpListener(t *testing.T, name string, at netip.AddrPort, cluster string, 
 						CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 							// As xds-server's: names are checked besides what the secret says.
 							DefaultValidationContext: &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-								SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: "/ns/shop/sa/client"}},
+								SanType: tlsv3.SubjectAltNameMatcher_URI,
+								Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: "/ns/shop/sa/client"}},
 							}}},
 							ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: sds.RootCA, SdsConfig: sdsSource()},
 						},
@@ -99,7 +103,8 @@ func sdsSource() *corev3.ConfigSource {
 		InitialFetchTimeout: durationpb.New(0),
 		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
 			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
-			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: bootstrap.SDSCluster}}}},
+			GrpcServices: []*corev3.GrpcService{
+				{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: bootstrap.SDSCluster}}}},
 		}},
 	}
 }

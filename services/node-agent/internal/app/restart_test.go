@@ -221,7 +221,8 @@ func exists(path string) bool {
 func inGroup(t *testing.T, procs string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in-group")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho $$ > "+procs+"\nexec '"+os.Args[0]+"' \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho $$ > "+procs+"\nexec '"+os.Args[0]+"' \"$@\"\n"),
+		0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	return path
@@ -246,7 +247,8 @@ func TestConcurrencyIsTheCPULimit(t *testing.T) {
 		testkit.Eventually(t, testkit.Patience, func() error { return gone(c.envoyPID()) })
 	}
 	threads("", "3", "ISTIO_CPU_LIMIT=3")
-	procs, files := controlGroup(t, controller{"/sys/fs/cgroup/cpu", []string{"cpu.cfs_quota_us"}}, controller{"/sys/fs/cgroup", []string{"cpu.max"}})
+	procs, files := controlGroup(t, controller{"/sys/fs/cgroup/cpu", []string{"cpu.cfs_quota_us"}},
+		controller{"/sys/fs/cgroup", []string{"cpu.max"}})
 	if strings.HasSuffix(files[0], "cpu.max") {
 		write(t, files[0], "310000 100000")
 	} else {
@@ -294,7 +296,8 @@ func TestOutOfMemoryIsRecognised(t *testing.T) {
 	testkit.Eventually(t, testkit.Patience, func() error { return gone(pid) })
 	_ = hog.Wait()
 	testkit.Eventually(t, testkit.Patience, func() error {
-		if log := c.output.String(); !strings.Contains(log, "the kernel killed it because memory ran out") || !strings.Contains(log, `"reason":"out_of_memory"`) {
+		if log := c.output.String(); !strings.Contains(log, "the kernel killed it because memory ran out") ||
+			!strings.Contains(log, `"reason":"out_of_memory"`) {
 			return errors.New("the log does not say that memory ran out")
 		}
 		return nil
@@ -355,7 +358,8 @@ func TestDrainWhileTheApplicationRuns(t *testing.T) {
 	m := newMesh(t)
 	ca, _ := m.ca("", time.Hour)
 	xds, _, _ := m.xds("")
-	c := m.spawn("", ca, xds, "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=false", "TERMINATION_DRAIN_DURATION_SECONDS=3600", "PROXY_CONFIG=drainDuration: 1s")
+	c := m.spawn("", ca, xds, "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=false", "TERMINATION_DRAIN_DURATION_SECONDS=3600",
+		"PROXY_CONFIG=drainDuration: 1s")
 	to := application(t, http.HandlerFunc(hello))
 	in, out := netip.AddrPortFrom(c.ip, appPort), netip.AddrPortFrom(c.ip, appPort+1)
 	inbound := httpListener(t, "in", in, "app", false).(*listenerv3.Listener)
@@ -366,7 +370,8 @@ func TestDrainWhileTheApplicationRuns(t *testing.T) {
 	if status, err := post(c.url(15020, "/drain")); err != nil || status != http.StatusOK {
 		t.Fatalf("drain: %d %v", status, err)
 	}
-	if status, body, err := get(c.url(15020, "/healthz/ready")); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
+	if status, body, err := get(c.url(15020, "/healthz/ready")); err != nil || status != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "draining") {
 		t.Errorf("ready while it drains: %d %q %v", status, body, err)
 	}
 	closes := func(at netip.AddrPort) func() error {

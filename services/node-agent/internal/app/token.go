@@ -17,7 +17,8 @@ func withToken(c *config.Config, dir *statedir.Dir, p *service.Process) *config.
 	}
 	own := *c
 	own.TokenFile = dir.Path(statedir.Token)
-	p.Task("token of the metadata server", credential.Keeper{From: credential.NewGoogle(c.TrustDomain.Name()), Path: own.TokenFile, Log: p.Log, Clock: p.Clock}.Run)
+	p.Task("token of the metadata server", credential.Keeper{From: credential.NewGoogle(c.TrustDomain.Name()), Path: own.TokenFile, Log: p.Log,
+		Clock: p.Clock}.Run)
 	return &own
 }
 

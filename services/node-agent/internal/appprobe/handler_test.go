@@ -51,7 +51,8 @@ func TestTheApplicationSeesKubeletsRequest(t *testing.T) {
 // A hook may take longer than the port permits requests, and probes that hang do not keep those of other paths out.
 func TestSlowHooks(t *testing.T) {
 	app := startApplication(t)
-	agent := startAgent(t, fmt.Sprintf(`{"/app-lifecycle/web/prestopz":{"httpGet":{"path":"/slow","port":%d}},"/app-health/web/livez":{"tcpSocket":{"port":%[1]d}}}`, app.http))
+	agent := startAgent(t, fmt.Sprintf(
+		`{"/app-lifecycle/web/prestopz":{"httpGet":{"path":"/slow","port":%d}},"/app-health/web/livez":{"tcpSocket":{"port":%[1]d}}}`, app.http))
 	answers := make(chan answer, 2*maxConcurrent)
 	var wg sync.WaitGroup
 	for range 2 * maxConcurrent {

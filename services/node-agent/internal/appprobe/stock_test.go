@@ -74,8 +74,10 @@ func startStock(t *testing.T, bin, text string) string {
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = []string{
-		"HOME=" + dir, "POD_NAME=web-1", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1", "SERVICE_ACCOUNT=web", "DISABLE_ENVOY=true", "CA_ADDR=127.0.0.1:1",
-		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":"127.0.0.1:1","statusPort":%d,"configPath":%q}`, port, filepath.Join(dir, "etc/istio/proxy")),
+		"HOME=" + dir, "POD_NAME=web-1", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1", "SERVICE_ACCOUNT=web", "DISABLE_ENVOY=true",
+		"CA_ADDR=127.0.0.1:1",
+		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":"127.0.0.1:1","statusPort":%d,"configPath":%q}`, port,
+			filepath.Join(dir, "etc/istio/proxy")),
 		Variable + "=" + text,
 	}
 	var output bytes.Buffer

@@ -32,7 +32,8 @@ const (
 const lifecycle = "/app-lifecycle/"
 
 // paths has the names that Kubernetes permits for containers.
-var paths = regexp.MustCompile(`^/(app-health|app-lifecycle)/[a-z0-9A-Z]([-._a-z0-9A-Z]*[a-z0-9A-Z])?/(livez|readyz|startupz|prestopz|poststartz)$`)
+var paths = regexp.MustCompile(
+	`^/(app-health|app-lifecycle)/[a-z0-9A-Z]([-._a-z0-9A-Z]*[a-z0-9A-Z])?/(livez|readyz|startupz|prestopz|poststartz)$`)
 
 // Probe is one original probe or hook.
 type Probe struct {
@@ -120,7 +121,8 @@ func Parse(text string, own uint16) ([]*Probe, error) {
 
 func parse(path string, raw json.RawMessage, own uint16) (*Probe, error) {
 	if !paths.MatchString(path) {
-		return nil, errors.New("want a path such as /app-health/<container>/livez, readyz or startupz, or /app-lifecycle/<container>/prestopz or poststartz")
+		return nil, errors.New("want a path such as /app-health/<container>/livez, readyz or startupz, or /app-lifecycle/<container>/prestopz " +
+			"or poststartz")
 	}
 	if bytes.Equal(raw, []byte("null")) {
 		return nil, errors.New("null: want an object with httpGet, tcpSocket or grpc")
@@ -159,7 +161,8 @@ func parse(path string, raw json.RawMessage, own uint16) (*Probe, error) {
 	case p.Port == 0:
 		return nil, fmt.Errorf("%s.port is missing: want a number, 1 to 65535", p.Kind)
 	case p.Port == own:
-		return nil, fmt.Errorf("%s.port %d is that of the agent, which would probe itself: want the application's; if that is %[2]d, move the agent by statusPort of ProxyConfig", p.Kind, own)
+		return nil, fmt.Errorf("%s.port %d is that of the agent, which would probe itself: want the application's; if that is %[2]d, move the "+
+			"agent by statusPort of ProxyConfig", p.Kind, own)
 	case p.Timeout < 0 || p.Timeout > maxTimeout:
 		return nil, fmt.Errorf("timeoutSeconds %d: want 0 to %.0f", d.TimeoutSeconds, maxTimeout.Seconds())
 	case p.Timeout == 0 && p.Hook():

@@ -52,11 +52,13 @@ func inputs() map[string]Input {
 	full.Telemetry = telemetry(&meshv1alpha1.ProxyConfig{
 		ExtraStatTags: []string{"destination_zone"},
 		ProxyStatsMatcher: &meshv1alpha1.ProxyConfig_ProxyStatsMatcher{
-			InclusionPrefixes: []string{"cluster.outbound", "http.{pod_ip}_"}, InclusionRegexps: []string{`http\..*\.rds\..*`}, InclusionSuffixes: []string{"replaced"},
+			InclusionPrefixes: []string{"cluster.outbound", "http.{pod_ip}_"}, InclusionRegexps: []string{`http\..*\.rds\..*`},
+			InclusionSuffixes: []string{"replaced"},
 		},
 	}, map[string]string{
-		suffixesAnnotation: "upstream_rq_total, upstream_cx_total", tagsAnnotation: "source_zone", bucketsAnnotation: `{"istio":[5,1],"cluster":[0.5]}`,
-		flushAnnotation: "10s", evictionAnnotation: "1m",
+		suffixesAnnotation: "upstream_rq_total, upstream_cx_total", tagsAnnotation: "source_zone",
+		bucketsAnnotation: `{"istio":[5,1],"cluster":[0.5]}`,
+		flushAnnotation:   "10s", evictionAnnotation: "1m",
 	})
 	full.OutlierLog, full.ReadyProxyProtocol = "/dev/stdout", true
 	services := plain
@@ -64,11 +66,14 @@ func inputs() map[string]Input {
 	services.Telemetry = telemetry(&meshv1alpha1.ProxyConfig{
 		StatsCompression: wrapperspb.Bool(false),
 		EnvoyMetricsService: &meshv1alpha1.RemoteService{
-			Address: "metrics.monitoring:15000", TlsSettings: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_ISTIO_MUTUAL, SubjectAltNames: []string{"spiffe://cluster.local/ns/monitoring/sa/metrics"}},
-			TcpKeepalive: &networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive{Probes: 3, Time: durationpb.New(time.Minute), Interval: durationpb.New(time.Second)},
+			Address: "metrics.monitoring:15000", TlsSettings: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_ISTIO_MUTUAL,
+				SubjectAltNames: []string{"spiffe://cluster.local/ns/monitoring/sa/metrics"}},
+			TcpKeepalive: &networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive{Probes: 3, Time: durationpb.New(time.Minute),
+				Interval: durationpb.New(time.Second)},
 		},
 		EnvoyAccessLogService: &meshv1alpha1.RemoteService{
-			Address: "[fd00::9]:9000", TlsSettings: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, ClientCertificate: "/c.pem", PrivateKey: "/k.pem", CaCertificates: "/r.pem", Sni: "als"},
+			Address: "[fd00::9]:9000", TlsSettings: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL,
+				ClientCertificate: "/c.pem", PrivateKey: "/k.pem", CaCertificates: "/r.pem", Sni: "als"},
 		},
 		Tracing: &meshv1alpha1.Tracing{
 			Tracer:      &meshv1alpha1.Tracing_Datadog_{Datadog: &meshv1alpha1.Tracing_Datadog{Address: "$(HOST_IP):8126"}},
@@ -77,7 +82,8 @@ func inputs() map[string]Input {
 	}, nil)
 	traced := plain
 	traced.Telemetry = telemetry(&meshv1alpha1.ProxyConfig{
-		Tracing: &meshv1alpha1.Tracing{Tracer: &meshv1alpha1.Tracing_Zipkin_{Zipkin: &meshv1alpha1.Tracing_Zipkin{Address: "zipkin.istio-system:9411"}}},
+		Tracing: &meshv1alpha1.Tracing{
+			Tracer: &meshv1alpha1.Tracing_Zipkin_{Zipkin: &meshv1alpha1.Tracing_Zipkin{Address: "zipkin.istio-system:9411"}}},
 	}, nil)
 	return map[string]Input{"plain": plain, "full": full, "services": services, "traced": traced}
 }

@@ -173,11 +173,13 @@ func parameters(in Input, own, pc map[string]any) map[string]any {
 		"envoy_status_port_enable_proxy_protocol": in.ReadyProxyProtocol,
 		"global_downstream_max_connections":       in.MaxDownstreamConnections,
 		"workload_identity_socket_file":           "socket",
-		"inclusionPrefix":                         append(requiredPrefixes[:len(requiredPrefixes):len(requiredPrefixes)], in.Telemetry.Matcher.Prefixes...),
-		"inclusionSuffix":                         append(requiredSuffixes[:len(requiredSuffixes):len(requiredSuffixes)], in.Telemetry.Matcher.Suffixes...),
-		"inclusionRegexps":                        in.Telemetry.Matcher.Regexps,
-		"extraStatTags":                           in.Telemetry.ExtraTags,
-		"envoy_metrics_stats_compression":         in.Telemetry.Compression,
+		"inclusionPrefix": append(requiredPrefixes[:len(requiredPrefixes):len(requiredPrefixes)],
+			in.Telemetry.Matcher.Prefixes...),
+		"inclusionSuffix": append(requiredSuffixes[:len(requiredSuffixes):len(requiredSuffixes)],
+			in.Telemetry.Matcher.Suffixes...),
+		"inclusionRegexps":                in.Telemetry.Matcher.Regexps,
+		"extraStatTags":                   in.Telemetry.ExtraTags,
+		"envoy_metrics_stats_compression": in.Telemetry.Compression,
 	}
 	if in.OutlierLog != "" {
 		p["outlier_log_path"] = in.OutlierLog

@@ -64,11 +64,13 @@ func compressors() ([]*hcmv3.HttpFilter, error) {
 		if err != nil {
 			return nil, err
 		}
-		compressor, err := pack(&compressorv3.Compressor{CompressorLibrary: &corev3.TypedExtensionConfig{Name: "stats_" + each.name, TypedConfig: library}})
+		compressor, err := pack(&compressorv3.Compressor{CompressorLibrary: &corev3.TypedExtensionConfig{Name: "stats_" + each.name,
+			TypedConfig: library}})
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, &hcmv3.HttpFilter{Name: "envoy.filters.http.compressor." + each.name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: compressor}})
+		out = append(out, &hcmv3.HttpFilter{Name: "envoy.filters.http.compressor." + each.name,
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: compressor}})
 	}
 	return out, nil
 }

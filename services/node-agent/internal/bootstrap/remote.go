@@ -47,7 +47,8 @@ func remotes(b *bootstrapv3.Bootstrap, in Input) error {
 			return err
 		}
 		var err error
-		if b.Tracing, err = tracer(t.Tracer, in.Node.GetCluster()); err != nil { //nolint:staticcheck // listeners without a tracer of their own use it
+		if b.Tracing, err = tracer(t.Tracer,
+			in.Node.GetCluster()); err != nil { //nolint:staticcheck // listeners without a tracer of their own use it
 			return err
 		}
 	}
@@ -71,7 +72,8 @@ func remotes(b *bootstrapv3.Bootstrap, in Input) error {
 		}
 	}
 	if in.Statsd.IsValid() {
-		return addSink(b, "envoy.stat_sinks.statsd", &metricsv3.StatsdSink{StatsdSpecifier: &metricsv3.StatsdSink_Address{Address: socketAddress(in.Statsd)}})
+		return addSink(b, "envoy.stat_sinks.statsd",
+			&metricsv3.StatsdSink{StatsdSpecifier: &metricsv3.StatsdSink_Address{Address: socketAddress(in.Statsd)}})
 	}
 	return nil
 }
@@ -111,7 +113,8 @@ func remoteCluster(name string, r Remote, h2 bool) (*clusterv3.Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.cluster.dns", TypedConfig: resolve}}
+		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.cluster.dns",
+			TypedConfig: resolve}}
 	}
 	if h2 {
 		options, err := http2()
@@ -141,7 +144,8 @@ func remoteCluster(name string, r Remote, h2 bool) (*clusterv3.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: packed}}
+	c.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: packed}}
 	return c, nil
 }
 
@@ -163,7 +167,8 @@ func upstreamTLS(name string, r Remote, h2 bool) *tlsv3.UpstreamTlsContext {
 		return nil
 	}
 	// Envoy's own maximum for clients is TLS 1.2.
-	common := &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}
+	common := &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}
 	if h2 {
 		common.AlpnProtocols = []string{"h2"}
 	}

@@ -15,9 +15,11 @@ type StatsMatcher struct {
 // Stats that readiness, drain and alerts on rejected configuration read, and those that Istio keeps, whose standard
 // metrics begin with istio_.
 var (
-	requiredPrefixes = []string{"cluster_manager", "istio", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster, "wasm"}
-	requiredSuffixes = []string{"downstream_cx_active", "downstream_rq_active", "update_rejected", "rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"}
-	requiredRegexps  = []string{`vhost\..*\.route\..*`} // routes with a stat prefix
+	requiredPrefixes = []string{"cluster_manager", "istio", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster,
+		"wasm"}
+	requiredSuffixes = []string{"downstream_cx_active", "downstream_rq_active", "update_rejected", "rbac.allowed", "rbac.denied",
+		"shadow_allowed", "shadow_denied"}
+	requiredRegexps = []string{`vhost\..*\.route\..*`} // routes with a stat prefix
 )
 
 // tags turn the variable part of a stat's name into a label. The expressions are Istio's, so that its dashboards work.

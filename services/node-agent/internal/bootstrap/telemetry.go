@@ -82,7 +82,8 @@ var tagName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 // TelemetryFrom reads a ProxyConfig and the annotations of a Pod, which replace lists of the ProxyConfig. addresses are
 // the workload's, of which {pod_ip} in a pattern stands for each, host is the machine's for $(HOST_IP). Its error names
 // every field and annotation to correct; warnings name what this Envoy cannot do.
-func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, addresses []string, host string) (t Telemetry, warnings []string, err error) {
+func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, addresses []string, host string) (t Telemetry,
+	warnings []string, err error) {
 	var errs []error
 	matcher := pc.GetProxyStatsMatcher()
 	pick := func(annotation string, otherwise []string) []string {
@@ -112,7 +113,8 @@ func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, 
 	}
 	for _, expression := range t.Matcher.Regexps {
 		if _, err := regexp.Compile(expression); err != nil {
-			errs = append(errs, fmt.Errorf("proxyStatsMatcher.inclusionRegexps, or annotation %s: %w: write an RE2 expression", regexpsAnnotation, err))
+			errs = append(errs, fmt.Errorf("proxyStatsMatcher.inclusionRegexps, or annotation %s: %w: write an RE2 expression", regexpsAnnotation,
+				err))
 		}
 	}
 	t.ExtraTags = slices.Concat(pick("", pc.GetExtraStatTags()), pick(tagsAnnotation, nil))
@@ -120,7 +122,8 @@ func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, 
 	t.ExtraTags = slices.Compact(t.ExtraTags)
 	for _, tag := range t.ExtraTags {
 		if !tagName.MatchString(tag) {
-			errs = append(errs, fmt.Errorf("extraStatTags, or annotation %s: %q: want letters, digits and _, as in destination_zone", tagsAnnotation, tag))
+			errs = append(errs, fmt.Errorf("extraStatTags, or annotation %s: %q: want letters, digits and _, as in destination_zone", tagsAnnotation,
+				tag))
 		}
 	}
 	t.Compression = pc.GetStatsCompression() == nil || pc.GetStatsCompression().GetValue()
@@ -129,7 +132,8 @@ func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, 
 	errs = append(errs, problem)
 	errs = append(errs, t.intervals(annotations))
 
-	remote := func(field, address string, tls *networking.ClientTLSSettings, keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) *Remote {
+	remote := func(field, address string, tls *networking.ClientTLSSettings,
+		keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) *Remote {
 		r, problem := remoteAt(field, address, host)
 		if problem == nil {
 			problem = checkTLS(field, tls)
@@ -158,7 +162,8 @@ func TelemetryFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]string, 
 		t.Tracer = &Tracer{Datadog: true, Remote: *remote("tracing.datadog.address", tracer.Datadog.GetAddress(), tracing.GetTlsSettings(), nil)}
 	case nil:
 	default:
-		warnings = append(warnings, "ProxyConfig tracing: Envoy has no tracer for Lightstep, Stackdriver or OpenCensus any more, so there is none: use zipkin or datadog")
+		warnings = append(warnings, "ProxyConfig tracing: Envoy has no tracer for Lightstep, Stackdriver or OpenCensus any more, so there is "+
+			"none: use zipkin or datadog")
 	}
 	return t, warnings, errors.Join(errs...)
 }
@@ -180,7 +185,8 @@ func (t *Telemetry) intervals(annotations map[string]string) error {
 		*each.into = d
 	}
 	if flush := cmp.Or(t.Flush, defaultFlush); t.Eviction%flush != 0 {
-		return fmt.Errorf("annotation %s: %s is no multiple of the flush interval %s (%s)", evictionAnnotation, t.Eviction, flush, flushAnnotation)
+		return fmt.Errorf("annotation %s: %s is no multiple of the flush interval %s (%s)", evictionAnnotation, t.Eviction, flush,
+			flushAnnotation)
 	}
 	return nil
 }
@@ -230,7 +236,8 @@ func checkTLS(field string, tls *networking.ClientTLSSettings) error {
 	case networking.ClientTLSSettings_DISABLE, networking.ClientTLSSettings_ISTIO_MUTUAL:
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
 		if tls.GetCredentialName() != "" {
-			return fmt.Errorf("%s.credentialName: secrets of the cluster are for gateways: use caCertificates, clientCertificate and privateKey, which are files", at)
+			return fmt.Errorf("%s.credentialName: secrets of the cluster are for gateways: use caCertificates, clientCertificate and privateKey, "+
+				"which are files", at)
 		}
 		if tls.GetMode() == networking.ClientTLSSettings_MUTUAL && (tls.GetClientCertificate() == "" || tls.GetPrivateKey() == "") {
 			return fmt.Errorf("%s: mode MUTUAL needs clientCertificate and privateKey", at)

@@ -28,8 +28,10 @@ func TestTelemetryErrorNamesTheFieldAndItsRemedy(t *testing.T) {
 		{"access log service", `{"envoyAccessLogService":{"address":"a:b"}}`, nil, []string{`envoyAccessLogService.address "a:b"`}},
 		{"statsd", `{"statsdUdpAddress":"statsd:0"}`, nil, []string{"statsdUdpAddress"}},
 		{"zipkin", `{"tracing":{"zipkin":{}}}`, nil, []string{`tracing.zipkin.address ""`}},
-		{"key pair", `{"tracing":{"zipkin":{"address":"z:1"},"tlsSettings":{"mode":"MUTUAL"}}}`, nil, []string{"tracing.tlsSettings", "privateKey"}},
-		{"Secret", `{"envoyMetricsService":{"address":"m:1","tlsSettings":{"mode":"SIMPLE","credentialName":"x"}}}`, nil, []string{"envoyMetricsService.tlsSettings.credentialName", "caCertificates"}},
+		{"key pair", `{"tracing":{"zipkin":{"address":"z:1"},"tlsSettings":{"mode":"MUTUAL"}}}`, nil,
+			[]string{"tracing.tlsSettings", "privateKey"}},
+		{"Secret", `{"envoyMetricsService":{"address":"m:1","tlsSettings":{"mode":"SIMPLE","credentialName":"x"}}}`, nil,
+			[]string{"envoyMetricsService.tlsSettings.credentialName", "caCertificates"}},
 		{"regular expression", `{"proxyStatsMatcher":{"inclusionRegexps":["("]}}`, nil, []string{"inclusionRegexps", "RE2"}},
 		{"tag", `{"extraStatTags":["a.b"]}`, nil, []string{`"a.b"`, "letters, digits and _"}},
 		{"buckets", `{}`, map[string]string{bucketsAnnotation: "[1]"}, []string{bucketsAnnotation, `{"istio":[1,5,10]}`}},
@@ -77,8 +79,10 @@ func TestAddressOfTheMachine(t *testing.T) {
 // FuzzTelemetry: whatever a ProxyConfig and annotations say, either an error says what is wrong or the bootstrap is
 // valid by the rules of Envoy's API.
 func FuzzTelemetry(f *testing.F) {
-	f.Add(`{"tracing":{"zipkin":{"address":"$(HOST_IP):1"},"tlsSettings":{"mode":"SIMPLE"}},"extraStatTags":["a"]}`, "cluster,{pod_ip}", `{"a":[1,2]}`, "5s", "10s")
-	f.Add(`{"envoyMetricsService":{"address":"m:1","tcpKeepalive":{"time":"1s"}},"statsdUdpAddress":"s:1","runtimeValues":{"a":""}}`, "", "", "", "")
+	f.Add(`{"tracing":{"zipkin":{"address":"$(HOST_IP):1"},"tlsSettings":{"mode":"SIMPLE"}},"extraStatTags":["a"]}`, "cluster,{pod_ip}",
+		`{"a":[1,2]}`, "5s", "10s")
+	f.Add(`{"envoyMetricsService":{"address":"m:1","tcpKeepalive":{"time":"1s"}},"statsdUdpAddress":"s:1","runtimeValues":{"a":""}}`, "", "",
+		"", "")
 	f.Fuzz(func(t *testing.T, config, list, bounds, flush, eviction string) {
 		pc := &meshv1alpha1.ProxyConfig{}
 		if protojson.Unmarshal([]byte(config), pc) != nil {
@@ -87,7 +91,8 @@ func FuzzTelemetry(f *testing.F) {
 		in := inputs()["plain"]
 		var err error
 		in.Telemetry, _, err = TelemetryFrom(pc, map[string]string{
-			prefixesAnnotation: list, suffixesAnnotation: list, tagsAnnotation: list, bucketsAnnotation: bounds, flushAnnotation: flush, evictionAnnotation: eviction,
+			prefixesAnnotation: list, suffixesAnnotation: list, tagsAnnotation: list, bucketsAnnotation: bounds, flushAnnotation: flush,
+			evictionAnnotation: eviction,
 		}, []string{"10.0.0.7"}, "192.0.2.1")
 		if err != nil {
 			return

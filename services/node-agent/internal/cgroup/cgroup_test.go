@@ -72,7 +72,8 @@ func TestLimits(t *testing.T) {
 			"proc/self/cgroup": "0::/../other\n", "proc/self/mountinfo": v2Mount, "sys/fs/cgroup/cpu.max": "100000 100000\n",
 		}, cpus: 1},
 		"a mount point with a space": {files: map[string]string{
-			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": `30 24 0:26 / /my\040groups rw - cgroup2 x rw` + "\n", "my groups/cpu.max": "100000 50000\n",
+			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": `30 24 0:26 / /my\040groups rw - cgroup2 x rw` + "\n",
+			"my groups/cpu.max": "100000 50000\n",
 		}, cpus: 2},
 		"nonsense": {files: map[string]string{
 			"proc/self/cgroup": "x\n0::/\n", "proc/self/mountinfo": "a - b\n" + v2Mount,
@@ -96,7 +97,8 @@ func FuzzOwn(f *testing.F) {
 	f.Add("0::/pod\n", v2Mount, "250000 100000\n")
 	f.Add("3:cpu,cpuacct:/../..\n", v1CPU, "-1")
 	f.Fuzz(func(t *testing.T, groups, mounts, limit string) {
-		if got := Own(tree(t, map[string]string{"proc/self/cgroup": groups, "proc/self/mountinfo": mounts, "sys/fs/cgroup/cpu.max": limit})).CPULimit(); got < 0 {
+		if got := Own(tree(t, map[string]string{"proc/self/cgroup": groups, "proc/self/mountinfo": mounts,
+			"sys/fs/cgroup/cpu.max": limit})).CPULimit(); got < 0 {
 			t.Errorf("%d CPUs", got)
 		}
 	})

@@ -228,7 +228,8 @@ func TestBrokenPodsAreRepairedOnce(t *testing.T) {
 		RepairPod:    "event web-1 Normal Redirected n1",
 	} {
 		healthy := pod(t, "web-1", "healthy-1", "exitCode: 126", "exitCode: 0")
-		ending := pod(t, "web-1", "ending-1", "uid: u-1", "uid: u-1, deletionTimestamp: now", "  uid: u-1", "  uid: u-1\n  deletionTimestamp: now")
+		ending := pod(t, "web-1", "ending-1", "uid: u-1", "uid: u-1, deletionTimestamp: now", "  uid: u-1",
+			"  uid: u-1\n  deletionTimestamp: now")
 		others := pod(t, "web-1", "others-1", "sidecar.istio.io/status", "x")
 		k := &cluster{pods: []*kube.Pod{healthy, ending, others, pod(t)}}
 		r := repairerOf(k, mode, proc)
@@ -277,7 +278,8 @@ func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
 func repairerOf(k *cluster, mode Repair, proc string) *repairer {
 	return &repairer{
 		mode: mode, pods: k, node: "n1", container: "istio-validation", labelKey: "k", labelValue: "v", proc: proc,
-		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{}, waiting: map[string]*kube.Pod{}, running: map[string]string{},
+		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{}, waiting: map[string]*kube.Pod{},
+		running: map[string]string{},
 	}
 }
 
@@ -367,7 +369,8 @@ func procs(t *testing.T) (proc, dir string) {
 	t.Helper()
 	proc = t.TempDir()
 	for pid, cgroup := range map[string]string{
-		"1": "0::/", "20": "4:memory:/kubepods/besteffort/podu-11/x", "21": "0::/kubepods.slice/kubepods-podu_1.slice/cri-x.scope", "22": "1:cpu:/kubepods/podu-1/x", "self": "",
+		"1": "0::/", "20": "4:memory:/kubepods/besteffort/podu-11/x", "21": "0::/kubepods.slice/kubepods-podu_1.slice/cri-x.scope",
+		"22": "1:cpu:/kubepods/podu-1/x", "self": "",
 	} {
 		d := filepath.Join(proc, pid, "ns")
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -382,7 +385,8 @@ func procs(t *testing.T) (proc, dir string) {
 			}
 			continue
 		}
-		if err := errors.Join(os.WriteFile(filepath.Join(d, "net"), nil, 0o644), os.MkdirAll(filepath.Join(proc, pid, "root"), 0o755)); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(d, "net"), nil, 0o644),
+			os.MkdirAll(filepath.Join(proc, pid, "root"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -72,20 +72,30 @@ func TestDecideOnPodsWithASidecar(t *testing.T) {
 		"as injected": {nil, func(o *redirect.Options) bool {
 			return o.Mode == redirect.Redirect && slices.Equal(o.UIDs, []uint32{1337}) && o.InboundPorts.All
 		}},
-		"a native sidecar":  {[]string{"[{name: istio-validation}]", "[{name: istio-proxy, args: [proxy, sidecar]}]", "- {name: istio-proxy", "- {name: other"}, func(o *redirect.Options) bool { return o.Mode == redirect.Redirect }},
-		"the label decides": {[]string{"{app: web}", `{sidecar.istio.io/inject: "true"}`, `status: "{}"`, `status: "{}", sidecar.istio.io/inject: "false"`}, func(o *redirect.Options) bool { return o.Mode == redirect.Redirect }},
-		"annotations": {[]string{`status: "{}"`, `status: "{}", traffic.sidecar.istio.io/excludeOutboundPorts: "22,25", sidecar.istio.io/interceptionMode: TPROXY, status.sidecar.istio.io/port: "15999"`}, func(o *redirect.Options) bool {
-			return o.Mode == redirect.TProxy && slices.Equal(o.OutboundPortsExcluded.List, []uint16{22, 25}) && slices.Contains(o.InboundPortsExcluded.List, 15999)
-		}},
-		"the container's user": {[]string{"env: [{name: A, value: b}]", "securityContext: {runAsUser: 7, runAsGroup: 8}"}, func(o *redirect.Options) bool {
-			return slices.Equal(o.UIDs, []uint32{7}) && slices.Equal(o.GIDs, []uint32{8})
-		}},
+		"a native sidecar": {[]string{"[{name: istio-validation}]", "[{name: istio-proxy, args: [proxy, sidecar]}]", "- {name: istio-proxy",
+			"- {name: other"}, func(o *redirect.Options) bool { return o.Mode == redirect.Redirect }},
+		"the label decides": {[]string{"{app: web}", `{sidecar.istio.io/inject: "true"}`, `status: "{}"`,
+			`status: "{}", sidecar.istio.io/inject: "false"`}, func(o *redirect.Options) bool { return o.Mode == redirect.Redirect }},
+		"annotations": {
+			[]string{
+				`status: "{}"`, `status: "{}", traffic.sidecar.istio.io/excludeOutboundPorts: "22,25", sidecar.istio.io/interceptionMode: TPROXY, status.sidecar.istio.io/port: "15999"`}, func(o *redirect.Options) bool {
+				return o.Mode == redirect.TProxy && slices.Equal(o.OutboundPortsExcluded.List, []uint16{22, 25}) &&
+					slices.Contains(o.InboundPortsExcluded.List, 15999)
+			}},
+		"the container's user": {[]string{"env: [{name: A, value: b}]", "securityContext: {runAsUser: 7, runAsGroup: 8}"},
+			func(o *redirect.Options) bool {
+				return slices.Equal(o.UIDs, []uint32{7}) && slices.Equal(o.GIDs, []uint32{8})
+			}},
 		"the Pod's user": {[]string{"securityContext: {}", "securityContext: {runAsUser: 9}"}, func(o *redirect.Options) bool {
 			return slices.Equal(o.UIDs, []uint32{9}) && slices.Equal(o.GIDs, []uint32{1337})
 		}},
-		"a proxy that is root": {[]string{"securityContext: {}", "securityContext: {runAsUser: 0}"}, func(o *redirect.Options) bool { return slices.Equal(o.UIDs, []uint32{1337}) }},
-		"DNS, by a variable":   {[]string{"{name: A, value: b}", `{name: ISTIO_META_DNS_CAPTURE, value: "true"}`}, func(o *redirect.Options) bool { return o.RedirectDNS && len(o.Nameservers) == 1 }},
-		"DNS, by ProxyConfig":  {[]string{`status: "{}"`, `status: "{}", proxy.istio.io/config: "proxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"`}, func(o *redirect.Options) bool { return o.RedirectDNS }},
+		"a proxy that is root": {[]string{"securityContext: {}", "securityContext: {runAsUser: 0}"},
+			func(o *redirect.Options) bool { return slices.Equal(o.UIDs, []uint32{1337}) }},
+		"DNS, by a variable": {[]string{"{name: A, value: b}", `{name: ISTIO_META_DNS_CAPTURE, value: "true"}`},
+			func(o *redirect.Options) bool { return o.RedirectDNS && len(o.Nameservers) == 1 }},
+		"DNS, by ProxyConfig": {
+			[]string{`status: "{}"`, `status: "{}", proxy.istio.io/config: "proxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"`},
+			func(o *redirect.Options) bool { return o.RedirectDNS }},
 	} {
 		answer, why, err := decide(pod(t, tc.edits...), []netip.Addr{netip.MustParseAddr("10.96.0.10")})
 		if err != nil || !answer.Redirect {

@@ -180,7 +180,8 @@ func (r *repairer) repair(ctx context.Context, p *kube.Pod) {
 	}
 	kind, result := "Normal", "repaired"
 	if err != nil {
-		kind, reason, message, result = "Warning", "Unredirected", "The Pod started before the CNI plugin, and could not be repaired: "+err.Error(), "failed"
+		kind, reason, message, result = "Warning", "Unredirected", "The Pod started before the CNI plugin, and could not be repaired: "+
+			err.Error(), "failed"
 		log.Error("a Pod without rules could not be repaired", "error", err)
 	} else {
 		r.mu.Lock()

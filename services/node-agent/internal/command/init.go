@@ -20,8 +20,10 @@ func initialise(stderr io.Writer) *cobra.Command {
 		Use:     "init",
 		Aliases: []string{"istio-iptables"},
 		Short:   "Send the connections of this network namespace through its proxy",
-		Long: "Puts rules into the network namespace that it runs in, so that connections go through the proxy: by default all TCP, as Istio's init\n" +
-			"container does. It needs CAP_NET_ADMIN, and no program where the kernel has nftables. It may run again, and replaces what it did before.",
+		Long: "Puts rules into the network namespace that it runs in, so that connections go through the proxy: by default all TCP, as Istio's " +
+			"init\n" +
+			"container does. It needs CAP_NET_ADMIN, and no program where the kernel has nftables. It may run again, and replaces what it did " +
+			"before.",
 	}, false)
 }
 
@@ -79,7 +81,8 @@ func setUp(ctx context.Context, flags *config.RedirectFlags, options *redirect.O
 		if err != nil {
 			return err
 		}
-		log.Info("traffic is redirected", "by", backend, "mode", options.Mode, "outbound", options.Outbound, "inbound", options.Inbound, "dns", options.RedirectDNS)
+		log.Info("traffic is redirected", "by", backend, "mode", options.Mode, "outbound", options.Outbound, "inbound", options.Inbound, "dns",
+			options.RedirectDNS)
 		log.Debug("rules in force", "rules", redirect.Plan(options))
 	}
 	if !flags.Validate {
@@ -89,7 +92,8 @@ func setUp(ctx context.Context, flags *config.RedirectFlags, options *redirect.O
 	defer cancel()
 	if err := redirect.Validate(ctx, options); err != nil {
 		return process.WithExitCode(fmt.Errorf("this workload is not ready for the mesh: %w: "+
-			"with the CNI plugin, the Pod began before the plugin was there; node-agent cni repairs or deletes it, or delete it yourself", err), redirect.ExitUnverified)
+			"with the CNI plugin, the Pod began before the plugin was there; node-agent cni repairs or deletes it, or delete it yourself", err),
+			redirect.ExitUnverified)
 	}
 	log.Info("the rules redirect traffic")
 	return nil

@@ -36,7 +36,8 @@ func TestInitContainersOfIstio(t *testing.T) {
 		if userns.Again(t, "unshare", "nft", "ip") {
 			return
 		}
-		cmd := exec.CommandContext(t.Context(), "unshare", "-n", "sh", "-c", "ip link set lo up && exec "+os.Args[0]+" -test.run '^"+t.Name()+"$' -test.v")
+		cmd := exec.CommandContext(t.Context(), "unshare", "-n", "sh", "-c", "ip link set lo up && exec "+os.Args[0]+" -test.run '^"+t.Name()+
+			"$' -test.v")
 		cmd.Env = append(os.Environ(), inside+"=1")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 			t.Fatalf("%v\n%s", err, out)
@@ -62,7 +63,8 @@ func TestInitContainersOfIstio(t *testing.T) {
 			t.Errorf("%s: code %d, %s, rules %s", clean, code, said, rules(t))
 		}
 	}
-	if _, said, code := run(t, append(args, "--network-namespace", "/proc/none/ns/net")...); code != process.ExitFailure || !strings.Contains(said, "/proc/none/ns/net") {
+	if _, said, code := run(t, append(args, "--network-namespace", "/proc/none/ns/net")...); code != process.ExitFailure ||
+		!strings.Contains(said, "/proc/none/ns/net") {
 		t.Errorf("a namespace that is not there: code %d, %s", code, said)
 	}
 }
@@ -77,19 +79,23 @@ func rules(t *testing.T) string {
 }
 
 func TestDryRunPrintsTheRulesOfTheBackend(t *testing.T) {
-	for backend, want := range map[string]string{"auto": "# nft -f -\ntable inet fairlead", "iptables": "# iptables-restore --noflush\n*nat\n"} {
-		if out, said, code := run(t, "init", "--dry-run", "--redirect-backend", backend); code != process.ExitOK || !strings.HasPrefix(out, want) {
+	for backend, want := range map[string]string{"auto": "# nft -f -\ntable inet fairlead",
+		"iptables": "# iptables-restore --noflush\n*nat\n"} {
+		if out, said, code := run(t, "init", "--dry-run", "--redirect-backend", backend); code != process.ExitOK ||
+			!strings.HasPrefix(out, want) {
 			t.Errorf("%s: code %d, %s, %s", backend, code, said, out)
 		}
 	}
-	if _, said, code := run(t, "init", "--redirect-backend", "ebtables"); code != process.ExitUsage || !strings.Contains(said, "--redirect-backend") {
+	if _, said, code := run(t, "init", "--redirect-backend", "ebtables"); code != process.ExitUsage ||
+		!strings.Contains(said, "--redirect-backend") {
 		t.Errorf("code %d, %s", code, said)
 	}
 }
 
 func TestFlagsOfTheNodesAgentAreChecked(t *testing.T) {
 	root := Root(&bytes.Buffer{}, &bytes.Buffer{})
-	root.SetArgs([]string{"cni", "--node-name=", "--pod-namespace=", "--repair=always", "--broken-pod-label=x", "--cni-conf-name=a/b", "--socket="})
+	root.SetArgs([]string{"cni", "--node-name=", "--pod-namespace=", "--repair=always", "--broken-pod-label=x", "--cni-conf-name=a/b",
+		"--socket="})
 	err := root.ExecuteContext(t.Context())
 	if process.ExitCode(err) != process.ExitUsage {
 		t.Fatalf("code %d, %v", process.ExitCode(err), err)

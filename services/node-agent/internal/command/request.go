@@ -77,7 +77,8 @@ func wait() *cobra.Command {
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeoutSeconds <= 0 || requestMillis <= 0 || periodMillis <= 0 {
-				return process.WithExitCode(errors.New("--timeoutSeconds, --requestTimeoutMillis and --periodMillis must be above 0"), process.ExitUsage)
+				return process.WithExitCode(errors.New("--timeoutSeconds, --requestTimeoutMillis and --periodMillis must be above 0"),
+					process.ExitUsage)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(timeoutSeconds)*time.Second)
 			defer cancel()

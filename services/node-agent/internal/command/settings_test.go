@@ -187,7 +187,8 @@ func TestAgentSettingsAreIstios(t *testing.T) {
 	}
 	agent := filepath.Join(bin, "pilot-agent")
 	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), agent, "collateral", "--html_fragment_with_front_matter", "-o", dir).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), agent, "collateral", "--html_fragment_with_front_matter", "-o",
+		dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "pilot-agent.html"))
@@ -196,7 +197,8 @@ func TestAgentSettingsAreIstios(t *testing.T) {
 	}
 	_, table, _ := strings.Cut(string(text), "Environment variables</h2>")
 	var got []string
-	for _, m := range regexp.MustCompile(`<tr id='[\w-]+'>\s*<td><a href='#[\w-]+'><code>([A-Za-z0-9_]+)</code>`).FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile(`<tr id='[\w-]+'>\s*<td><a href='#[\w-]+'><code>([A-Za-z0-9_]+)</code>`).FindAllStringSubmatch(table,
+		-1) {
 		got = append(got, "variable "+m[1])
 	}
 	if len(got) < 100 {

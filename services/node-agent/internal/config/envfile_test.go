@@ -52,7 +52,8 @@ func TestAMachineIsWhatItsFileSays(t *testing.T) {
 		want      func(*Config)
 	}{
 		{name: "as fairlead vm bootstrap writes it"},
-		{name: "without an address", add: "ISTIO_SVC_IP=\n", want: func(c *Config) { c.InstanceIPs = []netip.Addr{netip.MustParseAddr("10.1.2.3")} }},
+		{name: "without an address", add: "ISTIO_SVC_IP=\n",
+			want: func(c *Config) { c.InstanceIPs = []netip.Addr{netip.MustParseAddr("10.1.2.3")} }},
 		{
 			name: "variables of the agent over those of the script", add: "INSTANCE_IP=192.0.2.8\nPOD_NAMESPACE=apps\nPOD_NAME=db\n",
 			want: func(c *Config) {
@@ -65,8 +66,10 @@ func TestAMachineIsWhatItsFileSays(t *testing.T) {
 				c.ServiceAccount, c.InstanceIPs, c.PodName = "other", []netip.Addr{netip.MustParseAddr("192.0.2.9")}, "mine"
 			},
 		},
-		{name: "another namespace of the control plane", add: "ISTIO_SYSTEM_NAMESPACE=mesh\n", want: func(c *Config) { c.DiscoveryAddresses[0] = "istiod.mesh.svc:15012" }},
-		{name: "another port of the control plane", add: "ISTIO_PILOT_PORT=443\n", want: func(c *Config) { c.DiscoveryAddresses[0] = "istiod.istio-system.svc:443" }},
+		{name: "another namespace of the control plane", add: "ISTIO_SYSTEM_NAMESPACE=mesh\n",
+			want: func(c *Config) { c.DiscoveryAddresses[0] = "istiod.mesh.svc:15012" }},
+		{name: "another port of the control plane", add: "ISTIO_PILOT_PORT=443\n",
+			want: func(c *Config) { c.DiscoveryAddresses[0] = "istiod.istio-system.svc:443" }},
 		{name: "another control plane", add: "PILOT_ADDRESS=cp.example:1\n", want: func(c *Config) { c.DiscoveryAddresses[0] = "cp.example:1" }},
 		{
 			name: "the ProxyConfig over the script", env: []string{"PROXY_CONFIG={discoveryAddress: 'there:1', serviceCluster: mine}"},
@@ -100,11 +103,13 @@ func TestAMachineIsWhatItsFileSays(t *testing.T) {
 			}
 		})
 	}
-	if c := parse(t, flags(t, "--env-file", envFile, "--serviceCluster", "flag"), machine(clusterEnv)); c.ProxyConfig.GetServiceCluster() != "flag" {
+	if c := parse(t, flags(t, "--env-file", envFile, "--serviceCluster", "flag"),
+		machine(clusterEnv)); c.ProxyConfig.GetServiceCluster() != "flag" {
 		t.Errorf("service cluster %q: the flag does not win", c.ProxyConfig.GetServiceCluster())
 	}
 	// Without a file of variables, those of Istio's script mean nothing.
-	if c := parse(t, flags(t), host(nil, append(pod, "ISTIO_SERVICE=x", "PILOT_ADDRESS=x:1", "ISTIO_SVC_IP=192.0.2.1")...)); c.DiscoveryAddresses[0] != defaultDiscovery ||
+	if c := parse(t, flags(t), host(nil,
+		append(pod, "ISTIO_SERVICE=x", "PILOT_ADDRESS=x:1", "ISTIO_SVC_IP=192.0.2.1")...)); c.DiscoveryAddresses[0] != defaultDiscovery ||
 		c.ProxyConfig.GetServiceCluster() != "" || c.InstanceIPs[0].String() != "10.0.0.7" {
 		t.Errorf("a Pod has %v, %q, %v", c.DiscoveryAddresses, c.ProxyConfig.GetServiceCluster(), c.InstanceIPs)
 	}
@@ -120,9 +125,11 @@ func TestRedirectionOfAMachineIsWhatItsFileSays(t *testing.T) {
 		{name: "a flag over the file", flags: []string{"-b", "80", "-u", "5"}, want: func(o *redirect.Options) {
 			o.InboundPorts.List, o.UIDs, o.GIDs = []uint16{80}, []uint32{5}, []uint32{1337}
 		}},
-		{name: "the environment over the file", env: []string{"ISTIO_SERVICE_CIDR=*"}, want: func(o *redirect.Options) { o.Ranges = redirect.Ranges{All: true} }},
+		{name: "the environment over the file", env: []string{"ISTIO_SERVICE_CIDR=*"},
+			want: func(o *redirect.Options) { o.Ranges = redirect.Ranges{All: true} }},
 		{name: "a user by name", add: "ENVOY_USER=envoy\n", want: func(*redirect.Options) {}},
-		{name: "a user by number", add: "PROXY_UID=7\nPROXY_GID=8\n", want: func(o *redirect.Options) { o.UIDs, o.GIDs = []uint32{7}, []uint32{8} }},
+		{name: "a user by number", add: "PROXY_UID=7\nPROXY_GID=8\n",
+			want: func(o *redirect.Options) { o.UIDs, o.GIDs = []uint32{7}, []uint32{8} }},
 		{name: "TPROXY", add: "ISTIO_INBOUND_INTERCEPTION_MODE=TPROXY\n", want: func(o *redirect.Options) { o.Mode = redirect.TProxy }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -136,7 +143,8 @@ func TestRedirectionOfAMachineIsWhatItsFileSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.want(want)
-			if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+			if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 				t.Error(d)
 			}
 		})
@@ -176,7 +184,8 @@ func TestABadEnvFileIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Parse("sidecar", flags(t, "--env-file", "/none"), machine("")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--env-file") {
+	if _, err := Parse("sidecar", flags(t, "--env-file", "/none"), machine("")); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "--env-file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	h := machine("A=1")

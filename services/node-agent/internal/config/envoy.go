@@ -84,7 +84,8 @@ func (c *Config) parseEnvoy(f Flags, env *environment, h Host) error {
 	for _, file := range []struct {
 		name, path string
 		into       *[]byte
-	}{{bootstrapOverride, e.OverrideFile, &e.BootstrapOverride}, {bootstrapTemplate + ", or --templateFile", e.TemplateFile, &e.BootstrapTemplate}} {
+	}{{bootstrapOverride, e.OverrideFile, &e.BootstrapOverride},
+		{bootstrapTemplate + ", or --templateFile", e.TemplateFile, &e.BootstrapTemplate}} {
 		if file.path == "" {
 			continue
 		}
@@ -106,11 +107,14 @@ func (c *Config) parseEnvoy(f Flags, env *environment, h Host) error {
 		c.StatsAddress = netip.AddrPortFrom(loopback, c.StatsAddress.Port())
 	}
 	c.setLogLevels(f.EnvoyLogLevel, f.EnvoyComponents)
-	limit := cmp.Or(env.get("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS"), pc.GetRuntimeValues()["overload.global_downstream_max_connections"])
+	limit := cmp.Or(env.get("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS"),
+		pc.GetRuntimeValues()["overload.global_downstream_max_connections"])
 	if limit != "" {
 		n, err := strconv.ParseUint(limit, 10, 31)
 		if err != nil || n == 0 {
-			errs = append(errs, fmt.Errorf("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS, or ProxyConfig runtimeValues overload.global_downstream_max_connections, %q: want a number above 0", limit))
+			errs = append(errs, fmt.Errorf(
+				"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS, or ProxyConfig runtimeValues overload.global_downstream_max_connections, %q: want a "+
+					"number above 0", limit))
 		}
 		c.MaxDownstreamConnections = n
 	}

@@ -199,7 +199,8 @@ func plain(name string, v reflect.Value) any {
 			out[fmt.Sprint(key)] = redact(fmt.Sprint(key), v.MapIndex(key).Interface())
 		}
 		return out
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Float64:
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32,
+		reflect.Uint64, reflect.Float64:
 		return redact(name, v.Interface())
 	default:
 		return redact(name, fmt.Sprintf("%+v", v.Interface()))

@@ -26,7 +26,8 @@ func TestExplainSaysWhereAValueComesFrom(t *testing.T) {
 		"./etc/istio/config/mesh":   "defaultConfig: {terminationDrainDuration: 9s, drainDuration: 60s, meshId: here}\n",
 	}
 	got, text, err := explain(t, flags(t, "--ca-address", "ca:1", "--proxy-log-level", "info"), host(files, append(slices.Clone(pod),
-		"PROXY_CONFIG={concurrency: 2, discoveryAddress: 'xds:1', proxyMetadata: {SECRET_TTL: 2h, MY_TOKEN: hidden}, tracing: {lightstep: {accessToken: hidden}}}",
+		"PROXY_CONFIG={concurrency: 2, discoveryAddress: 'xds:1', proxyMetadata: {SECRET_TTL: 2h, MY_TOKEN: hidden}, tracing: {lightstep: "+
+			"{accessToken: hidden}}}",
 		"ENVOY_STATUS_PORT=15022", "ISTIO_META_DB_PASSWORD=hidden")...))
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +66,8 @@ func TestExplainSaysWhatComesFromAMachinesFile(t *testing.T) {
 	if err != nil || strings.Contains(text, "hidden") {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	for name, want := range map[string]setting{"namespace": {"shop", fromEnvFile}, "podName": {"db-1", fromEnvFile}, "serviceAccount": {"vm2", fromEnvironment}} {
+	for name, want := range map[string]setting{"namespace": {"shop", fromEnvFile}, "podName": {"db-1", fromEnvFile},
+		"serviceAccount": {"vm2", fromEnvironment}} {
 		if got[name] != want {
 			t.Errorf("%s: %+v, want %+v", name, got[name], want)
 		}
@@ -82,10 +84,12 @@ func TestExplainOfAConfigurationThatIsRefused(t *testing.T) {
 // FuzzExplain: whatever the environment, the annotation and the ProxyConfig say, the output is YAML, and no secret is
 // in it.
 func FuzzExplain(f *testing.F) {
-	f.Add("concurrency: 2\nproxyMetadata: {A: b, C_TOKEN: s3cr3t-value}", `proxy.istio.io/config="statusPort: 1"`, "ISTIO_METAJSON_X={\"password\":[\"s3cr3t-value\"]}")
+	f.Add("concurrency: 2\nproxyMetadata: {A: b, C_TOKEN: s3cr3t-value}", `proxy.istio.io/config="statusPort: 1"`,
+		"ISTIO_METAJSON_X={\"password\":[\"s3cr3t-value\"]}")
 	const secret = "s3cr3t-of-the-environment"
 	f.Fuzz(func(t *testing.T, proxyConfig, annotations, variable string) {
-		h := host(map[string]string{"annotations": annotations}, append(slices.Clone(pod), "PROXY_CONFIG="+proxyConfig, variable, "ISTIO_META_MY_TOKEN="+secret)...)
+		h := host(map[string]string{"annotations": annotations},
+			append(slices.Clone(pod), "PROXY_CONFIG="+proxyConfig, variable, "ISTIO_META_MY_TOKEN="+secret)...)
 		text, _ := Explain("sidecar", Flags{}, h)
 		if bytes.Contains(text, []byte(secret)) && !strings.Contains(proxyConfig+annotations+variable, secret) {
 			t.Errorf("the secret is printed:\n%s", text)

@@ -58,7 +58,8 @@ func (c *Config) parseHealth(env *environment) error {
 	if c.Role == Sidecar { // kubelet's probes of a gateway are Envoy's own, and a gateway has no application
 		h.AppProbes, err = appprobe.Parse(env.get(appprobe.Variable), c.StatusAddress.Port())
 		errs = append(errs, err)
-		h.ScrapeTargets, err = metrics.ParseTargets(env.get(metrics.Variable), c.StatusAddress.Port(), c.ReadyAddress.Port(), c.StatsAddress.Port())
+		h.ScrapeTargets, err = metrics.ParseTargets(env.get(metrics.Variable), c.StatusAddress.Port(), c.ReadyAddress.Port(),
+			c.StatsAddress.Port())
 		errs = append(errs, err)
 	}
 	h.ProbeLocalhost = env.boolean("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", false)

@@ -17,7 +17,8 @@ func sidecar(t *testing.T, env ...string) (*Config, error) {
 // The environment of Istio's injection and a WorkloadGroup's probe are read, with Istio's defaults.
 func TestHealthSettings(t *testing.T) {
 	c, err := sidecar(t,
-		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/livez":{"httpGet":{"port":8080}}}`, `ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","port":"8080"}`,
+		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/livez":{"httpGet":{"port":8080}}}`,
+		`ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","port":"8080"}`,
 		"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION=true", "ENABLE_PROBE_KEEPALIVE_CONNECTIONS=true", "ISTIO_ENABLE_HTTP2_PROBING=false",
 		"METRICS_LOCALHOST_ACCESS_ONLY=true", "PILOT_AGENT_MERGE_ENVOY_STATS=false",
 		`PROXY_CONFIG={"readinessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":3,"failureThreshold":5}}`)
@@ -25,11 +26,13 @@ func TestHealthSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := c.Health
-	if len(h.AppProbes) != 1 || len(h.ScrapeTargets) != 1 || !h.ProbeLocalhost || !h.ProbeKeepAlive || !h.ProbeHTTP1 || !h.LocalMetrics || h.MergeEnvoy {
+	if len(h.AppProbes) != 1 || len(h.ScrapeTargets) != 1 || !h.ProbeLocalhost || !h.ProbeKeepAlive || !h.ProbeHTTP1 || !h.LocalMetrics ||
+		h.MergeEnvoy {
 		t.Errorf("%+v", h)
 	}
 	r := h.Readiness
-	if r == nil || r.InitialDelay != 3*time.Second || r.Period != 10*time.Second || r.Timeout != time.Second || r.Success != 1 || r.Failure != 5 || r.GetExec() == nil {
+	if r == nil || r.InitialDelay != 3*time.Second || r.Period != 10*time.Second || r.Timeout != time.Second || r.Success != 1 ||
+		r.Failure != 5 || r.GetExec() == nil {
 		t.Errorf("readiness probe %+v", r)
 	}
 	c, err = sidecar(t)
@@ -46,10 +49,11 @@ func TestHealthSettings(t *testing.T) {
 // Every mistake is named with its variable or field.
 func TestHealthSettingsThatAreRefused(t *testing.T) {
 	for env, want := range map[string]string{
-		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/livez":{"grpc":{"port":15020}}}`:    `port 15020 is that of the agent`,
-		`ISTIO_KUBE_APP_PROBERS={"/x":{}}`:                                            `ISTIO_KUBE_APP_PROBERS: "/x"`,
-		`ISTIO_PROMETHEUS_ANNOTATIONS={"port":"15090"}`:                               "port 15090 is that of Envoy's metrics",
-		`PROXY_CONFIG={"readinessProbe":{}}`:                                          "readinessProbe.httpGet, tcpSocket, grpc or exec is missing",
+		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/livez":{"grpc":{"port":15020}}}`: `port 15020 is that of the agent`,
+		`ISTIO_KUBE_APP_PROBERS={"/x":{}}`:                                         `ISTIO_KUBE_APP_PROBERS: "/x"`,
+		`ISTIO_PROMETHEUS_ANNOTATIONS={"port":"15090"}`:                            "port 15090 is that of Envoy's metrics",
+		`PROXY_CONFIG={"readinessProbe":{}}`: "readinessProbe.httpGet, tcpSocket, grpc or exec is " +
+			"missing",
 		`PROXY_CONFIG={"readinessProbe":{"tcpSocket":{}}}`:                            "readinessProbe.tcpSocket.port 0",
 		`PROXY_CONFIG={"readinessProbe":{"httpGet":{"port":1,"scheme":"ftp"}}}`:       `httpGet.scheme "ftp"`,
 		`PROXY_CONFIG={"readinessProbe":{"grpc":{"port":1},"periodSeconds":-1}}`:      "periodSeconds -1",
@@ -68,7 +72,8 @@ func TestAnnotationsRunNothing(t *testing.T) {
 	if err := pc.merge("annotation "+proxyConfigAnnotation, `readinessProbe: {exec: {command: [reboot]}}`); err != nil {
 		t.Fatal(err)
 	}
-	if pc.ProxyConfig.GetReadinessProbe() != nil || len(pc.Warnings) != 1 || !strings.Contains(pc.Warnings[0], `readinessProbe.exec "reboot" is ignored`) {
+	if pc.ProxyConfig.GetReadinessProbe() != nil || len(pc.Warnings) != 1 ||
+		!strings.Contains(pc.Warnings[0], `readinessProbe.exec "reboot" is ignored`) {
 		t.Errorf("%v %q", pc.ProxyConfig, pc.Warnings)
 	}
 }

@@ -10,7 +10,8 @@ import (
 func TestLastGood(t *testing.T) {
 	parse := func(cache bool, env ...string) (*Config, error) {
 		return Parse("sidecar", Flags{StateDir: t.TempDir(), RootCertFile: "root", EnvoyBinary: "envoy", Cache: cache}, Host{
-			Environ: append([]string{"POD_NAME=web-0", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.1"}, env...), ReadFile: os.ReadFile, OpenFiles: 1000,
+			Environ: append([]string{"POD_NAME=web-0", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.1"}, env...), ReadFile: os.ReadFile,
+			OpenFiles: 1000,
 		})
 	}
 	for _, tc := range []struct {
@@ -31,7 +32,8 @@ func TestLastGood(t *testing.T) {
 			t.Errorf("%s: %+v, %v", tc.name, c, err)
 		}
 	}
-	for _, env := range []string{lastGoodMaxAge + "=-1s", lastGoodMaxAge + "=day", lastGoodMaxAge + "=1ns", lastGoodMaxAge + "=59s", lastGoodAfter + "=-1s", lastGoodAfter + "=2h"} {
+	for _, env := range []string{lastGoodMaxAge + "=-1s", lastGoodMaxAge + "=day", lastGoodMaxAge + "=1ns", lastGoodMaxAge + "=59s",
+		lastGoodAfter + "=-1s", lastGoodAfter + "=2h"} {
 		name, _, _ := strings.Cut(env, "=")
 		if _, err := parse(true, env); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", env, err)

@@ -126,7 +126,8 @@ func assemble(role string, f Flags, h Host) (*Config, error) {
 	maps.Copy(c.Labels, podLabels)
 	maps.Copy(c.Annotations, podAnnotations)
 
-	c.Interception = cmp.Or(env.get(metaPrefix+metaInterception), c.Annotations[trafficAnnotations[interceptionFlag][0]], pc.GetInterceptionMode().String())
+	c.Interception = cmp.Or(env.get(metaPrefix+metaInterception), c.Annotations[trafficAnnotations[interceptionFlag][0]],
+		pc.GetInterceptionMode().String())
 	c.PodName = env.get("POD_NAME")
 	c.Namespace = env.get("POD_NAMESPACE")
 	c.ServiceAccount = env.or("SERVICE_ACCOUNT", "default")

@@ -91,20 +91,28 @@ func TestSourcesOfSettings(t *testing.T) {
 	}{
 		{"discovery from ProxyConfig", nil, []string{"PROXY_CONFIG=discoveryAddress: a:1, b:2"}, nil,
 			func(c *Config) any { return c.DiscoveryAddresses }, []string{"a:1", "b:2"}},
-		{"ids of the namespaces of Services", nil, []string{"PROXY_CONFIG=discoveryAddress: 'istiod-canary.mesh.svc:15012, xds.mesh.svc.cluster.local:1, 10.0.0.1:2'", "CA_ADDR=ca.trust.svc:15012"}, nil,
+		{"ids of the namespaces of Services", nil,
+			[]string{"PROXY_CONFIG=discoveryAddress: 'istiod-canary.mesh.svc:15012, xds.mesh.svc.cluster.local:1, 10.0.0.1:2'",
+				"CA_ADDR=ca.trust.svc:15012"}, nil,
 			func(c *Config) any { return fmt.Sprint(c.DiscoveryIDs, c.CAIDs) },
-			"[spiffe://cluster.local/ns/mesh/sa/xds-server spiffe://cluster.local/ns/istio-system/sa/xds-server] [spiffe://cluster.local/ns/trust/sa/ca]"},
-		{"at its own address the control plane may forward to the ca", nil, []string{"PROXY_CONFIG=discoveryAddress: 'a:1, istiod-blue.mesh.svc:15012'", "CA_ADDR=istiod-blue.mesh.svc:15012"}, nil,
+			"[spiffe://cluster.local/ns/mesh/sa/xds-server spiffe://cluster.local/ns/istio-system/sa/xds-server] " +
+				"[spiffe://cluster.local/ns/trust/sa/ca]"},
+		{"at its own address the control plane may forward to the ca", nil,
+			[]string{"PROXY_CONFIG=discoveryAddress: 'a:1, istiod-blue.mesh.svc:15012'", "CA_ADDR=istiod-blue.mesh.svc:15012"}, nil,
 			func(c *Config) any { return fmt.Sprint(c.CAIDs) },
-			"[spiffe://cluster.local/ns/mesh/sa/ca spiffe://cluster.local/ns/istio-system/sa/xds-server spiffe://cluster.local/ns/mesh/sa/xds-server]"},
-		{"ids of the ca that are said", []string{"--ca-id", "spiffe://td/ns/n/sa/a"}, []string{"PROXY_CONFIG=discoveryAddress: 'a:1'", "CA_ADDR=a:1"}, nil,
+			"[spiffe://cluster.local/ns/mesh/sa/ca spiffe://cluster.local/ns/istio-system/sa/xds-server " +
+				"spiffe://cluster.local/ns/mesh/sa/xds-server]"},
+		{"ids of the ca that are said", []string{"--ca-id", "spiffe://td/ns/n/sa/a"},
+			[]string{"PROXY_CONFIG=discoveryAddress: 'a:1'", "CA_ADDR=a:1"}, nil,
 			func(c *Config) any { return fmt.Sprint(c.CAIDs) }, "[spiffe://td/ns/n/sa/a]"},
 		{"flag before ProxyConfig", []string{"--discovery-address", "c:3,d:4"}, []string{"PROXY_CONFIG=discoveryAddress: a:1"}, nil,
 			func(c *Config) any { return c.DiscoveryAddresses }, []string{"c:3", "d:4"}},
 		{"annotation before PROXY_CONFIG", nil, []string{"PROXY_CONFIG={concurrency: 2, statusPort: 16020}"},
 			map[string]string{"etc/istio/pod/annotations": `proxy.istio.io/config="concurrency: 4\n"` + "\n"},
 			func(c *Config) any { return []any{c.Concurrency, c.StatusAddress.Port()} }, []any{uint32(4), uint16(16020)}},
-		{"environment before proxyMetadata", nil, []string{`PROXY_CONFIG={"proxyMetadata": {"ISTIO_DELTA_XDS": "false", "SECRET_TTL": "2h", "ISTIO_META_NETWORK": "n1"}}`, "SECRET_TTL=1h"}, nil,
+		{"environment before proxyMetadata", nil,
+			[]string{`PROXY_CONFIG={"proxyMetadata": {"ISTIO_DELTA_XDS": "false", "SECRET_TTL": "2h", "ISTIO_META_NETWORK": "n1"}}`,
+				"SECRET_TTL=1h"}, nil,
 			func(c *Config) any { return []any{c.DeltaXDS, c.SecretTTL, c.Meta["NETWORK"]} }, []any{false, time.Hour, "n1"}},
 		{"concurrency 0 is every CPU", []string{"--concurrency", "0"}, nil, nil,
 			func(c *Config) any { return c.Concurrency }, uint32(8)},
@@ -120,8 +128,10 @@ func TestSourcesOfSettings(t *testing.T) {
 		{"status address apart", []string{"--bind", "127.66.1.1", "--status-address", "127.0.0.1:1"}, nil, nil,
 			func(c *Config) any { return c.StatusAddress.String() }, "127.0.0.1:1"},
 		{"proxyless gRPC", nil, []string{"ISTIO_META_GENERATOR=grpc", "PROXY_CONFIG=configPath: /proxy"}, nil,
-			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{true, "/proxy/grpc-bootstrap.json", "/proxy/certs"}},
-		{"proxyless gRPC as Istio injects it", nil, []string{"ISTIO_META_GENERATOR=grpc", "DISABLE_ENVOY=true", "OUTPUT_CERTS=/data", "GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
+			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} },
+			[]any{true, "/proxy/grpc-bootstrap.json", "/proxy/certs"}},
+		{"proxyless gRPC as Istio injects it", nil,
+			[]string{"ISTIO_META_GENERATOR=grpc", "DISABLE_ENVOY=true", "OUTPUT_CERTS=/data", "GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{true, "/boot.json", "/data"}},
 		{"proxyless gRPC beside an Envoy", []string{"--state-dir", "/proxy"}, []string{"GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{false, "/boot.json", "/proxy/certs"}},
@@ -181,22 +191,27 @@ func TestErrorNamesTheSettingAndItsRemedy(t *testing.T) {
 		files map[string]string
 		want  []string
 	}{
-		{"nothing set", "sidecar", nil, []string{"POD_NAME=", "POD_NAMESPACE="}, nil, []string{"POD_NAME is not set", "POD_NAMESPACE is not set"}},
+		{"nothing set", "sidecar", nil, []string{"POD_NAME=", "POD_NAMESPACE="}, nil,
+			[]string{"POD_NAME is not set", "POD_NAMESPACE is not set"}},
 		{"gateway without Envoy", "router", nil, []string{"DISABLE_ENVOY=true"}, nil, []string{"DISABLE_ENVOY"}},
 		{"role", "waypoint", nil, nil, nil, []string{`proxy role "waypoint"`}},
 		{"several at once", "sidecar", nil, []string{"SECRET_TTL=long", "ISTIO_DELTA_XDS=perhaps", "ENVOY_STATUS_PORT=99999"}, nil,
-			[]string{`SECRET_TTL="long": want a duration`, `ISTIO_DELTA_XDS="perhaps": want true or false`, `ENVOY_STATUS_PORT="99999": want a port`}},
+			[]string{`SECRET_TTL="long": want a duration`, `ISTIO_DELTA_XDS="perhaps": want true or false`,
+				`ENVOY_STATUS_PORT="99999": want a port`}},
 		{"seconds", "sidecar", nil, []string{"TERMINATION_DRAIN_DURATION_SECONDS=5s"}, nil, []string{`="5s": want a whole number of seconds`}},
 		{"address", "sidecar", []string{"--discovery-address", "istiod"}, nil, nil, []string{`discovery address "istiod": want host:port`}},
 		{"bind", "sidecar", []string{"--bind", "localhost"}, nil, nil, []string{`--bind "localhost": want an IP address`}},
 		{"same port twice", "sidecar", nil, []string{"ENVOY_STATUS_PORT=15090"}, nil, []string{"are both 0.0.0.0:15090"}},
 		{"status port", "sidecar", nil, []string{"PROXY_CONFIG=statusPort: 99999"}, nil, []string{"ProxyConfig: statusPort 99999: want a port"}},
 		{"ProxyConfig", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: lots"}, nil, []string{"PROXY_CONFIG is not a ProxyConfig"}},
-		{"on demand", "sidecar", nil, []string{"PROXY_CONFIG=onDemand: sometimes"}, nil, []string{`PROXY_CONFIG: onDemand: "sometimes": want true or false`}},
-		{"on demand as a variable", "sidecar", nil, []string{"FAIRLEAD_ON_DEMAND=on"}, nil, []string{`FAIRLEAD_ON_DEMAND="on": want true or false`}},
+		{"on demand", "sidecar", nil, []string{"PROXY_CONFIG=onDemand: sometimes"}, nil,
+			[]string{`PROXY_CONFIG: onDemand: "sometimes": want true or false`}},
+		{"on demand as a variable", "sidecar", nil, []string{"FAIRLEAD_ON_DEMAND=on"}, nil,
+			[]string{`FAIRLEAD_ON_DEMAND="on": want true or false`}},
 		{"CPU limit", "sidecar", nil, []string{"ISTIO_CPU_LIMIT=2000m"}, nil, []string{`ISTIO_CPU_LIMIT="2000m": want a whole number of CPUs`}},
 		{"threads", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: 100000"}, nil, []string{"concurrency 100000", "want at most 1024"}},
-		{"aliases", "sidecar", nil, []string{"PROXY_CONFIG=a: &a " + strings.Repeat("x", 5000) + "\nb: [" + strings.Repeat("*a,", 5000) + "]"}, nil,
+		{"aliases", "sidecar", nil, []string{"PROXY_CONFIG=a: &a " + strings.Repeat("x", 5000) + "\nb: [" + strings.Repeat("*a,", 5000) + "]"},
+			nil,
 			[]string{"PROXY_CONFIG is not YAML that is read: with its aliases written out", "use fewer aliases"}},
 		{"not YAML", "sidecar", nil, []string{"PROXY_CONFIG={"}, nil, []string{"PROXY_CONFIG is not YAML"}},
 		{"metadata", "sidecar", nil, []string{"ISTIO_METAJSON_X={"}, nil, []string{`ISTIO_METAJSON_X="{": want JSON`}},
@@ -235,8 +250,10 @@ func TestProxyConfigCannotSetProgramsAndFiles(t *testing.T) {
 		"configPath": {"configPath: /tmp/evil", true, func(c *Config) any { return c.StateDir }, "/tmp/evil", "--state-dir"},
 		"proxyMetadata.GRPC_XDS_BOOTSTRAP": {"proxyMetadata: {GRPC_XDS_BOOTSTRAP: /home/a/.profile}", false,
 			func(c *Config) any { return c.GRPCBootstrap }, "/home/a/.profile", "environment of the agent"},
-		"proxyMetadata.OUTPUT_CERTS": {"proxyMetadata: {OUTPUT_CERTS: /tmp/evil}", false, func(c *Config) any { return c.CertificateDir }, "/tmp/evil", "environment of the agent"},
-		"proxyMetadata.LD_PRELOAD":   {"proxyMetadata: {LD_PRELOAD: /tmp/evil.so}", false, func(c *Config) any { return c.ProxyConfig.GetProxyMetadata()["LD_PRELOAD"] }, "/tmp/evil.so", "environment of the agent"},
+		"proxyMetadata.OUTPUT_CERTS": {"proxyMetadata: {OUTPUT_CERTS: /tmp/evil}", false, func(c *Config) any { return c.CertificateDir },
+			"/tmp/evil", "environment of the agent"},
+		"proxyMetadata.LD_PRELOAD": {"proxyMetadata: {LD_PRELOAD: /tmp/evil.so}", false,
+			func(c *Config) any { return c.ProxyConfig.GetProxyMetadata()["LD_PRELOAD"] }, "/tmp/evil.so", "environment of the agent"},
 	} {
 		for source, c := range map[string]*Config{
 			"annotation":   parse(t, flags(t), host(inAnnotation(tc.text), pod...)),
@@ -246,12 +263,14 @@ func TestProxyConfigCannotSetProgramsAndFiles(t *testing.T) {
 			if got := tc.get(c); (got == tc.with) != kept {
 				t.Errorf("%s in %s: %v", field, source, got)
 			}
-			if got := strings.Join(c.Warnings, "\n"); !kept && (!strings.Contains(got, source) || !strings.Contains(got, field) || !strings.Contains(got, tc.remedy)) || kept && got != "" {
+			if got := strings.Join(c.Warnings, "\n"); !kept && (!strings.Contains(got, source) || !strings.Contains(got, field) ||
+				!strings.Contains(got, tc.remedy)) || kept && got != "" {
 				t.Errorf("%s in %s: warnings %q", field, source, got)
 			}
 		}
 	}
-	if c := parse(t, flags(t, "--envoy-binary", "/own"), host(inAnnotation("binaryPath: /usr/local/bin/envoy"), pod...)); c.EnvoyBinary != "/own" || len(c.Warnings) > 0 {
+	if c := parse(t, flags(t, "--envoy-binary", "/own"),
+		host(inAnnotation("binaryPath: /usr/local/bin/envoy"), pod...)); c.EnvoyBinary != "/own" || len(c.Warnings) > 0 {
 		t.Errorf("%s, warnings %q", c.EnvoyBinary, c.Warnings)
 	}
 }
@@ -281,19 +300,24 @@ func TestEnvoySettings(t *testing.T) {
 			func(c *Config) any { return c.EnvoyLogLevel + " " + c.EnvoyComponentLog }, "info misc:error"},
 		{"a level that there is not", []string{"--proxyLogLevel=chatty,misc:error,http:loud"}, nil, nil,
 			func(c *Config) any {
-				return c.EnvoyLogLevel + " " + c.EnvoyComponentLog + " " + fmt.Sprint(strings.Count(strings.Join(c.Warnings, ""), "no such level; use one of trace"))
+				return c.EnvoyLogLevel + " " + c.EnvoyComponentLog + " " +
+					fmt.Sprint(strings.Count(strings.Join(c.Warnings, ""), "no such level; use one of trace"))
 			}, "warning misc:error 2"},
 		{"limit of connections", nil, []string{`PROXY_CONFIG={"proxyMetadata":{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS":"77"}}`}, nil,
 			func(c *Config) any { return c.MaxDownstreamConnections }, uint64(77)},
-		{"limit of connections by the old name", nil, []string{`PROXY_CONFIG={"runtimeValues":{"overload.global_downstream_max_connections":"78"}}`}, nil,
+		{"limit of connections by the old name", nil,
+			[]string{`PROXY_CONFIG={"runtimeValues":{"overload.global_downstream_max_connections":"78"}}`}, nil,
 			func(c *Config) any { return c.MaxDownstreamConnections }, uint64(78)},
 		{"metrics for this machine alone", nil, []string{`PROXY_CONFIG={"proxyMetadata":{"METRICS_LOCALHOST_ACCESS_ONLY":"true"}}`}, nil,
 			func(c *Config) any { return c.StatsAddress.String() }, "127.0.0.1:15090"},
 		{"override", nil, []string{"ISTIO_BOOTSTRAP_OVERRIDE=/o.json"}, map[string]string{"/o.json": "{}"},
 			func(c *Config) any { return string(c.Envoy.BootstrapOverride) }, "{}"},
-		{"template: environment before flag", []string{"--templateFile", "/f"}, []string{"ISTIO_BOOTSTRAP=/e"}, map[string]string{"/e": "env", "/f": "flag"},
+		{"template: environment before flag", []string{"--templateFile", "/f"}, []string{"ISTIO_BOOTSTRAP=/e"},
+			map[string]string{"/e": "env", "/f": "flag"},
 			func(c *Config) any { return string(c.Envoy.BootstrapTemplate) }, "env"},
-		{"the Pod's author names no template", nil, []string{`PROXY_CONFIG={"proxyBootstrapTemplatePath":"/etc/passwd","customConfigFile":"/etc/shadow","proxyMetadata":{"ISTIO_BOOTSTRAP":"/etc/passwd","ISTIO_BOOTSTRAP_OVERRIDE":"/etc/passwd"}}`},
+		{"the Pod's author names no template", nil,
+			[]string{
+				`PROXY_CONFIG={"proxyBootstrapTemplatePath":"/etc/passwd","customConfigFile":"/etc/shadow","proxyMetadata":{"ISTIO_BOOTSTRAP":"/etc/passwd","ISTIO_BOOTSTRAP_OVERRIDE":"/etc/passwd"}}`},
 			map[string]string{"/etc/passwd": "x", "/etc/shadow": "y"},
 			func(c *Config) any {
 				return []any{c.Envoy.BootstrapTemplate == nil, c.Envoy.BootstrapOverride == nil, len(c.Warnings)}
@@ -301,7 +325,8 @@ func TestEnvoySettings(t *testing.T) {
 		{"annotations for fields of ProxyConfig", nil, nil,
 			map[string]string{"etc/istio/pod/annotations": "status.sidecar.istio.io/port=\"16020\"\nsidecar.istio.io/discoveryAddress=\"xds:9\"\n"},
 			func(c *Config) any { return []any{c.StatusAddress.Port(), c.DiscoveryAddresses} }, []any{uint16(16020), []string{"xds:9"}}},
-		{"mesh configuration below PROXY_CONFIG", nil, []string{"PROXY_CONFIG=concurrency: 3"}, map[string]string{"./etc/istio/config/mesh": "defaultConfig: {concurrency: 2, statusPort: 17020}\ntrustDomain: x\n"},
+		{"mesh configuration below PROXY_CONFIG", nil, []string{"PROXY_CONFIG=concurrency: 3"},
+			map[string]string{"./etc/istio/config/mesh": "defaultConfig: {concurrency: 2, statusPort: 17020}\ntrustDomain: x\n"},
 			func(c *Config) any { return []any{c.Concurrency, c.StatusAddress.Port()} }, []any{uint32(3), uint16(17020)}},
 		{"service cluster", []string{"--serviceCluster", "front"}, nil, nil,
 			func(c *Config) any { return c.ProxyConfig.GetServiceCluster() }, "front"},

@@ -90,7 +90,8 @@ func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 	}
 	if exec := pc.GetReadinessProbe().GetExec(); exec != nil && source != proxyConfigVariable {
 		pc.ReadinessProbe = nil
-		ignore("readinessProbe.exec", strings.Join(exec.GetCommand(), " "), "set it in "+proxyConfigVariable+", or probe by httpGet, tcpSocket or grpc")
+		ignore("readinessProbe.exec", strings.Join(exec.GetCommand(), " "),
+			"set it in "+proxyConfigVariable+", or probe by httpGet, tcpSocket or grpc")
 	}
 	for _, name := range proxyconfig.Reserved {
 		if value, said := pc.GetProxyMetadata()[name]; said {

@@ -53,24 +53,30 @@ const alwaysExcluded = "15090,15021,15020"
 // implementation are accepted and have no effect.
 func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
 	acceptAliases(fs, map[string]string{"log_output_level": "log-level", "cleanup-only": "cleanup"})
-	fs.StringVarP(&f.Mode, interceptionFlag, "m", string(redirect.Redirect), "how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
+	fs.StringVarP(&f.Mode, interceptionFlag, "m", string(redirect.Redirect),
+		"how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
 	fs.StringVarP(&f.OutboundPort, "envoy-port", "p", "15001", "the proxy's port for outbound connections")
 	fs.StringVarP(&f.InboundPort, "inbound-capture-port", "z", "15006", "the proxy's port for inbound connections")
 	fs.StringVarP(&f.TunnelPort, "inbound-tunnel-port", "e", "15008", "port of the tunnel between proxies, never redirected")
-	fs.StringVarP(&f.ProxyUID, "proxy-uid", "u", "1337", "users the proxy and the agent run as, comma separated: their connections are not redirected")
+	fs.StringVarP(&f.ProxyUID, "proxy-uid", "u", "1337",
+		"users the proxy and the agent run as, comma separated: their connections are not redirected")
 	fs.StringVarP(&f.ProxyGID, "proxy-gid", "g", "1337", "groups they run as, comma separated")
 	fs.StringVarP(&f.InboundPorts, "istio-inbound-ports", "b", "*", "ports to capture inbound, comma separated, * for all; '' for none")
 	fs.StringVarP(&f.InboundPortsExcluded, "istio-local-exclude-ports", "d", alwaysExcluded, "ports not to capture inbound, where -b is *")
-	fs.StringVarP(&f.OutboundRanges, "istio-service-cidr", "i", "*", "destinations to capture outbound, CIDR ranges, comma separated, * for all; '' for none")
+	fs.StringVarP(&f.OutboundRanges, "istio-service-cidr", "i", "*",
+		"destinations to capture outbound, CIDR ranges, comma separated, * for all; '' for none")
 	fs.StringVarP(&f.OutboundRangesExcluded, "istio-service-exclude-cidr", "x", "", "destinations not to capture outbound")
 	fs.StringVarP(&f.OutboundPorts, "istio-outbound-ports", "q", "", "ports to capture outbound whatever the destination")
 	fs.StringVarP(&f.OutboundPortsExcluded, "istio-local-outbound-ports-exclude", "o", "", "ports not to capture outbound")
 	fs.StringVarP(&f.InterfacesExcluded, "istio-exclude-interfaces", "c", "", "network interfaces whose connections are left alone")
-	fs.StringVarP(&f.VirtualInterfaces, "kube-virt-interfaces", "k", "", "interfaces of virtual machines here, whose inbound connections are outbound ones")
-	fs.StringVarP(&f.TProxyMark, "istio-inbound-tproxy-mark", "t", "1337", "mark of the proxy's connections with TPROXY; the next number is used too")
+	fs.StringVarP(&f.VirtualInterfaces, "kube-virt-interfaces", "k", "",
+		"interfaces of virtual machines here, whose inbound connections are outbound ones")
+	fs.StringVarP(&f.TProxyMark, "istio-inbound-tproxy-mark", "t", "1337",
+		"mark of the proxy's connections with TPROXY; the next number is used too")
 	fs.StringVarP(&f.TProxyTable, "istio-inbound-tproxy-route-table", "r", "133", "routing table for them")
 	fs.StringVar(&f.DNSPort, "dns-port", "15053", "the agent's port for DNS")
-	fs.BoolVar(&f.RedirectDNS, "redirect-dns", false, "send DNS queries to resolv.conf's servers to the agent (default: ISTIO_META_DNS_CAPTURE)")
+	fs.BoolVar(&f.RedirectDNS, "redirect-dns", false,
+		"send DNS queries to resolv.conf's servers to the agent (default: ISTIO_META_DNS_CAPTURE)")
 	fs.BoolVar(&f.CaptureAllDNS, "capture-all-dns", false, "with --redirect-dns: queries to any server")
 	fs.BoolVar(&f.DropInvalid, "drop-invalid", false, "drop packets that belong to no connection (default: INVALID_DROP)")
 	fs.BoolVarP(&f.DryRun, "dry-run", "n", false, "print the rules and change nothing")
@@ -79,9 +85,12 @@ func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's file annotations")
 	fs.StringVar(&f.ResolvConf, "resolv-conf", defaultResolvConf, "file with the name servers")
 	fs.StringVar(&f.LogLevel, "log-level", "info", "log level: debug, info, warn or error")
-	fs.StringVar(&f.Backend, "redirect-backend", string(redirect.Auto), "how rules get into the kernel: nftables; iptables, iptables-legacy or iptables-nft, by these programs; auto for nftables, or iptables where the kernel has no nftables")
+	fs.StringVar(&f.Backend, "redirect-backend", string(redirect.Auto),
+		"how rules get into the kernel: nftables; iptables, iptables-legacy or iptables-nft, by these programs; auto for nftables, or iptables "+
+			"where the kernel has no nftables")
 	fs.BoolVar(&f.SkipApply, "skip-rule-apply", false, "leave the rules as they are")
-	fs.BoolVar(&f.Validate, "run-validation", false, "then try the rules, and exit with code 126 if they do not redirect; run it as the proxy's user")
+	fs.BoolVar(&f.Validate, "run-validation", false,
+		"then try the rules, and exit with code 126 if they do not redirect; run it as the proxy's user")
 	fs.StringVar(&f.ProbePort, "iptables-probe-port", "15002", "port that --run-validation connects to")
 	fs.DurationVar(&f.ProbeTimeout, "probe-timeout", 5*time.Second, "how long --run-validation tries")
 	fs.StringVar(&f.Namespace, "network-namespace", "", "file of the network namespace to work in (default: that of the process)")

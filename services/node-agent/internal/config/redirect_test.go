@@ -39,7 +39,8 @@ func TestParseRedirect(t *testing.T) {
 		{name: "defaults", host: host(nil), want: func(*redirect.Options) {}},
 		{
 			name: "as Istio's injection says it", host: host(nil),
-			args: append(strings.Fields("-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --log_output_level=default:info"), "-x", ""),
+			args: append(strings.Fields("-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --log_output_level=default:info"),
+				"-x", ""),
 			want: func(*redirect.Options) {},
 		},
 		{
@@ -61,7 +62,8 @@ func TestParseRedirect(t *testing.T) {
 			},
 		},
 		{
-			name: "the agent's port in its annotation", host: host(annotations(`proxy.istio.io/config="statusPort: 16020"`, `status.sidecar.istio.io/port="17020"`)),
+			name: "the agent's port in its annotation",
+			host: host(annotations(`proxy.istio.io/config="statusPort: 16020"`, `status.sidecar.istio.io/port="17020"`)),
 			want: func(o *redirect.Options) {
 				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 17020}}
 			},
@@ -71,7 +73,8 @@ func TestParseRedirect(t *testing.T) {
 			host: func() Host {
 				h := host(annotations(`traffic.sidecar.istio.io/excludeOutboundPorts="1"`, `traffic.sidecar.istio.io/includeOutboundPorts="2"`))
 				h.Environ = []string{
-					"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE=3", "ISTIO_OUTBOUND_PORTS=4", "ISTIO_INBOUND_INTERCEPTION_MODE=TPROXY", "PROXY_CONFIG=interceptionMode: NONE", "PROXY_UID=7",
+					"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE=3", "ISTIO_OUTBOUND_PORTS=4", "ISTIO_INBOUND_INTERCEPTION_MODE=TPROXY",
+					"PROXY_CONFIG=interceptionMode: NONE", "PROXY_UID=7",
 				}
 				return h
 			}(),
@@ -84,7 +87,8 @@ func TestParseRedirect(t *testing.T) {
 		{
 			name: "all that Istio's injection may say", host: host(nil),
 			args: append(strings.Fields("-p 15001 -z 15006 -u 1337 -m TPROXY -i 10.0.0.0/8 -b 80 -d 15090,15021,15020 -q 90 -o 22 -k tap0 -c eth1 "+
-				"--log_output_level=all:debug --log_as_json --run-validation --skip-rule-apply --force-apply --dual-stack --native-nftables"), "-x", "10.1.0.0/16"),
+				"--log_output_level=all:debug --log_as_json --run-validation --skip-rule-apply --force-apply --dual-stack --native-nftables"), "-x",
+				"10.1.0.0/16"),
 			want: func(o *redirect.Options) {
 				o.Mode, o.Backend = redirect.TProxy, redirect.NFTables
 				o.InboundPorts, o.OutboundPorts = redirect.Ports{List: []uint16{80}}, redirect.Ports{List: []uint16{90}}
@@ -98,10 +102,12 @@ func TestParseRedirect(t *testing.T) {
 			name: "a binary of iptables, as Istio names it", host: host(nil), args: []string{"--force-iptables-binary=legacy"},
 			want: func(o *redirect.Options) { o.Backend = redirect.IPTablesLegacy },
 		},
-		{name: "the backend by a variable", host: host(nil, "REDIRECT_BACKEND=iptables"), want: func(o *redirect.Options) { o.Backend = redirect.IPTables }},
+		{name: "the backend by a variable", host: host(nil, "REDIRECT_BACKEND=iptables"),
+			want: func(o *redirect.Options) { o.Backend = redirect.IPTables }},
 		{
 			name: "the agent's port for probes, and a new name before an old one",
-			host: host(annotations(`status.sidecar.istio.io/port="15999"`, `istio.io/reroute-virtual-interfaces="new0"`, `traffic.sidecar.istio.io/kubevirtInterfaces="old0"`)),
+			host: host(annotations(`status.sidecar.istio.io/port="15999"`, `istio.io/reroute-virtual-interfaces="new0"`,
+				`traffic.sidecar.istio.io/kubevirtInterfaces="old0"`)),
 			want: func(o *redirect.Options) {
 				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 15999}}
 				o.VirtualInterfaces = []string{"new0"}
@@ -118,7 +124,8 @@ func TestParseRedirect(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := &redirect.Options{
-				Mode: redirect.Redirect, Backend: redirect.Auto, Probe: 15002, Outbound: 15001, Inbound: 15006, Tunnel: 15008, DNS: 15053, UIDs: []uint32{1337}, GIDs: []uint32{1337},
+				Mode: redirect.Redirect, Backend: redirect.Auto, Probe: 15002, Outbound: 15001, Inbound: 15006, Tunnel: 15008, DNS: 15053,
+				UIDs: []uint32{1337}, GIDs: []uint32{1337},
 				InboundPorts: all, InboundPortsExcluded: own, Ranges: redirect.Ranges{All: true}, Mark: 1337, Table: 133,
 			}
 			tc.want(want)
@@ -139,12 +146,14 @@ func TestParseRedirectRejects(t *testing.T) {
 		args []string
 		want string
 	}{
-		"an annotation":  {host: host(map[string]string{"etc/istio/pod/annotations": `sidecar.istio.io/interceptionMode="X"`}), want: "--istio-inbound-interception-mode"},
+		"an annotation": {host: host(map[string]string{"etc/istio/pod/annotations": `sidecar.istio.io/interceptionMode="X"`}),
+			want: "--istio-inbound-interception-mode"},
 		"a variable":     {host: host(nil, "ISTIO_META_DNS_CAPTURE=perhaps"), want: "ISTIO_META_DNS_CAPTURE"},
 		"no resolv.conf": {host: host(nil), args: []string{"--redirect-dns"}, want: "--resolv-conf"},
-		"a bad one":      {host: host(map[string]string{"/etc/resolv.conf": "nameserver localhost\n"}), args: []string{"--redirect-dns"}, want: "localhost"},
-		"a binary":       {host: host(nil), args: []string{"--force-iptables-binary=new"}, want: `--redirect-backend "iptables-new"`},
-		"ProxyConfig":    {host: host(nil, "PROXY_CONFIG=["), want: "PROXY_CONFIG"},
+		"a bad one": {host: host(map[string]string{"/etc/resolv.conf": "nameserver localhost\n"}), args: []string{"--redirect-dns"},
+			want: "localhost"},
+		"a binary":    {host: host(nil), args: []string{"--force-iptables-binary=new"}, want: `--redirect-backend "iptables-new"`},
+		"ProxyConfig": {host: host(nil, "PROXY_CONFIG=["), want: "PROXY_CONFIG"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parseRedirect(t, tc.host, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -157,7 +166,8 @@ func TestParseRedirectRejects(t *testing.T) {
 func TestRedirectOfIsWhatInitWouldDoInThePod(t *testing.T) {
 	annotations := map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "22", "sidecar.istio.io/interceptionMode": "TPROXY"}
 	server := netip.MustParseAddr("10.96.0.10")
-	raw, err := RedirectOf(Workload{Annotations: annotations, Environ: []string{"ISTIO_META_DNS_CAPTURE=true"}, UID: 7, Nameservers: []netip.Addr{server}})
+	raw, err := RedirectOf(Workload{Annotations: annotations, Environ: []string{"ISTIO_META_DNS_CAPTURE=true"}, UID: 7,
+		Nameservers: []netip.Addr{server}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +185,8 @@ func TestRedirectOfIsWhatInitWouldDoInThePod(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := RedirectOf(Workload{Annotations: map[string]string{proxyConfigAnnotation: "["}}); err == nil || !strings.Contains(err.Error(), proxyConfigAnnotation) {
+	if _, err := RedirectOf(Workload{Annotations: map[string]string{proxyConfigAnnotation: "["}}); err == nil ||
+		!strings.Contains(err.Error(), proxyConfigAnnotation) {
 		t.Errorf("a broken annotation: %v", err)
 	}
 }
@@ -223,7 +234,8 @@ func TestDNSProxyOfParse(t *testing.T) {
 		t.Errorf("elsewhere: %+v, %v", got, err)
 	}
 	for _, address := range []string{"15053", "example.com:53", "127.0.0.1:x"} {
-		if _, err := parse([]string{"ISTIO_META_DNS_CAPTURE=true"}, "--dns-address", address); err == nil || !strings.Contains(err.Error(), address) {
+		if _, err := parse([]string{"ISTIO_META_DNS_CAPTURE=true"}, "--dns-address", address); err == nil ||
+			!strings.Contains(err.Error(), address) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

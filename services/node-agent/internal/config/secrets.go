@@ -97,13 +97,16 @@ func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 	socket := env.or("WORKLOAD_IDENTITY_SOCKET_FILE", defaultSDSSocket)
 	s.Socket, s.SocketRequired = filepath.Join(externalSDSDir, socket), socket != defaultSDSSocket
 	if socket != filepath.Base(socket) || socket == ".." || socket == "." || len(socket) > maxSocketFilename {
-		errs = append(errs, fmt.Errorf("WORKLOAD_IDENTITY_SOCKET_FILE=%q: want the name of a file in %s, without a directory", socket, externalSDSDir))
+		errs = append(errs, fmt.Errorf("WORKLOAD_IDENTITY_SOCKET_FILE=%q: want the name of a file in %s, without a directory", socket,
+			externalSDSDir))
 	}
 	if s.FilesOnly && s.ProvisionedDir != "" {
-		errs = append(errs, errors.New("FILE_MOUNTED_CERTS=true and PROV_CERT exclude each other: with mounted certificates no ca is asked, unset one of them"))
+		errs = append(errs, errors.New(
+			"FILE_MOUNTED_CERTS=true and PROV_CERT exclude each other: with mounted certificates no ca is asked, unset one of them"))
 	}
 	if s.FilesOnly && c.CacheCertificate {
-		errs = append(errs, errors.New("FILE_MOUNTED_CERTS=true and --cache exclude each other: mounted certificates are files already, unset one of them"))
+		errs = append(errs, errors.New(
+			"FILE_MOUNTED_CERTS=true and --cache exclude each other: mounted certificates are files already, unset one of them"))
 	}
 	certs := FileSet{filepath.Join(certsDir, svid.ChainFile), filepath.Join(certsDir, svid.KeyFile), filepath.Join(certsDir, svid.RootsFile)}
 	if s.FilesOnly {
@@ -111,8 +114,10 @@ func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 		s.Mounted = []FileSet{{named(metaClientChain, certs.Chain), named(metaClientKey, certs.Key), named(metaClientRoots, certs.Roots)}}
 	} else {
 		s.Mounted = []FileSet{
-			{filepath.Join(credentialsDir, "certificates.pem"), filepath.Join(credentialsDir, "private_key.pem"), filepath.Join(credentialsDir, "ca_certificates.pem")},
-			{filepath.Join(credentialsDir, svid.ChainFile), filepath.Join(credentialsDir, svid.KeyFile), filepath.Join(credentialsDir, svid.RootsFile)},
+			{filepath.Join(credentialsDir, "certificates.pem"), filepath.Join(credentialsDir, "private_key.pem"),
+				filepath.Join(credentialsDir, "ca_certificates.pem")},
+			{filepath.Join(credentialsDir, svid.ChainFile), filepath.Join(credentialsDir, svid.KeyFile),
+				filepath.Join(credentialsDir, svid.RootsFile)},
 		}
 	}
 	for i, text := range s.ExtraRoots {
@@ -126,7 +131,8 @@ func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 		dir, err := filepath.Abs(certsDir)
 		errs = append(errs, err)
 		if written := []string{filepath.Clean(c.CertificateDir), filepath.Clean(s.ProvisionedDir)}; !slices.Contains(written, dir) {
-			s.Mounted = append(s.Mounted, FileSet{filepath.Join(dir, svid.ChainFile), filepath.Join(dir, svid.KeyFile), filepath.Join(dir, svid.RootsFile)})
+			s.Mounted = append(s.Mounted, FileSet{filepath.Join(dir, svid.ChainFile), filepath.Join(dir, svid.KeyFile),
+				filepath.Join(dir, svid.RootsFile)})
 		}
 	}
 	return errors.Join(errs...)
@@ -180,13 +186,14 @@ func (e *environment) keyType() svid.KeyType {
 		}
 		return true, nil
 	})
-	bits := variable(e, "WORKLOAD_RSA_KEY_SIZE", 0, fmt.Sprintf("a number of bits, %d to %d", svid.MinRSABits, svid.MaxRSABits), func(v string) (int, error) {
-		n, err := strconv.Atoi(v)
-		if err == nil && (n < svid.MinRSABits || n > svid.MaxRSABits) {
-			err = strconv.ErrRange
-		}
-		return n, err
-	})
+	bits := variable(e, "WORKLOAD_RSA_KEY_SIZE", 0, fmt.Sprintf("a number of bits, %d to %d", svid.MinRSABits, svid.MaxRSABits),
+		func(v string) (int, error) {
+			n, err := strconv.Atoi(v)
+			if err == nil && (n < svid.MinRSABits || n > svid.MaxRSABits) {
+				err = strconv.ErrRange
+			}
+			return n, err
+		})
 	curve := variable(e, "ECC_CURVE", elliptic.P256(), "P256 or P384", func(v string) (elliptic.Curve, error) {
 		switch strings.ToUpper(v) {
 		case "P256":

@@ -37,7 +37,8 @@ func TestSourcesOfCertificatesAreIstios(t *testing.T) {
 	if !slices.Equal(s.Mounted, want) {
 		t.Errorf("mounted files %v, want %v", s.Mounted, want)
 	}
-	if s.GraceRatio != 0.5 || *s.GraceJitter != svid.DefaultGraceJitter || s.Debounce != 100*time.Millisecond || s.Key != (svid.KeyType{Curve: elliptic.P256()}) {
+	if s.GraceRatio != 0.5 || *s.GraceJitter != svid.DefaultGraceJitter || s.Debounce != 100*time.Millisecond ||
+		s.Key != (svid.KeyType{Curve: elliptic.P256()}) {
 		t.Errorf("defaults %+v", s)
 	}
 	for name, env := range map[string]string{"written": "OUTPUT_CERTS=./etc/certs", "provisioned": "PROV_CERT=./etc/certs/"} {
@@ -45,10 +46,12 @@ func TestSourcesOfCertificatesAreIstios(t *testing.T) {
 			t.Errorf("%s files count as mounted", name)
 		}
 	}
-	if s := parse(t, flags(t), host(nil, append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true")...)).Secrets; !slices.Equal(s.Mounted, []FileSet{certs}) || !s.FilesOnly {
+	if s := parse(t, flags(t), host(nil, append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true")...)).Secrets; !slices.Equal(s.Mounted,
+		[]FileSet{certs}) || !s.FilesOnly {
 		t.Errorf("FILE_MOUNTED_CERTS: %v", s.Mounted)
 	}
-	named := parse(t, flags(t), host(nil, append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true", "ISTIO_META_TLS_CLIENT_KEY=/k", "ISTIO_META_TLS_CLIENT_ROOT_CERT=/r")...)).Secrets
+	named := parse(t, flags(t), host(nil, append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true", "ISTIO_META_TLS_CLIENT_KEY=/k",
+		"ISTIO_META_TLS_CLIENT_ROOT_CERT=/r")...)).Secrets
 	if !slices.Equal(named.Mounted, []FileSet{{certs.Chain, "/k", "/r"}}) {
 		t.Errorf("named files: %v", named.Mounted)
 	}
@@ -83,31 +86,36 @@ func TestSecretsThatCannotBeAreNamed(t *testing.T) {
 		args  []string
 		want  string
 	}{
-		"RSA size":          {env: "WORKLOAD_RSA_KEY_SIZE=1024", want: "WORKLOAD_RSA_KEY_SIZE=\"1024\": want a number of bits, 2048 to 4096"},
-		"RSA text":          {env: "WORKLOAD_RSA_KEY_SIZE=big", want: "WORKLOAD_RSA_KEY_SIZE"},
-		"algorithm":         {env: "ECC_SIGNATURE_ALGORITHM=Ed25519", want: "ECC_SIGNATURE_ALGORITHM=\"Ed25519\": want ECDSA"},
-		"curve":             {env: "ECC_CURVE=P521", want: "ECC_CURVE=\"P521\": want P256 or P384"},
-		"PKCS8":             {env: "PKCS8_KEY=perhaps", want: "PKCS8_KEY"},
-		"grace":             {env: "SECRET_GRACE_PERIOD_RATIO=1", want: "SECRET_GRACE_PERIOD_RATIO=\"1\": want a number more than 0 and less than 1"},
-		"no grace":          {env: "SECRET_GRACE_PERIOD_RATIO=0", want: "SECRET_GRACE_PERIOD_RATIO"},
-		"grace NaN":         {env: "SECRET_GRACE_PERIOD_RATIO=NaN", want: "SECRET_GRACE_PERIOD_RATIO"},
-		"jitter":            {env: "SECRET_GRACE_PERIOD_RATIO_JITTER=-0.1", want: "SECRET_GRACE_PERIOD_RATIO_JITTER"},
-		"debounce":          {env: "FILE_DEBOUNCE_DURATION=1h", want: "FILE_DEBOUNCE_DURATION"},
-		"socket":            {env: "WORKLOAD_IDENTITY_SOCKET_FILE=../x", want: "WORKLOAD_IDENTITY_SOCKET_FILE=\"../x\": want the name of a file"},
-		"both":              {env: "FILE_MOUNTED_CERTS=true PROV_CERT=/p", want: "FILE_MOUNTED_CERTS=true and PROV_CERT exclude each other"},
-		"files and cache":   {env: "FILE_MOUNTED_CERTS=true", args: []string{"--cache"}, want: "FILE_MOUNTED_CERTS=true and --cache"},
-		"roots":             {env: `PROXY_CONFIG={"caCertificatesPem":["x"]}`, want: "ProxyConfig caCertificatesPem[0]"},
-		"no authority":      {files: mesh("caCertificates:\n- pem: |\n    " + indented), want: "caCertificates[0].pem: entry 1"},
-		"plain URL":         {files: mesh("caCertificates:\n- spiffeBundleUrl: http://bundle.example.com/"), want: "caCertificates[0].spiffeBundleUrl"},
-		"URL with user":     {files: mesh("caCertificates:\n- spiffeBundleUrl: https://a:hunter2@bundle.example.com/"), want: "caCertificates[0].spiffeBundleUrl"},
-		"nothing":           {files: mesh("caCertificates:\n- {}"), want: "caCertificates[0]: has neither pem nor spiffeBundleUrl"},
-		"trust domain":      {files: mesh("caCertificates:\n- {spiffeBundleUrl: 'https://x', trustDomains: [UPPER]}"), want: "caCertificates[0].trustDomains[0]"},
-		"alias":             {files: mesh("trustDomainAliases: ['a/b']"), want: "trustDomainAliases[0]"},
-		"no YAML":           {files: mesh("{"), want: "./etc/istio/config/mesh is no MeshConfig"},
-		"fetcher":           {env: "CREDENTIAL_FETCHER_TYPE=Mock", want: "CREDENTIAL_FETCHER_TYPE=\"Mock\": want JWT or GoogleComputeEngine"},
-		"STS port":          {env: "STS_PORT=high", want: "STS_PORT"},
-		"STS flag":          {args: []string{"--stsPort", "70000"}, want: "--sts-port 70000"},
-		"STS plugin":        {env: "GCP_METADATA=p|12|c|l", args: []string{"--stsPort", "15463", "--tokenManagerPlugin", "Other"}, want: "--token-manager-plugin \"Other\": want GoogleTokenExchange"},
+		"RSA size":  {env: "WORKLOAD_RSA_KEY_SIZE=1024", want: "WORKLOAD_RSA_KEY_SIZE=\"1024\": want a number of bits, 2048 to 4096"},
+		"RSA text":  {env: "WORKLOAD_RSA_KEY_SIZE=big", want: "WORKLOAD_RSA_KEY_SIZE"},
+		"algorithm": {env: "ECC_SIGNATURE_ALGORITHM=Ed25519", want: "ECC_SIGNATURE_ALGORITHM=\"Ed25519\": want ECDSA"},
+		"curve":     {env: "ECC_CURVE=P521", want: "ECC_CURVE=\"P521\": want P256 or P384"},
+		"PKCS8":     {env: "PKCS8_KEY=perhaps", want: "PKCS8_KEY"},
+		"grace": {env: "SECRET_GRACE_PERIOD_RATIO=1",
+			want: "SECRET_GRACE_PERIOD_RATIO=\"1\": want a number more than 0 and less than 1"},
+		"no grace":        {env: "SECRET_GRACE_PERIOD_RATIO=0", want: "SECRET_GRACE_PERIOD_RATIO"},
+		"grace NaN":       {env: "SECRET_GRACE_PERIOD_RATIO=NaN", want: "SECRET_GRACE_PERIOD_RATIO"},
+		"jitter":          {env: "SECRET_GRACE_PERIOD_RATIO_JITTER=-0.1", want: "SECRET_GRACE_PERIOD_RATIO_JITTER"},
+		"debounce":        {env: "FILE_DEBOUNCE_DURATION=1h", want: "FILE_DEBOUNCE_DURATION"},
+		"socket":          {env: "WORKLOAD_IDENTITY_SOCKET_FILE=../x", want: "WORKLOAD_IDENTITY_SOCKET_FILE=\"../x\": want the name of a file"},
+		"both":            {env: "FILE_MOUNTED_CERTS=true PROV_CERT=/p", want: "FILE_MOUNTED_CERTS=true and PROV_CERT exclude each other"},
+		"files and cache": {env: "FILE_MOUNTED_CERTS=true", args: []string{"--cache"}, want: "FILE_MOUNTED_CERTS=true and --cache"},
+		"roots":           {env: `PROXY_CONFIG={"caCertificatesPem":["x"]}`, want: "ProxyConfig caCertificatesPem[0]"},
+		"no authority":    {files: mesh("caCertificates:\n- pem: |\n    " + indented), want: "caCertificates[0].pem: entry 1"},
+		"plain URL": {files: mesh("caCertificates:\n- spiffeBundleUrl: http://bundle.example.com/"),
+			want: "caCertificates[0].spiffeBundleUrl"},
+		"URL with user": {files: mesh("caCertificates:\n- spiffeBundleUrl: https://a:hunter2@bundle.example.com/"),
+			want: "caCertificates[0].spiffeBundleUrl"},
+		"nothing": {files: mesh("caCertificates:\n- {}"), want: "caCertificates[0]: has neither pem nor spiffeBundleUrl"},
+		"trust domain": {files: mesh("caCertificates:\n- {spiffeBundleUrl: 'https://x', trustDomains: [UPPER]}"),
+			want: "caCertificates[0].trustDomains[0]"},
+		"alias":    {files: mesh("trustDomainAliases: ['a/b']"), want: "trustDomainAliases[0]"},
+		"no YAML":  {files: mesh("{"), want: "./etc/istio/config/mesh is no MeshConfig"},
+		"fetcher":  {env: "CREDENTIAL_FETCHER_TYPE=Mock", want: "CREDENTIAL_FETCHER_TYPE=\"Mock\": want JWT or GoogleComputeEngine"},
+		"STS port": {env: "STS_PORT=high", want: "STS_PORT"},
+		"STS flag": {args: []string{"--stsPort", "70000"}, want: "--sts-port 70000"},
+		"STS plugin": {env: "GCP_METADATA=p|12|c|l", args: []string{"--stsPort", "15463", "--tokenManagerPlugin", "Other"},
+			want: "--token-manager-plugin \"Other\": want GoogleTokenExchange"},
 		"STS without cloud": {env: "STS_PORT=15463", want: "GCP_METADATA"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,9 +136,12 @@ func TestSecretsThatCannotBeAreNamed(t *testing.T) {
 
 func TestAnchorsOfAMeshConfig(t *testing.T) {
 	root := strings.ReplaceAll(string(testkit.PKI(t).RootPEM), "\n", "\n    ")
-	s := parse(t, flags(t), host(map[string]string{defaultMeshConfigFile: "trustDomainAliases: [old.example]\ncaCertificates:\n- spiffeBundleUrl: https://bundle.example.com/\n  trustDomains: [a.example]\n- pem: |\n    " + root}, pod...)).Secrets
+	s := parse(t, flags(t), host(map[string]string{
+		defaultMeshConfigFile: "trustDomainAliases: [old.example]\ncaCertificates:\n- spiffeBundleUrl: https://bundle.example.com/\n  " +
+			"trustDomains: [a.example]\n- pem: |\n    " + root}, pod...)).Secrets
 	if !slices.Equal(s.TrustDomains, []string{"cluster.local", "old.example"}) || len(s.Anchors) != 2 ||
-		s.Anchors[0].URL != "https://bundle.example.com/" || !slices.Equal(s.Anchors[0].TrustDomains, []string{"a.example"}) || s.Anchors[1].PEM == "" {
+		s.Anchors[0].URL != "https://bundle.example.com/" || !slices.Equal(s.Anchors[0].TrustDomains, []string{"a.example"}) ||
+		s.Anchors[1].PEM == "" {
 		t.Errorf("got %v of %v", s.Anchors, s.TrustDomains)
 	}
 }
@@ -149,7 +160,8 @@ func TestTokenExchangeOfGoogle(t *testing.T) {
 func TestAnnotationsChooseNoKeys(t *testing.T) {
 	text := `proxy.istio.io/config="{\"proxyMetadata\": {\"PROV_CERT\": \"/x\", \"CA_ROOT_CA\": \"/x\", \"XDS_ROOT_CA\": \"/x\", \"STS_PORT\": \"1\", \"ISTIO_META_TLS_CLIENT_KEY\": \"/x\"}}"` + "\n"
 	f := flags(t)
-	c := parse(t, f, host(map[string]string{filepath.Join(f.PodInfoDir, "annotations"): text}, append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true")...))
+	c := parse(t, f, host(map[string]string{filepath.Join(f.PodInfoDir, "annotations"): text},
+		append(slices.Clone(pod), "FILE_MOUNTED_CERTS=true")...))
 	if s := c.Secrets; s.ProvisionedDir+s.CARootFile+s.DiscoveryRootFile != "" || s.Mounted[0].Key == "/x" || c.STS.Port != 0 {
 		t.Errorf("got %+v, port %d", s, c.STS.Port)
 	}

@@ -57,7 +57,9 @@ func (c *Config) parseSTS(f Flags, env *environment) error {
 		c.STS.Provider = fmt.Sprintf("https://container.googleapis.com/v1/projects/%s/locations/%s/clusters/%s", meta[0], meta[3], meta[2])
 	}
 	if !digits(c.STS.ProjectNumber) {
-		errs = append(errs, fmt.Errorf("GCP_METADATA=%q: the token exchange wants PROJECT_ID|PROJECT_NUMBER|CLUSTER_NAME|LOCATION; set it, or --sts-port 0", env.get("GCP_METADATA")))
+		errs = append(errs, fmt.Errorf(
+			"GCP_METADATA=%q: the token exchange wants PROJECT_ID|PROJECT_NUMBER|CLUSTER_NAME|LOCATION; set it, or --sts-port 0",
+			env.get("GCP_METADATA")))
 	}
 	c.STS.Provider = cmp.Or(env.get("GKE_CLUSTER_URL"), identityProvider(env), c.STS.Provider)
 	return errors.Join(errs...)

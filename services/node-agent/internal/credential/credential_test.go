@@ -47,8 +47,9 @@ func TestMetadataServerGivesAToken(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			g := &Google{
-				client: fetch.New(fetch.Config{Plain: true, MaxBytes: maxToken, Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}),
-				url:    server.URL + query("project.svc.id.goog"),
+				client: fetch.New(fetch.Config{Plain: true, MaxBytes: maxToken,
+					Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}),
+				url: server.URL + query("project.svc.id.goog"),
 			}
 			token, expiry, err := g.Fetch(t.Context())
 			if tc.want == "" && (err != nil || token != strings.TrimSpace(tc.body) || expiry.Unix() != 4102444800) {

@@ -39,7 +39,8 @@ type Google struct {
 func NewGoogle(audience string) *Google {
 	return &Google{
 		client: fetch.New(fetch.Config{
-			Plain: true, MaxBytes: maxToken, Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}},
+			Plain: true, MaxBytes: maxToken,
+			Addresses: fetch.Addresses{Only: true, Allow: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}},
 		}),
 		url: metadataURL + query(audience),
 	}

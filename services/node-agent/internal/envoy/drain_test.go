@@ -56,15 +56,22 @@ func TestDrain(t *testing.T) {
 		idle  bool
 		last  time.Duration
 	}{
-		{name: "for a fixed time, however idle", policy: DrainPolicy{Termination: 5 * time.Second}, steps: []time.Duration{4900 * time.Millisecond}, last: 100 * time.Millisecond},
-		{name: "for a fixed time, however busy", policy: DrainPolicy{Termination: 5 * time.Second}, active: 7, steps: []time.Duration{4900 * time.Millisecond}, last: 100 * time.Millisecond},
+		{name: "for a fixed time, however idle", policy: DrainPolicy{Termination: 5 * time.Second},
+			steps: []time.Duration{4900 * time.Millisecond}, last: 100 * time.Millisecond},
+		{name: "for a fixed time, however busy", policy: DrainPolicy{Termination: 5 * time.Second}, active: 7,
+			steps: []time.Duration{4900 * time.Millisecond}, last: 100 * time.Millisecond},
 		{name: "no time", policy: DrainPolicy{}, active: 7},
 		{name: "until idle: idle at once", policy: DrainPolicy{ExitOnZero: true}},
-		{name: "until idle: minimum first", policy: DrainPolicy{ExitOnZero: true, Minimum: 3 * time.Second}, steps: []time.Duration{2 * time.Second}, last: time.Second},
-		{name: "until idle: waits", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Second}, active: 2, steps: []time.Duration{time.Second, drainPoll, drainPoll}, idle: true, last: drainPoll},
-		{name: "until idle: deadline", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Second, Termination: 2 * time.Second}, active: 2, steps: []time.Duration{time.Second, drainPoll}, last: time.Second},
-		{name: "until idle: deadline before minimum", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Minute, Termination: time.Second}, active: 2, steps: []time.Duration{900 * time.Millisecond}, last: 100 * time.Millisecond},
-		{name: "until idle: silence is not idle", policy: DrainPolicy{ExitOnZero: true, Termination: time.Second}, err: away, steps: []time.Duration{drainPoll, drainPoll}, last: time.Second},
+		{name: "until idle: minimum first", policy: DrainPolicy{ExitOnZero: true, Minimum: 3 * time.Second},
+			steps: []time.Duration{2 * time.Second}, last: time.Second},
+		{name: "until idle: waits", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Second}, active: 2,
+			steps: []time.Duration{time.Second, drainPoll, drainPoll}, idle: true, last: drainPoll},
+		{name: "until idle: deadline", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Second, Termination: 2 * time.Second}, active: 2,
+			steps: []time.Duration{time.Second, drainPoll}, last: time.Second},
+		{name: "until idle: deadline before minimum", policy: DrainPolicy{ExitOnZero: true, Minimum: time.Minute, Termination: time.Second},
+			active: 2, steps: []time.Duration{900 * time.Millisecond}, last: 100 * time.Millisecond},
+		{name: "until idle: silence is not idle", policy: DrainPolicy{ExitOnZero: true, Termination: time.Second}, err: away,
+			steps: []time.Duration{drainPoll, drainPoll}, last: time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			envoy := &fakeEnvoy{}
@@ -107,13 +114,16 @@ func TestCountActive(t *testing.T) {
 	}{
 		{"nothing", nil, 0},
 		{"idle HTTP connections", map[string]uint64{
-			"listener.10.0.0.7_9080.downstream_cx_active": 3, "http.inbound_9080.downstream_cx_active": 3, "http.inbound_9080.downstream_rq_active": 0,
+			"listener.10.0.0.7_9080.downstream_cx_active": 3, "http.inbound_9080.downstream_cx_active": 3,
+			"http.inbound_9080.downstream_rq_active": 0,
 		}, 0},
 		{"one connection with many requests", map[string]uint64{
-			"listener.10.0.0.7_9080.downstream_cx_active": 1, "http.inbound_9080.downstream_cx_active": 1, "http.inbound_9080.downstream_rq_active": 4,
+			"listener.10.0.0.7_9080.downstream_cx_active": 1, "http.inbound_9080.downstream_cx_active": 1,
+			"http.inbound_9080.downstream_rq_active": 4,
 		}, 4},
 		{"TCP beside idle HTTP", map[string]uint64{
-			"listener.10.0.0.7_9080.downstream_cx_active": 3, "listener.10.0.0.7_3306.downstream_cx_active": 2, "http.inbound_9080.downstream_cx_active": 3,
+			"listener.10.0.0.7_9080.downstream_cx_active": 3, "listener.10.0.0.7_3306.downstream_cx_active": 2,
+			"http.inbound_9080.downstream_cx_active": 3,
 		}, 2},
 		{"own listeners and shares of workers", map[string]uint64{
 			"listener.10.0.0.7_9080.downstream_cx_active": 1, "listener.10.0.0.7_9080.worker_0.downstream_cx_active": 1,
@@ -161,7 +171,8 @@ func TestParseStats(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error", FileFlush: time.Second, FileFlushKB: 8}
+	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning",
+		ComponentLog: "misc:error", FileFlush: time.Second, FileFlushKB: 8}
 	want := []string{
 		"-c", "/s/envoy-bootstrap.json", "--disable-hot-restart", "--concurrency", "2", "--drain-time-s", "45",
 		"--drain-strategy", "immediate", "--log-level", "warning", "--file-flush-interval-msec", "1000", "--file-flush-min-size-kb", "8",

@@ -137,8 +137,9 @@ func (p *Process) Terminate() error {
 }
 
 // ErrNoNetAdmin is returned by MayAdministerNetwork if the agent lacks the capability.
-var ErrNoNetAdmin = errors.New("TPROXY needs the capability NET_ADMIN, which the agent does not have: run it as root, or as its user with the capability " +
-	"among its inheritable and ambient ones")
+var ErrNoNetAdmin = errors.New(
+	"TPROXY needs the capability NET_ADMIN, which the agent does not have: run it as root, or as its user with the capability " +
+		"among its inheritable and ambient ones")
 
 // MayAdministerNetwork checks that this process has CAP_NET_ADMIN, for Options.NetAdmin.
 func MayAdministerNetwork() error {

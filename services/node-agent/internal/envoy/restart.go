@@ -39,10 +39,11 @@ const (
 )
 
 var reasonTexts = map[Reason]string{
-	Exited:      "it ended with an error; its log above has the reason",
-	Crashed:     "it crashed; its log above has the reason",
-	Killed:      "it was killed (SIGKILL) by somebody else than the kernel",
-	OutOfMemory: "the kernel killed it because memory ran out: give the container a higher memory limit, or the proxy less configuration (Sidecar, onDemand)",
+	Exited:  "it ended with an error; its log above has the reason",
+	Crashed: "it crashed; its log above has the reason",
+	Killed:  "it was killed (SIGKILL) by somebody else than the kernel",
+	OutOfMemory: "the kernel killed it because memory ran out: give the container a higher memory limit, or the proxy less configuration " +
+		"(Sidecar, onDemand)",
 }
 
 // unknownKill replaces the text of Killed where the kernel does not count the processes that it kills.

@@ -106,7 +106,8 @@ func TestThresholds(t *testing.T) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	r := start(t, httpGet(&networking.HTTPHealthCheckConfig{Port: port(t, s.URL)}), func(c *Config) { c.Probe.Success, c.Probe.Failure = 2, 3 })
+	r := start(t, httpGet(&networking.HTTPHealthCheckConfig{Port: port(t, s.URL)}),
+		func(c *Config) { c.Probe.Success, c.Probe.Failure = 2, 3 })
 	r.want(t, "well", "status 503", "well")
 	seen := asked.Load()
 	testkit.Eventually(t, testkit.Patience, func() error {
@@ -124,7 +125,8 @@ func TestMethods(t *testing.T) {
 		switch {
 		case r.URL.Path == "/slow":
 			<-r.Context().Done()
-		case r.URL.Path == "/checks" && (r.Host != "web.example" || r.Header.Get("X-A") != "b" || r.UserAgent() != userAgent || r.URL.RawQuery != "q=1"):
+		case r.URL.Path == "/checks" && (r.Host != "web.example" || r.Header.Get("X-A") != "b" || r.UserAgent() != userAgent ||
+			r.URL.RawQuery != "q=1"):
 			w.WriteHeader(http.StatusBadRequest)
 		}
 	}))
@@ -136,10 +138,12 @@ func TestMethods(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := func(command ...string) *networking.ReadinessProbe {
-		return &networking.ReadinessProbe{HealthCheckMethod: &networking.ReadinessProbe_Exec{Exec: &networking.ExecHealthCheckConfig{Command: command}}}
+		return &networking.ReadinessProbe{
+			HealthCheckMethod: &networking.ReadinessProbe_Exec{Exec: &networking.ExecHealthCheckConfig{Command: command}}}
 	}
 	tcp := func(p uint32, host string) *networking.ReadinessProbe {
-		return &networking.ReadinessProbe{HealthCheckMethod: &networking.ReadinessProbe_TcpSocket{TcpSocket: &networking.TCPHealthCheckConfig{Port: p, Host: host}}}
+		return &networking.ReadinessProbe{
+			HealthCheckMethod: &networking.ReadinessProbe_TcpSocket{TcpSocket: &networking.TCPHealthCheckConfig{Port: p, Host: host}}}
 	}
 	gone := uint32(testkit.FreeAddress(t).Port())
 	headers := []*networking.HTTPHeader{{Name: "host", Value: "web.example"}, {Name: "x-a", Value: "b"}}
@@ -154,7 +158,9 @@ func TestMethods(t *testing.T) {
 		{"http refused", httpGet(&networking.HTTPHealthCheckConfig{Port: gone}), "connection refused"},
 		{"tcp", tcp(port(t, plain.URL), "localhost"), "well"},
 		{"tcp refused", tcp(gone, ""), "connection refused"},
-		{"grpc of http", &networking.ReadinessProbe{HealthCheckMethod: &networking.ReadinessProbe_Grpc{Grpc: &networking.GrpcHealthCheckConfig{Port: port(t, plain.URL)}}}, "rror"},
+		{
+			"grpc of http", &networking.ReadinessProbe{
+				HealthCheckMethod: &networking.ReadinessProbe_Grpc{Grpc: &networking.GrpcHealthCheckConfig{Port: port(t, plain.URL)}}}, "rror"},
 		{"exec", exec("test", "-e", file), "well"},
 		{"exec fails", exec("sh", "-c", "echo the disk is full >&2; exit 3"), "exit status 3: the disk is full"},
 		{"exec hangs, with a child", exec("sh", "-c", "sleep 1000 & sleep 1000"), "no answer within 300ms: sh"},

@@ -187,7 +187,8 @@ func (b *Bundle) Push(p Pushed) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.cfg.Anchors) + len(p.Anchors); n > config.MaxAnchors {
-		return fmt.Errorf("%d entries of caCertificates, with those of the agent's own mesh configuration: at most %d are used", n, config.MaxAnchors)
+		return fmt.Errorf("%d entries of caCertificates, with those of the agent's own mesh configuration: at most %d are used", n,
+			config.MaxAnchors)
 	}
 	before := b.pushed
 	b.pushed = p
@@ -289,7 +290,8 @@ func (b *Bundle) external() *tlsv3.CertificateValidationContext {
 	v := e.Validation()
 	if v != nil && more > 0 {
 		b.alone.Do(func() {
-			b.cfg.Log.Warn("the external SDS server sends roots for each trust domain: caCertificates and caCertificatesPem have no effect, have it send those too")
+			b.cfg.Log.Warn("the external SDS server sends roots for each trust domain: caCertificates and caCertificatesPem have no effect, have " +
+				"it send those too")
 		})
 	}
 	return v

@@ -253,7 +253,8 @@ func FuzzBundle(f *testing.F) {
 		if next < minRefresh || next > maxRefresh {
 			t.Errorf("fetched again after %s", next)
 		}
-		if _, err := joinRoots([]string{text}); err != nil && !strings.Contains(err.Error(), "authority") && !strings.Contains(err.Error(), "bytes") {
+		if _, err := joinRoots([]string{text}); err != nil && !strings.Contains(err.Error(), "authority") &&
+			!strings.Contains(err.Error(), "bytes") {
 			t.Error(fmt.Errorf("what was read cannot be used: %w", err))
 		}
 	})

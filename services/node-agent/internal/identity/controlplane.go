@@ -94,6 +94,7 @@ func verify(m *tlsconf.Material, roots *x509.CertPool, now time.Time) error {
 		}
 		intermediates.AddCert(cert)
 	}
-	_, err := m.Certificate.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := m.Certificate.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err
 }

@@ -136,7 +136,8 @@ func (e *External) follow(ctx context.Context, client secretv3.SecretDiscoverySe
 }
 
 // stream receives one secret until the stream ends, and reports whether it received one that can be used.
-func (e *External) stream(ctx context.Context, client secretv3.SecretDiscoveryServiceClient, name string, refused *refusals) (got bool, err error) {
+func (e *External) stream(ctx context.Context, client secretv3.SecretDiscoveryServiceClient, name string, refused *refusals) (got bool,
+	err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.StreamSecrets(ctx)

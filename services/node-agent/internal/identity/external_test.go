@@ -38,11 +38,14 @@ func response(t testing.TB, secrets ...*tlsv3.Secret) *discoveryv3.DiscoveryResp
 }
 
 func pairOf(m *tlsconf.Material) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: sds.Default, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(m.CertPEM), PrivateKey: inline(m.KeyPEM)}}}
+	return &tlsv3.Secret{Name: sds.Default,
+		Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(m.CertPEM),
+			PrivateKey: inline(m.KeyPEM)}}}
 }
 
 func rootsOf(m *tlsconf.Material) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: sds.RootCA, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(m.RootsPEM)}}}
+	return &tlsv3.Secret{Name: sds.RootCA,
+		Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(m.RootsPEM)}}}
 }
 
 func material(t testing.TB, s tlsconf.Source) *tlsconf.Material {

@@ -49,7 +49,8 @@ type Identity struct {
 func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, error) {
 	s := c.Secrets
 	rootFile := c.RootCertFile
-	if provisioned := filepath.Join(s.ProvisionedDir, svid.RootsFile); s.ProvisionedDir != "" && !exists(p.Log, rootFile) && exists(p.Log, provisioned) {
+	if provisioned := filepath.Join(s.ProvisionedDir, svid.RootsFile); s.ProvisionedDir != "" && !exists(p.Log, rootFile) &&
+		exists(p.Log, provisioned) {
 		rootFile = provisioned
 	}
 	out := &Identity{Renew: func() {}}
@@ -133,7 +134,8 @@ func openManager(c *config.Config, dir *statedir.Dir, p *service.Process, rootFi
 	}
 	s := c.Secrets
 	cfg := svid.Config{
-		CAAddress: c.CAAddress, CAIDs: c.CAIDs, CARootFile: s.CARootFile, TokenFile: c.TokenFile, RootFile: rootFile, Identity: id, TTL: c.SecretTTL,
+		CAAddress: c.CAAddress, CAIDs: c.CAIDs, CARootFile: s.CARootFile, TokenFile: c.TokenFile, RootFile: rootFile, Identity: id,
+		TTL:            c.SecretTTL,
 		ProvisionedDir: s.ProvisionedDir, RestoreDir: c.CertificateDir, Key: s.Key, GraceRatio: s.GraceRatio, GraceJitter: s.GraceJitter,
 	}
 	if c.CacheCertificate {
@@ -167,7 +169,8 @@ func look(log *slog.Logger, path string) fs.FileInfo {
 		return info
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("a file that the workload's identity may come from cannot be looked at and is not used; let the agent's user search its directories",
+		log.Warn("a file that the workload's identity may come from cannot be looked at and is not used; let the agent's user search its "+
+			"directories",
 			"path", path, "error", err)
 	}
 	return nil

@@ -37,7 +37,8 @@ func register(reg prometheus.Registerer, source tlsconf.Source, kind Kind, c clo
 		chosen.WithLabelValues(string(k)).Set(map[bool]float64{true: 1}[k == kind])
 	}
 	e := &expiry{source: source, clock: clock.Or(c), desc: prometheus.NewDesc(
-		"istio_agent_cert_expiry_seconds", "Seconds until a certificate that Envoy holds expires; negative once it has.", []string{"resource_name"}, nil,
+		"istio_agent_cert_expiry_seconds", "Seconds until a certificate that Envoy holds expires; negative once it has.",
+		[]string{"resource_name"}, nil,
 	)}
 	if err := errors.Join(reg.Register(chosen), reg.Register(e)); err != nil {
 		return nil, fmt.Errorf("identity: register metrics: %w", err)

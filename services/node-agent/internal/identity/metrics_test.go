@@ -35,7 +35,8 @@ func TestExpiryIsThatOfTheCertificateAndOfTheFirstRoot(t *testing.T) {
 	}
 	years := clock.Now().AddDate(10, 0, 0).Sub(clock.Now()).Seconds()
 	lines := func(leaf, root float64) string {
-		return "istio_agent_cert_expiry_seconds{resource_name=\"ROOTCA\"} " + number(root) + "\nistio_agent_cert_expiry_seconds{resource_name=\"default\"} " + number(leaf) + "\n"
+		return "istio_agent_cert_expiry_seconds{resource_name=\"ROOTCA\"} " + number(root) +
+			"\nistio_agent_cert_expiry_seconds{resource_name=\"default\"} " + number(leaf) + "\n"
 	}
 	want(lines(3600, years))
 	clock.Advance(2 * time.Hour)

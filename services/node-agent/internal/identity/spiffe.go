@@ -65,7 +65,8 @@ type domain struct {
 func byTrustDomain(domains []domain) (*tlsv3.CertificateValidationContext, error) {
 	config := &tlsv3.SPIFFECertValidatorConfig{}
 	for _, d := range domains {
-		config.TrustDomains = append(config.TrustDomains, &tlsv3.SPIFFECertValidatorConfig_TrustDomain{Name: d.name, TrustBundle: inline(d.rootsPEM)})
+		config.TrustDomains = append(config.TrustDomains,
+			&tlsv3.SPIFFECertValidatorConfig_TrustDomain{Name: d.name, TrustBundle: inline(d.rootsPEM)})
 	}
 	if err := config.ValidateAll(); err != nil {
 		return nil, err
@@ -74,7 +75,8 @@ func byTrustDomain(domains []domain) (*tlsv3.CertificateValidationContext, error
 	if err != nil {
 		return nil, err
 	}
-	return &tlsv3.CertificateValidationContext{CustomValidatorConfig: &corev3.TypedExtensionConfig{Name: spiffeValidator, TypedConfig: packed}}, nil
+	return &tlsv3.CertificateValidationContext{CustomValidatorConfig: &corev3.TypedExtensionConfig{Name: spiffeValidator,
+		TypedConfig: packed}}, nil
 }
 
 func inline(b []byte) *corev3.DataSource {

@@ -44,7 +44,8 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, path: filepath.Join(t.TempDir(), "last-good"), source: testkit.PKI(t).NewSVID("shop", "web"), clock: testkit.NewClock(time.Now()), node: "node"}
+	r := &rig{t: t, path: filepath.Join(t.TempDir(), "last-good"), source: testkit.PKI(t).NewSVID("shop", "web"),
+		clock: testkit.NewClock(time.Now()), node: "node"}
 	r.start()
 	return r
 }

@@ -62,22 +62,27 @@ func TestDeltaSessionAnswersAsAnXDSServer(t *testing.T) {
 	}{
 		{"all clusters", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType}, "[+a=1 +b=2]"},
 		{"an ACK", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "last-good-1"}, ""},
-		{"endpoints by name, one unknown", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{"b", "c"}}, "[+b=1]"},
+		{"endpoints by name, one unknown", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{"b", "c"}},
+			"[+b=1]"},
 		{"one more", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{"a"}}, "[+a=1]"},
 		{"one less", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesUnsubscribe: []string{"a"}}, ""},
 		{"no listeners", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType}, "[]"},
 		{"a type that was not kept", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}, ""},
 		{"virtual hosts before their routes", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: virtualHostType}, ""},
-		{"routes bring their virtual hosts", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesSubscribe: []string{"80"}}, "[+80=1][+80/x:80=1 +80/y=1]"},
-		{"routes without virtual hosts are released", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesSubscribe: []string{"90"}}, "[+90=1][-90/none]"},
-		{"a virtual host by name", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: virtualHostType, ResourceNamesSubscribe: []string{"80/y"}}, "[+80/y=1]"},
+		{"routes bring their virtual hosts", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesSubscribe: []string{"80"}},
+			"[+80=1][+80/x:80=1 +80/y=1]"},
+		{"routes without virtual hosts are released",
+			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesSubscribe: []string{"90"}}, "[+90=1][-90/none]"},
+		{"a virtual host by name", &discoveryv3.DeltaDiscoveryRequest{TypeUrl: virtualHostType, ResourceNamesSubscribe: []string{"80/y"}},
+			"[+80/y=1]"},
 	} {
 		if got := answers(t, s, step.req); got != step.want {
 			t.Errorf("%s: %s, want %s", step.what, got, step.want)
 		}
 	}
 	s = s.view.Session(true)
-	held := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, InitialResourceVersions: map[string]string{"a": "1", "b": "1", "gone": "1"}}
+	held := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
+		InitialResourceVersions: map[string]string{"a": "1", "b": "1", "gone": "1"}}
 	if got := answers(t, s, held); got != "[+b=2 -gone]" {
 		t.Errorf("to an Envoy that holds some: %s", got)
 	}
@@ -99,7 +104,8 @@ func TestAliasFindsAVirtualHost(t *testing.T) {
 	resource := v.contents[virtualHostType].resources["80/x"]
 	v.contents[virtualHostType].resources["80/x"] = appendBytes(resource, resourceAliases, []byte("80/x.shop:80"))
 	s := v.Session(true)
-	if got := answers(t, s, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: virtualHostType, ResourceNamesSubscribe: []string{"80/x.shop:80", "80/unknown"}}); got != "[+80/x=1]" {
+	if got := answers(t, s, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: virtualHostType,
+		ResourceNamesSubscribe: []string{"80/x.shop:80", "80/unknown"}}); got != "[+80/x=1]" {
 		t.Error(got)
 	}
 }
@@ -144,8 +150,10 @@ func TestStateOfTheWorldSessionAnswersAsAnXDSServer(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	for _, delta := range []bool{true, false} {
 		for _, m := range []proto.Message{
-			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, InitialResourceVersions: map[string]string{"a": "1"}, ErrorDetail: &status.Status{Message: "x"}},
-			&discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "n", Resources: []*discoveryv3.Resource{{Name: "a", Version: "1"}}, RemovedResources: []string{"b"}},
+			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, InitialResourceVersions: map[string]string{"a": "1"},
+				ErrorDetail: &status.Status{Message: "x"}},
+			&discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "n", Resources: []*discoveryv3.Resource{{Name: "a", Version: "1"}},
+				RemovedResources: []string{"b"}},
 			&discoveryv3.DiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "n", ResourceNames: []string{"a"}},
 			&discoveryv3.DiscoveryResponse{TypeUrl: clusterType, Nonce: "n", VersionInfo: "1"},
 		} {
@@ -158,7 +166,8 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Add(true, []byte{0xff}, []byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, []byte{})
 	f.Fuzz(func(t *testing.T, delta bool, one, two, three []byte) {
-		k := &Keeper{cfg: Config{MaxBytes: 1 << 10, Log: slog.New(slog.DiscardHandler), Clock: clock.Real()}, changed: make(chan struct{}, 1), current: contents{}, settled: map[string]bool{}}
+		k := &Keeper{cfg: Config{MaxBytes: 1 << 10, Log: slog.New(slog.DiscardHandler), Clock: clock.Real()}, changed: make(chan struct{}, 1),
+			current: contents{}, settled: map[string]bool{}}
 		r := k.Stream(delta)
 		for range 2 {
 			r.Request(one)

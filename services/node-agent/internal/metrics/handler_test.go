@@ -37,7 +37,8 @@ func (f *fakeEnvoy) Request(_ context.Context, _, path string) (io.ReadCloser, e
 	return io.NopCloser(strings.NewReader(f.text)), nil
 }
 
-const envoyText = "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n# TYPE envoy_istio_requests_total counter\nenvoy_istio_requests_total{reporter=\"source\"} 3\n"
+const envoyText = "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n# TYPE envoy_istio_requests_total " +
+	"counter\nenvoy_istio_requests_total{reporter=\"source\"} 3\n"
 
 // rig is a Handler with an application behind it.
 type rig struct {
@@ -156,7 +157,8 @@ func TestScrapeHasAllSources(t *testing.T) {
 	got := values(t, body)
 	for name, want := range map[string]float64{
 		"envoy_server_live": 1, "istio_requests_total,source": 3, "orders": 7, "go_goroutines": 4242, "istio_agent_scrapes_total": 1,
-		"istio_agent_scrape_failures_total,envoy": 0, "istio_agent_scrape_failures_total,application": 0, "istio_agent_scrape_failures_total,agent": 0,
+		"istio_agent_scrape_failures_total,envoy": 0, "istio_agent_scrape_failures_total,application": 0,
+		"istio_agent_scrape_failures_total,agent": 0,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v %t, want %v", name, v, ok, want)
@@ -165,7 +167,8 @@ func TestScrapeHasAllSources(t *testing.T) {
 	if n := got["istio_agent_go_goroutines"]; n < 1 || n == 4242 {
 		t.Errorf("istio_agent_go_goroutines is %v", n)
 	}
-	if asked := *r.asked.Load(); asked.Get("User-Agent") != "Prometheus/3" || asked.Get(timeoutHeader) != "9.5" || strings.Contains(asked.Get("Accept"), "openmetrics") {
+	if asked := *r.asked.Load(); asked.Get("User-Agent") != "Prometheus/3" || asked.Get(timeoutHeader) != "9.5" ||
+		strings.Contains(asked.Get("Accept"), "openmetrics") {
 		t.Errorf("the application is asked with %v", asked)
 	}
 	if r.envoy.path != "/stats/prometheus?usedonly=" {
@@ -236,8 +239,10 @@ func TestScrapeWithoutASource(t *testing.T) {
 		{"Envoy away", plain("orders 7\n"), "", ofEnvoy, true},
 		{"the application does not answer", hang, envoyText, ofApplication, false},
 		{"the application stalls", stall, envoyText, ofApplication, true},
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, envoyText, ofApplication, false},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, envoyText, ofApplication, false},
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, envoyText, ofApplication,
+			false},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, envoyText,
+			ofApplication, false},
 		{"no metrics", plain("<html>\n"), envoyText, ofApplication, false},
 		{"half a body", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
@@ -284,7 +289,8 @@ func TestScrapesThatAreRefused(t *testing.T) {
 		{"127.0.0.1:1", "127.0.0.1", 200}, {"[::1]:1", "::1", 200},
 	} {
 		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/stats/prometheus", http.NoBody)
-		req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.ParseIP(tc.to), Port: 15020})))
+		req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey,
+			net.Addr(&net.TCPAddr{IP: net.ParseIP(tc.to), Port: 15020})))
 		req.RemoteAddr = tc.from
 		if r.ServeHTTP(w, req); w.Code != tc.want {
 			t.Errorf("from %s to %s: %d", tc.from, tc.to, w.Code)

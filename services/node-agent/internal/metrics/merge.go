@@ -181,7 +181,8 @@ func (c *copier) metadata(line string) {
 	if fields[1] != "HELP" && fields[1] != "TYPE" && fields[1] != "UNIT" {
 		return
 	}
-	if nameLength([]byte(name), true) != len(name) || c.source.check && fields[1] != "HELP" && !knownType(fields[1], strings.TrimSpace(value)) {
+	if nameLength([]byte(name), true) != len(name) || c.source.check && fields[1] != "HELP" &&
+		!knownType(fields[1], strings.TrimSpace(value)) {
 		c.bad++
 		return
 	}

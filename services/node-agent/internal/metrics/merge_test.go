@@ -32,8 +32,10 @@ func TestMerge(t *testing.T) {
 			{envoy, "# a comment\n# TYPE envoy_a counter\nenvoy_a{x=\"y # z\"} 1\n\n# HELP b B\n# TYPE b gauge\nb{} 2 3\n# EOF\n", ""},
 		}, "# TYPE envoy_a counter\nenvoy_a{x=\"y # z\"} 1\n# HELP b B\n# TYPE b gauge\nb{} 2 3\n"},
 		{"standard metrics have Istio's names", text, []part{
-			{envoy, "# TYPE envoy_istio_requests_total counter\nenvoy_istio_requests_total{a=\"envoy_istio_\"} 1\n# TYPE envoy_istio_x histogram\nenvoy_istio_x_bucket{le=\"+Inf\"} 2\n", ""},
-		}, "# TYPE istio_requests_total counter\nistio_requests_total{a=\"envoy_istio_\"} 1\n# TYPE istio_x histogram\nistio_x_bucket{le=\"+Inf\"} 2\n"},
+			{envoy, "# TYPE envoy_istio_requests_total counter\nenvoy_istio_requests_total{a=\"envoy_istio_\"} 1\n# TYPE envoy_istio_x " +
+				"histogram\nenvoy_istio_x_bucket{le=\"+Inf\"} 2\n", ""},
+		}, "# TYPE istio_requests_total counter\nistio_requests_total{a=\"envoy_istio_\"} 1\n# TYPE istio_x " +
+			"histogram\nistio_x_bucket{le=\"+Inf\"} 2\n"},
 		{"an application keeps its names", text, []part{{app, "envoy_istio_requests_total 1", ""}}, "envoy_istio_requests_total 1\n"},
 		{"a family of two sources has one TYPE, and all samples", text, []part{
 			{envoy, "# HELP a A\n# TYPE a counter\na{x=\"1\"} 1\n", ""},
@@ -41,7 +43,8 @@ func TestMerge(t *testing.T) {
 		}, "# HELP a A\n# TYPE a counter\na{x=\"1\"} 1\na{x=\"2\"} 2\n# TYPE c gauge\nc 1\nc{x=\"1\"} 1\n"},
 		{"TYPE after samples is left out", text, []part{{app, "a 1\n# TYPE a counter\na{x=\"1\"} 2\n", ""}}, "a 1\na{x=\"1\"} 2\n"},
 		{"lines that no scraper reads are left out", text, []part{
-			{app, "a 1\n<html>\nb{x=\"1} 1\nc{x=\"1\"}\nd one\ne 1 2 3\nf{x='1'} 1\ng{x=\"\\z\"} 1\nh{x=\"\xff\"} 1\ni 0x1p1\nj 1_0\n# TYPE k fancy\nk 1\nlast 1", "11 lines are malformed"},
+			{app, "a 1\n<html>\nb{x=\"1} 1\nc{x=\"1\"}\nd one\ne 1 2 3\nf{x='1'} 1\ng{x=\"\\z\"} 1\nh{x=\"\xff\"} 1\ni 0x1p1\nj 1_0\n# TYPE k " +
+				"fancy\nk 1\nlast 1", "11 lines are malformed"},
 		}, "a 1\nk 1\nlast 1\n"},
 		{"blanks and tabs of text are read", text, []part{
 			{app, "#  HELP\ta   some  help\n# TYPE\ta\tcounter\na\t{ x = \"1\" , } \t5\r\n", ""},
@@ -51,17 +54,23 @@ func TestMerge(t *testing.T) {
 			{appOM, "# TYPE b gauge\nb 1\n# EOF\nc 1\n", ""},
 		}, "# HELP a x\n# TYPE a counter\n# UNIT a seconds\na_total 1.0 1.5 # {trace_id=\"1\"} 0.5 1.4\na_created 1\n# TYPE b gauge\nb 1\n# EOF\n"},
 		{"text becomes OpenMetrics", openMetrics, []part{
-			{envoy, "# HELP a say \"x\"\n# TYPE a counter\na{} 1 1500\n# TYPE b_total counter\nb_total 2\n# TYPE c untyped\nc NaN\n# TYPE d histogram\nd_bucket{le=\"1\"} 1\nd_sum 1\nd_count 1\n", ""},
-		}, "# HELP a say \\\"x\\\"\n# TYPE a unknown\na{} 1 1.500\n# TYPE b counter\nb_total 2\n# TYPE c unknown\nc NaN\n# TYPE d histogram\nd_bucket{le=\"1\"} 1\nd_sum 1\nd_count 1\n# EOF\n"},
+			{envoy, "# HELP a say \"x\"\n# TYPE a counter\na{} 1 1500\n# TYPE b_total counter\nb_total 2\n# TYPE c untyped\nc NaN\n# TYPE d " +
+				"histogram\nd_bucket{le=\"1\"} 1\nd_sum 1\nd_count 1\n", ""},
+		}, "# HELP a say \\\"x\\\"\n# TYPE a unknown\na{} 1 1.500\n# TYPE b counter\nb_total 2\n# TYPE c unknown\nc NaN\n# TYPE d " +
+			"histogram\nd_bucket{le=\"1\"} 1\nd_sum 1\nd_count 1\n# EOF\n"},
 		{"OpenMetrics becomes text", text, []part{
-			{appOM, "# HELP a say \\\"x\\\"\n# TYPE a counter\n# UNIT a s\na_total 1 1.5 # {t=\"1\"} 1\n# TYPE b unknown\nb 1\n# TYPE c info\nc_info{v=\"1\"} 1\n# TYPE d gaugehistogram\nd_gcount 1\n# EOF\n", ""},
-		}, "# HELP a_total say \"x\"\n# TYPE a_total counter\na_total 1 1500\n# TYPE b untyped\nb 1\n# TYPE c_info gauge\nc_info{v=\"1\"} 1\nd_gcount 1\n"},
+			{appOM, "# HELP a say \\\"x\\\"\n# TYPE a counter\n# UNIT a s\na_total 1 1.5 # {t=\"1\"} 1\n# TYPE b unknown\nb 1\n# TYPE c " +
+				"info\nc_info{v=\"1\"} 1\n# TYPE d gaugehistogram\nd_gcount 1\n# EOF\n", ""},
+		}, "# HELP a_total say \"x\"\n# TYPE a_total counter\na_total 1 1500\n# TYPE b untyped\nb 1\n# TYPE c_info gauge\nc_info{v=\"1\"} " +
+			"1\nd_gcount 1\n"},
 		{"OpenMetrics without its end is incomplete", openMetrics, []part{{appOM, "a 1\n", "without # EOF"}}, "a 1\n# EOF\n"},
 		{"malformed OpenMetrics", openMetrics, []part{
 			{appOM, "a{ x=\"1\"} 1\na{x=\"1\",} 1\nb 1 # {x=\"1\"}\nc 1 2 # x\nd 1\n# EOF\n", "4 lines are malformed"},
 		}, "d 1\n# EOF\n"},
-		{"a limit cuts at a line", text, []part{{source{limit: 10, check: true}, "aaaa 1\nbbbb 2\n", "10 bytes: larger than permitted"}, {app, "c 1\n", ""}}, "aaaa 1\nc 1\n"},
-		{"a line without end is left out", text, []part{{app, "a 1\nb{x=\"" + strings.Repeat("y", 3*maxLine) + "\"} 1\nc 1\n", "1 lines are malformed, or longer"}}, "a 1\nc 1\n"},
+		{"a limit cuts at a line", text, []part{{source{limit: 10, check: true}, "aaaa 1\nbbbb 2\n", "10 bytes: larger than permitted"},
+			{app, "c 1\n", ""}}, "aaaa 1\nc 1\n"},
+		{"a line without end is left out", text,
+			[]part{{app, "a 1\nb{x=\"" + strings.Repeat("y", 3*maxLine) + "\"} 1\nc 1\n", "1 lines are malformed, or longer"}}, "a 1\nc 1\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder
@@ -85,7 +94,8 @@ func TestMergeOfASourceThatBreaksOff(t *testing.T) {
 	var out strings.Builder
 	m := newMerger(&out, text)
 	broken := errors.New("reset by peer")
-	if err := m.copy(io.MultiReader(strings.NewReader("a 1\nb{x=\"hal"), iotest.ErrReader(broken)), source{limit: 1 << 20}); !errors.Is(err, broken) {
+	if err := m.copy(io.MultiReader(strings.NewReader("a 1\nb{x=\"hal"), iotest.ErrReader(broken)), source{limit: 1 << 20}); !errors.Is(err,
+		broken) {
 		t.Errorf("error %v", err)
 	}
 	m.finish()
@@ -114,7 +124,8 @@ func FuzzMerge(f *testing.F) {
 			}
 			for line := range strings.Lines(out.String()) { // families may be interleaved, which this parser takes for two
 				parser := expfmt.NewTextParser(model.UTF8Validation)
-				if _, err := parser.TextToMetricFamilies(strings.NewReader(line)); err != nil && !strings.Contains(err.Error(), "histogram") && !strings.Contains(err.Error(), "le") {
+				if _, err := parser.TextToMetricFamilies(strings.NewReader(line)); err != nil && !strings.Contains(err.Error(), "histogram") &&
+					!strings.Contains(err.Error(), "le") {
 					t.Fatalf("%v: %q of\n%s", err, line, out.String())
 				}
 			}

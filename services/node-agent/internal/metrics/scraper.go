@@ -33,7 +33,8 @@ type scrapers struct {
 // there is an error.
 func (s *scrapers) admit(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*scraper, error) {
 	from, _ := netip.ParseAddrPort(r.RemoteAddr) // an error means a recorder of a test
-	n := &scraper{ResponseWriter: w, control: http.NewResponseController(w), from: from.Addr().Unmap(), until: time.Now().Add(timeout), left: maxUnread}
+	n := &scraper{ResponseWriter: w, control: http.NewResponseController(w), from: from.Addr().Unmap(), until: time.Now().Add(timeout),
+		left: maxUnread}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := 0

@@ -28,7 +28,8 @@ type Target struct {
 
 // reserved are the ports of the proxy, none of which has metrics of the application.
 var reserved = map[uint16]string{
-	15000: "Envoy's admin interface", 15001: "outbound connections", 15004: "debugging", 15006: "inbound connections", 15008: "tunnels between proxies",
+	15000: "Envoy's admin interface", 15001: "outbound connections", 15004: "debugging", 15006: "inbound connections",
+	15008: "tunnels between proxies",
 	15020: "the agent, which merges the metrics", 15021: "Envoy's readiness", 15053: "DNS", 15090: "Envoy's metrics, which are merged already",
 }
 

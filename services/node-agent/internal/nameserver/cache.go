@@ -33,7 +33,8 @@ type key struct {
 
 func keyOf(query *dns.Msg) key {
 	q := query.Question[0]
-	k := key{name: dns.CanonicalName(q.Name), kind: q.Qtype, class: q.Qclass, unchecked: query.CheckingDisabled, authentic: query.AuthenticatedData}
+	k := key{name: dns.CanonicalName(q.Name), kind: q.Qtype, class: q.Qclass, unchecked: query.CheckingDisabled,
+		authentic: query.AuthenticatedData}
 	if opt := query.IsEdns0(); opt != nil {
 		k.secure = opt.Do()
 	}

@@ -21,7 +21,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_dns_requests_total",
-			Help: "DNS queries of the workload, by protocol and by the source of the answer: the name table, the cache, an upstream server, or none if the query failed.",
+			Help: "DNS queries of the workload, by protocol and by the source of the answer: the name table, the cache, an upstream server, or " +
+				"none if the query failed.",
 		}, []string{"network", "from"}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_dns_upstream_failures_total",

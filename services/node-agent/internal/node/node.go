@@ -72,7 +72,8 @@ const defaultCluster = "istio-proxy"
 // asks for, or the workload's application and namespace.
 func cluster(c *config.Config) string {
 	workload, _ := c.Meta["WORKLOAD_NAME"].(string)
-	canonical := cmp.Or(c.Labels["service.istio.io/canonical-name"], c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload, defaultCluster)
+	canonical := cmp.Or(c.Labels["service.istio.io/canonical-name"], c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload,
+		defaultCluster)
 	if c.ProxyConfig.GetClusterName() != nil {
 		switch c.ProxyConfig.GetTracingServiceName() {
 		case meshv1alpha1.ProxyConfig_CANONICAL_NAME_ONLY:

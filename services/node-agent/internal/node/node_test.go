@@ -115,7 +115,8 @@ func TestLocality(t *testing.T) {
 		want   string
 	}{
 		{"none", nil, "//"},
-		{"topology", map[string]string{"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z", "topology.istio.io/subzone": "s"}, "r/z/s"},
+		{"topology", map[string]string{"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z",
+			"topology.istio.io/subzone": "s"}, "r/z/s"},
 		{"istio-locality wins", map[string]string{"istio-locality": "a.b.c", "topology.kubernetes.io/region": "r"}, "a/b/c"},
 		{"region alone", map[string]string{"istio-locality": "a"}, "a//"},
 		{"slashes", map[string]string{"istio-locality": "a.1/b/c"}, "a.1/b/c"},

@@ -11,7 +11,8 @@ import (
 )
 
 func TestField(t *testing.T) {
-	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{{}, {Value: []byte("abc")}, {}}, TypeUrl: "t"})
+	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{{}, {Value: []byte("abc")}, {}},
+		TypeUrl: "t"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,8 @@ func (f *Files) Run(ctx context.Context) error {
 // write replaces the files, if their content differs: key, certificate and roots at one moment, so that no program
 // reads those of two certificates.
 func (f *Files) write(m *tlsconf.Material) error {
-	if err := fileio.ReplaceSet(f.cfg.CertificateDir, map[string][]byte{rootFile: m.RootsPEM, keyFile: m.KeyPEM, certificateFile: m.CertPEM}); err != nil {
+	if err := fileio.ReplaceSet(f.cfg.CertificateDir,
+		map[string][]byte{rootFile: m.RootsPEM, keyFile: m.KeyPEM, certificateFile: m.CertPEM}); err != nil {
 		return err
 	}
 	if f.cfg.BootstrapPath != "" {

@@ -43,7 +43,8 @@ type Redirection struct {
 
 // NewRedirection makes a Redirection for a workload whose first address is of IPv6 or not. Run tries.
 func NewRedirection(v6 bool, c clock.Clock, log *slog.Logger) *Redirection {
-	r := &Redirection{listen: netip.MustParseAddr("127.0.0.6"), from: netip.MustParseAddr("127.0.0.1"), port: probePort, clock: clock.Or(c), log: log}
+	r := &Redirection{listen: netip.MustParseAddr("127.0.0.6"), from: netip.MustParseAddr("127.0.0.1"), port: probePort, clock: clock.Or(c),
+		log: log}
 	if v6 {
 		r.listen, r.from = netip.MustParseAddr("::6"), netip.IPv6Loopback()
 	}
@@ -116,7 +117,8 @@ func (r *Redirection) try(ctx context.Context) error {
 	_ = conn.SetReadDeadline(time.Now().Add(answerTimeout))
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(conn, first); err == nil && first[0] == direct {
-		return fmt.Errorf("%w: a connection to %s was not. Look why the rules of \"node-agent init\", or of the CNI plugin, are not in force in this "+
+		return fmt.Errorf("%w: a connection to %s was not. Look why the rules of \"node-agent init\", or of the CNI plugin, are not in force "+
+			"in this "+
 			"network namespace; ISTIO_META_INTERCEPTION_MODE=NONE is for workloads without rules", ErrNotRedirected, lis.Addr())
 	}
 	return nil
@@ -129,7 +131,8 @@ func (r *Redirection) open(ctx context.Context) (net.Listener, error) {
 		lis, err = (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(r.listen, 0).String())
 	}
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("%w: the loopback interface has no address %s, which \"node-agent init\" and the CNI plugin add", ErrNotRedirected, r.listen)
+		return nil, fmt.Errorf("%w: the loopback interface has no address %s, which \"node-agent init\" and the CNI plugin add", ErrNotRedirected,
+			r.listen)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: it cannot be tried: %w", ErrNotRedirected, err)
@@ -145,7 +148,8 @@ func answer(lis net.Listener, from netip.AddrPort) {
 		if err != nil {
 			return
 		}
-		if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok && remote.AddrPort().Port() == from.Port() && remote.AddrPort().Addr().Unmap() == from.Addr().Unmap() {
+		if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok && remote.AddrPort().Port() == from.Port() &&
+			remote.AddrPort().Addr().Unmap() == from.Addr().Unmap() {
 			_, _ = conn.Write([]byte{direct})
 		}
 		_ = conn.Close()

@@ -104,7 +104,8 @@ func TestRedirectionIsTried(t *testing.T) {
 						}()
 					}
 					err := r.try(t.Context())
-					for deadline := time.Now().Add(testkit.Patience); errors.Is(err, unix.ENETUNREACH) && time.Now().Before(deadline); err = r.try(t.Context()) {
+					for deadline := time.Now().Add(testkit.Patience); errors.Is(err, unix.ENETUNREACH) &&
+						time.Now().Before(deadline); err = r.try(t.Context()) {
 						time.Sleep(10 * time.Millisecond) // the kernel takes a while to use a new address of IPv6
 					}
 					if !errors.Is(err, ErrNotRedirected) || !strings.Contains(err.Error(), `the rules of "node-agent init"`) {

@@ -86,7 +86,8 @@ func write(ctx context.Context, o *Options, native kernel, run Run) (Backend, er
 		return NFTables, err
 	}
 	if otherwise := programs(IPTables, run).apply(ctx, want); otherwise != nil {
-		return IPTables, fmt.Errorf("neither nftables nor iptables can redirect traffic here: load the kernel's modules nf_tables and nft_redir, or those of iptables on the node: %w",
+		return IPTables, fmt.Errorf("neither nftables nor iptables can redirect traffic here: load the kernel's modules nf_tables and "+
+			"nft_redir, or those of iptables on the node: %w",
 			errors.Join(err, otherwise))
 	}
 	return IPTables, nil

@@ -158,13 +158,15 @@ func TestRulesThatSomethingElseEditsAreNotInForce(t *testing.T) {
 	}
 	want := chains(parse(t))
 	for name, meddle := range map[string]string{
-		"a rule less":   "nft flush chain inet fairlead outbound",
-		"a rule more":   "nft add rule inet fairlead proxy drop",
-		"another rule":  "nft flush chain inet fairlead outbound; nft add rule inet fairlead outbound drop",
-		"a chain less":  "nft flush chain inet fairlead prerouting; nft delete chain inet fairlead prerouting",
-		"another hook":  "nft flush chain inet fairlead prerouting; nft delete chain inet fairlead prerouting; nft add chain inet fairlead prerouting",
-		"no table":      "nft delete table inet fairlead",
-		"another order": "nft delete chain inet fairlead prerouting; nft add chain inet fairlead prerouting '{type nat hook prerouting priority 5;}'",
+		"a rule less":  "nft flush chain inet fairlead outbound",
+		"a rule more":  "nft add rule inet fairlead proxy drop",
+		"another rule": "nft flush chain inet fairlead outbound; nft add rule inet fairlead outbound drop",
+		"a chain less": "nft flush chain inet fairlead prerouting; nft delete chain inet fairlead prerouting",
+		"another hook": "nft flush chain inet fairlead prerouting; nft delete chain inet fairlead prerouting; nft add chain inet fairlead " +
+			"prerouting",
+		"no table": "nft delete table inet fairlead",
+		"another order": "nft delete chain inet fairlead prerouting; nft add chain inet fairlead prerouting '{type nat hook prerouting " +
+			"priority 5;}'",
 	} {
 		rules, err := nft{}.replace(want)
 		if err != nil {
@@ -204,9 +206,10 @@ func TestIPTablesWhereTheKernelRefusesNFTables(t *testing.T) {
 		"no nftables":                {unix.EOPNOTSUPP, Auto, Exec, nil},
 		"no expression for redirect": {fmt.Errorf("write: %w", unix.ENOENT), Auto, Exec, nil},
 		"iptables by a flag":         {unix.EOPNOTSUPP, IPTablesLegacy, Exec, nil},
-		"no iptables either":         {unix.EOPNOTSUPP, Auto, none, []string{"neither nftables nor iptables", unix.EOPNOTSUPP.Error(), "iptables-legacy is not installed", "load the kernel's modules"}},
-		"nftables by a flag":         {unix.EOPNOTSUPP, NFTables, Exec, []string{unix.EOPNOTSUPP.Error()}},
-		"no rights":                  {unix.EPERM, Auto, Exec, []string{unix.EPERM.Error()}},
+		"no iptables either": {unix.EOPNOTSUPP, Auto, none,
+			[]string{"neither nftables nor iptables", unix.EOPNOTSUPP.Error(), "iptables-legacy is not installed", "load the kernel's modules"}},
+		"nftables by a flag": {unix.EOPNOTSUPP, NFTables, Exec, []string{unix.EOPNOTSUPP.Error()}},
+		"no rights":          {unix.EPERM, Auto, Exec, []string{unix.EPERM.Error()}},
 	} {
 		o.Backend = tc.backend
 		used, err := write(t.Context(), o, kernelWithout{tc.refusal}, tc.run)
@@ -257,7 +260,8 @@ func TestIPTablesIsChosenByWhatWorks(t *testing.T) {
 	}{
 		{name: "the machine's", run: some("iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"), want: ""},
 		{name: "the one with IPv6", run: some("iptables-save", "iptables-nft-save", "ip6tables-nft-save"), want: "-nft"},
-		{name: "the forced one", forced: "legacy", run: some("iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"), want: "-legacy"},
+		{name: "the forced one", forced: "legacy", run: some("iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"),
+			want: "-legacy"},
 		{name: "none", run: some(), fails: "iptables-legacy is not installed"},
 		{name: "not the forced one", forced: "legacy", run: some("iptables-save", "ip6tables-save"), fails: "iptables-legacy is not installed"},
 	} {

@@ -59,7 +59,8 @@ func (nft) replace(want []*chain) (map[string][][]expr.Any, error) {
 }
 
 // compileAll compiles the rules of all chains. It calls addSet for the sets of a rule, and then addRule.
-func compileAll(want []*chain, addSet func(*nftables.Set, []nftables.SetElement) error, addRule func(chain string, exprs []expr.Any)) (map[string][][]expr.Any, error) {
+func compileAll(want []*chain, addSet func(*nftables.Set, []nftables.SetElement) error, addRule func(chain string, exprs []expr.Any)) (
+	map[string][][]expr.Any, error) {
 	rules := map[string][][]expr.Any{}
 	for _, c := range want {
 		for _, r := range c.rules {
@@ -129,7 +130,8 @@ func (nft) verify(want []*chain, rules map[string][][]expr.Any) error {
 		meant := kernelChain(nil, c)
 		got := there[c.name]
 		if got == nil || got.Type != meant.Type || !equal(got.Hooknum, meant.Hooknum) || !equal(got.Priority, meant.Priority) {
-			return fmt.Errorf("%w: chain %s of table inet %s is not as it was written: something else edits the table", ErrUnverified, c.name, tableName)
+			return fmt.Errorf("%w: chain %s of table inet %s is not as it was written: something else edits the table", ErrUnverified, c.name,
+				tableName)
 		}
 		found, err := ruleNames(c.name)
 		if err != nil {

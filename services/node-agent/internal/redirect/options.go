@@ -134,7 +134,8 @@ func Parse(t RawOptions) (*Options, error) {
 		p.fail("--istio-service-exclude-cidr", t.OutboundRangesExcluded, "CIDR ranges; to capture none give --istio-service-cidr ''")
 	}
 	if o.RedirectDNS && !o.CaptureAllDNS && len(o.Nameservers) == 0 {
-		p.errs = append(p.errs, errors.New("--redirect-dns: resolv.conf names no server whose queries could be redirected: give --capture-all-dns or --resolv-conf"))
+		p.errs = append(p.errs, errors.New(
+			"--redirect-dns: resolv.conf names no server whose queries could be redirected: give --capture-all-dns or --resolv-conf"))
 	}
 	if err := errors.Join(p.errs...); err != nil {
 		return nil, err

@@ -132,7 +132,8 @@ func dial(ctx context.Context, o *Options, from string, to netip.AddrPort) error
 			return err
 		}
 		if now, err := unix.SetfsuidRetUid(-1); err != nil || now != user {
-			return fmt.Errorf("the rules cannot be tried as user %d: run this as user %d, whose connections they are about, or with CAP_SETUID", uid, user)
+			return fmt.Errorf("the rules cannot be tried as user %d: run this as user %d, whose connections they are about, or with CAP_SETUID", uid,
+				user)
 		}
 	}
 	dialer := net.Dialer{Timeout: retry, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}

@@ -21,7 +21,8 @@ func TestOrder(t *testing.T) {
 	}{
 		{"shuffled", []string{"a", "b", "c"}, nil, []string{"c", "b", "a"}},
 		{"failed last", []string{"a", "b", "c"}, map[string]time.Time{"c": now}, []string{"b", "a", "c"}},
-		{"longest ago first", []string{"a", "b", "c"}, map[string]time.Time{"a": now, "b": now.Add(-time.Second), "c": now.Add(-2 * time.Second)}, []string{"c", "b", "a"}},
+		{"longest ago first", []string{"a", "b", "c"}, map[string]time.Time{"a": now, "b": now.Add(-time.Second), "c": now.Add(-2 * time.Second)},
+			[]string{"c", "b", "a"}},
 		{"only one, failed", []string{"a"}, map[string]time.Time{"a": now}, []string{"a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -61,7 +61,8 @@ func (s *agentStream) SendMsg(m any) error {
 	s.asked = true
 	typeURL := s.resource.TypeURL
 	if s.delta {
-		return s.messageStream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: s.relay.heldVersions(typeURL)})
+		return s.messageStream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
+			InitialResourceVersions: s.relay.heldVersions(typeURL)})
 	}
 	return s.messageStream.SendMsg(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL})
 }

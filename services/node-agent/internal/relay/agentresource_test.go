@@ -59,7 +59,8 @@ func TestAgentResource(t *testing.T) {
 	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "7", Resource: &anypb.Any{TypeUrl: agentType, Value: []byte("one")}}}
 	server.once = agentType
 	var got taken
-	client := f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}})
+	client := f.relay(Config{Addresses: []string{server.address},
+		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}})
 	for round := range 2 {
 		stream := f.open(client)
 		for range 3 {
@@ -82,7 +83,8 @@ func TestAgentResource(t *testing.T) {
 		}
 	}
 	requests := server.requestsOf(agentType)
-	if first, ack := requests[0], requests[1]; len(first.GetInitialResourceVersions()) != 0 || ack.GetResponseNonce() != "n" || ack.GetErrorDetail() != nil {
+	if first, ack := requests[0], requests[1]; len(first.GetInitialResourceVersions()) != 0 || ack.GetResponseNonce() != "n" ||
+		ack.GetErrorDetail() != nil {
 		t.Errorf("asked %v, acknowledged %v", first, ack)
 	}
 	if again := requests[2]; again.GetInitialResourceVersions()["table"] != "7" {
@@ -104,7 +106,8 @@ func TestTwoAgentResources(t *testing.T) {
 	stream := f.open(f.relay(Config{
 		Addresses:     []string{server.address},
 		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: table.take},
-		MoreResources: []*AgentResource{{TypeURL: otherType, Authority: "localhost", Take: other.take}, {TypeURL: "never", Authority: "elsewhere"}},
+		MoreResources: []*AgentResource{{TypeURL: otherType, Authority: "localhost", Take: other.take},
+			{TypeURL: "never", Authority: "elsewhere"}},
 	}))
 	for range 3 {
 		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
@@ -135,7 +138,8 @@ func TestAgentResourceIsRejected(t *testing.T) {
 	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "8", Resource: &anypb.Any{TypeUrl: agentType, Value: []byte("bad")}}}
 	server.once = agentType
 	var got taken
-	stream := f.open(f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address},
+		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +165,8 @@ func TestAgentResourceSotW(t *testing.T) {
 	server := f.xds("")
 	var got taken
 	for _, authority := range []string{"localhost", "another"} {
-		client := f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: sotwType, Authority: authority, Take: got.take}})
+		client := f.relay(Config{Addresses: []string{server.address},
+			AgentResource: &AgentResource{TypeURL: sotwType, Authority: authority, Take: got.take}})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		stream, err := client.StreamAggregatedResources(ctx)
 		if err != nil {
@@ -196,9 +201,11 @@ func TestTypeURL(t *testing.T) {
 	}
 	big := &anypb.Any{TypeUrl: "inner", Value: make([]byte, 10_000)}
 	for name, m := range map[string]proto.Message{
-		"state of the world": &discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{big, big}, Canary: true, TypeUrl: agentType, Nonce: "n"},
-		"delta":              &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "1", Resources: []*discoveryv3.Resource{{Name: "a", Resource: big}}, TypeUrl: agentType, RemovedResources: []string{"b"}},
-		"nothing else":       &discoveryv3.DeltaDiscoveryResponse{TypeUrl: agentType},
+		"state of the world": &discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{big, big}, Canary: true,
+			TypeUrl: agentType, Nonce: "n"},
+		"delta": &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "1",
+			Resources: []*discoveryv3.Resource{{Name: "a", Resource: big}}, TypeUrl: agentType, RemovedResources: []string{"b"}},
+		"nothing else": &discoveryv3.DeltaDiscoveryResponse{TypeUrl: agentType},
 	} {
 		for _, chunk := range []int{1, 7, 4096, 1 << 20} {
 			if got := typeURL(pack(m, chunk)); got != agentType {

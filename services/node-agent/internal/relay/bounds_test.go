@@ -25,7 +25,8 @@ func TestAgentResourceIsBounded(t *testing.T) {
 		server.resources = append(server.resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Version: "1"})
 	}
 	var got taken
-	stream := f.open(f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address},
+		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,8 @@ func TestAgentResourceIsBounded(t *testing.T) {
 	if !strings.Contains(err.Error(), "more than 16 resources") || len(got.all()) > 0 {
 		t.Errorf("%v, took %d", err, len(got.all()))
 	}
-	if err := decode(make([]byte, maxAgentBytes+1), &discoveryv3.DiscoveryResponse{}); err == nil || !strings.Contains(err.Error(), "more than 16777216") {
+	if err := decode(make([]byte, maxAgentBytes+1), &discoveryv3.DiscoveryResponse{}); err == nil ||
+		!strings.Contains(err.Error(), "more than 16777216") {
 		t.Error(err)
 	}
 	r := &Relay{}

@@ -13,7 +13,8 @@ import (
 // the network. It finds the type that decoding finds, and the agent decodes and answers its own within their bounds.
 func FuzzFrame(f *testing.F) {
 	for _, m := range []proto.Message{
-		&discoveryv3.DeltaDiscoveryResponse{TypeUrl: agentType, Nonce: "n", Resources: []*discoveryv3.Resource{{Name: "a", Version: "1", Resource: &anypb.Any{Value: []byte("x")}}}},
+		&discoveryv3.DeltaDiscoveryResponse{TypeUrl: agentType, Nonce: "n",
+			Resources: []*discoveryv3.Resource{{Name: "a", Version: "1", Resource: &anypb.Any{Value: []byte("x")}}}},
 		&discoveryv3.DiscoveryResponse{TypeUrl: agentType, VersionInfo: "1", Resources: []*anypb.Any{{Value: []byte("bad")}}},
 	} {
 		raw, err := proto.Marshal(m)

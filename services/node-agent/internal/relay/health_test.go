@@ -47,7 +47,8 @@ func TestHealthIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := discoveryv3.NewAggregatedDiscoveryServiceClient(agenttest.Socket(t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...))
+	client := discoveryv3.NewAggregatedDiscoveryServiceClient(agenttest.Socket(t, serviceName, r.Register,
+		rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...))
 	want := func(text string) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {

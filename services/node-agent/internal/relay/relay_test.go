@@ -139,7 +139,8 @@ func TestReconnectRequestEndsTheStreamWithoutAWarning(t *testing.T) {
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "n"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first+" asks to reconnect: more proxies") {
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), first+" asks to reconnect: more proxies") {
 		t.Errorf("stream ended with %v, want Unavailable with address and reason", err)
 	}
 	if second, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || second == first {

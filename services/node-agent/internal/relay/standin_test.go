@@ -104,7 +104,8 @@ func TestEnvoyIsAnsweredFromWhatItAcceptedUntilAServerIsBack(t *testing.T) {
 	client := k.restart(Config{})
 	stream := k.open(client)
 	got := accept(t, stream, clusters, nil)
-	if r := got.GetResources(); len(r) != 1 || r[0].GetName() != "a" || r[0].GetVersion() != "7" || string(r[0].GetResource().GetValue()) != "one" {
+	if r := got.GetResources(); len(r) != 1 || r[0].GetName() != "a" || r[0].GetVersion() != "7" ||
+		string(r[0].GetResource().GetValue()) != "one" {
 		t.Errorf("clusters: %v", got)
 	}
 	accept(t, stream, listeners, nil)
@@ -116,7 +117,8 @@ func TestEnvoyIsAnsweredFromWhatItAcceptedUntilAServerIsBack(t *testing.T) {
 	// Envoy connects again and says what it holds.
 	held := map[string]string{"a": "7"}
 	stream = k.open(client)
-	if got, err := k.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusters, InitialResourceVersions: held}); err != nil || got != server.address {
+	if got, err := k.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusters, InitialResourceVersions: held}); err != nil ||
+		got != server.address {
 		t.Errorf("%q, %v", got, err)
 	}
 	requests := server.requestsOf(clusters)
@@ -136,7 +138,8 @@ func TestEnvoyThatHoldsConfigurationIsNotAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream = k.open(client)
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusters, InitialResourceVersions: map[string]string{"a": "7"}}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusters,
+		InitialResourceVersions: map[string]string{"a": "7"}}); err != nil {
 		t.Fatal(err)
 	}
 	if resp, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no xds-server reached") {
@@ -252,7 +255,8 @@ func TestFetchTakesWhatWasKept(t *testing.T) {
 	stop()
 	last, _ = f.keeper(path, source)
 	r, _ = f.newRelay(Config{Addresses: []string{server.address}, Source: source, LastGood: last})
-	if err := r.Fetch(t.Context(), nil, sotwType, second.take); err != nil || !slices.Equal(second.all(), first.all()) || len(first.all()) != 1 {
+	if err := r.Fetch(t.Context(), nil, sotwType, second.take); err != nil || !slices.Equal(second.all(), first.all()) ||
+		len(first.all()) != 1 {
 		t.Errorf("took %q and %q, %v", first.all(), second.all(), err)
 	}
 }

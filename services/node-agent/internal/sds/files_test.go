@@ -61,7 +61,8 @@ func (w *watched) next() *tlsv3.Secret {
 func (w *watched) wantPair(m *tlsconf.Material) {
 	w.t.Helper()
 	got := w.next().GetTlsCertificate()
-	if !bytes.Equal(got.GetCertificateChain().GetInlineBytes(), bytes.TrimSpace(m.CertPEM)) || !bytes.Equal(got.GetPrivateKey().GetInlineBytes(), bytes.TrimSpace(m.KeyPEM)) {
+	if !bytes.Equal(got.GetCertificateChain().GetInlineBytes(), bytes.TrimSpace(m.CertPEM)) ||
+		!bytes.Equal(got.GetPrivateKey().GetInlineBytes(), bytes.TrimSpace(m.KeyPEM)) {
 		w.t.Error("another pair")
 	}
 }
@@ -169,11 +170,13 @@ func TestRootsWithARevocationListFollowTheList(t *testing.T) {
 	for _, crl := range [][]byte{ca.Revoke(big.NewInt(1)), ca.Revoke(big.NewInt(1), big.NewInt(2))} {
 		testkit.WriteFile(t, list, crl)
 		got := w.next().GetValidationContext()
-		if !bytes.Equal(got.GetTrustedCa().GetInlineBytes(), bytes.TrimSpace(ca.RootPEM)) || !bytes.Equal(got.GetCrl().GetInlineBytes(), bytes.TrimSpace(crl)) {
+		if !bytes.Equal(got.GetTrustedCa().GetInlineBytes(), bytes.TrimSpace(ca.RootPEM)) ||
+			!bytes.Equal(got.GetCrl().GetInlineBytes(), bytes.TrimSpace(crl)) {
 			t.Errorf("got %v", got)
 		}
 	}
-	for name, wrong := range map[string][]byte{"another kind": ca.RootPEM, "broken": []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")} {
+	for name, wrong := range map[string][]byte{"another kind": ca.RootPEM,
+		"broken": []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")} {
 		if checkCRL(wrong) == nil {
 			t.Errorf("%s: accepted", name)
 		}
@@ -182,7 +185,8 @@ func TestRootsWithARevocationListFollowTheList(t *testing.T) {
 
 func TestLabelOfSecretNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"file-cert:/a~/b": fromFile, "file-root:/a": fromFile, "file-root:system": fromFile, "file-root:/a~/b": fromFile, "file-root:/a~": "", "file-root:~/b": "", "file-root:/a~/b~/c": "", Default: Default, RootCA: RootCA,
+		"file-cert:/a~/b": fromFile, "file-root:/a": fromFile, "file-root:system": fromFile, "file-root:/a~/b": fromFile, "file-root:/a~": "",
+		"file-root:~/b": "", "file-root:/a~/b~/c": "", Default: Default, RootCA: RootCA,
 		"file-cert:/a": "", "file-cert:/a~": "", "file-cert:~/b": "", "file-cert:/a~/b~/c": "", "file-root:": "", "other": "", "": "",
 	} {
 		if got := label(name); got != want {

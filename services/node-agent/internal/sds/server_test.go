@@ -42,7 +42,8 @@ func newFixture(t *testing.T, first *tlsconf.Material, ca *testkit.CA) *fixture 
 	if f.server, err = New(Config{Source: f.source, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()}); err != nil {
 		t.Fatal(err)
 	}
-	conn := agenttest.Socket(t, "envoy.service.secret.v3.SecretDiscoveryService", f.server.Register, rpc.ServerConfig{PeerUIDs: []uint32{uint32(os.Geteuid())}})
+	conn := agenttest.Socket(t, "envoy.service.secret.v3.SecretDiscoveryService", f.server.Register,
+		rpc.ServerConfig{PeerUIDs: []uint32{uint32(os.Geteuid())}})
 	f.client = secretv3.NewSecretDiscoveryServiceClient(conn)
 	return f
 }
@@ -124,7 +125,8 @@ func TestSotW(t *testing.T) {
 	}
 
 	// A rejection is counted, and the rejected secret is not sent again.
-	send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{Default}, ResponseNonce: next.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"}})
+	send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{Default}, ResponseNonce: next.GetNonce(),
+		ErrorDetail: &statuspb.Status{Message: "no"}})
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if n := testutil.ToFloat64(f.server.rejected.WithLabelValues(Default)); n != 1 {
 			return io.ErrNoProgress
@@ -166,7 +168,8 @@ func TestDelta(t *testing.T) {
 		return r
 	}
 	stream := open()
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: []string{Default, RootCA}}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL,
+		ResourceNamesSubscribe: []string{Default, RootCA}}); err != nil {
 		t.Fatal(err)
 	}
 	roots := recv(stream, RootCA)

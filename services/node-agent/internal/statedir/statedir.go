@@ -36,7 +36,8 @@ const maxSocketPath = 107
 func (d *Dir) SocketPath(name string) (string, error) {
 	path := d.Path(name)
 	if len(path) > maxSocketPath {
-		return "", fmt.Errorf("socket %s: %d bytes, at most %d fit into a socket's address: give --state-dir a shorter path", path, len(path), maxSocketPath)
+		return "", fmt.Errorf("socket %s: %d bytes, at most %d fit into a socket's address: give --state-dir a shorter path", path, len(path),
+			maxSocketPath)
 	}
 	return path, nil
 }
@@ -62,7 +63,8 @@ func Open(path string) (*Dir, error) {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
-		return nil, fmt.Errorf("state directory %s belongs to uid %d, the agent runs as %d: give --state-dir a directory of its own", abs, owner, os.Geteuid())
+		return nil, fmt.Errorf("state directory %s belongs to uid %d, the agent runs as %d: give --state-dir a directory of its own", abs, owner,
+			os.Geteuid())
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(abs, 0o700); err != nil {

@@ -193,7 +193,8 @@ func (s *Server) exchange(r *http.Request) (Token, *fault) {
 
 // known are the parameters of a request; RFC 8693, section 2.1.
 var known = []string{
-	"grant_type", "resource", "audience", "scope", "requested_token_type", "subject_token", "subject_token_type", "actor_token", "actor_token_type",
+	"grant_type", "resource", "audience", "scope", "requested_token_type", "subject_token", "subject_token_type", "actor_token",
+	"actor_token_type",
 }
 
 // parse checks a request.

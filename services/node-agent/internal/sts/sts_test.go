@@ -57,7 +57,8 @@ func newPlugin() *plugin { return &plugin{clock: testkit.NewClock(time.Now()), l
 
 // form is a good request with changes; an empty value removes a parameter.
 func form(changes ...string) url.Values {
-	v := url.Values{"grant_type": {grantTokenExchange}, "subject_token": {"a.b.c"}, "subject_token_type": {typeJWT}, "audience": {"one"}, "scope": {"https://scope"}}
+	v := url.Values{"grant_type": {grantTokenExchange}, "subject_token": {"a.b.c"}, "subject_token_type": {typeJWT}, "audience": {"one"},
+		"scope": {"https://scope"}}
 	for i := 0; i < len(changes); i += 2 {
 		v.Set(changes[i], changes[i+1])
 		if changes[i+1] == "" {
@@ -107,7 +108,8 @@ func TestTokenIsExchangedAndKeptUntilShortlyBeforeItExpires(t *testing.T) {
 	_, to := newServer(t, p)
 	get := func(changes ...string) answer { return send(t, post(t, to, form(changes...).Encode())) }
 	first := get()
-	if first.status != http.StatusOK || first.Token != "token 1 for one" || first.Issued != typeAccessToken || first.Type != "Bearer" || first.ExpiresIn != 3600 {
+	if first.status != http.StatusOK || first.Token != "token 1 for one" || first.Issued != typeAccessToken || first.Type != "Bearer" ||
+		first.ExpiresIn != 3600 {
 		t.Errorf("got %+v", first)
 	}
 	if c := first.header.Get("Cache-Control"); c != "no-store" {
@@ -117,7 +119,8 @@ func TestTokenIsExchangedAndKeptUntilShortlyBeforeItExpires(t *testing.T) {
 	if again := get(); again.Token != first.Token || again.ExpiresIn != 360 {
 		t.Errorf("got %+v, want the token that is kept", again)
 	}
-	for name, changes := range map[string][]string{"audience": {"audience", "two"}, "scope": {"scope", "x"}, "token": {"subject_token", "d.e.f"}} {
+	for name, changes := range map[string][]string{"audience": {"audience", "two"}, "scope": {"scope", "x"},
+		"token": {"subject_token", "d.e.f"}} {
 		if other := get(changes...); other.Token == first.Token {
 			t.Errorf("another %s gets the same token", name)
 		}
@@ -137,20 +140,25 @@ func TestRequestsAreChecked(t *testing.T) {
 		code    string
 		says    string
 	}{
-		"GET":                     {func(r *http.Request) *http.Request { r.Method = http.MethodGet; return r }, 405, invalidRequest, "want POST"},
-		"a foreign host":          {func(r *http.Request) *http.Request { r.Host = "evil.example:80"; return r }, 400, invalidRequest, "want localhost"},
-		"JSON":                    {func(r *http.Request) *http.Request { r.Header.Set("Content-Type", "application/json"); return r }, 400, invalidRequest, "content type"},
-		"no form":                 {func(*http.Request) *http.Request { return post(t, to, "%zz") }, 400, invalidRequest, "not form data"},
-		"a body that is too long": {func(*http.Request) *http.Request { return post(t, to, strings.Repeat("a", maxBody+1)) }, 400, invalidRequest, "more than"},
-		"no grant":                {with(t, to, "grant_type", ""), 400, invalidRequest, "grant_type"},
-		"another grant":           {with(t, to, "grant_type", "password"), 400, unsupportedGrantType, "grant_type"},
-		"no token":                {with(t, to, "subject_token", ""), 400, invalidRequest, "subject_token is missing"},
-		"another type":            {with(t, to, "subject_token_type", typeAccessToken), 400, invalidRequest, "subject_token_type"},
-		"another type asked for":  {with(t, to, "requested_token_type", typeJWT), 400, invalidRequest, "requested_token_type"},
-		"another actor":           {with(t, to, "actor_token", "x"), 400, invalidRequest, "actor_token"},
-		"a long token":            {with(t, to, "subject_token", strings.Repeat("a", maxToken+1)), 400, invalidRequest, "more than"},
-		"a long scope":            {with(t, to, "scope", strings.Repeat("a", maxParam+1)), 400, invalidRequest, "more than"},
-		"a parameter twice":       {func(*http.Request) *http.Request { return post(t, to, form().Encode()+"&scope=b") }, 400, invalidRequest, "2 times"},
+		"GET": {func(r *http.Request) *http.Request { r.Method = http.MethodGet; return r }, 405, invalidRequest,
+			"want POST"},
+		"a foreign host": {func(r *http.Request) *http.Request { r.Host = "evil.example:80"; return r }, 400, invalidRequest,
+			"want localhost"},
+		"JSON": {func(r *http.Request) *http.Request { r.Header.Set("Content-Type", "application/json"); return r }, 400,
+			invalidRequest, "content type"},
+		"no form": {func(*http.Request) *http.Request { return post(t, to, "%zz") }, 400, invalidRequest, "not form data"},
+		"a body that is too long": {func(*http.Request) *http.Request { return post(t, to, strings.Repeat("a", maxBody+1)) }, 400, invalidRequest,
+			"more than"},
+		"no grant":               {with(t, to, "grant_type", ""), 400, invalidRequest, "grant_type"},
+		"another grant":          {with(t, to, "grant_type", "password"), 400, unsupportedGrantType, "grant_type"},
+		"no token":               {with(t, to, "subject_token", ""), 400, invalidRequest, "subject_token is missing"},
+		"another type":           {with(t, to, "subject_token_type", typeAccessToken), 400, invalidRequest, "subject_token_type"},
+		"another type asked for": {with(t, to, "requested_token_type", typeJWT), 400, invalidRequest, "requested_token_type"},
+		"another actor":          {with(t, to, "actor_token", "x"), 400, invalidRequest, "actor_token"},
+		"a long token":           {with(t, to, "subject_token", strings.Repeat("a", maxToken+1)), 400, invalidRequest, "more than"},
+		"a long scope":           {with(t, to, "scope", strings.Repeat("a", maxParam+1)), 400, invalidRequest, "more than"},
+		"a parameter twice": {func(*http.Request) *http.Request { return post(t, to, form().Encode()+"&scope=b") }, 400, invalidRequest,
+			"2 times"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := send(t, tc.request(post(t, to, form().Encode())))
@@ -253,8 +261,9 @@ func newGoogle(t *testing.T) (*google, *Google) {
 	roots := x509.NewCertPool()
 	roots.AddCert(g.Certificate())
 	return g, NewGoogle(GoogleConfig{
-		TrustDomain: "project.svc.id.goog", Provider: "https://cluster", ProjectNumber: "12", FederatedURL: g.URL + "/federated", AccessURL: g.URL + "/access",
-		Client: fetch.New(fetch.Config{Roots: roots, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}),
+		TrustDomain: "project.svc.id.goog", Provider: "https://cluster", ProjectNumber: "12", FederatedURL: g.URL + "/federated",
+		AccessURL: g.URL + "/access",
+		Client:    fetch.New(fetch.Config{Roots: roots, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}),
 	})
 }
 
@@ -282,7 +291,8 @@ func TestGoogleRefusesOrIsAway(t *testing.T) {
 	g, plugin := newGoogle(t)
 	g.refuse.Store(true)
 	_, err := plugin.Exchange(t.Context(), Request{SubjectToken: "a.b.c"})
-	if refused, ok := errors.AsType[Refused](err); !ok || strings.Contains(refused.Reason, "a.b.c") || !strings.Contains(refused.Reason, "403") {
+	if refused, ok := errors.AsType[Refused](err); !ok || strings.Contains(refused.Reason, "a.b.c") ||
+		!strings.Contains(refused.Reason, "403") {
 		t.Errorf("got %v", err)
 	}
 	g.failures.Store(1000)
@@ -302,7 +312,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add("PUT", "", "", []byte("\x00"))
 	f.Fuzz(func(t *testing.T, method, host, contentType string, body []byte) {
 		p := newPlugin()
-		s := &Server{cfg: Config{Log: testkit.Logger(t), Clock: p.clock}, cache: newCache(p, p.clock), requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x"}, []string{"result"})}
+		s := &Server{cfg: Config{Log: testkit.Logger(t), Clock: p.clock}, cache: newCache(p, p.clock),
+			requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x"}, []string{"result"})}
 		r := httptest.NewRequest(http.MethodPost, Path, bytes.NewReader(body))
 		r.Method, r.Host = method, host
 		r.Header.Set("Content-Type", contentType)

@@ -184,7 +184,8 @@ func TestWholeServer(t *testing.T) {
 	spans, tracer := testkit.Spans(t)
 	server := startServer(t, pki, watcher.address, tracer)
 	server.WaitReady()
-	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
+	conn := dial(t, server.secure,
+		rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 	p := openStream(t, conn)
 	cluster := "outbound|9080||" + reviews
 	if got := names(p.subscribe(resource.ClusterType, "*")); !slices.Contains(got, cluster) {
@@ -280,15 +281,20 @@ func TestWhoMayConnect(t *testing.T) {
 		cfg  rpc.ClientConfig
 		want codes.Code
 	}{
-		"certificate":               {withoutTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
-		"certificate, tokens too":   {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
-		"token":                     {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.OK},
-		"token where none is taken": {withoutTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.Unavailable},
-		"token for somebody else":   {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "vault")}, codes.Unauthenticated},
-		"token of a foreign pod":    {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("other", "default", contract.TokenAudience)}, codes.PermissionDenied},
-		"nothing":                   {withTokens, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
-		"certificate of a stranger": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID("default", "default"))}, codes.Unavailable},
-		"plaintext":                 {withTokens, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
+		"certificate":             {withoutTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
+		"certificate, tokens too": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
+		"token": {withTokens,
+			rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.OK},
+		"token where none is taken": {withoutTokens,
+			rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.Unavailable},
+		"token for somebody else": {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "vault")},
+			codes.Unauthenticated},
+		"token of a foreign pod": {withTokens,
+			rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("other", "default", contract.TokenAudience)}, codes.PermissionDenied},
+		"nothing": {withTokens, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
+		"certificate of a stranger": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID("default", "default"))},
+			codes.Unavailable},
+		"plaintext": {withTokens, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dial(t, tc.to.secure, tc.cfg)
@@ -329,7 +335,8 @@ func TestDebugPages(t *testing.T) {
 		"/debug/resources?proxy=productpage.default&type=clusters": "connectTimeout",
 	} {
 		t.Run(path, func(t *testing.T) {
-			for who, token := range map[string]string{"anonymous": "", "a workload": issuer.Token("default", "default", contract.AdminAudience), "an agent's token": issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience)} {
+			for who, token := range map[string]string{"anonymous": "", "a workload": issuer.Token("default", "default", contract.AdminAudience),
+				"an agent's token": issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.TokenAudience)} {
 				if code, _ := server.get(t, path, token); code != http.StatusUnauthorized && code != http.StatusForbidden {
 					t.Errorf("%s gets %d", who, code)
 				}
@@ -345,7 +352,8 @@ func TestDebugPages(t *testing.T) {
 	}
 	_, metrics := server.get(t, "/metrics", "")
 	for _, want := range []string{
-		`fairlead_xds_server_streams{protocol="delta"} 1`, `fairlead_xds_server_pushes_total{type="Cluster"} 1`, "fairlead_xds_server_queued_revisions 0",
+		`fairlead_xds_server_streams{protocol="delta"} 1`, `fairlead_xds_server_pushes_total{type="Cluster"} 1`,
+		"fairlead_xds_server_queued_revisions 0",
 		"fairlead_xds_server_config_watcher_connected 1",
 	} {
 		if !strings.Contains(metrics, want) {

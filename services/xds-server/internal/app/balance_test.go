@@ -58,14 +58,19 @@ func TestOnlyReplicasAskReplicas(t *testing.T) {
 		cfg     rpc.ClientConfig
 		want    codes.Code
 	}{
-		"another replica":                {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.XDSServerAccount)}, codes.OK},
-		"anonymous":                      {server.secure, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
-		"a workload":                     {server.secure, rpc.ClientConfig{TLS: certificate("default", "default")}, codes.PermissionDenied},
-		"a workload by token":            {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token("default", "default")}, codes.PermissionDenied},
-		"config-watcher":                 {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.ConfigWatcherAccount)}, codes.PermissionDenied},
-		"the administrator":              {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.AdminAccount)}, codes.PermissionDenied},
-		"the same account elsewhere":     {server.secure, rpc.ClientConfig{TLS: certificate("default", "xds-server")}, codes.PermissionDenied},
-		"the same name of a stranger":    {server.secure, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), own)}, codes.Unavailable},
+		"another replica": {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.XDSServerAccount)},
+			codes.OK},
+		"anonymous":  {server.secure, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
+		"a workload": {server.secure, rpc.ClientConfig{TLS: certificate("default", "default")}, codes.PermissionDenied},
+		"a workload by token": {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token("default", "default")},
+			codes.PermissionDenied},
+		"config-watcher": {server.secure,
+			rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.ConfigWatcherAccount)}, codes.PermissionDenied},
+		"the administrator": {server.secure, rpc.ClientConfig{TLS: certificate(contract.SystemNamespace, contract.AdminAccount)},
+			codes.PermissionDenied},
+		"the same account elsewhere": {server.secure, rpc.ClientConfig{TLS: certificate("default", "xds-server")}, codes.PermissionDenied},
+		"the same name of a stranger": {server.secure,
+			rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), own)}, codes.Unavailable},
 		"without TLS on the secure port": {server.secure, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
 		"anyone on the plaintext port":   {server.plaintext, rpc.ClientConfig{Insecure: true}, codes.PermissionDenied},
 	} {
@@ -117,7 +122,8 @@ func TestReplicasFindEachOther(t *testing.T) {
 	}
 	first := begin(0, watcher.address)
 	begin(1, watcher.address)
-	conn := dial(t, addresses[1], rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
+	conn := dial(t, addresses[1], rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount),
+		pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 	first.balanced(t, 2)
 	load, err := xdsv1.NewReplicaServiceClient(conn).GetLoad(t.Context(), &xdsv1.GetLoadRequest{})
 	if err != nil || !load.GetReady() || load.GetStreams() != 0 {

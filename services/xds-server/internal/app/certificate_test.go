@@ -28,9 +28,11 @@ type caFake struct {
 	cav1.UnimplementedForwardingServiceServer
 }
 
-func (caFake) ForwardCertificateRequest(ctx context.Context, req *cav1.ForwardCertificateRequestRequest) (*cav1.ForwardCertificateRequestResponse, error) {
+func (caFake) ForwardCertificateRequest(ctx context.Context, req *cav1.ForwardCertificateRequestRequest) (
+	*cav1.ForwardCertificateRequestResponse, error) {
 	by, _ := auth.PeerFrom(ctx)
-	return &cav1.ForwardCertificateRequestResponse{CertificateChain: []string{fmt.Sprintf("%s by %s with %s", req.GetIdentity(), by.ID, req.GetToken())}}, nil
+	return &cav1.ForwardCertificateRequestResponse{
+		CertificateChain: []string{fmt.Sprintf("%s by %s with %s", req.GetIdentity(), by.ID, req.GetToken())}}, nil
 }
 
 // startCA serves a caFake as ca does, to xds-server alone.
@@ -38,8 +40,10 @@ func startCA(t *testing.T, pki *testkit.CA) string {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
 	rpctest.Serve(t, lis, rpc.ServerConfig{
-		Service: "ca", Authenticator: auth.MTLS(), TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.CAAccount), tls.RequireAndVerifyClientCert),
-		Policy: auth.Policy{cav1.ForwardingService_ForwardCertificateRequest_FullMethodName: auth.IDs(pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String())},
+		Service: "ca", Authenticator: auth.MTLS(),
+		TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.CAAccount), tls.RequireAndVerifyClientCert),
+		Policy: auth.Policy{cav1.ForwardingService_ForwardCertificateRequest_FullMethodName: auth.IDs(
+			pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String())},
 	}, func(g *grpc.Server) { cav1.RegisterForwardingServiceServer(g, caFake{}) })
 	return lis.Addr().String()
 }
@@ -67,11 +71,12 @@ func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 		cfg  rpc.ClientConfig
 		want codes.Code
 	}{
-		"token":                      {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token}, codes.OK},
-		"certificate and token":      {server.secure, rpc.ClientConfig{TLS: certificate, TokenFile: token}, codes.OK},
-		"certificate":                {server.secure, rpc.ClientConfig{TLS: certificate}, codes.Unauthenticated},
-		"nothing":                    {server.secure, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
-		"token for something else":   {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "web", "vault")}, codes.Unauthenticated},
+		"token":                 {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token}, codes.OK},
+		"certificate and token": {server.secure, rpc.ClientConfig{TLS: certificate, TokenFile: token}, codes.OK},
+		"certificate":           {server.secure, rpc.ClientConfig{TLS: certificate}, codes.Unauthenticated},
+		"nothing":               {server.secure, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
+		"token for something else": {server.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "web", "vault")},
+			codes.Unauthenticated},
 		"a stranger":                 {server.secure, rpc.ClientConfig{TLS: stranger, TokenFile: token}, codes.Unavailable},
 		"plaintext":                  {server.plaintext, rpc.ClientConfig{Insecure: true}, codes.PermissionDenied},
 		"where nothing is forwarded": {closed.secure, rpc.ClientConfig{TLS: anonymous, TokenFile: token}, codes.PermissionDenied},
@@ -83,7 +88,8 @@ func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 			if status.Code(err) != tc.want {
 				t.Fatalf("got %v, want %v", err, tc.want)
 			}
-			if want := "spiffe://cluster.local/ns/default/sa/web by " + id.String() + " with "; err == nil && !strings.HasPrefix(res.GetCertChain()[0], want) {
+			if want := "spiffe://cluster.local/ns/default/sa/web by " + id.String() + " with "; err == nil &&
+				!strings.HasPrefix(res.GetCertChain()[0], want) {
 				t.Errorf("forwarded %q, want %q and the token", res.GetCertChain(), want)
 			}
 		})

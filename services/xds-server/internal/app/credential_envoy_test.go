@@ -34,7 +34,8 @@ type httpsClient struct {
 // get returns the certificate that the server shows for a host, and what it answers.
 func (c httpsClient) get(host string) (shown *x509.Certificate, body string, err error) {
 	transport := &http.Transport{
-		DialTLSContext:    (&tls.Dialer{Config: &tls.Config{ServerName: host, RootCAs: c.roots, Certificates: c.own, MinVersion: tls.VersionTLS12}}).DialContext,
+		DialTLSContext: (&tls.Dialer{Config: &tls.Config{ServerName: host, RootCAs: c.roots, Certificates: c.own,
+			MinVersion: tls.VersionTLS12}}).DialContext,
 		DisableKeepAlives: true,
 	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: rewritten{transport, c.address}}
@@ -71,11 +72,13 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 			pki := testkit.PKI(t)
 			edge := testkit.FreeAddress(t)
 			server := func(name string, mode networking.ServerTLSSettings_TLSmode, credential string) *networking.Server {
-				return httpsServer(uint32(edge.Port()), name, name+".example.com", &networking.ServerTLSSettings{Mode: mode, CredentialName: credential})
+				return httpsServer(uint32(edge.Port()), name, name+".example.com",
+					&networking.ServerTLSSettings{Mode: mode, CredentialName: credential})
 			}
 			watcher := startWatcher(t, pki,
 				gatewayWorkload("edge", edge.Addr().String()), gatewayWorkload("other", testkit.Twin(edge).Addr().String()),
-				gatewayOf(server("simple", networking.ServerTLSSettings_SIMPLE, "shop-tls"), server("missing", networking.ServerTLSSettings_SIMPLE, "nothing"),
+				gatewayOf(server("simple", networking.ServerTLSSettings_SIMPLE, "shop-tls"),
+					server("missing", networking.ServerTLSSettings_SIMPLE, "nothing"),
 					server("mutual", networking.ServerTLSSettings_MUTUAL, "mutual"), server("open", networking.ServerTLSSettings_MUTUAL, "without-ca"),
 					server("optional", networking.ServerTLSSettings_OPTIONAL_MUTUAL, "mutual")),
 				meshtest.Config(mesh.KindVirtualService, "edge", "shop", &networking.VirtualService{
@@ -84,7 +87,8 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 						Status: 200, Body: &networking.HTTPBody{Specifier: &networking.HTTPBody_String_{String_: "hello"}},
 					}}},
 				}))
-			chain, key := pki.NewServer("simple.example.com", "missing.example.com", "mutual.example.com", "open.example.com", "optional.example.com")
+			chain, key := pki.NewServer("simple.example.com", "missing.example.com", "mutual.example.com", "open.example.com",
+				"optional.example.com")
 			authority := testkit.CertPEM(pki.Cert)
 			f := &watcher.secrets
 			f.put("edge/shop-tls", &secretv1.Credential{CertificateChain: chain, PrivateKey: key})
@@ -95,7 +99,8 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 			xds.WaitReady()
 			gateway := func(namespace, address string) *envoytest.Process {
 				config := envoytest.Bootstrap(t, gatewayNode(t, namespace, address), apiType, "", xds.secure)
-				return envoytest.Start(t, envoytest.Secure(t, config, pki, namespace, "gateway", pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String()), nil)
+				return envoytest.Start(t, envoytest.Secure(t, config, pki, namespace, "gateway",
+					pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String()), nil)
 			}
 			begun := time.Now()
 			e := gateway("edge", edge.Addr().String())

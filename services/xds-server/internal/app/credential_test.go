@@ -92,9 +92,11 @@ func TestCredentials(t *testing.T) {
 	mutual := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, CredentialName: "mutual"}
 	foreign := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "kubernetes://edge/shop-tls"}
 	watcher := startWatcher(t, pki, append(bookMesh(), gatewayWorkload("edge", "10.1.0.20"), gatewayWorkload("other", "10.1.0.21"),
-		gatewayOf(httpsServer(443, "simple", "a.example.com", simple), httpsServer(443, "mutual", "b.example.com", mutual), httpsServer(443, "foreign", "c.example.com", foreign)),
+		gatewayOf(httpsServer(443, "simple", "a.example.com", simple), httpsServer(443, "mutual", "b.example.com", mutual),
+			httpsServer(443, "foreign", "c.example.com", foreign)),
 		meshtest.Config(mesh.KindDestinationRule, "edge", "upstream", &networking.DestinationRule{
-			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: "client"}},
+			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL,
+				CredentialName: "client"}},
 		}))...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.AdminJWKSFile, o.AdminIssuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
@@ -112,7 +114,8 @@ func TestCredentials(t *testing.T) {
 	f.hold(true)
 
 	open := func(namespace, address string) *proxyStream {
-		conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(namespace, "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
+		conn := dial(t, server.secure,
+			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(namespace, "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 		p := openStream(t, conn)
 		p.node = gatewayNode(t, namespace, address)
 		return p
@@ -163,7 +166,8 @@ func TestCredentials(t *testing.T) {
 	absent(p, "kubernetes://unused")
 	absent(p, "default")
 	absent(p, "kubernetes://edge/unused")
-	if got := keyOf(secretsIn(t, p.subscribe(resource.SecretType, "kubernetes://edge/shop-tls"))["kubernetes://edge/shop-tls"]); got != string(key) {
+	if got := keyOf(secretsIn(t, p.subscribe(resource.SecretType, "kubernetes://edge/shop-tls"))["kubernetes://edge/shop-tls"]); got != string(
+		key) {
 		t.Error("the own namespace may be named")
 	}
 	elsewhere := open("other", "10.1.0.21")
@@ -172,10 +176,12 @@ func TestCredentials(t *testing.T) {
 	anonymous := openStream(t, dial(t, server.plaintext, rpc.ClientConfig{Insecure: true}))
 	anonymous.node = gatewayNode(t, "edge", "10.1.0.22")
 	absent(anonymous, "kubernetes://shop-tls")
-	sidecar := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
+	sidecar := openStream(t, dial(t, server.secure,
+		rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 	sidecar.node = &core.Node{Id: "sidecar~10.1.0.23~app.edge~edge.svc.cluster.local"}
 	absent(sidecar, "kubernetes://shop-tls")
-	if got, want := f.everAsked(), []string{"edge/client", "edge/mutual", "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls"}; !slices.Equal(got, want) {
+	if got, want := f.everAsked(),
+		[]string{"edge/client", "edge/mutual", "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls"}; !slices.Equal(got, want) {
 		t.Errorf("config-watcher was asked for %v, want %v", got, want)
 	}
 
@@ -201,7 +207,8 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	_, metrics := server.get(t, "/metrics", "")
-	if !strings.Contains(metrics, "fairlead_xds_server_credentials_followed 5\n") || !strings.Contains(metrics, "fairlead_xds_server_failing_resources 0\n") {
+	if !strings.Contains(metrics, "fairlead_xds_server_credentials_followed 5\n") ||
+		!strings.Contains(metrics, "fairlead_xds_server_failing_resources 0\n") {
 		t.Errorf("metrics of credentials:\n%s", metrics)
 	}
 	watcher.mu.Lock()
@@ -217,7 +224,8 @@ func TestCredentials(t *testing.T) {
 	}
 
 	// Whoever asks no longer, needs no key.
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResourceNamesUnsubscribe: []string{"kubernetes://client", "kubernetes://mutual"}})
+	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType,
+		ResourceNamesUnsubscribe: []string{"kubernetes://client", "kubernetes://mutual"}})
 	f.follows(t, "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls")
 	for _, s := range []*proxyStream{p, elsewhere} {
 		if err := s.stream.CloseSend(); err != nil {

@@ -58,8 +58,9 @@ func TestEnvoyLive(t *testing.T) {
 				return meshtest.Config(mesh.KindDestinationRule, "default", name, meshtest.DestinationRule(host, d))
 			}
 			listen := sidecar(t)
-			watcher := startWatcher(t, pki, append(bookMesh(), meshtest.Service("default", ratings, 9080), meshtest.Endpoints("default", ratings, 9080, "10.1.0.3"),
-				rule("reviews", reviews, time.Second), listen)...)
+			watcher := startWatcher(t, pki,
+				append(bookMesh(), meshtest.Service("default", ratings, 9080), meshtest.Endpoints("default", ratings, 9080, "10.1.0.3"),
+					rule("reviews", reviews, time.Second), listen)...)
 			plaintext := func(name string) func(*app.Options) {
 				return func(o *app.Options) { o.PlaintextAddress, o.Instance = "127.0.0.1:0", name }
 			}

@@ -53,7 +53,8 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 				return meshtest.EnvoyFilter("default", name, "configPatches:"+patches)
 			}
 			discovered := func(value string) *configv1.Resource {
-				return filter("discovered", beforeRouter("INSERT_BEFORE", `{name: mine, config_discovery: {config_source: {ads: {}, resource_api_version: V3}, type_urls: [type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua]}}`)+`
+				return filter("discovered", beforeRouter("INSERT_BEFORE",
+					`{name: mine, config_discovery: {config_source: {ads: {}, resource_api_version: V3}, type_urls: [type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua]}}`)+`
 - applyTo: EXTENSION_CONFIG
   patch: {operation: ADD, value: {name: mine, typed_config: `+luaHeader("x-discovered", value)+`}}`)
 			}
@@ -61,7 +62,8 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			watcher := startWatcher(t, pki, ingress, meshtest.PeerAuthentication("default", "off", "DISABLE"), inline, discovered("one"))
 			server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) { o.PlaintextAddress = "127.0.0.1:0" })
 			server.WaitReady()
-			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"), server.plaintext), nil)
+			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"),
+				server.plaintext), nil)
 			e.Ready()
 			answers := func(inline, discovered string) {
 				t.Helper()

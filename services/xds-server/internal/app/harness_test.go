@@ -64,7 +64,8 @@ func (f *watcherFake) serve(t *testing.T, pki *testkit.CA, lis net.Listener) {
 	own := auth.IDs(pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String())
 	f.address = lis.Addr().String()
 	f.stop = rpctest.Serve(t, lis, rpc.ServerConfig{
-		Service: "config", Authenticator: auth.MTLS(), TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.RequireAndVerifyClientCert),
+		Service: "config", Authenticator: auth.MTLS(), TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount),
+			tls.RequireAndVerifyClientCert),
 		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": own, "/fairlead.secret.v1.SecretService/*": own},
 	}, func(g *grpc.Server) {
 		configv1.RegisterConfigServiceServer(g, f)

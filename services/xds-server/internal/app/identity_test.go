@@ -76,7 +76,8 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 	}
 	open := func(t *testing.T, account string, node *core.Node) *proxyStream {
 		t.Helper()
-		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
+		p := openStream(t, dial(t, server.secure,
+			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 		p.node = node
 		return p
 	}
@@ -87,13 +88,17 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 		want    []string
 		refused string
 	}{
-		"the gateway itself":          {account: "gateway", node: claims(t, "router~10.1.0.20~gateway.edge~edge.svc.cluster.local", nil), want: []string{"shop-tls", "for-all", "upstream"}},
-		"what a rule selects":         {account: "payments", node: claims(t, "sidecar~10.1.0.31~payments.edge~x", nil), want: []string{"payments"}},
-		"a made-up router":            {account: "batch", node: claims(t, "router~10.1.0.66~made-up.edge~edge.svc.cluster.local", router)},
-		"at the gateway's address":    {account: "batch", node: claims(t, "router~10.1.0.20~made-up.edge~edge.svc.cluster.local", router)},
-		"a router that is a sidecar":  {account: "batch", node: claims(t, "router~10.1.0.30~batch.edge~edge.svc.cluster.local", router), want: []string{"batch"}},
-		"a sidecar with other labels": {account: "batch", node: claims(t, "sidecar~10.1.0.30~batch.edge~edge.svc.cluster.local", router), want: []string{"batch"}},
-		"a made-up sidecar":           {account: "batch", node: claims(t, "sidecar~10.1.0.31~made-up.edge~edge.svc.cluster.local", router)},
+		"the gateway itself": {account: "gateway", node: claims(t, "router~10.1.0.20~gateway.edge~edge.svc.cluster.local", nil),
+			want: []string{"shop-tls", "for-all", "upstream"}},
+		"what a rule selects": {account: "payments", node: claims(t, "sidecar~10.1.0.31~payments.edge~x", nil),
+			want: []string{"payments"}},
+		"a made-up router":         {account: "batch", node: claims(t, "router~10.1.0.66~made-up.edge~edge.svc.cluster.local", router)},
+		"at the gateway's address": {account: "batch", node: claims(t, "router~10.1.0.20~made-up.edge~edge.svc.cluster.local", router)},
+		"a router that is a sidecar": {account: "batch", node: claims(t, "router~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
+			want: []string{"batch"}},
+		"a sidecar with other labels": {account: "batch", node: claims(t, "sidecar~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
+			want: []string{"batch"}},
+		"a made-up sidecar": {account: "batch", node: claims(t, "sidecar~10.1.0.31~made-up.edge~edge.svc.cluster.local", router)},
 		"the gateway's node id": {
 			account: "batch", node: claims(t, "router~10.1.0.20~gateway.edge~edge.svc.cluster.local", router),
 			refused: `Workload edge/gateway of service account "gateway", the caller is spiffe://cluster.local/ns/edge/sa/batch`,
@@ -126,7 +131,8 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 				return
 			}
 			// Neither do the Gateway's listeners come by labels that are claimed.
-			if listeners := names(p.subscribe(resource.ListenerType, "*")); slices.ContainsFunc(listeners, func(name string) bool { return strings.HasSuffix(name, "_443") }) {
+			if listeners := names(p.subscribe(resource.ListenerType, "*")); slices.ContainsFunc(listeners,
+				func(name string) bool { return strings.HasSuffix(name, "_443") }) {
 				t.Errorf("listeners %v", listeners)
 			}
 		})
@@ -150,7 +156,8 @@ func TestForgedRejections(t *testing.T) {
 	server.WaitReady()
 	const id = "sidecar~10.1.0.40~vm.edge~edge.svc.cluster.local"
 	open := func(account string) *proxyStream {
-		p := openStream(t, dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
+		p := openStream(t, dial(t, server.secure,
+			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
 		p.node = &core.Node{Id: id}
 		return p
 	}
@@ -161,7 +168,8 @@ func TestForgedRejections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nack := &discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResponseNonce: m.GetNonce(), ErrorDetail: status.New(codes.InvalidArgument, "forged").Proto()}
+	nack := &discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResponseNonce: m.GetNonce(),
+		ErrorDetail: status.New(codes.InvalidArgument, "forged").Proto()}
 	thief.send(nack)
 	testkit.Eventually(t, patience, func() error {
 		last := watcher.statuses()

@@ -54,18 +54,23 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"admin-issuer":    "issuer that operators' tokens must name (default: the value of --issuer)",
 	})
 	flags.StringVar(&o.SecureAddress, "secure-address", ":15012", "address of the ADS port: mutual TLS, or TLS with a token")
-	flags.StringVar(&o.PlaintextAddress, "plaintext-address", "", "address of an ADS port without TLS and without authentication, usually :15010; empty: off")
+	flags.StringVar(&o.PlaintextAddress, "plaintext-address", "",
+		"address of an ADS port without TLS and without authentication, usually :15010; empty: off")
 
 	flags.StringVar(&o.ConfigWatcherAddress, "config-watcher-address", "", "host:port of config-watcher, or a list of them (required)")
 	flags.StringVar(&o.Instance, "instance", "", "name of this process in statuses (default: the host's name)")
 	flags.StringVar(&o.Identity, "identity", "istio-system/xds-server", "xds-server's own identity, namespace/service-account")
-	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, namespace/service-account (default: ca in the namespace of --identity)")
-	flags.StringVar(&o.ConfigWatcherIdentity, "config-watcher-identity", "", "config-watcher's identity, namespace/service-account (default: config-watcher in the namespace of --identity)")
+	flags.StringVar(&o.CAIdentity, "ca-identity", "",
+		"the ca's identity, namespace/service-account (default: ca in the namespace of --identity)")
+	flags.StringVar(&o.ConfigWatcherIdentity, "config-watcher-identity", "",
+		"config-watcher's identity, namespace/service-account (default: config-watcher in the namespace of --identity)")
 	flags.StringVar(&o.CAAddress, "ca-address", "", "host:port of ca, or a list of them (required)")
-	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "token that proves the own identity to ca (audience istio-ca); followed while xds-server runs")
+	flags.StringVar(&o.CATokenFile, "ca-token-file", "",
+		"token that proves the own identity to ca (audience istio-ca); followed while xds-server runs")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "PEM file of the roots of trust; followed while xds-server runs (required)")
 	flags.StringVar(&o.StateDir, "state-dir", "", "directory, 0700, that keeps the own certificate over restarts; empty: it is kept in memory")
-	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify proxies' tokens (audience istio-ca); empty: only client certificates are accepted")
+	flags.StringVar(&o.JWKSFile, "jwks-file", "",
+		"keys that verify proxies' tokens (audience istio-ca); empty: only client certificates are accepted")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 
 	flags.BoolVar(&o.ForwardCertificateRequests, "forward-certificate-requests", true,
@@ -76,7 +81,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"who may ask for Istio's debug types (istio.io/debug) on the ADS port besides fairlead-admin: namespace/service-account (repeatable)")
 
 	flags.StringSliceVar(&o.Peers, "peers", nil,
-		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up regularly; empty: no balancing")
+		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up "+
+			"regularly; empty: no balancing")
 	flags.DurationVar(&o.RebalancePeriod, "rebalance-period", balance.DefaultPeriod,
 		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
 	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxStreamAge,
@@ -84,7 +90,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.MaxOnDemandHosts, "max-on-demand-hosts", serve.DefaultMaxOnDemandHosts,
 		"how many hosts one on-demand proxy may ask for; further ones are answered with \"not found\"")
 	flags.IntVar(&o.MaxUnsentMiB, "max-unsent-mib", serve.DefaultMaxUnsentBytes>>20,
-		"MiB, over all proxies, of responses that the network has not taken yet; proxies beyond it wait, those with their first configuration least")
+		"MiB, over all proxies, of responses that the network has not taken yet; proxies beyond it wait, those with their first configuration "+
+			"least")
 	flags.IntVar(&o.MaxResponseMiB, "max-response-mib", serve.DefaultMaxResponseBytes>>20,
 		"MiB at about which a response is cut in parts, for types whose resources a proxy waits for one by one")
 	flags.IntVar(&o.MinIdentityStreams, "min-identity-streams", serve.DefaultMinStreams,
@@ -92,7 +99,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.MaxAddressStreams, "max-address-streams", serve.DefaultMaxAddressStreams,
 		"how many streams one address may have on the plaintext port")
 	flags.IntVar(&o.MaxNamesMiB, "max-names-mib", serve.DefaultMaxNamesBytes>>20,
-		"MiB, over all proxies, for names that they ask for and the mesh does not list for them; beyond it who has more than an equal share is refused")
+		"MiB, over all proxies, for names that they ask for and the mesh does not list for them; beyond it who has more than an equal share is "+
+			"refused")
 }
 
 // config is the options, checked and parsed.
@@ -180,7 +188,8 @@ func (c *config) identities(errs *service.FlagErrors) {
 	for _, i := range []struct {
 		id                  *spiffeid.ID
 		flag, text, account string
-	}{{&c.ca, "ca-identity", c.CAIdentity, contract.CAAccount}, {&c.configWatcher, "config-watcher-identity", c.ConfigWatcherIdentity, contract.ConfigWatcherAccount}} {
+	}{{&c.ca, "ca-identity", c.CAIdentity, contract.CAAccount},
+		{&c.configWatcher, "config-watcher-identity", c.ConfigWatcherIdentity, contract.ConfigWatcherAccount}} {
 		if i.text == "" {
 			*i.id = id("identity", namespace, i.account)
 		} else if namespace, account, ok := workload(i.flag, i.text); ok {

@@ -44,7 +44,8 @@ func TestServicesMayBeInOtherNamespaces(t *testing.T) {
 	if err != nil || c.ca.Path() != "/ns/trust/sa/ca" || c.configWatcher != c.own || c.admin.Path() != "/ns/edge/sa/fairlead-admin" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if c, err = parse(t, "--identity=edge/xds-server"); err != nil || c.ca.Path() != "/ns/edge/sa/ca" || c.configWatcher.Path() != "/ns/edge/sa/config-watcher" {
+	if c, err = parse(t, "--identity=edge/xds-server"); err != nil || c.ca.Path() != "/ns/edge/sa/ca" ||
+		c.configWatcher.Path() != "/ns/edge/sa/config-watcher" {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }
@@ -54,7 +55,8 @@ func TestRefusals(t *testing.T) {
 	for _, flag := range []string{
 		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
 		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-response-mib=99999999",
-		"--ca-identity=one", "--config-watcher-identity=a/No Name", "--tls-min-version=1.1", "--debug-identities=one", "--debug-identities=istio-system/No Name",
+		"--ca-identity=one", "--config-watcher-identity=a/No Name", "--tls-min-version=1.1", "--debug-identities=one",
+		"--debug-identities=istio-system/No Name",
 	} {
 		name, _, _ := strings.Cut(flag, "=")
 		if name == "--jwks-file" {

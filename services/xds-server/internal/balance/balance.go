@@ -172,7 +172,8 @@ func (b *Balancer) round(ctx context.Context) {
 	moved := b.giveAway(ctx, v, window)
 	b.policy.streamsMoved(moved)
 	b.metrics.moved.Add(float64(moved))
-	b.cfg.Log.Info("streams asked to move to other replicas", "moved", moved, "excess", v.excess, "share", int(v.share), "replicas", v.replicas)
+	b.cfg.Log.Info("streams asked to move to other replicas", "moved", moved, "excess", v.excess, "share", int(v.share), "replicas",
+		v.replicas)
 }
 
 // giveAway asks clients to reconnect, one or a few at a time, at random moments spread over the window. It stops when

@@ -156,7 +156,8 @@ func peer(t *testing.T, instance string, f *fleet) (port string, stop func()) {
 	t.Helper()
 	b := balancer(t, config(f, func(c *Config) { c.Instance = instance }))
 	lis := testkit.LoopbackListener(t)
-	stop = rpctest.Serve(t, lis, rpc.ServerConfig{Service: "ads", Insecure: true, Policy: auth.Policy{Methods: auth.Anonymous()}}, func(g *grpc.Server) { b.Register(g) })
+	stop = rpctest.Serve(t, lis, rpc.ServerConfig{Service: "ads", Insecure: true, Policy: auth.Policy{Methods: auth.Anonymous()}},
+		func(g *grpc.Server) { b.Register(g) })
 	_, port, err := net.SplitHostPort(lis.Addr().String())
 	if err != nil {
 		t.Fatal(err)

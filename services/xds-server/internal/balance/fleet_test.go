@@ -320,7 +320,8 @@ func tenServices() []*configv1.Resource {
 	var resources []*configv1.Resource
 	for i := range 10 {
 		host := "svc-" + strconv.Itoa(i) + ".default.svc.cluster.local"
-		resources = append(resources, meshtest.Service("default", host, 80), meshtest.Endpoints("default", host, 80, fmt.Sprintf("10.200.0.%d", i+1)))
+		resources = append(resources, meshtest.Service("default", host, 80),
+			meshtest.Endpoints("default", host, 80, fmt.Sprintf("10.200.0.%d", i+1)))
 	}
 	return resources
 }

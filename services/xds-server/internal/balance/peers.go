@@ -17,7 +17,8 @@ const (
 )
 
 func newPeers(cfg Config) *rpc.Peers {
-	return rpc.NewPeers(rpc.PeersConfig{Peers: cfg.Peers, TLS: cfg.TLS, Insecure: cfg.Insecure, MaxRecvBytes: maxAnswerBytes, Resolver: cfg.Resolver, Log: cfg.Log})
+	return rpc.NewPeers(rpc.PeersConfig{Peers: cfg.Peers, TLS: cfg.TLS, Insecure: cfg.Insecure, MaxRecvBytes: maxAnswerBytes,
+		Resolver: cfg.Resolver, Log: cfg.Log})
 }
 
 // ask asks the replicas for their load and returns the answers that came in time, in no order.

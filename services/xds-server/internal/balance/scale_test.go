@@ -98,6 +98,7 @@ func TestScaleOut(t *testing.T) {
 	if total < int64(streams)/3 || total > int64(streams)*5/4 {
 		t.Errorf("%d moves of %d streams", total, streams)
 	}
-	t.Logf("max/mean <= 1.15 after %s, last move after %s; %d moves, streams by moves %v; at the end %v, max/mean %.3f", balanced.Round(time.Second/10),
+	t.Logf("max/mean <= 1.15 after %s, last move after %s; %d moves, streams by moves %v; at the end %v, max/mean %.3f",
+		balanced.Round(time.Second/10),
 		settled.Round(time.Second/10), total, moves, counts, math.Round(1000*imbalance(counts, streams))/1000)
 }

@@ -91,7 +91,8 @@ func (f *Forwarder) Register(g grpc.ServiceRegistrar) {
 }
 
 // CreateCertificate forwards the request with the caller's token.
-func (f *Forwarder) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
+func (f *Forwarder) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse,
+	error) {
 	res, err := f.forward(ctx, req)
 	f.requests.WithLabelValues(status.Code(err).String()).Inc()
 	return res, err
@@ -110,10 +111,12 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 		return nil, err
 	}
 	if size := proto.Size(req); size > maxRequestBytes {
-		return nil, status.Errorf(codes.InvalidArgument, "certificate request of %d bytes, at most %d are read; use a smaller key", size, maxRequestBytes)
+		return nil, status.Errorf(codes.InvalidArgument, "certificate request of %d bytes, at most %d are read; use a smaller key", size,
+			maxRequestBytes)
 	}
 	if _, ok := req.GetMetadata().GetFields()[impersonation]; ok {
-		return nil, status.Errorf(codes.PermissionDenied, "requests with metadata %s are not forwarded; ask the ca at its own address", impersonation)
+		return nil, status.Errorf(codes.PermissionDenied, "requests with metadata %s are not forwarded; ask the ca at its own address",
+			impersonation)
 	}
 	end, err := f.begin(caller.ID.String())
 	if err != nil {
@@ -140,8 +143,9 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 func tokenOf(ctx context.Context) (string, error) {
 	token, err := auth.BearerToken(ctx)
 	if errors.Is(err, auth.ErrNoCredentials) {
-		return "", status.Error(codes.Unauthenticated, "certificate requests are forwarded to the ca with the caller's token, and this one has none: "+
-			"send a token (an agent with PROV_CERT sends none), or ask the ca at its own address (CA_ADDR), which takes a certificate too")
+		return "", status.Error(codes.Unauthenticated,
+			"certificate requests are forwarded to the ca with the caller's token, and this one has none: "+
+				"send a token (an agent with PROV_CERT sends none), or ask the ca at its own address (CA_ADDR), which takes a certificate too")
 	}
 	if err != nil || token == "" || len(token) > maxTokenBytes {
 		return "", status.Errorf(codes.Unauthenticated, "authorization header is not one bearer token of at most %d bytes", maxTokenBytes)

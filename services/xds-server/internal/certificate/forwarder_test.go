@@ -60,7 +60,8 @@ func forwarder(t *testing.T, c *ca, change func(*Config)) *Forwarder {
 	if c.got == nil {
 		c.got = make(chan *cav1.ForwardCertificateRequestRequest, 100)
 	}
-	cfg := Config{CA: c, Banned: func(auth.Peer) error { return nil }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()}
+	cfg := Config{CA: c, Banned: func(auth.Peer) error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Registerer: prometheus.NewRegistry()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -74,7 +75,8 @@ func forwarder(t *testing.T, c *ca, change func(*Config)) *Forwarder {
 // call is the context of a call by a service account with these authorization headers.
 func call(t *testing.T, account, method string, headers ...string) context.Context {
 	t.Helper()
-	ctx := auth.NewContext(t.Context(), auth.Peer{ID: spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/" + account), Method: method})
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/" + account),
+		Method: method})
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 4567}})
 	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": headers})
 }
@@ -83,7 +85,8 @@ func TestForwardsTheCallersTokenAndIdentity(t *testing.T) {
 	c := &ca{}
 	f := forwarder(t, c, nil)
 	for _, method := range []string{auth.MethodJWT, auth.MethodMTLS} {
-		res, err := f.CreateCertificate(call(t, "web", method, "Bearer a.b.c"), &security.IstioCertificateRequest{Csr: "csr", ValidityDuration: 60})
+		res, err := f.CreateCertificate(call(t, "web", method, "Bearer a.b.c"),
+			&security.IstioCertificateRequest{Csr: "csr", ValidityDuration: 60})
 		if err != nil || strings.Join(res.GetCertChain(), " ") != "leaf root" {
 			t.Fatalf("%s: %v, %v", method, res, err)
 		}
@@ -118,14 +121,17 @@ func TestNothingIsForwardedWithoutProof(t *testing.T) {
 		want    codes.Code
 		says    string
 	}{
-		"a certificate alone":     {nil, nil, nil, codes.Unauthenticated, "CA_ADDR"},
-		"another kind of proof":   {[]string{"Basic abc"}, nil, nil, codes.Unauthenticated, "not one bearer token"},
-		"an empty token":          {[]string{"Bearer "}, nil, nil, codes.Unauthenticated, "not one bearer token"},
-		"two tokens":              {[]string{"Bearer a.b.c", "Bearer d.e.f"}, nil, nil, codes.Unauthenticated, "not one bearer token"},
-		"a token that is long":    {[]string{"Bearer " + strings.Repeat("x", maxTokenBytes+1)}, nil, nil, codes.Unauthenticated, "not one bearer token"},
-		"a request that is large": {[]string{"Bearer a.b.c"}, &security.IstioCertificateRequest{Csr: strings.Repeat("x", maxRequestBytes)}, nil, codes.InvalidArgument, "at most"},
-		"another's identity":      {[]string{"Bearer a.b.c"}, &security.IstioCertificateRequest{Metadata: impersonating}, nil, codes.PermissionDenied, "not forwarded"},
-		"who is banned":           {[]string{"Bearer a.b.c"}, nil, banned, codes.PermissionDenied, "banned"},
+		"a certificate alone":   {nil, nil, nil, codes.Unauthenticated, "CA_ADDR"},
+		"another kind of proof": {[]string{"Basic abc"}, nil, nil, codes.Unauthenticated, "not one bearer token"},
+		"an empty token":        {[]string{"Bearer "}, nil, nil, codes.Unauthenticated, "not one bearer token"},
+		"two tokens":            {[]string{"Bearer a.b.c", "Bearer d.e.f"}, nil, nil, codes.Unauthenticated, "not one bearer token"},
+		"a token that is long": {[]string{"Bearer " + strings.Repeat("x", maxTokenBytes+1)}, nil, nil, codes.Unauthenticated,
+			"not one bearer token"},
+		"a request that is large": {[]string{"Bearer a.b.c"}, &security.IstioCertificateRequest{Csr: strings.Repeat("x", maxRequestBytes)}, nil,
+			codes.InvalidArgument, "at most"},
+		"another's identity": {[]string{"Bearer a.b.c"}, &security.IstioCertificateRequest{Metadata: impersonating}, nil,
+			codes.PermissionDenied, "not forwarded"},
+		"who is banned": {[]string{"Bearer a.b.c"}, nil, banned, codes.PermissionDenied, "banned"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &ca{}
@@ -203,7 +209,8 @@ func TestRequestsAreBounded(t *testing.T) {
 		go func() { done <- ask(account) }()
 		receive(t, c.got)
 	}
-	for account, says := range map[string]string{"web": "2 certificate requests of spiffe://cluster.local/ns/default/sa/web", "db": "3 certificate requests"} {
+	for account, says := range map[string]string{"web": "2 certificate requests of spiffe://cluster.local/ns/default/sa/web",
+		"db": "3 certificate requests"} {
 		err := ask(account)
 		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", account, err, says)

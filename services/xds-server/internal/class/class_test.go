@@ -108,12 +108,14 @@ func TestAgentsReleaseIsKnown(t *testing.T) {
 		version, revision string
 	}{
 		"node-agent": {
-			map[string]any{"FAIRLEAD_VERSION": "v0.9.0", "ISTIO_VERSION": "1.31.1", "ANNOTATIONS": map[string]any{rev: "canary"}, "LABELS": map[string]any{rev: "a-tag"}},
+			map[string]any{"FAIRLEAD_VERSION": "v0.9.0", "ISTIO_VERSION": "1.31.1", "ANNOTATIONS": map[string]any{rev: "canary"},
+				"LABELS": map[string]any{rev: "a-tag"}},
 			"v0.9.0", "canary",
 		},
-		"a gateway of Istio":      {map[string]any{"ISTIO_VERSION": "1.29.0", "LABELS": map[string]any{rev: "default"}}, "1.29.0", "default"},
-		"a machine":               {map[string]any{"FAIRLEAD_VERSION": "v0.9.0"}, "v0.9.0", ""},
-		"texts that are too long": {map[string]any{"FAIRLEAD_VERSION": strings.Repeat("x", 200), "LABELS": map[string]any{rev: strings.Repeat("x", 5000)}}, "", ""},
+		"a gateway of Istio": {map[string]any{"ISTIO_VERSION": "1.29.0", "LABELS": map[string]any{rev: "default"}}, "1.29.0", "default"},
+		"a machine":          {map[string]any{"FAIRLEAD_VERSION": "v0.9.0"}, "v0.9.0", ""},
+		"texts that are too long": {map[string]any{"FAIRLEAD_VERSION": strings.Repeat("x", 200),
+			"LABELS": map[string]any{rev: strings.Repeat("x", 5000)}}, "", ""},
 	} {
 		n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~web.shop~x", Metadata: metadata(t, tc.metadata)})
 		if err != nil || n.AgentVersion != tc.version || n.Revision != tc.revision {
@@ -222,7 +224,8 @@ func FuzzParseNode(f *testing.F) {
 	f.Add("sidecar~10.0.0.1~a.b~b.svc", "NETWORK", "n")
 	f.Add("router~~a.b~", "INTERCEPTION_MODE", "NONE")
 	f.Fuzz(func(t *testing.T, id, key, value string) {
-		n, err := class.ParseNode(&core.Node{Id: id, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}})
+		n, err := class.ParseNode(&core.Node{Id: id,
+			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}})
 		if err != nil {
 			if !errors.Is(err, class.ErrMalformed) {
 				t.Errorf("error %v", err)
@@ -265,7 +268,8 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 	service := meshtest.Service("shop", host, 80)
 	known := &class.Key{
 		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "web"}, Locality: "eu", Interception: class.Redirect,
-		Targets:     []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+		Targets: []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080,
+			Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
 		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Sidecar: "shop/s",
 	}
 	unknown := &class.Key{
@@ -311,11 +315,12 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rule := meshtest.Config(mesh.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
-		LoadBalancer: &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{
-			FailoverPriority: []string{class.NetworkLabel, class.RegionLabel, class.ZoneLabel, class.ClusterLabel},
-		}},
-	}})
+	rule := meshtest.Config(mesh.KindDestinationRule, "shop", "near",
+		&networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
+			LoadBalancer: &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{
+				FailoverPriority: []string{class.NetworkLabel, class.RegionLabel, class.ZoneLabel, class.ClusterLabel},
+			}},
+		}})
 	known := meshtest.Workload("shop", "web", "10.0.0.1", func(w *configv1.Workload) {
 		w.Network, w.Cluster, w.Locality = "n1", "two", &configv1.Locality{Region: "known", Subzone: "s"}
 	})
@@ -325,7 +330,8 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 	}{
 		"no selector names it": {[]*configv1.Resource{known}, map[string]string{}},
 		"unknown labels":       {[]*configv1.Resource{rule}, map[string]string{}},
-		"as the mesh says":     {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
+		"as the mesh says": {[]*configv1.Resource{rule, known},
+			map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, _ := n.Key(meshtest.State(t, tc.resources...))
@@ -433,7 +439,8 @@ func TestAuthorize(t *testing.T) {
 		"no workload":       {"spiffe://cluster.local/spire/agent", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~a.shop~x", Metadata: metadata(t, map[string]any{"SERVICE_ACCOUNT": tc.claims})})
+			n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~a.shop~x",
+				Metadata: metadata(t, map[string]any{"SERVICE_ACCOUNT": tc.claims})})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -450,16 +457,19 @@ func TestAuthorize(t *testing.T) {
 func TestAddressesOfBoundListeners(t *testing.T) {
 	bound := func(bind string) *networking.IstioEgressListener {
 		return &networking.IstioEgressListener{
-			Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, Bind: bind, CaptureMode: networking.CaptureMode_NONE, Hosts: []string{"*/*"},
+			Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, Bind: bind, CaptureMode: networking.CaptureMode_NONE,
+			Hosts: []string{"*/*"},
 		}
 	}
-	none := &networking.IstioIngressListener{Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, CaptureMode: networking.CaptureMode_NONE}
+	none := &networking.IstioIngressListener{Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"},
+		CaptureMode: networking.CaptureMode_NONE}
 	for name, c := range map[string]struct {
 		own, inherited *networking.Sidecar
 		want           bool
 	}{
-		"none":             {},
-		"captured":         {own: &networking.Sidecar{Ingress: []*networking.IstioIngressListener{{}}, Egress: []*networking.IstioEgressListener{{Bind: "0.0.0.0"}}}},
+		"none": {},
+		"captured": {own: &networking.Sidecar{Ingress: []*networking.IstioIngressListener{{}},
+			Egress: []*networking.IstioEgressListener{{Bind: "0.0.0.0"}}}},
 		"ingress":          {own: &networking.Sidecar{Ingress: []*networking.IstioIngressListener{none}}, want: true},
 		"egress":           {own: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}}, want: true},
 		"egress elsewhere": {own: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("127.0.0.1"), bound("")}}},
@@ -467,8 +477,9 @@ func TestAddressesOfBoundListeners(t *testing.T) {
 			own: &networking.Sidecar{}, inherited: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}}, want: true,
 		},
 		"overridden": {
-			own:       &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"*/*"}}}},
-			inherited: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}, Ingress: []*networking.IstioIngressListener{none}},
+			own: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"*/*"}}}},
+			inherited: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")},
+				Ingress: []*networking.IstioIngressListener{none}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

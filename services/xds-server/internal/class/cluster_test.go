@@ -21,7 +21,8 @@ func TestTheClusterThatAProxyNamesChoosesBetweenWorkloadsOfItsAccount(t *testing
 		s.ClusterAddresses = []*configv1.ClusterAddresses{{Cluster: "east"}, {Cluster: "west"}}
 	})
 	many := meshtest.State(t, both, meshtest.Workload("shop", "db-0", "10.0.0.1", of("west", "db")),
-		meshtest.Workload("shop", "db-0/east", "10.1.0.1", of("east", "db")), meshtest.Workload("shop", "db-0/south", "10.2.0.1", of("south", "other")))
+		meshtest.Workload("shop", "db-0/east", "10.1.0.1", of("east", "db")),
+		meshtest.Workload("shop", "db-0/south", "10.2.0.1", of("south", "other")))
 	one := meshtest.State(t, meshtest.Workload("shop", "db-0", "10.0.0.1", of("west", "db")))
 	for name, c := range map[string]struct {
 		state   *mesh.Snapshot

@@ -36,7 +36,8 @@ func TestGatewayTopology(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := class.ParseNode(&core.Node{Id: tc.node + "~10.0.0.1~a.shop~x", Metadata: metadata(t, map[string]any{"PROXY_CONFIG": tc.config})})
+			n, err := class.ParseNode(&core.Node{Id: tc.node + "~10.0.0.1~a.shop~x",
+				Metadata: metadata(t, map[string]any{"PROXY_CONFIG": tc.config})})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +54,8 @@ func TestGatewayTopology(t *testing.T) {
 		"not of its type": map[string]any{"numTrustedProxies": "many"},
 		"too large":       map[string]any{"x": strings.Repeat("x", 10_000)},
 	} {
-		n, err := class.ParseNode(&core.Node{Id: "router~10.0.0.1~a.shop~x", Metadata: metadata(t, map[string]any{"PROXY_CONFIG": map[string]any{"gatewayTopology": bad}})})
+		n, err := class.ParseNode(&core.Node{Id: "router~10.0.0.1~a.shop~x",
+			Metadata: metadata(t, map[string]any{"PROXY_CONFIG": map[string]any{"gatewayTopology": bad}})})
 		if !errors.Is(err, class.ErrMalformed) {
 			t.Errorf("%s: got %v, %v", name, n, err)
 		}

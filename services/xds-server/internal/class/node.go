@@ -365,7 +365,8 @@ const (
 // onDemand decides whether the proxy holds only what it uses: the workload's annotation, else the proxy's own setting,
 // else the mesh's default.
 func (n *Node) onDemand(state *mesh.Snapshot, annotations map[string]string) bool {
-	for _, said := range []string{annotations[OnDemandAnnotation], n.OnDemand, state.Mesh().GetDefaultConfig().GetProxyMetadata()[OnDemandMetadata]} {
+	for _, said := range []string{annotations[OnDemandAnnotation], n.OnDemand,
+		state.Mesh().GetDefaultConfig().GetProxyMetadata()[OnDemandMetadata]} {
 		if on, err := strconv.ParseBool(said); err == nil {
 			return on
 		}
@@ -376,7 +377,8 @@ func (n *Node) onDemand(state *mesh.Snapshot, annotations map[string]string) boo
 func targets(state *mesh.Snapshot, w *configv1.Workload, topics mesh.Topics) []Target {
 	var found []Target
 	for _, t := range w.GetTargets() {
-		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(), TargetPort: t.GetTargetPort()}
+		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(),
+			TargetPort: t.GetTargetPort()}
 		topics.Add(mesh.ServiceTopic(target.Hostname))
 		for _, p := range state.ServiceIn(target.Hostname, target.Namespace, target.Port).GetPorts() {
 			if p.GetNumber() == target.Port {

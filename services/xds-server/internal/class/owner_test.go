@@ -87,7 +87,8 @@ configPatches:
 - {applyTo: CLUSTER, match: {proxy: {metadata: {%s}}}, patch: {operation: REMOVE}}
 `
 	filter := func(condition string) *configv1.Resource {
-		return meshtest.EnvoyFilter("shop", strings.ToLower(strings.Trim(strings.Fields(condition)[0], ":")), strings.Replace(matching, "%s", condition, 1))
+		return meshtest.EnvoyFilter("shop", strings.ToLower(strings.Trim(strings.Fields(condition)[0], ":")),
+			strings.Replace(matching, "%s", condition, 1))
 	}
 	mesh := []*configv1.Resource{
 		meshtest.Service("gateways", "e.gateways.svc.cluster.local", 15443, func(s *configv1.Service) {
@@ -97,15 +98,18 @@ configPatches:
 		meshtest.Config(mesh.KindSidecar, "shop", "s", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"topology.kubernetes.io/region": "claimed"}},
 		}),
-		meshtest.Workload("shop", "gateway", "10.0.0.7", from("Pod", "gateway"), func(w *configv1.Workload) { w.Labels = map[string]string{"istio": "gateway"} }),
+		meshtest.Workload("shop", "gateway", "10.0.0.7", from("Pod", "gateway"),
+			func(w *configv1.Workload) { w.Labels = map[string]string{"istio": "gateway"} }),
 		filter("NAME: gateway"), filter("NETWORK: n7"), filter("CLUSTER_ID: c7"), filter("SERVICE_ACCOUNT: gateway"),
 	}
-	own := meshtest.Workload("shop", "batch", "10.0.0.9", from("Pod", "batch"), func(w *configv1.Workload) { w.Labels = map[string]string{"app": "batch"} })
+	own := meshtest.Workload("shop", "batch", "10.0.0.9", from("Pod", "batch"),
+		func(w *configv1.Workload) { w.Labels = map[string]string{"app": "batch"} })
 	for _, kind := range []string{"sidecar", "router"} {
 		for name, resources := range map[string][]*configv1.Resource{"known": append([]*configv1.Resource{own}, mesh...), "unknown": mesh} {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				state := meshtest.State(t, resources...)
-				plain, _ := authorized(t, kind+"~10.0.0.9~batch.shop~shop.svc.cluster.local", "batch", map[string]any{"INTERCEPTION_MODE": "NONE"}).Key(state)
+				plain, _ := authorized(t, kind+"~10.0.0.9~batch.shop~shop.svc.cluster.local", "batch", map[string]any{"INTERCEPTION_MODE": "NONE"}).Key(
+					state)
 				claimed["INTERCEPTION_MODE"] = "NONE"
 				claiming, _ := authorized(t, kind+"~10.0.0.7~batch.shop~made.up", "batch", claimed).Key(state)
 				if name == "unknown" {

@@ -29,7 +29,8 @@ func TestProxyHeaders(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~a.shop~x", Metadata: metadata(t, map[string]any{"PROXY_CONFIG": map[string]any{"proxyHeaders": tc.own}})})
+			n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~a.shop~x",
+				Metadata: metadata(t, map[string]any{"PROXY_CONFIG": map[string]any{"proxyHeaders": tc.own}})})
 			if err != nil {
 				t.Fatal(err)
 			}

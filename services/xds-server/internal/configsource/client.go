@@ -94,15 +94,20 @@ func New(cfg Config) (*Client, error) {
 	f := promauto.With(cfg.Registerer)
 	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
 	return &Client{
-		cfg: cfg, state: mesh.Empty(), bans: mesh.Empty(), queue: newQueue(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
+		cfg: cfg, state: mesh.Empty(), bans: mesh.Empty(), queue: newQueue(), ready: make(chan struct{}, 1),
+		trouble: errors.New("not connected yet"),
 		metrics: metrics{
-			connected: f.NewGauge(prometheus.GaugeOpts{Name: name("config_watcher_connected"), Help: "1 while a watch on config-watcher is open and has delivered, else 0."}),
+			connected: f.NewGauge(prometheus.GaugeOpts{Name: name("config_watcher_connected"),
+				Help: "1 while a watch on config-watcher is open and has delivered, else 0."}),
 			queued:    f.NewGauge(prometheus.GaugeOpts{Name: name("queued_revisions"), Help: "Revisions received and not yet served from."}),
 			resources: f.NewGauge(prometheus.GaugeOpts{Name: name("mesh_resources"), Help: "Resources of the mesh held."}),
 			revisions: f.NewCounter(prometheus.CounterOpts{Name: name("revisions_received_total"), Help: "Revisions received from config-watcher."}),
-			overtaken: f.NewCounter(prometheus.CounterOpts{Name: name("overtaking_updates_total"), Help: "Times that endpoints were updated before configuration that had come earlier."}),
-			rejected:  f.NewCounter(prometheus.CounterOpts{Name: name("undecodable_resources_total"), Help: "Resources received that could not be decoded; their last good version stays."}),
-			retries:   f.NewCounter(prometheus.CounterOpts{Name: name("config_watcher_retries_total"), Help: "Times the watch on config-watcher had to be opened again."}),
+			overtaken: f.NewCounter(prometheus.CounterOpts{Name: name("overtaking_updates_total"),
+				Help: "Times that endpoints were updated before configuration that had come earlier."}),
+			rejected: f.NewCounter(prometheus.CounterOpts{Name: name("undecodable_resources_total"),
+				Help: "Resources received that could not be decoded; their last good version stays."}),
+			retries: f.NewCounter(prometheus.CounterOpts{Name: name("config_watcher_retries_total"),
+				Help: "Times the watch on config-watcher had to be opened again."}),
 		},
 	}, nil
 }

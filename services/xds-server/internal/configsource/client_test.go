@@ -86,7 +86,8 @@ func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *configsource.Cli
 	return followWith(t, gate, func(*configsource.Config) {})
 }
 
-func followWith(t *testing.T, gate <-chan struct{}, change func(*configsource.Config)) (*watcherFake, *configsource.Client, <-chan applied) {
+func followWith(t *testing.T, gate <-chan struct{}, change func(*configsource.Config)) (*watcherFake, *configsource.Client,
+	<-chan applied) {
 	t.Helper()
 	fake := &watcherFake{streams: make(chan *watchFake, 10)}
 	conn := testkit.ServeInMemory(t, func(g *grpc.Server) { configv1.RegisterConfigServiceServer(g, fake) })
@@ -148,7 +149,8 @@ func TestRevisionsAreTakenWhole(t *testing.T) {
 func TestResumeKeepsTheStateOverOutages(t *testing.T) {
 	fake, c, got := follow(t, nil)
 	w := take(t, fake.streams)
-	w.send <- chunk("e", 7, true, meshtest.Service("default", "a", 80), meshtest.Service("default", "b", 80), meshtest.Workload("default", "w", "10.0.0.1"))
+	w.send <- chunk("e", 7, true, meshtest.Service("default", "a", 80), meshtest.Service("default", "b", 80),
+		meshtest.Workload("default", "w", "10.0.0.1"))
 	take(t, got)
 	testkit.Eventually(t, patience, c.Ready)
 
@@ -261,9 +263,11 @@ func TestRevisionsWaitForBusyProxies(t *testing.T) {
 		goOn  func(f *fleetFake, clock *testkit.Clock)
 		waits int
 	}{
-		{name: "until they have settled", fleet: &fleetFake{moving: true}, waits: 3, goOn: func(f *fleetFake, _ *testkit.Clock) { close(f.settled) }},
+		{name: "until they have settled", fleet: &fleetFake{moving: true}, waits: 3,
+			goOn: func(f *fleetFake, _ *testkit.Clock) { close(f.settled) }},
 		{name: "no longer than they get further", fleet: &fleetFake{}, goOn: func(_ *fleetFake, clock *testkit.Clock) { clock.Advance(step) }},
-		{name: "no longer than a second", fleet: &fleetFake{moving: true}, waits: 19, goOn: func(_ *fleetFake, clock *testkit.Clock) { clock.Advance(step) }},
+		{name: "no longer than a second", fleet: &fleetFake{moving: true}, waits: 19,
+			goOn: func(_ *fleetFake, clock *testkit.Clock) { clock.Advance(step) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testkit.NewClock(meshtest.Epoch)

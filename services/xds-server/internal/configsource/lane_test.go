@@ -36,7 +36,8 @@ type lane struct {
 
 func busyLane(t *testing.T) *lane {
 	t.Helper()
-	l := &lane{t: t, updates: make(chan update, 100), bans: make(chan *mesh.Snapshot, 100), clock: testkit.NewClock(meshtest.Epoch), fleet: &fleetFake{}, next: 2}
+	l := &lane{t: t, updates: make(chan update, 100), bans: make(chan *mesh.Snapshot, 100), clock: testkit.NewClock(meshtest.Epoch),
+		fleet: &fleetFake{}, next: 2}
 	var fake *watcherFake
 	fake, _, _ = followWith(t, nil, func(cfg *configsource.Config) {
 		cfg.Clock, cfg.Busy = l.clock, l.fleet.busy
@@ -168,14 +169,22 @@ func TestEndpointsDoNotOvertakeWhatTheyDependOn(t *testing.T) {
 		then     *configv1.Resource
 		overtake bool
 	}{
-		{name: "their Service", waiting: []*configv1.Resource{meshtest.Service("default", "a", 80, meshtest.Visible("default"))}, then: endpoints("a", "2")},
-		{name: "themselves, changed with configuration", waiting: []*configv1.Resource{rule("a"), endpoints("a", "3")}, then: endpoints("a", "2")},
-		{name: "endpoints of another port", waiting: []*configv1.Resource{rule("a"), meshtest.Endpoints("default", "a", 81, "10.0.0.3")}, then: endpoints("a", "2")},
-		{name: "the Workload behind them", waiting: []*configv1.Resource{rule("a"), meshtest.Workload("default", "w", "10.0.0.2")}, then: pod(endpoints("a", "2"))},
-		{name: "a Namespace", waiting: []*configv1.Resource{meshtest.Resource(mesh.KindNamespace, "", "x", &configv1.Resource{Body: &configv1.Resource_Namespace{Namespace: &configv1.Namespace{}}})}, then: endpoints("a", "2")},
+		{name: "their Service", waiting: []*configv1.Resource{meshtest.Service("default", "a", 80, meshtest.Visible("default"))},
+			then: endpoints("a", "2")},
+		{name: "themselves, changed with configuration", waiting: []*configv1.Resource{rule("a"), endpoints("a", "3")},
+			then: endpoints("a", "2")},
+		{name: "endpoints of another port", waiting: []*configv1.Resource{rule("a"), meshtest.Endpoints("default", "a", 81, "10.0.0.3")},
+			then: endpoints("a", "2")},
+		{name: "the Workload behind them", waiting: []*configv1.Resource{rule("a"), meshtest.Workload("default", "w", "10.0.0.2")},
+			then: pod(endpoints("a", "2"))},
+		{
+			name: "a Namespace", waiting: []*configv1.Resource{meshtest.Resource(mesh.KindNamespace, "", "x",
+				&configv1.Resource{Body: &configv1.Resource_Namespace{Namespace: &configv1.Namespace{}}})}, then: endpoints("a", "2")},
 		{name: "MeshConfig", waiting: []*configv1.Resource{meshtest.Mesh(nil)}, then: endpoints("a", "2")},
-		{name: "but another Service", waiting: []*configv1.Resource{meshtest.Service("default", "b", 81)}, then: endpoints("a", "2"), overtake: true},
-		{name: "but another Workload", waiting: []*configv1.Resource{rule("a"), meshtest.Workload("default", "v", "10.0.0.2")}, then: pod(endpoints("a", "2")), overtake: true},
+		{name: "but another Service", waiting: []*configv1.Resource{meshtest.Service("default", "b", 81)}, then: endpoints("a", "2"),
+			overtake: true},
+		{name: "but another Workload", waiting: []*configv1.Resource{rule("a"), meshtest.Workload("default", "v", "10.0.0.2")},
+			then: pod(endpoints("a", "2")), overtake: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := busyLane(t)

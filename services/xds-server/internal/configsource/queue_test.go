@@ -62,7 +62,8 @@ func (r *rig) apply(revisions ...*revision) {
 // agree fails the test unless everything that was received is applied.
 func (r *rig) agree() {
 	r.t.Helper()
-	if r.applied.Revision().GetSequence() != r.sequence || r.queue.revisions != 0 || r.queue.size != 0 || len(r.queue.subjects) != 0 || r.queue.urgent {
+	if r.applied.Revision().GetSequence() != r.sequence || r.queue.revisions != 0 || r.queue.size != 0 || len(r.queue.subjects) != 0 ||
+		r.queue.urgent {
 		r.t.Fatalf("at revision %d of %d, with %+v in the queue", r.applied.Revision().GetSequence(), r.sequence, r.queue)
 	}
 	held := map[string]string{}
@@ -123,7 +124,8 @@ func TestEndpointsAreNeverOfAnotherVersionThanTheirService(t *testing.T) {
 				receive([]*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "default", host, meshtest.DestinationRule(host, 1))})
 			case 4, 5, 6:
 				if versions[host] > 0 {
-					receive([]*configv1.Resource{endpointsOf(host, versions[host], turn), meshtest.Workload("default", host, fmt.Sprintf("10.0.0.%d", turn))})
+					receive([]*configv1.Resource{endpointsOf(host, versions[host], turn),
+						meshtest.Workload("default", host, fmt.Sprintf("10.0.0.%d", turn))})
 				}
 			default:
 				if versions[host] < 0 {

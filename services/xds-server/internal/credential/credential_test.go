@@ -26,7 +26,8 @@ func TestNothingShows(t *testing.T) {
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "credential", c, "holder", holder{c})
 	for how, text := range map[string]string{
-		"%v": fmt.Sprintf("%v", c), "%+v": fmt.Sprintf("%+v", c), "%#v": fmt.Sprintf("%#v", c), "%s": fmt.Sprintf("%s", c), "%x": fmt.Sprintf("%x", c),
+		"%v": fmt.Sprintf("%v", c), "%+v": fmt.Sprintf("%+v", c), "%#v": fmt.Sprintf("%#v", c), "%s": fmt.Sprintf("%s", c),
+		"%x":     fmt.Sprintf("%x", c),
 		"within": fmt.Sprintf("%+v", holder{c}), "JSON": string(encoded), "log": log.String(),
 	} {
 		if strings.Contains(text, "telltale") || strings.Contains(text, fmt.Sprintf("%x", "telltale")) || !strings.Contains(text, "redacted") {

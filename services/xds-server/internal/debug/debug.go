@@ -34,7 +34,8 @@ func Register(mux Mux, wrap func(func(*http.Request) (any, error)) http.Handler,
 		wrap(d.proxies))
 	mux.Debug("/debug/refusals", "streams refused in the last ten minutes because their identity uses too much", wrap(d.refusals))
 	mux.Debug("/debug/class", "classes of proxies; ?proxy=<node id or name.namespace> or ?id=<class> shows one", wrap(d.class))
-	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type="+strings.Join(typeNames(), "|")+"][&name=][&spelling=proto]",
+	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type="+strings.Join(typeNames(), "|")+
+		"][&name=][&spelling=proto]",
 		wrap(d.resources))
 	mux.Debug("/debug/why", "what a resource was made from: ?proxy=<node id or name.namespace>&name=<resource, or host[:port]>[&type=]",
 		wrap(d.why))

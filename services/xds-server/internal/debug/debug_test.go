@@ -188,11 +188,13 @@ func shop() []*configv1.Resource {
 		return func(svc *configv1.Service) { svc.Source = s }
 	}
 	to := func(host, subset string) []*networking.HTTPRoute {
-		return []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host, Subset: subset}}}}}
+		return []*networking.HTTPRoute{
+			{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host, Subset: subset}}}}}
 	}
 	rule := meshtest.DestinationRule(reviews, time.Second)
 	rule.Subsets = []*networking.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}}
-	second := &networking.DestinationRule{Host: reviews, Subsets: []*networking.Subset{{Name: "v2", Labels: map[string]string{"version": "v2"}}}}
+	second := &networking.DestinationRule{Host: reviews,
+		Subsets: []*networking.Subset{{Name: "v2", Labels: map[string]string{"version": "v2"}}}}
 	selective := meshtest.DestinationRule(reviews, 2*time.Second)
 	selective.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "other"}}
 	return []*configv1.Resource{
@@ -223,13 +225,15 @@ func shop() []*configv1.Resource {
 func TestWhyCluster(t *testing.T) {
 	p := newPages(t, nil, shop()...)
 	a := p.why(cluster, "")
-	if a.Proxy != nodeID || a.Type != "clusters" || a.Name != cluster || a.Version == "" || a.Problem != "" || a.Revision != 7 || a.Sent != 6 || a.Acked != 5 {
+	if a.Proxy != nodeID || a.Type != "clusters" || a.Name != cluster || a.Version == "" || a.Problem != "" || a.Revision != 7 ||
+		a.Sent != 6 || a.Acked != 5 {
 		t.Errorf("answer %+v", a)
 	}
 	if a.Workload == nil || a.Workload.id() != "Pod shop/web-0" || a.Workload.Generation != 2 {
 		t.Errorf("workload %+v", a.Workload)
 	}
-	for id, generation := range map[string]int64{"Service shop/reviews": 3, "DestinationRule shop/reviews": 5, "DestinationRule shop/reviews-more": 6} {
+	for id, generation := range map[string]int64{"Service shop/reviews": 3, "DestinationRule shop/reviews": 5,
+		"DestinationRule shop/reviews-more": 6} {
 		if o := a.from(id); o == nil || o.Generation != generation || o.Source != "file" || o.Location != "mesh.yaml:"+o.Name {
 			t.Errorf("%s: %+v of %+v", id, o, a.MadeFrom)
 		}
@@ -312,8 +316,9 @@ func TestFind(t *testing.T) {
 		text, kind string
 		want       []string
 	}{
-		"host":         {reviews, "", []string{host, "clusters " + cluster, "clusters " + subset, "endpoints " + cluster, "endpoints " + subset}},
-		"host, port":   {reviews + ":9080", "", []string{host, "clusters " + cluster, "clusters " + subset, "endpoints " + cluster, "endpoints " + subset}},
+		"host": {reviews, "", []string{host, "clusters " + cluster, "clusters " + subset, "endpoints " + cluster, "endpoints " + subset}},
+		"host, port": {reviews + ":9080", "", []string{host, "clusters " + cluster, "clusters " + subset, "endpoints " + cluster,
+			"endpoints " + subset}},
 		"short":        {"reviews", "clusters", []string{"clusters " + cluster, "clusters " + subset}},
 		"with dot":     {"reviews.shop", "cluster", []string{"clusters " + cluster, "clusters " + subset}},
 		"message name": {"reviews", "Cluster", []string{"clusters " + cluster, "clusters " + subset}},
@@ -421,7 +426,8 @@ func TestResources(t *testing.T) {
 	}
 	for spelling, field := range map[string]string{"": "edsClusterConfig", "proto": "eds_cluster_config"} {
 		found := map[string][]struct{ Resource map[string]any }{}
-		if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"clusters"}, "name": {cluster}, "spelling": {spelling}}, &found); failure != "" {
+		if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"clusters"}, "name": {cluster}, "spelling": {spelling}},
+			&found); failure != "" {
 			t.Fatal(failure)
 		}
 		for _, list := range found {
@@ -430,7 +436,8 @@ func TestResources(t *testing.T) {
 			}
 		}
 	}
-	if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"nonsense"}}, nil); !strings.Contains(failure, "choose one of") {
+	if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"nonsense"}}, nil); !strings.Contains(failure,
+		"choose one of") {
 		t.Errorf("an unknown type: %q", failure)
 	}
 }
@@ -462,7 +469,8 @@ func TestProxies(t *testing.T) {
 	if failure := p.get("/debug/proxies", url.Values{"proxy": {"web-0.shop"}}, &found); failure != "" {
 		t.Fatal(failure)
 	}
-	if found.Revision.Sequence != "7" || len(found.Proxies) != 1 || found.Proxies[0].NodeID != nodeID || found.Proxies[0].Types[0].Pending != 2 {
+	if found.Revision.Sequence != "7" || len(found.Proxies) != 1 || found.Proxies[0].NodeID != nodeID ||
+		found.Proxies[0].Types[0].Pending != 2 {
 		t.Errorf("found %+v", found)
 	}
 	if failure := p.get("/debug/proxies", url.Values{"proxy": {"nobody"}}, nil); !strings.Contains(failure, "no proxy") {

@@ -28,7 +28,8 @@ func TestWhyEnvoyFilter(t *testing.T) {
 	if got := strings.Join(made, " "); got != "istio-system/patient" {
 		t.Errorf("made from %q", got)
 	}
-	if a.Version == "" || !strings.Contains(a.Problem, "EnvoyFilter shop/broken is left out: ") || !strings.Contains(a.Problem, "ConnectTimeout") {
+	if a.Version == "" || !strings.Contains(a.Problem, "EnvoyFilter shop/broken is left out: ") ||
+		!strings.Contains(a.Problem, "ConnectTimeout") {
 		t.Errorf("version %q, problem %q", a.Version, a.Problem)
 	}
 }

@@ -62,7 +62,8 @@ func (i *Istio) Answer(typeURL string, names []string) ([]*anypb.Any, error) {
 		}
 		return []*anypb.Any{{TypeUrl: IstioType, Value: page}}, nil
 	default:
-		return nil, status.Errorf(codes.Unimplemented, "no debug type %q; ask for %s, %s or %s", typeURL, IstioType, IstioSyncType, IstioConfigType)
+		return nil, status.Errorf(codes.Unimplemented, "no debug type %q; ask for %s, %s or %s", typeURL, IstioType, IstioSyncType,
+			IstioConfigType)
 	}
 }
 
@@ -213,19 +214,24 @@ func (i *Istio) configDump(proxy string) ([]*anypb.Any, error) {
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	clusters, listeners, routes, endpoints := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}
+	clusters, listeners, routes, endpoints := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{},
+		&adminv3.EndpointsConfigDump{}
 	each(c, resource.ClusterType, func(_, version string, m *anypb.Any) {
-		clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{VersionInfo: version, Cluster: m})
+		clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters,
+			&adminv3.ClustersConfigDump_DynamicCluster{VersionInfo: version, Cluster: m})
 	})
 	each(c, resource.ListenerType, func(name, version string, m *anypb.Any) {
 		state := &adminv3.ListenersConfigDump_DynamicListenerState{VersionInfo: version, Listener: m}
-		listeners.DynamicListeners = append(listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{Name: name, ActiveState: state})
+		listeners.DynamicListeners = append(listeners.DynamicListeners,
+			&adminv3.ListenersConfigDump_DynamicListener{Name: name, ActiveState: state})
 	})
 	each(c, resource.RouteType, func(_, version string, m *anypb.Any) {
-		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: m})
+		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs,
+			&adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: m})
 	})
 	each(c, resource.EndpointType, func(_, version string, m *anypb.Any) {
-		endpoints.DynamicEndpointConfigs = append(endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{VersionInfo: version, EndpointConfig: m})
+		endpoints.DynamicEndpointConfigs = append(endpoints.DynamicEndpointConfigs,
+			&adminv3.EndpointsConfigDump_DynamicEndpointConfig{VersionInfo: version, EndpointConfig: m})
 	})
 	var all []*anypb.Any
 	for _, m := range []proto.Message{clusters, listeners, routes, endpoints} {

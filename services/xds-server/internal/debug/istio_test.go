@@ -28,7 +28,8 @@ func TestSyncStatusForIstioctl(t *testing.T) {
 		"waits for an ACK": {&configv1.ProxyTypeStatus{Sent: revision, Awaiting: true}, statusv3.ConfigStatus_STALE},
 		"waits to be sent": {&configv1.ProxyTypeStatus{Sent: revision, Pending: 1}, statusv3.ConfigStatus_STALE},
 		"nothing yet":      {&configv1.ProxyTypeStatus{}, statusv3.ConfigStatus_NOT_SENT},
-		"rejected":         {&configv1.ProxyTypeStatus{Sent: revision, Rejection: &configv1.Rejection{Message: "no such cluster"}}, statusv3.ConfigStatus_ERROR},
+		"rejected": {&configv1.ProxyTypeStatus{Sent: revision, Rejection: &configv1.Rejection{Message: "no such cluster"}},
+			statusv3.ConfigStatus_ERROR},
 	} {
 		tc.ty.TypeUrl = resource.ClusterType
 		p.status.Types = []*configv1.ProxyTypeStatus{tc.ty}
@@ -56,7 +57,8 @@ func TestSyncStatusForIstioctl(t *testing.T) {
 		if err := json.Unmarshal(page[0].GetValue(), &rows); err != nil {
 			t.Fatal(err)
 		}
-		if row := rows[0].Resources[resource.ClusterType]; rows[0].Proxy != nodeID || row.Status != tc.want.String() || row.LastError != tc.ty.GetRejection().GetMessage() {
+		if row := rows[0].Resources[resource.ClusterType]; rows[0].Proxy != nodeID || row.Status != tc.want.String() ||
+			row.LastError != tc.ty.GetRejection().GetMessage() {
 			t.Errorf("%s: page %v", name, rows)
 		}
 	}

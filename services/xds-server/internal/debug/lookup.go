@@ -68,7 +68,8 @@ func (l *lookup) describe(origins []input.Origin) []contract.ExplainedObject {
 			count += len(set.GetEndpoints())
 		}
 		list = append(list, contract.ExplainedObject{
-			Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: name, Detail: fmt.Sprintf("%s of %s", plural(count, "endpoint"), plural(len(sets), "cluster")),
+			Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: name,
+			Detail: fmt.Sprintf("%s of %s", plural(count, "endpoint"), plural(len(sets), "cluster")),
 		})
 	}
 	return list
@@ -189,7 +190,8 @@ func (l *lookup) passedOver(topics []mesh.Topic) []contract.ExplainedObject {
 		switch {
 		case t.Subject == mesh.SubjectService && l.key.Sidecar != "":
 			for _, svc := range l.state.ServicesOf(t.A, l.client) {
-				add(input.Origin{Key: mesh.ServiceKey(svc), Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
+				add(input.Origin{Key: mesh.ServiceKey(svc), Source: svc.GetSource()},
+					"the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
 			}
 		case t.Subject == mesh.SubjectDestinationRule && t.A != "*":
 			for _, rule := range l.rules(l.namespaces(mesh.KindDestinationRule), t.A) {
@@ -240,7 +242,8 @@ func (l *lookup) whyNotForSidecars(vs *mesh.VirtualService, before []*mesh.Virtu
 		switch {
 		case !l.used[other.Key]:
 		case slices.Contains(other.Spec.GetHosts(), host) == slices.Contains(vs.Spec.GetHosts(), host):
-			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older or, at the same age, first by name, and the first for a host decides"
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name +
+				" is older or, at the same age, first by name, and the first for a host decides"
 		default:
 			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is for a more specific host"
 		}
@@ -252,8 +255,10 @@ func (l *lookup) whyNotForSidecars(vs *mesh.VirtualService, before []*mesh.Virtu
 // the older ones.
 func (l *lookup) whyNotInGatewayRoutes(vs *mesh.VirtualService, before []*mesh.VirtualService) string {
 	for _, other := range before {
-		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(), func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
-			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older or, at the same age, first by name, and of several routes for a host that match everything the first counts"
+		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(),
+			func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name +
+				" is older or, at the same age, first by name, and of several routes for a host that match everything the first counts"
 		}
 	}
 	return "it has no host in common with the servers of this port, or no route for them"
@@ -274,7 +279,8 @@ func (l *lookup) whyRuleIsNotUsed(host string, rule *mesh.DestinationRule) strin
 		return l.hidden(rule.ExportedTo)
 	case len(selector) > 0 && (rule.Key.Namespace != l.client || !mesh.Matches(selector, l.key.Labels)):
 		return "its workload selector does not select the proxy"
-	case slices.ContainsFunc(l.state.DestinationRules(rule.Key.Namespace, rule.Spec.GetHost()), func(o *mesh.DestinationRule) bool { return l.used[o.Key] }):
+	case slices.ContainsFunc(l.state.DestinationRules(rule.Key.Namespace, rule.Spec.GetHost()),
+		func(o *mesh.DestinationRule) bool { return l.used[o.Key] }):
 		return "older rules for the host have a trafficPolicy and all of its subsets already"
 	default:
 		return "a rule for a more specific host, or of a namespace that goes before, is there"

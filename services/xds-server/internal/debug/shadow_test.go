@@ -64,11 +64,14 @@ func TestWhyShadowed(t *testing.T) {
 				}
 			}
 			a = p.why("9080/"+ratings+":9080", "")
-			if a.from("VirtualService shop/younger") == nil || a.passed("VirtualService shop/younger") != "" || a.from("VirtualService shop/wide") != nil {
+			if a.from("VirtualService shop/younger") == nil || a.passed("VirtualService shop/younger") != "" ||
+				a.from("VirtualService shop/wide") != nil {
 				t.Errorf("what routes another host: made from %+v, passed over %+v", a.MadeFrom, a.PassedOver)
 			}
 			a = p.why(cluster, "")
-			if a.from("DestinationRule shop/younger") != nil || !strings.Contains(a.passed("DestinationRule shop/younger"), "older rules for the host") || a.from("DestinationRule shop/reviews-more") == nil {
+			if a.from("DestinationRule shop/younger") != nil ||
+				!strings.Contains(a.passed("DestinationRule shop/younger"), "older rules for the host") ||
+				a.from("DestinationRule shop/reviews-more") == nil {
 				t.Errorf("rules: made from %+v, passed over %+v", a.MadeFrom, a.PassedOver)
 			}
 		})
@@ -92,7 +95,8 @@ func TestWhyShadowedAtGateway(t *testing.T) {
 		}}}),
 		meshtest.Config(mesh.KindVirtualService, "shop", "first", to(nil)),
 		meshtest.Config(mesh.KindVirtualService, "shop", "second", to(nil), meshtest.Aged(time.Hour)),
-		meshtest.Config(mesh.KindVirtualService, "shop", "third", to(&networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: "/b"}}), meshtest.Aged(2*time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "third",
+			to(&networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: "/b"}}), meshtest.Aged(2*time.Hour)),
 		meshtest.Config(mesh.KindVirtualService, "shop", "elsewhere", elsewhere),
 	)...)
 	a := p.why("http.80", "routes")
@@ -102,7 +106,8 @@ func TestWhyShadowedAtGateway(t *testing.T) {
 		}
 	}
 	for id, reason := range map[string]string{
-		"VirtualService shop/second":    "VirtualService shop/first is older or, at the same age, first by name, and of several routes for a host that match everything the first counts",
+		"VirtualService shop/second": "VirtualService shop/first is older or, at the same age, first by name, and of several routes for a " +
+			"host that match everything the first counts",
 		"VirtualService shop/elsewhere": "no host in common with the servers",
 	} {
 		if a.from(id) != nil || !strings.Contains(a.passed(id), reason) {

@@ -38,7 +38,8 @@ func (d *pages) why(r *http.Request) (any, error) {
 		// A resource that no proxy has requested yet may exist all the same.
 		found = []match{{url: wanted, name: name}}
 	case len(found) == 0:
-		return nil, fmt.Errorf("proxy %s.%s has no resource %q, and none for a host or port of that name", p.GetWorkload(), p.GetNamespace(), name)
+		return nil, fmt.Errorf("proxy %s.%s has no resource %q, and none for a host or port of that name", p.GetWorkload(), p.GetNamespace(),
+			name)
 	case len(found) > 1:
 		e := &contract.Explanation{Proxy: p.GetNodeId(), MadeFrom: []contract.ExplainedObject{}}
 		for _, m := range found[:min(len(found), maxCandidates)] {

@@ -81,7 +81,8 @@ func drawProxies(t *rapid.T, rejecting bool) []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	add := func(delta bool, n *core.Node, demands map[string][]string) {
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: rejecting, Seed: rapid.Uint64().Draw(t, "seed"),
+			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: rejecting,
+			Seed: rapid.Uint64().Draw(t, "seed"),
 		}))
 	}
 	for i, delta := range []bool{true, false} {
@@ -144,7 +145,8 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 		byURL[tr.TypeURL()] = tr
 	}
 	want := map[string]map[string]string{}
-	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType} {
+	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
+		resource.VirtualHostType} {
 		want[url] = map[string]string{}
 	}
 	build := func(url, name string) {

@@ -92,7 +92,8 @@ func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 	case 7, 8:
 		return meshtest.Config(mesh.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:
-		return meshtest.Config(mesh.KindVirtualService, ns, name, drawVirtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
+		return meshtest.Config(mesh.KindVirtualService, ns, name, drawVirtualService(t, host, n), meshtest.ExportedTo(to...),
+			meshtest.Aged(time.Duration(n)))
 	case 11:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{
 			Hosts: rapid.SampledFrom([][]string{
@@ -144,19 +145,25 @@ func drawEnvoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
 	scope := rapid.SampledFrom([]string{"", "", "workloadSelector: {labels: {app: d}}", "priority: -1"}).Draw(t, "for")
 	patch := rapid.SampledFrom([]string{
 		"{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: MERGE, value: {connect_timeout: 3s}}}",
-		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, proxy: {metadata: {SERVICE_ACCOUNT: default}}}, patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 7}}}",
+		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, proxy: {metadata: {SERVICE_ACCOUNT: default}}}, patch: {operation: MERGE, " +
+			"value: {per_connection_buffer_limit_bytes: 7}}}",
 		"{applyTo: CLUSTER, match: {cluster: {service: " + hosts[0] + "}}, patch: {operation: REMOVE}}",
 		"{applyTo: CLUSTER, patch: {operation: ADD, value: {name: added, connect_timeout: 3s, type: STATIC}}}",
 		"{applyTo: LISTENER, match: {listener: {portNumber: 80}}, patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 7}}}",
-		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}",
-		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}",
-		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {portNumber: 80}}, patch: {operation: ADD, value: {name: added, domains: [a.x, added.example.com]}}}",
+		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: " +
+			"{name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}",
+		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: " +
+			"{name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {portNumber: 80}}, patch: {operation: ADD, value: {name: added, domains: [a.x, " +
+			"added.example.com]}}}",
 		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '" + hosts[1] + ":80'}}}, patch: {operation: REMOVE}}",
 		"{applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {include_attempt_count_in_response: true}}}",
-		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {name: '" + hosts[0] + ":80'}}}, patch: {operation: INSERT_FIRST, value: {name: first, match: {path: /first}, direct_response: {status: 418}}}}",
+		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {name: '" + hosts[0] +
+			":80'}}}, patch: {operation: INSERT_FIRST, value: {name: first, match: {path: /first}, direct_response: {status: 418}}}}",
 		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {request_headers_to_remove: [x]}}}",
 	}).Draw(t, "patch")
-	return meshtest.EnvoyFilter(ns, name, scope+"\nconfigPatches: ["+patch+"]", meshtest.Aged(time.Duration(rapid.IntRange(1, 3).Draw(t, "age"))))
+	return meshtest.EnvoyFilter(ns, name, scope+"\nconfigPatches: ["+patch+"]",
+		meshtest.Aged(time.Duration(rapid.IntRange(1, 3).Draw(t, "age"))))
 }
 
 func drawService(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource {
@@ -169,10 +176,12 @@ func drawService(t *rapid.T, ns, host string, to []string, n int) *configv1.Reso
 		s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Duration(n) * time.Second))
 		s.Ports[0].Protocol = protocol
 		if n > 1 {
-			s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: port + 1, Protocol: configv1.Protocol_PROTOCOL_HTTP, TargetPort: port})
+			s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: port + 1, Protocol: configv1.Protocol_PROTOCOL_HTTP,
+				TargetPort: port})
 		}
 		if rapid.IntRange(0, 7).Draw(t, "leads into a network") == 0 {
-			s.NetworkGateway = &configv1.NetworkGateway{Network: networks[1+n%2], Addresses: []string{"10.7.0.1", fmt.Sprintf("10.7.0.%d", n+1)}, Port: 15443}
+			s.NetworkGateway = &configv1.NetworkGateway{Network: networks[1+n%2], Addresses: []string{"10.7.0.1", fmt.Sprintf("10.7.0.%d", n+1)},
+				Port: 15443}
 		}
 		if rapid.IntRange(0, 3).Draw(t, "is in another cluster") == 0 {
 			s.Source, s.ClusterLocal = &configv1.SourceRef{Kind: "Service"}, n%2 == 0
@@ -194,11 +203,14 @@ func destinationRule(host string, n int) *networking.DestinationRule {
 	return &networking.DestinationRule{
 		Host: host,
 		Subsets: []*networking.Subset{
-			{Name: "v1", Labels: map[string]string{"version": "v1"}}, {Name: fmt.Sprint("v", n), Labels: map[string]string{"version": fmt.Sprint(n)}},
+			{Name: "v1", Labels: map[string]string{"version": "v1"}},
+			{Name: fmt.Sprint("v", n), Labels: map[string]string{"version": fmt.Sprint(n)}},
 		}[:max(n-1, 0)],
 		TrafficPolicy: &networking.TrafficPolicy{
-			ConnectionPool:   &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: int32(n)}},        //nolint:gosec // small
-			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(uint32(n)), Interval: durationpb.New(time.Second)}, //nolint:gosec // small
+			ConnectionPool: &networking.ConnectionPoolSettings{
+				Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: int32(n)}}, //nolint:gosec // small
+			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(uint32(n)),
+				Interval: durationpb.New(time.Second)}, //nolint:gosec // small
 		},
 	}
 }

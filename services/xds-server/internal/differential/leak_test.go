@@ -35,7 +35,8 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 			if private := drawObject(rt, secretive, []string{secretive}); private.GetKey().GetNamespace() == secretive {
 				add(private)
 			}
-			if seen := drawObject(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive || seen.GetEndpointSet().GetAudience() == secretive {
+			if seen := drawObject(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive ||
+				seen.GetEndpointSet().GetAudience() == secretive {
 				all[seen.GetKey().String()] = seen
 			}
 		}
@@ -69,7 +70,8 @@ func observers() []*proxytest.Proxy {
 			}))
 		}
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: true, Node: node("sidecar", "lean", ns, "10.0.9.3", map[string]any{class.OnDemandMetadata: "true"}), Agent: true, Children: children,
+			Delta: true, Node: node("sidecar", "lean", ns, "10.0.9.3", map[string]any{class.OnDemandMetadata: "true"}), Agent: true,
+			Children: children,
 		}))
 	}
 	return all

@@ -47,7 +47,8 @@ func TestNothingIsListedForHostsThatAreNotReached(t *testing.T) {
 				unreached++
 				for _, tr := range translate.All() {
 					if names, err := tr.HostNames(view.Reader(), host); err != nil || len(names) > 0 {
-						rt.Errorf("%s of %s with Sidecar %q does not reach %s, but it has the names %q, %v", tr.TypeURL(), namespace, key.Sidecar, host, names, err)
+						rt.Errorf("%s of %s with Sidecar %q does not reach %s, but it has the names %q, %v", tr.TypeURL(), namespace, key.Sidecar, host,
+							names, err)
 					}
 				}
 			})

@@ -95,7 +95,8 @@ func TestRealEnvoyAgrees(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for seed := range envoyHistories {
 				replay(t, history(seed, envoyEdits, test.keep), proxytest.Config{
-					Delta: test.protocol == core.ApiConfigSource_DELTA_GRPC, Node: node("sidecar", "d", "x", "10.0.1.100", test.fields), Children: children, Demands: test.demands,
+					Delta: test.protocol == core.ApiConfigSource_DELTA_GRPC, Node: node("sidecar", "d", "x", "10.0.1.100", test.fields),
+					Children: children, Demands: test.demands,
 				}, test.protocol)
 			}
 		})
@@ -118,7 +119,8 @@ func replay(t *testing.T, steps []step, who proxytest.Config, protocol core.ApiC
 		}
 	}
 	gate := startGate(t, servers[0].Conn.Target())
-	e := envoytest.Start(t, envoytest.Bootstrap(t, who.Node, protocol, envoytest.Secrets(t, testkit.PKI(t), "x", "default"), gate.socket), envoytest.Alone)
+	e := envoytest.Start(t, envoytest.Bootstrap(t, who.Node, protocol, envoytest.Secrets(t, testkit.PKI(t), "x", "default"), gate.socket),
+		envoytest.Alone)
 	e.Ready()
 	edits := 0
 	for i, s := range steps {

@@ -66,7 +66,8 @@ func GRPCCluster(t testing.TB, name string, addresses ...string) *cluster.Cluste
 	t.Helper()
 	options, err := anypb.New(&upstreams.HttpProtocolOptions{UpstreamProtocolOptions: &upstreams.HttpProtocolOptions_ExplicitHttpConfig_{
 		ExplicitHttpConfig: &upstreams.HttpProtocolOptions_ExplicitHttpConfig{
-			ProtocolConfig: &upstreams.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &core.Http2ProtocolOptions{}},
+			ProtocolConfig: &upstreams.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+				Http2ProtocolOptions: &core.Http2ProtocolOptions{}},
 		},
 	}})
 	if err != nil {
@@ -172,7 +173,8 @@ func Secure(t testing.TB, config *bootstrap.Bootstrap, pki *testkit.CA, namespac
 		return &core.DataSource{Specifier: &core.DataSource_InlineBytes{InlineBytes: b}}
 	}
 	socket, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
-		TlsParams:       &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
 		AlpnProtocols:   []string{"h2"},
 		TlsCertificates: []*tlsv3.TlsCertificate{{CertificateChain: inline(m.CertPEM), PrivateKey: inline(m.KeyPEM)}},
 		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{

@@ -20,7 +20,8 @@ func TestVIPsAreThoseOfTheClientsCluster(t *testing.T) {
 	in := func(cluster, address string) *configv1.ClusterAddresses {
 		return &configv1.ClusterAddresses{Cluster: cluster, Addresses: []string{address}}
 	}
-	state := meshtest.State(t, service("both", in("east", "10.0.0.1"), in("west", "10.0.0.9")), service("west", in("west", "10.0.0.1")), service("east", in("east", "10.0.0.9")), service("far", in("east", "10.0.0.5")))
+	state := meshtest.State(t, service("both", in("east", "10.0.0.1"), in("west", "10.0.0.9")), service("west", in("west", "10.0.0.1")),
+		service("east", in("east", "10.0.0.9")), service("far", in("east", "10.0.0.5")))
 	for cluster, want := range map[string]string{
 		"east": "both=[10.0.0.1] west=[] east=[10.0.0.9] far=[10.0.0.5] at 10.0.0.1: both 10.0.0.9: east 10.0.0.5: far",
 		"west": "both=[10.0.0.9] west=[10.0.0.1] east=[] far=[10.0.0.5] at 10.0.0.1: west 10.0.0.9: both 10.0.0.5: far",

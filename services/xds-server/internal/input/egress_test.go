@@ -26,8 +26,10 @@ func TestDestinationsOfAdmittedVirtualServices(t *testing.T) {
 		return meshtest.Config(mesh.KindVirtualService, namespace, name, spec)
 	}
 	resources := []*configv1.Resource{
-		meshtest.Service("client", "own", 80), meshtest.Service("server", "far", 80), meshtest.Service("server", "copies", 80), meshtest.Service("server", "other", 80),
-		meshtest.Service("server", "hidden", 80, meshtest.Visible("x")), meshtest.Service("client", "twice", 80), meshtest.Service("server", "twice", 80, older),
+		meshtest.Service("client", "own", 80), meshtest.Service("server", "far", 80), meshtest.Service("server", "copies", 80),
+		meshtest.Service("server", "other", 80),
+		meshtest.Service("server", "hidden", 80, meshtest.Visible("x")), meshtest.Service("client", "twice", 80),
+		meshtest.Service("server", "twice", 80, older),
 	}
 	mesh := []string{"mesh"}
 	for name, tc := range map[string]struct {
@@ -35,11 +37,15 @@ func TestDestinationsOfAdmittedVirtualServices(t *testing.T) {
 		sidecar *configv1.Resource
 		want    []string
 	}{
-		"none":               {nil, sidecar("client", "s", nil, "./*"), []string{"own@client", "twice@client"}},
-		"admitted":           {to("client", "vs", mesh, "own", "far", "hidden"), sidecar("client", "s", nil, "./*"), []string{"copies@server", "far@server", "own@client", "twice@client"}},
-		"not admitted":       {to("server", "vs", mesh, "own", "far"), sidecar("client", "s", nil, "./*"), []string{"own@client", "twice@client"}},
-		"of a gateway":       {to("client", "vs", []string{"client/gw"}, "own", "far"), sidecar("client", "s", nil, "./*"), []string{"own@client", "twice@client"}},
-		"admitted by itself": {to("client", "vs", mesh, "own", "twice"), sidecar("client", "s", nil, "./own", "server/twice"), []string{"copies@server", "own@client", "twice@server"}},
+		"none": {nil, sidecar("client", "s", nil, "./*"), []string{"own@client", "twice@client"}},
+		"admitted": {to("client", "vs", mesh, "own", "far", "hidden"), sidecar("client", "s", nil, "./*"),
+			[]string{"copies@server", "far@server", "own@client", "twice@client"}},
+		"not admitted": {to("server", "vs", mesh, "own", "far"), sidecar("client", "s", nil, "./*"),
+			[]string{"own@client", "twice@client"}},
+		"of a gateway": {to("client", "vs", []string{"client/gw"}, "own", "far"), sidecar("client", "s", nil, "./*"),
+			[]string{"own@client", "twice@client"}},
+		"admitted by itself": {to("client", "vs", mesh, "own", "twice"), sidecar("client", "s", nil, "./own", "server/twice"),
+			[]string{"copies@server", "own@client", "twice@server"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := append(slices.Clone(resources), tc.sidecar)

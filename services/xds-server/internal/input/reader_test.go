@@ -53,8 +53,10 @@ func older(s *configv1.Service) { s.CreationTime = timestamppb.New(meshtest.Epoc
 func TestServices(t *testing.T) {
 	services := []*configv1.Resource{
 		meshtest.Service("client", "own", 80), meshtest.Service("server", "public", 80),
-		meshtest.Service("server", "for-client", 80, meshtest.Visible("client", "x")), meshtest.Service("server", "for-others", 80, meshtest.Visible("x")),
-		meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older), meshtest.Service("b", "mine", 80, older), meshtest.Service("client", "mine", 80),
+		meshtest.Service("server", "for-client", 80, meshtest.Visible("client", "x")),
+		meshtest.Service("server", "for-others", 80, meshtest.Visible("x")),
+		meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older), meshtest.Service("b", "mine", 80, older),
+		meshtest.Service("client", "mine", 80),
 		meshtest.Service("server", "*.wild.example.com", 80),
 	}
 	all := []string{"*.wild.example.com@server", "for-client@server", "mine@client", "own@client", "public@server", "twice@b"}
@@ -91,8 +93,10 @@ func TestServices(t *testing.T) {
 }
 
 func TestEndpointsAreThoseOfTheVisibleService(t *testing.T) {
-	r := client(t, meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older), meshtest.Service("c", "hidden", 80, meshtest.Visible("c")),
-		meshtest.Endpoints("a", "twice", 80, "10.0.0.1"), meshtest.Endpoints("b", "twice", 80, "10.0.0.2"), meshtest.Endpoints("c", "hidden", 80, "10.0.0.3"))
+	r := client(t, meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older),
+		meshtest.Service("c", "hidden", 80, meshtest.Visible("c")),
+		meshtest.Endpoints("a", "twice", 80, "10.0.0.1"), meshtest.Endpoints("b", "twice", 80, "10.0.0.2"),
+		meshtest.Endpoints("c", "hidden", 80, "10.0.0.3"))
 	sets := r.Endpoints("twice", 80)
 	if len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != "10.0.0.2" {
 		t.Errorf("endpoints %v", sets)
@@ -112,7 +116,8 @@ func TestServicesByVisibility(t *testing.T) {
 	vip := func(s *configv1.Service) { s.Addresses = []string{"10.96.0.1"} }
 	resources := []*configv1.Resource{
 		meshtest.Service("server", host, 80), meshtest.Endpoints("server", host, 80, "10.0.0.1"), meshtest.Service("younger", host, 80),
-		meshtest.VisibleOnlyIn(meshtest.Service("server", host, 80, more, vip), "client", "near"), meshtest.VisibleOnlyIn(meshtest.Endpoints("server", host, 80, "10.0.0.2"), "client"),
+		meshtest.VisibleOnlyIn(meshtest.Service("server", host, 80, more, vip), "client", "near"),
+		meshtest.VisibleOnlyIn(meshtest.Endpoints("server", host, 80, "10.0.0.2"), "client"),
 		meshtest.VisibleOnlyIn(meshtest.Endpoints("server", host, 81, "10.0.0.3"), "client"),
 		meshtest.VisibleOnlyIn(meshtest.Service("server", host, 82), "~"),
 	}
@@ -121,7 +126,8 @@ func TestServicesByVisibility(t *testing.T) {
 		endpoint        string
 		unplaced, speak bool
 	}{
-		"client": {2, "10.0.0.2", false, true}, "near": {2, "10.0.0.2", false, true}, "elsewhere": {1, "10.0.0.1", true, false}, "server": {1, "10.0.0.1", true, false},
+		"client": {2, "10.0.0.2", false, true}, "near": {2, "10.0.0.2", false, true}, "elsewhere": {1, "10.0.0.1", true, false},
+		"server": {1, "10.0.0.1", true, false},
 	} {
 		r := readerFor(t, &class.Key{Type: class.Sidecar, Namespace: namespace}, resources...)
 		svc := r.Service(host)
@@ -151,7 +157,8 @@ func TestServicesByVisibility(t *testing.T) {
 }
 
 func TestSidecarPrecedence(t *testing.T) {
-	selects, byDefault, root := sidecar("client", "selects", map[string]string{"app": "c"}, "./*"), sidecar("client", "default", nil, "./*"), sidecar("root", "root", nil, "./*")
+	selects, byDefault, root := sidecar("client", "selects", map[string]string{"app": "c"}, "./*"), sidecar("client", "default", nil, "./*"),
+		sidecar("root", "root", nil, "./*")
 	for name, tc := range map[string]struct {
 		resources []*configv1.Resource
 		want      string
@@ -199,12 +206,14 @@ func TestDestinationRule(t *testing.T) {
 		rules []*configv1.Resource
 		want  []string // subsets, which are named like the rules
 	}{
-		"none":                    {nil, nil},
-		"client before service":   {[]*configv1.Resource{rule("client", "c", host), rule("server", "s", host), rule("root", "r", host)}, []string{"c"}},
-		"service before root":     {[]*configv1.Resource{rule("server", "s", host), rule("root", "r", host)}, []string{"s"}},
-		"root":                    {[]*configv1.Resource{rule("root", "r", host), rule("other", "o", host)}, []string{"r"}},
-		"exact before wildcard":   {[]*configv1.Resource{rule("server", "w", "*.server.svc"), rule("server", "e", host)}, []string{"e"}},
-		"long wildcard first":     {[]*configv1.Resource{rule("server", "w", "*.svc"), rule("server", "l", "*.server.svc"), rule("server", "all", "*")}, []string{"l"}},
+		"none": {nil, nil},
+		"client before service": {[]*configv1.Resource{rule("client", "c", host), rule("server", "s", host), rule("root", "r", host)},
+			[]string{"c"}},
+		"service before root":   {[]*configv1.Resource{rule("server", "s", host), rule("root", "r", host)}, []string{"s"}},
+		"root":                  {[]*configv1.Resource{rule("root", "r", host), rule("other", "o", host)}, []string{"r"}},
+		"exact before wildcard": {[]*configv1.Resource{rule("server", "w", "*.server.svc"), rule("server", "e", host)}, []string{"e"}},
+		"long wildcard first": {[]*configv1.Resource{rule("server", "w", "*.svc"), rule("server", "l", "*.server.svc"),
+			rule("server", "all", "*")}, []string{"l"}},
 		"client's wildcard first": {[]*configv1.Resource{rule("client", "w", "*"), rule("server", "e", host)}, []string{"w"}},
 		"merged":                  {[]*configv1.Resource{rule("server", "a", host), rule("server", "b", host)}, []string{"a", "b"}},
 		"selected before general": {[]*configv1.Resource{rule("client", "a", host), rule("client", "b", host, selecting("c"))}, []string{"b"}},
@@ -267,18 +276,22 @@ func TestInboundMTLS(t *testing.T) {
 		policies []*configv1.Resource
 		want     input.MTLSMode
 	}{
-		"none":                    {nil, input.Permissive},
-		"root":                    {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil)}, input.Strict},
-		"namespace over root":     {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "DISABLE", nil, nil)}, input.Disable},
-		"workload over namespace": {[]*configv1.Resource{pa("client", "n", "STRICT", nil, nil), pa("client", "w", "PERMISSIVE", mine, nil)}, input.Permissive},
-		"unset inherits":          {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "UNSET", nil, nil), pa("client", "w", "UNSET", mine, nil)}, input.Strict},
-		"port over workload":      {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "DISABLE"})}, input.Disable},
-		"another port":            {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{9090: "DISABLE"})}, input.Strict},
-		"unset port inherits":     {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "UNSET"})}, input.Strict},
-		"selecting others":        {[]*configv1.Resource{pa("client", "w", "STRICT", map[string]string{"app": "o"}, nil)}, input.Permissive},
-		"selecting in root":       {[]*configv1.Resource{pa("root", "w", "STRICT", mine, nil)}, input.Permissive},
-		"oldest of a rank":        {[]*configv1.Resource{pa("client", "b", "STRICT", nil, nil), pa("client", "a", "DISABLE", nil, nil)}, input.Disable},
-		"of another namespace":    {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
+		"none": {nil, input.Permissive},
+		"root": {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil)}, input.Strict},
+		"namespace over root": {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "DISABLE", nil, nil)},
+			input.Disable},
+		"workload over namespace": {[]*configv1.Resource{pa("client", "n", "STRICT", nil, nil), pa("client", "w", "PERMISSIVE", mine, nil)},
+			input.Permissive},
+		"unset inherits": {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "UNSET", nil, nil),
+			pa("client", "w", "UNSET", mine, nil)}, input.Strict},
+		"port over workload":  {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "DISABLE"})}, input.Disable},
+		"another port":        {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{9090: "DISABLE"})}, input.Strict},
+		"unset port inherits": {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "UNSET"})}, input.Strict},
+		"selecting others":    {[]*configv1.Resource{pa("client", "w", "STRICT", map[string]string{"app": "o"}, nil)}, input.Permissive},
+		"selecting in root":   {[]*configv1.Resource{pa("root", "w", "STRICT", mine, nil)}, input.Permissive},
+		"oldest of a rank": {[]*configv1.Resource{pa("client", "b", "STRICT", nil, nil), pa("client", "a", "DISABLE", nil, nil)},
+			input.Disable},
+		"of another namespace": {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := client(t, tc.policies...).InboundMTLS(8080); got != tc.want {
@@ -289,7 +302,8 @@ func TestInboundMTLS(t *testing.T) {
 }
 
 func virtualService(namespace, name string, age time.Duration, gateways []string, hosts ...string) *configv1.Resource {
-	return meshtest.Config(mesh.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: hosts, Gateways: gateways}, meshtest.Aged(age))
+	return meshtest.Config(mesh.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: hosts, Gateways: gateways},
+		meshtest.Aged(age))
 }
 
 func names(found []*mesh.VirtualService) []string {
@@ -302,9 +316,11 @@ func names(found []*mesh.VirtualService) []string {
 
 func TestVirtualServices(t *testing.T) {
 	resources := []*configv1.Resource{
-		virtualService("b", "young", time.Hour, nil, "x.example.com"), virtualService("a", "old", -time.Hour, []string{"mesh", "a/gw"}, "*.example.com"),
+		virtualService("b", "young", time.Hour, nil, "x.example.com"),
+		virtualService("a", "old", -time.Hour, []string{"mesh", "a/gw"}, "*.example.com"),
 		virtualService("a", "edge", 0, []string{"gw"}, "x.example.com"),
-		meshtest.Config(mesh.KindVirtualService, "b", "hidden", &networking.VirtualService{Hosts: []string{"x.example.com"}}, meshtest.ExportedTo("b")),
+		meshtest.Config(mesh.KindVirtualService, "b", "hidden", &networking.VirtualService{Hosts: []string{"x.example.com"}},
+			meshtest.ExportedTo("b")),
 	}
 	r := client(t, resources...)
 	for name, tc := range map[string]struct{ got, want []string }{
@@ -314,8 +330,10 @@ func TestVirtualServices(t *testing.T) {
 		"host under the wildcard":       {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
 		"host without a VirtualService": {names(r.VirtualServicesOf("mesh", "example.org")), nil},
 		"host of a gateway":             {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
-		"Sidecar admits by a host":      {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
-		"Sidecar admits a part of":      {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
+		"Sidecar admits by a host": {
+			names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
+		"Sidecar admits a part of": {
+			names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
 	} {
 		if !slices.Equal(tc.got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)
@@ -329,8 +347,10 @@ func TestGateways(t *testing.T) {
 	}
 	router := &class.Key{Type: class.Router, Namespace: "edge", Labels: map[string]string{"istio": "ingressgateway", "app": "gw"}}
 	resources := []*configv1.Resource{
-		gw("a", "by-one", map[string]string{"istio": "ingressgateway"}), gw("b", "by-two", map[string]string{"app": "gw", "istio": "ingressgateway"}),
-		gw("a", "other", map[string]string{"istio": "egressgateway"}), gw("a", "half", map[string]string{"app": "gw", "istio": "egressgateway"}), gw("c", "all", nil),
+		gw("a", "by-one", map[string]string{"istio": "ingressgateway"}),
+		gw("b", "by-two", map[string]string{"app": "gw", "istio": "ingressgateway"}),
+		gw("a", "other", map[string]string{"istio": "egressgateway"}), gw("a", "half", map[string]string{"app": "gw", "istio": "egressgateway"}),
+		gw("c", "all", nil),
 	}
 	var got []string
 	for _, g := range readerFor(t, router, resources...).Gateways() {

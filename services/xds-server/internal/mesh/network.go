@@ -16,7 +16,8 @@ type NetworkGateway struct {
 
 // networkGateways lists the gateways that a service is, in all clusters.
 func networkGateways(svc *configv1.Service) []*configv1.NetworkGateway {
-	return lists.Filter(append([]*configv1.NetworkGateway{svc.GetNetworkGateway()}, svc.GetMoreNetworkGateways()...), func(g *configv1.NetworkGateway) bool { return g.GetNetwork() != "" })
+	return lists.Filter(append([]*configv1.NetworkGateway{svc.GetNetworkGateway()}, svc.GetMoreNetworkGateways()...),
+		func(g *configv1.NetworkGateway) bool { return g.GetNetwork() != "" })
 }
 
 // NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it. Gateways in the cluster

@@ -47,7 +47,8 @@ func decodeSettings(_ *entry, r *configv1.Resource) (any, error) {
 		merged.Set(field, value)
 		return true
 	})
-	return &meshSettings{settings: s.settings, clusterDomain: cmp.Or(m.GetClusterDomain(), s.clusterDomain), cluster: m.GetCluster(), source: m.GetSource()}, nil
+	return &meshSettings{settings: s.settings, clusterDomain: cmp.Or(m.GetClusterDomain(), s.clusterDomain), cluster: m.GetCluster(),
+		source: m.GetSource()}, nil
 }
 
 func (w *writer) indexSettings(e *entry, add bool) {

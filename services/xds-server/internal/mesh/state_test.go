@@ -41,18 +41,22 @@ func drawResource(t *rapid.T) *configv1.Resource {
 	}
 	switch rapid.IntRange(0, 8).Draw(t, "kind") {
 	case 0:
-		return forAudience(meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
+		return forAudience(meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"),
+			meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
 			func(s *configv1.Service) {
 				s.Addresses = rapid.SampledFrom([][]string{nil, {"10.9.0.1"}, {"10.9.0.2", "10.9.0.1"}, {"10.0.0.0/8"}}).Draw(t, "vips")
 				s.Headless = s.Addresses == nil && rapid.Bool().Draw(t, "headless")
-				s.Ports[0].Protocol = rapid.SampledFrom([]configv1.Protocol{configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP}).Draw(t, "protocol")
+				s.Ports[0].Protocol = rapid.SampledFrom([]configv1.Protocol{configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP}).Draw(t,
+					"protocol")
 			}))
 	case 1:
-		return forAudience(meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address")))
+		return forAudience(meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"),
+			rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address")))
 	case 2:
 		return meshtest.Workload(ns, name, rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
 	case 3:
-		vs := &networking.VirtualService{Hosts: []string{host}, Gateways: rapid.SampledFrom([][]string{nil, {"mesh", "a/gw"}, {"gw"}}).Draw(t, "gateways")}
+		vs := &networking.VirtualService{Hosts: []string{host},
+			Gateways: rapid.SampledFrom([][]string{nil, {"mesh", "a/gw"}, {"gw"}}).Draw(t, "gateways")}
 		if selector != nil {
 			vs.Http = []*networking.HTTPRoute{{Match: []*networking.HTTPMatchRequest{{SourceLabels: selector}}}}
 		}
@@ -103,12 +107,16 @@ func questions() []question {
 			})
 		}
 		for _, host := range hosts {
-			add("ServicesOf "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)}, func(s *mesh.Snapshot) string { return texts(s.ServicesOf(host, ns)) })
-			add("ServiceIn "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)}, func(s *mesh.Snapshot) string { return text(s.ServiceIn(host, ns, 81)) })
-			add("DestinationRules "+ns+" "+host, mesh.DestinationRulesTopics(host), func(s *mesh.Snapshot) string { return configs(s.DestinationRules(ns, host)) })
+			add("ServicesOf "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)},
+				func(s *mesh.Snapshot) string { return texts(s.ServicesOf(host, ns)) })
+			add("ServiceIn "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)},
+				func(s *mesh.Snapshot) string { return text(s.ServiceIn(host, ns, 81)) })
+			add("DestinationRules "+ns+" "+host, mesh.DestinationRulesTopics(host),
+				func(s *mesh.Snapshot) string { return configs(s.DestinationRules(ns, host)) })
 			for port := range uint32(3) {
 				add(fmt.Sprint("Endpoints ", ns, host, port), []mesh.Topic{mesh.EndpointsTopic(host, 80+port)}, func(s *mesh.Snapshot) string {
-					return texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns}, 80+port)) + texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns, Audience: "a"}, 80+port))
+					return texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns}, 80+port)) +
+						texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns, Audience: "a"}, 80+port))
 				})
 			}
 			for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
@@ -118,7 +126,8 @@ func questions() []question {
 			}
 		}
 		for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
-			add("VirtualServices "+ns+" "+gw, mesh.VirtualServicesTopics(ns, gw), func(s *mesh.Snapshot) string { return configs(s.VirtualServices(ns, gw)) })
+			add("VirtualServices "+ns+" "+gw, mesh.VirtualServicesTopics(ns, gw),
+				func(s *mesh.Snapshot) string { return configs(s.VirtualServices(ns, gw)) })
 		}
 		for _, l := range labels {
 			add(fmt.Sprint("Sidecar ", ns, l), mesh.SidecarTopics(ns, "c"), func(s *mesh.Snapshot) string {
@@ -143,7 +152,8 @@ func questions() []question {
 				return texts(found)
 			})
 		}
-		add("PeerAuthentications "+ns, []mesh.Topic{mesh.PeerAuthenticationsTopic(ns)}, func(s *mesh.Snapshot) string { return configs(s.PeerAuthentications(ns)) })
+		add("PeerAuthentications "+ns, []mesh.Topic{mesh.PeerAuthenticationsTopic(ns)},
+			func(s *mesh.Snapshot) string { return configs(s.PeerAuthentications(ns)) })
 		for _, name := range []string{"n1", "n2"} {
 			add("Workload "+ns+name, []mesh.Topic{mesh.WorkloadTopic(ns, name)}, func(s *mesh.Snapshot) string { return text(s.Workload(ns, name)) })
 		}
@@ -155,7 +165,8 @@ func questions() []question {
 		add(fmt.Sprint("Gateways ", l), mesh.GatewaysTopics(l), func(s *mesh.Snapshot) string { return configs(s.Gateways("", l)) })
 	}
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
-		add("WorkloadsAt "+address, []mesh.Topic{mesh.AddressTopic(address)}, func(s *mesh.Snapshot) string { return texts(s.WorkloadsAt(address)) })
+		add("WorkloadsAt "+address, []mesh.Topic{mesh.AddressTopic(address)},
+			func(s *mesh.Snapshot) string { return texts(s.WorkloadsAt(address)) })
 	}
 	return all
 }
@@ -248,7 +259,8 @@ func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 // namespace.
 func checkPrivate(t *rapid.T, s *mesh.Snapshot) {
 	check := func(name, ns string, topics []mesh.Topic, ask func(to string) string) {
-		if own, all := ask(ns), ask(mesh.Global); own != all && !slices.ContainsFunc(topics, func(t mesh.Topic) bool { return s.IsPrivate(ns, t) }) {
+		if own, all := ask(ns), ask(mesh.Global); own != all &&
+			!slices.ContainsFunc(topics, func(t mesh.Topic) bool { return s.IsPrivate(ns, t) }) {
 			t.Fatalf("%s is %q for %s and %q for everybody, but none of %v is private", name, own, ns, all, topics)
 		}
 	}

@@ -177,7 +177,8 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			map[string]int{"RouteConfiguration 80": 1}, []string{"RouteConfiguration 80"},
 		},
 		"virtual service of a gateway": {
-			meshtest.Config(mesh.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}, Gateways: []string{"default/gw"}}),
+			meshtest.Config(mesh.KindVirtualService, "default", "v",
+				&networking.VirtualService{Hosts: []string{a}, Gateways: []string{"default/gw"}}),
 			map[string]int{}, nil,
 		},
 		"Sidecar that selects others": {
@@ -262,7 +263,8 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 			}
 			want := "# HELP fairlead_xds_server_failing_resources Resources whose newest version could not be built, or not with all EnvoyFilters.\n" +
 				"# TYPE fairlead_xds_server_failing_resources gauge\nfairlead_xds_server_failing_resources %d\n"
-			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 1)), "fairlead_xds_server_failing_resources"); err != nil {
+			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 1)),
+				"fairlead_xds_server_failing_resources"); err != nil {
 				t.Error(err)
 			}
 			b.set.Break("80|"+a, nil)
@@ -273,7 +275,8 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 			if got := c.Failures(""); len(got) != 0 {
 				t.Errorf("failures after mending: %v", got)
 			}
-			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 0)), "fairlead_xds_server_failing_resources"); err != nil {
+			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 0)),
+				"fairlead_xds_server_failing_resources"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -92,7 +92,8 @@ func TestScopesOfExpectedSidecarsArePrebuilt(t *testing.T) {
 		return nil
 	})
 	b.set.Builds()
-	b.edit([]*configv1.Resource{meshtest.Service("default", a, 80, func(s *configv1.Service) { s.Ports[0].Protocol = configv1.Protocol_PROTOCOL_TCP })})
+	b.edit([]*configv1.Resource{meshtest.Service("default", a, 80,
+		func(s *configv1.Service) { s.Ports[0].Protocol = configv1.Protocol_PROTOCOL_TCP })})
 	if built := b.set.Builds(); len(built) != 0 {
 		t.Errorf("built without a subscriber: %v", built)
 	}

@@ -48,7 +48,8 @@ func routeTo(namespace, name, host string, destinations ...string) *configv1.Res
 	for _, d := range destinations {
 		route.Route = append(route.Route, &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: d}})
 	}
-	return meshtest.Config(mesh.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: []string{host}, Http: []*networking.HTTPRoute{route}})
+	return meshtest.Config(mesh.KindVirtualService, namespace, name,
+		&networking.VirtualService{Hosts: []string{host}, Http: []*networking.HTTPRoute{route}})
 }
 
 // joinTeams plans a class of each of the namespaces, with its Sidecar.
@@ -83,7 +84,8 @@ func TestNamespacesWithASidecarKeepOnlyWhatTheyReach(t *testing.T) {
 		before := liveHeap()
 		joined := b.joinTeams(joining)
 		k := kept{b.Nodes(), liveHeap() - before}
-		t.Logf("%d services, egress %q: %d nodes, %d bytes for each of %d namespaces", teams*servicesOfTeam, egress, k.nodes/joining, k.heap/joining, joining)
+		t.Logf("%d services, egress %q: %d nodes, %d bytes for each of %d namespaces", teams*servicesOfTeam, egress, k.nodes/joining,
+			k.heap/joining, joining)
 		runtime.KeepAlive(joined)
 		return k
 	}
@@ -117,16 +119,19 @@ func TestAChangeIsPlannedOnlyWhereItIsReached(t *testing.T) {
 		host        string
 		lists       int
 	}{
-		"a new Service":                    {nil, meshtest.Service(team(7), added, 80), added, 1},
-		"a new Service that all reach":     {nil, meshtest.Service(team(0), "added.team0.svc.cluster.local", 80), "added.team0.svc.cluster.local", teams},
-		"a changed Service":                {nil, meshtest.Service(team(7), hostOfTeam(7, 3), 80, aged), hostOfTeam(7, 3), 1},
-		"a new host of a VirtualService":   {nil, routeTo(team(7), "vs2", "only.example.com"), "only.example.com", 1},
-		"a VirtualService that imports":    {nil, routeTo(team(7), "vs2", hostOfTeam(7, 2), hostOfTeam(3, 4)), hostOfTeam(3, 4), 1},
-		"one that imports from elsewhere":  {nil, routeTo(team(0), "vs2", hostOfTeam(0, 2), hostOfTeam(3, 4)), hostOfTeam(3, 4), teams - 1},
-		"an import that appears":           {routeTo(team(7), "vs2", hostOfTeam(7, 2), "late.team3.svc.cluster.local"), meshtest.Service(team(3), "late.team3.svc.cluster.local", 80), "late.team3.svc.cluster.local", 2},
-		"a Sidecar that admits more":       {nil, egressOf(team(7), "./*", "team0/*", "team3/*"), hostOfTeam(3, 4), 1},
-		"a Sidecar that no longer limits":  {nil, egressOf(team(7), "*/*"), hostOfTeam(3, 4), 1},
-		"a Service that is exported again": {meshtest.Service(team(7), added, 80, meshtest.Visible("nobody")), meshtest.Service(team(7), added, 80), added, 1},
+		"a new Service": {nil, meshtest.Service(team(7), added, 80), added, 1},
+		"a new Service that all reach": {nil, meshtest.Service(team(0), "added.team0.svc.cluster.local", 80), "added.team0.svc.cluster.local",
+			teams},
+		"a changed Service":               {nil, meshtest.Service(team(7), hostOfTeam(7, 3), 80, aged), hostOfTeam(7, 3), 1},
+		"a new host of a VirtualService":  {nil, routeTo(team(7), "vs2", "only.example.com"), "only.example.com", 1},
+		"a VirtualService that imports":   {nil, routeTo(team(7), "vs2", hostOfTeam(7, 2), hostOfTeam(3, 4)), hostOfTeam(3, 4), 1},
+		"one that imports from elsewhere": {nil, routeTo(team(0), "vs2", hostOfTeam(0, 2), hostOfTeam(3, 4)), hostOfTeam(3, 4), teams - 1},
+		"an import that appears": {routeTo(team(7), "vs2", hostOfTeam(7, 2), "late.team3.svc.cluster.local"),
+			meshtest.Service(team(3), "late.team3.svc.cluster.local", 80), "late.team3.svc.cluster.local", 2},
+		"a Sidecar that admits more":      {nil, egressOf(team(7), "./*", "team0/*", "team3/*"), hostOfTeam(3, 4), 1},
+		"a Sidecar that no longer limits": {nil, egressOf(team(7), "*/*"), hostOfTeam(3, 4), 1},
+		"a Service that is exported again": {meshtest.Service(team(7), added, 80, meshtest.Visible("nobody")),
+			meshtest.Service(team(7), added, 80), added, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, teamMesh(teams, "./*", "team0/*")...)
@@ -137,7 +142,8 @@ func TestAChangeIsPlannedOnlyWhereItIsReached(t *testing.T) {
 			b.set.Builds()
 			b.edit([]*configv1.Resource{tc.edit})
 			if built := b.set.Builds(); built["Cluster *"+tc.host] != tc.lists || built["Listener *"+tc.host] != tc.lists {
-				t.Errorf("lists of %s were built for %d and %d namespaces, want %d", tc.host, built["Cluster *"+tc.host], built["Listener *"+tc.host], tc.lists)
+				t.Errorf("lists of %s were built for %d and %d namespaces, want %d", tc.host, built["Cluster *"+tc.host], built["Listener *"+tc.host],
+					tc.lists)
 			}
 			for _, m := range joined {
 				compare(t, b, m.class)

@@ -122,7 +122,8 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 		name := rapid.SampledFrom([]string{"r1", "r2"}).Draw(rt, "rule")
 		return meshtest.Config(mesh.KindDestinationRule, ns, name, rule(host, time.Duration(n)*time.Second), meshtest.ExportedTo(to...))
 	case 4:
-		return meshtest.Config(mesh.KindVirtualService, ns, "v", &networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
+		return meshtest.Config(mesh.KindVirtualService, ns, "v",
+			&networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
 			meshtest.ExportedTo(to...))
 	case 5:
 		selector := rapid.SampledFrom([]string{"", "workloadSelector: {labels: {app: x}}", "priority: 1"}).Draw(rt, "selector")

@@ -84,7 +84,8 @@ func (s *scopePlan) apply(u *update) {
 
 // isAffected reports whether the update can have an effect on the plan.
 func (s *scopePlan) isAffected(u *update) bool {
-	if s.below == nil || len(s.below.lastUpdate.rebuilt) > 0 || len(s.below.lastUpdate.changed) > 0 || s.graph.view.IsAffected(u.change.Topics) {
+	if s.below == nil || len(s.below.lastUpdate.rebuilt) > 0 || len(s.below.lastUpdate.changed) > 0 ||
+		s.graph.view.IsAffected(u.change.Topics) {
 		return true
 	}
 	if s.isAboveMesh() && len(u.change.Private[s.graph.view.Class().Namespace]) > 0 {

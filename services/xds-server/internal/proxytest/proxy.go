@@ -87,8 +87,9 @@ type Config struct {
 // New makes a proxy that is not connected.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, rejectsAtRandom: cfg.RejectsAtRandom, statesDroppedVersions: cfg.StatesDroppedVersions,
-		rand: rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
+		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, rejectsAtRandom: cfg.RejectsAtRandom,
+		statesDroppedVersions: cfg.StatesDroppedVersions,
+		rand:                  rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
 		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
 	}
 	for _, url := range p.with(cds, eds, lds, rds, vhds) {

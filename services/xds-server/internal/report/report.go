@@ -169,7 +169,8 @@ type answers struct {
 }
 
 // listen receives answers until the stream ends, and calls refuse for those that refuse registrations.
-func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse], refuse func([]*configv1.RefusedRegistration)) *answers {
+func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse],
+	refuse func([]*configv1.RefusedRegistration)) *answers {
 	heard := &answers{end: make(chan error, 1)}
 	go func() {
 		for {

@@ -136,12 +136,14 @@ func proxy(id string, acked *configv1.Revision) *configv1.ProxyStatus {
 }
 
 // run starts a reporter of a fleet to a config-watcher.
-func run(t *testing.T, sink *fakeSink, fleet *fakeFleet) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+func run(t *testing.T, sink *fakeSink, fleet *fakeFleet) (self *configv1.Subscriber,
+	expect func(what string, want *configv1.ReportRequest)) {
 	t.Helper()
 	return runWith(t, sink, fleet, nil)
 }
 
-func runWith(t *testing.T, sink *fakeSink, fleet *fakeFleet, timer clock.Clock) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+func runWith(t *testing.T, sink *fakeSink, fleet *fakeFleet, timer clock.Clock) (self *configv1.Subscriber,
+	expect func(what string, want *configv1.ReportRequest)) {
 	t.Helper()
 	lis, dialer := testkit.Bufconn(t)
 	g := grpc.NewServer()

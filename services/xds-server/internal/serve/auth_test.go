@@ -31,7 +31,8 @@ func (r *fixture) secure(t *testing.T, pki *testkit.CA) (connect func(caller *te
 		TLS: tlsconf.Server(pki.NewSVID(contract.SystemNamespace, contract.XDSServerAccount), tls.RequireAndVerifyClientCert),
 	}))
 	return func(caller *testkit.Static) *grpc.ClientConn {
-		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(caller, pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
+		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(),
+			TLS: tlsconf.Client(caller, pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,8 @@ func TestNodeMustBelongToTheCallersIdentity(t *testing.T) {
 				t.Errorf("got %v (%v), want %v", got, err, tc.want)
 			}
 			if tc.want == codes.OK {
-				if got := r.until("pod", "known", func(*configv1.ProxyStatus) bool { return true }).GetIdentity(); got != "spiffe://cluster.local/ns/default/sa/web" {
+				if got := r.until("pod", "known",
+					func(*configv1.ProxyStatus) bool { return true }).GetIdentity(); got != "spiffe://cluster.local/ns/default/sa/web" {
 					t.Errorf("identity %q", got)
 				}
 			}

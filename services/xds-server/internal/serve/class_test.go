@@ -119,7 +119,8 @@ func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 
 func TestClassesAreIsolated(t *testing.T) {
 	secret := "secret.a"
-	r := start(t, append(basicMesh(), meshtest.Service("a", secret, 80, meshtest.Visible("a")), meshtest.Endpoints("a", secret, 80, "10.9.0.1"))...)
+	r := start(t, append(basicMesh(), meshtest.Service("a", secret, 80, meshtest.Visible("a")),
+		meshtest.Endpoints("a", secret, 80, "10.9.0.1"))...)
 	inside, outside := r.delta("in", "a"), r.delta("out", "b")
 	for range 2 { // with cold and with warm caches
 		inside.subscribe(eds, "80|"+secret)

@@ -54,10 +54,12 @@ func (st *stream) isDebugRequest(typeURL string) (bool, error) {
 func (s *Server) mayDebug(peer *auth.Peer) error {
 	switch {
 	case peer == nil:
-		return status.Error(codes.Unauthenticated, "debug types need an administrator's credential: ask on the secure port, with a certificate or a token")
+		return status.Error(codes.Unauthenticated,
+			"debug types need an administrator's credential: ask on the secure port, with a certificate or a token")
 	case s.debug.Answer == nil || s.debug.Allowed == nil || !s.debug.Allowed.Allowed(*peer):
-		return status.Errorf(codes.PermissionDenied, "%s may not ask for debug types, which reveal the whole mesh; use the certificate of an identity that may: "+
-			"the administrator's, or one of --debug-identities", peer.ID)
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not ask for debug types, which reveal the whole mesh; use the certificate of an identity that may: "+
+				"the administrator's, or one of --debug-identities", peer.ID)
 	default:
 		return nil
 	}

@@ -23,12 +23,13 @@ import (
 func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit.Static) *grpc.ClientConn) {
 	t.Helper()
 	r = startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) {
-		c.Debug = serve.Debug{Allowed: auth.IDs(pki.ID("ops", "admin").String()), Answer: func(typeURL string, names []string) ([]*anypb.Any, error) {
-			if len(names) == 0 {
-				return nil, status.Error(codes.InvalidArgument, "which proxy?")
-			}
-			return []*anypb.Any{{TypeUrl: typeURL, Value: fmt.Append(nil, names)}}, nil
-		}}
+		c.Debug = serve.Debug{Allowed: auth.IDs(pki.ID("ops", "admin").String()),
+			Answer: func(typeURL string, names []string) ([]*anypb.Any, error) {
+				if len(names) == 0 {
+					return nil, status.Error(codes.InvalidArgument, "which proxy?")
+				}
+				return []*anypb.Any{{TypeUrl: typeURL, Value: fmt.Append(nil, names)}}, nil
+			}}
 	}}, basicMesh())
 	return r, r.secure(t, pki)
 }
@@ -58,11 +59,13 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 	pki := testkit.PKI(t)
 	r, connect := debugging(t, pki)
 	syncz := func() *discovery.DiscoveryRequest {
-		return &discovery.DiscoveryRequest{TypeUrl: "istio.io/debug/syncz", ResourceNames: []string{"x"}, ResponseNonce: "a time, as istioctl sends"}
+		return &discovery.DiscoveryRequest{TypeUrl: "istio.io/debug/syncz", ResourceNames: []string{"x"},
+			ResponseNonce: "a time, as istioctl sends"}
 	}
 	admin := connect(pki.NewSVID("ops", "admin"))
 	got, err := ask(t, admin, syncz(), &discovery.DiscoveryRequest{TypeUrl: "istio.io/debug", ResourceNames: []string{"list"}})
-	if err != nil || len(got) != 2 || string(got[1].GetResources()[0].GetValue()) != "[list]" || got[0].GetTypeUrl() != "istio.io/debug/syncz" {
+	if err != nil || len(got) != 2 || string(got[1].GetResources()[0].GetValue()) != "[list]" ||
+		got[0].GetTypeUrl() != "istio.io/debug/syncz" {
 		t.Errorf("answers %v, %v", got, err)
 	}
 	if len(got) > 0 && !strings.Contains(got[0].GetControlPlane().GetIdentifier(), `"ID":"test"`) {
@@ -73,8 +76,9 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 		requests []*discovery.DiscoveryRequest
 		want     codes.Code
 	}{
-		"a workload":                    {connect(pki.NewSVID("default", "web")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
-		"its namesake elsewhere":        {connect(pki.NewSVID("default", "admin")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
+		"a workload": {connect(pki.NewSVID("default", "web")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
+		"its namesake elsewhere": {connect(pki.NewSVID("default", "admin")), []*discovery.DiscoveryRequest{syncz()},
+			codes.PermissionDenied},
 		"nobody, on the plaintext port": {r.Conn, []*discovery.DiscoveryRequest{syncz()}, codes.Unauthenticated},
 		"what cannot be answered":       {admin, []*discovery.DiscoveryRequest{{TypeUrl: "istio.io/debug"}}, codes.InvalidArgument},
 		"a proxy's type after it":       {admin, []*discovery.DiscoveryRequest{syncz(), {TypeUrl: cds}}, codes.InvalidArgument},

@@ -54,7 +54,8 @@ func TestDeltaUnrelatedChangeSendsNothing(t *testing.T) {
 		r.edit(meshtest.Workload("other", "w", fmt.Sprintf("10.2.0.%d", i)), meshtest.Service("other", "o.other", 81, meshtest.Visible("other")))
 		p := r.status("pod")
 		if p.GetAcked().GetSequence() != r.Sequence {
-			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.Sequence, p.GetAcked().GetSequence())
+			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.Sequence,
+				p.GetAcked().GetSequence())
 		}
 		for _, ty := range p.GetTypes() {
 			if got, want := ty.GetBytesSent(), typeStatus(before, ty.GetTypeUrl()).GetBytesSent(); got != want {

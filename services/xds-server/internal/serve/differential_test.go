@@ -44,7 +44,8 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 		return meshtest.Config(mesh.KindDestinationRule, ns, name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second),
 			meshtest.ExportedTo(visible...))
 	case 4:
-		return meshtest.Config(mesh.KindVirtualService, ns, name, &networking.VirtualService{Hosts: []string{host}}, meshtest.ExportedTo(visible...))
+		return meshtest.Config(mesh.KindVirtualService, ns, name, &networking.VirtualService{Hosts: []string{host}},
+			meshtest.ExportedTo(visible...))
 	case 5:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{
 			rapid.SampledFrom([]string{"./*", "*/*", "x/*", "~/*", "*/" + host}).Draw(t, "egress"),
@@ -146,8 +147,9 @@ func differential(t *testing.T, rt *rapid.T, rejecting bool) {
 	var proxies []*proxytest.Proxy
 	for i, ns := range []string{"x", "x", "y", "y"} {
 		p := proxytest.New(proxytest.Config{
-			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: rejecting, StatesDroppedVersions: true,
-			Seed: rapid.Uint64().Draw(rt, "seed"),
+			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: rejecting,
+			StatesDroppedVersions: true,
+			Seed:                  rapid.Uint64().Draw(rt, "seed"),
 		})
 		p.Connect(t, servers[i%2].Conn)
 		defer p.Disconnect()

@@ -9,7 +9,8 @@ func (s *Server) Kept() (streams, nameBytes, names int) {
 		st.mu.Lock()
 		kept := 0
 		for _, sub := range st.types {
-			kept += sub.names.len() + sub.unconfirmedRemovals.len() + sub.absent.len() + sub.requested.len() + sub.deferred.len() + len(sub.rejectedVersions)
+			kept += sub.names.len() + sub.unconfirmedRemovals.len() + sub.absent.len() + sub.requested.len() + sub.deferred.len() +
+				len(sub.rejectedVersions)
 		}
 		for _, held := range st.initialHosts {
 			kept += len(held)

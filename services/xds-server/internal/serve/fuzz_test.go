@@ -40,7 +40,8 @@ var fuzzedTypes = []string{cds, eds, lds, rds, vhds, "", "type.googleapis.com/no
 
 func (s *script) name() string {
 	names := []string{
-		"*", "", "80", "81", "/", "80/none", hostNameA, hostNameB, "80|" + hostA, "80|nowhere", "\x00", strings.Repeat("x", 3000), strings.Repeat("y", 5000),
+		"*", "", "80", "81", "/", "80/none", hostNameA, hostNameB, "80|" + hostA, "80|nowhere", "\x00", strings.Repeat("x", 3000),
+		strings.Repeat("y", 5000),
 	}
 	if n := s.next(); n < 2*len(names) {
 		return names[n/2]
@@ -222,7 +223,8 @@ func TestHundredMegabytesOfNames(t *testing.T) {
 	}
 	megabyte := strings.Repeat("n", 1<<20)
 	flood("one name", func(int) *discovery.DeltaDiscoveryRequest {
-		return &discovery.DeltaDiscoveryRequest{TypeUrl: eds, Node: node("pod", "default"), ResourceNamesSubscribe: []string{strings.Repeat("n", 100<<20)}}
+		return &discovery.DeltaDiscoveryRequest{TypeUrl: eds, Node: node("pod", "default"),
+			ResourceNamesSubscribe: []string{strings.Repeat("n", 100<<20)}}
 	})
 	flood("long names", func(int) *discovery.DeltaDiscoveryRequest {
 		return &discovery.DeltaDiscoveryRequest{TypeUrl: eds, Node: node("pod", "default"), ResourceNamesSubscribe: []string{megabyte}}
@@ -235,7 +237,8 @@ func TestHundredMegabytesOfNames(t *testing.T) {
 		return m
 	})
 	flood("many versions", func(i int) *discovery.DeltaDiscoveryRequest {
-		m := &discovery.DeltaDiscoveryRequest{TypeUrl: fuzzedTypes[i%4], Node: node("pod", "default"), InitialResourceVersions: map[string]string{}}
+		m := &discovery.DeltaDiscoveryRequest{TypeUrl: fuzzedTypes[i%4], Node: node("pod", "default"),
+			InitialResourceVersions: map[string]string{}}
 		for j := range 2000 {
 			m.InitialResourceVersions[fmt.Sprintf("%d-%d-%s", i, j, megabyte[:1000])] = "x"
 		}

@@ -36,5 +36,6 @@ func (st *stream) workloadHealth() *configv1.WorkloadHealth {
 	if st.health == nil || !st.verified {
 		return nil
 	}
-	return &configv1.WorkloadHealth{Workload: st.workload, Healthy: st.health.GetHealthy(), Message: st.health.GetMessage(), ToldAt: st.health.GetToldAt()}
+	return &configv1.WorkloadHealth{Workload: st.workload, Healthy: st.health.GetHealthy(), Message: st.health.GetMessage(),
+		ToldAt: st.health.GetToldAt()}
 }

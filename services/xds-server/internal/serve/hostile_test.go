@@ -20,7 +20,8 @@ func TestHostileClient(t *testing.T) {
 	good := r.delta("good", "default")
 	good.connectAll()
 	rapid.Check(t, func(rt *rapid.T) {
-		types := rapid.SampledFrom([]string{cds, eds, lds, rds, "", "type.googleapis.com/nonsense", "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"})
+		types := rapid.SampledFrom([]string{cds, eds, lds, rds, "", "type.googleapis.com/nonsense",
+			"type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"})
 		name := rapid.SampledFrom([]string{"*", "", "80", "80|" + hostA, "80|nowhere", "\x00"})
 		names := rapid.SliceOfN(name, 0, 4)
 		nonce := rapid.SampledFrom([]string{"", "1", "2", "3", "9999999999", "x"})

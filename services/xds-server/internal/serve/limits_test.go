@@ -15,7 +15,8 @@ func TestStreamsOfOneAddressAreBounded(t *testing.T) {
 			t.Fatalf("stream %d of %d: %v", i+1, allowed, err)
 		}
 	}
-	r.refused(r.delta("beyond", "default").connected(), "streams", "address 127.0.0.1", fmt.Sprintf("%d are allowed", allowed), "--max-address-streams")
+	r.refused(r.delta("beyond", "default").connected(), "streams", "address 127.0.0.1", fmt.Sprintf("%d are allowed", allowed),
+		"--max-address-streams")
 	if err := r.authenticated().as("one", "one").connected(); err != nil {
 		t.Errorf("an identity at the same address: %v", err)
 	}

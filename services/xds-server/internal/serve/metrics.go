@@ -65,7 +65,8 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		func() float64 { return s.countStreams((*stream).waiting) })
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("unsent_bytes", "Bytes handed to gRPC that the network has not taken yet.")),
 		func() float64 { return float64(s.budget.inUse()) })
-	f.NewGaugeFunc(prometheus.GaugeOpts(opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
+	f.NewGaugeFunc(prometheus.GaugeOpts(
+		opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
 		func() float64 { return float64(s.quotas.names.Load()) })
 	refused := f.NewCounterVec(prometheus.CounterOpts(
 		opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"})
@@ -80,15 +81,17 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		nacks:     byType("nacks_total", "Responses that proxies rejected, by xDS type."),
 		ackSeconds: f.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "ack_duration_seconds",
-			Help: "Time from sending a response to its acknowledgement, by xDS type.", Buckets: prometheus.ExponentialBuckets(1.0/2048, 4, 8), // one bound is 2 s, which the objective names
+			Help:    "Time from sending a response to its acknowledgement, by xDS type.",
+			Buckets: prometheus.ExponentialBuckets(1.0/2048, 4, 8), // one bound is 2 s, which the objective names
 		}, []string{"type"}),
 		applySeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "apply_duration_seconds",
 			Help: "Time to bring all classes to a revision and hand out the responses.", Buckets: prometheus.ExponentialBuckets(0.1e-3, 3, 11),
 		}),
-		revisions: counter("revisions_applied_total", "Times the classes were brought to a newer revision; revisions that arrive together count once."),
-		stalled:   counter("stalled_streams_total", "Streams closed because the client took no data."),
-		banned:    counter("banned_streams_total", "Streams refused because their identity is banned."),
+		revisions: counter("revisions_applied_total",
+			"Times the classes were brought to a newer revision; revisions that arrive together count once."),
+		stalled: counter("stalled_streams_total", "Streams closed because the client took no data."),
+		banned:  counter("banned_streams_total", "Streams refused because their identity is banned."),
 		refusedHosts: counter("refused_virtual_hosts_total",
 			"Virtual hosts asked for on demand that were refused because the stream had asked for too many."),
 		unordered: counter("order_timeouts_total", "Updates sent although what goes before them was not acknowledged in time."),

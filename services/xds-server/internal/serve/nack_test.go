@@ -23,7 +23,8 @@ func TestDeltaNACKBlamesTheResourceThatItNames(t *testing.T) {
 
 	rejection := r.rejected("pod", cds)
 	p := r.answered("pod")
-	if d := rejection.GetResourceNames(); !slices.Equal(d, []string{"80|" + hostA}) || !strings.Contains(rejection.GetMessage(), "not today") ||
+	if d := rejection.GetResourceNames(); !slices.Equal(d, []string{"80|" + hostA}) ||
+		!strings.Contains(rejection.GetMessage(), "not today") ||
 		rejection.GetRevision().GetSequence() != 2 {
 		t.Errorf("rejection %v", rejection)
 	}
@@ -119,7 +120,8 @@ func TestUpdateDuringAnOutstandingResponseIsSentAfterIt(t *testing.T) {
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.100"))
 	waiting := c.expect(eds, "+80|"+hostA)
 	for i := range 50 {
-		r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0."+string(rune('1'+i%9))), meshtest.Endpoints("default", hostB, 80, "10.1.1."+string(rune('1'+i%9))))
+		r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0."+string(rune('1'+i%9))),
+			meshtest.Endpoints("default", hostB, 80, "10.1.1."+string(rune('1'+i%9))))
 	}
 	c.ack(waiting)
 	last := c.expect(eds, "+80|"+hostA, "+80|"+hostB)

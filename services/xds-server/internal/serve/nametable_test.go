@@ -148,7 +148,8 @@ func TestNameTableSotw(t *testing.T) {
 	c.subscribe(nds)
 	first := c.next()
 	c.ack(first)
-	if len(first.GetResources()) != 1 || first.GetVersionInfo() == "" || !slices.Equal(addressOf(t, first.GetResources()[0], hostC), []string{"10.96.0.1"}) {
+	if len(first.GetResources()) != 1 || first.GetVersionInfo() == "" ||
+		!slices.Equal(addressOf(t, first.GetResources()[0], hostC), []string{"10.96.0.1"}) {
 		t.Fatalf("got %v", first)
 	}
 	r.acked("pod")
@@ -156,7 +157,8 @@ func TestNameTableSotw(t *testing.T) {
 	r.edit(vip(hostC, "10.96.0.2"))
 	second := c.next()
 	c.ack(second)
-	if second.GetVersionInfo() == first.GetVersionInfo() || !slices.Equal(addressOf(t, second.GetResources()[0], hostC), []string{"10.96.0.2"}) {
+	if second.GetVersionInfo() == first.GetVersionInfo() ||
+		!slices.Equal(addressOf(t, second.GetResources()[0], hostC), []string{"10.96.0.2"}) {
 		t.Errorf("got %v", second)
 	}
 	r.acked("pod")

@@ -158,7 +158,8 @@ func (m *onDemandMemory) remember(id proxyKey, url string, names []string) {
 			m.bytes += len(name) + nameOverhead
 		}
 	}
-	for back := m.order.Back(); back != nil && back != e && (m.order.Len() > maxRememberedWorkloads || m.bytes > maxRememberedBytes); back = m.order.Back() {
+	for back := m.order.Back(); back != nil && back != e &&
+		(m.order.Len() > maxRememberedWorkloads || m.bytes > maxRememberedBytes); back = m.order.Back() {
 		m.forget(back)
 	}
 }

@@ -97,7 +97,8 @@ func TestOnDemandReconnect(t *testing.T) {
 	again := r.delta("pod", "default").onDemand()
 	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: versions(clusters)})
 	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: vhds, InitialResourceVersions: versions(hosts)})
-	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: versions(routes)})
+	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesSubscribe: []string{"80"},
+		InitialResourceVersions: versions(routes)})
 	again.silent("all is held")
 	r.acked("pod")
 	r.edit(virtualService("v", hostA), timeoutRule("r", hostA, 3))

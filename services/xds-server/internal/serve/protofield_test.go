@@ -30,7 +30,8 @@ func inPieces(raw []byte, cuts []int) mem.BufferSlice {
 func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := &discovery.DeltaDiscoveryRequest{
-			Node: &core.Node{Id: rapid.StringN(0, 300, -1).Draw(t, "node")}, TypeUrl: "type", ResponseNonce: rapid.StringN(0, 5, -1).Draw(t, "nonce"),
+			Node: &core.Node{Id: rapid.StringN(0, 300, -1).Draw(t, "node")}, TypeUrl: "type",
+			ResponseNonce:            rapid.StringN(0, 5, -1).Draw(t, "nonce"),
 			ResourceNamesSubscribe:   rapid.SliceOfN(rapid.StringN(1, 200, -1), 0, 40).Draw(t, "subscribe"),
 			ResourceNamesUnsubscribe: rapid.SliceOfN(rapid.StringN(1, 9, -1), 0, 3).Draw(t, "unsubscribe"),
 			InitialResourceVersions:  rapid.MapOfN(rapid.StringN(1, 200, -1), rapid.StringN(0, 16, -1), 0, 40).Draw(t, "held"),

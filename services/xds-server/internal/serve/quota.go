@@ -231,7 +231,8 @@ func (a *account) streamsText(n, allowed, workloads int) string {
 	if a.address {
 		return fmt.Sprintf("%s has %d streams, %d are allowed to one address on the plaintext port (--max-address-streams)", a.id, n, allowed)
 	}
-	return fmt.Sprintf("%s has %d streams, %d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (--min-identity-streams)",
+	return fmt.Sprintf("%s has %d streams, %d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d "+
+		"(--min-identity-streams)",
 		a.id, n, allowed, streamsPerWorkload, workloads, a.quotas.minStreams)
 }
 
@@ -280,18 +281,20 @@ func (a *account) checkClasses(node string, key *class.Key, workloads int) error
 	a.expire(a.quotas.clock.Now())
 	allowed, allowedPlans := max(minClasses, classesPerWorkload*workloads), max(minPlans, classesPerWorkload*workloads)
 	if len(a.classes) >= allowed {
-		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d classes, %d are allowed: %d for each of the %d workloads that the mesh "+
-			"has of it, at least %d; what its proxies say of themselves differs more than that (/debug/class shows the classes)",
-			a.id, len(a.classes)+1, allowed, classesPerWorkload, workloads, minClasses))
+		return a.refuse(node, BudgetClasses,
+			fmt.Sprintf("%s has proxies of %d classes, %d are allowed: %d for each of the %d workloads that the mesh "+
+				"has of it, at least %d; what its proxies say of themselves differs more than that (/debug/class shows the classes)",
+				a.id, len(a.classes)+1, allowed, classesPerWorkload, workloads, minClasses))
 	}
 	plans := map[class.Hash]struct{}{planOf(key): {}}
 	for _, use := range a.classes {
 		plans[use.plan] = struct{}{}
 	}
 	if len(plans) > allowedPlans {
-		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d kinds, which differ in locality, network, interception or the like, "+
-			"%d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (/debug/class shows the classes)",
-			a.id, len(plans), allowedPlans, classesPerWorkload, workloads, minPlans))
+		return a.refuse(node, BudgetClasses,
+			fmt.Sprintf("%s has proxies of %d kinds, which differ in locality, network, interception or the like, "+
+				"%d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (/debug/class shows the classes)",
+				a.id, len(plans), allowedPlans, classesPerWorkload, workloads, minPlans))
 	}
 	return nil
 }
@@ -359,7 +362,8 @@ func (a *account) chargeNames(n int64) (refused string) {
 			a.id, (a.names+n)>>10, allowed>>10, identityNameBytes>>20, streamNameBytes>>10)
 	}
 	if total := q.names.Load(); total+n > q.maxNames && a.names+n > q.maxNames/int64(max(len(q.accounts), 1)) {
-		return fmt.Sprintf("the names that proxies subscribe to take %d MiB, %d are allowed to all together, and %s has more than its share of them "+
+		return fmt.Sprintf("the names that proxies subscribe to take %d MiB, %d are allowed to all together, and %s has more than its share of "+
+			"them "+
 			"(--max-names-mib)", (total+n)>>20, q.maxNames>>20, a.id)
 	}
 	a.names += n

@@ -252,7 +252,8 @@ func TestClassesOfOneIdentityAreBounded(t *testing.T) {
 // TestNamesOfOneIdentityAreBounded subscribes to names until it is refused, in both protocol variants, and disconnects.
 func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	const request = 2000
-	r := startWith(t, setup{translators: realTranslators, change: func(c *serve.Config) { c.MaxSubscribedBytes = 16 << 20 }}, basicMesh()).authenticated()
+	r := startWith(t, setup{translators: realTranslators, change: func(c *serve.Config) { c.MaxSubscribedBytes = 16 << 20 }},
+		basicMesh()).authenticated()
 	rightful := r.as("rightful", "rightful")
 	rightful.connectAll()
 	before := heap()

@@ -66,7 +66,8 @@ func (r *refusals) add(refusal Refusal) {
 		refusal.Count += r.kept[i].Count
 		r.kept = slices.Delete(r.kept, i, i+1)
 	} else {
-		r.log.Warn("stream refused: its identity uses too much", "node", refusal.NodeID, "identity", refusal.Identity, "budget", string(refusal.Budget), "reason", refusal.Reason)
+		r.log.Warn("stream refused: its identity uses too much", "node", refusal.NodeID, "identity", refusal.Identity, "budget",
+			string(refusal.Budget), "reason", refusal.Reason)
 		r.makeRoom(refusal.Identity)
 	}
 	r.kept = append(r.kept, refusal)
@@ -117,7 +118,8 @@ func (s *Server) Refusals() []*configv1.Refusal {
 		})
 	}
 	slices.SortFunc(out, func(a, b *configv1.Refusal) int {
-		return cmp.Or(cmp.Compare(a.GetIdentity(), b.GetIdentity()), cmp.Compare(a.GetNodeId(), b.GetNodeId()), cmp.Compare(a.GetBudget(), b.GetBudget()))
+		return cmp.Or(cmp.Compare(a.GetIdentity(), b.GetIdentity()), cmp.Compare(a.GetNodeId(), b.GetNodeId()),
+			cmp.Compare(a.GetBudget(), b.GetBudget()))
 	})
 	return out
 }

@@ -18,7 +18,8 @@ func (st *stream) checkRegistration(group string) error {
 		return nil
 	}
 	return status.Errorf(codes.PermissionDenied,
-		"the proxy wants to be registered in WorkloadGroup %q and has proven no identity; connect to the TLS port with a certificate or a token, or unset AUTO_REGISTER_GROUP", group)
+		"the proxy wants to be registered in WorkloadGroup %q and has proven no identity; connect to the TLS port with a certificate or a "+
+			"token, or unset AUTO_REGISTER_GROUP", group)
 }
 
 // registration is what config-watcher is told of a proxy that wants to be registered; nil of all others. The caller

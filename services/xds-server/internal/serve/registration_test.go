@@ -22,7 +22,8 @@ func TestRegistrationIsReported(t *testing.T) {
 	member := node("vm", "default")
 	member.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
 		"AUTO_REGISTER_GROUP": structpb.NewStringValue("machines"), "NETWORK": structpb.NewStringValue("vpc"),
-		"PROXY_CONFIG": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"readinessProbe": structpb.NewStructValue(&structpb.Struct{})}}),
+		"PROXY_CONFIG": structpb.NewStructValue(
+			&structpb.Struct{Fields: map[string]*structpb.Value{"readinessProbe": structpb.NewStructValue(&structpb.Struct{})}}),
 	}}
 	c := r.deltaOver(context.Background(), connect(pki.NewSVID("default", "web")), member)
 	c.subscribe(cds, "*")
@@ -31,7 +32,8 @@ func TestRegistrationIsReported(t *testing.T) {
 	other.subscribe(cds, "*")
 	other.ack(other.next())
 	got := r.acked("vm").GetRegistration()
-	if got.GetGroup() != "machines" || got.GetNetwork() != "vpc" || got.GetAddress() != "10.0.2.118" || got.GetPeerAddress() != "127.0.0.1" || !got.GetProbed() {
+	if got.GetGroup() != "machines" || got.GetNetwork() != "vpc" || got.GetAddress() != "10.0.2.118" || got.GetPeerAddress() != "127.0.0.1" ||
+		!got.GetProbed() {
 		t.Errorf("registration %v", got)
 	}
 	if reg := r.acked("other").GetRegistration(); reg != nil {
@@ -39,7 +41,8 @@ func TestRegistrationIsReported(t *testing.T) {
 	}
 	var refused []*configv1.RefusedRegistration
 	for _, id := range []string{r.acked("vm").GetNodeId(), r.acked("other").GetNodeId(), "unknown"} {
-		refused = append(refused, &configv1.RefusedRegistration{NodeId: id, Identity: r.acked("vm").GetIdentity(), Message: "registration is refused: no"})
+		refused = append(refused, &configv1.RefusedRegistration{NodeId: id, Identity: r.acked("vm").GetIdentity(),
+			Message: "registration is refused: no"})
 	}
 	r.ADS.RefuseRegistrations(refused)
 	c.refused("registration is refused: no")

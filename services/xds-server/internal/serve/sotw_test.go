@@ -30,8 +30,9 @@ func (r *fixture) sotw(pod, namespace string) *sotwClient {
 	r.t.Helper()
 	ads := discovery.NewAggregatedDiscoveryServiceClient(r.Conn)
 	return &sotwClient{
-		client: open[discovery.DiscoveryRequest, discovery.DiscoveryResponse](context.Background(), r.t, node(pod, namespace), ads.StreamAggregatedResources),
-		names:  map[string][]string{}, accepted: map[string]string{}, nonce: map[string]string{},
+		client: open[discovery.DiscoveryRequest, discovery.DiscoveryResponse](context.Background(), r.t, node(pod, namespace),
+			ads.StreamAggregatedResources),
+		names: map[string][]string{}, accepted: map[string]string{}, nonce: map[string]string{},
 	}
 }
 

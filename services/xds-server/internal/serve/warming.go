@@ -70,7 +70,8 @@ func (st *stream) requestWarmingEndpoints(sub *subscription) {
 	}
 	warming := st.warmingClusters
 	st.warmingClusters = nil
-	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.shares(sub.names.list) && sub.requested.len()+sub.absent.len() == 0 {
+	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.shares(sub.names.list) &&
+		sub.requested.len()+sub.absent.len() == 0 {
 		sub.requested.setShared(sub.names.list) // everything that it subscribes to is sent anyway
 		return
 	}

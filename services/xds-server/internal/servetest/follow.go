@@ -52,7 +52,8 @@ func (w *Watch) WaitApplied() {
 }
 
 // Watch implements configsource.Watcher.
-func (w *Watch) Watch(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse], error) {
+func (w *Watch) Watch(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse],
+	error) {
 	w.ended = ctx
 	return w, nil
 }

@@ -77,7 +77,8 @@ func TestFieldsAreTheResource(t *testing.T) {
 	for _, stat := range []string{"x", strings.Repeat("long", 10_000)} {
 		b := put(t, store.New(), "a", stat)
 		delta, world := &discovery.DeltaDiscoveryResponse{}, &discovery.DiscoveryResponse{}
-		if err := errors.Join(proto.Unmarshal(b.DeltaField().ReadOnlyData(), delta), proto.Unmarshal(b.SotwField().ReadOnlyData(), world)); err != nil {
+		if err := errors.Join(proto.Unmarshal(b.DeltaField().ReadOnlyData(), delta),
+			proto.Unmarshal(b.SotwField().ReadOnlyData(), world)); err != nil {
 			t.Fatal(err)
 		}
 		if len(delta.GetResources()) != 1 || !proto.Equal(delta.GetResources()[0], b.Resource) {

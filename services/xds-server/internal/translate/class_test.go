@@ -43,30 +43,37 @@ var entrance = meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443
 func telling(t testing.TB, more ...*configv1.Resource) *mesh.Snapshot {
 	located := func(address, zone string) *configv1.EndpointSet {
 		return &configv1.EndpointSet{
-			Hostname: otherHost, Port: 80, Cluster: zone, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{Region: "eu", Zone: zone}},
-			Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO, Network: zone}},
+			Hostname: otherHost, Port: 80, Cluster: zone, LabelSets: []*configv1.LabelSet{{}},
+			Localities: []*configv1.Locality{{Region: "eu", Zone: zone}},
+			Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Health: configv1.Health_HEALTH_READY,
+				TlsMode: configv1.TlsMode_TLS_MODE_ISTIO, Network: zone}},
 		}
 	}
 	set := func(s *configv1.EndpointSet) *configv1.Resource {
-		return meshtest.Resource(mesh.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(), &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
+		return meshtest.Resource(mesh.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(),
+			&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
 	}
 	return meshtest.State(t, append(more,
 		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
 		meshtest.Service("shop", "both.shop.svc.cluster.local", 80, func(s *configv1.Service) {
 			s.ClusterAddresses = []*configv1.ClusterAddresses{{Cluster: "east", Addresses: []string{"10.9.0.1"}}}
 		}),
-		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
-		meshtest.Config(mesh.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
-			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
-			LoadBalancer:     &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)}},
-		}}),
+		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")),
+		set(located("10.0.0.2", "b")),
+		meshtest.Config(mesh.KindDestinationRule, "shop", "near",
+			&networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
+				OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
+				LoadBalancer: &networking.LoadBalancerSettings{
+					LocalityLbSetting: &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)}},
+			}}),
 		meshtest.Config(mesh.KindSidecar, "shop", "narrow", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"narrow": "yes"}},
 			Egress:           []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}},
 		}),
 		meshtest.Config(mesh.KindSidecar, "shop", "bound", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"bound": "yes"}},
-			Ingress:          []*networking.IstioIngressListener{{Port: &networking.SidecarPort{Number: 8080, Name: "http", Protocol: "HTTP"}, DefaultEndpoint: "127.0.0.1:8080"}},
+			Ingress: []*networking.IstioIngressListener{{Port: &networking.SidecarPort{Number: 8080, Name: "http", Protocol: "HTTP"},
+				DefaultEndpoint: "127.0.0.1:8080"}},
 		}),
 		meshtest.PeerAuthentication("shop", "strict", "STRICT", func(pa *security.PeerAuthentication) {
 			pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "strict"}}
@@ -85,7 +92,8 @@ configPatches:
   patch: {operation: MERGE, value: {connect_timeout: 3s}}
 `),
 	)...).WithCredentials(credential.NewSet(map[credential.Ref]*credential.Credential{
-		{Identity: gatewayID, Name: "web"}: credential.New(&secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"), Version: "1"}),
+		{Identity: gatewayID, Name: "web"}: credential.New(&secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"),
+			Version: "1"}),
 	}))
 }
 
@@ -138,7 +146,8 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "shop", Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: "shop.svc.cluster.local",
 		Locality: "eu/a", Labels: map[string]string{"app": "web"}, VirtualHosts: true,
-		Targets: []class.Target{{Hostname: webHost, Namespace: "shop", Port: 80, TargetPort: 8080, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+		Targets: []class.Target{{Hostname: webHost, Namespace: "shop", Port: 80, TargetPort: 8080,
+			Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
 	}
 	direct := func(k *class.Key) { k.Interception = class.None }
 	program := func(k *class.Key) {
@@ -148,27 +157,29 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 		// under changes the base key before change does.
 		under, change func(*class.Key)
 	}{
-		"Type":            {change: func(k *class.Key) { k.Type = class.Router }},
-		"Namespace":       {change: func(k *class.Key) { k.Namespace = "elsewhere" }},
-		"Labels":          {change: func(k *class.Key) { k.Labels = map[string]string{"app": "strict"} }},
-		"Targets":         {change: func(k *class.Key) { k.Targets = nil }},
-		"Addresses":       {under: func(k *class.Key) { k.Interception, k.Sidecar = class.None, "shop/bound" }, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
-		"Locality":        {change: func(k *class.Key) { k.Locality = "eu/b" }},
-		"Network":         {change: func(k *class.Key) { k.Network = "a" }},
-		"Cluster":         {change: func(k *class.Key) { k.Cluster = "east" }},
-		"Interception":    {change: direct},
-		"TrustDomain":     {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
-		"DNSDomain":       {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
-		"Sidecar":         {change: func(k *class.Key) { k.Sidecar = "shop/narrow" }},
-		"VirtualHosts":    {change: func(k *class.Key) { k.VirtualHosts = false }},
-		"OnDemand":        {change: func(k *class.Key) { k.OnDemand = true }},
-		"ProxyMatches":    {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
-		"Identity":        {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
-		"GatewayTopology": {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
-		"ProxyHeaders":    {change: func(k *class.Key) { k.ProxyHeaders = `{"requestId":{"disabled":true}}` }},
-		"OffersMTLS":      {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
-		"DNSCapture":      {change: func(k *class.Key) { k.DNSCapture = true }},
-		"Families":        {change: func(k *class.Key) { k.Families = class.IPv6 }},
+		"Type":      {change: func(k *class.Key) { k.Type = class.Router }},
+		"Namespace": {change: func(k *class.Key) { k.Namespace = "elsewhere" }},
+		"Labels":    {change: func(k *class.Key) { k.Labels = map[string]string{"app": "strict"} }},
+		"Targets":   {change: func(k *class.Key) { k.Targets = nil }},
+		"Addresses": {under: func(k *class.Key) { k.Interception, k.Sidecar = class.None, "shop/bound" },
+			change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
+		"Locality":     {change: func(k *class.Key) { k.Locality = "eu/b" }},
+		"Network":      {change: func(k *class.Key) { k.Network = "a" }},
+		"Cluster":      {change: func(k *class.Key) { k.Cluster = "east" }},
+		"Interception": {change: direct},
+		"TrustDomain":  {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
+		"DNSDomain":    {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
+		"Sidecar":      {change: func(k *class.Key) { k.Sidecar = "shop/narrow" }},
+		"VirtualHosts": {change: func(k *class.Key) { k.VirtualHosts = false }},
+		"OnDemand":     {change: func(k *class.Key) { k.OnDemand = true }},
+		"ProxyMatches": {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
+		"Identity":     {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
+		"GatewayTopology": {under: func(k *class.Key) { k.Type = class.Router },
+			change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
+		"ProxyHeaders": {change: func(k *class.Key) { k.ProxyHeaders = `{"requestId":{"disabled":true}}` }},
+		"OffersMTLS":   {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
+		"DNSCapture":   {change: func(k *class.Key) { k.DNSCapture = true }},
+		"Families":     {change: func(k *class.Key) { k.Families = class.IPv6 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := base
@@ -199,7 +210,8 @@ func TestProxiesWithOneKeyShareBytes(t *testing.T) {
 	node := func(change func(*core.Node)) *class.Key {
 		n := &core.Node{
 			Id: "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", Locality: &core.Locality{Region: "eu", Zone: "a"},
-			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}, UserAgentVersionType: &core.Node_UserAgentVersion{UserAgentVersion: "1.40.0"},
+			Metadata:             &structpb.Struct{Fields: map[string]*structpb.Value{}},
+			UserAgentVersionType: &core.Node_UserAgentVersion{UserAgentVersion: "1.40.0"},
 		}
 		change(n)
 		parsed, err := class.ParseNode(n)
@@ -220,7 +232,8 @@ func TestProxiesWithOneKeyShareBytes(t *testing.T) {
 		"cluster":  func(n *core.Node) { n.Cluster = "another" },
 		"features": func(n *core.Node) { n.ClientFeatures = []string{"envoy.lb.does_not_support_overprovisioning"} },
 		"labels that nobody selects by": func(n *core.Node) {
-			n.GetMetadata().Fields["LABELS"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewStringValue("y")}})
+			n.GetMetadata().Fields["LABELS"] = structpb.NewStructValue(
+				&structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewStringValue("y")}})
 		},
 		"service account": text("SERVICE_ACCOUNT", "web"), "registry": text("CLUSTER_ID", "two"), "network": text("NETWORK", "n"),
 		"anything else": text("ISTIO_VERSION", "1.31"), "workload name": text("WORKLOAD_NAME", "web"),

@@ -33,7 +33,8 @@ func largeMesh(services int) []*configv1.Resource {
 		}), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.1.%d.%d", i>>8&255, i&255), fmt.Sprintf("10.2.%d.%d", i>>8&255, i&255)))
 		if i%10 == 5 {
 			out = append(out, meshtest.Config(mesh.KindVirtualService, ns, fmt.Sprint("vs", i), &networking.VirtualService{
-				Hosts: []string{host}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
+				Hosts: []string{host}, Http: []*networking.HTTPRoute{
+					{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
 			}), meshtest.Config(mesh.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
 		}
 	}
@@ -101,7 +102,8 @@ func (c *benchEngine) join(b *testing.B, services, i int) {
 	c.plan(b, &class.Key{
 		Type: class.Sidecar, Namespace: ns, Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: ns + ".svc.cluster.local",
 		VirtualHosts: true,
-		Targets:      []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+		Targets: []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80,
+			Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
 	})
 }
 

@@ -97,7 +97,8 @@ func validate(t *testing.T, config *bootstrapv3.Bootstrap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{"cert.pem": certificate.CertPEM, "key.pem": certificate.KeyPEM, "ca.pem": certificate.RootsPEM} {
+	for name, content := range map[string][]byte{"cert.pem": certificate.CertPEM, "key.pem": certificate.KeyPEM,
+		"ca.pem": certificate.RootsPEM} {
 		testkit.WriteFile(t, filepath.Join(dir, name), content)
 	}
 	raw, err := protojson.Marshal(config)

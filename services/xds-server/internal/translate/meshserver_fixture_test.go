@@ -132,7 +132,8 @@ func (s *meshServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 }
 
 // push sends the resources of one type that the proxy does not have.
-func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string, subs map[string]*subscription) error {
+func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string,
+	subs map[string]*subscription) error {
 	sub, kind := subs[url], s.kinds[url]
 	if sub == nil || kind == nil {
 		return nil

@@ -78,7 +78,8 @@ func TestMTLSBetweenEnvoys(t *testing.T) {
 			for _, m := range client.listeners {
 				l := m.(*listenerv3.Listener)
 				l.BindToPort = nil
-				l.GetAddress().GetSocketAddress().Address = strings.Replace(l.GetAddress().GetSocketAddress().GetAddress(), "0.0.0.0", "127.66.200.12", 1)
+				l.GetAddress().GetSocketAddress().Address = strings.Replace(l.GetAddress().GetSocketAddress().GetAddress(), "0.0.0.0", "127.66.200.12",
+					1)
 			}
 
 			ca := testkit.PKI(t)

@@ -155,7 +155,9 @@ func (n *netns) web(t *testing.T, address, text string) {
 
 // get requests a host's page at an address.
 func (n *netns) get(address, host string) (string, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(address) }}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return n.dial(address)
+	}}
 	response, err := (&http.Client{Transport: transport, Timeout: testkit.Patience}).Get("http://" + host + "/")
 	if err != nil {
 		return "", err

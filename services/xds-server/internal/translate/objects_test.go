@@ -74,8 +74,10 @@ func TestEnvoyAcceptsRandomObjects(t *testing.T) {
 
 // asked are names that proxies request although no resource names them.
 var asked = []string{
-	"80", "8080", "http.80", "http.8080", "80/a.x.svc.cluster.local", "8080/nowhere.example.com", "80/shared.example.com:80", "outbound|80||a.x.svc.cluster.local",
-	"outbound|80|v1|b.x.svc.cluster.local", "outbound_.80_._.c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|80", "ondemand|tcp|10.96.0.3|443|www.wild.example.com", "inbound|80||",
+	"80", "8080", "http.80", "http.8080", "80/a.x.svc.cluster.local", "8080/nowhere.example.com", "80/shared.example.com:80",
+	"outbound|80||a.x.svc.cluster.local",
+	"outbound|80|v1|b.x.svc.cluster.local", "outbound_.80_._.c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|80",
+	"ondemand|tcp|10.96.0.3|443|www.wild.example.com", "inbound|80||",
 	"kubernetes://cred", "default", "ROOTCA", "", "|||", "https.443.a.n1.x",
 }
 
@@ -167,10 +169,12 @@ func (d objectDrawer) fill(kind string, spec proto.Message) {
 }
 
 func (d objectDrawer) workload(w *configv1.Workload) {
-	w.Labels = pick(d, map[string]string{"app": "server", "istio": "ingressgateway"}, map[string]string{"app": "client", "version": "v1", "istio": "ingressgateway"})
+	w.Labels = pick(d, map[string]string{"app": "server", "istio": "ingressgateway"},
+		map[string]string{"app": "client", "version": "v1", "istio": "ingressgateway"})
 	w.Locality = &configv1.Locality{Region: pick(d, "", "region1"), Zone: pick(d, "", "zone1")}
 	for i, host := range protorand.NormalisedHosts[:d.from(3)] {
-		w.Targets = append(w.Targets, &configv1.ServiceTarget{Hostname: host, Namespace: pick(d, "x", "y"), Port: 80, TargetPort: pick(d, uint32(80), 8080, 8080+uint32(i))}) //nolint:gosec // small
+		w.Targets = append(w.Targets, &configv1.ServiceTarget{Hostname: host, Namespace: pick(d, "x", "y"), Port: 80,
+			TargetPort: pick(d, uint32(80), 8080, 8080+uint32(i))}) //nolint:gosec // small
 	}
 }
 
@@ -211,7 +215,8 @@ func (d objectDrawer) service() *configv1.Resource {
 			s.AutoAddresses = []string{"240.240.0.7", "2001:2::7"}
 		}
 		if strings.HasPrefix(host, "*") {
-			s.Resolution = pick(d, configv1.Resolution_RESOLUTION_PASSTHROUGH, configv1.Resolution_RESOLUTION_DYNAMIC_DNS, configv1.Resolution_RESOLUTION_STATIC)
+			s.Resolution = pick(d, configv1.Resolution_RESOLUTION_PASSTHROUGH, configv1.Resolution_RESOLUTION_DYNAMIC_DNS,
+				configv1.Resolution_RESOLUTION_STATIC)
 			s.AutoAddresses = nil
 		}
 		s.SubjectAltNames = pick(d, nil, []string{"spiffe://cluster.local/ns/x/sa/a"})
@@ -244,14 +249,17 @@ func (d objectDrawer) endpoints(s *configv1.Service, p *configv1.ServicePort) *c
 	}
 	set := &configv1.EndpointSet{
 		Hostname: s.GetHostname(), Port: p.GetNumber(), Cluster: "test",
-		LabelSets:  []*configv1.LabelSet{{}, {Labels: map[string]string{"version": "v1", "app": "server"}}, {Labels: map[string]string{"version": "v2"}}},
+		LabelSets: []*configv1.LabelSet{{}, {Labels: map[string]string{"version": "v1", "app": "server"}},
+			{Labels: map[string]string{"version": "v2"}}},
 		Localities: []*configv1.Locality{{}, {Region: "region1", Zone: "zone1"}, {Region: "region2"}},
 	}
 	for range d.from(4) {
 		e := &configv1.Endpoint{
-			Address: pick(d, addresses...), Port: p.GetTargetPort(), LabelSet: uint32(d.from(3)), Locality: uint32(d.from(3)), Network: pick(d, "", "net1"), //nolint:gosec // small
-			Health: configv1.Health(1 + d.from(3)), TlsMode: configv1.TlsMode(1 + d.from(2)), Identity: pick(d, "", "spiffe://cluster.local/ns/x/sa/a"), //nolint:gosec // small
-			Weight: pick(d, uint32(0), 1, 100), Workload: pick(d, "", "x/d"), Hostname: pick(d, "", "db-0"),
+			Address: pick(d, addresses...), Port: p.GetTargetPort(), LabelSet: uint32(d.from(3)), Locality: uint32(d.from(3)),
+			Network: pick(d, "", "net1"), //nolint:gosec // small
+			Health:  configv1.Health(1 + d.from(3)), TlsMode: configv1.TlsMode(1 + d.from(2)),
+			Identity: pick(d, "", "spiffe://cluster.local/ns/x/sa/a"), //nolint:gosec // small
+			Weight:   pick(d, uint32(0), 1, 100), Workload: pick(d, "", "x/d"), Hostname: pick(d, "", "db-0"),
 		}
 		if e.GetAddress()[0] == '/' || e.GetAddress()[0] == '@' {
 			e.Port = 0

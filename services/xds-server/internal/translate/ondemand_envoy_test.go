@@ -126,7 +126,8 @@ func TestOnDemandOnEnvoy(t *testing.T) {
 		t.Errorf("a VirtualService with two destinations leads to %v", seen)
 	}
 	for serverName, reached := range map[string]string{
-		"secure.example.com": "inside", "SECURE.example.com": "inside", "a.b.wild.example.com": "inside", "other.example.com": "outside", "": "outside",
+		"secure.example.com": "inside", "SECURE.example.com": "inside", "a.b.wild.example.com": "inside", "other.example.com": "outside",
+		"": "outside",
 	} {
 		got, err = n.handshake("10.9.0.2:8443", serverName)
 		want(got, err, reached)

@@ -67,16 +67,19 @@ func drawMesh(t *rapid.T) testCase {
 			route := map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": host.Draw(t, "destination")}}}}
 			switch rapid.IntRange(0, 5).Draw(t, "extra") {
 			case 0:
-				route["match"] = []any{map[string]any{"uri": match(), "headers": map[string]any{"x": match()}, "queryParams": map[string]any{"q": match()}}}
+				route["match"] = []any{map[string]any{"uri": match(), "headers": map[string]any{"x": match()},
+					"queryParams": map[string]any{"q": match()}}}
 			case 1:
 				route["headers"] = map[string]any{"request": map[string]any{"set": map[string]any{"x": value.Draw(t, "header")}}}
 			case 2:
 				route["rewrite"] = map[string]any{"uri": value.Draw(t, "uri"), "authority": value.Draw(t, "authority")}
 			case 3:
 				delete(route, "route")
-				route["redirect"] = map[string]any{"uri": value.Draw(t, "uri"), "redirectCode": rapid.SampledFrom([]int{0, 200, 301, 308}).Draw(t, "code")}
+				route["redirect"] = map[string]any{"uri": value.Draw(t, "uri"),
+					"redirectCode": rapid.SampledFrom([]int{0, 200, 301, 308}).Draw(t, "code")}
 			case 4:
-				route["fault"] = map[string]any{"abort": map[string]any{"percentage": map[string]any{"value": 50}, "httpStatus": rapid.SampledFrom([]int{0, 503, 700}).Draw(t, "status")}}
+				route["fault"] = map[string]any{"abort": map[string]any{"percentage": map[string]any{"value": 50},
+					"httpStatus": rapid.SampledFrom([]int{0, 503, 700}).Draw(t, "status")}}
 			}
 			http = append(http, route)
 		}

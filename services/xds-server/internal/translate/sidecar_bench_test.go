@@ -36,10 +36,12 @@ func teams(services int) []*configv1.Resource {
 		ns, host := fmt.Sprintf("team%03d", team), teamHost(team, i)
 		out = append(out, teamService(team, host, n), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.1.%d.%d", n>>8&255, n&255)))
 		if i%5 == 0 {
-			out = append(out, teamRoute(team, i, 0), meshtest.Config(mesh.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
+			out = append(out, teamRoute(team, i, 0),
+				meshtest.Config(mesh.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
 		}
 		if i == 0 {
-			out = append(out, meshtest.Config(mesh.KindSidecar, ns, "default", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"./*", "team000/*"}}}}))
+			out = append(out, meshtest.Config(mesh.KindSidecar, ns, "default",
+				&networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"./*", "team000/*"}}}}))
 		}
 	}
 	return out
@@ -48,7 +50,8 @@ func teams(services int) []*configv1.Resource {
 func teamRoute(team, i, to int) *configv1.Resource {
 	return meshtest.Config(mesh.KindVirtualService, fmt.Sprintf("team%03d", team), fmt.Sprint("vs", i), &networking.VirtualService{
 		Hosts: []string{teamHost(team, i)},
-		Http:  []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: teamHost(team, to)}}}}},
+		Http: []*networking.HTTPRoute{
+			{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: teamHost(team, to)}}}}},
 	})
 }
 

@@ -24,7 +24,8 @@ func TestAWrappedTranslatorKeepsItsTraits(t *testing.T) {
 		for _, want := range []plan.Traits{{}, {AlwaysListed: true}, {DropUnused: true}, {AlwaysListed: true, DropUnused: true}} {
 			translator := withTraits{inner, want}
 			for name, wrapped := range map[string]plan.Translator{
-				"patch.WithEnvoyFilters": patch.WithEnvoyFilters(translator), "proxyless.WithGRPCClients": proxyless.WithGRPCClients(translator), "both": proxyless.WithGRPCClients(patch.WithEnvoyFilters(translator)),
+				"patch.WithEnvoyFilters": patch.WithEnvoyFilters(translator), "proxyless.WithGRPCClients": proxyless.WithGRPCClients(translator),
+				"both": proxyless.WithGRPCClients(patch.WithEnvoyFilters(translator)),
 			} {
 				if got := wrapped.Traits(); got != want {
 					t.Errorf("%s of %s: traits %+v, want %+v", name, inner.TypeURL(), got, want)

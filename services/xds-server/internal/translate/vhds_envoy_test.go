@@ -91,7 +91,8 @@ func (s *hostServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 	}
 }
 
-func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string, held map[string]*holding) error {
+func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string,
+	held map[string]*holding) error {
 	h := held[url]
 	if h == nil {
 		return nil
@@ -280,7 +281,8 @@ func TestVHDSOnEnvoy(t *testing.T) {
 		w := mesh("", "", false)
 		s := newHostServer(t, w)
 		p := s.start(t, buildAll(t, mesh(lateService, "", false)).clusters...)
-		for _, host := range []string{"echo", "ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com", "alias.example.org"} {
+		for _, host := range []string{"echo", "ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com",
+			"alias.example.org"} {
 			p.want(t, host, "hello")
 		}
 		p.want(t, "late.default", "502")
@@ -301,7 +303,8 @@ func TestVHDSOnEnvoy(t *testing.T) {
 		s := newHostServer(t, mesh("", "", true))
 		p := s.start(t)
 		p.want(t, "echo", "hello")
-		for _, host := range []string{"ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com", "alias.example.org"} {
+		for _, host := range []string{"ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com",
+			"alias.example.org"} {
 			p.want(t, host, "hello")
 		}
 		p.want(t, "*.example.com", "404")

@@ -98,7 +98,8 @@ func TestOnDemandHostsInEveryForm(t *testing.T) {
 			t.Errorf("%q leads to %s (%v), want %s", authority, got, err, want)
 		}
 	}
-	for _, name := range []string{"80", "/reviews", "reviews", "0/reviews", "http_proxy/reviews", "reviews.default.svc.cluster.local:9080/reviews", "80/80/reviews"} {
+	for _, name := range []string{"80", "/reviews", "reviews", "0/reviews", "http_proxy/reviews",
+		"reviews.default.svc.cluster.local:9080/reviews", "80/80/reviews"} {
 		if m, err := (route.VirtualHosts{}).Build(w.reader(), name); m != nil || err != nil {
 			t.Errorf("%q: %v, %v", name, m, err)
 		}

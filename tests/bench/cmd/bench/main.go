@@ -27,14 +27,17 @@ func main() {
 	var o suite.Options
 	var rows string
 	flag.StringVar(&o.BinDir, "bin", "bin", "directory of the binaries: ca, config-watcher, xds-server")
-	flag.BoolVar(&o.Full, "full", false, "the long form: more repetitions, 1,000 sidecars in every row that is about them, a minute of mixed changes")
+	flag.BoolVar(&o.Full, "full", false,
+		"the long form: more repetitions, 1,000 sidecars in every row that is about them, a minute of mixed changes")
 	flag.StringVar(&rows, "rows", "", "only these groups of rows, divided by commas: "+strings.Join(suite.Groups(), ", "))
-	flag.StringVar(&o.Definitions, "crds", "services/installer/manifests/charts/base/files/crds", "directory of the CustomResourceDefinitions, for the group kube")
+	flag.StringVar(&o.Definitions, "crds", "services/installer/manifests/charts/base/files/crds",
+		"directory of the CustomResourceDefinitions, for the group kube")
 	flag.StringVar(&o.Page, "page", "", "Markdown file whose table is replaced, between the markers")
 	flag.StringVar(&o.Against, "against", "", "Markdown file whose table the rows are compared with; exit 1 if one has moved beyond noise")
 	flag.StringVar(&o.Keep, "keep", "", "directory for logs and profiles; empty: one that is removed at the end")
 	flag.BoolVar(&o.Profile, "profile", false, "keep CPU profiles of xds-server, one for each row, in -keep")
-	flag.BoolVar(&o.Realtime, "realtime", false, "run before all other programs of the machine, which then disturb nothing; needs CAP_SYS_NICE")
+	flag.BoolVar(&o.Realtime, "realtime", false,
+		"run before all other programs of the machine, which then disturb nothing; needs CAP_SYS_NICE")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Profile && o.Keep == "" {
 		fmt.Fprintln(os.Stderr, "bench: takes no arguments; -profile needs -keep")

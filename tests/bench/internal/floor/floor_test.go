@@ -106,7 +106,8 @@ func TestProxiesStartAndArePushedTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	chain := &listener.FilterChain{Filters: []*listener.Filter{{ConfigType: &listener.Filter_TypedConfig{TypedConfig: manager}}}}
-	cds := content(t, reader, wire.Cluster, "c", &cluster.Cluster{Name: "c", ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS}})
+	cds := content(t, reader, wire.Cluster, "c",
+		&cluster.Cluster{Name: "c", ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS}})
 	eds := content(t, reader, wire.Endpoint, "c", &endpoint.ClusterLoadAssignment{ClusterName: "c"})
 	whole := []*wire.Content{
 		cds, eds,

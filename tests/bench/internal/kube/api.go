@@ -116,7 +116,8 @@ func (a *API) Stop() {
 
 // istiodEnv is what Istio's Deployment sets; the webhooks have no configuration here.
 var istiodEnv = []string{
-	"POD_NAMESPACE=istio-system", "POD_NAME=istiod", "SERVICE_ACCOUNT=istiod", "REVISION=default", "CLUSTER_ID=Kubernetes", "PILOT_CERT_PROVIDER=istiod",
+	"POD_NAMESPACE=istio-system", "POD_NAME=istiod", "SERVICE_ACCOUNT=istiod", "REVISION=default", "CLUSTER_ID=Kubernetes",
+	"PILOT_CERT_PROVIDER=istiod",
 	"INJECTION_WEBHOOK_CONFIG_NAME=", "VALIDATION_WEBHOOK_CONFIG_NAME=",
 }
 
@@ -137,7 +138,8 @@ func (a *API) StartIstiod(ctx context.Context, bin, dir string, on *unix.CPUSet)
 	p, err := machine.Start(process.Program{
 		Name: "istiod", Path: filepath.Join(bin, "pilot-discovery"), Env: istiodEnv, Stdout: log, Stderr: log,
 		Args: []string{
-			"discovery", "--kubeconfig", a.Kubeconfig, "--httpAddr", at[0], "--grpcAddr", at[1], "--secureGRPCAddr", at[2], "--monitoringAddr", at[3],
+			"discovery", "--kubeconfig", a.Kubeconfig, "--httpAddr", at[0], "--grpcAddr", at[1], "--secureGRPCAddr", at[2], "--monitoringAddr",
+			at[3],
 			"--httpsAddr", at[4], "--ctrlz_port", "0", "--domain", domain, "--keepaliveMaxServerConnectionAge", "24h",
 		},
 		Change: func(cmd *exec.Cmd) error { cmd.Dir = dir; return nil },

@@ -26,7 +26,8 @@ func (a *API) Load(ctx context.Context, s Spec, definitions string) error {
 		namespaces = append(namespaces, Namespace(n))
 	}
 	if err := parallel(ctx, len(namespaces), func(ctx context.Context, i int) error {
-		_, err := a.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaces[i]}}, metav1.CreateOptions{})
+		_, err := a.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaces[i]}},
+			metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return err
@@ -50,7 +51,8 @@ func (a *API) Load(ctx context.Context, s Spec, definitions string) error {
 	}
 	if err := parallel(ctx, s.Services(), func(ctx context.Context, k int) error {
 		n, i := k/PerNamespace, k%PerNamespace
-		if _, err := a.Client.CoreV1().Services(Namespace(n)).Create(ctx, NewService(ServiceName(i), Namespace(n), labels(i)), metav1.CreateOptions{}); err != nil {
+		if _, err := a.Client.CoreV1().Services(Namespace(n)).Create(ctx, NewService(ServiceName(i), Namespace(n), labels(i)),
+			metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		slice := NewSlice(n, i)

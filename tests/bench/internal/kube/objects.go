@@ -114,7 +114,8 @@ func emptySlice(name, namespace string) *discoveryv1.EndpointSlice {
 
 func endpoint(at string) discoveryv1.Endpoint {
 	yes, no := true, false
-	return discoveryv1.Endpoint{Addresses: []string{at}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no}}
+	return discoveryv1.Endpoint{Addresses: []string{at},
+		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no}}
 }
 
 // pod is where a proxy runs.
@@ -134,7 +135,8 @@ func (p pod) name() string { return fmt.Sprintf("%s-%d", ServiceName(0), p.e) }
 func (p pod) object() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.name(), Namespace: Namespace(p.n), Labels: labels(0)},
-		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "app", Image: "app"}, {Name: "istio-proxy", Image: "proxy"}}},
+		Spec: corev1.PodSpec{ServiceAccountName: "default",
+			Containers: []corev1.Container{{Name: "app", Image: "app"}, {Name: "istio-proxy", Image: "proxy"}}},
 	}
 }
 
@@ -182,7 +184,8 @@ func rulesOf(n int) []object {
 		out = append(out, meshObject(rules, "DestinationRule", ServiceName(i), namespace, map[string]any{
 			"host": Host(ServiceName(i), namespace),
 			"trafficPolicy": map[string]any{
-				"connectionPool":   map[string]any{"tcp": map[string]any{"maxConnections": int64(100)}, "http": map[string]any{"http2MaxRequests": int64(1000)}},
+				"connectionPool": map[string]any{"tcp": map[string]any{"maxConnections": int64(100)},
+					"http": map[string]any{"http2MaxRequests": int64(1000)}},
 				"outlierDetection": map[string]any{"consecutive5xxErrors": int64(7), "interval": "30s", "baseEjectionTime": "60s"},
 				"loadBalancer":     map[string]any{"simple": "LEAST_REQUEST"},
 			},
@@ -191,11 +194,13 @@ func rulesOf(n int) []object {
 	port := map[string]any{"number": int64(80), "name": "http", "protocol": "HTTP"}
 	if n%5 == 0 {
 		return append(out, meshObject(gateways, "Gateway", "ingress", namespace, map[string]any{
-			"selector": map[string]any{"istio": "ingress"}, "servers": []any{map[string]any{"port": port, "hosts": []any{namespace + ".example.com"}}},
+			"selector": map[string]any{"istio": "ingress"},
+			"servers":  []any{map[string]any{"port": port, "hosts": []any{namespace + ".example.com"}}},
 		}))
 	}
 	return append(out, meshObject(serviceEntries, "ServiceEntry", "external", namespace, map[string]any{
-		"hosts": []any{"api." + namespace + ".example.com"}, "location": "MESH_EXTERNAL", "resolution": "STATIC", "exportTo": []any{"."}, "ports": []any{port},
+		"hosts": []any{"api." + namespace + ".example.com"}, "location": "MESH_EXTERNAL", "resolution": "STATIC", "exportTo": []any{"."},
+		"ports":     []any{port},
 		"endpoints": []any{map[string]any{"address": fmt.Sprintf("172.16.%d.%d", n/250, 1+n%250)}},
 	}))
 }
@@ -213,7 +218,8 @@ func route(n, i int, text string) object {
 		"hosts": []any{Host(ServiceName(i), namespace)},
 		"http": []any{
 			map[string]any{
-				"match": []any{map[string]any{"uri": map[string]any{"prefix": "/v2"}, "headers": map[string]any{"x-user": map[string]any{"exact": "test"}}}},
+				"match": []any{map[string]any{"uri": map[string]any{"prefix": "/v2"},
+					"headers": map[string]any{"x-user": map[string]any{"exact": "test"}}}},
 				"route": []any{to(i+1, 100)}, "timeout": "5s", "headers": header,
 			},
 			map[string]any{

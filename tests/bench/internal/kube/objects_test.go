@@ -38,7 +38,8 @@ func TestTheMeshHasDistinctParts(t *testing.T) {
 
 func TestASliceTakesOtherAddressesFirst(t *testing.T) {
 	plain, slice := NewSlice(3, 4), NewSlice(3, 4, "100.64.0.1")
-	if len(slice.Endpoints) != PerService || slice.Endpoints[0].Addresses[0] != "100.64.0.1" || slice.Endpoints[1].Addresses[0] != plain.Endpoints[1].Addresses[0] {
+	if len(slice.Endpoints) != PerService || slice.Endpoints[0].Addresses[0] != "100.64.0.1" ||
+		slice.Endpoints[1].Addresses[0] != plain.Endpoints[1].Addresses[0] {
 		t.Errorf("got %v", slice.Endpoints)
 	}
 }

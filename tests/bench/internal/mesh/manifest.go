@@ -64,9 +64,10 @@ type object = map[string]any
 // longContainer is about as long as people write them. config-watcher reads only its ports.
 var longContainer = object{
 	"name": "app", "image": "registry.example.com/shop/app:v1.2.3", "imagePullPolicy": "IfNotPresent",
-	"ports":          []object{{"name": "http", "containerPort": 8080, "protocol": "TCP"}},
-	"resources":      object{"requests": object{"cpu": "100m", "memory": "128Mi"}, "limits": object{"memory": "256Mi"}},
-	"env":            []object{{"name": "LOG_LEVEL", "value": "info"}, {"name": "LISTEN", "value": "0.0.0.0:8080"}, {"name": "REGION", "value": "eu-west-1"}},
+	"ports":     []object{{"name": "http", "containerPort": 8080, "protocol": "TCP"}},
+	"resources": object{"requests": object{"cpu": "100m", "memory": "128Mi"}, "limits": object{"memory": "256Mi"}},
+	"env": []object{{"name": "LOG_LEVEL", "value": "info"}, {"name": "LISTEN", "value": "0.0.0.0:8080"},
+		{"name": "REGION", "value": "eu-west-1"}},
 	"readinessProbe": object{"httpGet": object{"path": "/ready", "port": 8080}, "periodSeconds": 5},
 }
 

@@ -130,7 +130,8 @@ func settings() *configv1.Resource {
 		TrustDomain: "cluster.local", RootNamespace: "istio-system",
 		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
 	})
-	return seal("MeshConfig", "", "default", &configv1.Resource{Body: &configv1.Resource_MeshConfig{MeshConfig: &configv1.MeshConfig{Settings: packed}}})
+	return seal("MeshConfig", "", "default",
+		&configv1.Resource{Body: &configv1.Resource_MeshConfig{MeshConfig: &configv1.MeshConfig{Settings: packed}}})
 }
 
 func pack(m proto.Message) *anypb.Any {
@@ -165,7 +166,8 @@ func endpoints(s service, turn int, mark string) *configv1.Resource {
 		}
 		set.LabelSets = append(set.LabelSets, &configv1.LabelSet{Labels: labels})
 		set.Endpoints = append(set.Endpoints, &configv1.Endpoint{
-			Address: s.address(r, turn), Port: s.port().GetTargetPort(), LabelSet: uint32(r), Health: configv1.Health_HEALTH_READY, //nolint:gosec // small
+			Address: s.address(r, turn), Port: s.port().GetTargetPort(), LabelSet: uint32(r),
+			Health:  configv1.Health_HEALTH_READY, //nolint:gosec // small
 			TlsMode: configv1.TlsMode_TLS_MODE_ISTIO, Identity: identity(s.namespace()), Workload: s.namespace() + "/" + s.pod(r),
 		})
 	}
@@ -207,8 +209,9 @@ func extra(s service, replica int) string {
 // idle is a Pod that no service selects.
 func idle(turn int) *configv1.Resource {
 	return seal("Workload", "ns-0", "job", &configv1.Resource{Body: &configv1.Resource_Workload{Workload: &configv1.Workload{
-		Name: "job", Namespace: "ns-0", Labels: map[string]string{"job": fmt.Sprint(turn)}, ServiceAccount: "default", Addresses: []string{"10.250.0.1"},
-		Cluster: "Kubernetes", TlsMode: configv1.TlsMode_TLS_MODE_DISABLED, Source: source("v1", "Pod", "ns-0", "job"),
+		Name: "job", Namespace: "ns-0", Labels: map[string]string{"job": fmt.Sprint(turn)}, ServiceAccount: "default",
+		Addresses: []string{"10.250.0.1"},
+		Cluster:   "Kubernetes", TlsMode: configv1.TlsMode_TLS_MODE_DISABLED, Source: source("v1", "Pod", "ns-0", "job"),
 	}}})
 }
 
@@ -224,10 +227,12 @@ func privateService() *configv1.Resource {
 // PrivateEndpoints are those of the service that only Few sees.
 func PrivateEndpoints(turn int) *configv1.Resource {
 	host := private + "." + Few + ".svc.cluster.local"
-	set := &configv1.EndpointSet{Hostname: host, Port: 80, Cluster: "Kubernetes", LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{}}}
+	set := &configv1.EndpointSet{Hostname: host, Port: 80, Cluster: "Kubernetes", LabelSets: []*configv1.LabelSet{{}},
+		Localities: []*configv1.Locality{{}}}
 	for r := range replicas {
 		set.Endpoints = append(set.Endpoints, &configv1.Endpoint{
-			Address: fmt.Sprintf("10.%d.255.%d", 128+turn%100, 1+r), Port: 8080, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
+			Address: fmt.Sprintf("10.%d.255.%d", 128+turn%100, 1+r), Port: 8080, Health: configv1.Health_HEALTH_READY,
+			TlsMode:  configv1.TlsMode_TLS_MODE_ISTIO,
 			Identity: identity(Few),
 		})
 	}
@@ -267,6 +272,7 @@ func DestinationRule(r, turn int) *configv1.Resource {
 		TrafficPolicy: &networking.TrafficPolicy{ConnectionPool: &networking.ConnectionPoolSettings{
 			Tcp: &networking.ConnectionPoolSettings_TCPSettings{ConnectTimeout: durationpb.New(time.Duration(1+turn%20) * time.Second)},
 		}},
-		Subsets: []*networking.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}, {Name: "v2", Labels: map[string]string{"version": "v2"}}},
+		Subsets: []*networking.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}},
+			{Name: "v2", Labels: map[string]string{"version": "v2"}}},
 	})
 }

@@ -30,7 +30,8 @@ func TestMeshIsAsLargeAsItSays(t *testing.T) {
 			}
 		}
 	}
-	for kind, want := range map[string]int{"Service": 1001, "EndpointSet": 1001, "VirtualService": 100, "DestinationRule": 100, "Namespace": 11, "MeshConfig": 1} {
+	for kind, want := range map[string]int{"Service": 1001, "EndpointSet": 1001, "VirtualService": 100, "DestinationRule": 100,
+		"Namespace": 11, "MeshConfig": 1} {
 		if kinds[kind] != want {
 			t.Errorf("%d of kind %s, want %d", kinds[kind], kind, want)
 		}
@@ -64,7 +65,8 @@ func TestChangesChangeHashes(t *testing.T) {
 		hashes[r.GetKey().String()], begins[r.GetKey().String()] = string(r.GetHash()), true
 	}
 	for name, do := range map[string]func(int) Change{
-		"label": m.Label, "pod label": m.PodLabel, "unknown": m.Unknown, "endpoints": m.Endpoints, "few endpoints": m.FewEndpoints, "rule": m.Rule, "add": m.Add,
+		"label": m.Label, "pod label": m.PodLabel, "unknown": m.Unknown, "endpoints": m.Endpoints, "few endpoints": m.FewEndpoints,
+		"rule": m.Rule, "add": m.Add,
 	} {
 		a, b := do(1), do(2)
 		for i, r := range a.Upserts {

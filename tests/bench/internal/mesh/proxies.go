@@ -64,7 +64,8 @@ func (p Proxy) describe(name, namespace, address string, labels map[string]strin
 	meta, err := structpb.NewStruct(map[string]any{
 		"NAME": name, "NAMESPACE": namespace, "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": address, "ISTIO_VERSION": "1.31.1",
 		"ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090, "PROXY_XDS_VIA_AGENT": "true", "CLUSTER_ID": "Kubernetes",
-		"INTERCEPTION_MODE": "REDIRECT", "LABELS": texts, "PROXY_CONFIG": map[string]any{"concurrency": 2, "discoveryAddress": "istiod.istio-system.svc:15012"},
+		"INTERCEPTION_MODE": "REDIRECT", "LABELS": texts,
+		"PROXY_CONFIG": map[string]any{"concurrency": 2, "discoveryAddress": "istiod.istio-system.svc:15012"},
 	})
 	if err != nil {
 		panic(err) // the values are this package's own
@@ -74,7 +75,8 @@ func (p Proxy) describe(name, namespace, address string, labels map[string]strin
 		UserAgentVersionType: &core.Node_UserAgentBuildVersion{UserAgentBuildVersion: &core.BuildVersion{
 			Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40},
 		}},
-		ClientFeatures: []string{"envoy.lb.does_not_support_overprovisioning", "envoy.lrs.supports_send_all_clusters", "xds.config.resource-in-sotw"},
+		ClientFeatures: []string{"envoy.lb.does_not_support_overprovisioning", "envoy.lrs.supports_send_all_clusters",
+			"xds.config.resource-in-sotw"},
 	})
 	if err != nil {
 		panic(err) // the message is this package's own

@@ -226,7 +226,8 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
 		f.changes[kind] = s
-		fmt.Fprintf(b.log, "# %s: %s: CPU %s, p50 %s, p99 %s, %s in %d responses\n", name, kind, ms(s.CPU), ms(percentile(s.Delays, 0.5)), ms(s.P99()),
+		fmt.Fprintf(b.log, "# %s: %s: CPU %s, p50 %s, p99 %s, %s in %d responses\n", name, kind, ms(s.CPU), ms(percentile(s.Delays, 0.5)),
+			ms(s.P99()),
 			size(float64(s.Bytes)), s.Responses)
 	}
 	if err := c.settle(ctx); err != nil {
@@ -237,7 +238,8 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 		return nil, err
 	}
 	s := f.storm
-	fmt.Fprintf(b.log, "# %s: storm: %.0f endpoints/s, p50 %s, p99 %s, %d unacknowledged, %d different, %.0f %% of a core %s\n", name, s.perSecond,
+	fmt.Fprintf(b.log, "# %s: storm: %.0f endpoints/s, p50 %s, p99 %s, %d unacknowledged, %d different, %.0f %% of a core %s\n", name,
+		s.perSecond,
 		ms(percentile(s.delays, 0.5)), ms(percentile(s.delays, 0.99)), s.unacknowledged, s.different, 100*s.cpu, s.example)
 	if err := <-done; err != nil {
 		return nil, err
@@ -399,7 +401,8 @@ func (b *beside) change(ctx context.Context, kind string) (func(*seen) ([]time.D
 				return nil, err
 			}
 			return s.change(ctx, mark, [][]string{routeTypes}, func(ctx context.Context) error {
-				_, err := b.api.Dynamic.Resource(kube.VirtualServices).Namespace(kube.Shared).Patch(ctx, r.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err := b.api.Dynamic.Resource(kube.VirtualServices).Namespace(kube.Shared).Patch(ctx, r.GetName(), types.MergePatchType, patch,
+					metav1.PatchOptions{})
 				return err
 			})
 		}, nil

@@ -30,7 +30,8 @@ func (b *beside) lines(t *table, ours, theirs *figures) {
 	bytes := func(id, what string, got, beside int64, part float64) {
 		add(id, what, size(float64(got)), size(float64(beside)), float64(got), float64(beside), part, "exact")
 	}
-	start := fmt.Sprintf("start with %s Services, %s endpoints, %s mesh objects", thousands(b.spec.Services()), thousands(b.spec.Services()*kube.PerService),
+	start := fmt.Sprintf("start with %s Services, %s endpoints, %s mesh objects", thousands(b.spec.Services()),
+		thousands(b.spec.Services()*kube.PerService),
 		thousands(b.spec.Namespaces*kube.Rules))
 	duration("ready", start+": first revision", ours.ready, theirs.ready, 0)
 	duration("ready-cpu", start+": CPU", ours.readyCPU, theirs.readyCPU, 0)
@@ -42,7 +43,8 @@ func (b *beside) lines(t *table, ours, theirs *figures) {
 	bytes("configured-bytes", proxies+": bytes per proxy", ours.bytes/int64(b.spec.Proxies), theirs.bytes/int64(b.spec.Proxies), 0)
 	bytes("connected", proxies+": memory after it", ours.connected.Resident, theirs.connected.Resident, 0)
 	for _, k := range []struct{ id, kind, what string }{
-		{"endpoint", kindEndpoint, "one endpoint changes"}, {"virtualservice", kindRoute, "one VirtualService changes"}, {"service", kindService, "one Service is added"},
+		{"endpoint", kindEndpoint, "one endpoint changes"}, {"virtualservice", kindRoute, "one VirtualService changes"},
+		{"service", kindService, "one Service is added"},
 	} {
 		o, i := ours.changes[k.kind], theirs.changes[k.kind]
 		duration(k.id+"/cpu", k.what+": CPU", o.CPU, i.CPU, besideCPU)
@@ -54,7 +56,8 @@ func (b *beside) lines(t *table, ours, theirs *figures) {
 
 func (b *beside) stormLines(t *table, o, i *stormResult) {
 	what := fmt.Sprintf("%s endpoints change a second for %.0f s", thousands(stormPerSecond), b.lasts.Seconds())
-	offered := line{id: "kube/storm/rate", what: what + ": were changed", figure: fmt.Sprintf("%.0f/s", o.perSecond), peer: fmt.Sprintf("%.0f/s", i.perSecond)}
+	offered := line{id: "kube/storm/rate", what: what + ": were changed", figure: fmt.Sprintf("%.0f/s", o.perSecond),
+		peer: fmt.Sprintf("%.0f/s", i.perSecond)}
 	offered.goal, offered.verdict = fmt.Sprintf("≥ %d/s", stormPerSecond*98/100), judge(stormPerSecond*0.98, o.perSecond, true)
 	t.add(offered)
 	ours, theirs := percentile(o.delays, 0.99), percentile(i.delays, 0.99)
@@ -68,11 +71,13 @@ func (b *beside) stormLines(t *table, o, i *stormResult) {
 	})
 	lost := func(r *stormResult) int { return r.unacknowledged + r.different }
 	t.add(line{
-		id: "kube/storm/lost", what: what + ": changes × proxies not acknowledged, endpoints unlike the API's at the end", figure: fmt.Sprint(lost(o)),
-		peer: fmt.Sprint(lost(i)), goal: "0", verdict: judge(float64(lost(o)), 0, true),
+		id: "kube/storm/lost", what: what + ": changes × proxies not acknowledged, endpoints unlike the API's at the end",
+		figure: fmt.Sprint(lost(o)),
+		peer:   fmt.Sprint(lost(i)), goal: "0", verdict: judge(float64(lost(o)), 0, true),
 	})
 	t.add(line{
-		id: "kube/storm/cpu", what: what + ": share of a core", figure: fmt.Sprintf("%.0f %%", 100*o.cpu), peer: fmt.Sprintf("%.0f %%", 100*i.cpu), ratio: times(o.cpu, i.cpu),
+		id: "kube/storm/cpu", what: what + ": share of a core", figure: fmt.Sprintf("%.0f %%", 100*o.cpu),
+		peer: fmt.Sprintf("%.0f %%", 100*i.cpu), ratio: times(o.cpu, i.cpu),
 	})
 }
 

@@ -84,7 +84,8 @@ func (l *lab) serve(ctx context.Context, watcher string) (*server, error) {
 	}
 	l.started++
 	s := &server{plaintext: ports[0]}
-	if s.Server, err = l.services.XDSServer(ctx, l.started, watcher, "--max-connection-age=-1s", "--plaintext-address", s.plaintext); err != nil {
+	if s.Server, err = l.services.XDSServer(ctx, l.started, watcher, "--max-connection-age=-1s", "--plaintext-address",
+		s.plaintext); err != nil {
 		return nil, err
 	}
 	return s, quiet(ctx, s.Process, nil)
@@ -158,7 +159,8 @@ type fixture struct {
 func (l *lab) fixture(ctx context.Context, group string, spec mesh.Spec) (*fixture, error) {
 	f := &fixture{lab: l, group: group, spec: spec, fleet: proxy.NewFleet(spec.Proxies())}
 	var err error
-	if f.watcher, err = watcher.Start(ctx, l.config, l.services.ID(contract.SystemNamespace, contract.XDSServerAccount), spec.Resources()); err != nil {
+	if f.watcher, err = watcher.Start(ctx, l.config, l.services.ID(contract.SystemNamespace, contract.XDSServerAccount),
+		spec.Resources()); err != nil {
 		return nil, err
 	}
 	f.server, err = l.serve(ctx, f.watcher.Address)

@@ -36,7 +36,8 @@ func (t *table) cpuLine(id, what string, got, base *sample, factor float64, peer
 // the goal on the machine that it was written for.
 func (t *table) floorLine(id, what string, got, base time.Duration, factor float64, fixed time.Duration) {
 	t.add(line{
-		id: id, what: what, figure: ms(got), floor: ms(base), ratio: times(float64(got), float64(base)), goal: fmt.Sprintf("≤ %g × floor (%s)", factor, ms(fixed)),
+		id: id, what: what, figure: ms(got), floor: ms(base), ratio: times(float64(got), float64(base)),
+		goal:    fmt.Sprintf("≤ %g × floor (%s)", factor, ms(fixed)),
 		verdict: judge(float64(got), factor*float64(base), false),
 	})
 }

@@ -74,7 +74,8 @@ func (l *lab) endpoints(ctx context.Context, t *table) error {
 				figure: fmt.Sprintf("median %s, p99 %s", ms(percentile(d, 0.5)), ms(percentile(d, 0.99))),
 			})
 		}
-		all := line{id: f.id(row.id) + "/seen", what: what + ": changes × sidecars acknowledged", figure: fmt.Sprintf("%.1f %%", 100*float64(seen)/float64(expected)), goal: "100 %"}
+		all := line{id: f.id(row.id) + "/seen", what: what + ": changes × sidecars acknowledged",
+			figure: fmt.Sprintf("%.1f %%", 100*float64(seen)/float64(expected)), goal: "100 %"}
 		all.verdict = judge(100-100*float64(seen)/float64(expected), 0.5, true)
 		t.add(all)
 	}
@@ -83,7 +84,8 @@ func (l *lab) endpoints(ctx context.Context, t *table) error {
 
 // endpointChanges makes changes of endpoints and of configuration at these rates, and waits until all are acknowledged.
 // It returns how many pairs of a change and a sidecar there are. turn counts the changes of all calls.
-func (f *fixture) endpointChanges(ctx context.Context, lasts time.Duration, endpoints, configuration int, turn *int) (expected int, err error) {
+func (f *fixture) endpointChanges(ctx context.Context, lasts time.Duration, endpoints, configuration int, turn *int) (expected int,
+	err error) {
 	f.fleet.Follow()
 	f.fleet.Reset()
 	commit := func(c mesh.Change, follow bool) {

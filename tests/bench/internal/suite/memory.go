@@ -68,7 +68,8 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	}
 	both := float64(before.Resident + watching.Resident)
 	t.add(line{
-		id: "memory/both", what: fmt.Sprintf("memory at 200 sidecars: xds-server %s (peak %s) + config-watcher %s (peak %s)", size(float64(before.Resident)),
+		id: "memory/both", what: fmt.Sprintf("memory at 200 sidecars: xds-server %s (peak %s) + config-watcher %s (peak %s)",
+			size(float64(before.Resident)),
 			size(float64(before.Peak)), size(float64(watching.Resident)), size(float64(watching.Peak))),
 		figure: size(both), goal: "≤ 150 MiB", peer: "302–452 MiB", verdict: judge(both, 150<<20, true),
 	})

@@ -84,8 +84,10 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 	waits, seen := f.fleet.Waits()
 	got := f.fleet.Count()
 	what := fmt.Sprintf("%d mixed changes/s for %.0f s, %d sidecars", perSecond, lasts.Seconds(), sidecars)
-	t.fixedLine(id+"/p99", what+": p99 change → ACK", percentile(slices.Concat(slices.Collect(maps.Values(waits))...), 0.99), 0, 250*time.Millisecond, "")
-	for _, of := range []struct{ name, url string }{{"CDS", wire.Cluster}, {"EDS", wire.Endpoint}, {"RDS", wire.Route}, {"VHDS", wire.VirtualHost}} {
+	t.fixedLine(id+"/p99", what+": p99 change → ACK", percentile(slices.Concat(slices.Collect(maps.Values(waits))...), 0.99), 0,
+		250*time.Millisecond, "")
+	for _, of := range []struct{ name, url string }{{"CDS", wire.Cluster}, {"EDS", wire.Endpoint}, {"RDS", wire.Route},
+		{"VHDS", wire.VirtualHost}} {
 		if d := waits[of.url]; len(d) > 0 {
 			t.add(line{
 				id: id + "/" + strings.ToLower(of.name), what: what + ": change → ACK, " + of.name + " alone",
@@ -102,8 +104,10 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 	})
 	t.bytesLine(id+"/bytes", what+": bytes per proxy and second", float64(got.Bytes)/float64(f.spec.Sidecars)/took.Seconds(), -1, "")
 	t.add(line{
-		id: id + "/memory", what: what + ": memory after a third and at the end", figure: size(float64(middle)) + ", " + size(float64(end.Resident)),
-		goal: "flat: ≤ 1.1 ×", ratio: times(float64(end.Resident), float64(middle)), verdict: judge(float64(end.Resident), 1.1*float64(middle), true),
+		id: id + "/memory", what: what + ": memory after a third and at the end",
+		figure: size(float64(middle)) + ", " + size(float64(end.Resident)),
+		goal:   "flat: ≤ 1.1 ×", ratio: times(float64(end.Resident), float64(middle)),
+		verdict: judge(float64(end.Resident), 1.1*float64(middle), true),
 	})
 	return nil
 }

@@ -29,7 +29,8 @@ func (l *lab) planning(ctx context.Context, t *table) error {
 	var out bytes.Buffer
 	p, err := machine.Start(process.Program{
 		Name: "go test", Path: "go", Stderr: filepath.Join(l.dir, "planning.log"),
-		Args: []string{"test", "-run", "^$", "-bench", "^" + coldStartBenchmark + "$", "-benchtime", strconv.Itoa(runs) + "x", "./services/xds-server/internal/translate"},
+		Args: []string{"test", "-run", "^$", "-bench", "^" + coldStartBenchmark + "$", "-benchtime", strconv.Itoa(runs) + "x",
+			"./services/xds-server/internal/translate"},
 		Change: func(cmd *exec.Cmd) error {
 			cmd.Stdout = &out
 			return nil

@@ -102,7 +102,8 @@ func contentOf(bytes map[string]int64, scripts map[string][]*wire.Content) strin
 }
 
 // reconnect measures one; share of the cold start's CPU is the goal, 0 none.
-func (f *fixture) reconnect(ctx context.Context, t *table, to *server, base time.Duration, cold *start, id, row string, share float64, peer func(string) string) error {
+func (f *fixture) reconnect(ctx context.Context, t *table, to *server, base time.Duration, cold *start, id, row string, share float64,
+	peer func(string) string) error {
 	f.fleet.Close()
 	if err := quiet(ctx, to.Process, nil); err != nil {
 		return err
@@ -131,8 +132,10 @@ func (f *fixture) reconnect(ctx context.Context, t *table, to *server, base time
 		}
 	}
 	what := f.of(row)
-	t.bytesLine(f.id("reconnect-"+id+"/bytes"), what+": bytes of all"+contentOf(got.ByType, script), float64(got.Bytes), float64(cold.bytes)/100, peer("all again"))
-	l := line{id: f.id("reconnect-" + id + "/cpu"), what: what + ": CPU", figure: ms(cpu), floor: ms(base), ratio: times(float64(cpu), float64(base)), peer: peer("11 s")}
+	t.bytesLine(f.id("reconnect-"+id+"/bytes"), what+": bytes of all"+contentOf(got.ByType, script), float64(got.Bytes),
+		float64(cold.bytes)/100, peer("all again"))
+	l := line{id: f.id("reconnect-" + id + "/cpu"), what: what + ": CPU", figure: ms(cpu), floor: ms(base),
+		ratio: times(float64(cpu), float64(base)), peer: peer("11 s")}
 	if share > 0 {
 		l.goal = fmt.Sprintf("≤ %.0f %% of the cold start's = %s", share*100, ms(time.Duration(share*float64(cold.cpu))))
 		l.verdict = judge(float64(cpu), share*float64(cold.cpu), false)

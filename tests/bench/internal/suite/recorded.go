@@ -89,8 +89,9 @@ func (t *table) moved(page string, rows map[string]line) []movedRow {
 			continue
 		}
 		if differs(l, was) {
-			found = append(found, movedRow{rowName(l.what), fmt.Errorf("%s (%s): %s has %s, measured is %s; if the change is worth it, %s writes the table anew",
-				l.id, rowName(l.what), page, was.text(), l.text(), rewrite)})
+			found = append(found, movedRow{rowName(l.what),
+				fmt.Errorf("%s (%s): %s has %s, measured is %s; if the change is worth it, %s writes the table anew",
+					l.id, rowName(l.what), page, was.text(), l.text(), rewrite)})
 		}
 	}
 	return found

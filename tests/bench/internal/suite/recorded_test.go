@@ -26,7 +26,8 @@ func TestARowThatHasMovedIsNamed(t *testing.T) {
 		{"a ratio that noise explains", line{what: what + ": CPU", floor: "9.0 ms", ratio: "1.55"}, line{floor: "12 ms", ratio: "2.30"}, false},
 		{"a ratio that it does not", line{what: what + ": CPU", floor: "9.0 ms", ratio: "1.55"}, line{floor: "12 ms", ratio: "2.40"}, true},
 		{"a lower ratio", line{what: what + ": CPU", floor: "9.0 ms", ratio: "3.55"}, line{floor: "12 ms", ratio: "1.20"}, false},
-		{"a floor too short to compare", line{what: what + ": CPU", floor: "0.52 ms", ratio: "1.55"}, line{floor: "0.30 ms", ratio: "9.20"}, false},
+		{"a floor too short to compare", line{what: what + ": CPU", floor: "0.52 ms", ratio: "1.55"}, line{floor: "0.30 ms", ratio: "9.20"},
+			false},
 		{"a little more memory", line{what: "memory of a further proxy", figure: "75 KiB"}, line{figure: "80 KiB"}, false},
 		{"much more memory", line{what: "memory of a further proxy", figure: "75 KiB"}, line{figure: "95 KiB"}, true},
 		{"memory that was not given back yet", line{what: "memory after 20 s", figure: "129.7 MiB"}, line{figure: "206.2 MiB"}, false},
@@ -73,8 +74,10 @@ func TestTheTableOfThePageIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{
-		"cold start, 200 sidecars: bytes per proxy", "one VirtualService, 200 sidecars: bytes per proxy", "endpoints that all watch, 200 sidecars: CPU",
-		"reconnect to the same server, 200 sidecars: CPU", "one Service added to 1000, 200 sidecars: CPU", "memory at 200 sidecars: xds-server + config-watcher", "memory of a further proxy of a known class",
+		"cold start, 200 sidecars: bytes per proxy", "one VirtualService, 200 sidecars: bytes per proxy",
+		"endpoints that all watch, 200 sidecars: CPU",
+		"reconnect to the same server, 200 sidecars: CPU", "one Service added to 1000, 200 sidecars: CPU",
+		"memory at 200 sidecars: xds-server + config-watcher", "memory of a further proxy of a known class",
 	} {
 		if rows[name].figure == "" {
 			t.Errorf("the table has no row %q", name)

@@ -54,9 +54,10 @@ func TestNoteFindsMarks(t *testing.T) {
 		body []byte
 		want []string
 	}{
-		"two, one of them twice": {encoded(t, &clusterv3.Cluster{Name: "mark-a-1.x", AltStatName: "mark-a-1.y mark-b-22."}), []string{"mark-a-1.", "mark-b-22."}},
-		"one without an end":     {encoded(t, &clusterv3.Cluster{Name: "mark-a-1"}), nil},
-		"none":                   {encoded(t, &clusterv3.Cluster{Name: "a"}), nil},
+		"two, one of them twice": {encoded(t, &clusterv3.Cluster{Name: "mark-a-1.x", AltStatName: "mark-a-1.y mark-b-22."}),
+			[]string{"mark-a-1.", "mark-b-22."}},
+		"one without an end": {encoded(t, &clusterv3.Cluster{Name: "mark-a-1"}), nil},
+		"none":               {encoded(t, &clusterv3.Cluster{Name: "a"}), nil},
 	} {
 		if got := note(wire.Cluster, "", tc.body).(*noted); !slices.Equal(got.marks, tc.want) {
 			t.Errorf("%s: got %q, want %q", name, got.marks, tc.want)
@@ -90,11 +91,13 @@ func TestAChangeIsOverWhenEveryProxyHasAcknowledgedEveryStage(t *testing.T) {
 			s.acknowledged(a.proxy, response(a.kind, "a", a.n), time.Now())
 		}
 	}()
-	delays, err := s.change(t.Context(), "mark-1.", [][]string{{wire.Cluster}, routeTypes}, func(context.Context) error { close(began); return nil })
+	delays, err := s.change(t.Context(), "mark-1.", [][]string{{wire.Cluster}, routeTypes},
+		func(context.Context) error { close(began); return nil })
 	if err != nil || len(delays) != 2 {
 		t.Errorf("got %v, %v; want a delay of each proxy", delays, err)
 	}
-	if _, err := s.change(t.Context(), "mark-3.", nil, func(context.Context) error { return errors.New("refused") }); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := s.change(t.Context(), "mark-3.", nil, func(context.Context) error { return errors.New("refused") }); err == nil ||
+		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("a change that fails ends with %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())

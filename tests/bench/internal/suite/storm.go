@@ -167,7 +167,8 @@ func (b *beside) writeOne(ctx context.Context, seen *seen, s *storm, j job) erro
 	s.writes++
 	s.due += due
 	seen.mu.Unlock()
-	_, err := b.api.Client.DiscoveryV1().EndpointSlices(kube.Namespace(j.n)).Update(ctx, kube.NewSlice(j.n, j.i, addresses...), metav1.UpdateOptions{})
+	_, err := b.api.Client.DiscoveryV1().EndpointSlices(kube.Namespace(j.n)).Update(ctx, kube.NewSlice(j.n, j.i, addresses...),
+		metav1.UpdateOptions{})
 	return err
 }
 

@@ -122,7 +122,8 @@ func (g group) measure(ctx context.Context, l *lab, t *table, page string, recor
 		if len(v.moved)+len(v.missed) == 0 {
 			break
 		}
-		fmt.Fprintf(t.out, "# %s, run %d of at most %d: %d rows are not as they should be\n", g.name, attempt+1, attempts, len(v.moved)+len(v.missed))
+		fmt.Fprintf(t.out, "# %s, run %d of at most %d: %d rows are not as they should be\n", g.name, attempt+1, attempts,
+			len(v.moved)+len(v.missed))
 	}
 	return v, nil
 }

@@ -46,7 +46,8 @@ type table struct {
 
 func (t *table) add(l line) {
 	t.lines = append(t.lines, l)
-	fmt.Fprintf(t.out, "%-34s %-62s %-30s floor %-24s ratio %-6s goal %-24s peer %-14s %s\n", l.id, l.what, l.figure, or(l.floor), or(l.ratio), or(l.goal), or(l.peer), l.verdict)
+	fmt.Fprintf(t.out, "%-34s %-62s %-30s floor %-24s ratio %-6s goal %-24s peer %-14s %s\n", l.id, l.what, l.figure, or(l.floor), or(l.ratio),
+		or(l.goal), or(l.peer), l.verdict)
 }
 
 func or(s string) string {

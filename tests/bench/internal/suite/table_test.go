@@ -66,7 +66,8 @@ func TestPageIsWrittenBetweenItsMarkers(t *testing.T) {
 		t.Error(d)
 	}
 	write("no markers\n")
-	if err := writePage(path, "table", "new\n"); err == nil || !strings.Contains(err.Error(), "markers") && !strings.Contains(err.Error(), "<!--") {
+	if err := writePage(path, "table", "new\n"); err == nil || !strings.Contains(err.Error(), "markers") &&
+		!strings.Contains(err.Error(), "<!--") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -108,7 +108,8 @@ func (f *fixture) pushed(ctx context.Context, t *table, peer func(string) string
 	what := f.of("endpoints that all watch")
 	t.cpuLine(f.id("endpoints"), what, got, base, 1.5, peer("41 ms"))
 	if base != nil {
-		t.fixedLine(f.id("endpoints/p99"), what+": p99 change → received", got.P99(), base.P99(), 10*time.Millisecond+2*base.P99(), peer("142 ms"))
+		t.fixedLine(f.id("endpoints/p99"), what+": p99 change → received", got.P99(), base.P99(), 10*time.Millisecond+2*base.P99(),
+			peer("142 ms"))
 	}
 	t.bytesLine(f.id("endpoints/bytes"), what+": bytes per proxy", got.PerProxy(), -1, peer("1.3 KB"))
 
@@ -125,7 +126,8 @@ func (f *fixture) pushed(ctx context.Context, t *table, peer func(string) string
 		l.verdict = judge(float64(got.CPU), float64(200*time.Microsecond)+1.5*float64(base.CPU), false)
 	}
 	t.add(l)
-	reached := line{id: f.id("endpoints-few/reached"), what: what + ": proxies reached", figure: fmt.Sprint(got.Reached), goal: fmt.Sprintf("%d", f.spec.Sidecars/100)}
+	reached := line{id: f.id("endpoints-few/reached"), what: what + ": proxies reached", figure: fmt.Sprint(got.Reached),
+		goal: fmt.Sprintf("%d", f.spec.Sidecars/100)}
 	reached.verdict = judge(float64(got.Reached), float64(f.spec.Sidecars/100), true)
 	t.add(reached)
 
@@ -274,7 +276,8 @@ func (f *fixture) coldLines(t *table, got, base *start, row string, peer func(st
 		goal = time.Second
 	}
 	t.fixedLine(f.id(id+"/all"), what+": last one configured", got.took, base.took, goal, peer("13–18 s"))
-	t.bytesLine(f.id(id+"/bytes"), fmt.Sprintf("%s: bytes per proxy (CDS %s, EDS %s, LDS %s, RDS %s, VHDS %s)", what, size(float64(got.types[wire.Cluster])/n),
+	t.bytesLine(f.id(id+"/bytes"), fmt.Sprintf("%s: bytes per proxy (CDS %s, EDS %s, LDS %s, RDS %s, VHDS %s)", what,
+		size(float64(got.types[wire.Cluster])/n),
 		size(float64(got.types[wire.Endpoint])/n), size(float64(got.types[wire.Listener])/n), size(float64(got.types[wire.Route])/n),
 		size(float64(got.types[wire.VirtualHost])/n)), float64(got.bytes)/n, -1, peer("2.6 MB"))
 }

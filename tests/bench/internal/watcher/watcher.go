@@ -57,7 +57,8 @@ type subscriber struct {
 // Start serves a mesh on loopback to a client with an identity.
 func Start(ctx context.Context, own tlsconf.Source, client spiffeid.ID, resources []*configv1.Resource) (*Watcher, error) {
 	w := &Watcher{
-		resources: map[string]*configv1.Resource{}, seen: map[string]struct{}{}, sequence: 1, subscribers: map[*subscriber]struct{}{}, advanced: make(chan struct{}),
+		resources: map[string]*configv1.Resource{}, seen: map[string]struct{}{}, sequence: 1, subscribers: map[*subscriber]struct{}{},
+		advanced: make(chan struct{}),
 	}
 	w.keep(resources, nil)
 	g, err := rpc.NewServer(rpc.ServerConfig{

@@ -67,9 +67,10 @@ func TestResponsesAreRead(t *testing.T) {
 		resource  proto.Message
 		is        func(wire.Response) bool
 	}{
-		{"EDS cluster", wire.Cluster, &cluster.Cluster{Name: "r", ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS}}, func(r wire.Response) bool {
-			return slices.Equal(r.Endpoints, []string{"r"})
-		}},
+		{"EDS cluster", wire.Cluster, &cluster.Cluster{Name: "r", ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS}},
+			func(r wire.Response) bool {
+				return slices.Equal(r.Endpoints, []string{"r"})
+			}},
 		{"static cluster", wire.Cluster, &cluster.Cluster{Name: "r"}, func(r wire.Response) bool { return len(r.Endpoints) == 0 }},
 		{"listener", wire.Listener, &listener.Listener{Name: "r", DefaultFilterChain: chain}, func(r wire.Response) bool {
 			return slices.Equal(r.Routes, []string{"80"})
@@ -91,7 +92,8 @@ func TestResponsesAreRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first.Type != tc.url || string(first.Nonce) != "1" || first.Size != len(raw) || !slices.Equal(first.Resources, []wire.Held{{"r", "v"}}) ||
+			if first.Type != tc.url || string(first.Nonce) != "1" || first.Size != len(raw) ||
+				!slices.Equal(first.Resources, []wire.Held{{"r", "v"}}) ||
 				!slices.Equal(first.Removed, message.RemovedResources) || !slices.Equal(first.Hosts, []string{"r", "gone.ns.svc"}) || !tc.is(first) {
 				t.Errorf("read %+v", first)
 			}

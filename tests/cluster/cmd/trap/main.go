@@ -77,26 +77,27 @@ func root() error {
 
 // dial serves at / what the addresses answer to a connection: "open", or the error.
 func dial(targets []string) error {
-	return http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		out := map[string]string{}
-		for _, target := range targets {
-			name, address, _ := strings.Cut(target, "=")
-			all.Go(func() {
-				answer := "open"
-				conn, err := net.DialTimeout("tcp", address, 2*time.Second)
-				if err != nil {
-					answer = err.Error()
-				} else {
-					_ = conn.Close()
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				out[name] = answer
-			})
-		}
-		all.Wait()
-		_ = json.NewEncoder(w).Encode(out)
-	}))
+	return http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")),
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			out := map[string]string{}
+			for _, target := range targets {
+				name, address, _ := strings.Cut(target, "=")
+				all.Go(func() {
+					answer := "open"
+					conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+					if err != nil {
+						answer = err.Error()
+					} else {
+						_ = conn.Close()
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					out[name] = answer
+				})
+			}
+			all.Wait()
+			_ = json.NewEncoder(w).Encode(out)
+		}))
 }

@@ -94,7 +94,8 @@ imageMinimumGCAge: 8760h
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%, nodefs.inodesFree: 1%%}
 serializeImagePulls: false
 syncFrequency: 5s
-`, m.plane.File("ca.crt"), m.plane.File(m.certificate()+".crt"), m.plane.File(m.certificate()+".key"), containerdSocket, m.Cgroup(), domain, dns, m.Path("resolv.conf"), m.Path("volume-plugins")),
+`, m.plane.File("ca.crt"), m.plane.File(m.certificate()+".crt"), m.plane.File(m.certificate()+".key"), containerdSocket, m.Cgroup(), domain,
+			dns, m.Path("resolv.conf"), m.Path("volume-plugins")),
 
 		// The connection tracking limits are the machine's, not the network namespace's.
 		"kube-proxy.yaml": fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1

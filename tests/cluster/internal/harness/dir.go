@@ -120,7 +120,8 @@ func waitEnd(pid int, within time.Duration) (bool, error) {
 	}
 	defer unix.Close(fd)
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(within.Milliseconds())) //nolint:gosec // a descriptor is small
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
+			int(within.Milliseconds())) //nolint:gosec // a descriptor is small
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0, err
 		}

@@ -47,7 +47,8 @@ func Exec(d Dir, command []string) error {
 		return err
 	}
 	own := map[string]string{
-		"KUBECONFIG": d.Kubeconfig(), "CLUSTER_KUBECONFIG": d.Kubeconfig(), "CLUSTER_CNI": d.CNI(), "CLUSTER_PROGRAM": self, "CLUSTER_DIR": string(d),
+		"KUBECONFIG": d.Kubeconfig(), "CLUSTER_KUBECONFIG": d.Kubeconfig(), "CLUSTER_CNI": d.CNI(), "CLUSTER_PROGRAM": self,
+		"CLUSTER_DIR":  string(d),
 		"CLUSTER_ROOT": fmt.Sprintf("/proc/%d/root", pid), "PATH": os.Getenv("PATH") + ":" + filepath.Dir(kubectl),
 	}
 	var env []string

@@ -25,7 +25,8 @@ var packages = map[string][]string{
 }
 
 // components are programs of KUBE_BIN.
-var components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns", "kubectl"}
+var components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns",
+	"kubectl"}
 
 func checkRoot() error {
 	if os.Geteuid() != 0 {

@@ -49,7 +49,8 @@ func mounts(d Dir) error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	if err := writeFile(d.Path("resolv.conf"), "nameserver "+dns.String()+"\nsearch svc."+domain+" "+domain+"\noptions ndots:5\n"); err != nil {
+	if err := writeFile(d.Path("resolv.conf"), "nameserver "+dns.String()+"\nsearch svc."+domain+" "+domain+
+		"\noptions ndots:5\n"); err != nil {
 		return err
 	}
 	if strings.HasPrefix(resolv, "/run/") {

@@ -38,7 +38,8 @@ func Enforce(ctx context.Context, kubeconfig string) error {
 		}
 	}
 	for _, informer := range []cache.SharedIndexInformer{namespaces.Informer(), pods.Informer(), policies.Informer()} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(any, any) { tell(nil) }, DeleteFunc: tell}); err != nil {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(any, any) { tell(nil) },
+			DeleteFunc: tell}); err != nil {
 			return err
 		}
 	}

@@ -86,7 +86,8 @@ func jumps(field string, chains map[string]string) string {
 }
 
 // of returns whether policies isolate a Pod in a direction, and what these let through, as matches of nft.
-func (c *cluster) of(pod *corev1.Pod, direction networkingv1.PolicyType, policies []*networkingv1.NetworkPolicy) (isolated bool, rules []string, err error) {
+func (c *cluster) of(pod *corev1.Pod, direction networkingv1.PolicyType, policies []*networkingv1.NetworkPolicy) (isolated bool,
+	rules []string, err error) {
 	for _, p := range policies {
 		if p.Namespace != pod.Namespace || !slices.Contains(p.Spec.PolicyTypes, direction) {
 			continue

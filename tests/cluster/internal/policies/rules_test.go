@@ -21,30 +21,38 @@ func pod(namespace, app, address string) *corev1.Pod {
 // What a NetworkPolicy means is in its documentation: rules of several policies add up, a policy without rules lets
 // nothing through, and Pods that none selects take everything.
 func TestRules(t *testing.T) {
-	namespaces := []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"team": "b"}}}}
+	namespaces := []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"team": "b"}}}}
 	host, ended := pod("a", "host", "10.0.0.9"), pod("a", "ended", "10.0.0.1")
 	host.Spec.HostNetwork = true
 	ended.Status.Phase = corev1.PodSucceeded
 	pods := []*corev1.Pod{pod("a", "server", "10.0.0.1"), pod("a", "client", "10.0.0.2"), pod("b", "client", "10.0.0.3"), host, ended}
 	for name, tc := range map[string]struct{ spec, want string }{
-		"no policy":  {"", "chain forward {"},
-		"nothing":    {"{podSelector: {}, policyTypes: [Ingress]}", "ingress-0 { # a/server drop } chain ingress-1 { # a/client drop } chain forward {"},
-		"everything": {"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{}]}", "ingress-0 { # a/server return drop }"},
+		"no policy": {"", "chain forward {"},
+		"nothing": {"{podSelector: {}, policyTypes: [Ingress]}",
+			"ingress-0 { # a/server drop } chain ingress-1 { # a/client drop } chain forward {"},
+		"everything": {"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{}]}",
+			"ingress-0 { # a/server return drop }"},
 		"the same namespace": {
-			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: http}]}]}",
+			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], " +
+				"ports: [{port: http}]}]}",
 			"ingress-0 { # a/server ip saddr 10.0.0.2 tcp dport 8080 return drop }",
 		},
 		"another namespace": {
-			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}}], ports: [{port: 1, endPort: 2, protocol: UDP}]}]}",
+			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: " +
+				"b}}}], ports: [{port: 1, endPort: 2, protocol: UDP}]}]}",
 			"ingress-0 { # a/server ip saddr 10.0.0.3 udp dport 1-2 return drop }",
 		},
 		"Pods of another namespace": {
-			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: server}}}]}]}",
+			"{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}, " +
+				"podSelector: {matchLabels: {app: server}}}]}]}",
 			"ingress-0 { # a/server drop }",
 		},
 		"where a Pod may go": {
-			"{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}], ports: [{port: 443}]}, {to: [{podSelector: {}}], ports: [{port: http}]}]}",
-			"egress-1 { # a/client ip daddr 0.0.0.0/0 ip daddr != { 10.0.0.0/8 } tcp dport 443 return ip daddr 10.0.0.1 tcp dport 8080 return ip daddr 10.0.0.2 tcp dport 8080 return drop }",
+			"{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: " +
+				"[10.0.0.0/8]}}], ports: [{port: 443}]}, {to: [{podSelector: {}}], ports: [{port: http}]}]}",
+			"egress-1 { # a/client ip daddr 0.0.0.0/0 ip daddr != { 10.0.0.0/8 } tcp dport 443 return ip daddr 10.0.0.1 tcp dport 8080 return ip " +
+				"daddr 10.0.0.2 tcp dport 8080 return drop }",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,8 @@ func (m *Mesh) Claiming(t *testing.T, pod, server string, node *corev3.Node) *AD
 		t.Fatal(err)
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: s.GRPCAddress, TLS: tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: state.RootCertFile}), id), TokenFile: p.Agent.TokenFile,
+		Target: s.GRPCAddress, TLS: tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: state.RootCertFile}), id),
+		TokenFile: p.Agent.TokenFile,
 	})
 	if err != nil {
 		t.Fatal(err)

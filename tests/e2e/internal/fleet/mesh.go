@@ -100,7 +100,8 @@ func (m *Mesh) start(t *testing.T, args []string) {
 	if m.up, err = process.Start(process.Program{
 		Name: "`fairlead up`", Path: filepath.Join(m.gates.bin, "fairlead"), Stdout: m.output, Stderr: m.output,
 		Args: append([]string{
-			"up", "--run-dir", m.runDir, "--bin-dir", m.gates.bin, "--envoy", m.bin.Envoy, "--loopback-range", "auto", "--drain", "3s", "-f", m.ConfigDir,
+			"up", "--run-dir", m.runDir, "--bin-dir", m.gates.bin, "--envoy", m.bin.Envoy, "--loopback-range", "auto", "--drain", "3s", "-f",
+			m.ConfigDir,
 		}, args...),
 	}, nil); err != nil {
 		t.Fatal(err)

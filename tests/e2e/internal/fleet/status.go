@@ -79,5 +79,6 @@ func (m *Mesh) Streams(t *testing.T) ([]ProxyStatus, error) {
 
 // Received is how many bytes of xDS responses the Pod's agent has forwarded to Envoy.
 func (p *Pod) Received(ctx context.Context) (float64, error) {
-	return probe.Metric(ctx, probe.Client(nil), "http://"+p.Agent.StatusAddress+"/metrics", "fairlead_node_agent_relay_bytes_total", map[string]string{"direction": "response"})
+	return probe.Metric(ctx, probe.Client(nil), "http://"+p.Agent.StatusAddress+"/metrics", "fairlead_node_agent_relay_bytes_total",
+		map[string]string{"direction": "response"})
 }

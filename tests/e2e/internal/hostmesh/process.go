@@ -25,7 +25,8 @@ type agent struct {
 func (h *Host) start(netAdmin bool, env []string, args ...string) *agent {
 	h.t.Helper()
 	log := filepath.Join(h.t.TempDir(), "node-agent.log")
-	program := netns.Program{Name: "node-agent on " + h.machine.Name, Path: h.agent, Args: args, Env: env, UID: ProxyUID, Stdout: log, Stderr: log}
+	program := netns.Program{Name: "node-agent on " + h.machine.Name, Path: h.agent, Args: args, Env: env, UID: ProxyUID, Stdout: log,
+		Stderr: log}
 	if netAdmin {
 		program.Capabilities = []uintptr{unix.CAP_NET_ADMIN}
 	}

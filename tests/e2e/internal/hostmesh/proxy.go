@@ -76,7 +76,8 @@ func (m *Mesh) Join(h *Host, w Workload) *Proxy {
 		return h.start(w.TProxy, slices.Concat(is, []string{
 			"ISTIO_META_INTERCEPTION_MODE=" + mode, "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
 		}, w.Env), append([]string{"proxy", "sidecar", "--state-dir", p.state, "--token-file", p.token, "--root-cert-file", m.plane.RootFile,
-			"--envoy-binary", filepath.Join(m.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", m.plane.CA.GRPC}, w.Args...)...)
+			"--envoy-binary", filepath.Join(m.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", m.plane.CA.GRPC},
+			w.Args...)...)
 	}
 	p.agent = p.start()
 	return p

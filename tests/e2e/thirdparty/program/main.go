@@ -110,13 +110,14 @@ func serve(ctx context.Context, address string, s server, version string) error 
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service,
 		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Call", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			if err := decode(&wrapperspb.StringValue{}); err != nil {
-				return nil, err
-			}
-			answer, err := json.Marshal(look(ctx, version))
-			return wrapperspb.String(string(answer)), err
-		}}},
+		Methods: []grpc.MethodDesc{
+			{MethodName: "Call", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				if err := decode(&wrapperspb.StringValue{}); err != nil {
+					return nil, err
+				}
+				answer, err := json.Marshal(look(ctx, version))
+				return wrapperspb.String(string(answer)), err
+			}}},
 	}, nil)
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

@@ -132,7 +132,8 @@ func (s *Server) serveWebhook(t testing.TB, api *kubeapi.Server, program string)
 	testkit.WriteFile(t, filepath.Join(state, "svid", svid.CacheFile), own)
 	roots, log := ca.WriteRoot(state), filepath.Join(api.Dir, "webhook.log")
 	p, err := netns.Start(netns.Program{Name: "webhook", Path: program, Stdout: log, Stderr: log, Args: []string{
-		"--webhook-only", "--webhook-address", at.String(), "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain", testkit.TrustDomain,
+		"--webhook-only", "--webhook-address", at.String(), "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain",
+		testkit.TrustDomain,
 		"--root-cert-file", roots, "--state-dir", state, "--ca-address", "127.0.0.1:1",
 	}})
 	if err != nil {
@@ -149,16 +150,19 @@ func (s *Server) serveWebhook(t testing.TB, api *kubeapi.Server, program string)
 		t.Fatal(err)
 	}
 	target, fail, none := "https://"+at.String()+"/validate", registrationv1.Fail, registrationv1.SideEffectClassNone
-	_, err = api.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-validator"},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: webhookName, ClientConfig: registrationv1.WebhookClientConfig{URL: &target, CABundle: bundle}, FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-			Rules: []registrationv1.RuleWithOperations{{
-				Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
-				Rule:       registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "fairlead.dev"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+	_, err = api.Client(t).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&registrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "fairlead-validator"},
+			Webhooks: []registrationv1.ValidatingWebhook{{
+				Name: webhookName, ClientConfig: registrationv1.WebhookClientConfig{URL: &target, CABundle: bundle}, FailurePolicy: &fail,
+				SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+				Rules: []registrationv1.RuleWithOperations{{
+					Operations: []registrationv1.OperationType{registrationv1.Create, registrationv1.Update},
+					Rule: registrationv1.Rule{APIGroups: []string{"networking.istio.io", "security.istio.io", "telemetry.istio.io",
+						"extensions.istio.io", "fairlead.dev"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+				}},
 			}},
-		}},
-	}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,18 +43,21 @@ func TestServer(t *testing.T) {
 	}
 	get := func(t *testing.T, group, resource, namespace, name string) *unstructured.Unstructured {
 		t.Helper()
-		u, err := s.client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		u, err := s.client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}).Namespace(namespace).Get(ctx,
+			name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return u
 	}
-	const route = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: %, namespace: fresh}, spec: {hosts: [a.example.com], http: [{route: [{destination: {host: b.example.com}}]}]}}"
+	const route = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: %, namespace: fresh}, spec: {hosts: " +
+		"[a.example.com], http: [{route: [{destination: {host: b.example.com}}]}]}}"
 
 	t.Run("versions grow, also over kinds", func(t *testing.T) {
 		first := put(t, strings.Replace(route, "%", "b", 1), false)
 		second := put(t, "{apiVersion: v1, kind: Secret, metadata: {name: s, namespace: fresh}}", false)
-		if first.Kind != "VirtualService.networking.istio.io" || second.Kind != "Secret fresh/s" || first.Version == 0 || second.Version <= first.Version {
+		if first.Kind != "VirtualService.networking.istio.io" || second.Kind != "Secret fresh/s" || first.Version == 0 ||
+			second.Version <= first.Version {
 			t.Errorf("%v, then %v", first, second)
 		}
 	})
@@ -70,9 +73,12 @@ func TestServer(t *testing.T) {
 			object  string
 			webhook bool
 		}{
-			"the webhook":             {"{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: bad}, spec: {hosts: [a b]}}", true},
-			"the schema":              {"{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: bad}, spec: {mtls: {mode: SOMETIMES}}}", false},
-			"the schema, of a field":  {"{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: bad}, spec: {mtlz: {}}}", false},
+			"the webhook": {"{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: bad}, spec: {hosts: [a b]}}",
+				true},
+			"the schema": {"{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: bad}, spec: {mtls: {mode: " +
+				"SOMETIMES}}}", false},
+			"the schema, of a field": {"{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: bad}, spec: {mtlz: {}}}",
+				false},
 			"Kubernetes' validation":  {"{apiVersion: v1, kind: Service, metadata: {name: bad}, spec: {ports: [{port: 0}]}}", false},
 			"nobody knows the kind":   {"{apiVersion: v1, kind: Nothing, metadata: {name: bad}}", false},
 			"an object without kinds": {"{metadata: {name: bad}}", false},
@@ -83,7 +89,8 @@ func TestServer(t *testing.T) {
 			}
 		}
 	})
-	const service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: fresh}, spec: {clusterIP: ADDRESS, selector: {app: web}, ports: [{port: 80}]}}"
+	const service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: fresh}, spec: {clusterIP: ADDRESS, selector: {app: " +
+		"web}, ports: [{port: 80}]}}"
 	t.Run("what cannot be changed is made anew", func(t *testing.T) {
 		put(t, strings.Replace(service, "ADDRESS", "198.19.7.7", 1), false)
 		before := get(t, "", "services", "fresh", "web").GetUID()
@@ -100,7 +107,8 @@ func TestServer(t *testing.T) {
 		put(t, "{apiVersion: v1, kind: Node, metadata: {name: node}}", false)
 		for _, ready := range []bool{false, true} {
 			status := map[bool]string{false: "'False'", true: "'True'"}[ready]
-			put(t, "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: fresh, labels: {app: web}}, spec: {nodeName: node, containers: [{name: app, image: app}]}, "+
+			put(t, "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: fresh, labels: {app: web}}, spec: {nodeName: node, containers: "+
+				"[{name: app, image: app}]}, "+
 				"status: {phase: Running, podIP: 198.18.0.9, podIPs: [{ip: 198.18.0.9}], conditions: [{type: Ready, status: "+status+"}]}}", ready)
 			w, err := s.AwaitSlices(ctx, map[string]Endpoints{"fresh/web": {netip.MustParseAddr("198.18.0.9"): ready}})
 			if err != nil || w.Kind != "EndpointSlice.discovery.k8s.io" || w.Version == 0 {

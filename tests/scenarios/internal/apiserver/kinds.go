@@ -80,7 +80,8 @@ func (s *Server) resource(u *unstructured.Unstructured) (dynamic.ResourceInterfa
 // Clean removes everything that a fleet has written, for the next one: the objects of every kind that Put knows, what
 // controllers have made of them, and the claim to write statuses. Namespaces stay, without labels.
 func (s *Server) Clean(ctx context.Context) error {
-	for _, gvk := range []schema.GroupVersionKind{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), coordinationv1.SchemeGroupVersion.WithKind("Lease")} {
+	for _, gvk := range []schema.GroupVersionKind{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		coordinationv1.SchemeGroupVersion.WithKind("Lease")} {
 		if _, err := s.kinds.of(gvk); err != nil {
 			return err
 		}
@@ -136,5 +137,6 @@ func isKubernetes(u *unstructured.Unstructured) bool {
 	if u.GetKind() == "Namespace" {
 		namespace = u.GetName()
 	}
-	return strings.HasPrefix(namespace, "kube-") || u.GetKind() == "Service" && namespace == metav1.NamespaceDefault && u.GetName() == "kubernetes"
+	return strings.HasPrefix(namespace, "kube-") || u.GetKind() == "Service" && namespace == metav1.NamespaceDefault &&
+		u.GetName() == "kubernetes"
 }

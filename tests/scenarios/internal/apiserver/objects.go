@@ -116,7 +116,8 @@ func (s *Server) Put(ctx context.Context, object map[string]any, replaces bool) 
 const attempts = 20
 
 // create creates an object without its status, in place of one that somebody else has written.
-func (s *Server) create(ctx context.Context, resource dynamic.ResourceInterface, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *Server) create(ctx context.Context, resource dynamic.ResourceInterface, u *unstructured.Unstructured) (*unstructured.Unstructured,
+	error) {
 	aged := u.GroupVersionKind().Group != ""
 	if aged {
 		if err := s.awaitTurn(ctx, u); err != nil {
@@ -140,7 +141,8 @@ var (
 )
 
 // replace replaces an object without its status.
-func replace(ctx context.Context, resource dynamic.ResourceInterface, u *unstructured.Unstructured) (now *unstructured.Unstructured, err error) {
+func replace(ctx context.Context, resource dynamic.ResourceInterface, u *unstructured.Unstructured) (now *unstructured.Unstructured,
+	err error) {
 	for range attempts {
 		var old *unstructured.Unstructured
 		if old, err = resource.Get(ctx, u.GetName(), metav1.GetOptions{}); err != nil {
@@ -172,7 +174,8 @@ func replace(ctx context.Context, resource dynamic.ResourceInterface, u *unstruc
 
 // isImmutable tells whether the API server keeps a field as it is.
 func isImmutable(err error) bool {
-	return apierrors.IsInvalid(err) && !fromWebhook(err) && (strings.Contains(err.Error(), "may not change once set") || strings.Contains(err.Error(), "field is immutable"))
+	return apierrors.IsInvalid(err) && !fromWebhook(err) &&
+		(strings.Contains(err.Error(), "may not change once set") || strings.Contains(err.Error(), "field is immutable"))
 }
 
 func remove(ctx context.Context, resource dynamic.ResourceInterface, name string) error {

@@ -37,7 +37,8 @@ func controlled(service string) string {
 
 // removeSlices removes those of a Service that is gone, as Kubernetes' garbage collector does.
 func (s *Server) removeSlices(ctx context.Context, namespace, service string) error {
-	return s.client.Resource(sliceResource).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: controlled(service)})
+	return s.client.Resource(sliceResource).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: controlled(service)})
 }
 
 // AwaitSlices returns when the EndpointSlices of the Services that have selectors are those of the Pods; want has the

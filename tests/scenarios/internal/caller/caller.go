@@ -138,10 +138,12 @@ type known struct {
 func (c *Caller) run(call *format.Call) *running {
 	var id [5]byte
 	_, _ = rand.Read(id[:]) // never fails
-	r := &running{Caller: c, call: call, id: hex.EncodeToString(id[:]), known: map[string]known{}, h2: map[string]*link{}, channels: map[string]*grpc.ClientConn{}}
-	r.names = resolver.Client{Server: c.From.Resolver, Search: c.From.Search, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return c.From.Host.Dial(ctx, network, address, "")
-	}}
+	r := &running{Caller: c, call: call, id: hex.EncodeToString(id[:]), known: map[string]known{}, h2: map[string]*link{},
+		channels: map[string]*grpc.ClientConn{}}
+	r.names = resolver.Client{Server: c.From.Resolver, Search: c.From.Search,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return c.From.Host.Dial(ctx, network, address, "")
+		}}
 	if call.Cookies {
 		r.cookies, _ = cookiejar.New(nil) // fails never
 	}

@@ -42,9 +42,11 @@ func start(t *testing.T) *stage {
 	s := &stage{ports: map[string]int{}, certs: certs}
 	s.from = caller.Machine{Host: echotest.Machine{}, Search: resolver.Search("apps", "cluster.local"), Resolver: nameServer(t)}
 	config := echo.Config{Workload: "server-v1", Shared: t.TempDir(), Resolver: s.from.Resolver, Search: s.from.Search}
-	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM), echotest.File(t, certs["root"].CertPEM)
+	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM),
+		echotest.File(t, certs["root"].CertPEM)
 	for name, app := range map[string]string{
-		"http": format.AppHTTP, "http2": format.AppHTTP2, "grpc": format.AppGRPC, "https": format.AppHTTPS, "mutual": format.AppHTTPS, "tls": format.AppTLS,
+		"http": format.AppHTTP, "http2": format.AppHTTP2, "grpc": format.AppGRPC, "https": format.AppHTTPS, "mutual": format.AppHTTPS,
+		"tls": format.AppTLS,
 		"tcp": format.AppTCP, "first": format.AppServerFirst, "connect": format.AppConnect,
 	} {
 		p := echo.Port{Name: name, Port: echotest.Port(), App: app, CertFile: cert, KeyFile: key}
@@ -145,7 +147,8 @@ func TestSchemes(t *testing.T) {
 		{"h2c two slashes", "GET", "2", "//a%2Fb?", 200, nil, "", format.Call{URL: "h2c://server:{http2}//a%2Fb?"}},
 		{"https", "GET", "1.1", "/x", 200, nil, "http/1.1", format.Call{URL: "https://server:{https}/x"}},
 		{"h2", "GET", "2", "/x", 200, nil, "h2", format.Call{URL: "h2://server:{https}/x"}},
-		{"unknown alpn", "GET", "1.1", "/x", 200, nil, "istio", format.Call{URL: "https://server:{https}/x", TLS: &format.CallTLS{ALPN: []string{"istio"}}}},
+		{"unknown alpn", "GET", "1.1", "/x", 200, nil, "istio",
+			format.Call{URL: "https://server:{https}/x", TLS: &format.CallTLS{ALPN: []string{"istio"}}}},
 		{"mutual", "GET", "1.1", "/x", 200, nil, "http/1.1", format.Call{URL: "https://server:{mutual}/x", TLS: &format.CallTLS{Cert: "client"}}},
 		{"tls 1.2", "GET", "1.1", "/x", 200, nil, "http/1.1", format.Call{URL: "https://server:{https}/x", TLS: &format.CallTLS{Max: "1.2"}}},
 		{"grpc", "POST", "2", echo.GRPCMethod, 200, &ok, "", format.Call{URL: "grpc://server:{grpc}", Body: "hello"}},
@@ -157,7 +160,8 @@ func TestSchemes(t *testing.T) {
 		{"tls", "", "", "/?delay=1ms", 200, nil, "", format.Call{URL: "tls://server:{tls}?delay=1ms"}},
 		{"server first", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}", ServerFirst: true}},
 		{"server first, unheeded", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}"}},
-		{"connect", "GET", "1.1", "/", 200, nil, "", format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]*string{"host": text("server:{tcp}")}}},
+		{"connect", "GET", "1.1", "/", 200, nil, "",
+			format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]*string{"host": text("server:{tcp}")}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for name, value := range test.call.Headers {
@@ -173,7 +177,8 @@ func TestSchemes(t *testing.T) {
 					if r.Status != test.status || r.Seen == nil {
 						t.Fatalf("status %d, body %s", r.Status, r.Body)
 					}
-					if r.Seen.Workload != "server-v1" || r.Seen.Method != test.method || r.Seen.Version != test.version || r.Seen.Path != test.path || r.Seen.Call != r.ID {
+					if r.Seen.Workload != "server-v1" || r.Seen.Method != test.method || r.Seen.Version != test.version || r.Seen.Path != test.path ||
+						r.Seen.Call != r.ID {
 						t.Errorf("seen %+v", r.Seen)
 					}
 					if test.call.Method != http.MethodConnect && r.Seen.Body != test.call.Body {
@@ -267,7 +272,8 @@ func TestBehaviour(t *testing.T) {
 	s := start(t)
 	id := map[string]*string{"x-request-id": text("one")}
 	for i, want := range []int{503, 503, 200, 200} {
-		if r := s.call(t, format.Call{URL: "http://server:{http}/?codes=503,503,200", Headers: id})[0]; r.Status != want || r.Seen.Attempt != i+1 {
+		if r := s.call(t, format.Call{URL: "http://server:{http}/?codes=503,503,200", Headers: id})[0]; r.Status != want ||
+			r.Seen.Attempt != i+1 {
 			t.Errorf("attempt %d: status %d, attempt %d", i+1, r.Status, r.Seen.Attempt)
 		}
 	}
@@ -290,7 +296,8 @@ func TestBehaviour(t *testing.T) {
 		t.Errorf("length %d, headers %v, %s", r.BodyLength, r.Header, r.Duration)
 	}
 	for proxy, want := range map[string]int{"http://server:{http}/": 405, "http://server:{connect}/": 502} {
-		if r := s.call(t, format.Call{URL: proxy, Method: "CONNECT", Headers: map[string]*string{"host": text("nobody:80")}})[0]; r.Status != want {
+		if r := s.call(t, format.Call{URL: proxy, Method: "CONNECT",
+			Headers: map[string]*string{"host": text("nobody:80")}})[0]; r.Status != want {
 			t.Errorf("CONNECT to nobody: status %d, want %d", r.Status, want)
 		}
 	}
@@ -302,7 +309,8 @@ func TestBehaviour(t *testing.T) {
 func TestCaller(t *testing.T) {
 	s := start(t)
 	t.Run("headers", func(t *testing.T) {
-		r := s.call(t, format.Call{URL: "http://server:{http}/", Headers: map[string]*string{"host": text("shop.example.com"), "X-One": text("1"), "x-scenario-call": nil}})[0]
+		r := s.call(t, format.Call{URL: "http://server:{http}/",
+			Headers: map[string]*string{"host": text("shop.example.com"), "X-One": text("1"), "x-scenario-call": nil}})[0]
 		if r.Seen.Host != "shop.example.com" || r.Seen.Headers.Get("X-One") != "1" || r.Seen.Call != "" || len(r.Seen.Headers) != 1 {
 			t.Errorf("seen %+v", r.Seen)
 		}

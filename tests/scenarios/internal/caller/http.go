@@ -175,7 +175,8 @@ func (w *worker) http1(l *link, t *target, m message, result *Result) {
 		var key [16]byte
 		_, _ = rand.Read(key[:]) // never fails
 		method = http.MethodGet
-		needed = []field{{"Upgrade", "websocket"}, {"Connection", "Upgrade"}, {"Sec-WebSocket-Version", "13"}, {"Sec-WebSocket-Key", base64.StdEncoding.EncodeToString(key[:])}}
+		needed = []field{{"Upgrade", "websocket"}, {"Connection", "Upgrade"}, {"Sec-WebSocket-Version", "13"},
+			{"Sec-WebSocket-Key", base64.StdEncoding.EncodeToString(key[:])}}
 	} else if m.body != "" || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch {
 		needed = []field{{"Content-Length", strconv.Itoa(len(m.body))}}
 	}

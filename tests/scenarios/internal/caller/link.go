@@ -215,7 +215,8 @@ var tlsVersions = map[string]uint16{"": 0, "1.2": tls.VersionTLS12, "1.3": tls.V
 // tls is the caller's side; the link learns what the server showed even if it is not trusted.
 func (w *worker) tls(t *target, l *link) *tls.Config {
 	said := w.call.TLS
-	c := &tls.Config{ServerName: t.host, NextProtos: t.alpn(), MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // verified below
+	c := &tls.Config{ServerName: t.host, NextProtos: t.alpn(), MinVersion: tls.VersionTLS12,
+		InsecureSkipVerify: true} //nolint:gosec // verified below
 	roots, insecure := w.roots(), false
 	var own *format.Material
 	if said != nil {

@@ -92,8 +92,10 @@ func (r *running) channel(authority string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := grpc.NewClient("xds:///"+authority, grpc.WithResolvers(names), grpc.WithTransportCredentials(creds), grpc.WithUserAgent("scenario"),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(echo.RawCodec{})), grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+	c, err := grpc.NewClient("xds:///"+authority, grpc.WithResolvers(names), grpc.WithTransportCredentials(creds),
+		grpc.WithUserAgent("scenario"),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(echo.RawCodec{})),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return r.From.Host.Dial(ctx, "tcp", strings.TrimPrefix(address, "passthrough:///"), "")
 		}))
 	if err == nil {

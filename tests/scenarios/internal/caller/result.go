@@ -93,9 +93,11 @@ func classes(at phase, err error) []string {
 	var stream http2.StreamError
 	var away http2.GoAwayError
 	var lost http2.ConnectionError
-	ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+	ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, net.ErrClosed) || errors.As(err, &stream) || errors.As(err, &away) || errors.As(err, &lost) ||
-		strings.Contains(err.Error(), "http2: client conn") || strings.Contains(err.Error(), "http2: Transport received Server's graceful shutdown")
+		strings.Contains(err.Error(), "http2: client conn") ||
+		strings.Contains(err.Error(), "http2: Transport received Server's graceful shutdown")
 	var alert tls.AlertError
 	var op *net.OpError
 	alerted := errors.As(err, &alert) || errors.As(err, &op) && op.Op == "remote error"

@@ -300,17 +300,21 @@ func (t *Table) Markdown() []byte {
 	}
 	fmt.Fprintf(&b, `# The traffic API, field by field
 
-Generated from Istio's own messages, from config-watcher's tables of what is refused and of what has no effect, and from the scenarios in `+"`tests/scenarios`"+` by
-`+"`make golden`"+`; each scenario runs on real Envoys (`+"`make scenarios`"+`). A field that is not supported is refused with its name and a remedy; some that every Istio
+Generated from Istio's own messages, from config-watcher's tables of what is refused and of what has no effect, and from the scenarios in `+
+		"`tests/scenarios`"+` by
+`+"`make golden`"+`; each scenario runs on real Envoys (`+"`make scenarios`"+
+		`). A field that is not supported is refused with its name and a remedy; some that every Istio
 installation has are accepted with a warning that says that they have no effect yet. None is ignored in silence.
 
-The last column has the scenarios that are about the field (their `+"`covers`"+`). "as PATH" is a message whose fields have their rows at another path. Where no scenario is about the
+The last column has the scenarios that are about the field (their `+"`covers`"+
+		`). "as PATH" is a message whose fields have their rows at another path. Where no scenario is about the
 field, "set by" names some that set it in passing, else "golden" those of the translators' goldens that do, whose results Envoy's own validation accepts; "no scenario" is what none of
 these shows.
 
 %d rows: %d refused, %d without an effect, %d supported. Of those, scenarios are about %d; %d stand elsewhere, %d are set in passing, %d in goldens only, %d nowhere.
 
-`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["as"], counts["set"], counts["golden"], counts["none"])
+`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["as"],
+		counts["set"], counts["golden"], counts["none"])
 	for _, s := range t.Sections {
 		fmt.Fprintf(&b, "## %s\n\n| field | state | scenarios |\n|---|---|---|\n", s.Kind)
 		for _, row := range s.Rows {

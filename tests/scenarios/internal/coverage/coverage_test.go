@@ -12,13 +12,16 @@ func TestTable(t *testing.T) {
 	table, err := New(Evidence{Scenarios: []*format.Scenario{
 		{Name: "b", Covers: []string{"VirtualService.http.match.headers.exact", "Gateway.servers.tls.SIMPLE", "protocol.grpc-web"}},
 		{Name: "c", Steps: []format.Step{
-			{Apply: "kind: VirtualService\nspec: {http: [{match: [{uri: {exact: /}, headers: {x: {exact: y}}}]}]}\n---\nkind: Gateway\nspec: {servers: [{name: s}]}"},
+			{Apply: "kind: VirtualService\nspec: {http: [{match: [{uri: {exact: /}, headers: {x: {exact: y}}}]}]}\n---\nkind: Gateway\nspec: " +
+				"{servers: [{name: s}]}"},
 			{Reject: &format.Reject{YAML: "kind: Gateway\nspec: {selector: {a: b}}"}},
 			{Eventually: &format.Eventually{Steps: []format.Step{{ApplyNoWait: "kind: ServiceEntry\nspec: {endpoints: [{address: 10.0.0.1}]}"}}}},
 		}},
-		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT", "VirtualService.spec.http.timeout"}},
+		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT",
+			"VirtualService.spec.http.timeout"}},
 	},
-		Goldens:     map[string]string{"g": "mesh: {connectTimeout: 1s}\nobjects: [{kind: VirtualService, spec: {http: [{match: [{uri: {}, method: {exact: GET}}]}]}}]"},
+		Goldens: map[string]string{"g": "mesh: {connectTimeout: 1s}\nobjects: [{kind: VirtualService, spec: {http: [{match: [{uri: {}, " +
+			"method: {exact: GET}}]}]}}]"},
 		Refused:     []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.match.context.WAYPOINT", "MeshConfig.ca"},
 		Ineffective: []string{"MeshConfig.defaultConfig.tracing"},
 	})
@@ -69,7 +72,8 @@ func TestTable(t *testing.T) {
 	}
 	page := string(table.Markdown())
 	for _, want := range []string{
-		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |", "`method` | supported | golden g |", "`connectTimeout` | supported | golden g |", "`scheme` | supported | no scenario |",
+		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |",
+		"`method` | supported | golden g |", "`connectTimeout` | supported | golden g |", "`scheme` | supported | no scenario |",
 		"`endpoints` | supported | as WorkloadEntry |", "`selector` | supported | no scenario |",
 	} {
 		if !strings.Contains(page, want) {

@@ -79,11 +79,13 @@ func (p *port) relay(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&raw); err != nil {
 		return err
 	}
-	c := &conn{raw: ends{local: from.LocalAddr, remote: from.Addr}, port: p, number: p.number(from.Addr.String()), at: time.Now(), tls: verified(from.AuthInfo)}
+	c := &conn{raw: ends{local: from.LocalAddr, remote: from.Addr}, port: p, number: p.number(from.Addr.String()), at: time.Now(),
+		tls: verified(from.AuthInfo)}
 	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(raw))), raw...) //nolint:gosec // limited by gRPC
 	r := &http.Request{
-		Method: http.MethodPost, RequestURI: method, URL: &url.URL{Opaque: method}, ProtoMajor: 2, Header: http.Header{"Content-Type": {GRPCType}},
-		Body: http.NoBody, ContentLength: int64(len(body)),
+		Method: http.MethodPost, RequestURI: method, URL: &url.URL{Opaque: method}, ProtoMajor: 2,
+		Header: http.Header{"Content-Type": {GRPCType}},
+		Body:   http.NoBody, ContentLength: int64(len(body)),
 	}
 	r.Body = readCloser{bytes.NewReader(body)}
 	md, _ := metadata.FromIncomingContext(ctx)

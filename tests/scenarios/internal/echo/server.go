@@ -295,7 +295,8 @@ func (c *conn) open(ctx context.Context) bool {
 // seen is what is known of any request on the connection.
 func (c *conn) seen() *Seen {
 	s := &Seen{
-		Workload: c.port.server.config.Workload, Port: c.port.Name, App: c.port.App, TLS: c.tls, Connection: c.number, Accepted: c.at, Time: time.Now(),
+		Workload: c.port.server.config.Workload, Port: c.port.Name, App: c.port.App, TLS: c.tls, Connection: c.number, Accepted: c.at,
+		Time: time.Now(),
 	}
 	s.LocalIP, s.LocalPort = split(c.raw.LocalAddr())
 	s.SourceIP, s.SourcePort = split(c.raw.RemoteAddr())

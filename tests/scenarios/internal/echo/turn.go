@@ -35,7 +35,8 @@ func (t *turns) shared(key string, own int) int {
 		return own
 	}
 	sum := sha256.Sum256([]byte(key))
-	f, err := os.OpenFile(filepath.Join(t.dir, hex.EncodeToString(sum[:16])), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666) //nolint:gosec // applications may run as different users
+	f, err := os.OpenFile(filepath.Join(t.dir, hex.EncodeToString(sum[:16])), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+		0o666) //nolint:gosec // applications may run as different users
 	if err != nil {
 		return own
 	}

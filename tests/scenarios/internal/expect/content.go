@@ -140,7 +140,8 @@ func (c *check) responses() {
 				differ("certificate.issuer", want.Issuer, shown.Issuer.CommonName, Matches),
 				differ("certificate.uri", want.URI, strings.Join(uris, ","), Matches),
 			)
-			if text == "" && want.DNSNames != nil && !slices.Equal(slices.Sorted(slices.Values(want.DNSNames)), slices.Sorted(slices.Values(shown.DNSNames))) {
+			if text == "" && want.DNSNames != nil &&
+				!slices.Equal(slices.Sorted(slices.Values(want.DNSNames)), slices.Sorted(slices.Values(shown.DNSNames))) {
 				text = fmt.Sprintf("certificate.dnsNames: want %v, got %v", want.DNSNames, shown.DNSNames)
 			}
 			return text

@@ -72,7 +72,8 @@ func TestCheck(t *testing.T) {
 	servers["one"] = run(t, echo.Config{Workload: "one", Ports: []echo.Port{
 		{Name: "http", Port: ports["one"], App: format.AppHTTP},
 		{Name: "tcp", Port: ports["tcp"], App: format.AppTCP},
-		{Name: "tls", Port: ports["tls"], App: format.AppHTTPS, CertFile: echotest.File(t, certs["server"].ChainPEM), KeyFile: echotest.File(t, certs["server"].KeyPEM)},
+		{Name: "tls", Port: ports["tls"], App: format.AppHTTPS, CertFile: echotest.File(t, certs["server"].ChainPEM),
+			KeyFile: echotest.File(t, certs["server"].KeyPEM)},
 	}}, nil)
 	servers["two"] = run(t, echo.Config{Workload: "two", Ports: []echo.Port{{Name: "http", Port: ports["two"], App: format.AppHTTP}}}, nil)
 	// Half of the calls to "both" go to each.
@@ -87,7 +88,8 @@ func TestCheck(t *testing.T) {
 		{"another status", "{url: http://HOME:ONE/}", "status: 404", "status: want 404, got 200"},
 		{"one of several", "{url: 'http://HOME:ONE/?codes=503'}", "status: [500, 503]", ""},
 		{"shares of statuses", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 50, 503: 50}}", ""},
-		{"other shares of statuses", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 90, 503: 10}}", "status: want 200 for 90 %"},
+		{"other shares of statuses", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 90, 503: 10}}",
+			"status: want 200 for 90 %"},
 		{"never", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 100}", "{status: {404: 0, 200: 50}}", ""},
 		{"once is not never", "{url: 'http://HOME:ONE/?codes=503:3,200:97', count: 200}", "{status: {503: 0}}", "503 for 0 %"},
 		{"an answer instead of an error", "{url: http://HOME:ONE/}", "error: any", "there was an answer, status 200"},
@@ -98,34 +100,40 @@ func TestCheck(t *testing.T) {
 		{"from", "{url: http://HOME:BOTH/, count: 100}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
 		{"from one only", "{url: http://HOME:BOTH/, count: 100}", "{from: {one: 100, two: 0}}", "want one for 100 %"},
 		{"from nobody else", "{url: http://HOME:BOTH/, count: 4}", "{from: {two: 0}}", "want two for 0 %"},
-		{"from without room in the answer", "{url: 'http://HOME:BOTH/?codes=204', method: HEAD, count: 10}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
+		{"from without room in the answer", "{url: 'http://HOME:BOTH/?codes=204', method: HEAD, count: 10}",
+			"{from: {one: 50, two: 50}, tolerance: 1}", ""},
 		{"sticky", "{url: http://HOME:ONE/, count: 10}", "sticky: true", ""},
 		{"not sticky", "{url: http://HOME:BOTH/, count: 10}", "sticky: true", "one, two"},
 		{"by intent", "{url: http://HOME:BOTH/, count: 10}", "sticky: false", ""},
 		{
 			"request", "{url: 'http://HOME:ONE/a%2Fb?x=1', method: PUT, body: hello, headers: {x-a: b, host: shop}}",
-			"request: {path: '/a%2Fb?x=1', method: PUT, host: shop, version: '1.1', body: /^hel/, localPort: PORT, sourceIP: 127.0.0.1, headers: {x-a: b, X-A: /./, x-b: null}}", "",
+			"request: {path: '/a%2Fb?x=1', method: PUT, host: shop, version: '1.1', body: /^hel/, localPort: PORT, sourceIP: 127.0.0.1, headers: " +
+				"{x-a: b, X-A: /./, x-b: null}}", "",
 		},
 		{"another path", "{url: http://HOME:ONE/a}", "request: {path: /b}", `request.path: want "/b", got "/a"`},
-		{"a header that must not be", "{url: http://HOME:ONE/a, headers: {x-a: b}}", "request: {headers: {x-a: null}}", `x-a: want none, got "b"`},
+		{"a header that must not be", "{url: http://HOME:ONE/a, headers: {x-a: b}}", "request: {headers: {x-a: null}}",
+			`x-a: want none, got "b"`},
 		{"a header that is not there", "{url: http://HOME:ONE/a}", "request: {headers: {x-a: b}}", "it is not there"},
 		{"a request without an answer", "{url: 'http://HOME:ONE/a?close=true'}", "{error: reset, request: {path: '/a?close=true'}}", ""},
 		{"no request", "{url: http://HOME:CLOSED/}", "{error: any, request: {path: /}}", "it reached no server"},
-		{"own TLS", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {sni: server, alpn: http/1.1, version: '1.3'}}}", ""},
+		{"own TLS", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {sni: server, alpn: http/1.1, version: '1.3'}}}",
+			""},
 		{"other TLS", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {version: '1.2'}}}", "request.tls.version"},
 		{"no TLS", "{url: http://HOME:ONE/}", "{request: {tls: {version: '1.2'}}}", "saw no TLS"},
 		{
 			"response", "{url: 'http://HOME:ONE/?codes=302&headers=location:/x,x-a:1'}",
 			"{status: 302, response: {location: /x, version: '1.1', body: '/\"workload\":\"one\"/', headers: {x-a: '1', x-b: null}}}", "",
 		},
-		{"another location", "{url: 'http://HOME:ONE/?codes=302&headers=location:/x'}", "{response: {location: /y}}", `response.location: want "/y", got "/x"`},
+		{"another location", "{url: 'http://HOME:ONE/?codes=302&headers=location:/x'}", "{response: {location: /y}}",
+			`response.location: want "/y", got "/x"`},
 		{"duration", "{url: 'http://HOME:ONE/?delay=60ms'}", "duration: {min: 50ms, max: 5s}", ""},
 		{"too short", "{url: 'http://HOME:ONE/'}", "duration: {min: 10s}", "want at least 10s"},
 		{"too long", "{url: 'http://HOME:ONE/?delay=60ms'}", "duration: {max: 50ms}", "want at most 50ms"},
 		{"attempts", "{url: 'http://HOME:ONE/', count: 3}", "attempts: 1", ""},
 		{"more attempts", "{url: 'http://HOME:ONE/', count: 3}", "attempts: {min: 2}", "attempts: want at least 2, and 1 requests"},
 		{"not mirrored", "{url: 'http://HOME:ONE/'}", "{mirrored: {two: 0}}", ""},
-		{"certificate", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [127.0.0.1, server], issuer: root, uri: SPIFFEserver}", ""},
+		{"certificate", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}",
+			"certificate: {dnsNames: [127.0.0.1, server], issuer: root, uri: SPIFFEserver}", ""},
 		{"another certificate", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [server]}", "dnsNames"},
 		{"no certificate", "{url: http://HOME:ONE/}", "certificate: {dnsNames: [server]}", "none was shown"},
 		{"connections", "{url: http://HOME:ONE/, count: 5}", "newConnections: 5", ""},
@@ -217,7 +225,8 @@ func TestMirrored(t *testing.T) {
 			defer timer.Stop()
 			<-timer.C
 			for _, r := range results[:2] {
-				again := format.Call{URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["two"]), Count: 1, Timeout: call.Timeout, Headers: map[string]*string{"x-scenario-call": &r.ID, "host": &host}}
+				again := format.Call{URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["two"]), Count: 1, Timeout: call.Timeout,
+					Headers: map[string]*string{"x-scenario-call": &r.ID, "host": &host}}
 				of.Run(t.Context(), &again)
 			}
 		}()
@@ -248,7 +257,8 @@ func TestFacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	certs := certificates(t)
-	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM), echotest.File(t, certs["root"].CertPEM)
+	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM),
+		echotest.File(t, certs["root"].CertPEM)
 	server := run(t, echo.Config{Workload: "server", Ports: []echo.Port{
 		{Name: "http", Port: 80, App: format.AppHTTP}, {Name: "tcp", Port: 9090, App: format.AppTCP},
 		{Name: "https", Port: 443, App: format.AppHTTPS, CertFile: cert, KeyFile: key},
@@ -274,14 +284,17 @@ func TestFacts(t *testing.T) {
 		{"plaintext line", "tcp://IP:9090", "{wire: plaintext, identity: null}", false, nil, "", ""},
 		{"TLS", "https://IP/", "{wire: tls, identity: null}", false, nil, "", ""},
 		{"mutual TLS", "https://IP:444/", "{wire: mtls, identity: " + spiffe + "client}", false, nil, "", ""},
-		{"somebody else", "https://IP:444/", "{identity: " + spiffe + "other}", false, nil, "", "identity: want " + spiffe + "other, got " + spiffe + "client"},
+		{"somebody else", "https://IP:444/", "{identity: " + spiffe + "other}", false, nil, "", "identity: want " + spiffe + "other, got " +
+			spiffe + "client"},
 		{"a header forged in plaintext", "http://IP/", "{wire: plaintext, identity: null}", true, forged, "", ""},
 		{"a proxy's header", "https://IP/", "{wire: mtls, identity: " + spiffe + "forged}", true, forged, "", ""},
 		{
 			"another proxy's header", "https://IP/", "{wire: tls, identity: null}", true,
-			map[string]string{"x-forwarded-client-cert": "By=" + spiffe + "other;URI=" + spiffe + "forged"}, `{"remote":"FROM:1","local":"IP:443","peer":"-"}`, "",
+			map[string]string{"x-forwarded-client-cert": "By=" + spiffe + "other;URI=" + spiffe + "forged"},
+			`{"remote":"FROM:1","local":"IP:443","peer":"-"}`, "",
 		},
-		{"a proxy's log", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil, `{"remote":"FLOW","local":"IP:443","peer":"` + spiffe + `client"}`, ""},
+		{"a proxy's log", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil, `{"remote":"FLOW","local":"IP:443","peer":"` +
+			spiffe + `client"}`, ""},
 		{
 			"the late line of a connection that was refused before", "https://IP/", "{wire: mtls, identity: " + spiffe + "client}", true, nil,
 			`{"remote":"FROM:1","local":"IP:443","peer":"-"}` + "\n" + `{"remote":"FLOW","local":"IP:443","peer":"` + spiffe + `client"}`, "",
@@ -291,14 +304,16 @@ func TestFacts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			replace := strings.NewReplacer("IP", ip, "FROM", from)
 			call := format.Call{
-				URL: replace.Replace(test.url), Count: 2, Timeout: format.Duration(30 * time.Second), TLS: &format.CallTLS{CA: "root", SNI: "server", Cert: "client"},
+				URL: replace.Replace(test.url), Count: 2, Timeout: format.Duration(30 * time.Second),
+				TLS:     &format.CallTLS{CA: "root", SNI: "server", Cert: "client"},
 				Headers: map[string]*string{}, Expect: expectation(t, test.expect),
 			}
 			for name, value := range test.headers {
 				call.Headers[name] = &value
 			}
 			server.HasProxy, server.Log.Path = test.proxy, log
-			scene := &expect.Scene{Call: &call, From: append(server.IPs[:0:0], machines["client"].IP), Servers: map[string]*expect.Server{"server": server}}
+			scene := &expect.Scene{Call: &call, From: append(server.IPs[:0:0], machines["client"].IP),
+				Servers: map[string]*expect.Server{"server": server}}
 			began := time.Now()
 			scene.Begin()
 			of := &caller.Caller{From: caller.Machine{Host: machines["client"]}, Certificates: certs}

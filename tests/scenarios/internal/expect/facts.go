@@ -129,7 +129,8 @@ func (c *check) flows(ctx context.Context, server *Server, s *echo.Seen) []wire.
 	}
 	for waited := time.Duration(0); ; waited += again {
 		flows := incoming(server, s, server.Sniffer.Flows(c.began))
-		if near := slices.DeleteFunc(slices.Clone(flows), func(f wire.Flow) bool { return !slices.Contains(c.From, f.Client.Addr()) }); len(near) > 0 {
+		if near := slices.DeleteFunc(slices.Clone(flows), func(f wire.Flow) bool { return !slices.Contains(c.From, f.Client.Addr()) }); len(
+			near) > 0 {
 			flows = near
 		}
 		if len(flows) > 0 || waited >= flowTime || !pause(ctx, again) {

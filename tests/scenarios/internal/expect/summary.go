@@ -72,7 +72,8 @@ func (c *check) summary() string {
 		out.WriteString(indent("< ", body))
 	}
 	for _, s := range c.journal[r.ID] {
-		fmt.Fprintf(&out, "    it reached %s, port %d, from %s: %s %s host %q, answered %d\n", s.Workload, s.LocalPort, s.SourceIP, s.Method, s.Path, s.Host, s.Status)
+		fmt.Fprintf(&out, "    it reached %s, port %d, from %s: %s %s host %q, answered %d\n", s.Workload, s.LocalPort, s.SourceIP, s.Method,
+			s.Path, s.Host, s.Status)
 	}
 	return strings.TrimRight(out.String(), "\n")
 }

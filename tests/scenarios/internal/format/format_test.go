@@ -42,7 +42,8 @@ func TestLoadExamples(t *testing.T) {
 		}
 	}
 	call := byName["http-weights"].Steps[1].Call
-	if call.From != "client" || call.Count != 300 || call.Timeout.D() != 5*time.Second || call.Expect.Status.OneOf[0] != 200 || call.Expect.Share() != 10 {
+	if call.From != "client" || call.Count != 300 || call.Timeout.D() != 5*time.Second || call.Expect.Status.OneOf[0] != 200 ||
+		call.Expect.Share() != 10 {
 		t.Errorf("call is %+v", call)
 	}
 	if id := byName["peer-authentication-strict"].Steps[0].Call.Expect.Identity; !id.Given || id.URI != "" {
@@ -115,7 +116,8 @@ func TestTopologyOfTheDirectoryWins(t *testing.T) {
 }
 
 func TestRevoked(t *testing.T) {
-	made, err := Issue(map[string]Certificate{"root": {CA: true}, "good": {Issuer: "root"}, "gone": {Issuer: "root", Revoked: true}}, time.Now())
+	made, err := Issue(map[string]Certificate{"root": {CA: true}, "good": {Issuer: "root"}, "gone": {Issuer: "root", Revoked: true}},
+		time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

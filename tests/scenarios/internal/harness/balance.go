@@ -50,7 +50,8 @@ func (s *store) backends(service document, port tree, ip6 bool) []netip.AddrPort
 func (s *store) pods(service document) []document {
 	var out []document
 	for _, pod := range s.applied {
-		if pod.kind() == "Pod" && pod.member("metadata", "namespace") == service.member("metadata", "namespace") && pod.hasLabels(service.strings("spec", "selector")) &&
+		if pod.kind() == "Pod" && pod.member("metadata", "namespace") == service.member("metadata", "namespace") &&
+			pod.hasLabels(service.strings("spec", "selector")) &&
 			(pod.ready() || service.at("spec", "publishNotReadyAddresses") == true) {
 			out = append(out, pod)
 		}

@@ -78,7 +78,8 @@ var errMachines = errors.New("cannot be done to a Pod of a cluster")
 func StartInCluster(ctx context.Context, t *format.Topology, o Options, node Node) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	c := &Cluster{Harness: &Harness{topology: t, options: o, workloads: map[string]*workload{}, resolver: node.Resolver}, node: node, kept: map[netip.Addr]bool{}}
+	c := &Cluster{Harness: &Harness{topology: t, options: o, workloads: map[string]*workload{}, resolver: node.Resolver}, node: node,
+		kept: map[netip.Addr]bool{}}
 	c.ground = c
 	if err := c.start(ctx); err != nil {
 		err = fmt.Errorf("topology %s: %w", t.Name, err)
@@ -143,7 +144,8 @@ func (c *Cluster) reach(ctx context.Context) error {
 		return err
 	}
 	if len(pods.Items) != 1 {
-		return fmt.Errorf("%d Pods %s in namespace %s, want one: install Fairlead with profile compact", len(pods.Items), controlPlane, contract.SystemNamespace)
+		return fmt.Errorf("%d Pods %s in namespace %s, want one: install Fairlead with profile compact", len(pods.Items), controlPlane,
+			contract.SystemNamespace)
 	}
 	pod := &pods.Items[0]
 	account := pod.Spec.ServiceAccountName
@@ -155,17 +157,21 @@ func (c *Cluster) reach(ctx context.Context) error {
 		return err
 	}
 	seconds := int64((2 * time.Hour).Seconds())
-	token, err := c.node.CoreV1().ServiceAccounts(contract.SystemNamespace).CreateToken(ctx, contract.AdminAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{contract.AdminAudience}, ExpirationSeconds: &seconds},
-	}, metav1.CreateOptions{})
+	token, err := c.node.CoreV1().ServiceAccounts(contract.SystemNamespace).CreateToken(ctx, contract.AdminAccount,
+		&authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{Audiences: []string{contract.AdminAudience}, ExpirationSeconds: &seconds},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	at := watcher{
-		grpc: netip.AddrPortFrom(c.host.IP, watcherGRPC).String(), ops: fmt.Sprintf("127.0.0.1:%d", watcherOps), rootFile: c.path("roots.pem"), tokenFile: c.path("token-admin"), from: c.host,
-		id: spiffeid.RequireFromSegments(spiffeid.RequireTrustDomainFromString(c.mesh.trustDomain), "ns", contract.SystemNamespace, "sa", account),
+		grpc: netip.AddrPortFrom(c.host.IP, watcherGRPC).String(), ops: fmt.Sprintf("127.0.0.1:%d", watcherOps), rootFile: c.path("roots.pem"),
+		tokenFile: c.path("token-admin"), from: c.host,
+		id: spiffeid.RequireFromSegments(spiffeid.RequireTrustDomainFromString(c.mesh.trustDomain), "ns", contract.SystemNamespace, "sa",
+			account),
 	}
-	if err := errors.Join(os.WriteFile(at.rootFile, []byte(roots.Data["root-cert.pem"]), 0o600), os.WriteFile(at.tokenFile, []byte(token.Status.Token), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(at.rootFile, []byte(roots.Data["root-cert.pem"]), 0o600),
+		os.WriteFile(at.tokenFile, []byte(token.Status.Token), 0o600)); err != nil {
 		return err
 	}
 	if c.store, err = newStore(c.Harness, at); err != nil {

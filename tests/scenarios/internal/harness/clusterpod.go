@@ -49,7 +49,8 @@ type livePod struct {
 func (c *Cluster) writePods(ctx context.Context) error {
 	return each(c.order, func(l *workload) error {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: l.spec.ServiceAccount, Namespace: l.spec.Namespace}}
-		if _, err := c.node.CoreV1().ServiceAccounts(l.spec.Namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := c.node.CoreV1().ServiceAccounts(l.spec.Namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			return err
 		}
 		if l.hasApp() {
@@ -68,7 +69,8 @@ func (c *Cluster) writePods(ctx context.Context) error {
 
 // manifest is the Pod of a workload before injection.
 func (c *Cluster) manifest(l *workload) (*corev1.Pod, error) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: l.spec.Name, Namespace: l.spec.Namespace, Labels: map[string]string{labelInject: fmt.Sprint(l.hasAgent())}, Annotations: map[string]string{}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: l.spec.Name, Namespace: l.spec.Namespace,
+		Labels: map[string]string{labelInject: fmt.Sprint(l.hasAgent())}, Annotations: map[string]string{}}}
 	maps.Copy(p.Labels, l.spec.Labels)
 	maps.Copy(p.Annotations, l.spec.Annotations)
 	if l.spec.Locality != "" {
@@ -100,10 +102,12 @@ func (c *Cluster) manifest(l *workload) (*corev1.Pod, error) {
 	p.Spec.Containers = []corev1.Container{{
 		Name: "app", Image: c.node.Image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{l.path("app")}, Ports: ports,
 		SecurityContext: &corev1.SecurityContext{RunAsUser: &root}, // the keys are root's
-		Env:             []corev1.EnvVar{{Name: "POD_IPS", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIPs"}}}},
-		VolumeMounts:    []corev1.VolumeMount{{Name: "topology", MountPath: c.options.Dir}},
+		Env: []corev1.EnvVar{
+			{Name: "POD_IPS", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIPs"}}}},
+		VolumeMounts: []corev1.VolumeMount{{Name: "topology", MountPath: c.options.Dir}},
 	}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "topology", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: c.options.Dir}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "topology", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: c.options.Dir}}}}
 	return p, nil
 }
 

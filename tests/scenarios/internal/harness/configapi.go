@@ -16,12 +16,15 @@ type configAPI struct {
 }
 
 // write implements writer.
-func (c configAPI) write(ctx context.Context, docs []document, _ map[string]document) (revision uint64, read func(document) bool, err error) {
+func (c configAPI) write(ctx context.Context, docs []document, _ map[string]document) (revision uint64, read func(document) bool,
+	err error) {
 	var texts []string
 	for _, d := range docs {
 		texts = append(texts, d.text)
 	}
-	resp, err := c.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "apply", Content: []byte(strings.Join(texts, "\n---\n"))}}}, grpc.WaitForReady(true))
+	resp, err := c.objects.Apply(ctx,
+		&configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "apply", Content: []byte(strings.Join(texts, "\n---\n"))}}},
+		grpc.WaitForReady(true))
 	if err != nil {
 		return 0, nil, explain(err)
 	}
@@ -39,7 +42,8 @@ func (c configAPI) remove(ctx context.Context, refs []string, _ map[string]docum
 		if err != nil {
 			return err
 		}
-		if _, err = c.objects.Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: object}}, grpc.WaitForReady(true)); err != nil {
+		if _, err = c.objects.Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: object}},
+			grpc.WaitForReady(true)); err != nil {
 			return fmt.Errorf("delete %s: %w", name, explain(err))
 		}
 		return nil

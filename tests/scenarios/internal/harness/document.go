@@ -178,5 +178,6 @@ func (d document) completed(onDemand bool) (document, error) {
 
 // wantsClusterIP tells whether it is a Service that has to be given an address, as Kubernetes does.
 func (d document) wantsClusterIP() bool {
-	return d.kind() == "Service" && d.member("apiVersion") == "v1" && d.member("spec", "clusterIP") == "" && len(d.list("spec", "clusterIPs")) == 0 && d.member("spec", "type") != "ExternalName"
+	return d.kind() == "Service" && d.member("apiVersion") == "v1" && d.member("spec", "clusterIP") == "" &&
+		len(d.list("spec", "clusterIPs")) == 0 && d.member("spec", "type") != "ExternalName"
 }

@@ -6,7 +6,8 @@ import (
 )
 
 func TestSplitDocuments(t *testing.T) {
-	text := "# nothing\n---\nkind: A\nmetadata: {name: a}\n---\napiVersion: v1\nkind: List\nitems:\n- {kind: B, metadata: {name: b, namespace: x}}\n- {kind: C, metadata: {name: c}}\n" +
+	text := "# nothing\n---\nkind: A\nmetadata: {name: a}\n---\napiVersion: v1\nkind: List\nitems:\n- {kind: B, metadata: {name: b, " +
+		"namespace: x}}\n- {kind: C, metadata: {name: c}}\n" +
 		"--- # text\napiVersion: v1\nkind: List\nitems: []\n---\n{\n"
 	var got []string
 	for _, d := range splitDocuments(text) {

@@ -97,7 +97,8 @@ func machinesOfSteps(t *format.Topology, steps []format.Step) string {
 }
 
 func machinesOfStep(t *format.Topology, s *format.Step) string {
-	for verb, target := range map[string]string{"stops": s.Stop, "starts": s.StartTarget, "kills": s.Kill, "restarts": s.Restart, "adds": s.Add, "removes": s.Remove} {
+	for verb, target := range map[string]string{"stops": s.Stop, "starts": s.StartTarget, "kills": s.Kill, "restarts": s.Restart,
+		"adds": s.Add, "removes": s.Remove} {
 		if target != "" {
 			return verb + " " + target
 		}

@@ -22,7 +22,8 @@ func TestNeedsMachines(t *testing.T) {
 				{Config: &format.Config{Of: "server", Clusters: &format.Holdings{Has: []string{"x"}}}},
 				{Call: &format.Call{From: "client", URL: "http://www.example.com/", Via: "server"}},
 				{Call: &format.Call{From: format.Outside, URL: "http://www.example.com/"}},
-				{Apply: "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: a, namespace: b}, spec: {hosts: [www.example.com]}}"},
+				{Apply: "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: a, namespace: b}, spec: {hosts: " +
+					"[www.example.com]}}"},
 			},
 		}
 	}
@@ -45,15 +46,17 @@ func TestNeedsMachines(t *testing.T) {
 		"gives the caller another address": step(format.Step{Background: &format.Background{Call: format.Call{SourceIP: "203.0.113.1"}}}),
 		"deletes a Pod":                    step(format.Step{Delete: []string{"Pod/apps/server"}}),
 		"writes a Pod":                     step(format.Step{ApplyNoWait: "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}"}),
-		"writes the mesh's settings":       step(format.Step{Apply: "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}}"}),
-		"unix socket":                      step(format.Step{Apply: "{kind: Sidecar, spec: {defaultEndpoint: unix:///x}}"}),
-		"tells nodes apart":                step(format.Step{Apply: "{kind: Service, spec: {internalTrafficPolicy: Local}}"}),
-		"look up www.example.com, a name":  step(format.Step{Call: &format.Call{From: "client", URL: "http://www.example.com/"}}),
-		"look up www.example.com, a":       step(format.Step{Apply: "{kind: ServiceEntry, spec: {hosts: [www.example.com]}}"}),
-		"look up the names":                step(format.Step{Apply: "{kind: ServiceEntry, spec: {resolution: DYNAMIC_DNS}}"}),
+		"writes the mesh's settings": step(
+			format.Step{Apply: "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}}"}),
+		"unix socket":                     step(format.Step{Apply: "{kind: Sidecar, spec: {defaultEndpoint: unix:///x}}"}),
+		"tells nodes apart":               step(format.Step{Apply: "{kind: Service, spec: {internalTrafficPolicy: Local}}"}),
+		"look up www.example.com, a name": step(format.Step{Call: &format.Call{From: "client", URL: "http://www.example.com/"}}),
+		"look up www.example.com, a":      step(format.Step{Apply: "{kind: ServiceEntry, spec: {hosts: [www.example.com]}}"}),
+		"look up the names":               step(format.Step{Apply: "{kind: ServiceEntry, spec: {resolution: DYNAMIC_DNS}}"}),
 		"calls Service web, which it has made, from naked": func(s *format.Scenario) {
 			web := format.Step{Apply: "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: apps}}"}
-			s.Steps = append(s.Steps, web, format.Step{Call: &format.Call{From: "server", URL: "http://web.apps/"}}, format.Step{Call: &format.Call{From: "naked", URL: "http://web.apps:80/"}})
+			s.Steps = append(s.Steps, web, format.Step{Call: &format.Call{From: "server", URL: "http://web.apps/"}},
+				format.Step{Call: &format.Call{From: "naked", URL: "http://web.apps:80/"}})
 		},
 		"needs IPv6": step(format.Step{Apply: "{kind: Service, spec: {ipFamilies: [IPv6]}}"}),
 	} {

@@ -16,7 +16,8 @@ func (h *Harness) Evidence(ctx context.Context, scenario string) []string {
 		return append(out, err.Error())
 	}
 	_ = each(h.proxies(), func(l *workload) error {
-		for name, path := range map[string]string{"config.json": "/config_dump?include_eds", "clusters.txt": "/clusters", "stats.txt": "/stats?usedonly"} {
+		for name, path := range map[string]string{"config.json": "/config_dump?include_eds", "clusters.txt": "/clusters",
+			"stats.txt": "/stats?usedonly"} {
 			raw, err := l.admin(ctx, path)
 			if err != nil {
 				raw = []byte(err.Error())

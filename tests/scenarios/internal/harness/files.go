@@ -36,7 +36,8 @@ func (h *Harness) Files(_ context.Context, workload string, files map[string]*fo
 		if text == nil {
 			err = os.Remove(file)
 		} else {
-			err = errors.Join(os.WriteFile(file+".new", []byte(*text), 0o600), os.Chown(file+".new", proxyUID, proxyUID), os.Rename(file+".new", file))
+			err = errors.Join(os.WriteFile(file+".new", []byte(*text), 0o600), os.Chown(file+".new", proxyUID, proxyUID),
+				os.Rename(file+".new", file))
 		}
 		if err != nil {
 			return err

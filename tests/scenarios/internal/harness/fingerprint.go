@@ -27,7 +27,8 @@ var questions = []struct {
 	{clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name", []string{"envoy.config.cluster.v3.Cluster"}},
 	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", []string{"envoy.config.listener.v3.Listener"}},
 	{routes, "resource=dynamic_route_configs", []string{"envoy.config.route.v3.RouteConfiguration", "envoy.config.route.v3.VirtualHost"}},
-	{endpoints, "include_eds&resource=dynamic_endpoint_configs", []string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
+	{endpoints, "include_eds&resource=dynamic_endpoint_configs",
+		[]string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
 }
 
 // fingerprint reads the kinds that are wanted. before are the holdings to compare with: what is no lasting endpoint by

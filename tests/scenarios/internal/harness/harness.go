@@ -259,7 +259,8 @@ func (h *Harness) find(name string) (*workload, error) {
 	if l := h.workloads[name]; l != nil {
 		return l, nil
 	}
-	return nil, fmt.Errorf("topology %s has no workload %q; it has %s", h.topology.Name, name, strings.Join(slices.Sorted(maps.Keys(h.workloads)), ", "))
+	return nil, fmt.Errorf("topology %s has no workload %q; it has %s", h.topology.Name, name,
+		strings.Join(slices.Sorted(maps.Keys(h.workloads)), ", "))
 }
 
 // IP is the address of a workload.

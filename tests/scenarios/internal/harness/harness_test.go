@@ -185,7 +185,8 @@ func TestWorld(t *testing.T) {
 		}
 	})
 	scenario("a refused object changes nothing", func(t *testing.T) {
-		err := h.Apply(ctx, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: apps}\nspec: {hosts: [server], htpp: []}\n", true)
+		err := h.Apply(ctx, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: apps}\nspec: {hosts: "+
+			"[server], htpp: []}\n", true)
 		var refused *harness.Refused
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "htpp") {
 			t.Errorf("got %v", err)

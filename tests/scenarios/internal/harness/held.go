@@ -192,10 +192,12 @@ func (h *Harness) Held(ctx context.Context, name string) (runner.Held, error) {
 	}
 	held := runner.Held{
 		Asked:    l.onDemand(),
-		Clusters: slices.Sorted(maps.Keys(all[clusters])), Listeners: slices.Sorted(maps.Keys(all[listeners])), Routes: slices.Sorted(maps.Keys(all[routes])),
+		Clusters: slices.Sorted(maps.Keys(all[clusters])), Listeners: slices.Sorted(maps.Keys(all[listeners])),
+		Routes: slices.Sorted(maps.Keys(all[routes])),
 	}
 	if held.Asked {
-		held.Clusters = slices.DeleteFunc(held.Clusters, func(name string) bool { return askedFor(clusters, name) && leadsNowhere(all[clusters][name]) })
+		held.Clusters = slices.DeleteFunc(held.Clusters,
+			func(name string) bool { return askedFor(clusters, name) && leadsNowhere(all[clusters][name]) })
 	}
 	for _, raw := range all[routes] {
 		held.VirtualHosts = append(held.VirtualHosts, virtualHosts(raw)...)

@@ -36,12 +36,14 @@ type kubernetes struct {
 
 func newKubernetes(api *apiserver.Server, objects configv1.ConfigStoreServiceClient, at watcher) (*kubernetes, error) {
 	token, err := os.ReadFile(at.tokenFile)
-	return &kubernetes{api: api, objects: objects, client: client(at.from), sources: "http://" + at.ops + "/debug/sources", token: string(token)}, err
+	return &kubernetes{api: api, objects: objects, client: client(at.from), sources: "http://" + at.ops + "/debug/sources",
+		token: string(token)}, err
 }
 
 // write implements writer. Unlike config-watcher's own store an API server takes objects one by one: if one is refused,
 // those before it are taken back.
-func (k *kubernetes) write(ctx context.Context, docs []document, held map[string]document) (revision uint64, read func(document) bool, err error) {
+func (k *kubernetes) write(ctx context.Context, docs []document, held map[string]document) (revision uint64, read func(document) bool,
+	err error) {
 	after := maps.Clone(held)
 	for _, d := range docs {
 		if d.content == nil {
@@ -148,13 +150,15 @@ func inOrderOfAge(docs []document) []document {
 func (k *kubernetes) younger(ctx context.Context, docs []document, held map[string]document) (again []document, err error) {
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		old := held[name]
-		if old.age().IsZero() || slices.ContainsFunc(docs, func(d document) bool { return d.ref() == name }) || !slices.ContainsFunc(docs, func(d document) bool {
-			_, there := held[d.ref()]
-			return !there && d.kind() == old.kind() && !d.age().IsZero() && d.age().Before(old.age())
-		}) {
+		if old.age().IsZero() || slices.ContainsFunc(docs, func(d document) bool { return d.ref() == name }) ||
+			!slices.ContainsFunc(docs, func(d document) bool {
+				_, there := held[d.ref()]
+				return !there && d.kind() == old.kind() && !d.age().IsZero() && d.age().Before(old.age())
+			}) {
 			continue
 		}
-		if err := k.api.Delete(ctx, old.member("apiVersion"), old.kind(), old.member("metadata", "namespace"), old.member("metadata", "name")); err != nil {
+		if err := k.api.Delete(ctx, old.member("apiVersion"), old.kind(), old.member("metadata", "namespace"),
+			old.member("metadata", "name")); err != nil {
 			return again, err
 		}
 		again = append(again, old)
@@ -218,7 +222,8 @@ func (k *kubernetes) hasRead(ctx context.Context, versions map[string]uint64) er
 func (k *kubernetes) fence(ctx context.Context) (revision uint64, err error) {
 	text := encode(object("Secret", format.RootNamespace, "fence", tree{"stringData": tree{"n": rand.Text()}}))
 	err = until(ctx, readyWithin, func() error {
-		resp, err := k.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fence", Content: []byte(text)}}}, grpc.WaitForReady(true))
+		resp, err := k.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fence", Content: []byte(text)}}},
+			grpc.WaitForReady(true))
 		if err != nil {
 			return explain(err)
 		}
@@ -250,7 +255,8 @@ func (k *kubernetes) refused(ctx context.Context, docs []document) error {
 	}
 	var all []string
 	for _, f := range resp.Findings {
-		if f.Type == configv1.FindingType_FINDING_TYPE_REFUSED && slices.ContainsFunc(docs, func(d document) bool { return d.isNamed(f.Object) }) {
+		if f.Type == configv1.FindingType_FINDING_TYPE_REFUSED &&
+			slices.ContainsFunc(docs, func(d document) bool { return d.isNamed(f.Object) }) {
 			all = append(all, f.Object+": "+f.Message)
 		}
 	}

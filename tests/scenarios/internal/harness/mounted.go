@@ -44,7 +44,8 @@ func (l *workload) mountCertificate(ctx context.Context) error {
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target: plane.CA.GRPC, TokenFile: l.path("token"),
-		TLS: tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: plane.RootFile}), plane.ID(contract.SystemNamespace, contract.CAAccount)),
+		TLS: tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: plane.RootFile}),
+			plane.ID(contract.SystemNamespace, contract.CAAccount)),
 	}, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 		return l.host.Dial(ctx, "tcp", address, "")
 	}))

@@ -140,7 +140,8 @@ func (l *workload) pod(ready bool) tree {
 	for _, p := range l.spec.Ports {
 		ports = append(ports, tree{"name": p.Name, "containerPort": p.TargetPort})
 	}
-	spec := tree{"serviceAccountName": l.spec.ServiceAccount, "nodeName": l.node(), "containers": []any{tree{"name": "app", "image": "app", "ports": ports}}}
+	spec := tree{"serviceAccountName": l.spec.ServiceAccount, "nodeName": l.node(),
+		"containers": []any{tree{"name": "app", "image": "app", "ports": ports}}}
 	if l.spec.Headless {
 		spec["hostname"], spec["subdomain"] = l.spec.Name, l.spec.Service
 	}

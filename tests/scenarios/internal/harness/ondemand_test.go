@@ -11,7 +11,8 @@ func TestDifferenceOnDemand(t *testing.T) {
 	table := func(hosts ...string) map[string]json.RawMessage {
 		return map[string]json.RawMessage{"80": json.RawMessage(`{"name":"80","virtual_hosts":[` + strings.Join(hosts, ",") + `]}`)}
 	}
-	const fixed, inbound, asked = `{"name":"BlackHoleCluster","type":"STATIC"}`, `{"name":"inbound|80||"}`, `{"name":"outbound|80||a","type":"EDS","version":1}`
+	const fixed, inbound, asked = `{"name":"BlackHoleCluster","type":"STATIC"}`, `{"name":"inbound|80||"}`,
+		`{"name":"outbound|80||a","type":"EDS","version":1}`
 	set := func(clustersNow map[string]string, hosts ...string) holdings {
 		h := holdings{clusters: {}, listeners: {}, routes: table(hosts...), endpoints: {}}
 		for name, text := range clustersNow {

@@ -119,7 +119,8 @@ func newStore(h *Harness, at watcher) (*store, error) {
 	}
 	return &store{
 		conn: conn, writer: to, fleet: configv1.NewFleetServiceClient(conn),
-		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: h.options.IPv6, onDemand: h.options.OnDemand, log: h.log, translate: translate,
+		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: h.options.IPv6, onDemand: h.options.OnDemand,
+		log: h.log, translate: translate,
 	}, nil
 }
 

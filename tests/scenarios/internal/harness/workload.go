@@ -174,7 +174,8 @@ func (l *workload) environment() []string {
 	config := l.proxyConfig()
 	text, _ := json.Marshal(config) // it was read from JSON
 	env := []string{
-		"POD_NAME=" + l.spec.Name, "POD_NAMESPACE=" + l.spec.Namespace, "SERVICE_ACCOUNT=" + l.spec.ServiceAccount, "INSTANCE_IP=" + strings.Join(l.addresses(), ","),
+		"POD_NAME=" + l.spec.Name, "POD_NAMESPACE=" + l.spec.Namespace, "SERVICE_ACCOUNT=" + l.spec.ServiceAccount,
+		"INSTANCE_IP=" + strings.Join(l.addresses(), ","),
 		"TRUST_DOMAIN=" + l.harness.mesh.trustDomain, "PROXY_CONFIG=" + string(text),
 		"ISTIO_META_CLUSTER_ID=" + cluster, "ISTIO_META_WORKLOAD_NAME=" + l.spec.Name, "ISTIO_META_INTERCEPTION_MODE=" + l.spec.Capture,
 		"ISTIO_META_APP_CONTAINERS=app", "ISTIO_META_MESH_ID=" + l.harness.mesh.trustDomain,
@@ -201,7 +202,8 @@ func (l *workload) proxyConfig() proxyconfig.Config {
 		raw, _ := json.Marshal(doc.at("spec"))
 		spec := &networking.ProxyConfig{}
 		if json.Unmarshal(raw, spec) == nil {
-			resources = append(resources, proxyconfig.Resource{Namespace: doc.member("metadata", "namespace"), Name: doc.member("metadata", "name"), Spec: spec})
+			resources = append(resources, proxyconfig.Resource{Namespace: doc.member("metadata", "namespace"), Name: doc.member("metadata", "name"),
+				Spec: spec})
 		}
 	}
 	var own proxyconfig.Config
@@ -209,7 +211,8 @@ func (l *workload) proxyConfig() proxyconfig.Config {
 		own = nil // the agent refuses it
 	}
 	mesh := l.harness.mesh
-	return proxyconfig.Of(mesh.proxyConfig, resources, mesh.rootNamespace, proxyconfig.Workload{Namespace: l.spec.Namespace, Labels: l.labels(), Own: own})
+	return proxyconfig.Of(mesh.proxyConfig, resources, mesh.rootNamespace,
+		proxyconfig.Workload{Namespace: l.spec.Namespace, Labels: l.labels(), Own: own})
 }
 
 // addresses are those of the workload; a Pod has none before it runs.
@@ -255,7 +258,8 @@ func (l *workload) startAgent() error {
 		Name: "agent of " + l.spec.Name, Path: h.path("node-agent"), Env: l.environment(), UID: proxyUID,
 		Stdout: h.AccessLog(l.spec.Name), Stderr: l.log(), ResolvConf: l.path("resolv"),
 		Args: []string{
-			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", h.plane.RootFile, "--pod-info-dir", l.path("pod"),
+			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", h.plane.RootFile, "--pod-info-dir",
+			l.path("pod"),
 			"--envoy-binary", h.path("envoy"), "--discovery-address", h.xdsAddresses(), "--ca-address", h.plane.CA.GRPC,
 			"--proxy-file-flush-interval", "50ms",
 			"--proxy-restarts", "0", // what a scenario kills stays away until the scenario starts it
@@ -378,7 +382,8 @@ func (l *workload) startApp(ctx context.Context) error {
 	log := l.harness.path("logs/" + l.spec.Name + ".app.log")
 	var err error
 	l.app, err = l.host.Start(netns.Program{
-		Name: "application of " + l.spec.Name, Path: l.harness.files.Echo, Args: []string{l.path("app")}, Env: env, Stdout: log, Stderr: log, ResolvConf: l.path("resolv"),
+		Name: "application of " + l.spec.Name, Path: l.harness.files.Echo, Args: []string{l.path("app")}, Env: env, Stdout: log, Stderr: log,
+		ResolvConf: l.path("resolv"),
 	})
 	return err
 }
@@ -387,7 +392,8 @@ func (l *workload) startApp(ctx context.Context) error {
 func (l *workload) prepareApp() error {
 	h := l.harness
 	c := echo.Config{
-		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Calls: l.path("calls"), Shared: h.path("shared"), Resolver: h.resolver, Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Calls: l.path("calls"), Shared: h.path("shared"), Resolver: h.resolver,
+		Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
 	}
 	for _, p := range l.spec.Ports {
 		port := echo.Port{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}

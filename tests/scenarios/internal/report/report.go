@@ -152,7 +152,8 @@ func (r *Report) Table() string {
 	for _, name := range topologies {
 		c := counts[name]
 		line(name, c)
-		total.passed, total.failed, total.skipped, total.took = total.passed+c.passed, total.failed+c.failed, total.skipped+c.skipped, total.took+c.took
+		total.passed, total.failed, total.skipped, total.took = total.passed+c.passed, total.failed+c.failed, total.skipped+c.skipped,
+			total.took+c.took
 	}
 	line("all", &total)
 	return out.String()

@@ -26,14 +26,17 @@ func TestReport(t *testing.T) {
 	if err := xml.Unmarshal(raw, &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Suites) != 2 || got.Suites[0].Name != "big" || got.Suites[0].Tests != 2 || got.Suites[0].Failures != 1 || got.Suites[0].Skipped != 1 || got.Suites[0].Seconds != "2.000" {
+	if len(got.Suites) != 2 || got.Suites[0].Name != "big" || got.Suites[0].Tests != 2 || got.Suites[0].Failures != 1 ||
+		got.Suites[0].Skipped != 1 || got.Suites[0].Seconds != "2.000" {
 		t.Errorf("suites %+v", got.Suites)
 	}
-	if c := got.Suites[0].Cases[1]; c.Name != "c" || c.Failure == nil || c.Failure.Message != "step 1: <no> answer" || !strings.Contains(c.Failure.Text, "seen: nothing") {
+	if c := got.Suites[0].Cases[1]; c.Name != "c" || c.Failure == nil || c.Failure.Message != "step 1: <no> answer" ||
+		!strings.Contains(c.Failure.Text, "seen: nothing") {
 		t.Errorf("case %+v", c)
 	}
 	table := r.Table()
-	for _, want := range []string{"FAILED   big/c: step 1: <no> answer\n", "SKIPPED  big/a: no IPv6\n", "NOTE     small/b: has a note\n", "all                                1       1        1       3.0     1.50\n"} {
+	for _, want := range []string{"FAILED   big/c: step 1: <no> answer\n", "SKIPPED  big/a: no IPv6\n", "NOTE     small/b: has a note\n",
+		"all                                1       1        1       3.0     1.50\n"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}

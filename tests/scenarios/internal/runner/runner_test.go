@@ -85,22 +85,33 @@ func TestRun(t *testing.T) {
 		// did ends what was done; want is in the error, empty for none.
 		did, want string
 	}{
-		{"variables and order", []format.Step{{Apply: "a"}, call("http://${ip:x}/"), {Kill: "ca"}}, record{}, "apply a true, call http://198.18.0.9/, kill ca, end", ""},
-		{"no step after a failed one", []format.Step{call("x"), {Stop: "ca"}}, record{failing: map[string]int{"x": 1}}, "begin, end", "step 1 (call x from ): unmet\nevidence"},
-		{"eventually", []format.Step{{Eventually: &format.Eventually{Within: format.Duration(time.Minute), Steps: []format.Step{call("x")}}}}, record{failing: map[string]int{"x": 3}}, "call x, end", ""},
-		{"not within", []format.Step{{Eventually: &format.Eventually{Steps: []format.Step{call("x")}}}}, record{failing: map[string]int{"x": 3}}, "begin, end", "not within 0s: step 1.1"},
-		{"refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: a weight", ErrRefused)}, "begin, end", ""},
-		{"refused for another reason", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: a host", ErrRefused)}, "", "another message"},
-		{"refused in Kubernetes' words", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}}, record{refused: fmt.Errorf("%w: %w: a host", ErrRefused, ErrKubernetes)}, "", "another message"},
-		{"failed, not refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: ""}}}, record{refused: errors.New("away")}, "", "failed otherwise"},
+		{"variables and order", []format.Step{{Apply: "a"}, call("http://${ip:x}/"), {Kill: "ca"}}, record{},
+			"apply a true, call http://198.18.0.9/, kill ca, end", ""},
+		{"no step after a failed one", []format.Step{call("x"), {Stop: "ca"}}, record{failing: map[string]int{"x": 1}}, "begin, end",
+			"step 1 (call x from ): unmet\nevidence"},
+		{"eventually", []format.Step{{Eventually: &format.Eventually{Within: format.Duration(time.Minute), Steps: []format.Step{call("x")}}}},
+			record{failing: map[string]int{"x": 3}}, "call x, end", ""},
+		{"not within", []format.Step{{Eventually: &format.Eventually{Steps: []format.Step{call("x")}}}}, record{failing: map[string]int{"x": 3}},
+			"begin, end", "not within 0s: step 1.1"},
+		{"refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}},
+			record{refused: fmt.Errorf("%w: a weight", ErrRefused)}, "begin, end", ""},
+		{"refused for another reason", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}},
+			record{refused: fmt.Errorf("%w: a host", ErrRefused)}, "", "another message"},
+		{"refused in Kubernetes' words", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: "weight"}}},
+			record{refused: fmt.Errorf("%w: %w: a host", ErrRefused, ErrKubernetes)}, "", "another message"},
+		{"failed, not refused", []format.Step{{Reject: &format.Reject{YAML: "bad", Message: ""}}}, record{refused: errors.New("away")}, "",
+			"failed otherwise"},
 		{"accepted", []format.Step{{Reject: &format.Reject{YAML: "good"}}}, record{}, "", "it was accepted"},
 		{"background", []format.Step{background, {Stop: "ca"}, {End: "b"}}, record{}, "begin, stop ca, call b, end", ""},
 		{"background fails", []format.Step{background, {End: "b"}}, record{failing: map[string]int{"b": 1}}, "", "step 2 (end b): unmet"},
 		{"background that nobody ends", []format.Step{background}, record{failing: map[string]int{"b": 1}}, "", "which no step ended: unmet"},
 		{"unasked", []format.Step{{Wait: 1}}, record{problems: []string{"a NACK"}}, "", "unasked: a NACK"},
-		{"config", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Has: []string{"^outbound"}, HasNot: []string{"^inbound"}}}}}, record{}, "begin, end", ""},
-		{"config lacks", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Has: []string{"^inbound"}}}}}, record{}, "", `none is like "^inbound"`},
-		{"config has", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{HasNot: []string{"server"}}}}}, record{}, "", "which none may be"},
+		{"config", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Has: []string{"^outbound"}, HasNot: []string{"^inbound"}}}}},
+			record{}, "begin, end", ""},
+		{"config lacks", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Has: []string{"^inbound"}}}}}, record{}, "",
+			`none is like "^inbound"`},
+		{"config has", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{HasNot: []string{"server"}}}}}, record{}, "",
+			"which none may be"},
 		{"config too few", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Min: &two}}}}, record{}, "", "at least 2"},
 		{"config too many", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Max: &none}}}}, record{}, "", "at most 0"},
 	}
@@ -140,7 +151,8 @@ func TestOtherWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &record{refused: tc.refused}
-			err := (&Runner{Fleet: f, Caller: f, OtherWords: tc.listed}).Run(t.Context(), &format.Scenario{Name: "x", Steps: []format.Step{reject, reject}}, nil)
+			err := (&Runner{Fleet: f, Caller: f, OtherWords: tc.listed}).Run(t.Context(),
+				&format.Scenario{Name: "x", Steps: []format.Step{reject, reject}}, nil)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}

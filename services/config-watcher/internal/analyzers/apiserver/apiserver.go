@@ -103,7 +103,8 @@ var kinds = []kind{
 	{"networking.istio.io", "Sidecar", "sidecars", nil}, {"networking.istio.io", "WorkloadEntry", "workloadentries", nil},
 	{"networking.istio.io", "WorkloadGroup", "workloadgroups", nil}, {"networking.istio.io", "EnvoyFilter", "envoyfilters", nil},
 	{"networking.istio.io", "ProxyConfig", "proxyconfigs", nil},
-	{"security.istio.io", "PeerAuthentication", "peerauthentications", nil}, {"security.istio.io", "RequestAuthentication", "requestauthentications", nil},
+	{"security.istio.io", "PeerAuthentication", "peerauthentications", nil},
+	{"security.istio.io", "RequestAuthentication", "requestauthentications", nil},
 	{"security.istio.io", "AuthorizationPolicy", "authorizationpolicies", nil},
 	{"telemetry.istio.io", "Telemetry", "telemetries", nil}, {"extensions.istio.io", "WasmPlugin", "wasmplugins", nil},
 	{"extensions.istio.io", "TrafficExtension", "trafficextensions", nil},
@@ -162,7 +163,8 @@ func (r *Reader) secrets(ctx context.Context, mesh *analyzers.Mesh) []Unread {
 	for _, of := range []struct{ kind, resource string }{{"Secret", "secrets"}, {"ConfigMap", "configmaps"}} {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: of.resource}
 		for _, ref := range mesh.Credentials() {
-			err := r.named(ctx, gvr, ref.Namespace, []string{ref.Name}, func(o *unstructured.Unstructured) { mesh.Load(&manifest.Document{Tree: o.Object}) })
+			err := r.named(ctx, gvr, ref.Namespace, []string{ref.Name},
+				func(o *unstructured.Unstructured) { mesh.Load(&manifest.Document{Tree: o.Object}) })
 			if err != nil {
 				if !slices.ContainsFunc(unread, func(u Unread) bool { return u.Kind == of.kind }) {
 					unread = append(unread, Unread{Kind: of.kind, Reason: cause(err)})
@@ -229,7 +231,8 @@ func (r *Reader) list(ctx context.Context, gvr schema.GroupVersionResource, name
 }
 
 // named calls do with the objects of these names that exist.
-func (r *Reader) named(ctx context.Context, gvr schema.GroupVersionResource, namespace string, names []string, do func(*unstructured.Unstructured)) error {
+func (r *Reader) named(ctx context.Context, gvr schema.GroupVersionResource, namespace string, names []string,
+	do func(*unstructured.Unstructured)) error {
 	for _, name := range names {
 		o, err := r.client.Resource(gvr).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

@@ -103,7 +103,8 @@ func records(messages []analyzers.Message) []record {
 			origin = strings.TrimSpace(m.Key.Kind + " " + strings.TrimPrefix(m.Key.Namespace+"/"+m.Key.Name, "/"))
 		}
 		out = append(out, record{
-			Code: code, Name: string(m.Code), Level: level(m.Severity), Origin: origin, Reference: m.Location, Field: m.Field, Value: m.Value, Message: m.Reason, Remedy: m.Remedy,
+			Code: code, Name: string(m.Code), Level: level(m.Severity), Origin: origin, Reference: m.Location, Field: m.Field, Value: m.Value,
+			Message: m.Reason, Remedy: m.Remedy,
 			DocumentationURL: m.Anchor(),
 		})
 	}

@@ -80,7 +80,8 @@ type (
 var sarifLevels = map[analyze.Severity]string{analyze.Error: "error", analyze.Warning: "warning", analyze.Info: "note"}
 
 func sarif(messages []analyzers.Message) sarifLog {
-	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "fairlead", Version: version.Info().Version}}, ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
+	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "fairlead", Version: version.Info().Version}}, ColumnKind: "unicodeCodePoints",
+		Results: []sarifResult{}}
 	at := map[analyze.Code]int{}
 	for i, d := range analyzers.Descriptions() {
 		at[d.Code] = i
@@ -89,13 +90,15 @@ func sarif(messages []analyzers.Message) sarifLog {
 			tags = append(tags, d.Istio)
 		}
 		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{
-			ID: string(d.Code), Short: sarifText{plain(d.About)}, Full: sarifText{plain(d.About + " " + d.Effect)}, Help: sarifText{"docs/reference/findings.md#" + d.Code.Anchor()},
+			ID: string(d.Code), Short: sarifText{plain(d.About)}, Full: sarifText{plain(d.About + " " + d.Effect)},
+			Help:          sarifText{"docs/reference/findings.md#" + d.Code.Anchor()},
 			Configuration: sarifSeverity{sarifLevels[d.Severity]}, Properties: sarifTags{tags},
 		})
 	}
 	for _, m := range messages {
 		run.Results = append(run.Results, sarifResult{
-			RuleID: string(m.Code), RuleIndex: at[m.Code], Level: sarifLevels[m.Severity], Message: sarifText{text(m)}, Locations: []sarifLocation{location(m)},
+			RuleID: string(m.Code), RuleIndex: at[m.Code], Level: sarifLevels[m.Severity], Message: sarifText{text(m)},
+			Locations:    []sarifLocation{location(m)},
 			Fingerprints: map[string]string{"objectFieldCode/v1": strings.Join([]string{m.Key.String(), m.Field, string(m.Code)}, "|")},
 		})
 	}

@@ -27,7 +27,8 @@ type decodedContent struct {
 // each file in the order of the list, and end at last.
 func (s *Source) decodeAhead(ctx context.Context, files []entry, full bool) *ahead {
 	ctx, stop := context.WithCancel(ctx)
-	a := &ahead{files: map[string]chan decodedContent{}, slots: semaphore.NewWeighted(int64(2 * runtime.GOMAXPROCS(0))), ended: ctx.Done(), stop: stop}
+	a := &ahead{files: map[string]chan decodedContent{}, slots: semaphore.NewWeighted(int64(2 * runtime.GOMAXPROCS(0))), ended: ctx.Done(),
+		stop: stop}
 	var todo []func()
 	for _, f := range files {
 		st := s.files[f.path]

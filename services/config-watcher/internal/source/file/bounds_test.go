@@ -29,7 +29,8 @@ func TestBoundsOfADirectory(t *testing.T) {
 				dir = below
 			}
 		}, []string{"more than 100000 names"}},
-		"a link that leads back": {func(t *testing.T, dir string) { link(t, "..", filepath.Join(dir, "l")) }, []string{"nest deeper than 16 levels", "remove it"}},
+		"a link that leads back": {func(t *testing.T, dir string) { link(t, "..", filepath.Join(dir, "l")) },
+			[]string{"nest deeper than 16 levels", "remove it"}},
 		"too many bytes": {func(t *testing.T, dir string) {
 			for i := range 5 {
 				sparse(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), 60<<20)

@@ -98,7 +98,8 @@ func New(cfg Config) *Source {
 	for _, p := range cfg.Paths {
 		roots[p] = &root{}
 	}
-	return &Source{cfg: cfg, roots: roots, files: map[string]*fileState{}, delivered: map[object.Key]*object.Object{}, reported: map[string]bool{}}
+	return &Source{cfg: cfg, roots: roots, files: map[string]*fileState{}, delivered: map[object.Key]*object.Object{},
+		reported: map[string]bool{}}
 }
 
 // Name implements source.Source.
@@ -130,7 +131,8 @@ func (s *Source) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		// Without notifications changes are found at the next resync.
-		s.cfg.Log.Warn("no file notifications, changes are found by reading at intervals", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
+		s.cfg.Log.Warn("no file notifications, changes are found by reading at intervals", "source", s.cfg.Name, "period", s.cfg.Resync, "error",
+			err)
 	}
 	var events chan fsnotify.Event
 	var failures chan error
@@ -218,7 +220,8 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	if watcher != nil {
 		for _, d := range found.dirs {
 			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
-				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading at intervals", "source", s.cfg.Name, "dir", d, "error", addErr)
+				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading at intervals", "source", s.cfg.Name, "dir", d, "error",
+					addErr)
 			}
 		}
 	}
@@ -352,7 +355,8 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 			}
 			if other, dup := next[o.Key]; dup {
 				duplicates = append(duplicates, object.Problem{
-					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts", Remedy: "remove one of them",
+					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts",
+					Remedy: "remove one of them",
 				})
 				continue
 			}

@@ -232,7 +232,8 @@ func TestFirstFileOfAnObjectIsInForce(t *testing.T) {
 	v := run(t, time.Hour, dir)
 	v.wait("x=first")
 	v.waitStatus("named", func(st source.Status) bool {
-		return strings.Contains(st.Duplicates.Error(), "/b.yaml:2: Namespace x: same object as at ") && strings.Contains(st.Duplicates.Error(), "/a.yaml:2, which counts")
+		return strings.Contains(st.Duplicates.Error(), "/b.yaml:2: Namespace x: same object as at ") &&
+			strings.Contains(st.Duplicates.Error(), "/a.yaml:2, which counts")
 	})
 	if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
 		t.Fatal(err)

@@ -87,7 +87,8 @@ func (s *Source) extendGrace(st *fileState, now time.Time, why string, kept map[
 	}
 	if !g.logged || changed {
 		g.logged, changed = true, true
-		s.cfg.Log.Warn("file is gone, empty or incomplete, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
+		s.cfg.Log.Warn("file is gone, empty or incomplete, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path,
+			"file_state", why,
 			"objects", len(s.staying(st).Objects), "until", g.since.Add(s.cfg.Grace))
 	}
 	return left, changed
@@ -112,7 +113,8 @@ func (s *Source) expireGrace(st *fileState, next Decoded) {
 	lost := st.removed(next)
 	gone := slices.DeleteFunc(slices.Clone(st.objects), func(o *object.Object) bool { return !lost[o.Key] })
 	s.dropGrace(st.entry)
-	s.cfg.Log.Warn("file was not completed in time, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
+	s.cfg.Log.Warn("file was not completed in time, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state",
+		st.grace.why,
 		"objects", len(gone), "names", names(gone))
 	st.grace = nil
 }

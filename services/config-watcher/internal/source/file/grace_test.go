@@ -117,19 +117,27 @@ func TestGrace(t *testing.T) {
 		problem              string
 		unlimited, immediate bool
 	}{
-		"gone":                          {harm: os.Remove, during: "a=1 b=1 c=1", told: "mesh.yaml is gone: a b c"},
-		"emptied":                       {harm: text(""), during: "a=1 b=1 c=1", told: "mesh.yaml is empty: a b c"},
-		"blank":                         {harm: text(" \n\n"), during: "a=1 b=1 c=1", told: "mesh.yaml is empty: a b c"},
-		"all but comments removed":      {harm: text("# all of it\n---\n# is gone\n"), during: "a=1 b=1 c=1", told: "mesh.yaml holds no object any more: a b c"},
-		"cut off in a line":             {harm: text(ns("a", "2") + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: b, labels: {v: \"1\"}}"), during: "a=2 b=1 c=1", told: "mesh.yaml ends in the middle of a line: b c", after: "a=2 b=1"},
-		"cut off in an object's line":   {harm: text(ns("a", "2") + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: b}\nspec"), during: "a=2 b=1 c=1", problem: "mesh.yaml:10", unlimited: true},
-		"its last object is refused":    {harm: text(ns("a", "2") + broken), during: "a=2 b=1 c=1", told: "mesh.yaml ends with an object that is refused, and may be cut off: c", problem: "lables", after: "a=2 b=1"},
+		"gone":    {harm: os.Remove, during: "a=1 b=1 c=1", told: "mesh.yaml is gone: a b c"},
+		"emptied": {harm: text(""), during: "a=1 b=1 c=1", told: "mesh.yaml is empty: a b c"},
+		"blank":   {harm: text(" \n\n"), during: "a=1 b=1 c=1", told: "mesh.yaml is empty: a b c"},
+		"all but comments removed": {harm: text("# all of it\n---\n# is gone\n"), during: "a=1 b=1 c=1",
+			told: "mesh.yaml holds no object any more: a b c"},
+		"cut off in a line": {
+			harm: text(ns("a", "2") + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: b, labels: {v: \"1\"}}"), during: "a=2 b=1 c=1",
+			told: "mesh.yaml ends in the middle of a line: b c", after: "a=2 b=1"},
+		"cut off in an object's line": {harm: text(ns("a", "2") + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: b}\nspec"),
+			during: "a=2 b=1 c=1", problem: "mesh.yaml:10", unlimited: true},
+		"its last object is refused": {harm: text(ns("a", "2") + broken), during: "a=2 b=1 c=1",
+			told: "mesh.yaml ends with an object that is refused, and may be cut off: c", problem: "lables", after: "a=2 b=1"},
 		"an object before is refused":   {harm: text(broken + ns("a", "2")), immediate: true, after: "a=2 b=1", problem: "lables"},
 		"whole, with fewer objects":     {harm: text(ns("a", "2") + ns("b", "1")), immediate: true, after: "a=2 b=1"},
 		"whole, with others":            {harm: text(ns("d", "1")), immediate: true, after: "d=1"},
 		"kinds that nobody reads alone": {harm: text("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n"), immediate: true, after: ""},
-		"unreadable":                    {harm: func(path string) error { return replaceBy(path, func() error { return os.Symlink(path, path) }) }, during: "a=1 b=1 c=1", problem: "too many levels", unlimited: true},
-		"a directory":                   {harm: func(path string) error { return replaceBy(path, func() error { return os.Mkdir(path, 0o700) }) }, during: "a=1 b=1 c=1", problem: "cannot be read", unlimited: true},
+		"unreadable": {harm: func(path string) error {
+			return replaceBy(path, func() error { return os.Symlink(path, path) })
+		}, during: "a=1 b=1 c=1", problem: "too many levels", unlimited: true},
+		"a directory": {harm: func(path string) error { return replaceBy(path, func() error { return os.Mkdir(path, 0o700) }) },
+			during: "a=1 b=1 c=1", problem: "cannot be read", unlimited: true},
 		"moved": {harm: func(path string) error { return os.Rename(path, filepath.Join(filepath.Dir(path), "other.yaml")) },
 			immediate: true, after: "a=1 b=1 c=1"},
 	} {
@@ -340,7 +348,8 @@ func TestRestartInGrace(t *testing.T) {
 			write(t, path, ns("a", "1"))
 			paths := map[string]string{"directory": dir, "file": path}
 			s := newStage(t, paths[configured])
-			told := strings.TrimPrefix(filepath.Base(dir)+"/", map[string]string{"file": filepath.Base(dir) + "/"}[configured]) + "mesh.yaml is gone: a"
+			told := strings.TrimPrefix(filepath.Base(dir)+"/", map[string]string{"file": filepath.Base(dir) + "/"}[configured]) +
+				"mesh.yaml is gone: a"
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
@@ -425,11 +434,13 @@ func TestReturnedFileIsReadAtOnce(t *testing.T) {
 // TestUnreadObjectsAreNamed: objects of unread kinds are reported, and delay nothing.
 func TestUnreadObjectsAreNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
-	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  metadata: {name: r, namespace: apps}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: b}\n")
+	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  "+
+		"metadata: {name: r, namespace: apps}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: b}\n")
 	v := run(t, time.Hour, path)
 	v.wait("a=1 b=")
 	st := v.src.Status()
-	if st.UnreadTotal != 1 || !strings.Contains(st.Unread.Error(), "mesh.yaml:9: HTTPRoute apps/r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
+	if st.UnreadTotal != 1 || !strings.Contains(st.Unread.Error(),
+		"mesh.yaml:9: HTTPRoute apps/r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
 		t.Errorf("unread %v", st.Unread)
 	}
 	if len(st.Problems) > 0 {

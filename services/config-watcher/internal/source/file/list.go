@@ -69,7 +69,8 @@ func list(paths []string, known func(path string) bool, wasFile func(e entry) bo
 			l.failed[p] = err
 		case info.IsDir() && wasFile(entry{p, filepath.Base(p), p, info}):
 			l.dirs = append(l.dirs, filepath.Dir(p))
-			l.failed[p] = fmt.Errorf("%s: %w: it was one, and is a directory now: put the file back, or give the directory another name", p, fileio.ErrNotRegular)
+			l.failed[p] = fmt.Errorf("%s: %w: it was one, and is a directory now: put the file back, or give the directory another name", p,
+				fileio.ErrNotRegular)
 		case info.IsDir():
 			before, bounds := len(l.files), &bounds{root: p}
 			if err := l.walk(bounds, p, filepath.Base(filepath.Clean(p)), 0); err != nil {
@@ -111,9 +112,11 @@ func (b *bounds) add(entries int, bytes int64) error {
 	b.bytes += bytes
 	switch {
 	case b.entries > maxEntries:
-		return b.exceed("", "more than %d names in it and below: divide it into several, and name each, or remove what is not for the mesh", maxEntries)
+		return b.exceed("", "more than %d names in it and below: divide it into several, and name each, or remove what is not for the mesh",
+			maxEntries)
 	case b.bytes > maxTotalBytes:
-		return b.exceed("", "more than %d bytes of files in it and below: divide it into several, and name each, or remove what is not for the mesh", maxTotalBytes)
+		return b.exceed("", "more than %d bytes of files in it and below: divide it into several, and name each, or remove what is not for the "+
+			"mesh", maxTotalBytes)
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ type Decoder struct {
 
 // manifests decodes files of Kubernetes' and Istio's objects.
 func manifests(saved bool) Decoder {
-	return Decoder{Decode: func(name string, content []byte) Decoded { return decodeManifests(saved, name, content) }, Restore: restoreManifest}
+	return Decoder{Decode: func(name string, content []byte) Decoded { return decodeManifests(saved, name, content) },
+		Restore: restoreManifest}
 }
 
 func decodeManifests(saved bool, name string, content []byte) Decoded {
@@ -160,7 +161,8 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		}
 		// A file that cannot be read says nothing: the last objects stay meanwhile.
 		s.endGrace(st)
-		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + failure.Error(), Remedy: "make it a file that config-watcher can read, or remove it"}}
+		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + failure.Error(),
+			Remedy: "make it a file that config-watcher can read, or remove it"}}
 		return time.Second, true, nil
 	}
 	st.failure = nil

@@ -179,9 +179,12 @@ func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hol
 		r, err := s.cfg.Codec.Decode(line)
 		switch {
 		case errors.Is(err, record.ErrLocked):
-			return nil, nil, time.Time{}, fmt.Errorf("saved state %s, line %d: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", rel, i+1, err)
+			return nil, nil, time.Time{}, fmt.Errorf(
+				"saved state %s, line %d: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", rel, i+1,
+				err)
 		case err != nil:
-			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.cfg.Name, "file", rel, "line", i+1, "object", r.Key.String(), "error", err)
+			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.cfg.Name, "file", rel, "line", i+1, "object", r.Key.String(),
+				"error", err)
 			// Nothing in a damaged line is certain, not even its namespace.
 			if hold, ok := validate.HoldDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
 				lost = append(lost, hold)

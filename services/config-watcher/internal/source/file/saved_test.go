@@ -94,7 +94,8 @@ func synced(st source.Status) bool { return st.Synced }
 func lastGood(st source.Status) bool { return !st.LastGood.IsZero() }
 
 func pa(name, namespace, spec string) string {
-	return fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec)
+	return fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: %s, namespace: %s}\nspec: %s\n",
+		name, namespace, spec)
 }
 
 // closed lists the delivered PeerAuthentications: "namespace/name mode labels", and "held" for those that replace a
@@ -133,7 +134,8 @@ func TestUnreadableAtStart(t *testing.T) {
 	r := newRestarts(t, dir)
 	move(dir, aside)
 	v := r.run()
-	if st := v.waitStatus("degraded", func(st source.Status) bool { return st.Degraded != nil }); st.Settled() || !strings.Contains(st.Degraded.Error(), dir) {
+	if st := v.waitStatus("degraded", func(st source.Status) bool { return st.Degraded != nil }); st.Settled() ||
+		!strings.Contains(st.Degraded.Error(), dir) {
 		t.Errorf("never read, and settled: %+v", st)
 	}
 	move(aside, dir)
@@ -142,10 +144,12 @@ func TestUnreadableAtStart(t *testing.T) {
 	v.stop()
 
 	for name, c := range map[string]struct{ harm, mend func() }{
-		"directory missing":           {func() { move(dir, aside) }, func() { move(aside, dir) }},
-		"file in place of directory":  {func() { move(dir, aside); write(t, dir, ""); _ = os.Remove(dir); _ = os.Symlink(dir, dir) }, func() { _ = os.Remove(dir); move(aside, dir) }},
-		"one file cannot be read":     {func() { move(a, aside); _ = os.Symlink(a, a) }, func() { _ = os.Remove(a); move(aside, a) }},
-		"one file is something other": {func() { move(a, aside); _ = os.Symlink("/proc/self/mem", a) }, func() { _ = os.Remove(a); move(aside, a) }},
+		"directory missing": {func() { move(dir, aside) }, func() { move(aside, dir) }},
+		"file in place of directory": {func() { move(dir, aside); write(t, dir, ""); _ = os.Remove(dir); _ = os.Symlink(dir, dir) },
+			func() { _ = os.Remove(dir); move(aside, dir) }},
+		"one file cannot be read": {func() { move(a, aside); _ = os.Symlink(a, a) }, func() { _ = os.Remove(a); move(aside, a) }},
+		"one file is something other": {func() { move(a, aside); _ = os.Symlink("/proc/self/mem", a) },
+			func() { _ = os.Remove(a); move(aside, a) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.harm()
@@ -192,7 +196,8 @@ func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 		v.stop()
 	}
 	t.Run("an object broken while down keeps its last good version", func(t *testing.T) {
-		testkit.WriteFile(t, path, []byte(strings.Replace(ns("a", "3"), "labels", "lables", 1)+ns("c", "3")+pa("strict", "apps", "{mtls: {mode: STRI}}")))
+		testkit.WriteFile(t, path, []byte(strings.Replace(ns("a", "3"), "labels", "lables", 1)+ns("c", "3")+
+			pa("strict", "apps", "{mtls: {mode: STRI}}")))
 		v := r.run()
 		v.t = t
 		v.wait("a=2 c=3 strict=") // b was removed, not broken

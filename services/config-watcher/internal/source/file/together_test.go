@@ -38,11 +38,13 @@ func TestTogether(t *testing.T) {
 		// Files and their numbers of events, of each part.
 		want string
 	}{
-		"few events of several files are one part":       {join(eventsOf("Service", "a", 30), eventsOf("Pod", "b", 30)), "[a*30 b*30]"},
-		"one file is never divided":                      {eventsOf("Service", "a", 200), "[a*200]"},
-		"many events are divided between files":          {join(eventsOf("Service", "a", 40), eventsOf("Service", "b", 40), eventsOf("Service", "c", 20)), "[a*40] [b*40 c*20]"},
+		"few events of several files are one part": {join(eventsOf("Service", "a", 30), eventsOf("Pod", "b", 30)), "[a*30 b*30]"},
+		"one file is never divided":                {eventsOf("Service", "a", 200), "[a*200]"},
+		"many events are divided between files": {join(eventsOf("Service", "a", 40), eventsOf("Service", "b", 40),
+			eventsOf("Service", "c", 20)), "[a*40] [b*40 c*20]"},
 		"of many, files with endpoints alone come first": {join(eventsOf("Service", "a", 40), eventsOf("Pod", "b", 40)), "[b*40] [a*40]"},
-		"a file with other objects too waits with them":  {join(eventsOf("Service", "a", 40), eventsOf("Pod", "a", 1), eventsOf("Pod", "b", 40)), "[b*40] [a*41]"},
+		"a file with other objects too waits with them": {join(eventsOf("Service", "a", 40), eventsOf("Pod", "a", 1), eventsOf("Pod", "b", 40)),
+			"[b*40] [a*41]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -139,8 +141,10 @@ func BenchmarkStart(b *testing.B) {
 	for i := range 20 {
 		var text strings.Builder
 		for j := range 100 {
-			fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v%d-%d, namespace: apps}\nspec:\n  hosts: [h%d-%d]\n"+
-				"  http:\n  - match:\n    - uri: {prefix: /a}\n    route:\n    - destination: {host: server, subset: v1}\n      weight: 100\n    timeout: 5s\n", i, j, i, j)
+			fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v%d-%d, namespace: apps}\nspec:\n "+
+				" hosts: [h%d-%d]\n"+
+				"  http:\n  - match:\n    - uri: {prefix: /a}\n    route:\n    - destination: {host: server, subset: v1}\n      weight: 100\n    "+
+				"timeout: 5s\n", i, j, i, j)
 		}
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(text.String()), 0o600); err != nil {
 			b.Fatal(err)

@@ -43,7 +43,8 @@ func Connect(c Connection) (*rest.Config, error) {
 		}
 	} else {
 		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig}
-		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.Context}).ClientConfig(); err != nil {
+		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+			&clientcmd.ConfigOverrides{CurrentContext: c.Context}).ClientConfig(); err != nil {
 			return nil, fmt.Errorf("--kubeconfig %s: %w", c.Kubeconfig, err)
 		}
 	}

@@ -240,7 +240,8 @@ func (s *Source) readableKinds() (listed, forbidden []*kind) {
 			listed = append(listed, k)
 			continue
 		}
-		s.cfg.Log.Error("kind is forbidden, the mesh is served without its objects or with the last good state of them", "source", s.name, "kind", k.String(), "error", w.failure.err)
+		s.cfg.Log.Error("kind is forbidden, the mesh is served without its objects or with the last good state of them", "source", s.name, "kind",
+			k.String(), "error", w.failure.err)
 		forbidden = append(forbidden, k)
 	}
 	return listed, forbidden

@@ -33,7 +33,8 @@ func newFixture(t *testing.T, saved *lastgood.Dir) *fixture {
 	t.Helper()
 	f := &fixture{t: t, clock: testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))}
 	var err error
-	f.Source, err = New(Config{Cluster: "c", API: &rest.Config{Host: "https://127.0.0.1:1"}, Saved: saved, Log: testkit.Logger(t), Clock: f.clock})
+	f.Source, err = New(Config{Cluster: "c", API: &rest.Config{Host: "https://127.0.0.1:1"}, Saved: saved, Log: testkit.Logger(t),
+		Clock: f.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func (f *fixture) watcher(group, name string) *watcher {
 // state is the entry of an object of a kind.
 func (w *watcher) state(name, state string) *entry {
 	n := types.NamespacedName{Namespace: "apps", Name: name}
-	return &entry{name: n, object: &object.Object{Key: w.kind.key(n), Labels: map[string]string{"state": state}, Digest: [16]byte([]byte(fmt.Sprintf("%-16s", state)))}}
+	return &entry{name: n, object: &object.Object{Key: w.kind.key(n), Labels: map[string]string{"state": state},
+		Digest: [16]byte([]byte(fmt.Sprintf("%-16s", state)))}}
 }
 
 // bad is the entry of an object that was refused.
@@ -248,7 +250,8 @@ func TestRestoredObjectsGiveWay(t *testing.T) {
 func TestStatusNamesWhatIsForbidden(t *testing.T) {
 	f := newFixture(t, nil)
 	w := f.watcher(validate.GroupNetworking, "Gateway")
-	f.asked(t.Context(), w, false, apierrors.NewForbidden(schema.GroupResource{Group: "networking.istio.io", Resource: "gateways"}, "", errors.New("no right")))
+	f.asked(t.Context(), w, false, apierrors.NewForbidden(schema.GroupResource{Group: "networking.istio.io", Resource: "gateways"}, "",
+		errors.New("no right")))
 	f.asked(t.Context(), w, true, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no right")))
 	f.asked(t.Context(), w, false, nil) // a list that succeeds does not prove that a watch would
 	st := f.Status()

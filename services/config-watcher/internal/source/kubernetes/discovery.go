@@ -123,7 +123,8 @@ func (s *Source) missing(k *kind) (unsure bool) {
 	if w != nil && w.failure == nil {
 		return true // it is still served
 	}
-	s.cfg.Log.Warn("kind is gone from the API server, its objects are removed", "source", s.name, "kind", k.String(), "objects", len(k.objects))
+	s.cfg.Log.Warn("kind is gone from the API server, its objects are removed", "source", s.name, "kind", k.String(), "objects",
+		len(k.objects))
 	s.halt(k, types.NamespacedName{})
 	k.served = served{}
 	k.removeOthers(s, types.NamespacedName{}, nil)
@@ -188,7 +189,8 @@ func (c *clients) served(ctx context.Context) (*resources, error) {
 // watchDefinitions asks again for the kinds of the API server when a CustomResourceDefinition changes. Without the
 // right to watch these, a change is found at the next interval.
 func (s *Source) watchDefinitions(ctx context.Context) error {
-	definitions := s.api.Load().metadata.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := s.api.Load().metadata.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if err := s.gate.wait(ctx); err != nil {

@@ -113,7 +113,8 @@ func (k *kind) foreign(labels map[string]string) bool {
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
 // unreadMetadata are the parts of the metadata that nobody reads. They change with every write of the status.
-var unreadMetadata = []string{"managedFields", "resourceVersion", "uid", "selfLink", "ownerReferences", "finalizers", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName"}
+var unreadMetadata = []string{"managedFields", "resourceVersion", "uid", "selfLink", "ownerReferences", "finalizers", "deletionTimestamp",
+	"deletionGracePeriodSeconds", "generateName"}
 
 // trim drops what nobody reads of an object, before it is decoded.
 func trim(tree map[string]any) {

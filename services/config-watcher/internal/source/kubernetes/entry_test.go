@@ -82,7 +82,8 @@ func filler(seed int64) *randfill.Filler {
 		},
 		func(p *networkingv1.HTTPIngressPath, c randfill.Continue) {
 			c.FillNoCustom(p)
-			kind := []networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific}[c.Intn(3)]
+			kind := []networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypePrefix,
+				networkingv1.PathTypeImplementationSpecific}[c.Intn(3)]
 			p.PathType, p.Path = &kind, []string{"/", "/a", "/a/"}[c.Intn(3)]
 		},
 		func(b *networkingv1.IngressBackend, c randfill.Continue) {
@@ -198,7 +199,8 @@ func same(t *testing.T, got, want *object.Object) {
 				t.Fatal(m, err)
 			}
 		}
-		return fmt.Sprintf("%s %s %v %v %v %d %T %s %v", o.Key, o.APIVersion, o.Labels, o.Annotations, o.Created.Unix(), o.Generation, o.Body, body, o.Warnings)
+		return fmt.Sprintf("%s %s %v %v %v %d %T %s %v", o.Key, o.APIVersion, o.Labels, o.Annotations, o.Created.Unix(), o.Generation, o.Body,
+			body, o.Warnings)
 	}
 	if a, b := show(got), show(want); a != b {
 		t.Fatalf("got\n%s, want\n%s", a, b)
@@ -234,7 +236,8 @@ func TestSavedMeshObjectsAreRestored(t *testing.T) {
 					t.Fatal(err)
 				}
 				e, err := k.convert(&unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": validate.Canonical(k.desc.Group, kindName), "kind": kindName, "metadata": metaTree, "spec": tree, "status": map[string]any{"x": "y"},
+					"apiVersion": validate.Canonical(k.desc.Group, kindName), "kind": kindName, "metadata": metaTree, "spec": tree,
+					"status": map[string]any{"x": "y"},
 				}})
 				if err != nil {
 					t.Fatal(err)
@@ -284,9 +287,12 @@ func TestSavedCredentialsAndBansAreRestored(t *testing.T) {
 		kind *kind
 		o    runtime.Object
 	}{
-		"key pair":      {&kind{desc: validate.Kind{Name: "Secret"}}, &corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"cert": chain, "key": key, "cacert": ca.RootPEM}}},
-		"no credential": {&kind{desc: validate.Kind{Name: "Secret"}}, &corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"password": []byte("x")}}},
-		"authority":     {&kind{desc: validate.Kind{Name: "ConfigMap"}}, &corev1.ConfigMap{ObjectMeta: randomMeta(), Data: map[string]string{"ca.crt": string(ca.RootPEM)}}},
+		"key pair": {&kind{desc: validate.Kind{Name: "Secret"}},
+			&corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"cert": chain, "key": key, "cacert": ca.RootPEM}}},
+		"no credential": {&kind{desc: validate.Kind{Name: "Secret"}},
+			&corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"password": []byte("x")}}},
+		"authority": {&kind{desc: validate.Kind{Name: "ConfigMap"}},
+			&corev1.ConfigMap{ObjectMeta: randomMeta(), Data: map[string]string{"ca.crt": string(ca.RootPEM)}}},
 		"ban": {&kind{desc: validate.Kind{Group: validate.GroupFairlead, Name: "IdentityBan"}}, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": map[string]any{"name": "a"},
 			"spec": map[string]any{"identity": "spiffe://cluster.local/ns/apps/sa/a", "reason": "why", "until": "2030-01-01T00:00:00Z"},
@@ -342,9 +348,11 @@ func TestRevisions(t *testing.T) {
 // A status says, and decides nothing: whoever may write statuses of Istio's kinds changes no traffic by that.
 func TestForgedStatusesDecideNothing(t *testing.T) {
 	for kind, spec := range map[string]map[string]any{
-		"WorkloadEntry":  {"address": "192.0.2.1", "labels": map[string]any{"app": "a"}},
-		"VirtualService": {"hosts": []any{"a"}, "http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "a"}}}}}},
-		"ServiceEntry":   {"hosts": []any{"a.example.com"}, "ports": []any{map[string]any{"number": int64(80), "name": "http", "protocol": "HTTP"}}, "resolution": "DNS"},
+		"WorkloadEntry": {"address": "192.0.2.1", "labels": map[string]any{"app": "a"}},
+		"VirtualService": {"hosts": []any{"a"},
+			"http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "a"}}}}}},
+		"ServiceEntry": {"hosts": []any{"a.example.com"},
+			"ports": []any{map[string]any{"number": int64(80), "name": "http", "protocol": "HTTP"}}, "resolution": "DNS"},
 	} {
 		k := kindNamed(t, kind)
 		convert := func(status any) *object.Object {
@@ -364,7 +372,8 @@ func TestForgedStatusesDecideNothing(t *testing.T) {
 		}
 		want := convert(nil)
 		for _, forged := range []any{
-			map[string]any{"conditions": []any{map[string]any{"type": "Healthy", "status": "False"}, map[string]any{"type": "Accepted", "status": "True"}}},
+			map[string]any{"conditions": []any{map[string]any{"type": "Healthy", "status": "False"},
+				map[string]any{"type": "Accepted", "status": "True"}}},
 			map[string]any{"addresses": []any{map[string]any{"value": "192.0.2.66", "host": "a.example.com"}}, "observedGeneration": int64(99)},
 			map[string]any{"spec": map[string]any{"hosts": []any{"victim"}}}, "a text", []any{int64(1)},
 		} {

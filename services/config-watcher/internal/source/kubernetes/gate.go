@@ -171,9 +171,11 @@ func (g *gate) answered(ctx context.Context, err error) {
 	log := g.source.cfg.Log.With("source", g.source.name)
 	switch {
 	case first:
-		log.Warn("API server cannot be reached, its last objects stay", "address", g.source.api.Load().config.Host, "error", err, "remedy", unreachableRemedy)
+		log.Warn("API server cannot be reached, its last objects stay", "address", g.source.api.Load().config.Host, "error", err, "remedy",
+			unreachableRemedy)
 	case back:
-		log.Info("API server is back", "address", g.source.api.Load().config.Host, "away", g.source.cfg.Clock.Now().Sub(lost.since).Round(time.Millisecond))
+		log.Info("API server is back", "address", g.source.api.Load().config.Host, "away",
+			g.source.cfg.Clock.Now().Sub(lost.since).Round(time.Millisecond))
 		notify.Wake(g.source.rediscover)
 	}
 }

@@ -162,8 +162,9 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		cfg: cfg, name: NamePrefix + cfg.Cluster, kinds: map[schema.GroupKind]*kind{}, wake: make(chan struct{}, 1), rediscover: make(chan struct{}, 1),
-		taken: map[object.Key]struct{}{}, wanted: map[object.Key]bool{}, looked: make(chan struct{}),
+		cfg: cfg, name: NamePrefix + cfg.Cluster, kinds: map[schema.GroupKind]*kind{}, wake: make(chan struct{}, 1),
+		rediscover: make(chan struct{}, 1),
+		taken:      map[object.Key]struct{}{}, wanted: map[object.Key]bool{}, looked: make(chan struct{}),
 	}
 	s.api.Store(api)
 	if s.cfg.Backoff == nil {
@@ -180,7 +181,8 @@ func New(cfg Config) (*Source, error) {
 		}
 		k := &kind{
 			desc: desc, source: s.name, revision: cfg.Revision, lane: laneConfig, watchers: map[types.NamespacedName]*watcher{},
-			objects: map[types.NamespacedName]*object.Object{}, problems: map[types.NamespacedName]object.Problems{}, refused: map[types.NamespacedName]source.Refused{}, dirty: map[int]bool{},
+			objects: map[types.NamespacedName]*object.Object{}, problems: map[types.NamespacedName]object.Problems{},
+			refused: map[types.NamespacedName]source.Refused{}, dirty: map[int]bool{},
 		}
 		if desc.Group == validate.GroupDiscovery || desc.Group == "" && desc.Name == "Pod" {
 			k.lane = laneEndpoints
@@ -285,9 +287,11 @@ func (s *Source) Status() source.Status {
 	}
 	switch {
 	case away != nil:
-		st.Degraded = fmt.Errorf("the API server %s cannot be reached since %s, its last objects stay: %w; %s", s.api.Load().config.Host, away.since.Format(time.RFC3339), away.err, unreachableRemedy)
+		st.Degraded = fmt.Errorf("the API server %s cannot be reached since %s, its last objects stay: %w; %s", s.api.Load().config.Host,
+			away.since.Format(time.RFC3339), away.err, unreachableRemedy)
 	case s.discover != nil:
-		degraded = append(degraded, fmt.Errorf("the API server does not tell which kinds it has, since %s: %w", s.discover.since.Format(time.RFC3339), s.discover.err))
+		degraded = append(degraded, fmt.Errorf("the API server does not tell which kinds it has, since %s: %w",
+			s.discover.since.Format(time.RFC3339), s.discover.err))
 		fallthrough
 	default:
 		st.Degraded = errors.Join(degraded...)
@@ -298,7 +302,8 @@ func (s *Source) Status() source.Status {
 // degrade fills in why the kind cannot be read. It is called with Source.mu held.
 func (k *kind) degrade(row *source.KindStatus, away *failure, now time.Time) {
 	if away != nil {
-		row.Degraded, row.Reason, row.Since = fmt.Errorf("%s cannot be read since %s: %w", k, away.since.Format(time.RFC3339), away.err), source.ReasonUnreachable, away.since
+		row.Degraded, row.Reason, row.Since = fmt.Errorf("%s cannot be read since %s: %w", k, away.since.Format(time.RFC3339), away.err),
+			source.ReasonUnreachable, away.since
 		return
 	}
 	var all []error
@@ -314,7 +319,8 @@ func (k *kind) degrade(row *source.KindStatus, away *failure, now time.Time) {
 		remedy := "its last objects stay"
 		switch {
 		case w.awaitsRights():
-			remedy += "; fairlead-keeper binds ClusterRole fairlead-config-watcher-credentials in " + name.Namespace + " while Pods there are selected by an object that names " +
+			remedy += "; fairlead-keeper binds ClusterRole fairlead-config-watcher-credentials in " + name.Namespace +
+				" while Pods there are selected by an object that names " +
 				"a Secret: see its log, or list the namespace in values.configWatcher.credentialNamespaces"
 		case w.failure.reason() == source.ReasonForbidden:
 			remedy += "; allow config-watcher's service account to get, list and watch it"

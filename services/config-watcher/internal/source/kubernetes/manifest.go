@@ -99,7 +99,8 @@ func podOf(p *object.Pod) *corev1.Pod {
 		out.Status.PodIPs = append(out.Status.PodIPs, corev1.PodIP{IP: a})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Ports)) {
-		out.Spec.InitContainers[0].Ports = append(out.Spec.InitContainers[0].Ports, corev1.ContainerPort{Name: name, ContainerPort: int32(p.Ports[name])})
+		out.Spec.InitContainers[0].Ports = append(out.Spec.InitContainers[0].Ports,
+			corev1.ContainerPort{Name: name, ContainerPort: int32(p.Ports[name])})
 	}
 	return out
 }
@@ -108,7 +109,8 @@ func podOf(p *object.Pod) *corev1.Pod {
 func entriesOf(kind string, c *object.Credential) map[string]any {
 	p, out := c.Proto(), map[string]any{}
 	for name, value := range map[string][]byte{
-		corev1.TLSCertKey: p.GetCertificateChain(), corev1.TLSPrivateKeyKey: p.GetPrivateKey(), "ca.crt": p.GetCaCertificates(), "ca.crl": p.GetCrl(),
+		corev1.TLSCertKey: p.GetCertificateChain(), corev1.TLSPrivateKeyKey: p.GetPrivateKey(), "ca.crt": p.GetCaCertificates(),
+		"ca.crl": p.GetCrl(),
 	} {
 		switch {
 		case len(value) == 0:

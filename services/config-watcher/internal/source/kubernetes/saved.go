@@ -256,7 +256,8 @@ func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 	}
 	held := func(h validate.Hold) {
 		key := h.Object.Key
-		out.entries = append(out.entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true, savedAt: at})
+		out.entries = append(out.entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true,
+			savedAt: at})
 	}
 	for i, line := range bytes.Split(content, []byte("\n")) {
 		if len(line) == 0 {
@@ -266,9 +267,12 @@ func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 		r, err := s.cfg.Codec.Decode(line)
 		switch {
 		case errors.Is(err, record.ErrLocked):
-			return savedShard{err: fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", place, err)}
+			return savedShard{
+				err: fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds",
+					place, err)}
 		case err != nil:
-			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error", err)
+			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error",
+				err)
 			if hold, ok := validate.HoldDamaged(place, line); ok {
 				held(hold)
 			}

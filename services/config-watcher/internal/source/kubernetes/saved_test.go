@@ -13,13 +13,14 @@ import (
 // hangs, endpoints go on and the status answers. Only the first list of the refused object's kind waits.
 func TestAStalledDiskStopsNoEndpoints(t *testing.T) {
 	stalled, release := make(chan struct{}), make(chan struct{})
-	saved := lastgood.New(lastgood.Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Now()), FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
-		if step == fileio.StepSync {
-			close(stalled)
-			<-release
-		}
-		return nil
-	}}})
+	saved := lastgood.New(lastgood.Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Now()),
+		FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
+			if step == fileio.StepSync {
+				close(stalled)
+				<-release
+			}
+			return nil
+		}}})
 	f := newFixture(t, saved)
 	services, slices := f.watcher("", "Service"), f.watcher("discovery.k8s.io", "EndpointSlice")
 	saved.Put("other", []byte("x"))

@@ -107,7 +107,8 @@ func (s *Source) asked(ctx context.Context, w *watcher, watch bool, err error) {
 		if w.failure = f; w.awaitsRights() && !w.listed {
 			level = slog.LevelInfo // the keeper gives the right where a Gateway is new
 		}
-		s.cfg.Log.Log(ctx, level, "kind cannot be read, its last objects stay", "source", s.name, "kind", w.kind.String(), "object", w.name.String(), "error", err)
+		s.cfg.Log.Log(ctx, level, "kind cannot be read, its last objects stay", "source", s.name, "kind", w.kind.String(), "object",
+			w.name.String(), "error", err)
 	}
 	w.failure = f
 	if w.kind.byName() {

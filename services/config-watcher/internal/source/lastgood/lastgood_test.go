@@ -62,15 +62,16 @@ func TestWritesBehind(t *testing.T) {
 func TestUnwritableDirectory(t *testing.T) {
 	var full atomic.Bool
 	var writes atomic.Int64
-	d := New(Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Unix(1, 0)), FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
-		if step == fileio.StepWrite {
-			writes.Add(1)
-			if full.Load() {
-				return syscall.ENOSPC
+	d := New(Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Unix(1, 0)),
+		FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
+			if step == fileio.StepWrite {
+				writes.Add(1)
+				if full.Load() {
+					return syscall.ENOSPC
+				}
 			}
-		}
-		return nil
-	}}})
+			return nil
+		}}})
 	full.Store(true)
 	d.Put("a", []byte("1"))
 	for range 2 {

@@ -202,7 +202,8 @@ func TestFullDisk(t *testing.T) {
 	h.apply(ns("a", "1") + ns("b", "1"))
 	full.Store(true)
 	for range 3 {
-		if _, err := h.Write(context.Background(), writes(t, ns("c", "1")), false); !errors.Is(err, ErrNotWritable) || !errors.Is(err, syscall.ENOSPC) {
+		if _, err := h.Write(context.Background(), writes(t, ns("c", "1")), false); !errors.Is(err, ErrNotWritable) ||
+			!errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -252,7 +253,8 @@ func TestFullFileSystem(t *testing.T) {
 	clk := testkit.NewClock(time.Unix(1000, 0))
 	h := startConfig(t, Config{Dir: filepath.Join(dir, "store"), Clock: clk})
 	big := func(name string) string {
-		return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: apps}\ndata: {x: %s}\n", name, strings.Repeat("x", 300<<10))
+		return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: apps}\ndata: {x: %s}\n", name,
+			strings.Repeat("x", 300<<10))
 	}
 	written := 0
 	var err error
@@ -292,14 +294,16 @@ func TestDamagedJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := `{"put":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Name`
-	for _, content := range []string{"", "{", string(whole[:len(whole)-3]), strings.Replace(string(whole), "a.json", "c.json", 1), old, strings.Repeat("\x00", 100)} {
+	for _, content := range []string{"", "{", string(whole[:len(whole)-3]), strings.Replace(string(whole), "a.json", "c.json", 1), old,
+		strings.Repeat("\x00", 100)} {
 		testkit.WriteFile(t, filepath.Join(dir, journalName), []byte(content))
 		again := start(t, dir, clock.Real())
 		st := again.Status()
 		if st.Objects != 2 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Reason, "journal of an interrupted write is damaged") {
 			t.Errorf("%q: %+v", content, st)
 		}
-		if strings.Contains(content, "Namespace") && !strings.Contains(st.Problems.Error(), "Namespace a") && !strings.Contains(st.Problems.Error(), "Namespace c") {
+		if strings.Contains(content, "Namespace") && !strings.Contains(st.Problems.Error(), "Namespace a") &&
+			!strings.Contains(st.Problems.Error(), "Namespace c") {
 			t.Errorf("%q: what it concerns is not named: %v", content, st.Problems)
 		}
 		again.apply(ns("a", fmt.Sprint(len(content))))
@@ -344,7 +348,8 @@ func TestDamagedObjectIsServedFromLastGood(t *testing.T) {
 			if err != nil || it.object.Labels["v"] != "2" || len(h.events) != 2 {
 				t.Errorf("%v %v, events %v", it, err, h.events)
 			}
-			if st := h.Status(); !st.Synced || len(st.Problems) != 1 || !strings.Contains(st.Problems.Error(), "Namespace a") || !strings.Contains(st.Problems.Error(), "last good version is served") {
+			if st := h.Status(); !st.Synced || len(st.Problems) != 1 || !strings.Contains(st.Problems.Error(), "Namespace a") ||
+				!strings.Contains(st.Problems.Error(), "last good version is served") {
 				t.Errorf("status %+v", st)
 			}
 			if name == "unreadable" {
@@ -378,7 +383,8 @@ func flip(path string, at int) error {
 // until the object is written again or deleted.
 func TestDamagedSecurityObjectHoldsClosed(t *testing.T) {
 	dir := t.TempDir()
-	strict := "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: strict, namespace: apps}\nspec: {selector: {matchLabels: {app: x}}, mtls: {mode: STRICT}}\n"
+	strict := "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: strict, namespace: apps}\nspec: {selector: " +
+		"{matchLabels: {app: x}}, mtls: {mode: STRICT}}\n"
 	h := start(t, dir, clock.Real())
 	h.apply(strict)
 	k := h.list("", "")[0].Key
@@ -413,7 +419,8 @@ func TestFilesOfEarlierVersions(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	testkit.WriteFile(t, path, []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":3,"name":"a","resourceVersion":"12"}}`))
+	testkit.WriteFile(t, path, []byte(
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":3,"name":"a","resourceVersion":"12"}}`))
 	h := start(t, dir, clock.Real())
 	if it, err := h.Get(key("a")); err != nil || it.Version != "12" || it.Generation != 3 {
 		t.Errorf("%v %v", it, err)

@@ -107,8 +107,10 @@ func (s *Store) replay() (object.Problems, error) {
 	} else {
 		aside := fmt.Sprintf("%s.damaged-%d", path, s.cfg.Clock.Now().UnixNano())
 		problems = object.Problems{{
-			Location: path, Reason: "journal of an interrupted write is damaged: " + err.Error(), Value: object.Quote(strings.Join(mentioned(content), ", ")),
-			Remedy: "each object is as its own file has it; look at those named here and apply them again if need be; the journal is kept as " + aside,
+			Location: path, Reason: "journal of an interrupted write is damaged: " + err.Error(),
+			Value: object.Quote(strings.Join(mentioned(content), ", ")),
+			Remedy: "each object is as its own file has it; look at those named here and apply them again if need be; the journal is kept as " +
+				aside,
 		}}
 		return problems, s.cfg.FS.Rename(path, aside)
 	}
@@ -131,7 +133,8 @@ func (s *Store) finish(j journal) (object.Problems, error) {
 		}
 		if content, err := os.ReadFile(path); err != nil || hexSum(content) != r.SHA256 {
 			problems = append(problems, object.Problem{
-				Location: path, Object: keyOf(r.Path).String(), Reason: "an interrupted write of it cannot be finished: what was prepared is damaged or gone",
+				Location: path, Object: keyOf(r.Path).String(),
+				Reason: "an interrupted write of it cannot be finished: what was prepared is damaged or gone",
 				Remedy: "it is as its own file has it; apply it again if need be",
 			})
 		}
@@ -139,7 +142,8 @@ func (s *Store) finish(j journal) (object.Problems, error) {
 	for _, raw := range j.Put {
 		it, err := decodeItem(raw)
 		if err != nil {
-			problems = append(problems, object.Problem{Location: filepath.Join(s.cfg.Dir, journalName), Reason: "an interrupted write cannot be finished: " + err.Error(), Remedy: "apply the object again"})
+			problems = append(problems, object.Problem{Location: filepath.Join(s.cfg.Dir, journalName),
+				Reason: "an interrupted write cannot be finished: " + err.Error(), Remedy: "apply the object again"})
 			continue
 		}
 		line, err := s.cfg.Codec.Encode(record.Record{Key: it.Key, Content: raw})

@@ -14,13 +14,14 @@ import (
 func TestAStalledDiskStopsNoReader(t *testing.T) {
 	stalled, release := make(chan struct{}, 1), make(chan struct{})
 	stall := false
-	h := startConfig(t, Config{Dir: t.TempDir(), Clock: testkit.NewClock(time.Unix(1000, 0)), FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
-		if stall && step == fileio.StepSync {
-			stalled <- struct{}{}
-			<-release
-		}
-		return nil
-	}}})
+	h := startConfig(t, Config{Dir: t.TempDir(), Clock: testkit.NewClock(time.Unix(1000, 0)),
+		FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
+			if stall && step == fileio.StepSync {
+				stalled <- struct{}{}
+				<-release
+			}
+			return nil
+		}}})
 	h.apply(ns("a", "1"))
 	stall = true
 	written := make(chan error, 1)

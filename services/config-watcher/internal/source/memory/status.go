@@ -11,7 +11,8 @@ import (
 func (s *Store) Status() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := source.Status{Synced: s.loaded, Degraded: s.failure, LastGood: s.lastGood, Problems: s.allProblems(), Objects: len(s.items) + len(s.provisional)}
+	st := source.Status{Synced: s.loaded, Degraded: s.failure, LastGood: s.lastGood, Problems: s.allProblems(),
+		Objects: len(s.items) + len(s.provisional)}
 	for _, d := range s.damaged {
 		if d.hold != nil {
 			st.Held++

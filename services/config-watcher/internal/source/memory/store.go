@@ -433,7 +433,8 @@ func (s *Store) Delete(ctx context.Context, k object.Key, version string) error 
 
 // Edit replaces an object by the result of edit, which may change the tree that it receives. version, if not empty,
 // must be the current one.
-func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit func(tree map[string]any) (map[string]any, error)) (Result, error) {
+func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit func(tree map[string]any) (map[string]any, error)) (Result,
+	error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if !s.loaded {
@@ -456,7 +457,8 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 		return Result{}, err
 	}
 	if o.Key != k {
-		return Result{}, object.Problems{{Object: k.String(), Field: "metadata.name", Reason: "an object cannot become another one", Remedy: "leave kind, namespace and name as they are"}}
+		return Result{}, object.Problems{{Object: k.String(), Field: "metadata.name", Reason: "an object cannot become another one",
+			Remedy: "leave kind, namespace and name as they are"}}
 	}
 	r, err := s.prepare(Write{Doc: doc, Object: o, Verb: Update}, s.version+1)
 	if err != nil || !r.Changed {

@@ -108,7 +108,8 @@ func TestInterruptedWrite(t *testing.T) {
 	b, _ := h.Get(key("b"))
 	h.stop()
 	j := journal{Put: []json.RawMessage{
-		json.RawMessage(strings.Replace(string(a.Manifest), `"v":"1"`, `"v":"2"`, 1)), json.RawMessage(strings.Replace(string(b.Manifest), `"v":"1"`, `"v":"2"`, 1)),
+		json.RawMessage(strings.Replace(string(a.Manifest), `"v":"1"`, `"v":"2"`, 1)),
+		json.RawMessage(strings.Replace(string(b.Manifest), `"v":"1"`, `"v":"2"`, 1)),
 	}}
 	content, err := json.Marshal(j)
 	if err != nil {
@@ -204,7 +205,8 @@ func TestUnwritableDirectoryChangesNothing(t *testing.T) {
 func TestGenerations(t *testing.T) {
 	h := start(t, "", clock.Real())
 	pod := func(sa, ip string) string {
-		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: apps}\nspec: {serviceAccountName: %s, containers: []}\nstatus: {podIP: %s}\n", sa, ip)
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: apps}\nspec: {serviceAccountName: %s, containers: "+
+			"[]}\nstatus: {podIP: %s}\n", sa, ip)
 	}
 	for i, c := range []struct {
 		yaml       string

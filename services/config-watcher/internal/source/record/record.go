@@ -111,7 +111,8 @@ func (c Codec) Decode(line []byte) (Record, error) {
 	if err := json.Unmarshal(line, &w); err != nil {
 		return Record{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	r := Record{Key: object.Key{Group: w.Key.Group, Kind: w.Key.Kind, Namespace: w.Key.Namespace, Name: w.Key.Name}, File: w.File, Line: w.Line, Content: w.Object, Sealed: w.Seal}
+	r := Record{Key: object.Key{Group: w.Key.Group, Kind: w.Key.Kind, Namespace: w.Key.Namespace, Name: w.Key.Name}, File: w.File,
+		Line: w.Line, Content: w.Object, Sealed: w.Seal}
 	payload := []byte(w.Object)
 	if w.Seal != "" {
 		payload = w.Data

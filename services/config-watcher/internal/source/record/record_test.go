@@ -107,7 +107,8 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	for _, c := range []Codec{after, {}} {
-		if _, err := c.Decode(line); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "Secret apps/tls") || errors.Is(err, ErrDamaged) {
+		if _, err := c.Decode(line); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "Secret apps/tls") ||
+			errors.Is(err, ErrDamaged) {
 			t.Errorf("without the key: %v", err)
 		}
 	}
@@ -124,7 +125,8 @@ func TestContentBelongsToItsObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Open(k.Key(), sealed, context(wire{Key: wireKey{Kind: "Secret", Namespace: "other", Name: "tls"}})); !errors.Is(err, ErrDamaged) {
+	if _, err := k.Open(k.Key(), sealed, context(wire{Key: wireKey{Kind: "Secret", Namespace: "other", Name: "tls"}})); !errors.Is(err,
+		ErrDamaged) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -42,7 +42,8 @@ func ReadKeys(path string) (*Keys, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s has mode %04o, so others than its owner can get at the keys; run: chmod 0600 %s", path, info.Mode().Perm(), path)
+		return nil, fmt.Errorf("%s has mode %04o, so others than its owner can get at the keys; run: chmod 0600 %s", path, info.Mode().Perm(),
+			path)
 	}
 	text, err := fileio.ReadAll(f, maxKeyFileBytes)
 	if errors.Is(err, fileio.ErrTooLarge) {
@@ -60,7 +61,8 @@ func ReadKeys(path string) (*Keys, error) {
 		key, ok := decodeKey(line)
 		if !ok {
 			// The line is not shown: it may be a key with a typing error.
-			return nil, fmt.Errorf("%s:%d: not a key of %d bytes in base64 or hexadecimal; make one with: head -c %d /dev/urandom | base64", path, i+1, keyBytes, keyBytes)
+			return nil, fmt.Errorf("%s:%d: not a key of %d bytes in base64 or hexadecimal; make one with: head -c %d /dev/urandom | base64", path,
+				i+1, keyBytes, keyBytes)
 		}
 		if err := k.add(key); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)

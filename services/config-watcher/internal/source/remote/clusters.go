@@ -125,7 +125,8 @@ type cluster struct {
 
 // New returns Clusters; Run reads.
 func New(cfg Config) *Clusters {
-	return &Clusters{cfg: cfg, wake: make(chan struct{}, 1), secrets: map[string]*corev1.Secret{}, running: map[string]*cluster{}, started: cfg.Clock.Now()}
+	return &Clusters{cfg: cfg, wake: make(chan struct{}, 1), secrets: map[string]*corev1.Secret{}, running: map[string]*cluster{},
+		started: cfg.Clock.Now()}
 }
 
 // Run implements source.Source.
@@ -387,7 +388,8 @@ func (c *Clusters) expire() {
 	for _, k := range c.running {
 		if st := k.source.Status(); !k.overdue && !st.Settled() && now.Sub(k.started) >= c.cfg.Timeout {
 			k.overdue = true
-			c.cfg.Log.Error("remote cluster was not read in time, the mesh does not wait for it", "cluster", k.id, "timeout", c.cfg.Timeout, "error", st.Degraded)
+			c.cfg.Log.Error("remote cluster was not read in time, the mesh does not wait for it", "cluster", k.id, "timeout", c.cfg.Timeout, "error",
+				st.Degraded)
 		}
 	}
 }

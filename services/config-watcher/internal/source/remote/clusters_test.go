@@ -28,7 +28,8 @@ import (
 // labelled is a Secret for remote clusters, of an age in hours.
 func labelled(name string, hours int, data map[string]string) *corev1.Secret {
 	created := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(-time.Duration(hours) * time.Hour))
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "istio-system", Name: name, CreationTimestamp: created, Labels: map[string]string{"istio/multiCluster": "true"}}, Data: map[string][]byte{}}
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "istio-system", Name: name, CreationTimestamp: created,
+		Labels: map[string]string{"istio/multiCluster": "true"}}, Data: map[string][]byte{}}
 	for k, v := range data {
 		s.Data[k] = []byte(v)
 	}
@@ -39,8 +40,10 @@ func labelled(name string, hours int, data map[string]string) *corev1.Secret {
 func run(t *testing.T, timeout time.Duration, client *fake.Clientset) *Clusters {
 	t.Helper()
 	c := New(Config{
-		Own: "west", Secrets: client.CoreV1().Secrets("istio-system"), Namespace: "istio-system", Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-		Timeout: timeout, QPS: 50, Burst: 50, UserAgent: "test", Submit: func(context.Context, []normalise.Change) {}, Log: testkit.Logger(t), Clock: clock.Real(),
+		Own: "west", Secrets: client.CoreV1().Secrets("istio-system"), Namespace: "istio-system",
+		Allow:   []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Timeout: timeout, QPS: 50, Burst: 50, UserAgent: "test", Submit: func(context.Context, []normalise.Change) {}, Log: testkit.Logger(t),
+		Clock: clock.Real(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	finished := make(chan error, 1)
@@ -88,8 +91,10 @@ func TestWhichEntryOfWhichSecretCounts(t *testing.T) {
 	}
 	c := run(t, time.Hour, client)
 	rows(t, c,
-		"-bad istio-system/new ignored: no id of a cluster", "east istio-system/new ignored: the older Secret istio-system/old names the same cluster",
-		"east istio-system/old syncing", "south istio-system/new refused: data[south]: is no kubeconfig", "west istio-system/old ignored: own cluster")
+		"-bad istio-system/new ignored: no id of a cluster",
+		"east istio-system/new ignored: the older Secret istio-system/old names the same cluster",
+		"east istio-system/old syncing", "south istio-system/new refused: data[south]: is no kubeconfig",
+		"west istio-system/old ignored: own cluster")
 	if st := c.Status(); st.Synced {
 		t.Error("the mesh does not wait for a cluster that is being read")
 	}
@@ -99,14 +104,17 @@ func TestWhichEntryOfWhichSecretCounts(t *testing.T) {
 	}
 	rows(t, c, "-bad istio-system/new ignored", "east istio-system/new syncing", "south istio-system/new refused")
 	// A kubeconfig that is refused does not end the reading.
-	if _, err := secrets.Update(t.Context(), labelled("new", 1, map[string]string{"east": kubeconfigOf(server, "exec: {apiVersion: v1, command: x}")}), metav1.UpdateOptions{}); err != nil {
+	if _, err := secrets.Update(t.Context(),
+		labelled("new", 1, map[string]string{"east": kubeconfigOf(server, "exec: {apiVersion: v1, command: x}")}),
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rows(t, c, "east istio-system/new refused: users[reader].user.exec")
 	if n := len(c.Sources()); n != 1 {
 		t.Errorf("%d clusters are read, want the one whose new kubeconfig is refused", n)
 	}
-	if st := c.Status(); len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Error(), "Secret istio-system/new: data[east]: users[reader].user.exec: ") {
+	if st := c.Status(); len(st.Problems) != 1 ||
+		!strings.Contains(st.Problems[0].Error(), "Secret istio-system/new: data[east]: users[reader].user.exec: ") {
 		t.Errorf("problems %v", st.Problems)
 	}
 	if err := secrets.Delete(t.Context(), "new", metav1.DeleteOptions{}); err != nil {
@@ -128,7 +136,8 @@ func TestTheMeshDoesNotWaitForeverForACluster(t *testing.T) {
 	redirecting := httptest.NewTLSServer(http.RedirectHandler(inside.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(redirecting.Close)
 	ca := "certificate-authority-data: " + base64.StdEncoding.EncodeToString(testkit.CertPEM(redirecting.Certificate()))
-	c := run(t, 300*time.Millisecond, fake.NewClientset(labelled("s", 1, map[string]string{"east": kubeconfigOf(`server: "`+redirecting.URL+`", `+ca, "token: a")})))
+	c := run(t, 300*time.Millisecond,
+		fake.NewClientset(labelled("s", 1, map[string]string{"east": kubeconfigOf(`server: "`+redirecting.URL+`", `+ca, "token: a")})))
 	rows(t, c, "east istio-system/s timeout: redirect")
 	if st := c.Status(); !st.Synced || st.Degraded == nil || !strings.Contains(st.Degraded.Error(), "cluster east was not read within 300ms") {
 		t.Errorf("status %+v", st)

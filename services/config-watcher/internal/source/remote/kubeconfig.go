@@ -42,7 +42,8 @@ const inline = "write the credential itself into the kubeconfig, as istioctl cre
 // runs, and the API server is authenticated. Nothing of the content is in the problems but names, paths and addresses.
 func (p *problems) parse(raw []byte, a fetch.Addresses) *rest.Config {
 	if len(raw) > maxKubeconfig {
-		p.add("", fmt.Sprintf("kubeconfig of %d bytes, at most %d are read", len(raw), maxKubeconfig), "leave in it what reaches this cluster alone")
+		p.add("", fmt.Sprintf("kubeconfig of %d bytes, at most %d are read", len(raw), maxKubeconfig),
+			"leave in it what reaches this cluster alone")
 		return nil
 	}
 	file, err := clientcmd.Load(raw)
@@ -57,10 +58,12 @@ func (p *problems) parse(raw []byte, a fetch.Addresses) *rest.Config {
 	}
 	cluster, user := file.Clusters[at.Cluster], file.AuthInfos[at.AuthInfo]
 	if cluster == nil {
-		p.add("contexts["+file.CurrentContext+"].context.cluster", fmt.Sprintf("there is no cluster %s", object.Quote(at.Cluster)), "name one of the clusters of the file")
+		p.add("contexts["+file.CurrentContext+"].context.cluster", fmt.Sprintf("there is no cluster %s", object.Quote(at.Cluster)),
+			"name one of the clusters of the file")
 	}
 	if user == nil {
-		p.add("contexts["+file.CurrentContext+"].context.user", fmt.Sprintf("there is no user %s", object.Quote(at.AuthInfo)), "name one of the users of the file")
+		p.add("contexts["+file.CurrentContext+"].context.user", fmt.Sprintf("there is no user %s", object.Quote(at.AuthInfo)),
+			"name one of the users of the file")
 	}
 	if cluster == nil || user == nil {
 		return nil
@@ -81,13 +84,16 @@ func (p *problems) parse(raw []byte, a fetch.Addresses) *rest.Config {
 func (p *problems) checkCluster(at string, c *api.Cluster, a fetch.Addresses) {
 	p.checkServer(at+".server", c.Server, a)
 	if c.InsecureSkipTLSVerify {
-		p.add(at+".insecure-skip-tls-verify", "the API server would not be authenticated", "remove it, and give the API server's CA in certificate-authority-data")
+		p.add(at+".insecure-skip-tls-verify", "the API server would not be authenticated",
+			"remove it, and give the API server's CA in certificate-authority-data")
 	}
 	if c.CertificateAuthority != "" {
-		p.add(at+".certificate-authority", "names a file, and config-watcher reads none for a kubeconfig", "write the certificate, in base64, into certificate-authority-data")
+		p.add(at+".certificate-authority", "names a file, and config-watcher reads none for a kubeconfig",
+			"write the certificate, in base64, into certificate-authority-data")
 	}
 	if c.ProxyURL != "" {
-		p.add(at+".proxy-url", "a proxy hides which address is connected to", "remove it, and name an address that config-watcher reaches by itself")
+		p.add(at+".proxy-url", "a proxy hides which address is connected to",
+			"remove it, and name an address that config-watcher reaches by itself")
 	}
 	if len(c.CertificateAuthorityData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData) {
 		p.add(at+".certificate-authority-data", "has no certificate in PEM", "write the API server's CA, PEM in base64")
@@ -156,8 +162,10 @@ func (p *problems) checkUser(at string, u *api.AuthInfo) {
 func connection(c *api.Cluster, u *api.AuthInfo, a fetch.Addresses) (*rest.Config, error) {
 	cfg := &rest.Config{
 		Host: c.Server, BearerToken: u.Token,
-		TLSClientConfig: rest.TLSClientConfig{ServerName: c.TLSServerName, CAData: c.CertificateAuthorityData, CertData: u.ClientCertificateData, KeyData: u.ClientKeyData},
-		Impersonate:     rest.ImpersonationConfig{UserName: u.Impersonate, UID: u.ImpersonateUID, Groups: u.ImpersonateGroups, Extra: u.ImpersonateUserExtra},
+		TLSClientConfig: rest.TLSClientConfig{ServerName: c.TLSServerName, CAData: c.CertificateAuthorityData, CertData: u.ClientCertificateData,
+			KeyData: u.ClientKeyData},
+		Impersonate: rest.ImpersonationConfig{UserName: u.Impersonate, UID: u.ImpersonateUID, Groups: u.ImpersonateGroups,
+			Extra: u.ImpersonateUserExtra},
 	}
 	settings, err := rest.TLSConfigFor(cfg)
 	if err != nil {
@@ -165,7 +173,8 @@ func connection(c *api.Cluster, u *api.AuthInfo, a fetch.Addresses) (*rest.Confi
 	}
 	// A transport of its own can be closed with the connection; client-go keeps the others for ever.
 	transport := utilnet.SetTransportDefaults(&http.Transport{
-		DialContext: a.Dialer().DialContext, TLSClientConfig: settings, TLSHandshakeTimeout: fetch.DialTimeout, MaxIdleConnsPerHost: 8, IdleConnTimeout: 90 * time.Second,
+		DialContext: a.Dialer().DialContext, TLSClientConfig: settings, TLSHandshakeTimeout: fetch.DialTimeout, MaxIdleConnsPerHost: 8,
+		IdleConnTimeout: 90 * time.Second,
 	})
 	transport.Proxy = nil
 	cfg.Transport, cfg.TLSClientConfig = transport, rest.TLSClientConfig{}

@@ -44,7 +44,8 @@ func entriesOf(secrets map[string]*corev1.Secret) []*entry {
 	var out []*entry
 	for name, s := range secrets {
 		for id, kubeconfig := range s.Data {
-			out = append(out, &entry{secret: name, id: id, created: s.CreationTimestamp.Time, kubeconfig: kubeconfig, hash: sha256.Sum256(kubeconfig)})
+			out = append(out, &entry{secret: name, id: id, created: s.CreationTimestamp.Time, kubeconfig: kubeconfig,
+				hash: sha256.Sum256(kubeconfig)})
 		}
 	}
 	slices.SortFunc(out, func(a, b *entry) int {
@@ -76,9 +77,10 @@ func (c *Clusters) watchSecrets(ctx context.Context) {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{}, secretStore{c}, cache.ReflectorOptions{
-		Logger: &logger, Name: Name, TypeDescription: "Secret " + Label, Backoff: new(secretsBackoff),
-	}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{}, secretStore{c},
+		cache.ReflectorOptions{
+			Logger: &logger, Name: Name, TypeDescription: "Secret " + Label, Backoff: new(secretsBackoff),
+		}).RunWithContext(ctx)
 }
 
 // paged says that lists are not streamed: there are few Secrets.
@@ -96,7 +98,8 @@ func (c *Clusters) asked(ctx context.Context, err error) {
 	defer c.mu.Unlock()
 	switch {
 	case err != nil && c.unread == nil:
-		c.cfg.Log.Warn("the Secrets of remote clusters cannot be read, the clusters that are known stay", "namespace", c.cfg.Namespace, "label", Label, "error", err)
+		c.cfg.Log.Warn("the Secrets of remote clusters cannot be read, the clusters that are known stay", "namespace", c.cfg.Namespace, "label",
+			Label, "error", err)
 	case err == nil && c.unread != nil:
 		c.cfg.Log.Info("the Secrets of remote clusters can be read again")
 	}
@@ -132,7 +135,8 @@ func nameOf(s *corev1.Secret) string { return s.Namespace + "/" + s.Name }
 
 // trimmed is what is read of a Secret.
 func trimmed(s *corev1.Secret) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, CreationTimestamp: s.CreationTimestamp}, Data: s.Data}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, CreationTimestamp: s.CreationTimestamp},
+		Data: s.Data}
 }
 
 // Add implements cache.ReflectorStore.

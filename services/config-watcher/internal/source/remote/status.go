@@ -133,7 +133,8 @@ func (c *Clusters) collectProblems() {
 		c.problems = append(c.problems, k.refused...)
 	}
 	for _, row := range c.ignored {
-		c.problems = append(c.problems, object.Problem{Object: "Secret " + row.Secret, Field: "data[" + row.ID + "]", Reason: "has no effect: " + row.Message})
+		c.problems = append(c.problems,
+			object.Problem{Object: "Secret " + row.Secret, Field: "data[" + row.ID + "]", Reason: "has no effect: " + row.Message})
 	}
 	c.problems = c.problems.Sorted()
 }
@@ -154,7 +155,8 @@ func (c *Clusters) Status() source.Status {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	denied := !c.forbiddenSince.IsZero() && now.Sub(c.forbiddenSince) >= deniedAfter
-	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems), Objects: len(c.running)}
+	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
+		Objects: len(c.running)}
 	degraded := []error{c.unreadError()}
 	restored := !c.applied && len(c.running) > 0
 	for _, id := range slices.Sorted(maps.Keys(c.running)) {

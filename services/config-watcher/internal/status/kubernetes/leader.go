@@ -94,9 +94,11 @@ func (l *Leader) term(ctx context.Context) error {
 	started, ended, lease := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &observedLock{l, sync.OnceFunc(func() { close(lease); <-ended }), &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: l.cfg.Name}, Client: l.client, LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Identity},
+			LeaseMeta: metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: l.cfg.Name}, Client: l.client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Identity},
 		}},
-		LeaseDuration: l.cfg.Terms.Lease, RenewDeadline: l.cfg.Terms.Renew, RetryPeriod: l.cfg.Terms.Retry, ReleaseOnCancel: true, Name: l.cfg.Name,
+		LeaseDuration: l.cfg.Terms.Lease, RenewDeadline: l.cfg.Terms.Renew, RetryPeriod: l.cfg.Terms.Retry, ReleaseOnCancel: true,
+		Name: l.cfg.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				defer close(ended)
@@ -198,7 +200,8 @@ func (o *observedLock) note(ctx context.Context, verb string, err error) error {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return err
 	default:
-		l.failure = fmt.Errorf("lease %s/%s: cannot %s it: %w; allow config-watcher's service account to get, create and update leases in that namespace", l.cfg.Namespace, l.cfg.Name, verb, err)
+		l.failure = fmt.Errorf("lease %s/%s: cannot %s it: %w; allow config-watcher's service account to get, create and update leases in that "+
+			"namespace", l.cfg.Namespace, l.cfg.Name, verb, err)
 	}
 	if l.failure != nil && before == nil {
 		l.cfg.Log.Warn("this replica cannot take part in the election of the one that writes statuses, trying again", "error", l.failure)

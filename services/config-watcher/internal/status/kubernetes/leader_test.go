@@ -52,7 +52,8 @@ func TestTheLeaseIsGivenBackAfterTheWriter(t *testing.T) {
 	server := httptest.NewServer(api)
 	defer server.Close()
 	l, err := NewLeader(LeaderConfig{
-		API: &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Namespace: "istio-system", Name: "status", Identity: "a", Terms: TermsOf(15 * time.Second),
+		API: &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Namespace: "istio-system",
+		Name: "status", Identity: "a", Terms: TermsOf(15 * time.Second),
 		Lead: func(ctx context.Context) {
 			close(leading)
 			<-ctx.Done()

@@ -67,7 +67,8 @@ func Start(t testing.TB, cfg Config) *Server {
 	ca := testkit.PKI(t)
 	s := &Server{objects: map[string]*configv1.Object{}, reporters: 1}
 	s.RootFile = ca.WriteRoot(t.TempDir())
-	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: ca.TrustDomain})
+	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{contract.AdminAudience},
+		TrustDomain: ca.TrustDomain})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ func Start(t testing.TB, cfg Config) *Server {
 	rpctest.Serve(t, lis, rpc.ServerConfig{
 		Service: "test", TLS: tlsconf.Server(ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.VerifyClientCertIfGiven),
 		Authenticator: tokens,
-		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin, "/fairlead.config.v1.AccessService/*": admin},
+		Policy: auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin,
+			"/fairlead.config.v1.AccessService/*": admin},
 	}, func(g *grpc.Server) {
 		configv1.RegisterConfigStoreServiceServer(g, s)
 		configv1.RegisterFleetServiceServer(g, s)
@@ -111,7 +113,8 @@ func (s *Server) ListWarnings(_ context.Context, r *configv1.ListWarningsRequest
 // WhoAmI implements AccessService: every caller is an administrator.
 func (s *Server) WhoAmI(ctx context.Context, _ *configv1.WhoAmIRequest) (*configv1.WhoAmIResponse, error) {
 	p, _ := auth.PeerFrom(ctx)
-	return &configv1.WhoAmIResponse{Identity: p.ID.String(), Method: p.Method, Grants: []*configv1.Grant{{Role: "admin", Verbs: []string{"get"}, Namespaces: []string{"*"}}}}, nil
+	return &configv1.WhoAmIResponse{Identity: p.ID.String(), Method: p.Method,
+		Grants: []*configv1.Grant{{Role: "admin", Verbs: []string{"get"}, Namespaces: []string{"*"}}}}, nil
 }
 
 // CanI implements AccessService: everybody may read and nothing else.
@@ -169,11 +172,14 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 		{Name: "memory", Synced: true, Objects: uint32(len(s.objects))}, {Name: "file", Synced: true, Objects: uint32(len(s.files))},
 	}}
 	for _, o := range s.inForce() {
-		if (r.GetName() == "" || o.GetKey().GetName() == r.GetName()) && (r.GetNamespace() == "" || o.GetKey().GetNamespace() == r.GetNamespace()) {
-			res.Objects = append(res.Objects, &configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true, ObservedGeneration: o.GetGeneration(), Conditions: []*configv1.Condition{
-				{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "is valid"},
-				{Type: "Programmed", Status: "False", Reason: "Rejected", Message: "1 of 2 proxies acknowledged"},
-			}})
+		if (r.GetName() == "" || o.GetKey().GetName() == r.GetName()) &&
+			(r.GetNamespace() == "" || o.GetKey().GetNamespace() == r.GetNamespace()) {
+			res.Objects = append(res.Objects,
+				&configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true, ObservedGeneration: o.GetGeneration(),
+					Conditions: []*configv1.Condition{
+						{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "is valid"},
+						{Type: "Programmed", Status: "False", Reason: "Rejected", Message: "1 of 2 proxies acknowledged"},
+					}})
 		}
 	}
 	for _, f := range s.findings {

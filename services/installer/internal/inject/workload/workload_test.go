@@ -35,15 +35,17 @@ const pod = `metadata: {labels: {a: b}}, spec: {containers: [{name: web, image: 
 
 func TestEveryKindOfWorkloadIsInjected(t *testing.T) {
 	for kind, text := range map[string]string{
-		"Pod":                   `{apiVersion: v1, kind: Pod, metadata: {name: w, namespace: shop}, spec: {containers: [{name: web, image: nginx}]}}`,
-		"ReplicationController": `{apiVersion: v1, kind: ReplicationController, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"Deployment":            `{apiVersion: apps/v1, kind: Deployment, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"DaemonSet":             `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"ReplicaSet":            `{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"StatefulSet":           `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"Job":                   `{apiVersion: batch/v1, kind: Job, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
-		"CronJob":               `{apiVersion: batch/v1, kind: CronJob, metadata: {name: w, namespace: shop}, spec: {jobTemplate: {spec: {template: {` + pod + `}}}}}`,
-		"DeploymentConfig":      `{apiVersion: apps.openshift.io/v1, kind: DeploymentConfig, metadata: {name: w, namespace: shop}, spec: {unknown: kept, template: {` + pod + `}}}`,
+		"Pod": `{apiVersion: v1, kind: Pod, metadata: {name: w, namespace: shop}, spec: {containers: [{name: web, image: nginx}]}}`,
+		"ReplicationController": `{apiVersion: v1, kind: ReplicationController, metadata: {name: w, namespace: shop}, spec: {template: {` + pod +
+			`}}}`,
+		"Deployment": `{apiVersion: apps/v1, kind: Deployment, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
+		"DaemonSet":  `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
+		"ReplicaSet": `{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
+		"StatefulSet": `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: w, namespace: shop}, spec: {template: {` + pod +
+			`}}}`,
+		"Job":              `{apiVersion: batch/v1, kind: Job, metadata: {name: w, namespace: shop}, spec: {template: {` + pod + `}}}`,
+		"CronJob":          `{apiVersion: batch/v1, kind: CronJob, metadata: {name: w, namespace: shop}, spec: {jobTemplate: {spec: {template: {` + pod + `}}}}}`,
+		"DeploymentConfig": `{apiVersion: apps.openshift.io/v1, kind: DeploymentConfig, metadata: {name: w, namespace: shop}, spec: {unknown: kept, template: {` + pod + `}}}`,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			i := injector(t)
@@ -70,7 +72,8 @@ func TestEveryKindOfWorkloadIsInjected(t *testing.T) {
 }
 
 func TestOtherObjectsStayByteForByte(t *testing.T) {
-	const text = "# a comment\napiVersion: v1\nkind: Service\nmetadata: {name:   s}\n---\napiVersion: example.com/v1\nkind: Deployment\nspec: {template: 7}\n---\n"
+	const text = "# a comment\napiVersion: v1\nkind: Service\nmetadata: {name:   s}\n---\napiVersion: example.com/v1\nkind: " +
+		"Deployment\nspec: {template: 7}\n---\n"
 	out, err := injector(t).Text([]byte(text))
 	if err != nil || string(out) != text {
 		t.Errorf("%v\n%s", err, out)
@@ -84,7 +87,8 @@ func TestListsAreInjectedItemByItem(t *testing.T) {
 		t.Fatal(err)
 	}
 	var list struct{ Items []map[string]any }
-	if err := yaml.Unmarshal([]byte(strings.TrimSuffix(string(out), "---\n")), &list); err != nil || len(list.Items) != 2 || !strings.Contains(string(out), "istio-proxy") {
+	if err := yaml.Unmarshal([]byte(strings.TrimSuffix(string(out), "---\n")), &list); err != nil || len(list.Items) != 2 ||
+		!strings.Contains(string(out), "istio-proxy") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

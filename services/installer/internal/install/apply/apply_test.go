@@ -11,7 +11,8 @@ import (
 )
 
 func TestFieldsThatTheClusterDecidesAreYielded(t *testing.T) {
-	deployment := &unstructured.Unstructured{Object: map[string]any{"kind": "Deployment", "spec": map[string]any{"replicas": int64(2), "paused": false}}}
+	deployment := &unstructured.Unstructured{Object: map[string]any{"kind": "Deployment",
+		"spec": map[string]any{"replicas": int64(2), "paused": false}}}
 	fields := []cluster.ConflictField{{Manager: "x", Field: ".spec.replicas"}, {Manager: "x", Field: ".spec.paused"}}
 	if _, found, _ := unstructured.NestedInt64(yield(deployment, fields, false).Object, "spec", "replicas"); !found {
 		t.Error("the replicas of a workload that is not scaled are yielded")
@@ -24,11 +25,14 @@ func TestFieldsThatTheClusterDecidesAreYielded(t *testing.T) {
 		t.Error("another field is yielded")
 	}
 	hook := func(name string) map[string]any {
-		return map[string]any{"name": name, "failurePolicy": "Ignore", "sideEffects": "None", "clientConfig": map[string]any{"caBundle": "x", "url": "y"}}
+		return map[string]any{"name": name, "failurePolicy": "Ignore", "sideEffects": "None",
+			"clientConfig": map[string]any{"caBundle": "x", "url": "y"}}
 	}
-	hooks := &unstructured.Unstructured{Object: map[string]any{"kind": "ValidatingWebhookConfiguration", "webhooks": []any{hook("a.b"), hook("c")}}}
+	hooks := &unstructured.Unstructured{Object: map[string]any{"kind": "ValidatingWebhookConfiguration",
+		"webhooks": []any{hook("a.b"), hook("c")}}}
 	got = yield(hooks, []cluster.ConflictField{
-		{Field: `.webhooks[name="a.b"].failurePolicy`}, {Field: `.webhooks[name="c"].clientConfig.caBundle`}, {Field: `.webhooks[name="c"].sideEffects`}, {Field: ".webhooks["},
+		{Field: `.webhooks[name="a.b"].failurePolicy`}, {Field: `.webhooks[name="c"].clientConfig.caBundle`},
+		{Field: `.webhooks[name="c"].sideEffects`}, {Field: ".webhooks["},
 	}, false)
 	list, _, _ := unstructured.NestedSlice(got.Object, "webhooks")
 	a, c := list[0].(map[string]any), list[1].(map[string]any)
@@ -54,7 +58,8 @@ func TestDeletionIsInReverse(t *testing.T) {
 		return Verdict{Entry: inventory.Entry{ID: cluster.ID{Group: group, Kind: kind, Name: name}}, Fate: Delete}
 	}
 	got := tiers([]Verdict{
-		verdict("", "Namespace", "n"), verdict("apiextensions.k8s.io", "CustomResourceDefinition", "d"), verdict("", "ServiceAccount", "a"), verdict("apps", "Deployment", "b"),
+		verdict("", "Namespace", "n"), verdict("apiextensions.k8s.io", "CustomResourceDefinition", "d"), verdict("", "ServiceAccount", "a"),
+		verdict("apps", "Deployment", "b"),
 	})
 	if len(got[0]) != 2 || got[0][0].Name != "b" || got[0][1].Name != "a" || len(got[1]) != 1 || got[1][0].Name != "d" || len(got[2]) != 1 {
 		t.Errorf("%v", got)
@@ -69,21 +74,25 @@ func TestTagsOfARevisionThatGoesAreToldOf(t *testing.T) {
 		}
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-			"metadata": map[string]any{"name": name, "labels": map[string]any{tagLabel: "prod"}}, "webhooks": []any{map[string]any{"clientConfig": client}},
+			"metadata": map[string]any{"name": name, "labels": map[string]any{tagLabel: "prod"}},
+			"webhooks": []any{map[string]any{"clientConfig": client}},
 		}}
 	}
 	entry := func(group, kind, name string) inventory.Entry {
 		return inventory.Entry{ID: cluster.ID{Group: group, Version: "v1", Kind: kind, Namespace: "mesh", Name: name}}
 	}
 	verdicts := []Verdict{
-		{Entry: entry("", "Service", "injector-canary"), Fate: Delete}, {Entry: entry("", "Service", "shared"), Fate: Release, Live: &unstructured.Unstructured{}},
+		{Entry: entry("", "Service", "injector-canary"), Fate: Delete},
+		{Entry: entry("", "Service", "shared"), Fate: Release, Live: &unstructured.Unstructured{}},
 		{Entry: entry("", "Service", "deleted"), Fate: Release},
-		{Entry: entry("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "own"), Fate: Delete, Live: hook("own", "", "https://ours/inject")},
+		{Entry: entry("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "own"), Fate: Delete,
+			Live: hook("own", "", "https://ours/inject")},
 	}
 	for _, tc := range []struct {
 		service, url string
 		want         bool
-	}{{"injector-canary", "", true}, {"deleted", "", true}, {"shared", "", false}, {"istiod", "", false}, {"", "https://ours/inject", true}, {"", "https://theirs/inject", false}} {
+	}{{"injector-canary", "", true}, {"deleted", "", true}, {"shared", "", false}, {"istiod", "", false}, {"", "https://ours/inject", true},
+		{"", "https://theirs/inject", false}} {
 		if got := leadsToGone(hook("tag", tc.service, tc.url), verdicts); got != tc.want {
 			t.Errorf("a tag that calls %s%s leads to what goes: %v, want %v", tc.service, tc.url, got, tc.want)
 		}

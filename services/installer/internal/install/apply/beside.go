@@ -30,7 +30,8 @@ func (p *Plan) beside(ctx context.Context, c *cluster.Client, force bool) error 
 	}
 	list, err := c.List(ctx, istiods, metav1.ListOptions{LabelSelector: "app=istiod,!" + ComponentLabel})
 	if apierrors.IsForbidden(err) {
-		p.Notes = append(p.Notes, fmt.Sprintf("whether an Istio runs in the cluster, and keeps its roots in ConfigMap %s, is not known: %v", p.RootConfigMap, err))
+		p.Notes = append(p.Notes, fmt.Sprintf("whether an Istio runs in the cluster, and keeps its roots in ConfigMap %s, is not known: %v",
+			p.RootConfigMap, err))
 		return nil
 	} else if err != nil {
 		return err
@@ -45,14 +46,17 @@ func (p *Plan) beside(ctx context.Context, c *cluster.Client, force bool) error 
 			other = "--revision fairlead "
 		}
 		if RootConfigMapOf(&list[i]) == p.RootConfigMap {
-			text := fmt.Sprintf("%s, the control plane of an Istio, keeps root-cert.pem of ConfigMap %s in every namespace, and its workloads trust what is there; the ca would write its own roots over them", id, p.RootConfigMap)
+			text := fmt.Sprintf("%s, the control plane of an Istio, keeps root-cert.pem of ConfigMap %s in every namespace, and its workloads "+
+				"trust what is there; the ca would write its own roots over them", id, p.RootConfigMap)
 			if !force {
-				return fmt.Errorf("nothing was changed: %s. To run beside it: %s--set values.global.trustBundleName=%s. To take its place, remove it first, or replace its roots with --force", text, other, BesideRoots)
+				return fmt.Errorf("nothing was changed: %s. To run beside it: %s--set values.global.trustBundleName=%s. To take its place, remove it "+
+					"first, or replace its roots with --force", text, other, BesideRoots)
 			}
 			p.Notes = append(p.Notes, text)
 		}
 		if revision == p.Revision && id.Namespace != p.Namespace {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s serves revision %s, too, so that objects get the statuses of both: choose another with --revision", id, revision))
+			p.Notes = append(p.Notes, fmt.Sprintf(
+				"%s serves revision %s, too, so that objects get the statuses of both: choose another with --revision", id, revision))
 		}
 	}
 	return nil
@@ -82,10 +86,14 @@ func alone(req *Request, records []*inventory.Record) error {
 		for _, name := range req.Alone {
 			const why = "component %s has the ca in the Pod of its revision, so that there is no other revision beside it"
 			if slices.Contains(req.Components, name) {
-				return fmt.Errorf("nothing was changed: "+why+", and revision %s is installed in namespace %s: uninstall that first, or choose a profile without %s", name, r.Revision, r.Namespace, name)
+				return fmt.Errorf("nothing was changed: "+why+
+					", and revision %s is installed in namespace %s: uninstall that first, or choose a profile without %s", name, r.Revision, r.Namespace,
+					name)
 			}
 			if slices.ContainsFunc(r.Objects, func(e inventory.Entry) bool { return e.Component == name }) {
-				return fmt.Errorf("nothing was changed: "+why+", and revision %s in namespace %s has it: uninstall that first, or install it with a profile without %s", name, r.Revision, r.Namespace, name)
+				return fmt.Errorf("nothing was changed: "+why+
+					", and revision %s in namespace %s has it: uninstall that first, or install it with a profile without %s", name, r.Revision,
+					r.Namespace, name)
 			}
 		}
 	}

@@ -90,7 +90,8 @@ func (j *judgement) inNamespace(ctx context.Context, namespace string) (loss, er
 	for _, id := range all[:min(len(all), maxExamples)] {
 		examples = append(examples, id.String())
 	}
-	return loss{fmt.Sprintf("objects that no installation has made would be lost, such as %s; there are %d", strings.Join(examples, ", "), len(all)), true}, nil
+	return loss{fmt.Sprintf("objects that no installation has made would be lost, such as %s; there are %d", strings.Join(examples, ", "),
+		len(all)), true}, nil
 }
 
 // transient are the kinds of objects that Kubernetes and control planes make and need no longer than these run.

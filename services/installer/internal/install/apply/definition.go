@@ -30,7 +30,8 @@ type oldDefinition struct{ definition }
 
 // Error names the versions.
 func (d *oldDefinition) Error() string {
-	return fmt.Sprintf("%s, which %s manages, does not serve %s: upgrade it there, or take it over with --force", d.ID, d.manager, strings.Join(d.versions, ", "))
+	return fmt.Sprintf("%s, which %s manages, does not serve %s: upgrade it there, or take it over with --force", d.ID, d.manager,
+		strings.Join(d.versions, ", "))
 }
 
 // theirs compares a definition of others with the installation's.
@@ -112,7 +113,8 @@ func lacks(missing *[]string, path string, there, want map[string]any) {
 func managerOf(u *unstructured.Unstructured) string {
 	manager, at := "", metav1.Time{}
 	for _, m := range u.GetManagedFields() {
-		if m.Subresource != "" || m.Manager == cluster.Manager || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:versions"`) {
+		if m.Subresource != "" || m.Manager == cluster.Manager || m.FieldsV1 == nil ||
+			!strings.Contains(m.FieldsV1.GetRawString(), `"f:versions"`) {
 			continue
 		}
 		if manager == "" || m.Time != nil && at.Before(m.Time) {
@@ -150,7 +152,9 @@ func notes(left []definition) (out []string) {
 			fields += len(d.fields)
 		}
 		d := by[m][0]
-		out = append(out, fmt.Sprintf("%d CustomResourceDefinitions that %s manages stay as they are, and lack %d fields of the installation's, which objects cannot have until they are upgraded there, or taken over with --force: %s; such as %s of %s",
+		out = append(out, fmt.Sprintf(
+			"%d CustomResourceDefinitions that %s manages stay as they are, and lack %d fields of the installation's, which objects cannot have "+
+				"until they are upgraded there, or taken over with --force: %s; such as %s of %s",
 			len(names), m, fields, strings.Join(names, ", "), d.fields[0], d.Name))
 	}
 	return out

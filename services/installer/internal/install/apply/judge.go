@@ -50,7 +50,8 @@ type RemovalOptions struct {
 }
 
 // judge decides about entries of an inventory.
-func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, others inventory.Holders, o RemovalOptions) ([]Verdict, error) {
+func judge(ctx context.Context, c *cluster.Client, entries []inventory.Entry, others inventory.Holders, o RemovalOptions) ([]Verdict,
+	error) {
 	j := &judgement{RemovalOptions: o, client: c, others: others, going: map[cluster.ID]bool{}}
 	out, failed := make([]Verdict, len(entries)), make([]error, len(entries))
 	// Definitions come after their objects, and namespaces last: what goes anyway does not keep them.

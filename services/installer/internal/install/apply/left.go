@@ -51,5 +51,7 @@ func labelsOf(ch *Change) []string {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s was there before and keeps its labels; to hold all that is in it to what the installation needs: kubectl label namespace %s %s", ch.ID, ch.Name, strings.Join(missing, " "))}
+	return []string{
+		fmt.Sprintf("%s was there before and keeps its labels; to hold all that is in it to what the installation needs: kubectl label "+
+			"namespace %s %s", ch.ID, ch.Name, strings.Join(missing, " "))}
 }

@@ -22,7 +22,8 @@ func (req *Request) Has(e inventory.Entry) bool {
 		if e.IsNamespace() && o.Namespace() == e.Name {
 			return true
 		}
-		if e.Kind == o.Kind() && e.Name == o.Name() && e.Group == o.Group() && (e.Namespace == o.Namespace() || o.Namespace() == "" && e.Namespace == req.Namespace || e.Namespace == "") {
+		if e.Kind == o.Kind() && e.Name == o.Name() && e.Group == o.Group() &&
+			(e.Namespace == o.Namespace() || o.Namespace() == "" && e.Namespace == req.Namespace || e.Namespace == "") {
 			return true
 		}
 	}
@@ -30,7 +31,8 @@ func (req *Request) Has(e inventory.Entry) bool {
 }
 
 // NewPartialRemoval is NewRemoval of those objects of a record that a request has. The rest stays in its inventory.
-func NewPartialRemoval(ctx context.Context, c *cluster.Client, rec *inventory.Record, all []*inventory.Record, req *Request) (*Removal, error) {
+func NewPartialRemoval(ctx context.Context, c *cluster.Client, rec *inventory.Record, all []*inventory.Record, req *Request) (*Removal,
+	error) {
 	r := &Removal{Records: []*inventory.Record{rec}}
 	var entries []inventory.Entry
 	for _, e := range rec.Objects {

@@ -101,7 +101,8 @@ func newPlan(ctx context.Context, c *cluster.Client, req *Request, look comparis
 	p := &Plan{Request: req, Record: inventory.Find(records, req.Revision, req.Namespace)}
 	for _, r := range records {
 		if r.Revision == req.Revision && r.Namespace != req.Namespace && r.State != inventory.Removed {
-			return nil, fmt.Errorf("revision %s is installed in namespace %s: its objects in the whole cluster would be those of both; uninstall it, or choose another --revision", r.Revision, r.Namespace)
+			return nil, fmt.Errorf("revision %s is installed in namespace %s: its objects in the whole cluster would be those of both; uninstall "+
+				"it, or choose another --revision", r.Revision, r.Namespace)
 		}
 	}
 	if err := alone(req, records); err != nil {
@@ -235,7 +236,9 @@ func report(failed []error) error {
 		if more := len(lines) - maxErrors; more > 0 {
 			lines = append(lines[:maxErrors], fmt.Sprintf("and %d more", more))
 		}
-		others = append(others, fmt.Sprintf("%d fields have other values, which others manage:\n%s\nSet the same values, have their managers give them up, choose other names or another --revision, or take them over with --force",
+		others = append(others, fmt.Sprintf(
+			"%d fields have other values, which others manage:\n%s\nSet the same values, have their managers give them up, choose other names or "+
+				"another --revision, or take them over with --force",
 			fields, strings.Join(lines, "\n")))
 	}
 	if len(others) == 0 {
@@ -251,7 +254,8 @@ func scope(c *cluster.Client, planned map[cluster.ID]bool, id cluster.ID) (bool,
 	}
 	namespaced, err := c.Scope(id)
 	if meta.IsNoMatchError(err) {
-		return false, fmt.Errorf("%s: the API server has no kind %s of %s/%s: install its CustomResourceDefinition first, or an API server that has it", id, id.Kind, id.Group, id.Version)
+		return false, fmt.Errorf("%s: the API server has no kind %s of %s/%s: install its CustomResourceDefinition first, or an API server "+
+			"that has it", id, id.Kind, id.Group, id.Version)
 	}
 	return namespaced, err
 }

@@ -117,7 +117,8 @@ func (r *run) puller(ctx context.Context, ch *Change, containers []any) *unstruc
 	u.SetName(strings.TrimRight(ch.Name[:min(len(ch.Name), maxPullerName)], "-.") + "-image-" + hex.EncodeToString(sum[:4]))
 	u.SetNamespace(ch.Namespace)
 	u.SetLabels(map[string]string{"sidecar.istio.io/inject": "false"})
-	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: ch.Live.GetAPIVersion(), Kind: ch.Live.GetKind(), Name: ch.Name, UID: ch.Live.GetUID()}})
+	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: ch.Live.GetAPIVersion(), Kind: ch.Live.GetKind(), Name: ch.Name,
+		UID: ch.Live.GetUID()}})
 	return u
 }
 

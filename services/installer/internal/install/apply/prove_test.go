@@ -47,7 +47,8 @@ func ready(u *unstructured.Unstructured) {
 	switch u.GetKind() {
 	case "Deployment":
 		replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
-		u.Object["status"] = map[string]any{"observedGeneration": u.GetGeneration(), "replicas": replicas, "updatedReplicas": replicas, "availableReplicas": replicas}
+		u.Object["status"] = map[string]any{"observedGeneration": u.GetGeneration(), "replicas": replicas, "updatedReplicas": replicas,
+			"availableReplicas": replicas}
 	case "Pod":
 		list, _, _ := unstructured.NestedSlice(u.Object, "spec", "containers")
 		one := list[0].(map[string]any)
@@ -81,24 +82,28 @@ func TestAnImageIsProvenBeforeTheOldPodEnds(t *testing.T) {
 	}
 	before := len(s.Writes())
 	plan, err := installed(t, c, request(t, deployment("Recreate", "missing")), Options{Wait: true})
-	if err == nil || !strings.Contains(err.Error(), "component server: Deployment mesh/server is not changed, and goes on: image example.com/server:missing: ") ||
+	if err == nil || !strings.Contains(err.Error(),
+		"component server: Deployment mesh/server is not changed, and goes on: image example.com/server:missing: ") ||
 		!strings.Contains(err.Error(), "InvalidImageName: there is no example.com/server:missing; check hub and tag") {
 		t.Fatal(err)
 	}
 	writes := s.Writes()[before:]
-	if len(writes) != 2 || !strings.HasPrefix(writes[0], "create Pod mesh/server-image-") || !strings.HasPrefix(writes[1], "delete Pod mesh/server-image-") {
+	if len(writes) != 2 || !strings.HasPrefix(writes[0], "create Pod mesh/server-image-") ||
+		!strings.HasPrefix(writes[1], "delete Pod mesh/server-image-") {
 		t.Errorf("%q", writes)
 	}
 	// What failed is recorded, and what was completed is the way back.
 	records, err := inventory.List(t.Context(), c, "mesh")
-	if err != nil || len(records) != 1 || records[0].Now().Hash != plan.Hash || len(records[0].Earlier()) != 1 || records[0].Earlier()[0].Hash != deployment("Recreate", "1") {
+	if err != nil || len(records) != 1 || records[0].Now().Hash != plan.Hash || len(records[0].Earlier()) != 1 ||
+		records[0].Earlier()[0].Hash != deployment("Recreate", "1") {
 		t.Errorf("%v, %+v", err, records)
 	}
 	before = len(s.Writes())
 	if _, err := installed(t, c, request(t, deployment("Recreate", "2")), Options{Wait: true}); err != nil {
 		t.Fatal(err)
 	}
-	if writes = s.Writes()[before:]; len(writes) != 3 || !strings.HasPrefix(writes[1], "delete Pod") || writes[2] != "apply Deployment mesh/server" {
+	if writes = s.Writes()[before:]; len(writes) != 3 || !strings.HasPrefix(writes[1], "delete Pod") ||
+		writes[2] != "apply Deployment mesh/server" {
 		t.Errorf("%q", writes)
 	}
 }

@@ -71,6 +71,8 @@ func (p *Plan) MayRecreate(o Options) error {
 	if more := len(anew) - maxErrors; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("nothing was changed: %d objects cannot be changed as they are, and have to be made anew:\n%s\nfairlead install, upgrade and rollback delete them and make them anew with --recreate, which interrupts what they do; an operator makes them when they are deleted: %s",
+	return fmt.Errorf("nothing was changed: %d objects cannot be changed as they are, and have to be made anew:\n%s\nfairlead install, "+
+		"upgrade and rollback delete them and make them anew with --recreate, which interrupts what they do; an operator makes them when they "+
+		"are deleted: %s",
 		len(anew), strings.Join(lines, "\n"), strings.Join(commands, "; "))
 }

@@ -26,13 +26,15 @@ func immutable(_ *http.Request, live, want *unstructured.Unstructured) *metav1.S
 	default:
 		return nil
 	}
-	return &metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: field + ": " + message, Details: &metav1.StatusDetails{
-		Causes: []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: field, Message: message}},
-	}}
+	return &metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: field + ": " + message,
+		Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: field, Message: message}},
+		}}
 }
 
 func selects(app string) string {
-	return "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {selector: {matchLabels: {app: " + app + "}}}}"
+	return "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {selector: {matchLabels: {app: " + app +
+		"}}}}"
 }
 
 func TestAnObjectIsMadeAnewWhereItIsAskedFor(t *testing.T) {
@@ -44,7 +46,9 @@ func TestAnObjectIsMadeAnewWhereItIsAskedFor(t *testing.T) {
 	}
 	before := s.Writes()
 	plan, err := installed(t, c, request(t, selects("new")), Options{})
-	if err == nil || !strings.Contains(err.Error(), "nothing was changed: 1 objects cannot be changed as they are, and have to be made anew:\nDeployment mesh/server: spec.selector cannot be changed while it is there\n") ||
+	if err == nil || !strings.Contains(err.Error(),
+		"nothing was changed: 1 objects cannot be changed as they are, and have to be made anew:\nDeployment mesh/server: spec.selector cannot "+
+			"be changed while it is there\n") ||
 		!strings.Contains(err.Error(), "--recreate") || !strings.Contains(err.Error(), "kubectl delete deployment.apps/server -n mesh") {
 		t.Fatal(err)
 	}

@@ -122,9 +122,11 @@ const (
 
 // tagsOf judges the webhooks of tags that lead to what is deleted, which no inventory has, and with purge the tags'
 // Services.
-func tagsOf(ctx context.Context, c *cluster.Client, verdicts []Verdict, records []*inventory.Record, purge bool) (out []Verdict, err error) {
+func tagsOf(ctx context.Context, c *cluster.Client, verdicts []Verdict, records []*inventory.Record, purge bool) (out []Verdict,
+	err error) {
 	for _, kind := range []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"} {
-		list, err := c.List(ctx, cluster.ID{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind}, metav1.ListOptions{LabelSelector: tagLabel})
+		list, err := c.List(ctx, cluster.ID{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind},
+			metav1.ListOptions{LabelSelector: tagLabel})
 		if err != nil {
 			return nil, err
 		}
@@ -156,7 +158,8 @@ func tagVerdict(hook *unstructured.Unstructured, purge bool) Verdict {
 	v := Verdict{Entry: inventory.Entry{ID: cluster.Of(hook), Component: "tag"}, Fate: Delete, Live: hook}
 	if name := hook.GetLabels()[tagLabel]; !purge {
 		v.Fate = Keep
-		v.Reason = fmt.Sprintf("the tag %s leads to the revision, and nobody answers it afterwards: no Pod that asks for it can be made until `fairlead tag set %s --revision REVISION --overwrite` or `fairlead tag remove %s`",
+		v.Reason = fmt.Sprintf("the tag %s leads to the revision, and nobody answers it afterwards: no Pod that asks for it can be made until "+
+			"`fairlead tag set %s --revision REVISION --overwrite` or `fairlead tag remove %s`",
 			name, name, name)
 	}
 	return v

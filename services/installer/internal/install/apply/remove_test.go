@@ -75,7 +75,8 @@ func TestAPurgeKeepsWhatOthersHave(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := clustertest.Start(t, incidentals)
 			c := s.Client(t)
-			rec := &inventory.Record{Revision: "default", Namespace: "mesh", Objects: []inventory.Entry{made(t, c, namespaceText), made(t, c, definitionText), made(t, c, serverText)}}
+			rec := &inventory.Record{Revision: "default", Namespace: "mesh",
+				Objects: []inventory.Entry{made(t, c, namespaceText), made(t, c, definitionText), made(t, c, serverText)}}
 			s.Add(t, tc.others)
 			all := []*inventory.Record{rec}
 			r, err := NewRemoval(t.Context(), c, all, all, tc.options)
@@ -118,11 +119,13 @@ func TestWhoUsesARevisionIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	uses, err := r.Uses(t.Context(), c)
-	if err != nil || len(uses) != 1 || !strings.HasPrefix(uses[0].String(), "1 proxies and 2 namespaces (shop, tagged) use revision canary: ") {
+	if err != nil || len(uses) != 1 ||
+		!strings.HasPrefix(uses[0].String(), "1 proxies and 2 namespaces (shop, tagged) use revision canary: ") {
 		t.Errorf("%v, %v", uses, err)
 	}
 	rec.Revision = "default"
-	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 1 || uses[0].Proxies != 1 || strings.Join(uses[0].Namespaces, " ") != "other" {
+	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 1 || uses[0].Proxies != 1 ||
+		strings.Join(uses[0].Namespaces, " ") != "other" {
 		t.Errorf("%v, %v", uses, err)
 	}
 	// That namespace has no label istio.io/rev that could be changed.
@@ -164,7 +167,8 @@ spec: {template: {spec: {containers: [{name: istio-proxy, args: [proxy, router, 
 		t.Fatalf("%v, %v", uses, err)
 	}
 	text := uses[0].String()
-	for _, want := range []string{"0 proxies, 2 gateways (Deployment mesh/ingress, Deployment mesh/own) and 0 namespaces use revision canary: the gateways ", "run `fairlead install` of the revision that stays, with its file"} {
+	for _, want := range []string{"0 proxies, 2 gateways (Deployment mesh/ingress, Deployment mesh/own) and 0 namespaces use revision " +
+		"canary: the gateways ", "run `fairlead install` of the revision that stays, with its file"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %q", want, text)
 		}
@@ -172,7 +176,8 @@ spec: {template: {spec: {containers: [{name: istio-proxy, args: [proxy, router, 
 	if r, err = NewRemoval(t.Context(), c, all, all, RemovalOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 2 || strings.Join(uses[0].Gateways, " ") != "Deployment mesh/own" || strings.Join(uses[1].Gateways, " ") != "Deployment mesh/other" {
+	if uses, err = r.Uses(t.Context(), c); err != nil || len(uses) != 2 || strings.Join(uses[0].Gateways, " ") != "Deployment mesh/own" ||
+		strings.Join(uses[1].Gateways, " ") != "Deployment mesh/other" {
 		t.Errorf("of both revisions: %v, %v", uses, err)
 	}
 
@@ -186,7 +191,8 @@ spec: {template: {spec: {containers: [{name: istio-proxy, args: [proxy, router, 
 	}
 	found, err := Verify(t.Context(), c, stays)
 	if err != nil || len(found) != 1 || found[0].String() != "Deployment mesh/ingress" ||
-		!strings.Contains(found[0].Problem, "from Service mesh/istiod-gone (--discovery-address), which is not there; install again with the same file and settings") {
+		!strings.Contains(found[0].Problem,
+			"from Service mesh/istiod-gone (--discovery-address), which is not there; install again with the same file and settings") {
 		t.Errorf("%v, %v", found, err)
 	}
 }

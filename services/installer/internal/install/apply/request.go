@@ -148,7 +148,8 @@ func items(req *Request, c *cluster.Client) ([]item, error) {
 		mark(it.object, it.Component)
 		if i, twice := seen[it.Key()]; twice {
 			if !same(kept[i].object, it.object) {
-				return nil, fmt.Errorf("%s is made by component %s and differently by %s: give one of them another name or namespace", it.ID, kept[i].Component, it.Component)
+				return nil, fmt.Errorf("%s is made by component %s and differently by %s: give one of them another name or namespace", it.ID,
+					kept[i].Component, it.Component)
 			}
 			continue
 		}

@@ -15,7 +15,8 @@ import (
 const (
 	two       = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {replicas: 2, paused: false}}"
 	unset     = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: server, namespace: mesh}, spec: {paused: false}}"
-	automatic = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: NAME, namespace: mesh}, spec: {minReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}"
+	automatic = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: NAME, namespace: mesh}, spec: {minReplicas: " +
+		"2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}}}"
 )
 
 func autoscalerNamed(name string) string { return strings.Replace(automatic, "NAME", name, 1) }
@@ -57,7 +58,8 @@ func TestAnAutoscalerThatGoesIsNoForeignManager(t *testing.T) {
 	if _, err := installed(t, c, request(t, two), Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if writes := s.Writes()[before:]; !slices.Equal(writes, []string{"delete HorizontalPodAutoscaler mesh/own", "apply Deployment mesh/server"}) || replicas(s) != 2 {
+	if writes := s.Writes()[before:]; !slices.Equal(writes,
+		[]string{"delete HorizontalPodAutoscaler mesh/own", "apply Deployment mesh/server"}) || replicas(s) != 2 {
 		t.Errorf("%q, %d replicas", writes, replicas(s))
 	}
 	// One that is gone has left its number behind; so it is in clusters that an earlier release has changed.
@@ -68,7 +70,9 @@ func TestAnAutoscalerThatGoesIsNoForeignManager(t *testing.T) {
 	// A user's own stays, and so does its number.
 	s.Add(t, autoscalerNamed("theirs"))
 	s.Scale(t, "mesh", "server", 3)
-	if _, err := installed(t, c, request(t, two), Options{}); err == nil || !strings.Contains(err.Error(), "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)") || replicas(s) != 3 {
+	if _, err := installed(t, c, request(t, two), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "Deployment mesh/server: .spec.replicas is managed by kube-controller-manager (scale)") ||
+		replicas(s) != 3 {
 		t.Errorf("%v, %d replicas", err, replicas(s))
 	}
 }
@@ -89,7 +93,8 @@ func TestNoWorkloadHasFewerPodsThanItsAutoscaler(t *testing.T) {
 		}
 		found, err := Verify(t.Context(), c, records[0])
 		if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
-			return f.Name == "server" && strings.Contains(f.Problem, fmt.Sprintf("it is scaled to %d Pods, where the installation asks for 2 at least", n))
+			return f.Name == "server" && strings.Contains(f.Problem,
+				fmt.Sprintf("it is scaled to %d Pods, where the installation asks for 2 at least", n))
 		}) {
 			t.Errorf("at %d replicas: %v, %v", n, found, err)
 		}

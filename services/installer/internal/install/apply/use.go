@@ -49,12 +49,15 @@ func (u Use) String() string {
 	}
 	var then []string
 	if u.Proxies > 0 || len(u.Namespaces) > 0 {
-		then = append(then, "its proxies keep what they have and get nothing new, and new Pods in these namespaces get no proxy; to move them first, "+u.moves()+", and restart the Pods")
+		then = append(then, "its proxies keep what they have and get nothing new, and new Pods in these namespaces get no proxy; to move them "+
+			"first, "+u.moves()+", and restart the Pods")
 	}
 	if gateways != "" {
-		then = append(then, "the gateways go on to ask its control plane (--discovery-address), get nothing new, and their new Pods get nothing at all; run `fairlead install` of the revision that stays, with its file, first or afterwards: it takes the gateways back")
+		then = append(then, "the gateways go on to ask its control plane (--discovery-address), get nothing new, and their new Pods get "+
+			"nothing at all; run `fairlead install` of the revision that stays, with its file, first or afterwards: it takes the gateways back")
 	}
-	return fmt.Sprintf("%d proxies%s and %d namespaces%s use revision %s: %s", u.Proxies, gateways, len(u.Namespaces), examples(u.Namespaces), u.Revision, strings.Join(then, "; "))
+	return fmt.Sprintf("%d proxies%s and %d namespaces%s use revision %s: %s", u.Proxies, gateways, len(u.Namespaces), examples(u.Namespaces),
+		u.Revision, strings.Join(then, "; "))
 }
 
 // moves says how namespaces get another revision, by the label that each has.
@@ -63,7 +66,8 @@ func (u Use) moves() string {
 	if len(u.Enabled) == 0 {
 		return label
 	}
-	enabled := fmt.Sprintf("replace the label istio-injection=enabled%s by istio.io/rev=REVISION (`kubectl label namespace NAMESPACE istio.io/rev=REVISION istio-injection-`), or let the tag default stand for another revision", examples(u.Enabled))
+	enabled := fmt.Sprintf("replace the label istio-injection=enabled%s by istio.io/rev=REVISION (`kubectl label namespace NAMESPACE "+
+		"istio.io/rev=REVISION istio-injection-`), or let the tag default stand for another revision", examples(u.Enabled))
 	if len(u.Enabled) == len(u.Namespaces) && u.Proxies == 0 {
 		return enabled
 	}
@@ -148,7 +152,8 @@ func (r *Removal) gateways(ctx context.Context, c *cluster.Client, revision stri
 	for i := range list {
 		status, _, _ := unstructured.NestedString(list[i].Object, "spec", "template", "metadata", "annotations", injected)
 		service, ok := discovery(&list[i])
-		if !ok || status != "" || !slices.ContainsFunc(r.Records, func(rec *inventory.Record) bool { return rec.Revision == revision && rec.Has(service) }) {
+		if !ok || status != "" || !slices.ContainsFunc(r.Records,
+			func(rec *inventory.Record) bool { return rec.Revision == revision && rec.Has(service) }) {
 			continue
 		}
 		own := cluster.Of(&list[i])
@@ -189,7 +194,8 @@ func discovery(workload *unstructured.Unstructured) (service cluster.ID, ok bool
 // namesOf are the names by which namespaces ask for a revision: its own, unless it is a tag of another revision, and
 // its tags.
 func namesOf(ctx context.Context, c *cluster.Client, revision string) ([]string, error) {
-	hooks, err := c.List(ctx, cluster.ID{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"}, metav1.ListOptions{LabelSelector: tagLabel})
+	hooks, err := c.List(ctx, cluster.ID{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
+		metav1.ListOptions{LabelSelector: tagLabel})
 	taken := false
 	var names []string
 	for i := range hooks {

@@ -102,7 +102,8 @@ func (c *Client) Check(ctx context.Context) error {
 		return fmt.Errorf("the API server at %s says that it is version %q: %w", c.Host, text, err)
 	}
 	if v.LessThan(version.MustParseGeneric(Oldest)) {
-		return fmt.Errorf("the API server at %s is Kubernetes %s; %s is the oldest that can be installed on: upgrade the cluster first", c.Host, text, Oldest)
+		return fmt.Errorf("the API server at %s is Kubernetes %s; %s is the oldest that can be installed on: upgrade the cluster first", c.Host,
+			text, Oldest)
 	}
 	return nil
 }

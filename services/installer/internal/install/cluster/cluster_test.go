@@ -25,7 +25,8 @@ func TestConflictNamesManagerAndField(t *testing.T) {
 		cause(`conflict with "hpa" with subresource "scale" using apps/v1`, ".spec.replicas"),
 		cause("something new", ".spec.x"),
 	}, "conflict")
-	want := "Deployment mesh/server: .spec.strategy.type is managed by kubectl\nDeployment mesh/server: .spec.replicas is managed by hpa (scale)\nDeployment mesh/server: .spec.x is managed by something new"
+	want := "Deployment mesh/server: .spec.strategy.type is managed by kubectl\nDeployment mesh/server: .spec.replicas is managed by hpa " +
+		"(scale)\nDeployment mesh/server: .spec.x is managed by something new"
 	if c := conflict(id, err); c == nil || c.Error() != want {
 		t.Errorf("%v", c)
 	}
@@ -42,7 +43,8 @@ func TestServerThatCannotBeReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = c.Check(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "the API server at http://127.0.0.1:1 cannot be reached") || !strings.Contains(err.Error(), "check --kubeconfig and --context") {
+	if err == nil || !strings.Contains(err.Error(), "the API server at http://127.0.0.1:1 cannot be reached") ||
+		!strings.Contains(err.Error(), "check --kubeconfig and --context") {
 		t.Error(err)
 	}
 	if _, err := c.Get(t.Context(), Namespace("x")); err == nil {
@@ -68,12 +70,14 @@ func TestWarningsAreKeptOnceAndBounded(t *testing.T) {
 
 func TestObjectIsSentAsItWasRendered(t *testing.T) {
 	u, err := Object(&manifest.Object{Tree: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "n": 3, "whole": json.Number("4"), "part": json.Number("1.5"), "on": true,
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "n": 3, "whole": json.Number("4"),
+		"part": json.Number("1.5"), "on": true,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u.Object["n"] != int64(3) || u.Object["whole"] != int64(4) || u.Object["part"] != 1.5 || u.Object["on"] != true || Of(u).String() != "ConfigMap x" || Of(u).Command() != "configmap/x" {
+	if u.Object["n"] != int64(3) || u.Object["whole"] != int64(4) || u.Object["part"] != 1.5 || u.Object["on"] != true ||
+		Of(u).String() != "ConfigMap x" || Of(u).Command() != "configmap/x" {
 		t.Errorf("%v", u.Object)
 	}
 }

@@ -50,7 +50,8 @@ func TestOnlyTheAPIServerSaysThatAWebhookIsDown(t *testing.T) {
 	}{
 		"the API server's own error": {apierrors.NewInternalError(errors.New(text)).Status(), true},
 		"a webhook that answers so": {
-			metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission webhook denied the request: " + text}, false,
+			metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission webhook denied the request: " +
+				text}, false,
 		},
 	} {
 		s := clustertest.Start(t, "")
@@ -74,7 +75,8 @@ func TestAKindThatIsNotServedIsNoMissingObject(t *testing.T) {
 		t.Errorf("a path that is not served: %v", err)
 	}
 	s.Refuse = func(*http.Request, *unstructured.Unstructured, *unstructured.Unstructured) *metav1.Status {
-		return &metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource in namespaces \"mesh\""}
+		return &metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+			Message: "the server could not find the requested resource in namespaces \"mesh\""}
 	}
 	if _, err := c.Apply(t.Context(), configMap(), cluster.ApplyOptions{}); err == nil || cluster.IsUnserved(err) {
 		t.Errorf("a namespace that is missing: %v", err)

@@ -89,7 +89,8 @@ func Manifests(a, b []*manifest.Object, o Options) ([]Difference, error) {
 		}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.group, b.group), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.group, b.group), cmp.Compare(a.namespace, b.namespace),
+			cmp.Compare(a.name, b.name))
 	})
 	var all []Difference
 	for _, k := range keys {

@@ -51,17 +51,22 @@ func TestManifests(t *testing.T) {
 		{"the same objects do not differ", server, server, "", "", "", ""},
 		{"neither order of documents nor lists of kind List matter", server + "---\n" + service,
 			"{apiVersion: v1, kind: List, items: [" + service + "]}\n---" + server, "", "", "", ""},
-		{"a version is a field", server, edit("apps/v1", "apps/v1beta1"), "", "", "", "Deployment.apps mesh/server;- apiVersion: apps/v1;+ apiVersion: apps/v1beta1;"},
-		{"a group is another object", server, edit("apps/v1", "extensions/v1"), "", "", "", "Deployment.apps mesh/server -;Deployment.extensions mesh/server +;"},
+		{"a version is a field", server, edit("apps/v1", "apps/v1beta1"), "", "", "",
+			"Deployment.apps mesh/server;- apiVersion: apps/v1;+ apiVersion: apps/v1beta1;"},
+		{"a group is another object", server, edit("apps/v1", "extensions/v1"), "", "", "",
+			"Deployment.apps mesh/server -;Deployment.extensions mesh/server +;"},
 		{"an object of one side", server, service, "", "", "", "Deployment.apps mesh/server -;Service mesh/s +;"},
-		{"a field that changes", server, edit("replicas: 1", "replicas: 2"), "", "", "", "Deployment.apps mesh/server;- spec.replicas: 1;+ spec.replicas: 2;"},
+		{"a field that changes", server, edit("replicas: 1", "replicas: 2"), "", "", "",
+			"Deployment.apps mesh/server;- spec.replicas: 1;+ spec.replicas: 2;"},
 		{"a field that is gone", server, edit("replicas: 1", ""), "", "", "", "Deployment.apps mesh/server;- spec.replicas: 1;"},
 		{"an item with a name", server, edit("image: v", "image: z"), "", "", "",
 			"Deployment.apps mesh/server;- spec.template.spec.containers[name:b].image: v;+ spec.template.spec.containers[name:b].image: z;"},
 		{"a named item in front of others is added alone", server, edit("[{name: a,", "[{name: c}, {name: a,"), "", "", "",
 			"Deployment.apps mesh/server;+ spec.template.spec.containers[name:c]:;+   name: c;"},
-		{"the order of named items counts", server, edit("{name: a, image: x}, {name: b, image: v}", "{name: b, image: v}, {name: a, image: x}"), "", "", "",
-			"Deployment.apps mesh/server;- spec.template.spec.containers (order):;-   - a;-   - b;+ spec.template.spec.containers (order):;+   - b;+   - a;"},
+		{"the order of named items counts", server, edit("{name: a, image: x}, {name: b, image: v}", "{name: b, image: v}, {name: a, image: x}"),
+			"", "", "",
+			"Deployment.apps mesh/server;- spec.template.spec.containers (order):;-   - a;-   - b;+ spec.template.spec.containers (order):;+   - " +
+				"b;+   - a;"},
 		{"an item without a name", server, edit("[1, 2]", "[1, 3, 4]"), "", "", "",
 			"Deployment.apps mesh/server;- spec.template.spec.args[1]: 2;+ spec.template.spec.args[1]: 3;+ spec.template.spec.args[2]: 4;"},
 		{"selected objects alone", server, service, "Service:*:*", "", "", "Service mesh/s +;"},
@@ -96,17 +101,20 @@ func TestOfTwoTextsTheLinesAreShownThatDiffer(t *testing.T) {
 }
 
 func TestWhatCannotBeComparedIsNamed(t *testing.T) {
-	if _, err := Read("file.yaml", "kind: X\n---\n"); err == nil || !strings.Contains(err.Error(), "file.yaml: document 1 has no kind, apiVersion or metadata.name") {
+	if _, err := Read("file.yaml", "kind: X\n---\n"); err == nil ||
+		!strings.Contains(err.Error(), "file.yaml: document 1 has no kind, apiVersion or metadata.name") {
 		t.Errorf("no object: %v", err)
 	}
 	if _, err := Read("file.yaml", server+"---\na: [\n"); err == nil || !strings.Contains(err.Error(), "file.yaml: document 2") {
 		t.Errorf("no YAML: %v", err)
 	}
-	if _, err := Manifests(read(t, server+"---"+server), nil, Options{}); err == nil || !strings.Contains(err.Error(), "Deployment.apps mesh/server is there twice") {
+	if _, err := Manifests(read(t, server+"---"+server), nil, Options{}); err == nil ||
+		!strings.Contains(err.Error(), "Deployment.apps mesh/server is there twice") {
 		t.Errorf("an object twice: %v", err)
 	}
 	var o Options
-	for name, err := range map[string]error{"a:b:c:d": o.Select("a:b:c:d"), "OLD->NEW": o.Rename("Service:a:b"), "* alone": o.Rename("a->b*")} {
+	for name, err := range map[string]error{"a:b:c:d": o.Select("a:b:c:d"), "OLD->NEW": o.Rename("Service:a:b"),
+		"* alone": o.Rename("a->b*")} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

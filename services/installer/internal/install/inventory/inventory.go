@@ -280,7 +280,8 @@ func (r *Record) Unchanged(ctx context.Context, c *cluster.Client) error {
 }
 
 func errRace(r *Record) error {
-	return fmt.Errorf("the inventory of revision %s in %s was changed by another installation that runs now: nothing more is changed; run this again when that one has ended", r.Revision, r.Namespace)
+	return fmt.Errorf("the inventory of revision %s in %s was changed by another installation that runs now: nothing more is changed; run "+
+		"this again when that one has ended", r.Revision, r.Namespace)
 }
 
 // Remove deletes the record.

@@ -27,7 +27,8 @@ func TestUnionAndDifference(t *testing.T) {
 }
 
 func TestRecordIsReadAsItWasWritten(t *testing.T) {
-	r := &Record{Revision: "r", Namespace: "n", State: Installed, Objects: []Entry{entry("A", "x"), {ID: cluster.Namespace("n"), Adopted: true}}}
+	r := &Record{Revision: "r", Namespace: "n", State: Installed,
+		Objects: []Entry{entry("A", "x"), {ID: cluster.Namespace("n"), Adopted: true}}}
 	r.Remember(Installation{Hash: "1", Profile: "demo", Spec: map[string]any{"hub": "example.com"}})
 	r.Remember(Installation{Hash: "2"})
 	text, err := r.encode()
@@ -114,7 +115,8 @@ func noise(bytes int) string {
 
 func TestRecordThatIsTooLarge(t *testing.T) {
 	spec := func(bytes int) map[string]any { return map[string]any{"x": noise(bytes)} }
-	r := &Record{Revision: "r", Installation: Installation{Hash: "2", Spec: spec(3 << 20)}, Past: []Installation{{Hash: "1", Spec: spec(3 << 20)}, {Hash: "0", Spec: spec(3 << 20)}}}
+	r := &Record{Revision: "r", Installation: Installation{Hash: "2", Spec: spec(3 << 20)},
+		Past: []Installation{{Hash: "1", Spec: spec(3 << 20)}, {Hash: "0", Spec: spec(3 << 20)}}}
 	r.Past[1].Spec["y"] = "z" + noise(2<<20)
 	if _, err := r.fit(); err != nil || len(r.Past) == 2 {
 		t.Errorf("%v; %d past installations", err, len(r.Past))

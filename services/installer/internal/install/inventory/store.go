@@ -65,7 +65,8 @@ func (r *Record) encode() ([]byte, error) {
 		return nil, err
 	}
 	if b.Len() > maxChunks*chunkBytes || len(text) > maxBytes {
-		return nil, fmt.Errorf("the inventory of revision %s takes %d bytes, %d compressed; %d and %d are the most that are kept in the cluster: make the IstioOperator smaller",
+		return nil, fmt.Errorf("the inventory of revision %s takes %d bytes, %d compressed; %d and %d are the most that are kept in the "+
+			"cluster: make the IstioOperator smaller",
 			r.Revision, len(text), b.Len(), maxBytes, maxChunks*chunkBytes)
 	}
 	return b.Bytes(), nil
@@ -102,7 +103,8 @@ func store(ctx context.Context, c *cluster.Client, r *Record, text []byte) (*uns
 			return nil, err
 		}
 	}
-	head := secret(r, prefix+r.Revision, "head", map[string][]byte{"record": part(0), "sum": []byte(sum), "chunks": []byte(strconv.Itoa(chunks))})
+	head := secret(r, prefix+r.Revision, "head",
+		map[string][]byte{"record": part(0), "sum": []byte(sum), "chunks": []byte(strconv.Itoa(chunks))})
 	if r.head != nil {
 		head.SetResourceVersion(r.head.GetResourceVersion())
 	}
@@ -216,7 +218,8 @@ func In(ctx context.Context, c *cluster.Client, namespace string) ([]*Record, er
 	for i := range heads {
 		r, err := read(ctx, c, &heads[i])
 		if err != nil {
-			return nil, fmt.Errorf("%s, the inventory of an installation, cannot be read: %w; restore it, or delete it and install again, after which what is to be pruned is not known",
+			return nil, fmt.Errorf("%s, the inventory of an installation, cannot be read: %w; restore it, or delete it and install again, after "+
+				"which what is to be pruned is not known",
 				cluster.Of(&heads[i]), err)
 		}
 		all = append(all, r)
@@ -245,7 +248,9 @@ func Foreign(ctx context.Context, c *cluster.Client, named ...string) []string {
 	var notes []string
 	for i := range list.Items {
 		if head := &list.Items[i]; !counted[head.GetNamespace()] {
-			notes = append(notes, fmt.Sprintf("%s looks like the inventory of an installation and is not taken for one: nobody has marked its namespace. If it is one of yours, run kubectl label namespace %s %s=true, or name the namespace with -i",
+			notes = append(notes, fmt.Sprintf(
+				"%s looks like the inventory of an installation and is not taken for one: nobody has marked its namespace. If it is one of yours, "+
+					"run kubectl label namespace %s %s=true, or name the namespace with -i",
 				cluster.Of(head), head.GetNamespace(), Mark))
 		}
 	}
@@ -295,7 +300,8 @@ func label(ctx context.Context, c *cluster.Client, namespace, value string) erro
 		return err
 	}
 	patch := []byte(`{"metadata":{"labels":{"` + Mark + `":` + value + `}}}`)
-	_, err = c.Dynamic().Resource(resource).Patch(ctx, namespace, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: cluster.Manager})
+	_, err = c.Dynamic().Resource(resource).Patch(ctx, namespace, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: cluster.Manager})
 	if apierrors.IsNotFound(err) {
 		return nil // it is gone, and so are its records
 	}

@@ -89,7 +89,9 @@ func sets(path tree.Path, keys []string) bool {
 }
 
 // metadataFields are those of Kubernetes' ObjectMeta.
-var metadataFields = strings.Fields("name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields")
+var metadataFields = strings.Fields(
+	"name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp deletionGracePeriodSeconds " +
+		"labels annotations ownerReferences finalizers managedFields")
 
 func metadata(f File, v any) error {
 	m, ok := v.(tree.Map)

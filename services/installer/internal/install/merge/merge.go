@@ -103,7 +103,8 @@ var objectFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 func (m *Merged) file(f File) (tree.Map, error) {
 	docs := documents(string(f.Text))
 	if len(docs) > 1 {
-		return nil, fmt.Errorf("%s: it holds %d documents; one file holds one IstioOperator, so divide it and give each with -f", f.Name, len(docs))
+		return nil, fmt.Errorf("%s: it holds %d documents; one file holds one IstioOperator, so divide it and give each with -f", f.Name,
+			len(docs))
 	}
 	if len(docs) == 0 {
 		m.warn("%s: it is empty, so that it changes nothing", f.Name)

@@ -102,20 +102,21 @@ func TestProfilesLieUnderFiles(t *testing.T) {
 func TestRefusedFiles(t *testing.T) {
 	pkg := emptyPackage(t, nil)
 	for name, tc := range map[string]struct{ text, want string }{
-		"two objects":           {inSpec("{}") + "---\n" + inSpec("{}"), "mesh.yaml: it holds 2 documents; one file holds one IstioOperator"},
-		"another kind":          {"apiVersion: v1\nkind: ConfigMap\n", `mesh.yaml: kind is "ConfigMap"; only IstioOperator`},
-		"another version":       {"apiVersion: install.istio.io/v1\nkind: IstioOperator\n", `apiVersion is "install.istio.io/v1"`},
-		"no kind":               {"spec: {}\n", "kind is absent"},
-		"a list":                {"- a\n", "the document is a list; it must be a mapping"},
-		"no YAML":               {"a: [\n", "mesh.yaml: yaml: line"},
-		"a key twice":           {inSpec("{hub: a, hub: b}"), `key "hub" already set in map`},
-		"spec is text":          {inSpec("text"), "spec is a string; it must be a mapping"},
-		"unknown beside spec":   {inSpec("{}") + "metdata: {}\n", `mesh.yaml:4: unknown field "metdata"; did you mean "metadata"?`},
-		"unknown metadata":      {inSpec("{}") + "metadata:\n  nam: x\n", `mesh.yaml:5: unknown field "nam" in metadata; did you mean "name"?`},
-		"metadata is a list":    {inSpec("{}") + "metadata: []\n", "metadata is a list"},
-		"an endless alias":      {"a: &a [*a]\n", "mesh.yaml:"},
-		"profile is no text":    {inSpec("{profile: {a: b}}"), "profile is a mapping"},
-		"profile is not there":  {inSpec("{profile: defaul}"), `profile "defaul" is not in the install package, which has default; did you mean "default"?`},
+		"two objects":         {inSpec("{}") + "---\n" + inSpec("{}"), "mesh.yaml: it holds 2 documents; one file holds one IstioOperator"},
+		"another kind":        {"apiVersion: v1\nkind: ConfigMap\n", `mesh.yaml: kind is "ConfigMap"; only IstioOperator`},
+		"another version":     {"apiVersion: install.istio.io/v1\nkind: IstioOperator\n", `apiVersion is "install.istio.io/v1"`},
+		"no kind":             {"spec: {}\n", "kind is absent"},
+		"a list":              {"- a\n", "the document is a list; it must be a mapping"},
+		"no YAML":             {"a: [\n", "mesh.yaml: yaml: line"},
+		"a key twice":         {inSpec("{hub: a, hub: b}"), `key "hub" already set in map`},
+		"spec is text":        {inSpec("text"), "spec is a string; it must be a mapping"},
+		"unknown beside spec": {inSpec("{}") + "metdata: {}\n", `mesh.yaml:4: unknown field "metdata"; did you mean "metadata"?`},
+		"unknown metadata":    {inSpec("{}") + "metadata:\n  nam: x\n", `mesh.yaml:5: unknown field "nam" in metadata; did you mean "name"?`},
+		"metadata is a list":  {inSpec("{}") + "metadata: []\n", "metadata is a list"},
+		"an endless alias":    {"a: &a [*a]\n", "mesh.yaml:"},
+		"profile is no text":  {inSpec("{profile: {a: b}}"), "profile is a mapping"},
+		"profile is not there": {inSpec("{profile: defaul}"),
+			`profile "defaul" is not in the install package, which has default; did you mean "default"?`},
 		"profile is a path":     {inSpec("{profile: ../default}"), "looks like a path"},
 		"infinity in a setting": {inSpec("{values: {a: .inf}}"), "is no number that JSON has"},
 	} {
@@ -132,13 +133,14 @@ func TestRefusedFiles(t *testing.T) {
 func TestOlderFormsWarn(t *testing.T) {
 	pkg := emptyPackage(t, nil)
 	for text, want := range map[string]string{
-		"hub: a\n":                                                     "mesh.yaml: it is a bare spec",
-		inSpec("{namespace: a}"):                                       "mesh.yaml: namespace is an older form of values.global.istioNamespace",
-		inSpec("{addonComponents: {kiali: {}}}"):                       "mesh.yaml: addonComponents has no effect: no package has addons any more; install kiali on their own",
-		inSpec("{values: {pilot: {enabled: true}}}"):                   "mesh.yaml: values.pilot.enabled is an older form of components.pilot",
-		inSpec("{components: {ingressGateways: {a: {}}}}"):             "mesh.yaml: components.ingressGateways is a mapping, an older form",
-		inSpec("{components: {istiodRemote: {enabled: true}}}"):        "mesh.yaml: components.istiodRemote has no effect",
-		"# only\n---\n":                                                "mesh.yaml: it is empty",
+		"hub: a\n":               "mesh.yaml: it is a bare spec",
+		inSpec("{namespace: a}"): "mesh.yaml: namespace is an older form of values.global.istioNamespace",
+		inSpec("{addonComponents: {kiali: {}}}"): "mesh.yaml: addonComponents has no effect: no package has addons any " +
+			"more; install kiali on their own",
+		inSpec("{values: {pilot: {enabled: true}}}"):            "mesh.yaml: values.pilot.enabled is an older form of components.pilot",
+		inSpec("{components: {ingressGateways: {a: {}}}}"):      "mesh.yaml: components.ingressGateways is a mapping, an older form",
+		inSpec("{components: {istiodRemote: {enabled: true}}}"): "mesh.yaml: components.istiodRemote has no effect",
+		"# only\n---\n": "mesh.yaml: it is empty",
 		"apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n": "mesh.yaml: it has no spec",
 		inSpec("{}") + "status: {a: b}\n":                              "mesh.yaml: status is not read",
 	} {
@@ -172,7 +174,8 @@ func FuzzSetting(f *testing.F) {
 
 // FuzzFile holds that no file panics, and that an accepted one merged with itself says the same.
 func FuzzFile(f *testing.F) {
-	for _, s := range []string{inSpec("{hub: a}"), "hub: a", inSpec("{components: {ingressGateways: {a: {}}}}"), "a: &a [*a]", inSpec("{values: {pilot: {enabled: false}}}")} {
+	for _, s := range []string{inSpec("{hub: a}"), "hub: a", inSpec("{components: {ingressGateways: {a: {}}}}"), "a: &a [*a]",
+		inSpec("{values: {pilot: {enabled: false}}}")} {
 		f.Add(s)
 	}
 	pkg := emptyPackage(f, nil)

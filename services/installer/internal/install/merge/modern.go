@@ -16,7 +16,8 @@ func (m *Merged) modern(spec tree.Map, from string, mapping *profile.Mapping) er
 		if table, isMap := addons.(tree.Map); addons != nil && !isMap {
 			return fmt.Errorf("%s: addonComponents is %s; it must be a mapping", from, tree.Kind(addons))
 		} else if len(table) > 0 {
-			m.warn("%s: addonComponents has no effect: no package has addons any more; install %s on their own", from, strings.Join(tree.Keys(table), ", "))
+			m.warn("%s: addonComponents has no effect: no package has addons any more; install %s on their own", from,
+				strings.Join(tree.Keys(table), ", "))
 		}
 		delete(spec, "addonComponents")
 	}

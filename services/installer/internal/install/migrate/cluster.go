@@ -95,9 +95,11 @@ func (o Objects) istiod() (*appsv1.Deployment, string, error) {
 	slices.Sort(revisions)
 	switch {
 	case len(revisions) == 0:
-		return nil, "", fmt.Errorf("namespace %s has no istiod: no Deployment whose Pods have the label app=istiod; name the namespace of the control plane with -i", o.Namespace)
+		return nil, "", fmt.Errorf("namespace %s has no istiod: no Deployment whose Pods have the label app=istiod; name the namespace of the "+
+			"control plane with -i", o.Namespace)
 	case o.Revision != "" && found[o.Revision] == nil:
-		return nil, "", fmt.Errorf("namespace %s has no istiod of revision %q; there are %s", o.Namespace, o.Revision, strings.Join(revisions, ", "))
+		return nil, "", fmt.Errorf("namespace %s has no istiod of revision %q; there are %s", o.Namespace, o.Revision,
+			strings.Join(revisions, ", "))
 	case o.Revision != "":
 		return found[o.Revision], o.Revision, nil
 	case len(revisions) > 1:
@@ -126,16 +128,19 @@ func (r *Result) values(o Objects, suffix string) (tree.Map, error) {
 			return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", o.Namespace, from.name, from.key, err)
 		}
 		if from.key == "values" {
-			r.warn("ConfigMap %s/%s: the values are those for injection, with the defaults of their release; other values of the control plane are not known: read what comes out", o.Namespace, from.name)
+			r.warn("ConfigMap %s/%s: the values are those for injection, with the defaults of their release; other values of the control plane "+
+				"are not known: read what comes out", o.Namespace, from.name)
 		}
 		return r.below(Values{File: "ConfigMap " + from.name, Chart: Istiod, Tree: values}), nil
 	}
-	return nil, fmt.Errorf("namespace %s has neither ConfigMap values%s nor istio-sidecar-injector%s, which hold the values of the installation; migrate its values files with -f", o.Namespace, suffix, suffix)
+	return nil, fmt.Errorf("namespace %s has neither ConfigMap values%s nor istio-sidecar-injector%s, which hold the values of the "+
+		"installation; migrate its values files with -f", o.Namespace, suffix, suffix)
 }
 
 // written are fields that Istio's chart writes into the mesh configuration by itself.
 var written = []string{
-	"defaultConfig.discoveryAddress", "defaultConfig.tracing", "defaultConfig.image", "defaultProviders", "extensionProviders", "enablePrometheusMerge",
+	"defaultConfig.discoveryAddress", "defaultConfig.tracing", "defaultConfig.image", "defaultProviders", "extensionProviders",
+	"enablePrometheusMerge",
 	"rootNamespace", "trustDomain", "enableTracing",
 }
 
@@ -152,7 +157,8 @@ func (r *Result) mesh(o Objects, suffix string, values tree.Map) error {
 	said := tree.GetMap(values, "meshConfig")
 	for _, change := range tree.Changes(said, mesh) {
 		path, err := tree.ParsePath(change.Path)
-		if err != nil || change.Removed || change.Added && slices.ContainsFunc(written, func(w string) bool { return change.Path == w || strings.HasPrefix(change.Path, w+".") }) {
+		if err != nil || change.Removed ||
+			change.Added && slices.ContainsFunc(written, func(w string) bool { return change.Path == w || strings.HasPrefix(change.Path, w+".") }) {
 			continue
 		}
 		if change.Added && change.Path == "defaultConfig" {
@@ -164,7 +170,8 @@ func (r *Result) mesh(o Objects, suffix string, values tree.Map) error {
 			r.warn("ConfigMap %s/%s: mesh: %s is not as the values of the installation say; the values count", o.Namespace, c.Name, change.Path)
 			continue
 		}
-		r.warn("ConfigMap %s/%s: mesh: %s is not as the values of the installation say; what is in force counts", o.Namespace, c.Name, change.Path)
+		r.warn("ConfigMap %s/%s: mesh: %s is not as the values of the installation say; what is in force counts", o.Namespace, c.Name,
+			change.Path)
 		if values["meshConfig"] == nil {
 			values["meshConfig"] = tree.Map{}
 		}
@@ -219,7 +226,8 @@ func (r *Result) nodes(o Objects, istiod *appsv1.Deployment) {
 			if d.Namespace != istiod.Namespace {
 				tree.Put(r.Spec, d.Namespace, "components", "cni", "namespace")
 			}
-			r.warn("DaemonSet %s/%s: the values of the cni chart are not in the cluster; migrate its values file with -f cni=FILE, too, and join the two", d.Namespace, d.Name)
+			r.warn("DaemonSet %s/%s: the values of the cni chart are not in the cluster; migrate its values file with -f cni=FILE, too, and join "+
+				"the two", d.Namespace, d.Name)
 		case "ztunnel":
 			r.warn("DaemonSet %s/%s is not migrated: Fairlead has no ambient mode", d.Namespace, d.Name)
 		}

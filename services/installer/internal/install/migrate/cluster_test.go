@@ -75,19 +75,30 @@ func TestClusters(t *testing.T) {
 		{"scheduling is read", plain(), "components.pilot.k8s.nodeSelector.disk", "ssd", "", ""},
 		{"values are those that it was installed with", cluster(t, `{"traceSampling": 7}`, written), "values.pilot.traceSampling", "7", "", ""},
 		{"what the chart writes into the mesh configuration is not said again", plain(), "meshConfig", "", "", ""},
-		{"a mesh configuration that was changed by hand counts", cluster(t, `{"meshConfig": {"accessLogFile": "a"}}`, written+"accessLogFile: b\n"), "meshConfig.accessLogFile", "b",
+		{"a mesh configuration that was changed by hand counts",
+			cluster(t, `{"meshConfig": {"accessLogFile": "a"}}`, written+"accessLogFile: b\n"), "meshConfig.accessLogFile", "b",
 			"mesh: accessLogFile is not as the values of the installation say; what is in force counts", ""},
-		{"a field of it that was added by hand counts", cluster(t, "{}", written+"outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n"), "meshConfig.outboundTrafficPolicy.mode", "REGISTRY_ONLY", "outboundTrafficPolicy", ""},
-		{"gateways of all namespaces", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].namespace", "shop", "has no Service", ""},
-		{"annotations of people are kept", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].k8s.podAnnotations.mine", "x", "", ""},
-		{"a label that the selector has", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label.istio", "edge", "", ""},
-		{"a label that the selector lacks is left out", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label", "app: \"\"\nistio: edge", "", ""},
-		{"egress gateways", with(t, plain(), "out", "istio-system", "operator.istio.io/component: EgressGateways"), "components.egressGateways[name:out].k8s.replicaCount", "2", "", ""},
-		{"gateways that a Gateway makes are left to it", with(t, plain(), "edge", "shop", "gateway.networking.k8s.io/gateway-name: g"), "components.ingressGateways", "", "makes it for the Gateway g", ""},
+		{"a field of it that was added by hand counts", cluster(t, "{}", written+"outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n"),
+			"meshConfig.outboundTrafficPolicy.mode", "REGISTRY_ONLY", "outboundTrafficPolicy", ""},
+		{"gateways of all namespaces", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].namespace", "shop",
+			"has no Service", ""},
+		{"annotations of people are kept", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].k8s.podAnnotations.mine",
+			"x", "", ""},
+		{"a label that the selector has", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label.istio", "edge", "",
+			""},
+		{"a label that the selector lacks is left out", with(t, plain(), "edge", "shop", ""), "components.ingressGateways[name:edge].label",
+			"app: \"\"\nistio: edge", "", ""},
+		{"egress gateways", with(t, plain(), "out", "istio-system", "operator.istio.io/component: EgressGateways"),
+			"components.egressGateways[name:out].k8s.replicaCount", "2", "", ""},
+		{"gateways that a Gateway makes are left to it", with(t, plain(), "edge", "shop", "gateway.networking.k8s.io/gateway-name: g"),
+			"components.ingressGateways", "", "makes it for the Gateway g", ""},
 		{"no control plane", Objects{Namespace: "x"}, "", "", "", "namespace x has no istiod"},
-		{"no values", Objects{Namespace: "istio-system", Deployments: plain().Deployments}, "", "", "", "neither ConfigMap values nor istio-sidecar-injector"},
-		{"a revision that is not there", Objects{Namespace: "istio-system", Revision: "r", Deployments: plain().Deployments}, "", "", "", `no istiod of revision "r"; there are default`},
-		{"values that are no values", cluster(t, "[1]", written), "", "", "", "ConfigMap istio-system/values: original-values: the document is a list"},
+		{"no values", Objects{Namespace: "istio-system", Deployments: plain().Deployments}, "", "", "",
+			"neither ConfigMap values nor istio-sidecar-injector"},
+		{"a revision that is not there", Objects{Namespace: "istio-system", Revision: "r", Deployments: plain().Deployments}, "", "", "",
+			`no istiod of revision "r"; there are default`},
+		{"values that are no values", cluster(t, "[1]", written), "", "", "",
+			"ConfigMap istio-system/values: original-values: the document is a list"},
 		{"a mesh configuration that is none", cluster(t, "{}", "["), "", "", "", "ConfigMap istio-system/istio: mesh: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -121,7 +132,8 @@ func TestClusters(t *testing.T) {
 
 func TestGatewaysThatScaleDifferentlyAreNamed(t *testing.T) {
 	o := with(t, with(t, cluster(t, "{}", ""), "a", "shop", ""), "b", "shop", "")
-	o.HPAs = []autoscalingv2.HorizontalPodAutoscaler{typed[autoscalingv2.HorizontalPodAutoscaler](t, "{metadata: {name: a, namespace: shop}, spec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 9}}")}
+	o.HPAs = []autoscalingv2.HorizontalPodAutoscaler{typed[autoscalingv2.HorizontalPodAutoscaler](t,
+		"{metadata: {name: a, namespace: shop}, spec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 9}}")}
 	r, err := Cluster(o, small(t))
 	if err != nil || !strings.Contains(strings.Join(r.Warnings, "\n"), "Deployment shop/b has no HorizontalPodAutoscaler, others have") {
 		t.Errorf("%v, %+v", err, r)
@@ -130,7 +142,8 @@ func TestGatewaysThatScaleDifferentlyAreNamed(t *testing.T) {
 
 // FuzzHelm migrates any values: there is no panic, and what comes out is an IstioOperator.
 func FuzzHelm(f *testing.F) {
-	for _, text := range []string{"{}", "{pilot: 1, global: [a]}", "{components: {pilot: null}}", "{gateways: {istio-ingressgateway: 3}}", "{service: {ports: 1}, labels: [x], env: {A: [1]}}"} {
+	for _, text := range []string{"{}", "{pilot: 1, global: [a]}", "{components: {pilot: null}}", "{gateways: {istio-ingressgateway: 3}}",
+		"{service: {ports: 1}, labels: [x], env: {A: [1]}}"} {
 		for _, chart := range Charts {
 			f.Add(chart, text)
 		}

@@ -8,13 +8,15 @@ import (
 
 // straight are values of the gateway chart that Kubernetes settings call by the same name.
 var straight = []string{
-	"affinity", "imagePullPolicy", "imagePullSecrets", "nodeSelector", "podAnnotations", "podDisruptionBudget", "priorityClassName", "readinessProbe",
+	"affinity", "imagePullPolicy", "imagePullSecrets", "nodeSelector", "podAnnotations", "podDisruptionBudget", "priorityClassName",
+	"readinessProbe",
 	"replicaCount", "resources", "strategy", "tolerations", "topologySpreadConstraints", "volumeMounts", "volumes",
 }
 
 // ofService are fields of service that a Kubernetes Service has under the same name.
 var ofService = []string{
-	"allocateLoadBalancerNodePorts", "clusterIP", "externalIPs", "externalTrafficPolicy", "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy",
+	"allocateLoadBalancerNodePorts", "clusterIP", "externalIPs", "externalTrafficPolicy", "healthCheckNodePort", "ipFamilies",
+	"ipFamilyPolicy",
 	"loadBalancerClass", "loadBalancerIP", "loadBalancerSourceRanges", "ports",
 }
 
@@ -33,7 +35,8 @@ func (r *Result) gateway(v Values) {
 	part["name"] = name
 	if name == nil {
 		part["name"] = gatewayName
-		r.warn("%s: name is not in the values, because Helm takes that of the release; the gateway is called %s: change it if the release is not", v.File, gatewayName)
+		r.warn("%s: name is not in the values, because Helm takes that of the release; the gateway is called %s: change it if the release is not",
+			v.File, gatewayName)
 	}
 	for _, key := range straight {
 		if value, ok := take(key); ok {
@@ -63,7 +66,8 @@ func (r *Result) gateway(v Values) {
 	gatewayLabels(take, part, k8s)
 	r.global(v.File, left)
 	for _, path := range leaves(left, "") {
-		r.warn("%s: %s of the gateway chart is not migrated: an IstioOperator has no such field; an overlay, k8s.overlays, may say it", v.File, path)
+		r.warn("%s: %s of the gateway chart is not migrated: an IstioOperator has no such field; an overlay, k8s.overlays, may say it", v.File,
+			path)
 	}
 	if len(k8s) > 0 {
 		part["k8s"] = k8s
@@ -88,7 +92,8 @@ func (r *Result) scaling(file string, take taker, k8s tree.Map) {
 		}
 	}
 	var metrics []any
-	for _, m := range []struct{ value, resource string }{{"targetCPUUtilizationPercentage", "cpu"}, {"targetMemoryUtilizationPercentage", "memory"}} {
+	for _, m := range []struct{ value, resource string }{{"targetCPUUtilizationPercentage", "cpu"},
+		{"targetMemoryUtilizationPercentage", "memory"}} {
 		if n, ok := take("autoscaling", m.value); ok && enabled != false {
 			metrics = append(metrics, tree.Map{"type": "Resource", "resource": tree.Map{
 				"name": m.resource, "target": tree.Map{"type": "Utilization", "averageUtilization": n},

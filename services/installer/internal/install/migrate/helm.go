@@ -50,7 +50,8 @@ var own = map[Chart]struct {
 
 // IsOperator tells an IstioOperator, or its bare spec, from the values of a chart.
 func IsOperator(values tree.Map) bool {
-	for _, field := range []string{"apiVersion", "components", "spec", "values", "unvalidatedValues", "addonComponents", "installPackagePath"} {
+	for _, field := range []string{"apiVersion", "components", "spec", "values", "unvalidatedValues", "addonComponents",
+		"installPackagePath"} {
 		if values[field] != nil {
 			return true
 		}
@@ -64,7 +65,8 @@ func Detect(values tree.Map) (Chart, error) {
 		return slices.ContainsFunc(keys, func(k string) bool { return values[k] != nil })
 	}
 	switch {
-	case has("pilot", "meshConfig", "sidecarInjectorWebhook", "telemetry", "istiodRemote", "revisionTags", "autoscaleEnabled", "traceSampling"):
+	case has("pilot", "meshConfig", "sidecarInjectorWebhook", "telemetry", "istiodRemote", "revisionTags", "autoscaleEnabled",
+		"traceSampling"):
 		return Istiod, nil
 	case has("cni", "cniBinDir", "cniConfDir", "cniConfFileName", "chained", "ambient", "repair"):
 		return CNI, nil

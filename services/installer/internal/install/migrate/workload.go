@@ -74,7 +74,8 @@ func (r *Result) workload(o Objects, d *appsv1.Deployment, container string, val
 }
 
 // chartAnnotations are of the gateways' charts themselves, and of kubectl and the API server.
-var chartAnnotations = []string{"istio.io/rev", "prometheus.io/path", "prometheus.io/port", "prometheus.io/scrape", "sidecar.istio.io/inject", "inject.istio.io/templates"}
+var chartAnnotations = []string{"istio.io/rev", "prometheus.io/path", "prometheus.io/port", "prometheus.io/scrape",
+	"sidecar.istio.io/inject", "inject.istio.io/templates"}
 
 // gateways reads the gateways of all namespaces.
 func (r *Result) gateways(o Objects, values tree.Map) {
@@ -175,7 +176,9 @@ func (r *Result) service(o Objects, d *appsv1.Deployment, part tree.Map) {
 	}
 	fields, _ := asTree(s.Spec).(tree.Map)
 	for _, field := range append([]string{"type"}, ofService...) {
-		if v, ok := fields[field]; ok && filled(v) && !slices.Contains([]string{"ports", "clusterIP", "ipFamilies", "ipFamilyPolicy", "allocateLoadBalancerNodePorts", "healthCheckNodePort"}, field) {
+		if v, ok := fields[field]; ok && filled(v) &&
+			!slices.Contains([]string{"ports", "clusterIP", "ipFamilies", "ipFamilyPolicy", "allocateLoadBalancerNodePorts", "healthCheckNodePort"},
+				field) {
 			if field == "externalTrafficPolicy" && v == "Cluster" {
 				continue // the default
 			}

@@ -27,7 +27,8 @@ var ranks = func() map[string]int {
 
 // last has the kinds that others must not meet before they are ready.
 var last = map[string]int{
-	"ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 2, "MutatingWebhookConfiguration": 3, "ValidatingWebhookConfiguration": 4,
+	"ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 2, "MutatingWebhookConfiguration": 3,
+	"ValidatingWebhookConfiguration": 4,
 }
 
 func rank(o *manifest.Object) int {

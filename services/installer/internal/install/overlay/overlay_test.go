@@ -18,7 +18,8 @@ func run(t testing.TB, path string, v any) (*manifest.Object, []string, error) {
 		t.Fatal(err)
 	}
 	o := &manifest.Object{Tree: m}
-	warnings, err := Apply("pilot", []*manifest.Object{o}, []Overlay{{Kind: "Deployment", Name: "d", Patches: []Patch{{Path: path, Value: v}}}})
+	warnings, err := Apply("pilot", []*manifest.Object{o},
+		[]Overlay{{Kind: "Deployment", Name: "d", Patches: []Patch{{Path: path, Value: v}}}})
 	return o, warnings, err
 }
 
@@ -56,7 +57,8 @@ func TestPatches(t *testing.T) {
 		t.Run(tc.path, func(t *testing.T) {
 			o, warnings, err := run(t, tc.path, tc.value)
 			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) || !strings.Contains(err.Error(), "component pilot: k8s.overlays[0] (Deployment d): patches[0]: ") {
+				if err == nil || !strings.Contains(err.Error(), tc.err) ||
+					!strings.Contains(err.Error(), "component pilot: k8s.overlays[0] (Deployment d): patches[0]: ") {
 					t.Errorf("error %v, want %q", err, tc.err)
 				}
 				return
@@ -91,7 +93,8 @@ func TestPatches(t *testing.T) {
 // TestAnOverlayOfNoObjectWarns holds that nothing is ignored in silence.
 func TestAnOverlayOfNoObjectWarns(t *testing.T) {
 	warnings, err := Apply("pilot", nil, []Overlay{{Kind: "Service", Name: "s", Patches: []Patch{{Path: "spec"}}}})
-	if err != nil || len(warnings) != 1 || warnings[0] != "component pilot: k8s.overlays[0] (Service s): the component has no such object, so that nothing changes" {
+	if err != nil || len(warnings) != 1 ||
+		warnings[0] != "component pilot: k8s.overlays[0] (Service s): the component has no such object, so that nothing changes" {
 		t.Errorf("warnings %q, error %v", warnings, err)
 	}
 }

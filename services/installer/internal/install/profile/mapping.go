@@ -94,7 +94,8 @@ func (m *Mapping) Setting(path string) *Setting {
 	for i := range m.Settings {
 		s := &m.Settings[i]
 		prefix, open := strings.CutSuffix(s.Path, "*")
-		if (path == s.Path || strings.HasPrefix(path, s.Path+".") || open && strings.HasPrefix(path, prefix)) && (best == nil || len(s.Path) > len(best.Path)) {
+		if (path == s.Path || strings.HasPrefix(path, s.Path+".") || open && strings.HasPrefix(path, prefix)) &&
+			(best == nil || len(s.Path) > len(best.Path)) {
 			best = s
 		}
 	}

@@ -48,7 +48,8 @@ type Package struct {
 func Open(fsys fs.FS) (*Package, error) {
 	for _, dir := range []string{"charts", "profiles"} {
 		if info, err := fs.Stat(fsys, dir); err != nil || !info.IsDir() {
-			return nil, fmt.Errorf("the install package has no directory %s/; name a directory that has charts/ and profiles/, such as manifests/ of an Istio release", dir)
+			return nil, fmt.Errorf("the install package has no directory %s/; name a directory that has charts/ and profiles/, such as manifests/ "+
+				"of an Istio release", dir)
 		}
 	}
 	text, err := readFile(fsys, "components.yaml")
@@ -142,9 +143,11 @@ type UnknownError struct {
 
 func (e *UnknownError) Error() string {
 	if strings.ContainsRune(e.Name, '/') {
-		return fmt.Sprintf("profile %q looks like a path; give a file with -f, and name one of the profiles: %s", e.Name, strings.Join(e.Known, ", "))
+		return fmt.Sprintf("profile %q looks like a path; give a file with -f, and name one of the profiles: %s", e.Name,
+			strings.Join(e.Known, ", "))
 	}
-	return fmt.Sprintf("profile %q is not in the install package, which has %s%s", e.Name, strings.Join(e.Known, ", "), nearest.Hint(e.Name, e.Known))
+	return fmt.Sprintf("profile %q is not in the install package, which has %s%s", e.Name, strings.Join(e.Known, ", "),
+		nearest.Hint(e.Name, e.Known))
 }
 
 // Chart loads the chart in a directory of the package.

@@ -28,7 +28,8 @@ const noHelm = "v0.0.0"
 func Chart(component string, c *chart.Chart, values tree.Map, namespace string) ([]*manifest.Object, error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.HelmVersion.Version = noHelm
-	all, err := util.ToRenderValues(c, tree.CopyMap(values), common.ReleaseOptions{Name: releaseName, Namespace: namespace, Revision: 1, IsInstall: true}, capabilities)
+	all, err := util.ToRenderValues(c, tree.CopyMap(values),
+		common.ReleaseOptions{Name: releaseName, Namespace: namespace, Revision: 1, IsInstall: true}, capabilities)
 	if err != nil {
 		return nil, fmt.Errorf("component %s: values of chart %s: %w", component, c.Name(), err)
 	}

@@ -29,14 +29,16 @@ var (
 		"topologySpreadConstraints": "topologySpreadConstraints", "volumes": "volumes",
 	}
 	containerFields = map[string]string{
-		"env": "env", "imagePullPolicy": "imagePullPolicy", "readinessProbe": "readinessProbe", "resources": "resources", "volumeMounts": "volumeMounts",
+		"env": "env", "imagePullPolicy": "imagePullPolicy", "readinessProbe": "readinessProbe", "resources": "resources",
+		"volumeMounts": "volumeMounts",
 	}
 )
 
 // Settings lays the Kubernetes settings of a component on its objects, each setting as a strategic merge with the type
 // of what it changes: null removes what the chart says, as with istioctl. Settings without an object that they speak of
 // are warnings.
-func Settings(component string, objects []*manifest.Object, k8s tree.Map, w profile.Workload, name, revision string) (warnings []string, err error) {
+func Settings(component string, objects []*manifest.Object, k8s tree.Map, w profile.Workload, name, revision string) (warnings []string,
+	err error) {
 	expand := strings.NewReplacer("${name}", name, "${revision}", revision)
 	workload, service := expand.Replace(w.Name), expand.Replace(w.Service)
 	for _, setting := range tree.Keys(k8s) {

@@ -39,8 +39,10 @@ func TestTextIsTheLibrarys(t *testing.T) {
 
 func drawTree(r *rand.Rand, depth int) any {
 	words := []string{
-		"", "a", "true", "null", "12", "1.5", "~", "- x", "key: value", "# no comment", "ä", "a10", "a9", "x-kubernetes-int-or-string", "with space", "'", "\"", "*", "?", "no", "0x1F", "\t",
-		strings.Repeat("a long text that is folded, ", 9), "several\nlines\n", "  indented\n\nlines", "ends\n\n", strings.Repeat("k", 70), strings.Repeat("w", 200),
+		"", "a", "true", "null", "12", "1.5", "~", "- x", "key: value", "# no comment", "ä", "a10", "a9", "x-kubernetes-int-or-string",
+		"with space", "'", "\"", "*", "?", "no", "0x1F", "\t",
+		strings.Repeat("a long text that is folded, ", 9), "several\nlines\n", "  indented\n\nlines", "ends\n\n", strings.Repeat("k", 70),
+		strings.Repeat("w", 200),
 	}
 	word := func() string { return words[r.IntN(len(words))] }
 	if depth == 0 {

@@ -71,8 +71,10 @@ func (c *checker) settings(spec tree.Map, mapping *profile.Mapping) {
 		if enabled, said := part["enabled"].(bool); m.Absent != "" && part != nil && (enabled || !said) {
 			c.warn([]string{"components", m.Name}, "it has no effect: %s", m.Absent)
 		}
-		if over := mapping.Component(m.Under); over != nil && part["enabled"] == true && tree.GetMap(spec, "components", over.Name)["enabled"] != true {
-			c.refuse([]string{"components", m.Name, "enabled"}, "it is part of components.%s, which is disabled; enable that, or disable this", over.Name)
+		if over := mapping.Component(m.Under); over != nil && part["enabled"] == true &&
+			tree.GetMap(spec, "components", over.Name)["enabled"] != true {
+			c.refuse([]string{"components", m.Name, "enabled"}, "it is part of components.%s, which is disabled; enable that, or disable this",
+				over.Name)
 		}
 	}
 	if len(mapping.Settings) > 0 {
@@ -116,7 +118,8 @@ func (c *checker) selectors(keys []string, v any, absent map[string]string) {
 			all, _ := one["values"].([]any)
 			for _, value := range all {
 				if instead := absent[fmt.Sprintf("%v=%v", one["key"], value)]; instead != "" {
-					c.warn(below(below(keys, "matchExpressions"), strconv.Itoa(i)), "no Pod of this install package has the label %v: %v: %s", one["key"], value, instead)
+					c.warn(below(below(keys, "matchExpressions"), strconv.Itoa(i)), "no Pod of this install package has the label %v: %v: %s", one["key"],
+						value, instead)
 				}
 			}
 		}

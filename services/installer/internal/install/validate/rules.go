@@ -108,7 +108,8 @@ func (c *checker) ports(keys []string, spec, part tree.Map, m *profile.Component
 			target = port["port"]
 		}
 		if n, ok := target.(float64); ok && n < 1024 && n > 0 {
-			c.refuse(below(keys, strconv.Itoa(i), "targetPort"), "%v is below 1024, where only root may listen; set targetPort above it, or values.%s.runAsRoot", n, m.Root)
+			c.refuse(below(keys, strconv.Itoa(i), "targetPort"),
+				"%v is below 1024, where only root may listen; set targetPort above it, or values.%s.runAsRoot", n, m.Root)
 		}
 	}
 }

@@ -175,7 +175,8 @@ func (c *checker) deprecated(keys []string) {
 
 // settingOf says which Kubernetes setting took a value's place.
 var settingOf = map[string]string{
-	"affinity": "affinity", "nodeSelector": "nodeSelector", "podAnnotations": "podAnnotations", "replicaCount": "replicaCount", "resources": "resources",
+	"affinity": "affinity", "nodeSelector": "nodeSelector", "podAnnotations": "podAnnotations", "replicaCount": "replicaCount",
+	"resources":   "resources",
 	"tolerations": "tolerations", "cpu": "hpaSpec", "memory": "hpaSpec", "rollingMaxSurge": "strategy", "rollingMaxUnavailable": "strategy",
 	"podAntiAffinityLabelSelector": "affinity", "podAntiAffinityTermLabelSelector": "affinity",
 }

@@ -37,11 +37,14 @@ func TestValuesOfComponents(t *testing.T) {
 			"{global: {hub: h, tag: '7'}, revision: r, pilot: {enabled: false, cni: {enabled: false}}}"},
 		{"a value wins over the field", "{hub: h, values: {global: {hub: v}}, components: {base: {}}}", "base", "istio-system",
 			"{global: {hub: v}, pilot: {enabled: false, cni: {enabled: false}}}"},
-		{"mesh configuration of the spec wins, and merges", "{meshConfig: {a: 1}, values: {meshConfig: {a: 2, b: 3}}, components: {base: {}}}", "base", "istio-system",
+		{"mesh configuration of the spec wins, and merges", "{meshConfig: {a: 1}, values: {meshConfig: {a: 2, b: 3}}, components: {base: {}}}",
+			"base", "istio-system",
 			"{meshConfig: {a: 1, b: 3}, pilot: {enabled: false, cni: {enabled: false}}}"},
 		{"unvalidated values lie over values", "{values: {x: 1}, unvalidatedValues: {x: 2}, components: {base: {}}}", "base", "istio-system",
 			"{x: 2, pilot: {enabled: false, cni: {enabled: false}}}"},
-		{"a component's settings go below its root", "{components: {pilot: {enabled: true, hub: h, k8s: {replicaCount: 2, hpaSpec: {minReplicas: 3}, resources: {requests: {cpu: 1}}}}}}", "pilot", "istio-system",
+		{"a component's settings go below its root",
+			"{components: {pilot: {enabled: true, hub: h, k8s: {replicaCount: 2, hpaSpec: {minReplicas: 3}, resources: {requests: {cpu: 1}}}}}}",
+			"pilot", "istio-system",
 			"{pilot: {enabled: true, cni: {enabled: false}, hub: h, replicaCount: 2, autoscaleMin: 3, resources: {requests: {cpu: '1'}}}}"},
 		{"a namespace of its own", "{values: {global: {istioNamespace: m}}, components: {cni: {enabled: true, namespace: nn}}}", "cni", "nn",
 			"{global: {istioNamespace: m}, pilot: {enabled: false, cni: {enabled: true}}}"},
@@ -49,7 +52,8 @@ func TestValuesOfComponents(t *testing.T) {
 			"{global: {istioNamespace: m}, pilot: {enabled: false, cni: {enabled: true}}}"},
 		{"a flat chart", "{values: {ztunnel: {image: z}}, components: {ztunnel: {}}}", "ztunnel", "istio-system",
 			"{image: z, ztunnel: {image: z}, pilot: {enabled: false, cni: {enabled: false}}}"},
-		{"a gateway", "{components: {ingressGateways: [{name: g, label: {x: z}, k8s: {service: {ports: [{port: 1}]}}}]}}", "ingressGateways[g]", "istio-system",
+		{"a gateway", "{components: {ingressGateways: [{name: g, label: {x: z}, k8s: {service: {ports: [{port: 1}]}}}]}}", "ingressGateways[g]",
+			"istio-system",
 			"{gateways: {istio-ingressgateway: {name: g, labels: {x: z}, ports: [{port: 1}]}}, pilot: {enabled: false, cni: {enabled: false}}}"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -66,7 +70,8 @@ func TestValuesOfComponents(t *testing.T) {
 
 // TestDisabledComponentsAreLeftOut holds enablement: absent is disabled, present without enabled is enabled.
 func TestDisabledComponentsAreLeftOut(t *testing.T) {
-	spec := parse(t, "{components: {base: {enabled: false}, pilot: {}, cni: null, ingressGateways: [{name: a, enabled: false}, {name: b}], egressGateways: null}}")
+	spec := parse(t, "{components: {base: {enabled: false}, pilot: {}, cni: null, ingressGateways: [{name: a, enabled: false}, {name: b}], "+
+		"egressGateways: null}}")
 	var labels []string
 	for _, in := range Instances(spec, mapping(t)) {
 		labels = append(labels, in.Label)

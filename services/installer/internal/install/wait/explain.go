@@ -88,7 +88,8 @@ func Pods(ctx context.Context, c *cluster.Client, u *unstructured.Unstructured) 
 	if len(match) == 0 {
 		return nil, nil
 	}
-	return c.List(ctx, cluster.ID{Version: "v1", Kind: "Pod", Namespace: u.GetNamespace()}, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(match).String()})
+	return c.List(ctx, cluster.ID{Version: "v1", Kind: "Pod", Namespace: u.GetNamespace()},
+		metav1.ListOptions{LabelSelector: labels.SelectorFromSet(match).String()})
 }
 
 // trouble is what keeps a Pod from being ready.
@@ -187,7 +188,8 @@ func look(pod *unstructured.Unstructured) trouble {
 				}
 				return t
 			}
-			if ended, ok, _ := unstructured.NestedMap(s, "state", "terminated"); ok && (list == "containerStatuses" || ended["exitCode"] != int64(0)) {
+			if ended, ok, _ := unstructured.NestedMap(s, "state", "terminated"); ok &&
+				(list == "containerStatuses" || ended["exitCode"] != int64(0)) {
 				t.rank, t.reason, t.logs = 1, text(ended["reason"]), true
 				t.message = fmt.Sprintf("exit code %v %s", ended["exitCode"], text(ended["message"]))
 				return t

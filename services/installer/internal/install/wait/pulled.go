@@ -20,7 +20,8 @@ const (
 )
 
 // unpulled are the reasons by which a container waits for an image that cannot be had.
-var unpulled = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError"}
+var unpulled = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable",
+	"SignatureValidationFailed", "ImageInspectError"}
 
 // Pulled waits until the images of a Pod are pulled, whatever its containers do then. Its error says why one cannot be;
 // it is nil where nothing is learned, because the Pod gets to no node or is deleted.
@@ -46,9 +47,11 @@ func Pulled(ctx context.Context, c *cluster.Client, pod cluster.ID, tell func(st
 		case failing.IsZero():
 			failing = time.Now()
 		}
-		if state == refused && (time.Since(failing) > pullPatience || t.reason == "InvalidImageName" || t.reason == "ErrImageNeverPull") || over(ctx) {
+		if state == refused && (time.Since(failing) > pullPatience || t.reason == "InvalidImageName" || t.reason == "ErrImageNeverPull") ||
+			over(ctx) {
 			if t.container == "" {
-				return errors.New("whether its new image is there is not known: " + pod.String() + ", which pulls it, has not begun in time; raise --timeout")
+				return errors.New("whether its new image is there is not known: " + pod.String() +
+					", which pulls it, has not begun in time; raise --timeout")
 			}
 			return fmt.Errorf("image %s: %s", t.image(), t.text(context.WithoutCancel(ctx), c))
 		}

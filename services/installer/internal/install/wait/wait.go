@@ -161,7 +161,8 @@ func Ready(ctx context.Context, c *cluster.Client, ids []cluster.ID, tell func(s
 
 // unfinished reads objects and returns those that are not done, and all that were not read before the time to wait has
 // ended. Done gets an object, nil if there is none, or the error of its request. An error of unfinished ends the wait.
-func unfinished(ctx context.Context, c *cluster.Client, ids []cluster.ID, done func(cluster.ID, *unstructured.Unstructured, error) bool) ([]cluster.ID, error) {
+func unfinished(ctx context.Context, c *cluster.Client, ids []cluster.ID, done func(cluster.ID, *unstructured.Unstructured, error) bool) (
+	[]cluster.ID, error) {
 	var left []cluster.ID
 	for _, id := range ids {
 		u, err := c.Get(ctx, id)
@@ -272,7 +273,8 @@ func held(u *unstructured.Unstructured) error {
 	if lists.All(u.GetFinalizers(), func(name string) bool { return slices.Contains(kubernetes, name) }) {
 		return fmt.Errorf("%s is still being deleted; run this again, or raise --timeout", id)
 	}
-	return fmt.Errorf("%s is not deleted while it has the finalizer %s; start the controller that removes it, or remove it yourself: kubectl patch %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
+	return fmt.Errorf("%s is not deleted while it has the finalizer %s; start the controller that removes it, or remove it yourself: "+
+		"kubectl patch %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
 		id, strings.Join(u.GetFinalizers(), ", "), id.Command())
 }
 

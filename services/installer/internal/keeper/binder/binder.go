@@ -128,14 +128,16 @@ func (b *Binder) roles() []string {
 }
 
 func (b *Binder) followBindings(ctx context.Context, role string, wake func()) (*following, error) {
-	lw := cache.NewListWatchFromClient(b.client.RbacV1().RESTClient(), "rolebindings", "", metafields.OneTermEqualSelector(metav1.ObjectNameField, role+b.cfg.Suffix))
+	lw := cache.NewListWatchFromClient(b.client.RbacV1().RESTClient(), "rolebindings", "",
+		metafields.OneTermEqualSelector(metav1.ObjectNameField, role+b.cfg.Suffix))
 	return run(ctx, cache.NewSharedIndexInformer(lw, &rbacv1.RoleBinding{}, 0, cache.Indexers{}), nil, wake)
 }
 
 // keep brings the bindings in line once, as far as the objects are known, and returns when to look again.
 func (b *Binder) keep(ctx context.Context) time.Duration {
 	s := &state{
-		gateways: b.watches[0].objects(), rules: b.watches[1].objects(), ingresses: b.watches[2].objects(), groups: b.watches[3].objects(), entries: b.watches[4].objects(),
+		gateways: b.watches[0].objects(), rules: b.watches[1].objects(), ingresses: b.watches[2].objects(), groups: b.watches[3].objects(),
+		entries: b.watches[4].objects(),
 		ingress: b.cfg.Ingress,
 		pods: func(selector string) []string {
 			if f := b.selected[selector]; f != nil {
@@ -162,8 +164,10 @@ func (b *Binder) watchPods(ctx context.Context, s *state) {
 	}
 	wanted, left := s.selectors()
 	if left > 0 {
-		b.fail("selectors", fmt.Errorf("%d selectors of Gateways are beyond the bounds, %d and %d of a namespace; the Secrets of these Gateways are not read: remove Gateways, or list the "+
-			"namespaces in values.configWatcher.credentialNamespaces", left, maxSelectors, maxSelectorsOfNamespace))
+		b.fail("selectors", fmt.Errorf(
+			"%d selectors of Gateways are beyond the bounds, %d and %d of a namespace; the Secrets of these Gateways are not read: remove "+
+				"Gateways, or list the "+
+				"namespaces in values.configWatcher.credentialNamespaces", left, maxSelectors, maxSelectorsOfNamespace))
 	} else {
 		delete(b.told, "selectors")
 	}
@@ -295,7 +299,8 @@ func (b *Binder) make(ctx context.Context, role, namespace, because string, is *
 func (b *Binder) remove(ctx context.Context, is *rbacv1.RoleBinding) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := b.client.RbacV1().RoleBindings(is.Namespace).Delete(ctx, is.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})
+	err := b.client.RbacV1().RoleBindings(is.Namespace).Delete(ctx, is.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // the watch tells what is there now
 	}

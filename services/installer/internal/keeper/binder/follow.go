@@ -60,9 +60,10 @@ func followObjects(ctx context.Context, client dynamic.Interface, of schema.Grou
 
 // followPods watches where Pods with the labels of a selector are.
 func followPods(ctx context.Context, client metadata.Interface, selector string, wake func()) (*following, error) {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, pods, "", 0, cache.Indexers{byNamespace: cache.MetaNamespaceIndexFunc}, func(o *metav1.ListOptions) {
-		o.LabelSelector = selector
-	}).Informer()
+	informer := metadatainformer.NewFilteredMetadataInformer(client, pods, "", 0, cache.Indexers{byNamespace: cache.MetaNamespaceIndexFunc},
+		func(o *metav1.ListOptions) {
+			o.LabelSelector = selector
+		}).Informer()
 	return run(ctx, informer, place, wake)
 }
 
@@ -123,7 +124,8 @@ func place(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion}}, nil
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace,
+		ResourceVersion: m.ResourceVersion}}, nil
 }
 
 // settle is how long changes are collected until what is needed is computed again.

@@ -29,7 +29,8 @@ func objects(t *testing.T, text string) *state {
 		if err != nil {
 			t.Fatal(err)
 		}
-		to := map[string]*[]*unstructured.Unstructured{"Gateway": &s.gateways, "DestinationRule": &s.rules, "Ingress": &s.ingresses, "WorkloadGroup": &s.groups, "WorkloadEntry": &s.entries}[u.GetKind()]
+		to := map[string]*[]*unstructured.Unstructured{"Gateway": &s.gateways, "DestinationRule": &s.rules, "Ingress": &s.ingresses,
+			"WorkloadGroup": &s.groups, "WorkloadEntry": &s.entries}[u.GetKind()]
 		*to = append(*to, kept.(*unstructured.Unstructured))
 	}
 	return s
@@ -38,23 +39,41 @@ func objects(t *testing.T, text string) *state {
 func TestNeeds(t *testing.T) {
 	const edge = "{kind: Gateway, spec: {selector: {istio: edge}, servers: [{hosts: [a], tls: {mode: PASSTHROUGH}}]}}\n---\n"
 	for name, c := range map[string]struct{ objects, credentials, registration string }{
-		"a Gateway without a credential":         {objects: edge + "{kind: WorkloadGroup}", registration: "shop"},
-		"a Gateway":                              {objects: "{kind: Gateway, spec: {selector: {istio: edge}, servers: [{hosts: [a]}, {tls: {credentialName: c}}]}}", credentials: "edge edge-2"},
-		"a gateway on a machine":                 {objects: "{kind: Gateway, spec: {selector: {istio: vm}, servers: [{tls: {credentialName: c}}]}}\n---\n{kind: WorkloadEntry, metadata: {namespace: vms}, spec: {labels: {istio: vm, app: a}}}\n---\n{kind: WorkloadEntry}", credentials: "vms"},
-		"several credentials":                    {objects: "{kind: Gateway, spec: {selector: {app: a, istio: edge}, servers: [{tls: {credentialNames: [c, d]}}]}}", credentials: "edge"},
-		"authorities of clients":                 {objects: "{kind: Gateway, spec: {selector: {istio: edge}, servers: [{tls: {caCertCredentialName: c}}]}}", credentials: "edge edge-2"},
-		"a Gateway that selects nothing":         {objects: "{kind: Gateway, spec: {selector: {istio: other}, servers: [{tls: {credentialName: c}}]}}"},
-		"a Gateway for all gateways":             {objects: edge + "{kind: Gateway, spec: {servers: [{tls: {credentialName: c}}]}}", credentials: "edge edge-2"},
-		"an Ingress":                             {objects: "{kind: Ingress, spec: {tls: [{secretName: c}]}}", credentials: "ingress"},
-		"an Ingress without a Secret":            {objects: "{kind: Ingress, spec: {tls: [{hosts: [a]}]}}"},
-		"a rule for all gateways":                {objects: edge + "{kind: DestinationRule, spec: {host: a, trafficPolicy: {tls: {credentialName: c}}}}", credentials: "edge edge-2"},
-		"a rule for its own namespace":           {objects: edge + "{kind: DestinationRule, metadata: {namespace: edge}, spec: {exportTo: [.], trafficPolicy: {tls: {credentialName: c}}}}", credentials: "edge"},
-		"a rule that no gateway sees":            {objects: edge + "{kind: DestinationRule, spec: {exportTo: [.], trafficPolicy: {tls: {credentialName: c}}}}"},
-		"a rule for another namespace":           {objects: edge + "{kind: DestinationRule, spec: {exportTo: [edge-2], subsets: [{trafficPolicy: {tls: {credentialName: c}}}]}}", credentials: "edge-2"},
-		"a rule for workloads":                   {objects: "{kind: DestinationRule, spec: {workloadSelector: {matchLabels: {app: a}}, trafficPolicy: {portLevelSettings: [{tls: {credentialName: c}}]}}}", credentials: "shop"},
-		"a rule without a credential":            {objects: edge + "{kind: DestinationRule, spec: {trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}}}"},
-		"fields of wrong types need nothing":     {objects: "{kind: Gateway, spec: {selector: 1, servers: {a: b}}}\n---\n{kind: DestinationRule, spec: {subsets: [1], trafficPolicy: []}}\n---\n{kind: Ingress, spec: {tls: 1}}"},
-		"labels that no Pod can have":            {objects: "{kind: Gateway, spec: {selector: {istio: 'a b'}, servers: [{tls: {credentialName: c}}]}}"},
+		"a Gateway without a credential": {objects: edge + "{kind: WorkloadGroup}", registration: "shop"},
+		"a Gateway": {
+			objects:     "{kind: Gateway, spec: {selector: {istio: edge}, servers: [{hosts: [a]}, {tls: {credentialName: c}}]}}",
+			credentials: "edge edge-2"},
+		"a gateway on a machine": {
+			objects: "{kind: Gateway, spec: {selector: {istio: vm}, servers: [{tls: {credentialName: c}}]}}\n---\n{kind: WorkloadEntry, metadata: " +
+				"{namespace: vms}, spec: {labels: {istio: vm, app: a}}}\n---\n{kind: WorkloadEntry}", credentials: "vms"},
+		"several credentials": {
+			objects: "{kind: Gateway, spec: {selector: {app: a, istio: edge}, servers: [{tls: {credentialNames: [c, d]}}]}}", credentials: "edge"},
+		"authorities of clients": {
+			objects: "{kind: Gateway, spec: {selector: {istio: edge}, servers: [{tls: {caCertCredentialName: c}}]}}", credentials: "edge edge-2"},
+		"a Gateway that selects nothing": {objects: "{kind: Gateway, spec: {selector: {istio: other}, servers: [{tls: {credentialName: " +
+			"c}}]}}"},
+		"a Gateway for all gateways": {objects: edge + "{kind: Gateway, spec: {servers: [{tls: {credentialName: c}}]}}",
+			credentials: "edge edge-2"},
+		"an Ingress":                  {objects: "{kind: Ingress, spec: {tls: [{secretName: c}]}}", credentials: "ingress"},
+		"an Ingress without a Secret": {objects: "{kind: Ingress, spec: {tls: [{hosts: [a]}]}}"},
+		"a rule for all gateways": {objects: edge +
+			"{kind: DestinationRule, spec: {host: a, trafficPolicy: {tls: {credentialName: c}}}}", credentials: "edge edge-2"},
+		"a rule for its own namespace": {objects: edge +
+			"{kind: DestinationRule, metadata: {namespace: edge}, spec: {exportTo: [.], trafficPolicy: {tls: {credentialName: c}}}}",
+			credentials: "edge"},
+		"a rule that no gateway sees": {objects: edge +
+			"{kind: DestinationRule, spec: {exportTo: [.], trafficPolicy: {tls: {credentialName: c}}}}"},
+		"a rule for another namespace": {objects: edge +
+			"{kind: DestinationRule, spec: {exportTo: [edge-2], subsets: [{trafficPolicy: {tls: {credentialName: c}}}]}}", credentials: "edge-2"},
+		"a rule for workloads": {
+			objects: "{kind: DestinationRule, spec: {workloadSelector: {matchLabels: {app: a}}, trafficPolicy: {portLevelSettings: [{tls: " +
+				"{credentialName: c}}]}}}", credentials: "shop"},
+		"a rule without a credential": {objects: edge + "{kind: DestinationRule, spec: {trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}}}"},
+		"fields of wrong types need nothing": {
+			objects: "{kind: Gateway, spec: {selector: 1, servers: {a: b}}}\n---\n{kind: DestinationRule, spec: {subsets: [1], trafficPolicy: " +
+				"[]}}\n---\n{kind: Ingress, spec: {tls: 1}}"},
+		"labels that no Pod can have": {objects: "{kind: Gateway, spec: {selector: {istio: 'a b'}, servers: [{tls: {credentialName: " +
+			"c}}]}}"},
 		"an object without a spec needs nothing": {objects: "{kind: Gateway}\n---\n{kind: DestinationRule}\n---\n{kind: Ingress}"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +95,9 @@ func TestManySelectors(t *testing.T) {
 	var documents []string
 	add := func(namespace string, n int) {
 		for i := range n {
-			documents = append(documents, fmt.Sprintf("{kind: Gateway, metadata: {namespace: %s}, spec: {selector: {istio: %s-%d}, servers: [{tls: {credentialName: c}}]}}", namespace, namespace, i))
+			documents = append(documents, fmt.Sprintf(
+				"{kind: Gateway, metadata: {namespace: %s}, spec: {selector: {istio: %s-%d}, servers: [{tls: {credentialName: c}}]}}", namespace,
+				namespace, i))
 		}
 	}
 	add("a-flood", 1000)

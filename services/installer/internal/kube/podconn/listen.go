@@ -78,7 +78,8 @@ func (f *Forward) forward(ctx context.Context, local net.Conn) {
 	defer stop()
 	var both sync.WaitGroup
 	both.Go(func() {
-		if _, err := io.Copy(local, remote); err != nil && ctx.Err() == nil && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, net.ErrClosed) {
+		if _, err := io.Copy(local, remote); err != nil && ctx.Err() == nil && !errors.Is(err, io.ErrClosedPipe) &&
+			!errors.Is(err, net.ErrClosed) {
 			f.failed(err)
 		}
 		_ = local.Close()

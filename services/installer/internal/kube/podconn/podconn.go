@@ -104,7 +104,9 @@ func (p *Pod) explain(err error) error {
 	text := err.Error()
 	switch {
 	case apierrors.IsForbidden(err), strings.Contains(text, "forbidden"):
-		return &refusal{fmt.Sprintf("the API server does not let this user connect to Pod %s/%s: %s; ask for the right to create pods/portforward and pods/exec", p.Namespace, p.Name, forbidden(text)), err}
+		return &refusal{
+			fmt.Sprintf("the API server does not let this user connect to Pod %s/%s: %s; ask for the right to create pods/portforward and pods/exec",
+				p.Namespace, p.Name, forbidden(text)), err}
 	case apierrors.IsNotFound(err), strings.Contains(text, "not found"):
 		return fmt.Errorf("Pod %s/%s: %w; it has ended since it was listed: try again", p.Namespace, p.Name, err)
 	}

@@ -119,7 +119,8 @@ func TestDialFallsBackToSPDY(t *testing.T) {
 		defer conn.Close()
 	}
 	if s.webSocket.Load() != 1 || s.spdy.Load() != 1 {
-		t.Errorf("asked %d times by WebSocket and %d times by SPDY, want once each: connections of a Pod share one", s.webSocket.Load(), s.spdy.Load())
+		t.Errorf("asked %d times by WebSocket and %d times by SPDY, want once each: connections of a Pod share one", s.webSocket.Load(),
+			s.spdy.Load())
 	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
@@ -137,7 +138,8 @@ func TestAPortThatNobodyServesIsTheErrorOfTheConnection(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
-	if _, err := io.ReadAll(conn); err == nil || !strings.Contains(err.Error(), "port 9999 of Pod shop/web-1: an error occurred forwarding 9999: connection refused") {
+	if _, err := io.ReadAll(conn); err == nil ||
+		!strings.Contains(err.Error(), "port 9999 of Pod shop/web-1: an error occurred forwarding 9999: connection refused") {
 		t.Errorf("%v", err)
 	}
 	// A client that speaks first, as TLS does, is told the same, and one that has closed the connection is told that.
@@ -171,7 +173,8 @@ func TestForward(t *testing.T) {
 	told := make(chan error, 10)
 	for port, works := range map[int]bool{8080: true, 9999: false} {
 		ctx, cancel := context.WithCancel(t.Context())
-		f, err := podconn.Listen("127.0.0.1:0", func(ctx context.Context) (net.Conn, error) { return p.Dial(ctx, port) }, func(err error) { told <- err })
+		f, err := podconn.Listen("127.0.0.1:0", func(ctx context.Context) (net.Conn, error) { return p.Dial(ctx, port) },
+			func(err error) { told <- err })
 		if err != nil {
 			t.Fatal(err)
 		}

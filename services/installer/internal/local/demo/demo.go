@@ -173,7 +173,8 @@ func (d *demo) inventory() string {
 	for _, p := range d.state.Pods {
 		kinds[p.Kind]++
 	}
-	return fmt.Sprintf("%d services, %d gateway, %d sidecars, %s", len(d.state.Services), kinds["gateway"], kinds["sidecar"], d.state.URLs[0].URL)
+	return fmt.Sprintf("%d services, %d gateway, %d sidecars, %s", len(d.state.Services), kinds["gateway"], kinds["sidecar"],
+		d.state.URLs[0].URL)
 }
 
 // measuredOn prints the machine and the versions that the figures are for.
@@ -185,7 +186,8 @@ func (d *demo) measuredOn(ctx context.Context) {
 			break
 		}
 	}
-	d.say("measured on %d cores (%s/%s), %s, Envoy %s, everything on this one machine", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), envoy)
+	d.say("measured on %d cores (%s/%s), %s, Envoy %s, everything on this one machine", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH,
+		runtime.Version(), envoy)
 }
 
 // proxies lists the Pods that have an agent.

@@ -17,7 +17,8 @@ func answers(versions string) []answer {
 	t := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var list []answer
 	for i, v := range strings.Fields(versions) {
-		a := answer{began: t.Add(time.Duration(i) * time.Second), ended: t.Add(time.Duration(i)*time.Second + time.Duration(i+1)*time.Millisecond)}
+		a := answer{began: t.Add(time.Duration(i) * time.Second),
+			ended: t.Add(time.Duration(i)*time.Second + time.Duration(i+1)*time.Millisecond)}
 		if v == "x" {
 			a.err = errors.New("503")
 		} else {
@@ -62,7 +63,8 @@ func TestFailuresAndPercentile(t *testing.T) {
 func TestReconnected(t *testing.T) {
 	old := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	proxy := func(id string, at time.Time, acked bool) *configv1.ProxyStatus {
-		p := &configv1.ProxyStatus{NodeId: id, ConnectedAt: timestamppb.New(at), Types: []*configv1.ProxyTypeStatus{{BytesSent: 10}, {BytesSent: 5}}}
+		p := &configv1.ProxyStatus{NodeId: id, ConnectedAt: timestamppb.New(at),
+			Types: []*configv1.ProxyTypeStatus{{BytesSent: 10}, {BytesSent: 5}}}
 		if acked {
 			p.Acked = &configv1.Revision{Sequence: 1}
 		}

@@ -24,7 +24,8 @@ func (d *demo) requests(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("GET /productpage: %w", err)
 	}
-	d.check(strings.Contains(string(page), "<html") && !strings.Contains(string(page), "unavailable"), "/productpage is a whole HTML page, %d bytes", len(page))
+	d.check(strings.Contains(string(page), "<html") && !strings.Contains(string(page), "unavailable"),
+		"/productpage is a whole HTML page, %d bytes", len(page))
 
 	var list []answer
 	began := time.Now()
@@ -70,7 +71,8 @@ func (d *demo) identities(list []answer) {
 			seen[h.Service][h.Caller] = true
 		}
 	}
-	callerOf := map[string]string{"productpage": "istio-ingressgateway", "details": "productpage", "reviews": "productpage", "ratings": "reviews"}
+	callerOf := map[string]string{"productpage": "istio-ingressgateway", "details": "productpage", "reviews": "productpage",
+		"ratings": "reviews"}
 	for _, server := range []string{"productpage", "details", "reviews", "ratings"} {
 		var callers []string
 		for c := range seen[server] {
@@ -132,7 +134,8 @@ func (d *demo) shift(ctx context.Context) error {
 	list := t.stop()
 
 	d.check(len(wait.GetPending())+len(wait.GetRejected()) == 0 && int(wait.GetAcked()) == len(d.proxies()),
-		"revision %d: written after %s, acknowledged by %d of %d proxies after %s", wait.GetRevision().GetSequence(), millis(accepted), wait.GetAcked(), len(d.proxies()), millis(acked))
+		"revision %d: written after %s, acknowledged by %d of %d proxies after %s", wait.GetRevision().GetSequence(), millis(accepted),
+		wait.GetAcked(), len(d.proxies()), millis(acked))
 	first, ok := firstSettled(list, "v3", settledAnswers)
 	if !ok {
 		return errors.New("reviews are not all answered by v3")
@@ -149,7 +152,8 @@ func (d *demo) noFailures(list []answer) {
 	if len(list) > 0 {
 		took = list[len(list)-1].ended.Sub(list[0].began)
 	}
-	d.check(failed == 0 && len(list) > 0, "%d requests in %.1f s of steady traffic, %d failed, 99 %% within %s", len(list), took.Seconds(), failed, millis(percentile(list, 0.99)))
+	d.check(failed == 0 && len(list) > 0, "%d requests in %.1f s of steady traffic, %d failed, 99 %% within %s", len(list), took.Seconds(),
+		failed, millis(percentile(list, 0.99)))
 }
 
 // killServer kills the xds-server that has the most proxies, and checks how soon all of these are connected again.
@@ -187,7 +191,8 @@ func (d *demo) killServer(ctx context.Context) error {
 	})
 	took := time.Since(kill)
 	list := t.stopAfter(ctx, settledAnswers)
-	d.check(err == nil && took <= reconnectLimit, "%d of %d proxies were connected again after %s (limit %s), %d bytes of configuration were sent to them",
+	d.check(err == nil && took <= reconnectLimit,
+		"%d of %d proxies were connected again after %s (limit %s), %d bytes of configuration were sent to them",
 		back, len(lost), millis(took), reconnectLimit, bytes)
 	d.noFailures(list)
 	return nil
@@ -312,7 +317,8 @@ func (d *demo) broken(ctx context.Context) error {
 	failed := d.failures(list)
 	_, still := firstSettled(list, "v3", settledAnswers)
 	d.check(failed == 0 && still, "traffic is unchanged: %d requests, %d failed, all answered by v3: %t", len(list), failed, still)
-	d.check(before.GetRevision().GetSequence() == after.GetRevision().GetSequence(), "the revision is still %d", after.GetRevision().GetSequence())
+	d.check(before.GetRevision().GetSequence() == after.GetRevision().GetSequence(), "the revision is still %d",
+		after.GetRevision().GetSequence())
 	return nil
 }
 

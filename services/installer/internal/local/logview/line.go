@@ -38,7 +38,8 @@ var LevelNames = []string{"debug", "info", "warn", "error"}
 
 // levels are the spellings of Fairlead's services, of Envoy and of common logging libraries.
 var levels = map[string]Level{
-	"trace": Debug, "debug": Debug, "info": Info, "notice": Info, "warn": Warn, "warning": Warn, "error": Error, "critical": Error, "fatal": Error,
+	"trace": Debug, "debug": Debug, "info": Info, "notice": Info, "warn": Warn, "warning": Warn, "error": Error, "critical": Error,
+	"fatal": Error,
 }
 
 // ParseLevel parses a level in any of these spellings.

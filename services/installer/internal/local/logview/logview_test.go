@@ -55,11 +55,13 @@ func TestRead(t *testing.T) {
 		opts logview.Options
 		want []string
 	}{
-		"by time":    {logview.Options{Tail: -1, Level: logview.Debug}, []string{"a: " + a[0], "b: " + b[0], "a: " + a[1], "a: " + a[2], "b: " + b[1], "b: " + b[2], "a: " + a[3]}},
-		"tail":       {logview.Options{Tail: 1, Level: logview.Debug}, []string{"b: " + b[2], "a: " + a[3]}},
-		"none":       {logview.Options{Tail: 0}, nil},
-		"since":      {logview.Options{Tail: -1, Since: at}, []string{"b: " + b[1], "b: " + b[2], "a: " + a[3]}},
-		"level":      {logview.Options{Tail: -1, Level: logview.Warn}, []string{"b: " + b[0], "a: " + a[1], "a: " + a[2], "b: " + b[1], "b: " + b[2]}},
+		"by time": {logview.Options{Tail: -1, Level: logview.Debug},
+			[]string{"a: " + a[0], "b: " + b[0], "a: " + a[1], "a: " + a[2], "b: " + b[1], "b: " + b[2], "a: " + a[3]}},
+		"tail":  {logview.Options{Tail: 1, Level: logview.Debug}, []string{"b: " + b[2], "a: " + a[3]}},
+		"none":  {logview.Options{Tail: 0}, nil},
+		"since": {logview.Options{Tail: -1, Since: at}, []string{"b: " + b[1], "b: " + b[2], "a: " + a[3]}},
+		"level": {logview.Options{Tail: -1, Level: logview.Warn},
+			[]string{"b: " + b[0], "a: " + a[1], "a: " + a[2], "b: " + b[1], "b: " + b[2]}},
 		"both":       {logview.Options{Tail: 1, Level: logview.Warn}, []string{"a: " + a[2], "b: " + b[2]}},
 		"only error": {logview.Options{Tail: -1, Level: logview.Error}, []string{"b: " + b[1], "b: " + b[2]}},
 	} {
@@ -74,8 +76,10 @@ func TestRead(t *testing.T) {
 // TestStampedLines reads an application's lines, to which `fairlead up` has added their times.
 func TestStampedLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	testkit.WriteFile(t, path, []byte("2026-01-02T03:04:01.000Z GET /old\n2026-01-02T03:04:05.000Z {\"level\":\"error\"}\n2026-01-02T03:04:06.000Z GET / 200\n"))
-	r, err := logview.Open([]logview.Source{{Name: "a", Path: path}}, logview.Options{Tail: -1, Level: logview.Debug, Since: time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC)})
+	testkit.WriteFile(t, path, []byte(
+		"2026-01-02T03:04:01.000Z GET /old\n2026-01-02T03:04:05.000Z {\"level\":\"error\"}\n2026-01-02T03:04:06.000Z GET / 200\n"))
+	r, err := logview.Open([]logview.Source{{Name: "a", Path: path}},
+		logview.Options{Tail: -1, Level: logview.Debug, Since: time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,8 @@ func TestLongLinesAreCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := r.Read(func(l logview.Line) error { got = append(got, len(l.Text)); return nil }); err != nil || !slices.Equal(got, []int{1 << 20, 5}) {
+	if err := r.Read(func(l logview.Line) error { got = append(got, len(l.Text)); return nil }); err != nil ||
+		!slices.Equal(got, []int{1 << 20, 5}) {
 		t.Errorf("%v, %v", got, err)
 	}
 }

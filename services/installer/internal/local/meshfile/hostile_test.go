@@ -22,8 +22,9 @@ var bomb = "a: &a " + strings.Repeat("x", 1500) + "\nb: [" + strings.Repeat("*a,
 func TestHostileFiles(t *testing.T) {
 	indented := "    " + strings.ReplaceAll(strings.TrimSpace(bomb), "\n", "\n    ") + "\n"
 	for name, tc := range map[string]struct{ content, want string }{
-		"a document":       {"apiVersion: v1\nkind: Thing\nmetadata: {name: a}\n" + bomb, "with its aliases written out"},
-		"the mesh's own":   {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n" + indented, "with its aliases written out"},
+		"a document": {"apiVersion: v1\nkind: Thing\nmetadata: {name: a}\n" + bomb, "with its aliases written out"},
+		"the mesh's own": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n" + indented,
+			"with its aliases written out"},
 		"many values":      {"a: [" + strings.Repeat("{},", 300_000) + "]", "values or more"},
 		"a large document": {"a: " + strings.Repeat("x", 4<<20), "more than 3145728"},
 	} {

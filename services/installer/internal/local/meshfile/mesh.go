@@ -141,7 +141,8 @@ func (m *Mesh) add(o *objectfile.Object) error {
 		if err := decodeIstio(o, p); err != nil {
 			return err
 		}
-		m.ProxyConfigs = append(m.ProxyConfigs, proxyconfig.Resource{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Spec: &p.Spec})
+		m.ProxyConfigs = append(m.ProxyConfigs, proxyconfig.Resource{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time,
+			Spec: &p.Spec})
 	}
 	return nil
 }

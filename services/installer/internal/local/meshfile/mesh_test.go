@@ -37,7 +37,8 @@ func write(t *testing.T, dir, name, content string) string {
 
 func TestLoadDirectory(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "b.yaml", "# a comment\n---\n"+deployment+"---\n# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: quiet, labels: {istio-injection: disabled}}\n")
+	write(t, dir, "b.yaml", "# a comment\n---\n"+deployment+
+		"---\n# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: quiet, labels: {istio-injection: disabled}}\n")
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -69,17 +70,24 @@ func TestLoadRefuses(t *testing.T) {
 		content string
 		want    []string // all of them, in one error
 	}{
-		"broken YAML":          {"apiVersion: v1\nkind: [", []string{"mesh.yaml:2", "not valid YAML", "correct the syntax"}},
-		"tab":                  {"apiVersion: v1\nkind: Service\nmetadata:\n\tname: x\n", []string{"mesh.yaml:4", "not valid YAML", "with spaces"}},
-		"unknown field":        {strings.Replace(deployment, "selector:", "selektor:", 1), []string{"mesh.yaml:1", "Deployment default/web", `"spec.selektor"`}},
-		"wrong Istio type":     {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {servers: 3}\n", []string{"Gateway default/g", "spec"}},
-		"no kind":              {"apiVersion: v1\nmetadata: {name: x}\n", []string{"mesh.yaml:1", "kind", "is empty"}},
-		"no name":              {"apiVersion: v1\nkind: Service\n", []string{"metadata.name", "is empty"}},
-		"twice":                {deployment + "---\n" + deployment, []string{"mesh.yaml:12", "Deployment default/web", "twice", "mesh.yaml:1", "remove or rename"}},
-		"kind that is not run": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db}\n", []string{"StatefulSet default/db", "write it as a Deployment"}},
-		"unserved version":     {strings.Replace(deployment, "apps/v1", "apps/v9", 1), []string{"mesh.yaml:1", "Deployment default/web", "apiVersion", "use apps/v1"}},
-		"broken MeshConfig":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"a: [\"}\n", []string{"ConfigMap istio-system/istio", "data.mesh"}},
-		"all errors at once":   {"apiVersion: v1\nkind: Service\n---\nkind: Service\n", []string{"metadata.name", "apiVersion"}},
+		"broken YAML": {"apiVersion: v1\nkind: [", []string{"mesh.yaml:2", "not valid YAML", "correct the syntax"}},
+		"tab": {"apiVersion: v1\nkind: Service\nmetadata:\n\tname: x\n",
+			[]string{"mesh.yaml:4", "not valid YAML", "with spaces"}},
+		"unknown field": {strings.Replace(deployment, "selector:", "selektor:", 1),
+			[]string{"mesh.yaml:1", "Deployment default/web", `"spec.selektor"`}},
+		"wrong Istio type": {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {servers: 3}\n",
+			[]string{"Gateway default/g", "spec"}},
+		"no kind": {"apiVersion: v1\nmetadata: {name: x}\n", []string{"mesh.yaml:1", "kind", "is empty"}},
+		"no name": {"apiVersion: v1\nkind: Service\n", []string{"metadata.name", "is empty"}},
+		"twice": {deployment + "---\n" + deployment,
+			[]string{"mesh.yaml:12", "Deployment default/web", "twice", "mesh.yaml:1", "remove or rename"}},
+		"kind that is not run": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db}\n",
+			[]string{"StatefulSet default/db", "write it as a Deployment"}},
+		"unserved version": {strings.Replace(deployment, "apps/v1", "apps/v9", 1),
+			[]string{"mesh.yaml:1", "Deployment default/web", "apiVersion", "use apps/v1"}},
+		"broken MeshConfig": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"a: [\"}\n",
+			[]string{"ConfigMap istio-system/istio", "data.mesh"}},
+		"all errors at once": {"apiVersion: v1\nkind: Service\n---\nkind: Service\n", []string{"metadata.name", "apiVersion"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, t.TempDir(), "mesh.yaml", tc.content)
@@ -129,7 +137,8 @@ spec: {environmentVariables: {D: root}}
 		t.Errorf("trust domain %q", m.Config.TrustDomain)
 	}
 	web := map[string]string{"app": "web"}
-	got, err := m.ProxyConfig(m.Deployments[0].Source, web, map[string]string{proxyconfig.Annotation: "concurrency: 3\nproxyMetadata: {B: own}\nstatusPort: 1"})
+	got, err := m.ProxyConfig(m.Deployments[0].Source, web,
+		map[string]string{proxyconfig.Annotation: "concurrency: 3\nproxyMetadata: {B: own}\nstatusPort: 1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +151,8 @@ spec: {environmentVariables: {D: root}}
 	if again, _ := m.ProxyConfig(m.Deployments[0].Source, nil, nil); again["concurrency"] != float64(2) {
 		t.Errorf("a workload that is not selected: %v", again)
 	}
-	if _, err := m.ProxyConfig(m.Deployments[0].Source, web, map[string]string{proxyconfig.Annotation: "a: ["}); err == nil || !strings.Contains(err.Error(), proxyconfig.Annotation) {
+	if _, err := m.ProxyConfig(m.Deployments[0].Source, web, map[string]string{proxyconfig.Annotation: "a: ["}); err == nil ||
+		!strings.Contains(err.Error(), proxyconfig.Annotation) {
 		t.Errorf("broken annotation: %v", err)
 	}
 }

@@ -37,5 +37,6 @@ func (m *Mesh) ProxyConfig(o *objectfile.Object, labels, annotations map[string]
 		return nil, err
 	}
 	root := cmp.Or(m.Config.RootNamespace, "istio-system")
-	return proxyconfig.Of(m.Config.DefaultConfig, m.ProxyConfigs, root, proxyconfig.Workload{Namespace: o.Namespace, Labels: labels, Own: own}), nil
+	return proxyconfig.Of(m.Config.DefaultConfig, m.ProxyConfigs, root,
+		proxyconfig.Workload{Namespace: o.Namespace, Labels: labels, Own: own}), nil
 }

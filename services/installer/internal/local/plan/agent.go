@@ -118,7 +118,8 @@ func (w *planner) agentEnv(e *environment, p *Pod, a *Agent) error {
 	a.Args = append(a.Args, config.Flags()...)
 	for _, v := range config.Environment() {
 		if slices.Contains(proxyconfig.Reserved, v.Name) {
-			return w.Source.Refuse("proxyMetadata."+v.Name, "a ProxyConfig may not say what a process of this machine loads or where the agent writes",
+			return w.Source.Refuse("proxyMetadata."+v.Name,
+				"a ProxyConfig may not say what a process of this machine loads or where the agent writes",
 				"remove it from the annotation "+proxyconfig.Annotation+", from MeshConfig's defaultConfig or from ProxyConfigs")
 		}
 		e.set(v.Name, v.Value)

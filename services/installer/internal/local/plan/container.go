@@ -75,7 +75,8 @@ func containerPorts(c corev1.Container, appPorts map[uint16]netip.AddrPort) []Po
 // mustListen lists the addresses on which a container must listen to be ready: the ports that Services lead to, or the
 // one of $PORT if there are none. A container without declared ports, beside other containers, need not listen.
 func (w *planner) mustListen(c corev1.Container, ports []Port, targets []targetPort) []netip.AddrPort {
-	applications := slices.DeleteFunc(slices.Clone(w.Spec.Template.Spec.Containers), func(c corev1.Container) bool { return c.Name == proxyContainer })
+	applications := slices.DeleteFunc(slices.Clone(w.Spec.Template.Spec.Containers),
+		func(c corev1.Container) bool { return c.Name == proxyContainer })
 	if len(ports) == 0 || len(c.Ports) == 0 && len(applications) > 1 {
 		return nil
 	}
@@ -156,7 +157,8 @@ func (w *planner) userEnv(e *environment, p *Pod, c corev1.Container, field stri
 			var ok bool
 			if value, ok = podField(p, ref.FieldPath); !ok {
 				return w.Source.Refuse(at+".valueFrom.fieldRef.fieldPath", fmt.Sprintf("%q is not known here", ref.FieldPath),
-					"use metadata.name, metadata.namespace, metadata.labels['x'], metadata.annotations['x'], spec.serviceAccountName, status.podIP or status.hostIP")
+					"use metadata.name, metadata.namespace, metadata.labels['x'], metadata.annotations['x'], spec.serviceAccountName, status.podIP or "+
+						"status.hostIP")
 			}
 		}
 		e.set(v.Name, value)

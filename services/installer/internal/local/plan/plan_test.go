@@ -100,7 +100,8 @@ func TestServices(t *testing.T) {
 	for _, s := range p.Services {
 		names = append(names, s.Name+" "+s.GRPC.String())
 	}
-	want := []string{"ca 127.66.0.11:15012", "config-watcher 127.66.0.10:15060", "xds-server-0 127.66.0.12:15012", "xds-server-1 127.66.0.13:15012"}
+	want := []string{"ca 127.66.0.11:15012", "config-watcher 127.66.0.10:15060", "xds-server-0 127.66.0.12:15012",
+		"xds-server-1 127.66.0.13:15012"}
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
@@ -154,7 +155,8 @@ func TestProxylessPod(t *testing.T) {
 			t.Errorf("agent: no %s in %v", want, pod.Agent.Env)
 		}
 	}
-	if pod.Agent.Ready != pod.Agent.Status || pod.Agent.AdminSocket() != "" || slices.Contains(pod.Listens, netip.AddrPortFrom(pod.IP, ReadyPort)) {
+	if pod.Agent.Ready != pod.Agent.Status || pod.Agent.AdminSocket() != "" ||
+		slices.Contains(pod.Listens, netip.AddrPortFrom(pod.IP, ReadyPort)) {
 		t.Errorf("agent %+v, addresses %v", pod.Agent, pod.Listens)
 	}
 }
@@ -177,19 +179,24 @@ func TestSidecarPod(t *testing.T) {
 	}
 	for _, want := range []string{
 		"PATH=/bin", "PORT=20002", "PORT_9080=20002", "PORT_HTTP_WEB=20002", "HOST=127.0.0.1", "COLOR=red-127.66.1.2", "LABEL=web",
-		"HTTP_PROXY=http://127.66.1.2:15080", "http_proxy=http://127.66.1.2:15080", "NO_PROXY=", "POD_NAME=web-1", "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=web-sa",
+		"HTTP_PROXY=http://127.66.1.2:15080", "http_proxy=http://127.66.1.2:15080", "NO_PROXY=", "POD_NAME=web-1", "POD_NAMESPACE=shop",
+		"SERVICE_ACCOUNT=web-sa",
 	} {
 		if !slices.Contains(c.Env, want) {
 			t.Errorf("env lacks %s: %v", want, c.Env)
 		}
 	}
-	if c.Probe.URL != "http://127.0.0.1:20002/healthz" || c.Probe.Host != "web.example" || c.Probe.Period != 3*time.Second || c.Probe.FailureThreshold != 3 {
+	if c.Probe.URL != "http://127.0.0.1:20002/healthz" || c.Probe.Host != "web.example" || c.Probe.Period != 3*time.Second ||
+		c.Probe.FailureThreshold != 3 {
 		t.Errorf("probe %+v", c.Probe)
 	}
-	if !slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:9080")) || !slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:15021")) {
+	if !slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:9080")) ||
+		!slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:15021")) {
 		t.Errorf("listens on %v", pod.Listens)
 	}
-	for _, want := range []string{"POD_NAME=web-1", "INSTANCE_IP=127.66.1.2", "ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_APP_CONTAINERS=web", `ISTIO_METAJSON_LABELS={"app":"web","fairlead.dev/instance":"web-1","security.istio.io/tlsMode":"istio"}`} {
+	for _, want := range []string{"POD_NAME=web-1", "INSTANCE_IP=127.66.1.2", "ISTIO_META_INTERCEPTION_MODE=NONE",
+		"ISTIO_META_APP_CONTAINERS=web",
+		`ISTIO_METAJSON_LABELS={"app":"web","fairlead.dev/instance":"web-1","security.istio.io/tlsMode":"istio"}`} {
 		if !slices.Contains(pod.Agent.Env, want) {
 			t.Errorf("agent's env lacks %s: %v", want, pod.Agent.Env)
 		}
@@ -209,7 +216,8 @@ func TestGeneratedSidecar(t *testing.T) {
 		t.Errorf("%s/%s selects %v", s.Namespace, s.Name, s.Spec.WorkloadSelector)
 	}
 	in := s.Spec.Ingress[0]
-	if len(s.Spec.Ingress) != 1 || in.Port.Number != 9080 || in.Port.Protocol != "HTTP" || in.Bind != "127.66.1.1" || in.DefaultEndpoint != "127.0.0.1:20001" || in.CaptureMode.String() != "NONE" {
+	if len(s.Spec.Ingress) != 1 || in.Port.Number != 9080 || in.Port.Protocol != "HTTP" || in.Bind != "127.66.1.1" ||
+		in.DefaultEndpoint != "127.0.0.1:20001" || in.CaptureMode.String() != "NONE" {
 		t.Errorf("ingress %v", s.Spec.Ingress)
 	}
 	out := s.Spec.Egress[0]
@@ -259,7 +267,8 @@ spec:
 
 func TestPlainPod(t *testing.T) {
 	for name, content := range map[string]string{
-		"label":      strings.Replace(web, "labels: {app: web}\n      ann", "labels: {app: web, sidecar.istio.io/inject: \"false\"}\n      ann", 1),
+		"label": strings.Replace(web, "labels: {app: web}\n      ann", "labels: {app: web, sidecar.istio.io/inject: \"false\"}\n      ann",
+			1),
 		"annotation": strings.Replace(web, "{note: x}", "{sidecar.istio.io/inject: \"false\"}", 1),
 		"namespace":  web + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: disabled}}\n",
 	} {
@@ -318,10 +327,12 @@ spec:
 func TestGatewayPod(t *testing.T) {
 	p := make1(t, gateway)
 	pod := p.Pods[0]
-	if pod.Kind != Gateway || pod.Sidecar != nil || len(pod.Containers) != 0 || !strings.HasPrefix(pod.NodeID(), "router~") || pod.ServiceAccount != "default" {
+	if pod.Kind != Gateway || pod.Sidecar != nil || len(pod.Containers) != 0 || !strings.HasPrefix(pod.NodeID(), "router~") ||
+		pod.ServiceAccount != "default" {
 		t.Errorf("pod %+v", pod)
 	}
-	if pod.Agent.Args[1] != "router" || !slices.Contains(pod.Agent.Env, "ISTIO_META_ROUTER_MODE=sni-dnat") || !slices.Contains(pod.Agent.Env, "PROXY_CONFIG=concurrency: 3\n") {
+	if pod.Agent.Args[1] != "router" || !slices.Contains(pod.Agent.Env, "ISTIO_META_ROUTER_MODE=sni-dnat") ||
+		!slices.Contains(pod.Agent.Env, "PROXY_CONFIG=concurrency: 3\n") {
 		t.Errorf("agent %v %v", pod.Agent.Args, pod.Agent.Env)
 	}
 	want := []URL{
@@ -363,19 +374,27 @@ func TestProxyConfigReachesTheAgent(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	replace := func(old, with string) string { return strings.Replace(web, old, with, 1) }
 	for name, tc := range map[string]struct{ content, field, remedy string }{
-		"no command":      {replace("command: [web, --port, $(PORT)]\n", "\n"), "spec.template.spec.containers[0].command", "--bin-dir"},
-		"volumes":         {replace("      containers:", "      volumes: [{name: v}]\n      containers:"), "spec.template.spec.volumes", "read the files"},
-		"init containers": {replace("      containers:", "      initContainers: [{name: v}]\n      containers:"), "spec.template.spec.initContainers", "before"},
-		"secret env":      {replace("fieldRef: {fieldPath: \"metadata.labels['app']\"}", "secretKeyRef: {name: s, key: k}"), "spec.template.spec.containers[0].env[1].valueFrom", "write the value"},
-		"unknown field":   {replace("metadata.labels['app']", "metadata.owner"), "containers[0].env[1].valueFrom.fieldRef.fieldPath", "status.podIP"},
-		"exec probe":      {replace("httpGet: {path: healthz, port: http-web, httpHeaders: [{name: Host, value: web.example}]}", "exec: {command: [x]}"), "containers[0].readinessProbe", "one of these"},
-		"probe port":      {replace("port: http-web", "port: nothing"), "containers[0].readinessProbe.httpGet.port", "name one"},
-		"selector":        {replace("matchLabels: {app: web}", "matchLabels: {app: other}"), "spec.template.metadata.labels", "add it"},
-		"app in gateway":  {replace("{note: x}", "{inject.istio.io/templates: gateway}"), "spec.template.spec.containers[0]", "istio-proxy"},
-		"loaded code":     {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {LD_PRELOAD: /tmp/a.so}"}`), "proxyMetadata.LD_PRELOAD", "remove it"},
-		"written file":    {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {OUTPUT_CERTS: /home}"}`), "proxyMetadata.OUTPUT_CERTS", "remove it"},
-		"run program":     {replace("{note: x}", `{proxy.istio.io/config: "readinessProbe: {exec: {command: [reboot]}}"}`), "readinessProbe.exec", "probe by httpGet"},
-		"negative":        {replace("replicas: 2", "replicas: -1"), "spec.replicas", "0 or more"},
+		"no command": {replace("command: [web, --port, $(PORT)]\n", "\n"), "spec.template.spec.containers[0].command", "--bin-dir"},
+		"volumes": {replace("      containers:", "      volumes: [{name: v}]\n      containers:"), "spec.template.spec.volumes",
+			"read the files"},
+		"init containers": {replace("      containers:", "      initContainers: [{name: v}]\n      containers:"),
+			"spec.template.spec.initContainers", "before"},
+		"secret env": {replace("fieldRef: {fieldPath: \"metadata.labels['app']\"}", "secretKeyRef: {name: s, key: k}"),
+			"spec.template.spec.containers[0].env[1].valueFrom", "write the value"},
+		"unknown field": {replace("metadata.labels['app']", "metadata.owner"), "containers[0].env[1].valueFrom.fieldRef.fieldPath",
+			"status.podIP"},
+		"exec probe": {replace("httpGet: {path: healthz, port: http-web, httpHeaders: [{name: Host, value: web.example}]}",
+			"exec: {command: [x]}"), "containers[0].readinessProbe", "one of these"},
+		"probe port":     {replace("port: http-web", "port: nothing"), "containers[0].readinessProbe.httpGet.port", "name one"},
+		"selector":       {replace("matchLabels: {app: web}", "matchLabels: {app: other}"), "spec.template.metadata.labels", "add it"},
+		"app in gateway": {replace("{note: x}", "{inject.istio.io/templates: gateway}"), "spec.template.spec.containers[0]", "istio-proxy"},
+		"loaded code": {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {LD_PRELOAD: /tmp/a.so}"}`), "proxyMetadata.LD_PRELOAD",
+			"remove it"},
+		"written file": {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {OUTPUT_CERTS: /home}"}`), "proxyMetadata.OUTPUT_CERTS",
+			"remove it"},
+		"run program": {replace("{note: x}", `{proxy.istio.io/config: "readinessProbe: {exec: {command: [reboot]}}"}`), "readinessProbe.exec",
+			"probe by httpGet"},
+		"negative": {replace("replicas: 2", "replicas: -1"), "spec.replicas", "0 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(load(t, tc.content), options())
@@ -383,7 +402,8 @@ func TestRefuses(t *testing.T) {
 			if !errors.As(err, &bad) {
 				t.Fatalf("error %v", err)
 			}
-			if bad.Object != "Deployment shop/web" || bad.Line != 1 || !strings.HasSuffix(bad.Field, tc.field) || !strings.Contains(bad.Remedy, tc.remedy) {
+			if bad.Object != "Deployment shop/web" || bad.Line != 1 || !strings.HasSuffix(bad.Field, tc.field) ||
+				!strings.Contains(bad.Remedy, tc.remedy) {
 				t.Errorf("error %+v", bad)
 			}
 		})
@@ -399,7 +419,8 @@ func TestMissingProgramNamesTheField(t *testing.T) {
 		return "/bin/" + name, nil
 	}
 	_, err := New(load(t, web), o)
-	if err == nil || !strings.Contains(err.Error(), "Deployment shop/web: spec.template.spec.containers[0].command[0]: program web was not found; build it") {
+	if err == nil || !strings.Contains(err.Error(),
+		"Deployment shop/web: spec.template.spec.containers[0].command[0]: program web was not found; build it") {
 		t.Errorf("error %v", err)
 	}
 	o.Find = func(name string) (string, error) {
@@ -408,7 +429,8 @@ func TestMissingProgramNamesTheField(t *testing.T) {
 		}
 		return "/bin/" + name, nil
 	}
-	if _, err := New(load(t, web), o); err == nil || !strings.Contains(err.Error(), "program web was not found in /bin; build it into --bin-dir") {
+	if _, err := New(load(t, web), o); err == nil ||
+		!strings.Contains(err.Error(), "program web was not found in /bin; build it into --bin-dir") {
 		t.Errorf("two remedies: %v", err)
 	}
 }
@@ -446,7 +468,8 @@ func TestManifest(t *testing.T) {
 	p := make1(t, web)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	m := p.Pods[0].Manifest(true, at)
-	if m.Kind != "Pod" || m.Namespace != "shop" || m.Spec.ServiceAccountName != "web-sa" || m.Labels[InstanceLabel] != "web-0" || m.Status.PodIP != "127.66.1.1" {
+	if m.Kind != "Pod" || m.Namespace != "shop" || m.Spec.ServiceAccountName != "web-sa" || m.Labels[InstanceLabel] != "web-0" ||
+		m.Status.PodIP != "127.66.1.1" {
 		t.Errorf("manifest %+v", m)
 	}
 	if c := m.Status.Conditions[0]; c.Type != corev1.PodReady || c.Status != corev1.ConditionTrue {

@@ -91,7 +91,8 @@ func (w *planner) check() error {
 		}
 	}
 	if len(spec.InitContainers) > 0 {
-		refuse("spec.template.spec.initContainers", "are not run on one machine", "do their work before `fairlead up`, or in the container's command")
+		refuse("spec.template.spec.initContainers", "are not run on one machine",
+			"do their work before `fairlead up`, or in the container's command")
 	}
 	if len(spec.Volumes) > 0 {
 		refuse("spec.template.spec.volumes", "cannot be mounted without containers", "let the program read the files where they are")
@@ -108,7 +109,8 @@ func (w *planner) check() error {
 		case w.kind == Gateway:
 			refuse(field, "is an application in a gateway Pod", "keep only the container istio-proxy, or remove the annotation "+templatesKey)
 		case len(c.Command) == 0:
-			refuse(field+".command", fmt.Sprintf("is empty, and image %q is not run on one machine", c.Image), "name the program to run, found in --bin-dir or PATH")
+			refuse(field+".command", fmt.Sprintf("is empty, and image %q is not run on one machine", c.Image),
+				"name the program to run, found in --bin-dir or PATH")
 		}
 		if len(c.EnvFrom) > 0 {
 			refuse(field+".envFrom", "is not supported", "write the variables under env")

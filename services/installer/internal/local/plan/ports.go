@@ -89,7 +89,8 @@ func gatewayURLs(m *meshfile.Mesh, p *Pod) (urls []URL, warnings []string) {
 			port := gatewayPort(m, p, server)
 			if port < 1024 {
 				warnings = append(warnings, fmt.Sprintf(
-					"Gateway %s/%s: spec.servers[%d].port: %d is not open to ordinary users on this machine; give the gateway's Service a targetPort of 1024 or more",
+					"Gateway %s/%s: spec.servers[%d].port: %d is not open to ordinary users on this machine; give the gateway's Service a targetPort of "+
+						"1024 or more",
 					g.Namespace, g.Name, i, port))
 			}
 			urls = append(urls, URL{Pod: p.ID(), URL: fmt.Sprintf("%s://%s:%d/", scheme(server), p.IP, port), Hosts: server.Hosts})

@@ -84,7 +84,8 @@ func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]neti
 	spec.Spec.WorkloadSelector = &networkingv1alpha3.WorkloadSelector{Labels: map[string]string{InstanceLabel: p.Name}}
 	for _, t := range targets {
 		spec.Spec.Ingress = append(spec.Spec.Ingress, &networkingv1alpha3.IstioIngressListener{
-			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(t.number), Name: cmp.Or(t.name, fmt.Sprintf("port-%d", t.number)), Protocol: t.protocol},
+			Port: &networkingv1alpha3.SidecarPort{Number: uint32(t.number), Name: cmp.Or(t.name, fmt.Sprintf("port-%d", t.number)),
+				Protocol: t.protocol},
 			Bind:            p.IP.String(),
 			CaptureMode:     networkingv1alpha3.CaptureMode_NONE,
 			DefaultEndpoint: appPorts[t.number].String(),
@@ -108,7 +109,8 @@ func example(m *meshfile.Mesh, pods []*Pod) string {
 		for _, s := range m.Services {
 			for _, port := range s.Spec.Ports {
 				if p.Sidecar != nil && len(s.Spec.Selector) > 0 && describe.Protocol(port) == "HTTP" {
-					return fmt.Sprintf("curl --proxy http://%s:%d http://%s.%s:%d/   (a call by Pod %s)", p.IP, ProxyPort, s.Name, s.Namespace, port.Port, p.ID())
+					return fmt.Sprintf("curl --proxy http://%s:%d http://%s.%s:%d/   (a call by Pod %s)", p.IP, ProxyPort, s.Name, s.Namespace, port.Port,
+						p.ID())
 				}
 			}
 		}

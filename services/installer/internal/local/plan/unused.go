@@ -69,7 +69,8 @@ func idleServices(m *meshfile.Mesh) (warnings []string) {
 			}
 		}
 		if !used {
-			warnings = append(warnings, fmt.Sprintf("Service %s/%s: spec.selector selects no Pod and no WorkloadEntry of the mesh files; calls to it are answered with 503",
+			warnings = append(warnings, fmt.Sprintf(
+				"Service %s/%s: spec.selector selects no Pod and no WorkloadEntry of the mesh files; calls to it are answered with 503",
 				s.Namespace, s.Name))
 		}
 	}

@@ -22,7 +22,8 @@ spec:
 `
 	}
 	service := func(name, selector string) string {
-		return "\n---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: shop}\nspec: {selector: {" + selector + "}, ports: [{port: 80}]}\n"
+		return "\n---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: shop}\nspec: {selector: {" + selector +
+			"}, ports: [{port: 80}]}\n"
 	}
 	p := make1(t, deployment("a", ", resources: {limits: {cpu: 1}}, livenessProbe: {tcpSocket: {port: 1}}", "")+
 		deployment("b", ", resources: {requests: {cpu: 1}}", ", hostAliases: [{ip: 127.0.0.1, hostnames: [x]}]")+

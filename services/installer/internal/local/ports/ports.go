@@ -33,7 +33,8 @@ func (e *BusyError) Error() string {
 		holder = fmt.Sprintf("pid %d (%s)", e.PID, e.Command)
 	}
 	if e.Wildcard {
-		return fmt.Sprintf("port %d, needed by %s, is held on all addresses by %s; stop it: no --loopback-range is free of it", e.Addr.Port(), e.For, holder)
+		return fmt.Sprintf("port %d, needed by %s, is held on all addresses by %s; stop it: no --loopback-range is free of it", e.Addr.Port(),
+			e.For, holder)
 	}
 	return fmt.Sprintf("address %s, needed by %s, is held by %s; %s", e.Addr, e.For, holder, e.Remedy)
 }

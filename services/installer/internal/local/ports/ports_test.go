@@ -48,7 +48,8 @@ func TestAPortHeldEverywhereIsFreeInNoRange(t *testing.T) {
 	defer lis.Close()
 	port := netip.MustParseAddrPort(lis.Addr().String()).Port()
 	err = Check(netip.AddrPortFrom(netip.MustParseAddr("127.66.0.11"), port), "ca", "take --loopback-range auto")
-	if err == nil || strings.Contains(err.Error(), "auto") || !strings.Contains(err.Error(), fmt.Sprintf("on all addresses by pid %d", os.Getpid())) {
+	if err == nil || strings.Contains(err.Error(), "auto") ||
+		!strings.Contains(err.Error(), fmt.Sprintf("on all addresses by pid %d", os.Getpid())) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -190,7 +191,8 @@ func TestReserveIgnoresForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	for name, text := range map[string]string{
-		"fairlead-loopback-100.lock": "", fmt.Sprintf("fairlead-loopback-127.66.0.0-16-user%d.lock", os.Getuid()): "{not json", "fairlead-loopback-x.lock": "x",
+		"fairlead-loopback-100.lock": "", fmt.Sprintf("fairlead-loopback-127.66.0.0-16-user%d.lock", os.Getuid()): "{not json",
+		"fairlead-loopback-x.lock": "x",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -216,7 +218,8 @@ func TestReserveWithHostileFiles(t *testing.T) {
 	}
 	prefix := func(n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("127.70.%d.0/24", n)) }
 	mine := filepath.Join(dir, "mine")
-	if err := errors.Join(os.WriteFile(mine, []byte("kept"), 0o600), os.Link(mine, file(0)), os.Symlink(mine, file(1)), unix.Mkfifo(file(2), 0o600), os.Mkdir(file(3), 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(mine, []byte("kept"), 0o600), os.Link(mine, file(0)), os.Symlink(mine, file(1)),
+		unix.Mkfifo(file(2), 0o600), os.Mkdir(file(3), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 4 {
@@ -229,7 +232,8 @@ func TestReserveWithHostileFiles(t *testing.T) {
 	}
 
 	for n, said := range []string{
-		`{"pid":7,"runDir":"/x\u001b[2J"}`, `{"pid":7,"runDir":"/x; rm -rf ~"}`, `{"pid":7,"runDir":"$(id)"}`, `{"pid":7,"runDir":"--help"}`, `{"pid":-7,"runDir":"/x"}`,
+		`{"pid":7,"runDir":"/x\u001b[2J"}`, `{"pid":7,"runDir":"/x; rm -rf ~"}`, `{"pid":7,"runDir":"$(id)"}`, `{"pid":7,"runDir":"--help"}`,
+		`{"pid":-7,"runDir":"/x"}`,
 	} {
 		name := file(10 + n)
 		if err := os.WriteFile(name, []byte(said), 0o600); err != nil {

@@ -48,7 +48,8 @@ func (e *TakenError) Error() string {
 		by = fmt.Sprintf("the mesh in %s (`fairlead up`, pid %d)", e.Holder.RunDir, e.Holder.PID)
 		stop = fmt.Sprintf("stop it with `fairlead down --run-dir %s`", e.Holder.RunDir)
 	}
-	return fmt.Sprintf("loopback range %s is in use by %s; %s, or let `--loopback-range auto` (make: LOOPBACK=auto) find a free one", e.Range, by, stop)
+	return fmt.Sprintf("loopback range %s is in use by %s; %s, or let `--loopback-range auto` (make: LOOPBACK=auto) find a free one", e.Range,
+		by, stop)
 }
 
 // Reservation is a reserved loopback range, until Release or the end of the process. It is a locked file in the
@@ -92,7 +93,8 @@ func reserveAuto(by Mesh, busy []socket) (*Reservation, error) {
 			return r, nil
 		}
 	}
-	return nil, fmt.Errorf("no loopback range from 127.%d.0.0/16 to 127.%d.0.0/16 is free; name one with --loopback-range", firstAuto, lastAuto)
+	return nil, fmt.Errorf("no loopback range from 127.%d.0.0/16 to 127.%d.0.0/16 is free; name one with --loopback-range", firstAuto,
+		lastAuto)
 }
 
 // lock creates and locks the file of a range.
@@ -113,7 +115,8 @@ func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
 		_ = f.Close()
-		return nil, fmt.Errorf("reserve loopback range %s: %s is no file of its own; remove it, or choose another --loopback-range", prefix, f.Name())
+		return nil, fmt.Errorf("reserve loopback range %s: %s is no file of its own; remove it, or choose another --loopback-range", prefix,
+			f.Name())
 	}
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		_ = f.Close()
@@ -171,7 +174,8 @@ func readHolder(name string) Mesh {
 	strange := func(c rune) bool {
 		return !strings.ContainsRune("/._-+@", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
 	}
-	if err != nil || json.Unmarshal(raw, &m) != nil || m.PID <= 0 || strings.HasPrefix(m.RunDir, "-") || strings.ContainsFunc(m.RunDir, strange) {
+	if err != nil || json.Unmarshal(raw, &m) != nil || m.PID <= 0 || strings.HasPrefix(m.RunDir, "-") ||
+		strings.ContainsFunc(m.RunDir, strange) {
 		return Mesh{}
 	}
 	return m

@@ -40,7 +40,8 @@ func TestOnce(t *testing.T) {
 		if path == "/hang" {
 			timeout = 30 * time.Millisecond
 		}
-		err := probe.Once(context.Background(), &plan.Probe{URL: s.URL + path, Host: "web.example", Headers: map[string]string{"X-Probe": "1"}, Timeout: timeout})
+		err := probe.Once(context.Background(), &plan.Probe{URL: s.URL + path, Host: "web.example", Headers: map[string]string{"X-Probe": "1"},
+			Timeout: timeout})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

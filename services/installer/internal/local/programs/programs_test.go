@@ -46,7 +46,8 @@ func TestProgram(t *testing.T) {
 	}
 	for _, name := range []string{"nothing", "plain", filepath.Join(dir, "no", "where"), "sub/web"} {
 		var missing *programs.NotFoundError
-		if _, err := f.Program(name); !errors.As(err, &missing) || !strings.Contains(err.Error(), "--bin-dir") && !strings.Contains(err.Error(), "correct the path") {
+		if _, err := f.Program(name); !errors.As(err, &missing) || !strings.Contains(err.Error(), "--bin-dir") &&
+			!strings.Contains(err.Error(), "correct the path") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -24,7 +24,8 @@ type InUseError struct {
 
 // Error implements error.
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("run directory %s is in use by `fairlead up` with pid %d; stop it with `fairlead down --run-dir %s`, or choose another --run-dir", e.Dir, e.PID, e.Dir)
+	return fmt.Sprintf("run directory %s is in use by `fairlead up` with pid %d; stop it with `fairlead down --run-dir %s`, or choose "+
+		"another --run-dir", e.Dir, e.PID, e.Dir)
 }
 
 // ErrForeign says that a directory is not empty and no run directory, so it is not cleaned.

@@ -19,7 +19,8 @@ func TestForeignNamesTheOwner(t *testing.T) {
 		err             error
 		self            int
 	}{
-		{"another's mesh", dir, "state.json: permission denied: the mesh of " + dir + " belongs to user " + owner + "; run this as that user, or name another --run-dir", denied, self + 1},
+		{"another's mesh", dir, "state.json: permission denied: the mesh of " + dir + " belongs to user " + owner +
+			"; run this as that user, or name another --run-dir", denied, self + 1},
 		{"below another's directory", filepath.Join(dir, "a", "b"), ": " + dir + " belongs to user " + owner + "; run", denied, self + 1},
 		{"one's own", dir, "state.json: permission denied", denied, self},
 		{"something else", dir, "no space", errors.New("no space"), self + 1},

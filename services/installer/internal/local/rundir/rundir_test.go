@@ -24,7 +24,8 @@ func TestLiveRunIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var inUse *rundir.InUseError
-	if _, err := rundir.Acquire(l); !errors.As(err, &inUse) || inUse.PID != os.Getpid() || !strings.Contains(err.Error(), "fairlead down --run-dir "+l.Dir) {
+	if _, err := rundir.Acquire(l); !errors.As(err, &inUse) || inUse.PID != os.Getpid() ||
+		!strings.Contains(err.Error(), "fairlead down --run-dir "+l.Dir) {
 		t.Errorf("second use: %v", err)
 	}
 	if pid, err := rundir.Holder(l); err != nil || pid != os.Getpid() {
@@ -118,7 +119,8 @@ func TestOpen(t *testing.T) {
 	if err := rundir.Write(l, &dead); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) || !strings.Contains(err.Error(), "`fairlead up --run-dir "+dir+" -f /a.yaml -f /b`, which clears") {
+	if _, err := rundir.Open(dir); !errors.Is(err, rundir.ErrNoMesh) ||
+		!strings.Contains(err.Error(), "`fairlead up --run-dir "+dir+" -f /a.yaml -f /b`, which clears") {
 		t.Errorf("dead run: %v", err)
 	}
 	if err := rundir.WriteFlags(l, []string{"--loopback-range", "127.9.0.0/16", "--envoy", "/opt/envoy"}); err != nil {
@@ -147,7 +149,8 @@ func TestProxyNames(t *testing.T) {
 		}
 		return p
 	}
-	s := runstate.State{Pods: []runstate.Pod{pod("web-1", "a", true), pod("web-10", "a", true), pod("web-1", "b", true), pod("db-0", "a", true), pod("plain-0", "a", false)}}
+	s := runstate.State{Pods: []runstate.Pod{pod("web-1", "a", true), pod("web-10", "a", true), pod("web-1", "b", true),
+		pod("db-0", "a", true), pod("plain-0", "a", false)}}
 	for name, want := range map[string]string{"web-1.a": "web-1.a", "db": "db-0.a", "web-10": "web-10.a"} {
 		if p, err := rundir.Proxy(&s, name, ""); err != nil || p.ID() != want {
 			t.Errorf("%s: %v, %v", name, p, err)

@@ -35,11 +35,13 @@ func Open(dir string) (*runstate.State, error) {
 	s, err := runstate.Read(dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s -f FILE`, or name the right --run-dir", dir, ErrNoMesh, dir)
+		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s -f FILE`, or name the right --run-dir", dir,
+			ErrNoMesh, dir)
 	case err != nil:
 		return nil, foreign(dir, err, os.Getuid())
 	case !Alive(s):
-		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; `fairlead logs --run-dir %s` shows its last lines; start it again with `%s`, which clears the directory",
+		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; `fairlead logs --run-dir %s` shows its last lines; "+
+			"start it again with `%s`, which clears the directory",
 			dir, ErrNoMesh, s.PID, dir, again(s, dir))
 	}
 	return s, nil
@@ -104,7 +106,8 @@ func Rests(p *runstate.Pod) error {
 	if !p.Resting {
 		return nil
 	}
-	return fmt.Errorf("Pod %s does not run: its Deployment is scaled down; `fairlead scale deploy/%s --replicas=N` starts it", p.ID(), p.Workload)
+	return fmt.Errorf("Pod %s does not run: its Deployment is scaled down; `fairlead scale deploy/%s --replicas=N` starts it", p.ID(),
+		p.Workload)
 }
 
 // Abs returns the absolute path of a run directory.

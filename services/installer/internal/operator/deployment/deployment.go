@@ -218,7 +218,8 @@ func Installed(ctx context.Context, c *cluster.Client) ([]Settings, error) {
 	var all []Settings
 	for i := range list {
 		name := list[i].GetLabels()[Label]
-		all = append(all, Settings{Namespace: list[i].GetNamespace(), Revision: strings.TrimPrefix(strings.TrimPrefix(name, operator.LeaseName("")), "-")})
+		all = append(all, Settings{Namespace: list[i].GetNamespace(),
+			Revision: strings.TrimPrefix(strings.TrimPrefix(name, operator.LeaseName("")), "-")})
 	}
 	return all, err
 }
@@ -253,7 +254,8 @@ func Remove(ctx context.Context, c *cluster.Client, ids []cluster.ID, patience t
 
 // Left are the IstioOperators of a cluster that wait for an operator when they are deleted, by its finalizer.
 func Left(ctx context.Context, c *cluster.Client) ([]cluster.ID, error) {
-	list, err := c.List(ctx, cluster.ID{Group: operator.Resource.Group, Version: operator.Resource.Version, Kind: "IstioOperator"}, metav1.ListOptions{})
+	list, err := c.List(ctx, cluster.ID{Group: operator.Resource.Group, Version: operator.Resource.Version, Kind: "IstioOperator"},
+		metav1.ListOptions{})
 	var ids []cluster.ID
 	for i := range list {
 		if slices.Contains(list[i].GetFinalizers(), operator.Finalizer) {

@@ -154,7 +154,8 @@ func TestAPluginThatIsInNoListHasAFileOfItsOwn(t *testing.T) {
 		t.Errorf("changed %q", got)
 	}
 	var c plugin.Config
-	if err := json.Unmarshal([]byte(read(t, filepath.Join(i.ConfDir, standalone))), &c); err != nil || c.Type != plugin.Name || c.CNIVersion == "" {
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(i.ConfDir, standalone))), &c); err != nil || c.Type != plugin.Name ||
+		c.CNIVersion == "" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if err := i.Remove(); err != nil || read(t, filepath.Join(i.ConfDir, "10-a.conflist")) != bridge {
@@ -167,7 +168,8 @@ func TestAPluginThatIsInNoListHasAFileOfItsOwn(t *testing.T) {
 
 func TestWhatCannotBeReadIsNotChanged(t *testing.T) {
 	for name, content := range map[string]string{
-		"10-a.conflist": "{", "11-a.conflist": "null", "12-a.conflist": `{"plugins": {}}`, "13-a.conflist": `{"name": "n"}`, "14-a.conf": `{"name": "n"}`, "15-a.conf": "[]",
+		"10-a.conflist": "{", "11-a.conflist": "null", "12-a.conflist": `{"plugins": {}}`, "13-a.conflist": `{"name": "n"}`,
+		"14-a.conf": `{"name": "n"}`, "15-a.conf": "[]",
 	} {
 		i := node(t)
 		path := filepath.Join(i.ConfDir, name)

@@ -51,7 +51,8 @@ type Client struct {
 // New makes a Client. It reads the certificates.
 func New(c Config) (*Client, error) {
 	if c.Address == "" {
-		return nil, errors.New("the address of Kubernetes' API is unknown: run this in a Pod, which has KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, or give --kubernetes-address")
+		return nil, errors.New("the address of Kubernetes' API is unknown: run this in a Pod, which has KUBERNETES_SERVICE_HOST and " +
+			"KUBERNETES_SERVICE_PORT, or give --kubernetes-address")
 	}
 	pem, err := fileio.Read(filepath.Join(c.Dir, "ca.crt"), maxFile)
 	if err != nil {

@@ -61,7 +61,8 @@ func TestRequests(t *testing.T) {
 	})
 	ctx := t.Context()
 	p, err := c.Pod(ctx, "ns", "p")
-	if err != nil || p.Metadata.UID != "u" || p.Status.InitContainerStatuses[0].LastState.Terminated.ExitCode != 126 || p.Status.InitContainerStatuses[0].State.Waiting == nil {
+	if err != nil || p.Metadata.UID != "u" || p.Status.InitContainerStatuses[0].LastState.Terminated.ExitCode != 126 ||
+		p.Status.InitContainerStatuses[0].State.Waiting == nil {
 		t.Errorf("%+v, %v", p, err)
 	}
 	p.Metadata.Namespace = "ns"
@@ -87,7 +88,8 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s, %v, want %s", seen, err, want)
 		}
 	}
-	if err := c.Report(ctx, p, "Warning", "R", "m", "n"); err != nil || !strings.Contains(seen, `"involvedObject":{"apiVersion":"v1","kind":"Pod","name":"p","namespace":"ns","uid":"u"}`) {
+	if err := c.Report(ctx, p, "Warning", "R", "m", "n"); err != nil ||
+		!strings.Contains(seen, `"involvedObject":{"apiVersion":"v1","kind":"Pod","name":"p","namespace":"ns","uid":"u"}`) {
 		t.Errorf("%s, %v", seen, err)
 	}
 	for name, want := range map[string]bool{"missing": true, "hidden": true, "ending": true, "here": false} {
@@ -117,8 +119,10 @@ func TestPodsAreListedAndThenFollowed(t *testing.T) {
 		}
 		enc := json.NewEncoder(w)
 		for _, e := range []string{
-			`{"type": "ADDED", "object": {"metadata": {"name": "b"}}}`, `{"type": "BOOKMARK", "object": {}}`, `{"type": "DELETED", "object": {"metadata": {"name": "a"}}}`,
-			`{"type": "MODIFIED", "object": {"metadata": {"name": "c"}}}`, `{"type": "ERROR", "object": {"code": 410}}`, `{"type": "ADDED", "object": {"metadata": {"name": "d"}}}`,
+			`{"type": "ADDED", "object": {"metadata": {"name": "b"}}}`, `{"type": "BOOKMARK", "object": {}}`,
+			`{"type": "DELETED", "object": {"metadata": {"name": "a"}}}`,
+			`{"type": "MODIFIED", "object": {"metadata": {"name": "c"}}}`, `{"type": "ERROR", "object": {"code": 410}}`,
+			`{"type": "ADDED", "object": {"metadata": {"name": "d"}}}`,
 		} {
 			if err := enc.Encode(json.RawMessage(e)); err != nil {
 				t.Error(err)
@@ -126,7 +130,8 @@ func TestPodsAreListedAndThenFollowed(t *testing.T) {
 		}
 	})
 	var seen []string
-	if err := c.FollowPods(t.Context(), "n", func() { seen = append(seen, "ready") }, func(p *Pod) { seen = append(seen, p.Metadata.Name) }); err != nil {
+	if err := c.FollowPods(t.Context(), "n", func() { seen = append(seen, "ready") },
+		func(p *Pod) { seen = append(seen, p.Metadata.Name) }); err != nil {
 		t.Error(err)
 	}
 	if got := strings.Join(seen, " "); got != "a ready b c" {

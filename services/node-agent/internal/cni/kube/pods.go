@@ -81,19 +81,23 @@ func (c *Client) DeletePod(ctx context.Context, p *Pod) error {
 // LabelPod gives a Pod a label, by its status: the right to change that is a smaller one.
 func (c *Client) LabelPod(ctx context.Context, p *Pod, key, value string) error {
 	patch := map[string]any{"metadata": map[string]any{"uid": p.Metadata.UID, "labels": map[string]string{key: value}}}
-	return c.Do(ctx, http.MethodPatch, podPath(p.Metadata.Namespace, p.Metadata.Name)+"/status", nil, "application/merge-patch+json", patch, nil)
+	return c.Do(ctx, http.MethodPatch, podPath(p.Metadata.Namespace, p.Metadata.Name)+"/status", nil, "application/merge-patch+json", patch,
+		nil)
 }
 
 // Report writes an event about a Pod. kind is Normal or Warning.
 func (c *Client) Report(ctx context.Context, p *Pod, kind, reason, message, host string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	event := map[string]any{
-		"apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": message, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-		"metadata":       map[string]string{"generateName": p.Metadata.Name + ".", "namespace": p.Metadata.Namespace},
-		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Pod", "namespace": p.Metadata.Namespace, "name": p.Metadata.Name, "uid": p.Metadata.UID},
-		"source":         map[string]string{"component": "fairlead-cni", "host": host},
+		"apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": message, "firstTimestamp": now, "lastTimestamp": now,
+		"count":    1,
+		"metadata": map[string]string{"generateName": p.Metadata.Name + ".", "namespace": p.Metadata.Namespace},
+		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Pod", "namespace": p.Metadata.Namespace, "name": p.Metadata.Name,
+			"uid": p.Metadata.UID},
+		"source": map[string]string{"component": "fairlead-cni", "host": host},
 	}
-	return c.Do(ctx, http.MethodPost, "/api/v1/namespaces/"+url.PathEscape(p.Metadata.Namespace)+"/events", nil, "application/json", event, nil)
+	return c.Do(ctx, http.MethodPost, "/api/v1/namespaces/"+url.PathEscape(p.Metadata.Namespace)+"/events", nil, "application/json", event,
+		nil)
 }
 
 // FollowPods calls f with every Pod of a node, and with each again when it changes. It returns when the API server ends
@@ -173,7 +177,8 @@ func (c *Client) Untaint(ctx context.Context, node, key string) (bool, error) {
 		return false, nil
 	}
 	// With the version that was read, so that another's change of the taints is not undone.
-	patch := map[string]any{"metadata": map[string]string{"resourceVersion": n.Metadata.ResourceVersion}, "spec": map[string]any{"taints": kept}}
+	patch := map[string]any{"metadata": map[string]string{"resourceVersion": n.Metadata.ResourceVersion},
+		"spec": map[string]any{"taints": kept}}
 	return true, c.Do(ctx, http.MethodPatch, path, nil, "application/merge-patch+json", patch, nil)
 }
 

@@ -144,7 +144,8 @@ func onRules(ctx context.Context, in *input, args *skel.CmdArgs, f func(*redirec
 	}
 	request.Nameservers = Nameservers(in.RuntimeConfig.DNS.Servers)
 	failed := func(err error) error {
-		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("traffic of Pod %s/%s cannot be redirected: %v", request.Namespace, request.Name, err), "")
+		return types.NewError(types.ErrTryAgainLater,
+			fmt.Sprintf("traffic of Pod %s/%s cannot be redirected: %v", request.Namespace, request.Name, err), "")
 	}
 	answer, err := Ask(ctx, in.Socket, request)
 	switch {

@@ -139,9 +139,10 @@ func TestTheResultIsThatOfThePluginsBefore(t *testing.T) {
 func TestPodsThatAreLeftAlone(t *testing.T) {
 	left := agent(t, func(Request) Answer { return Answer{} })
 	for name, args := range map[string]*skel.CmdArgs{
-		"one without a sidecar":         call(left, "/none", podsArgs),
-		"one of an excluded namespace":  call("/none", "/none", strings.Replace(podsArgs, "=apps", "=kube-system", 1)),
-		"the agent":                     call("/none", "/none", "IgnoreUnknown=1;K8S_POD_NAMESPACE=istio-system;K8S_POD_NAME=fairlead-cni-node-x7k2p"),
+		"one without a sidecar":        call(left, "/none", podsArgs),
+		"one of an excluded namespace": call("/none", "/none", strings.Replace(podsArgs, "=apps", "=kube-system", 1)),
+		"the agent": call("/none", "/none",
+			"IgnoreUnknown=1;K8S_POD_NAMESPACE=istio-system;K8S_POD_NAME=fairlead-cni-node-x7k2p"),
 		"a container that is of no Pod": call("/none", "/none", ""),
 	} {
 		if out, err := output(t, func() error { return add(args) }); err != nil || out == "" {
@@ -157,10 +158,14 @@ func TestAddFailsThePod(t *testing.T) {
 		args *skel.CmdArgs
 		want string
 	}{
-		"the agent is away":         {call(filepath.Join(t.TempDir(), "s"), "/none", podsArgs), "is the Pod of DaemonSet istio-system/fairlead-cni-node running on this node?"},
-		"the agent refuses":         {call(agent(t, func(Request) Answer { return Answer{Error: "annotation x: want y"} }), "/none", podsArgs), "apps/web-1 cannot be redirected: annotation x: want y"},
-		"options that are wrong":    {call(agent(t, func(Request) Answer { return Answer{Redirect: true, Options: wrong} }), "/none", podsArgs), "SOMETHING"},
-		"no such namespace":         {call(agent(t, func(Request) Answer { return Answer{Redirect: true, Options: options} }), "/none", podsArgs), "/none"},
+		"the agent is away": {call(filepath.Join(t.TempDir(), "s"), "/none", podsArgs),
+			"is the Pod of DaemonSet istio-system/fairlead-cni-node running on this node?"},
+		"the agent refuses": {call(agent(t, func(Request) Answer { return Answer{Error: "annotation x: want y"} }), "/none", podsArgs),
+			"apps/web-1 cannot be redirected: annotation x: want y"},
+		"options that are wrong": {call(agent(t, func(Request) Answer { return Answer{Redirect: true, Options: wrong} }), "/none", podsArgs),
+			"SOMETHING"},
+		"no such namespace": {call(agent(t, func(Request) Answer { return Answer{Redirect: true, Options: options} }), "/none", podsArgs),
+			"/none"},
 		"arguments that are wrong":  {call("/none", "/none", "K8S_POD_NAME"), "CNI_ARGS"},
 		"a configuration of others": {&skel.CmdArgs{StdinData: []byte(`{"type": "bridge"}`)}, "socket"},
 		"no configuration":          {&skel.CmdArgs{StdinData: []byte(`[`)}, "not JSON"},

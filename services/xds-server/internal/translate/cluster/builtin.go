@@ -46,7 +46,8 @@ func builtinCluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 	out.CircuitBreakers = circuitBreakers(nil)
-	options := httpOptions{protocol: downstreamProtocol, keepCase: r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue(), common: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(passthroughIdle)}}
+	options := httpOptions{protocol: downstreamProtocol, keepCase: r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue(),
+		common: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(passthroughIdle)}}
 	if err := options.apply(out); err != nil {
 		return nil, err
 	}

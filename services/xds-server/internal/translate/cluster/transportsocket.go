@@ -91,7 +91,8 @@ func autoMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c d
 	}
 }
 
-func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster, settings *networking.ClientTLSSettings) *corev3.TransportSocket {
+func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster,
+	settings *networking.ClientTLSSettings) *corev3.TransportSocket {
 	sni := cmp.Or(settings.GetSni(), resourcename.SNI(c.Port, c.Subset, c.Hostname))
 	identities := settings.GetSubjectAltNames()
 	if len(identities) == 0 {

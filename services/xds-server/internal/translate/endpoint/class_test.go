@@ -58,7 +58,8 @@ func TestFailoverPriorityLabelsSplitClasses(t *testing.T) {
 				t.Fatalf("%v, %v", m, err)
 			}
 			first := m.(*endpointv3.ClusterLoadAssignment).GetEndpoints()[0]
-			if got := first.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress(); got != tc.nearest || first.GetPriority() != 0 {
+			if got := first.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress(); got != tc.nearest ||
+				first.GetPriority() != 0 {
 				t.Errorf("%s comes first, want %s", got, tc.nearest)
 			}
 			if r.Scope() != tc.reach {

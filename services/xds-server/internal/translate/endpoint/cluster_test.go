@@ -21,9 +21,11 @@ import (
 func shard(host, cluster, network, address string) *configv1.Resource {
 	set := &configv1.EndpointSet{
 		Hostname: host, Port: 80, Cluster: cluster, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{}},
-		Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Network: network, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO}},
+		Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Network: network, Health: configv1.Health_HEALTH_READY,
+			TlsMode: configv1.TlsMode_TLS_MODE_ISTIO}},
 	}
-	return meshtest.Resource(mesh.KindEndpointSet, "default", host+":80/"+cluster, &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
+	return meshtest.Resource(mesh.KindEndpointSet, "default", host+":80/"+cluster,
+		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
 }
 
 func TestEndpointsOfSeveralClusters(t *testing.T) {
@@ -41,12 +43,16 @@ func TestEndpointsOfSeveralClusters(t *testing.T) {
 		more             []*configv1.Resource
 		want             string
 	}{
-		"all are used":              {"", "west", nil, nil, "10.0.0.1:80 10.0.1.1:80 10.0.2.1:80"},
-		"of a cluster-local one":    {"", "west", []func(*configv1.Service){local}, nil, "10.0.0.1:80"},
-		"for a client elsewhere":    {"", "east", []func(*configv1.Service){local}, nil, "10.0.1.1:80"},
-		"gateways of their cluster": {"n1", "west", nil, []*configv1.Resource{entrance("one", "east", "192.0.2.2"), entrance("two", "south", "192.0.2.3")}, "10.0.0.1:80 192.0.2.2:15443 192.0.2.3:15443"},
-		"gateways of the network":   {"n1", "west", nil, []*configv1.Resource{entrance("one", "east", "192.0.2.2")}, "10.0.0.1:80 192.0.2.2:15443"},
-		"from the other side":       {"n2", "east", nil, []*configv1.Resource{entrance("one", "east", "192.0.2.2")}, "10.0.1.1:80 10.0.2.1:80 192.0.2.1:15443"},
+		"all are used":           {"", "west", nil, nil, "10.0.0.1:80 10.0.1.1:80 10.0.2.1:80"},
+		"of a cluster-local one": {"", "west", []func(*configv1.Service){local}, nil, "10.0.0.1:80"},
+		"for a client elsewhere": {"", "east", []func(*configv1.Service){local}, nil, "10.0.1.1:80"},
+		"gateways of their cluster": {"n1", "west", nil,
+			[]*configv1.Resource{entrance("one", "east", "192.0.2.2"), entrance("two", "south", "192.0.2.3")},
+			"10.0.0.1:80 192.0.2.2:15443 192.0.2.3:15443"},
+		"gateways of the network": {"n1", "west", nil, []*configv1.Resource{entrance("one", "east", "192.0.2.2")},
+			"10.0.0.1:80 192.0.2.2:15443"},
+		"from the other side": {"n2", "east", nil, []*configv1.Resource{entrance("one", "east", "192.0.2.2")},
+			"10.0.1.1:80 10.0.2.1:80 192.0.2.1:15443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, append(c.more, meshtest.Service("default", host, 80, c.change...),

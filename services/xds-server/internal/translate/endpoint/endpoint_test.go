@@ -82,12 +82,15 @@ func shard(cluster string, endpoints ...*configv1.Endpoint) *configv1.EndpointSe
 			e.Port = 80
 		}
 	}
-	return &configv1.EndpointSet{Cluster: cluster, Endpoints: endpoints, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{}}}
+	return &configv1.EndpointSet{Cluster: cluster, Endpoints: endpoints, LabelSets: []*configv1.LabelSet{{}},
+		Localities: []*configv1.Locality{{}}}
 }
 
 func TestBytesDoNotDependOnShards(t *testing.T) {
-	one := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.2"}), shard("west", &configv1.Endpoint{Address: "10.0.0.1"}))
-	other := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.1"}), shard("west", &configv1.Endpoint{Address: "10.0.0.2"}))
+	one := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.2"}),
+		shard("west", &configv1.Endpoint{Address: "10.0.0.1"}))
+	other := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.1"}),
+		shard("west", &configv1.Endpoint{Address: "10.0.0.2"}))
 	if a, b := assignment(t, one), assignment(t, other); !proto.Equal(a, b) {
 		t.Errorf("%v differs from %v", a, b)
 	}
@@ -111,8 +114,10 @@ func TestReadyEndpointsGetTraffic(t *testing.T) {
 		want string
 	}{
 		{"ready ones, each once, addresses only", &configv1.Service{}, "/run/app.sock 10.0.0.1 10.0.0.3 fd00::1"},
-		{"not ready ones where they are published", &configv1.Service{PublishNotReadyAddresses: true}, "/run/app.sock 10.0.0.1 10.0.0.2 10.0.0.3 fd00::1"},
-		{"names where the proxy resolves", &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS}, "/run/app.sock 10.0.0.1 10.0.0.3 fd00::1 name.example.com"},
+		{"not ready ones where they are published", &configv1.Service{PublishNotReadyAddresses: true},
+			"/run/app.sock 10.0.0.1 10.0.0.2 10.0.0.3 fd00::1"},
+		{"names where the proxy resolves", &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS},
+			"/run/app.sock 10.0.0.1 10.0.0.3 fd00::1 name.example.com"},
 		{"one where only one can be", &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS_ROUND_ROBIN}, "/run/app.sock"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -153,7 +158,8 @@ func TestOwnNameStandsInForEndpoints(t *testing.T) {
 func TestEndpointsOfTheProxysFamilies(t *testing.T) {
 	endpoints := func() *configv1.EndpointSet {
 		return shard("c",
-			&configv1.Endpoint{Address: "10.0.0.1", AdditionalAddresses: []string{"fd00::1"}}, &configv1.Endpoint{Address: "10.0.0.2"}, &configv1.Endpoint{Address: "fd00::3"})
+			&configv1.Endpoint{Address: "10.0.0.1", AdditionalAddresses: []string{"fd00::1"}}, &configv1.Endpoint{Address: "10.0.0.2"},
+			&configv1.Endpoint{Address: "fd00::3"})
 	}
 	for f, want := range map[class.Families]string{
 		class.IPv4: "10.0.0.1 10.0.0.2", class.IPv6: "fd00::1 fd00::3", class.DualStack: "10.0.0.1 10.0.0.2 fd00::3",
@@ -197,7 +203,8 @@ func TestDistribute(t *testing.T) {
 	})
 	var got []string
 	for _, l := range out.GetEndpoints() {
-		got = append(got, fmt.Sprintf("%s/%s/%s=%d", l.GetLocality().GetRegion(), l.GetLocality().GetZone(), l.GetLocality().GetSubZone(), l.GetLoadBalancingWeight().GetValue()))
+		got = append(got, fmt.Sprintf("%s/%s/%s=%d", l.GetLocality().GetRegion(), l.GetLocality().GetZone(), l.GetLocality().GetSubZone(),
+			l.GetLoadBalancingWeight().GetValue()))
 	}
 	want := []string{"r1/z1/s1=20", "r1/z1/s2=60", "r1/z2/s1=20"}
 	if !slices.Equal(got, want) {

@@ -244,7 +244,8 @@ func lbEndpoint(m meshEndpoint) *endpointv3.LbEndpoint {
 	}
 	to := &endpointv3.Endpoint{Address: address(m)}
 	for _, a := range m.more {
-		to.AdditionalAddresses = append(to.AdditionalAddresses, &endpointv3.Endpoint_AdditionalAddress{Address: coreconfig.SocketAddress(a, m.GetPort())})
+		to.AdditionalAddresses = append(to.AdditionalAddresses,
+			&endpointv3.Endpoint_AdditionalAddress{Address: coreconfig.SocketAddress(a, m.GetPort())})
 	}
 	return &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: to},

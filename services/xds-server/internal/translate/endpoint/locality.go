@@ -101,7 +101,8 @@ func within(l *corev3.Locality, pattern string) bool {
 
 // distribute gives localities the shares of the first entry that matches the client's locality; localities that it does
 // not name get no traffic. The share of a pattern is divided among its localities by their weights.
-func distribute(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Distribute) {
+func distribute(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality,
+	settings []*networking.LocalityLoadBalancerSetting_Distribute) {
 	for _, entry := range settings {
 		if !within(own, entry.GetFrom()) {
 			continue

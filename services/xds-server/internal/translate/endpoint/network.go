@@ -30,7 +30,8 @@ func (n *networks) gateways(m meshEndpoint) []mesh.NetworkGateway {
 	at := networkCluster{m.GetNetwork(), m.cluster}
 	found, known := n.entrances[at]
 	if !known {
-		found = slices.DeleteFunc(n.reader.NetworkGateways(at.network, at.cluster), func(g mesh.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
+		found = slices.DeleteFunc(n.reader.NetworkGateways(at.network, at.cluster),
+			func(g mesh.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
 		if n.entrances == nil {
 			n.entrances = map[networkCluster][]mesh.NetworkGateway{}
 		}
@@ -89,7 +90,8 @@ func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoi
 			}
 			at[id] = len(out)
 			out = append(out, meshEndpoint{
-				Endpoint: &configv1.Endpoint{Address: g.Address, Port: g.Port, Network: m.GetNetwork(), Health: configv1.Health_HEALTH_READY, Weight: share},
+				Endpoint: &configv1.Endpoint{Address: g.Address, Port: g.Port, Network: m.GetNetwork(), Health: configv1.Health_HEALTH_READY,
+					Weight: share},
 				locality: m.locality, cluster: m.cluster, mtls: true,
 			})
 		}

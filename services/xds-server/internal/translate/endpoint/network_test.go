@@ -48,16 +48,22 @@ func TestOtherNetworksAreReachedThroughGateways(t *testing.T) {
 		more    []*configv1.Resource
 		want    string
 	}{
-		"no gateways":              {"n1", nil, direct},
-		"a client of no network":   {"", []*configv1.Resource{two}, direct},
-		"gateways":                 {"n1", []*configv1.Resource{two}, "10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3"},
-		"gateways of two networks": {"n1", []*configv1.Resource{two, entrance("three", "n3", 443, "192.0.2.3")}, "10.0.0.1:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3 192.0.2.3:443=4"},
-		"from inside":              {"n2", []*configv1.Resource{two}, direct},
-		"gateways of its own":      {"n1", []*configv1.Resource{entrance("one", "n1", 15443, "192.0.2.9")}, direct},
-		"out of the family":        {"n1", []*configv1.Resource{entrance("two", "n2", 15443, "fd00::1")}, direct},
-		"plaintext":                {"n1", []*configv1.Resource{two, rule(networking.ClientTLSSettings_DISABLE)}, "10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2"},
-		"mesh TLS for all":         {"n1", []*configv1.Resource{two, rule(networking.ClientTLSSettings_ISTIO_MUTUAL)}, "10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=4 192.0.2.2:15443=4"},
-		"no automatic mTLS":        {"n1", []*configv1.Resource{two, meshtest.Mesh(&meshv1alpha1.MeshConfig{EnableAutoMtls: wrapperspb.Bool(false)})}, "10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2"},
+		"no gateways":            {"n1", nil, direct},
+		"a client of no network": {"", []*configv1.Resource{two}, direct},
+		"gateways": {"n1", []*configv1.Resource{two},
+			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3"},
+		"gateways of two networks": {"n1", []*configv1.Resource{two, entrance("three", "n3", 443, "192.0.2.3")},
+			"10.0.0.1:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3 192.0.2.3:443=4"},
+		"from inside":         {"n2", []*configv1.Resource{two}, direct},
+		"gateways of its own": {"n1", []*configv1.Resource{entrance("one", "n1", 15443, "192.0.2.9")}, direct},
+		"out of the family":   {"n1", []*configv1.Resource{entrance("two", "n2", 15443, "fd00::1")}, direct},
+		"plaintext": {"n1", []*configv1.Resource{two, rule(networking.ClientTLSSettings_DISABLE)},
+			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2"},
+		"mesh TLS for all": {"n1", []*configv1.Resource{two, rule(networking.ClientTLSSettings_ISTIO_MUTUAL)},
+			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=4 192.0.2.2:15443=4"},
+		"no automatic mTLS": {"n1",
+			[]*configv1.Resource{two, meshtest.Mesh(&meshv1alpha1.MeshConfig{EnableAutoMtls: wrapperspb.Bool(false)})},
+			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, append([]*configv1.Resource{meshtest.Service("default", host, 80), endpoints}, tc.more...)...)
@@ -70,7 +76,8 @@ func TestOtherNetworksAreReachedThroughGateways(t *testing.T) {
 			for _, e := range m.(*endpointv3.ClusterLoadAssignment).GetEndpoints()[0].GetLbEndpoints() {
 				at := e.GetEndpoint().GetAddress().GetSocketAddress()
 				got = append(got, fmt.Sprintf("%s:%d=%d", at.GetAddress(), at.GetPortValue(), e.GetLoadBalancingWeight().GetValue()))
-				if socket := e.GetMetadata().GetFilterMetadata()[endpoint.TransportSocketMatch]; strings.HasPrefix(at.GetAddress(), "192.") && socket == nil {
+				if socket := e.GetMetadata().GetFilterMetadata()[endpoint.TransportSocketMatch]; strings.HasPrefix(at.GetAddress(), "192.") &&
+					socket == nil {
 					t.Errorf("no mesh TLS to %s", at.GetAddress())
 				}
 			}

@@ -27,12 +27,17 @@ func TestTurnedOffByPeerAuthentication(t *testing.T) {
 		second   configv1.TlsMode
 		want     string
 	}{
-		"no policy":               {nil, configv1.TlsMode_TLS_MODE_ISTIO, ""},
-		"strict":                  {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "STRICT")}, configv1.TlsMode_TLS_MODE_ISTIO, ""},
-		"a namespace":             {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE")}, configv1.TlsMode_TLS_MODE_ISTIO, "all"},
-		"one of two workloads":    {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v1"))}, configv1.TlsMode_TLS_MODE_ISTIO, "some"},
-		"the only one of a proxy": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v1"))}, configv1.TlsMode_TLS_MODE_DISABLED, "all"},
-		"one without a proxy":     {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v2"))}, configv1.TlsMode_TLS_MODE_DISABLED, ""},
+		"no policy": {nil, configv1.TlsMode_TLS_MODE_ISTIO, ""},
+		"strict": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "STRICT")}, configv1.TlsMode_TLS_MODE_ISTIO,
+			""},
+		"a namespace": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE")}, configv1.TlsMode_TLS_MODE_ISTIO,
+			"all"},
+		"one of two workloads": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v1"))},
+			configv1.TlsMode_TLS_MODE_ISTIO, "some"},
+		"the only one of a proxy": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v1"))},
+			configv1.TlsMode_TLS_MODE_DISABLED, "all"},
+		"one without a proxy": {[]*configv1.Resource{meshtest.PeerAuthentication("default", "p", "DISABLE", selecting("v2"))},
+			configv1.TlsMode_TLS_MODE_DISABLED, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			endpoints := meshtest.Endpoints("default", host, 80, "10.0.0.1", "10.0.0.2")

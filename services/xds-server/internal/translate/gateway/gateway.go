@@ -136,7 +136,8 @@ func (p Port) Route(s Server) string {
 	if p.Kind == HTTP {
 		return resourcename.GatewayHTTPRouteConfig(p.Number, p.explicit)
 	}
-	return resourcename.GatewayHTTPSRouteConfig(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
+	return resourcename.GatewayHTTPSRouteConfig(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace,
+		p.explicit)
 }
 
 const wildcard = "0.0.0.0"

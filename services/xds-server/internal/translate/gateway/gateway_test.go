@@ -38,7 +38,8 @@ func TestIntersectReturnsTheNarrowerHost(t *testing.T) {
 // An AUTO_PASSTHROUGH server leads only to services of the mesh that it admits.
 func TestAutoPassthroughToAdmittedServices(t *testing.T) {
 	server := func(mode networking.ServerTLSSettings_TLSmode, hosts ...string) *networking.Server {
-		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: mode}}
+		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts,
+			Tls: &networking.ServerTLSSettings{Mode: mode}}
 	}
 	const auto, pass = networking.ServerTLSSettings_AUTO_PASSTHROUGH, networking.ServerTLSSettings_PASSTHROUGH
 	reviews := &configv1.Service{Hostname: "reviews.shop.svc.cluster.local", Namespace: "shop"}
@@ -58,7 +59,8 @@ func TestAutoPassthroughToAdmittedServices(t *testing.T) {
 		"none":                {server(auto, "*"), nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			state := meshtest.State(t, meshtest.Config(mesh.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
+			state := meshtest.State(t, meshtest.Config(mesh.KindGateway, "gateways", "g",
+				&networking.Gateway{Servers: []*networking.Server{tc.server}}))
 			r := input.NewView(&class.Key{Type: class.Router, Namespace: "gateways"}, state).Reader()
 			if got := gateway.AutoPassthroughTo(r, tc.service); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)

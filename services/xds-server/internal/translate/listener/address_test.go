@@ -48,7 +48,8 @@ func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 					Number: port.Draw(t, "port"), Protocol: configv1.Protocol(rapid.IntRange(0, 12).Draw(t, "protocol")),
 				})
 			}
-			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "10.0.0.0/8", "fd00:0::1", "10.0.0.2/32"}), 0, 2).Draw(t, "addresses")
+			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "10.0.0.0/8", "fd00:0::1", "10.0.0.2/32"}),
+				0, 2).Draw(t, "addresses")
 			s.AutoAddresses = rapid.SampledFrom([][]string{nil, {"240.240.0.1", "2001:2::1"}}).Draw(t, "allocated")
 			s.Headless = rapid.Bool().Draw(t, "headless")
 			s.ExportedTo = rapid.SampledFrom([][]string{{"*"}, {"*"}, {"a"}, {"b"}, {"a", "b"}}).Draw(t, "exported to")
@@ -81,7 +82,8 @@ func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 		spec := &networking.Sidecar{}
 		for range rapid.IntRange(0, 3).Draw(t, "egress") {
 			l := &networking.IstioEgressListener{
-				Hosts: rapid.SliceOfN(rapid.SampledFrom([]string{"*/*", "./*", "a/*", "b/www.example.com", "*/*.example.com", "~/*"}), 0, 2).Draw(t, "hosts"),
+				Hosts: rapid.SliceOfN(rapid.SampledFrom([]string{"*/*", "./*", "a/*", "b/www.example.com", "*/*.example.com", "~/*"}), 0, 2).Draw(t,
+					"hosts"),
 			}
 			if rapid.Bool().Draw(t, "explicit") {
 				l.Port = &networking.SidecarPort{Number: port.Draw(t, "port"), Protocol: rapid.SampledFrom([]string{"HTTP", "TCP"}).Draw(t, "speaks")}
@@ -107,9 +109,11 @@ func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 		t.Fatal(err)
 	}
 	key := &class.Key{
-		Type: class.Sidecar, Namespace: "a", TrustDomain: "cluster.local", DNSDomain: "a.svc.cluster.local", DNSCapture: rapid.Bool().Draw(t, "DNS capture"),
+		Type: class.Sidecar, Namespace: "a", TrustDomain: "cluster.local", DNSDomain: "a.svc.cluster.local",
+		DNSCapture:   rapid.Bool().Draw(t, "DNS capture"),
 		Interception: rapid.SampledFrom([]class.Interception{class.Redirect, class.TProxy, class.None}).Draw(t, "interception"),
-		Targets:      rapid.SampledFrom([][]class.Target{nil, {{Hostname: "web.a.svc.cluster.local", Namespace: "a", Port: 80, TargetPort: 8080}}}).Draw(t, "targets"),
+		Targets: rapid.SampledFrom(
+			[][]class.Target{nil, {{Hostname: "web.a.svc.cluster.local", Namespace: "a", Port: 80, TargetPort: 8080}}}).Draw(t, "targets"),
 	}
 	return key.WithSidecar(state, nil), state
 }
@@ -304,10 +308,13 @@ func TestOnDemandListenersExistOnlyWhereNeeded(t *testing.T) {
 		ports := map[uint32]bool{}
 		for _, m := range servicePorts(r) {
 			number := m.Port.GetNumber()
-			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(addressesOf(r, m), "0.0.0.0") && !hasCIDR(m) {
+			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(addressesOf(r, m), "0.0.0.0") &&
+				!hasCIDR(m) {
 				ports[number] = true
 			}
-			if s := plain[resourcename.Listener("0.0.0.0", number)]; s != nil && (s.TCP != nil && hasListenerPolicy(r, *s.TCP) || slices.ContainsFunc(s.CIDRs, func(m servicePort) bool { return hasListenerPolicy(r, m) })) {
+			if s := plain[resourcename.Listener("0.0.0.0", number)]; s != nil &&
+				(s.TCP != nil && hasListenerPolicy(r, *s.TCP) ||
+					slices.ContainsFunc(s.CIDRs, func(m servicePort) bool { return hasListenerPolicy(r, m) })) {
 				ports[number] = true
 			}
 		}

@@ -27,7 +27,8 @@ func (c usedMatches) addChains(l *listenerv3.Listener, chains []filterChain) {
 		}
 		for _, match := range c.unused(chain.match) {
 			chain.used()
-			l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{FilterChainMatch: match, Filters: chain.filters, TransportSocket: chain.socket})
+			l.FilterChains = append(l.FilterChains,
+				&listenerv3.FilterChain{FilterChainMatch: match, Filters: chain.filters, TransportSocket: chain.socket})
 		}
 	}
 }
@@ -130,7 +131,8 @@ func (c usedMatches) unusedServerNames(m *listenerv3.FilterChainMatch, hosts []s
 	for _, host := range hosts {
 		var keys []string
 		for _, from := range sources {
-			keys = append(keys, fmt.Sprintf("%s %s %s %s %s", m.GetTransportProtocol(), m.GetApplicationProtocols(), host, cidrText(to), cidrText(from)))
+			keys = append(keys, fmt.Sprintf("%s %s %s %s %s", m.GetTransportProtocol(), m.GetApplicationProtocols(), host, cidrText(to),
+				cidrText(from)))
 		}
 		if slices.ContainsFunc(keys, func(p string) bool { return c[p] }) {
 			continue

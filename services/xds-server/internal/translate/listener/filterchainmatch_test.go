@@ -19,11 +19,13 @@ func chainTo(t *testing.T, name string, subnets []string, hosts ...string) filte
 	if err != nil {
 		t.Fatal(err)
 	}
-	filters := []*listenerv3.Filter{{ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(&tcpproxyv3.TcpProxy{StatPrefix: name})}}}
+	filters := []*listenerv3.Filter{
+		{ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(&tcpproxyv3.TcpProxy{StatPrefix: name})}}}
 	if len(hosts) == 0 && len(networks) == 0 {
 		return filterChain{filters: filters}
 	}
-	return filterChain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ServerNames: hosts, PrefixRanges: networks}, filters: filters}
+	return filterChain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ServerNames: hosts, PrefixRanges: networks},
+		filters: filters}
 }
 
 // Envoy rejects a listener with two filter chains that match a connection equally well.

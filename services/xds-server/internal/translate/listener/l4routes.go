@@ -231,7 +231,8 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c matchC
 	applyTrafficPolicy(proxy, applied)
 	for i, d := range to[1:] {
 		if !proto.Equal(trafficPolicyOf(r, destinationCluster(r, d.GetDestination(), c.port)).GetTunnel(), applied.GetTunnel()) {
-			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one for all", i+1)
+			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one "+
+				"for all", i+1)
 		}
 	}
 	return tcpChain{proxy: proxy, outbound: true}.filters(r)
@@ -243,7 +244,8 @@ func destinationCluster(r *input.Reader, to *networking.Destination, port uint32
 	} else if ports := r.FollowExternalName(to.GetHost()).GetPorts(); len(ports) == 1 {
 		port = ports[0].GetNumber()
 	}
-	return resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: route.DestinationHost(r, to)}
+	return resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: port, Subset: to.GetSubset(),
+		Hostname: route.DestinationHost(r, to)}
 }
 
 // trafficPolicyOf returns the traffic policy of a cluster.

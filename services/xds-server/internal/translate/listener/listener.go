@@ -60,7 +60,8 @@ func newListener(r *input.Reader, name, address string, port uint32, direction c
 
 // alsoOnLoopback makes a listener bind the loopback address too.
 func alsoOnLoopback(r *input.Reader, l *listenerv3.Listener, port uint32) {
-	l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: socketAddress(r.Class().Families.Loopback(), port)})
+	l.AdditionalAddresses = append(l.AdditionalAddresses,
+		&listenerv3.AdditionalAddress{Address: socketAddress(r.Class().Families.Loopback(), port)})
 }
 
 // inFamilies replaces the wildcard and loopback addresses by those of the proxy's IP families.

@@ -87,8 +87,9 @@ func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
 	return &rbacfilterv3.RBAC{
 		StatPrefix: "sni_cluster.",
 		Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
-			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: matcher.Prefix(resourcename.SNIPrefix)}}},
-			Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
+			Permissions: []*rbacv3.Permission{
+				{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: matcher.Prefix(resourcename.SNIPrefix)}}},
+			Principals: []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
 		}}},
 	}
 }

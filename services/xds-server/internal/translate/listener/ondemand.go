@@ -31,7 +31,8 @@ import (
 func onDemandAddresses(r *input.Reader, m servicePort) []string {
 	var out []string
 	port := m.Port.GetNumber()
-	if protocol.MayBeHTTP(m.Port.GetProtocol()) || (serviceaddress.IsWithoutAddress(r, m) || serviceaddress.HasCIDR(m)) && sharesPort(r, port) {
+	if protocol.MayBeHTTP(m.Port.GetProtocol()) || (serviceaddress.IsWithoutAddress(r, m) || serviceaddress.HasCIDR(m)) &&
+		sharesPort(r, port) {
 		out = append(out, wildcard)
 	}
 	if protocol.IsHTTP(m.Port.GetProtocol()) || serviceaddress.IsWithoutAddress(r, m) || !needsOwnListener(r, m) {
@@ -60,7 +61,8 @@ func needsOwnListener(r *input.Reader, m servicePort) bool {
 // routes of VirtualServices, or traffic policies that Envoy configures in the TCP proxy.
 func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
-		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTcp()) > 0 {
+		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) &&
+			len(vs.Spec.GetTcp()) > 0 {
 			return true
 		}
 	}
@@ -158,10 +160,12 @@ func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 func onDemandTLS(r *input.Reader, port uint32) ([]filterChain, error) {
 	var out []filterChain
 	for _, vs := range r.OpaqueRoutes() {
-		if len(vs.Spec.GetTls()) == 0 || !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return mayRouteBySNI(r, host, port) }) {
+		if len(vs.Spec.GetTls()) == 0 ||
+			!slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return mayRouteBySNI(r, host, port) }) {
 			continue
 		}
-		found, err := tlsRoutes(r, vs, matchContext{port: port, gateway: contract.MeshGateway}, func(host string) []string { return []string{host} })
+		found, err := tlsRoutes(r, vs, matchContext{port: port, gateway: contract.MeshGateway},
+			func(host string) []string { return []string{host} })
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,8 @@ func newEngine(t testing.TB, resources ...*configv1.Resource) *fixture {
 	e := &fixture{t: t, state: mesh.Empty()}
 	var err error
 	e.Engine, err = plan.NewEngine(plan.Config{
-		Translators: []plan.Translator{counting{builds: &e.builds}}, Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Translators: []plan.Translator{counting{builds: &e.builds}}, Store: store.New(), Log: slog.New(slog.DiscardHandler),
+		Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -150,14 +151,16 @@ func TestRebuiltOnlyForVisibleChanges(t *testing.T) {
 	}{
 		{name: "endpoints of a service with a VIP", upserts: []*configv1.Resource{meshtest.Endpoints("shop", web, 80, "10.1.0.1")}},
 		{name: "a workload", upserts: []*configv1.Resource{meshtest.Workload("shop", "w", "10.1.0.1")}},
-		{name: "a DestinationRule", upserts: []*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "shop", "d", meshtest.DestinationRule(web, 0))}},
+		{name: "a DestinationRule", upserts: []*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "shop", "d",
+			meshtest.DestinationRule(web, 0))}},
 		{name: "a VirtualService", upserts: []*configv1.Resource{
 			meshtest.Config(mesh.KindVirtualService, "shop", "v", &networking.VirtualService{Hosts: []string{"new.example.com"}}),
 		}},
 		{name: "another port", upserts: []*configv1.Resource{web2}, built: 1},
 		{name: "a service", upserts: []*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, at("10.0.0.3"))}, built: 1, heard: 3},
 		{name: "a service without an address", upserts: []*configv1.Resource{meshtest.Service("shop", "b.example.com", 80)}, built: 1},
-		{name: "pods of a headless one", upserts: []*configv1.Resource{pods(db, 80, configv1.Health_HEALTH_READY, "10.1.0.1")}, built: 1, heard: 3},
+		{name: "pods of a headless one", upserts: []*configv1.Resource{pods(db, 80, configv1.Health_HEALTH_READY, "10.1.0.1")}, built: 1,
+			heard: 3},
 		{name: "one that is not ready", upserts: []*configv1.Resource{func() *configv1.Resource {
 			r := pods(db, 80, configv1.Health_HEALTH_READY, "10.1.0.1", "10.1.0.2")
 			r.GetEndpointSet().GetEndpoints()[1].Health = configv1.Health_HEALTH_NOT_READY
@@ -228,7 +231,8 @@ func TestEmptyTableIsServed(t *testing.T) {
 			}
 		}
 	}
-	e.edit(meshtest.Config(mesh.KindSidecar, "blind", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}}}))
+	e.edit(meshtest.Config(mesh.KindSidecar, "blind", "s",
+		&networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}}}))
 	lean := e.client(sidecar("blind"))
 	if lean.subscribe(); len(lean.table(t)) != 0 {
 		t.Errorf("a Sidecar that admits nothing leaves %v", lean.table(t))
@@ -238,7 +242,8 @@ func TestEmptyTableIsServed(t *testing.T) {
 func benchmark(b *testing.B, services int, step func(e *fixture, i int) int64) {
 	var mesh []*configv1.Resource
 	for i := range services {
-		mesh = append(mesh, meshtest.Service("shop", fmt.Sprintf("s%d.shop.svc.cluster.local", i), 80, at(fmt.Sprintf("10.96.%d.%d", i/250, i%250+1))))
+		mesh = append(mesh, meshtest.Service("shop", fmt.Sprintf("s%d.shop.svc.cluster.local", i), 80,
+			at(fmt.Sprintf("10.96.%d.%d", i/250, i%250+1))))
 	}
 	e := newEngine(b, append(mesh, meshtest.Service("data", "db.data.svc.cluster.local", 80, headless))...)
 	for i := range 20 {

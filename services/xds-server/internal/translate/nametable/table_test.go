@@ -100,17 +100,20 @@ func TestTable(t *testing.T) {
 			map[string][]string{web: {"10.0.0.1", "fd00::1"}},
 		},
 		"allocated": {
-			[]*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.0.0.1"} })},
+			[]*configv1.Resource{meshtest.Service("shop", "a.example.com", 80,
+				func(s *configv1.Service) { s.AutoAddresses = []string{"240.0.0.1"} })},
 			map[string][]string{"a.example.com": {"240.0.0.1"}},
 		},
 		"allocated, but given too": {
-			[]*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, at("10.0.0.1"), func(s *configv1.Service) { s.AutoAddresses = []string{"240.0.0.1"} })},
+			[]*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, at("10.0.0.1"),
+				func(s *configv1.Service) { s.AutoAddresses = []string{"240.0.0.1"} })},
 			map[string][]string{"a.example.com": {"10.0.0.1"}},
 		},
 		"an alias of another service": {
-			[]*configv1.Resource{meshtest.Service("shop", web, 80, at("10.96.0.1")), meshtest.Service("shop", "alias.shop.svc.cluster.local", 80, func(s *configv1.Service) {
-				s.Ports, s.ExternalName = nil, web
-			})},
+			[]*configv1.Resource{meshtest.Service("shop", web, 80, at("10.96.0.1")),
+				meshtest.Service("shop", "alias.shop.svc.cluster.local", 80, func(s *configv1.Service) {
+					s.Ports, s.ExternalName = nil, web
+				})},
 			map[string][]string{web: {"10.96.0.1"}, "alias.shop.svc.cluster.local": {"10.96.0.1"}},
 		},
 		"wildcard": {
@@ -123,7 +126,8 @@ func TestTable(t *testing.T) {
 		},
 		"headless over all ports": {
 			[]*configv1.Resource{
-				meshtest.Service("data", db, 80, headless, second), meshtest.Endpoints("data", db, 80, "10.1.0.2"), meshtest.Endpoints("data", db, 81, "10.1.0.1", "10.1.0.2"),
+				meshtest.Service("data", db, 80, headless, second), meshtest.Endpoints("data", db, 80, "10.1.0.2"),
+				meshtest.Endpoints("data", db, 81, "10.1.0.1", "10.1.0.2"),
 			},
 			map[string][]string{db: {"10.1.0.1", "10.1.0.2"}},
 		},
@@ -143,7 +147,8 @@ func TestTable(t *testing.T) {
 			map[string][]string{},
 		},
 		"pods": {
-			[]*configv1.Resource{meshtest.Service("data", db, 80, headless, second), pods(db, 80, ready, "10.1.0.2", "10.1.0.1"), pods(db, 81, ready, "10.1.0.2", "fd00::1")},
+			[]*configv1.Resource{meshtest.Service("data", db, 80, headless, second), pods(db, 80, ready, "10.1.0.2", "10.1.0.1"),
+				pods(db, 81, ready, "10.1.0.2", "fd00::1")},
 			map[string][]string{db: {"10.1.0.1", "10.1.0.2", "fd00::1"}, "h-0." + db: {"10.1.0.2"}, "h-1." + db: {"10.1.0.1", "fd00::1"}},
 		},
 		"a service's own host beats a pod's": {
@@ -202,7 +207,8 @@ func TestTableHasVisibleServices(t *testing.T) {
 		meshtest.Service("shop", "open", 80, at("10.0.0.1")),
 		meshtest.Service("data", "private", 80, at("10.0.0.2"), meshtest.Visible("data")),
 		meshtest.Service("data", "twice", 80, at("10.0.0.3")), meshtest.Service("shop", "twice", 80, at("10.0.0.4")),
-		meshtest.Config(mesh.KindSidecar, "lean", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"data/*"}}}}),
+		meshtest.Config(mesh.KindSidecar, "lean", "s",
+			&networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"data/*"}}}}),
 	}
 	for _, tc := range []struct {
 		namespace string

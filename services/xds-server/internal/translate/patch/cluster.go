@@ -25,7 +25,8 @@ func newClusters(s site, m proto.Message) resource {
 	// The cluster of an on-demand proxy's connections to an address is matched as the service's cluster that it stands
 	// for.
 	built, _ := m.(*cluster.Cluster)
-	for _, name := range []string{s.name, built.GetAltStatName(), built.GetEdsClusterConfig().GetServiceName(), built.GetLoadAssignment().GetClusterName()} {
+	for _, name := range []string{s.name, built.GetAltStatName(), built.GetEdsClusterConfig().GetServiceName(),
+		built.GetLoadAssignment().GetClusterName()} {
 		var ok bool
 		if c.parsed, ok = resourcename.ParseCluster(name); ok {
 			break

@@ -37,19 +37,23 @@ func seconds(t *testing.T, key *class.Key, filters ...*configv1.Resource) int {
 func TestSelectionAndOrderOfEnvoyFilters(t *testing.T) {
 	older, younger := meshtest.Aged(time.Hour), meshtest.Aged(2*time.Hour)
 	matching := timeout("", 3)
-	matching = strings.Replace(matching, "applyTo: CLUSTER,", "applyTo: CLUSTER, match: {proxy: {proxyVersion: '^1\\.', metadata: {A: b}}},", 1)
+	matching = strings.Replace(matching, "applyTo: CLUSTER,", "applyTo: CLUSTER, match: {proxy: {proxyVersion: '^1\\.', metadata: {A: b}}},",
+		1)
 	gatewayTarget := timeout("targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: gw}]", 3)
 	for name, c := range map[string]struct {
 		change  func(*class.Key)
 		filters []*configv1.Resource
 		want    int
 	}{
-		"own namespace":      {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("", 3))}, want: 3},
-		"another namespace":  {filters: []*configv1.Resource{meshtest.EnvoyFilter("other", "a", timeout("", 3))}, want: 10},
-		"root namespace":     {filters: []*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("", 3))}, want: 3},
-		"selected":           {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, want: 3},
-		"selected from root": {filters: []*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, want: 3},
-		"not selected":       {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("workloadSelector: {labels: {app: other}}", 3))}, want: 10},
+		"own namespace":     {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("", 3))}, want: 3},
+		"another namespace": {filters: []*configv1.Resource{meshtest.EnvoyFilter("other", "a", timeout("", 3))}, want: 10},
+		"root namespace":    {filters: []*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("", 3))}, want: 3},
+		"selected": {
+			filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, want: 3},
+		"selected from root": {
+			filters: []*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, want: 3},
+		"not selected": {
+			filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", timeout("workloadSelector: {labels: {app: other}}", 3))}, want: 10},
 		"gateway target": {
 			change:  func(k *class.Key) { k.Labels = map[string]string{"gateway.networking.k8s.io/gateway-name": "gw"} },
 			filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "a", gatewayTarget)}, want: 3,
@@ -66,7 +70,8 @@ func TestSelectionAndOrderOfEnvoyFilters(t *testing.T) {
 		"younger last": {filters: []*configv1.Resource{
 			meshtest.EnvoyFilter("shop", "a", timeout("", 3), younger), meshtest.EnvoyFilter("shop", "b", timeout("", 4), older),
 		}, want: 3},
-		"by name": {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "b", timeout("", 3)), meshtest.EnvoyFilter("shop", "a", timeout("", 4))}, want: 3},
+		"by name": {filters: []*configv1.Resource{meshtest.EnvoyFilter("shop", "b", timeout("", 3)),
+			meshtest.EnvoyFilter("shop", "a", timeout("", 4))}, want: 3},
 		"priority before all": {filters: []*configv1.Resource{
 			meshtest.EnvoyFilter("shop", "a", timeout("priority: -5", 3), younger), meshtest.EnvoyFilter("istio-system", "b", timeout("", 4), older),
 		}, want: 4},
@@ -108,7 +113,8 @@ func TestUnselectedResourcesAreShared(t *testing.T) {
 		"for everybody": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("", 3))}, input.MeshScope},
 		"selected elsewhere": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a",
 			"workloadSelector: {labels: {app: web}}\n"+filter("CLUSTER", "cluster: {portNumber: 81}", "operation: REMOVE"))}, input.MeshScope},
-		"selected": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, input.WorkloadScope},
+		"selected": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))},
+			input.WorkloadScope},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := input.NewView(sidecar().OfMesh(), meshtest.State(t, patchedMesh(c.filters...)...)).Reader()
@@ -128,11 +134,12 @@ func TestAddedResourcesAreListedAndBuilt(t *testing.T) {
 	for name, c := range map[string]struct {
 		url, spec, want, refusal string
 	}{
-		"cluster":            {resource.ClusterType, add("CLUSTER", "name: mine, connect_timeout: 1s, type: STATIC"), "mine", ""},
-		"cluster, broken":    {resource.ClusterType, add("CLUSTER", "name: mine, type: EDS"), "mine", "edsClusterConfig"},
-		"listener":           {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 7000)), "mine", ""},
-		"listener's context": {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 15006)), "mine", "that of listener virtualInbound"},
-		"extension config":   {resource.ExtensionConfigType, filter("EXTENSION_CONFIG", "", "operation: ADD, value: "+lua), "lua", ""},
+		"cluster":         {resource.ClusterType, add("CLUSTER", "name: mine, connect_timeout: 1s, type: STATIC"), "mine", ""},
+		"cluster, broken": {resource.ClusterType, add("CLUSTER", "name: mine, type: EDS"), "mine", "edsClusterConfig"},
+		"listener":        {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 7000)), "mine", ""},
+		"listener's context": {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 15006)), "mine",
+			"that of listener virtualInbound"},
+		"extension config": {resource.ExtensionConfigType, filter("EXTENSION_CONFIG", "", "operation: ADD, value: "+lua), "lua", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, patchedMesh(meshtest.EnvoyFilter("shop", "f", c.spec))...)
@@ -154,15 +161,18 @@ func TestAddedResourcesAreListedAndBuilt(t *testing.T) {
 	}
 	t.Run("virtual host", func(t *testing.T) {
 		for domains, refusal := range map[string]string{
-			"mine.com": "", "MINE.com, '*.mine.com'": "", "web.shop": "is that of host " + web, "'*'": "is that of another virtual host", "a.b, A.b": "another virtual host",
+			"mine.com": "", "MINE.com, '*.mine.com'": "", "web.shop": "is that of host " + web, "'*'": "is that of another virtual host",
+			"a.b, A.b": "another virtual host",
 		} {
-			f := meshtest.EnvoyFilter("shop", "f", filter("VIRTUAL_HOST", "routeConfiguration: {name: '80'}", "operation: ADD, value: {name: mine, domains: ["+domains+"]}"))
+			f := meshtest.EnvoyFilter("shop", "f",
+				filter("VIRTUAL_HOST", "routeConfiguration: {name: '80'}", "operation: ADD, value: {name: mine, domains: ["+domains+"]}"))
 			names, err := plan.List(translator(resource.VirtualHostType), discovered(), meshtest.State(t, patchedMesh(f)...))
 			if err != nil || !slices.Contains(names, "80/mine") {
 				t.Fatalf("%v, %v", names, err)
 			}
 			m, err := build(t, discovered(), resource.VirtualHostType, "80/mine", f)
-			if refusal == "" && (err != nil || text(t, m) != "80/mine()") || refusal != "" && (m != nil || err == nil || !strings.Contains(err.Error(), refusal)) {
+			if refusal == "" && (err != nil || text(t, m) != "80/mine()") ||
+				refusal != "" && (m != nil || err == nil || !strings.Contains(err.Error(), refusal)) {
 				t.Errorf("%s: %v, %v", domains, m, err)
 			}
 		}
@@ -182,7 +192,8 @@ func TestOnlyTheBreakingEnvoyFilterIsLeftOut(t *testing.T) {
 		meshtest.EnvoyFilter("shop", "a", timeout("", 3)),
 		meshtest.EnvoyFilter("shop", "b", filter("CLUSTER", "", "operation: MERGE, value: {connect_timeout: -1s}")),
 		meshtest.EnvoyFilter("shop", "c", filter("CLUSTER", "", "operation: MERGE, value: {per_connection_buffer_limit_bytes: 7}")))
-	if _, ok := errors.AsType[*plan.Incomplete](err); !ok || !strings.Contains(err.Error(), "shop/b") || strings.Contains(err.Error(), "shop/a") {
+	if _, ok := errors.AsType[*plan.Incomplete](err); !ok || !strings.Contains(err.Error(), "shop/b") ||
+		strings.Contains(err.Error(), "shop/a") {
 		t.Errorf("error %v", err)
 	}
 	if c := m.(*cluster.Cluster); c.GetConnectTimeout().GetSeconds() != 3 || c.GetPerConnectionBufferLimitBytes().GetValue() != 7 {
@@ -192,15 +203,19 @@ func TestOnlyTheBreakingEnvoyFilterIsLeftOut(t *testing.T) {
 
 // MERGE appends to lists, MERGE_AND_REPLACE_LIST replaces them; maps get entries; a duration is one value.
 func TestMergeOfListsAndMaps(t *testing.T) {
-	base := meshtest.EnvoyFilter("shop", "a", filter("CLUSTER", "", `operation: MERGE, value: {connect_timeout: 1.5s, filters: [{name: a}], metadata: {filter_metadata: {x: {a: 1}}}}`))
+	base := meshtest.EnvoyFilter("shop", "a",
+		filter("CLUSTER", "", `operation: MERGE, value: {connect_timeout: 1.5s, filters: [{name: a}], metadata: {filter_metadata: {x: {a: 1}}}}`))
 	for op, want := range map[string]int{"MERGE": 2, "MERGE_AND_REPLACE_LIST": 1} {
 		m, err := build(t, sidecar(), resource.ClusterType, "PassthroughCluster", base,
-			meshtest.EnvoyFilter("shop", "b", filter("CLUSTER", "", "operation: "+op+", value: {connect_timeout: 2s, filters: [{name: b}], metadata: {filter_metadata: {y: {b: 2}}}}")))
+			meshtest.EnvoyFilter("shop", "b",
+				filter("CLUSTER", "", "operation: "+op+
+					", value: {connect_timeout: 2s, filters: [{name: b}], metadata: {filter_metadata: {y: {b: 2}}}}")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := m.(*cluster.Cluster)
-		if len(c.GetFilters()) != want || c.GetFilters()[want-1].GetName() != "b" || c.GetConnectTimeout().AsDuration() != 2*time.Second || len(c.GetMetadata().GetFilterMetadata()) < 2 {
+		if len(c.GetFilters()) != want || c.GetFilters()[want-1].GetName() != "b" || c.GetConnectTimeout().AsDuration() != 2*time.Second ||
+			len(c.GetMetadata().GetFilterMetadata()) < 2 {
 			t.Errorf("%s: %v", op, c)
 		}
 	}

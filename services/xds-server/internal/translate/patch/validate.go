@@ -52,7 +52,8 @@ func validateFilterOrder[T interface {
 	for i, f := range filters {
 		switch last := i == len(filters)-1; {
 		case isTerminal(f.GetTypedConfig()) && !last:
-			return fmt.Errorf("%s filter %q comes after %q, which has to be the last one: use INSERT_BEFORE", kind, filters[i+1].GetName(), f.GetName())
+			return fmt.Errorf("%s filter %q comes after %q, which has to be the last one: use INSERT_BEFORE", kind, filters[i+1].GetName(),
+				f.GetName())
 		case last && f.GetTypedConfig() != nil && !isTerminal(f.GetTypedConfig()):
 			return fmt.Errorf("%s filter %q is the last one and passes nothing on", kind, f.GetName())
 		}
@@ -95,7 +96,8 @@ func (l listeners) validate(m proto.Message) error {
 // validateAddress returns an error for an added listener at the address of another one.
 func (l listeners) validateAddress(out *listener.Listener) error {
 	at := out.GetAddress().GetSocketAddress()
-	for _, name := range []string{resourcename.Listener(at.GetAddress(), at.GetPortValue()), resourcename.VirtualInbound, resourcename.VirtualOutbound} {
+	for _, name := range []string{resourcename.Listener(at.GetAddress(), at.GetPortValue()), resourcename.VirtualInbound,
+		resourcename.VirtualOutbound} {
 		m, err := l.inner.Build(l.r, name)
 		if m == nil || err != nil {
 			continue

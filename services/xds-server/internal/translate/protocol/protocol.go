@@ -13,7 +13,8 @@ import (
 // IsHTTP reports whether the protocol is HTTP of any version.
 func IsHTTP(p configv1.Protocol) bool {
 	switch p {
-	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC, configv1.Protocol_PROTOCOL_GRPC_WEB:
+	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC,
+		configv1.Protocol_PROTOCOL_GRPC_WEB:
 		return true
 	default:
 		return false

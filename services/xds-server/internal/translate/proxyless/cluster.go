@@ -104,7 +104,8 @@ func lbPolicy(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
 	if hash := trafficpolicy.ConsistentHash(p); hash != nil {
 		out.LbPolicy = clusterv3.Cluster_RING_HASH
 		out.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{
-			RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(min(trafficpolicy.RingSize(hash), maxRingSize))},
+			RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
+				MinimumRingSize: wrapperspb.UInt64(min(trafficpolicy.RingSize(hash), maxRingSize))},
 		}
 		return
 	}
@@ -127,5 +128,6 @@ func policies(list ...*clusterv3.LoadBalancingPolicy_Policy) *clusterv3.LoadBala
 }
 
 func choice(name string, config proto.Message) *clusterv3.LoadBalancingPolicy_Policy {
-	return &clusterv3.LoadBalancingPolicy_Policy{TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: typedconfig.Any(config)}}
+	return &clusterv3.LoadBalancingPolicy_Policy{TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name,
+		TypedConfig: typedconfig.Any(config)}}
 }

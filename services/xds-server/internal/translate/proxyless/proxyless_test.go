@@ -66,7 +66,8 @@ func toReviews() []*networking.HTTPRouteDestination {
 func TestServerTargets(t *testing.T) {
 	r := grpcClient(t,
 		meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Service("other", "ratings.other.svc.cluster.local", 9080, grpcPort),
-		meshtest.Service("shop", "single", 9080, grpcPort), meshtest.Service("other", "hidden.other.svc.cluster.local", 9080, meshtest.Visible("other")),
+		meshtest.Service("shop", "single", 9080, grpcPort),
+		meshtest.Service("other", "hidden.other.svc.cluster.local", 9080, meshtest.Visible("other")),
 		virtualService("virtual.example.com", &networking.HTTPRoute{Route: toReviews()}),
 	)
 	for name, want := range map[string]string{
@@ -122,12 +123,14 @@ func TestLoadBalancers(t *testing.T) {
 		want   clusterv3.Cluster_LbPolicy
 		list   int
 	}{
-		"none":         {nil, clusterv3.Cluster_ROUND_ROBIN, 0},
-		"random":       {simple(networking.LoadBalancerSettings_RANDOM), clusterv3.Cluster_ROUND_ROBIN, 0},
-		"passthrough":  {simple(networking.LoadBalancerSettings_PASSTHROUGH), clusterv3.Cluster_ROUND_ROBIN, 0},
-		"least":        {simple(networking.LoadBalancerSettings_LEAST_REQUEST), clusterv3.Cluster_ROUND_ROBIN, 2},
-		"ring":         {hash(&networking.LoadBalancerSettings_ConsistentHashLB{}), clusterv3.Cluster_RING_HASH, 0},
-		"maglev":       {hash(&networking.LoadBalancerSettings_ConsistentHashLB{HashAlgorithm: &networking.LoadBalancerSettings_ConsistentHashLB_Maglev{}}), clusterv3.Cluster_RING_HASH, 0},
+		"none":        {nil, clusterv3.Cluster_ROUND_ROBIN, 0},
+		"random":      {simple(networking.LoadBalancerSettings_RANDOM), clusterv3.Cluster_ROUND_ROBIN, 0},
+		"passthrough": {simple(networking.LoadBalancerSettings_PASSTHROUGH), clusterv3.Cluster_ROUND_ROBIN, 0},
+		"least":       {simple(networking.LoadBalancerSettings_LEAST_REQUEST), clusterv3.Cluster_ROUND_ROBIN, 2},
+		"ring":        {hash(&networking.LoadBalancerSettings_ConsistentHashLB{}), clusterv3.Cluster_RING_HASH, 0},
+		"maglev": {
+			hash(&networking.LoadBalancerSettings_ConsistentHashLB{HashAlgorithm: &networking.LoadBalancerSettings_ConsistentHashLB_Maglev{}}),
+			clusterv3.Cluster_RING_HASH, 0},
 		"ring too big": {hash(ringOf(1 << 40)), clusterv3.Cluster_RING_HASH, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

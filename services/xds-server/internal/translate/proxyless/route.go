@@ -91,7 +91,8 @@ func grpcRouteAction(in *routev3.RouteAction) *routev3.RouteAction {
 		out.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: limit}
 	}
 	if retry := in.GetRetryPolicy(); retry.GetNumRetries().GetValue() > 0 {
-		out.RetryPolicy = &routev3.RetryPolicy{RetryOn: retry.GetRetryOn(), NumRetries: retry.GetNumRetries(), RetryBackOff: retry.GetRetryBackOff()}
+		out.RetryPolicy = &routev3.RetryPolicy{RetryOn: retry.GetRetryOn(), NumRetries: retry.GetNumRetries(),
+			RetryBackOff: retry.GetRetryBackOff()}
 	}
 	for _, hash := range in.GetHashPolicy() {
 		if p := grpcHashPolicy(hash); p != nil {

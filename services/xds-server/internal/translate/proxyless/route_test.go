@@ -55,12 +55,13 @@ func TestRouteMatches(t *testing.T) {
 		// want has the headers of each route match; nil if there is none.
 		want [][]string
 	}{
-		"path":             {&networking.HTTPMatchRequest{Uri: exact("/a.B/C")}, [][]string{{}}},
-		"header":           {&networking.HTTPMatchRequest{Headers: map[string]*networking.StringMatch{"x": exact("1")}}, [][]string{{"x"}}},
-		"query":            {&networking.HTTPMatchRequest{QueryParams: map[string]*networking.StringMatch{"q": exact("1")}}, nil},
-		"method of gRPC":   {&networking.HTTPMatchRequest{Method: exact("POST")}, [][]string{{}}},
-		"another method":   {&networking.HTTPMatchRequest{Method: exact("GET")}, nil},
-		"without a value":  {&networking.HTTPMatchRequest{WithoutHeaders: map[string]*networking.StringMatch{"x": exact("1")}}, [][]string{{"x"}, {"!x"}}},
+		"path":           {&networking.HTTPMatchRequest{Uri: exact("/a.B/C")}, [][]string{{}}},
+		"header":         {&networking.HTTPMatchRequest{Headers: map[string]*networking.StringMatch{"x": exact("1")}}, [][]string{{"x"}}},
+		"query":          {&networking.HTTPMatchRequest{QueryParams: map[string]*networking.StringMatch{"q": exact("1")}}, nil},
+		"method of gRPC": {&networking.HTTPMatchRequest{Method: exact("POST")}, [][]string{{}}},
+		"another method": {&networking.HTTPMatchRequest{Method: exact("GET")}, nil},
+		"without a value": {&networking.HTTPMatchRequest{WithoutHeaders: map[string]*networking.StringMatch{"x": exact("1")}},
+			[][]string{{"x"}, {"!x"}}},
 		"without a header": {&networking.HTTPMatchRequest{WithoutHeaders: map[string]*networking.StringMatch{"x": {}}}, [][]string{{"!x"}}},
 		"without two values": {&networking.HTTPMatchRequest{WithoutHeaders: map[string]*networking.StringMatch{"x": exact("1"), "y": exact("1")}},
 			[][]string{{"x", "y"}, {"!x", "y"}, {"x", "!y"}, {"!x", "!y"}}},
@@ -91,10 +92,12 @@ func TestRouteMatches(t *testing.T) {
 
 func TestRouteActions(t *testing.T) {
 	got := built(t, &networking.HTTPRoute{
-		Match: []*networking.HTTPMatchRequest{{Uri: exact("/limited")}}, Timeout: durationpb.New(3 * time.Second), Rewrite: &networking.HTTPRewrite{Authority: "x"},
+		Match: []*networking.HTTPMatchRequest{{Uri: exact("/limited")}}, Timeout: durationpb.New(3 * time.Second),
+		Rewrite: &networking.HTTPRewrite{Authority: "x"},
 		Retries: &networking.HTTPRetry{Attempts: 4, RetryOn: "unavailable"}, CorsPolicy: &networking.CorsPolicy{},
 		Mirror: toReviews()[0].GetDestination(),
-		Route:  []*networking.HTTPRouteDestination{{Destination: toReviews()[0].GetDestination(), Weight: 90}, {Destination: toReviews()[0].GetDestination(), Weight: 10}},
+		Route: []*networking.HTTPRouteDestination{{Destination: toReviews()[0].GetDestination(), Weight: 90},
+			{Destination: toReviews()[0].GetDestination(), Weight: 10}},
 	}, &networking.HTTPRoute{
 		Match: []*networking.HTTPMatchRequest{{Uri: exact("/faulty")}}, Route: toReviews(),
 		Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
@@ -105,7 +108,8 @@ func TestRouteActions(t *testing.T) {
 		t.Fatalf("routes %v", got)
 	}
 	limited := got[0].GetRoute()
-	if limited.GetMaxStreamDuration().GetMaxStreamDuration().AsDuration() != 3*time.Second || limited.GetRetryPolicy().GetNumRetries().GetValue() != 4 ||
+	if limited.GetMaxStreamDuration().GetMaxStreamDuration().AsDuration() != 3*time.Second ||
+		limited.GetRetryPolicy().GetNumRetries().GetValue() != 4 ||
 		len(limited.GetWeightedClusters().GetClusters()) != 2 {
 		t.Errorf("got %v", limited)
 	}

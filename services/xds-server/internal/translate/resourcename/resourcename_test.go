@@ -12,13 +12,18 @@ func TestClusterNames(t *testing.T) {
 		want resourcename.Cluster
 		ok   bool
 	}{
-		{"outbound|80|v1|reviews.default.svc.cluster.local", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "reviews.default.svc.cluster.local"}, true},
-		{"outbound|80||reviews.default.svc.cluster.local", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: "reviews.default.svc.cluster.local"}, true},
+		{"outbound|80|v1|reviews.default.svc.cluster.local",
+			resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "reviews.default.svc.cluster.local"},
+			true},
+		{"outbound|80||reviews.default.svc.cluster.local",
+			resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: "reviews.default.svc.cluster.local"}, true},
 		{"inbound|8080||", resourcename.Cluster{Direction: resourcename.DirectionInbound, Port: 8080}, true},
 		{"sideways|80||a", resourcename.Cluster{}, false},
 		{"outbound|0||a", resourcename.Cluster{}, false},
-		{"outbound_.80_.v1_.a.b", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "a.b", AutoPassthrough: true}, true},
-		{"outbound_.80_._.a.b", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: "a.b", AutoPassthrough: true}, true},
+		{"outbound_.80_.v1_.a.b", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "a.b",
+			AutoPassthrough: true}, true},
+		{"outbound_.80_._.a.b", resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: "a.b", AutoPassthrough: true},
+			true},
 		{"outbound_.80_._.", resourcename.Cluster{}, false},
 		{"outbound_.0_._.a", resourcename.Cluster{}, false},
 		{"outbound_.80_.a", resourcename.Cluster{}, false},
@@ -72,7 +77,8 @@ func TestOnDemandClusterNames(t *testing.T) {
 }
 
 func TestRouteAndListenerNames(t *testing.T) {
-	if bind, port, ok := resourcename.ParseOutboundRouteConfig(resourcename.BoundOutboundRouteConfig("::1", 80)); bind != "::1" || port != 80 || !ok {
+	if bind, port, ok := resourcename.ParseOutboundRouteConfig(resourcename.BoundOutboundRouteConfig("::1", 80)); bind != "::1" ||
+		port != 80 || !ok {
 		t.Errorf("bound route: %q, %d, %v", bind, port, ok)
 	}
 	if bind, port, ok := resourcename.ParseOutboundRouteConfig("9080"); bind != "" || port != 9080 || !ok {
@@ -93,7 +99,8 @@ func TestRouteAndListenerNames(t *testing.T) {
 	if port, ok := resourcename.ParseGatewayHTTPRouteConfig(resourcename.GatewayHTTPRouteConfig(8080, "10.0.0.1")); port != 8080 || !ok {
 		t.Errorf("gateway route of an address: %d, %v", port, ok)
 	}
-	if port, ok := resourcename.ParseGatewayHTTPSRouteConfig(resourcename.GatewayHTTPSRouteConfig(443, "https.x", "gw", "ns", "")); port != 443 || !ok {
+	if port, ok := resourcename.ParseGatewayHTTPSRouteConfig(resourcename.GatewayHTTPSRouteConfig(443, "https.x", "gw", "ns",
+		"")); port != 443 || !ok {
 		t.Errorf("gateway TLS route: %d, %v", port, ok)
 	}
 	for _, address := range []string{"0.0.0.0", "10.0.0.1", "::1"} {
@@ -107,7 +114,8 @@ func TestRouteAndListenerNames(t *testing.T) {
 }
 
 func TestIPv6AuthorityHasBrackets(t *testing.T) {
-	for host, want := range map[string]string{"a.b": "a.b:80", "10.0.0.1": "10.0.0.1:80", "fd00::1": "[fd00::1]:80", "[fd00::1]": "[fd00::1]:80"} {
+	for host, want := range map[string]string{"a.b": "a.b:80", "10.0.0.1": "10.0.0.1:80", "fd00::1": "[fd00::1]:80",
+		"[fd00::1]": "[fd00::1]:80"} {
 		if got := resourcename.HostPort(host, 80); got != want {
 			t.Errorf("HostPort(%q) = %q, want %q", host, got, want)
 		}

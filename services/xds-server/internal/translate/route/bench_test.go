@@ -38,7 +38,8 @@ func largeMesh(b *testing.B, services int) *mesh.Snapshot {
 func BenchmarkVirtualHost(b *testing.B) {
 	for _, services := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			key := &class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: "ns-0", DNSDomain: "ns-0.svc.cluster.local", VirtualHosts: true}
+			key := &class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: "ns-0", DNSDomain: "ns-0.svc.cluster.local",
+				VirtualHosts: true}
 			view := input.NewView(key, largeMesh(b, services))
 			for b.Loop() {
 				if m, err := (route.VirtualHosts{}).Build(view.Reader(), "80/svc-10.ns-0.svc.cluster.local:80"); m == nil || err != nil {

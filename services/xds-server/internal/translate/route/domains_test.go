@@ -65,7 +65,8 @@ func TestOtherDomains(t *testing.T) {
 		want string
 	}{
 		{"addresses that a client can write", &configv1.Service{
-			Hostname: "a.example.com", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "FD00::1"}, AutoAddresses: []string{"240.240.0.1", "2001:2::1"},
+			Hostname: "a.example.com", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "FD00::1"},
+			AutoAddresses: []string{"240.240.0.1", "2001:2::1"},
 		}, "10.0.0.1 [fd00::1]"},
 		{"addresses that a client does not know", &configv1.Service{Hostname: "a.example.com", AutoAddresses: []string{"240.240.0.1"}}, ""},
 		{"Pods of a headless service", &configv1.Service{Hostname: "db.default.svc.cluster.local", Namespace: "default", Headless: true},
@@ -89,7 +90,8 @@ func TestWithFinalDot(t *testing.T) {
 func TestIsCanonical(t *testing.T) {
 	for hostname, want := range map[string]bool{
 		"a": true, "a.b": true, "*.b": true, "10.0.0.1": true, "fd00::1": true,
-		"": false, "*": false, "a.b.": false, "A.b": false, "FD00::1": false, "fd00:0::1": false, "[fd00::1]": false, "a/b": false, "a.*": false, "*.*.b": false, "*b": false,
+		"": false, "*": false, "a.b.": false, "A.b": false, "FD00::1": false, "fd00:0::1": false, "[fd00::1]": false, "a/b": false, "a.*": false,
+		"*.*.b": false, "*b": false,
 	} {
 		if got := isCanonical(hostname); got != want {
 			t.Errorf("%q: %v", hostname, got)

@@ -57,7 +57,8 @@ func forwardProxy(r *input.Reader, listener sidecarscope.EgressListener) ([]*rou
 }
 
 // unknownHostText is the body of answers to requests through a forward proxy for hosts that the mesh does not know.
-const unknownHostText = "The mesh has no such host, and a request through a forward proxy has no address of its own to pass on to: add a ServiceEntry for the host, or call it without the proxy.\n"
+const unknownHostText = "The mesh has no such host, and a request through a forward proxy has no address of its own to pass on to: add a " +
+	"ServiceEntry for the host, or call it without the proxy.\n"
 
 // unknownAtForwardProxy lists the routes of a forward proxy for unknown hosts where these are allowed. The cluster for
 // unknown destinations would connect to where the client has connected: the proxy itself.

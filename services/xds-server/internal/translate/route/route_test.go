@@ -101,28 +101,40 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 	}
 	for want, http := range map[string]*networking.HTTPRoute{
 		`http[0].match[1].uri: regular expression "("`: {Match: []*networking.HTTPMatchRequest{{}, {Uri: regex("(")}}, Route: route},
-		`http[0].match[0].headers["x"]:`:               {Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"x": regex("(")}}}},
-		`http[0].match[0].queryParams["q"]:`:           {Match: []*networking.HTTPMatchRequest{{QueryParams: map[string]*networking.StringMatch{"q": regex("(")}}}},
+		`http[0].match[0].headers["x"]:`: {
+			Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"x": regex("(")}}}},
+		`http[0].match[0].queryParams["q"]:`: {
+			Match: []*networking.HTTPMatchRequest{{QueryParams: map[string]*networking.StringMatch{"q": regex("(")}}}},
 		`headers["@request.auth.claims.sub"]: matching on token claims is not supported`: {
 			Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"@request.auth.claims.sub": {}}}}},
 		`http[0].headers.request.set["x"]: value "5%"`: {
 			Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Set: map[string]string{"x": "5%"}}}, Route: route},
 		`http[0].headers.request.add["x"]: value "%FOO%"`: {
 			Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Add: map[string]string{"x": "%FOO%"}}}, Route: route},
-		`http[0].timeout: -1s is out of range`:            {Timeout: durationpb.New(-time.Second), Route: route},
-		`http[0].timeout: 2562047h47m16`:                  {Timeout: &durationpb.Duration{Seconds: 9223372036}, Route: route},
-		`http[0].retries.perTryTimeout: -1s`:              {Retries: &networking.HTTPRetry{Attempts: 1, PerTryTimeout: durationpb.New(-time.Second)}, Route: route},
-		`http[0].route: the weights add up to 4294967296`: {Route: []*networking.HTTPRouteDestination{weighted(1 << 30), weighted(1 << 30), weighted(1 << 30), weighted(1 << 30)}},
-		`http[0].directResponse.body: 1048577 bytes`:      {DirectResponse: &networking.HTTPDirectResponse{Status: 200, Body: &networking.HTTPBody{Specifier: &networking.HTTPBody_String_{String_: strings.Repeat("a", 1<<20+1)}}}},
-		`http[0].fault.delay.fixedDelay: 2562047h47m16`:   {Route: route, Fault: &networking.HTTPFaultInjection{Delay: &networking.HTTPFaultInjection_Delay{HttpDelayType: &networking.HTTPFaultInjection_Delay_FixedDelay{FixedDelay: &durationpb.Duration{Seconds: 9223372036}}}}},
-		`http[0].redirect.redirectCode: 200`:              {Redirect: &networking.HTTPRedirect{RedirectCode: 200}},
-		`http[0].rewrite.uriRegexRewrite.match: regular`:  {Rewrite: &networking.HTTPRewrite{UriRegexRewrite: &networking.RegexRewrite{Match: "("}}, Route: route},
-		`http[0].route: no destination has a weight`:      {Route: append(route, route...)},
-		`http[0].fault.abort.grpcStatus: "NOPE"`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
-			ErrorType: &networking.HTTPFaultInjection_Abort_GrpcStatus{GrpcStatus: "NOPE"}}}},
-		`http[0].fault: invalid HTTPFault.Abort`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
-			ErrorType: &networking.HTTPFaultInjection_Abort_HttpStatus{HttpStatus: 42}}}},
-		`http[0].corsPolicy.allowOrigins[0]: regular`: {Route: route, CorsPolicy: &networking.CorsPolicy{AllowOrigins: []*networking.StringMatch{regex("(")}}},
+		`http[0].timeout: -1s is out of range`: {Timeout: durationpb.New(-time.Second), Route: route},
+		`http[0].timeout: 2562047h47m16`:       {Timeout: &durationpb.Duration{Seconds: 9223372036}, Route: route},
+		`http[0].retries.perTryTimeout: -1s`: {Retries: &networking.HTTPRetry{Attempts: 1,
+			PerTryTimeout: durationpb.New(-time.Second)}, Route: route},
+		`http[0].route: the weights add up to 4294967296`: {Route: []*networking.HTTPRouteDestination{weighted(1 << 30), weighted(1 << 30),
+			weighted(1 << 30), weighted(1 << 30)}},
+		`http[0].directResponse.body: 1048577 bytes`: {DirectResponse: &networking.HTTPDirectResponse{Status: 200,
+			Body: &networking.HTTPBody{Specifier: &networking.HTTPBody_String_{String_: strings.Repeat("a", 1<<20+1)}}}},
+		`http[0].fault.delay.fixedDelay: 2562047h47m16`: {Route: route,
+			Fault: &networking.HTTPFaultInjection{
+				Delay: &networking.HTTPFaultInjection_Delay{
+					HttpDelayType: &networking.HTTPFaultInjection_Delay_FixedDelay{FixedDelay: &durationpb.Duration{Seconds: 9223372036}}}}},
+		`http[0].redirect.redirectCode: 200`: {Redirect: &networking.HTTPRedirect{RedirectCode: 200}},
+		`http[0].rewrite.uriRegexRewrite.match: regular`: {
+			Rewrite: &networking.HTTPRewrite{UriRegexRewrite: &networking.RegexRewrite{Match: "("}}, Route: route},
+		`http[0].route: no destination has a weight`: {Route: append(route, route...)},
+		`http[0].fault.abort.grpcStatus: "NOPE"`: {Route: route,
+			Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
+				ErrorType: &networking.HTTPFaultInjection_Abort_GrpcStatus{GrpcStatus: "NOPE"}}}},
+		`http[0].fault: invalid HTTPFault.Abort`: {Route: route,
+			Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
+				ErrorType: &networking.HTTPFaultInjection_Abort_HttpStatus{HttpStatus: 42}}}},
+		`http[0].corsPolicy.allowOrigins[0]: regular`: {Route: route,
+			CorsPolicy: &networking.CorsPolicy{AllowOrigins: []*networking.StringMatch{regex("(")}}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			// The first match of the first case would end the list.
@@ -130,7 +142,8 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 				m[0].Method = &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: "GET"}}
 			}
 			b := &builder{reader: nothing{}, gateways: map[string]bool{contract.MeshGateway: true}, port: 80}
-			vs := &mesh.VirtualService{Key: mesh.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
+			vs := &mesh.VirtualService{Key: mesh.Key{Namespace: "ns", Name: "vs"},
+				Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
 			_, err := b.virtualService(vs)
 			if err == nil || !strings.HasPrefix(err.Error(), "VirtualService ns/vs: http[0].") || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one with %q", err, want)
@@ -174,11 +187,16 @@ func TestRedirectPort(t *testing.T) {
 		{"http's own is left out", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 80}}, 8080, false, 0},
 		{"80 on https is not", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_Port{Port: 80}}, 8080, false, 80},
 		{"443 on https is left out", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 443}}, 443, true, 0},
-		{"from the request", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{DerivePort: networking.HTTPRedirect_FROM_REQUEST_PORT}}, 8080, false, 8080},
+		{
+			"from the request", &networking.HTTPRedirect{
+				RedirectPort: &networking.HTTPRedirect_DerivePort{DerivePort: networking.HTTPRedirect_FROM_REQUEST_PORT}}, 8080, false, 8080},
 		{"from the protocol", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 80},
-		{"from the new protocol", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 443},
-		{"from the protocol, on its own port", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 80, false, 0},
-		{"from the protocol, elsewhere", &networking.HTTPRedirect{Authority: "a", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 0},
+		{"from the new protocol", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false,
+			443},
+		{"from the protocol, on its own port", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 80,
+			false, 0},
+		{"from the protocol, elsewhere", &networking.HTTPRedirect{Authority: "a", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080,
+			false, 0},
 		{"left alone", &networking.HTTPRedirect{Scheme: "https"}, 8080, false, 0},
 	} {
 		b := &builder{port: tc.port, secure: tc.secure, gateways: map[string]bool{contract.MeshGateway: true}}

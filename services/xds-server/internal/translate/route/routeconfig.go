@@ -311,7 +311,8 @@ func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1
 		if hash == nil || rule == nil {
 			return nil, fmt.Errorf("service %s/%s: MeshConfig: %w", svc.GetNamespace(), svc.GetHostname(), err)
 		}
-		return nil, fmt.Errorf("service %s/%s: DestinationRule %s/%s: %w", svc.GetNamespace(), svc.GetHostname(), rule.Key.Namespace, rule.Key.Name, err)
+		return nil, fmt.Errorf("service %s/%s: DestinationRule %s/%s: %w", svc.GetNamespace(), svc.GetHostname(), rule.Key.Namespace,
+			rule.Key.Name, err)
 	}
 	host.Routes = []*routev3.Route{route}
 	return host, nil

@@ -45,7 +45,8 @@ func TestDeadlineRoutesFollowPatchedTimeouts(t *testing.T) {
 	host.Routes[0].GetRoute().Timeout = durationpb.New(0)
 	host.Routes[1].GetRoute().Timeout = durationpb.New(2 * time.Second)
 	host.Routes[2].GetRoute().MaxStreamDuration = own
-	added := &routev3.Route{Name: "added", Match: anyPath(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{Timeout: durationpb.New(time.Second)}}}
+	added := &routev3.Route{Name: "added", Match: anyPath(),
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{Timeout: durationpb.New(time.Second)}}}
 	host.Routes = append(host.Routes, added)
 	done(hosts)
 	want := append(routesWithTimeout("limited", 0), routesWithTimeout("free", 2*time.Second)...)

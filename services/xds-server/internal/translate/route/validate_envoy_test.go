@@ -66,7 +66,8 @@ func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) 
 }
 
 func setHeader(value string) *networking.HTTPRoute {
-	return &networking.HTTPRoute{Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Set: map[string]string{"x": value}}}}
+	return &networking.HTTPRoute{
+		Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Set: map[string]string{"x": value}}}}
 }
 
 func uriRegex(expression string) *networking.HTTPRoute {
@@ -81,7 +82,8 @@ func TestEnvoyAcceptsValidRoutes(t *testing.T) {
 	var formats []string
 	arguments := []string{
 		"", "()", "(%s.%3f)", "(%Y)", "(x [y]{z})", "(a)", "(:method)", "(X-A?:PATH):10", "(a:b:c)", `(["a", "b"])`, "(a:b):9",
-		"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)", "(ROUTE:a:b):4", "(UPSTREAM_HOST:a)", "(ALLOW_WHITESPACES)", "(NUMBER)", "(SNAKE_STRING)", "(CAMEL_STRING)",
+		"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)", "(ROUTE:a:b):4", "(UPSTREAM_HOST:a)", "(ALLOW_WHITESPACES)", "(NUMBER)",
+		"(SNAKE_STRING)", "(CAMEL_STRING)",
 	}
 	for _, name := range proxytext.Commands() {
 		for _, argument := range arguments {
@@ -103,13 +105,15 @@ func TestEnvoyAcceptsValidRoutes(t *testing.T) {
 	for _, expression := range []string{
 		`\x{ff}\xff`, `\Q\x{100}\E.*`, "é+[à-ü]",
 		`[acegikmoqsuwyACEGIKMOQSUWY02468]{500}`, `(?i)[a-z]{900}`, `(?i)ks{900}`, `\pL{100}`, `[^é]{400}`, `(\w{30}){33}`,
-		`(?P<name>a|b)*`, `a{1000}`, `\pN+?`, `[[:word:]]\z`, strings.Repeat("(", 400) + "a" + strings.Repeat(")?", 200) + strings.Repeat(")", 200),
+		`(?P<name>a|b)*`, `a{1000}`, `\pN+?`, `[[:word:]]\z`, strings.Repeat("(", 400) + "a" + strings.Repeat(")?", 200) +
+			strings.Repeat(")", 200),
 	} {
 		all = append(all, uriRegex(expression))
 	}
 	all = append(all,
 		&networking.HTTPRoute{Timeout: &durationpb.Duration{Seconds: maxDuration / int64(time.Second)}},
-		&networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{weighted(1 << 30), weighted(1 << 30), weighted(1 << 30), weighted(1<<30 - 1)}},
+		&networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{weighted(1 << 30), weighted(1 << 30), weighted(1 << 30),
+			weighted(1<<30 - 1)}},
 		&networking.HTTPRoute{DirectResponse: &networking.HTTPDirectResponse{Status: 200, Body: &networking.HTTPBody{
 			Specifier: &networking.HTTPBody_String_{String_: strings.Repeat("a", maxDirectResponseBody)}}}},
 	)
@@ -143,16 +147,18 @@ func TestEnvoyRejectsInvalidRoutes(t *testing.T) {
 		refused *networking.HTTPRoute
 		route   func(*routev3.Route)
 	}{
-		"unknown command":     {setHeader("%FOO%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%FOO%") }},
-		"argument":            {setHeader("%PROTOCOL(a)%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%PROTOCOL(a)%") }},
-		"no argument":         {setHeader("%REQ%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%REQ%") }},
-		"length":              {setHeader("%CLUSTER_METADATA(a):3%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%CLUSTER_METADATA(a):3%") }},
+		"unknown command": {setHeader("%FOO%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%FOO%") }},
+		"argument":        {setHeader("%PROTOCOL(a)%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%PROTOCOL(a)%") }},
+		"no argument":     {setHeader("%REQ%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%REQ%") }},
+		"length": {setHeader("%CLUSTER_METADATA(a):3%"),
+			func(r *routev3.Route) { r.RequestHeadersToAdd = header("%CLUSTER_METADATA(a):3%") }},
 		"header name":         {setHeader("%REQ(a b)%"), func(r *routev3.Route) { r.RequestHeadersToAdd = header("%REQ(a b)%") }},
 		"no byte":             {uriRegex(`\x{100}`), pattern(`\x{100}`)},
 		"long class name":     {uriRegex(`\p{Letter}`), pattern(`\p{Letter}`)},
 		"class in lower case": {uriRegex(`\p{greek}`), pattern(`\p{greek}`)},
 		"many ranges":         {uriRegex(oddBytes + "{1000}"), pattern(oddBytes + "{1000}")},
-		"negative timeout":    {&networking.HTTPRoute{Timeout: durationpb.New(-1)}, func(r *routev3.Route) { r.GetRoute().Timeout = durationpb.New(-1) }},
+		"negative timeout": {&networking.HTTPRoute{Timeout: durationpb.New(-1)},
+			func(r *routev3.Route) { r.GetRoute().Timeout = durationpb.New(-1) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := translated(t, tc.refused); err == nil {

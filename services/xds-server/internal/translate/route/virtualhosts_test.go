@@ -61,7 +61,8 @@ func drawServices(t *rapid.T) []*configv1.Resource {
 			}
 			s.ExportedTo, s.CreationTime = drawExport(t), drawTime(t)
 			s.Headless = rapid.Bool().Draw(t, "headless")
-			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "fd00::1", "FD00::2", "10.1.0.0/16", "0.0.0.0"}), 0, 2).Draw(t, "addresses")
+			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "fd00::1", "FD00::2", "10.1.0.0/16", "0.0.0.0"}), 0,
+				2).Draw(t, "addresses")
 		}), meshtest.Endpoints(namespace, hostname, 80, "10.9.0.1"))
 	}
 	return out
@@ -104,7 +105,8 @@ func drawVirtualServices(t *rapid.T) []*configv1.Resource {
 
 func drawSidecar(t *rapid.T) []*configv1.Resource {
 	hosts := func() []string {
-		return rapid.SliceOfN(rapid.SampledFrom([]string{"*/*", "default/*", "./*", "other/*.svc.cluster.local", "*/www.example.com", "~/*"}), 1, 2).Draw(t, "egress")
+		return rapid.SliceOfN(rapid.SampledFrom([]string{"*/*", "default/*", "./*", "other/*.svc.cluster.local", "*/www.example.com", "~/*"}), 1,
+			2).Draw(t, "egress")
 	}
 	spec := &networking.Sidecar{}
 	switch rapid.IntRange(0, 3).Draw(t, "sidecar") {
@@ -129,7 +131,8 @@ func drawState(t *rapid.T) *mesh.Snapshot {
 }
 
 func drawClass(t *rapid.T, state *mesh.Snapshot) *class.Key {
-	key := &class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: rapid.SampledFrom([]string{"default", "other"}).Draw(t, "client")}
+	key := &class.Key{Type: class.Sidecar, Interception: class.Redirect,
+		Namespace: rapid.SampledFrom([]string{"default", "other"}).Draw(t, "client")}
 	key.DNSDomain = key.Namespace + ".svc.cluster.local"
 	if rapid.Bool().Draw(t, "labelled") {
 		key.Labels = map[string]string{"app": "client"}
@@ -263,7 +266,8 @@ func compareOnDemand(t *rapid.T, r *input.Reader, name string, inline virtualHos
 	if rc := m.(*routev3.RouteConfiguration); rc.GetVhds() == nil || len(rc.GetVirtualHosts()) > 0 || rc.GetIgnorePortInHostMatching() {
 		t.Fatalf("the route configuration on demand is %v", rc)
 	}
-	asked := []string{"nobody", "nobody.example.org", "x.www.example.com", "y.x.example.com", "[fd00::1]", "10.0.0.2", "[fd00::2]", "a.other", "a.tenant.svc"}
+	asked := []string{"nobody", "nobody.example.org", "x.www.example.com", "y.x.example.com", "[fd00::1]", "10.0.0.2", "[fd00::2]", "a.other",
+		"a.tenant.svc"}
 	for domain := range inline {
 		asked = append(asked, strings.Replace(domain, "*", "pod-0", 1))
 	}
@@ -367,10 +371,12 @@ func TestVirtualHostsReadNoListOfServices(t *testing.T) {
 
 // A VirtualService that Envoy would reject is an error that names it, and leaves other hosts alone.
 func TestInvalidVirtualServiceBreaksOnlyItsHost(t *testing.T) {
-	bad := &networking.VirtualService{Hosts: []string{"a.default.svc.cluster.local"}, Gateways: []string{"mesh"}, Http: []*networking.HTTPRoute{{
-		Match:          []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: `\p{Letter}`}}}},
-		DirectResponse: &networking.HTTPDirectResponse{Status: 200},
-	}}}
+	bad := &networking.VirtualService{Hosts: []string{"a.default.svc.cluster.local"}, Gateways: []string{"mesh"},
+		Http: []*networking.HTTPRoute{{
+			Match: []*networking.HTTPMatchRequest{
+				{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: `\p{Letter}`}}}},
+			DirectResponse: &networking.HTTPDirectResponse{Status: 200},
+		}}}
 	state := meshtest.State(t,
 		meshtest.Service("default", "a.default.svc.cluster.local", 80), meshtest.Service("default", "b.default.svc.cluster.local", 80),
 		meshtest.Config(mesh.KindVirtualService, "default", "bad", bad))

@@ -76,7 +76,8 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 // hasRoutes reports whether virtualService returns any route.
 func (b *builder) hasRoutes(vs *mesh.VirtualService) bool {
 	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
-		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.matchesListener(vs, m) })
+		return len(in.GetMatch()) == 0 ||
+			slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.matchesListener(vs, m) })
 	})
 }
 

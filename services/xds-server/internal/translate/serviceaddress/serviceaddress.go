@@ -136,7 +136,8 @@ func at(r *input.Reader, address string, port uint32, protocols ...configv1.Prot
 
 // servicePortsAt lists the service ports that the mesh's index has under key (an address, "" or mesh.Within), by
 // hostname, as far as the Sidecar imports them.
-func servicePortsAt(r *input.Reader, egress *networking.IstioEgressListener, key string, port uint32, protocols []configv1.Protocol) []ServicePort {
+func servicePortsAt(r *input.Reader, egress *networking.IstioEgressListener, key string, port uint32,
+	protocols []configv1.Protocol) []ServicePort {
 	found := slices.Clone(r.ServicesAt(port, key, protocols...))
 	slices.SortFunc(found, func(a, b *configv1.Service) int { return strings.Compare(a.GetHostname(), b.GetHostname()) })
 	var out []ServicePort

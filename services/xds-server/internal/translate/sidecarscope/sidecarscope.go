@@ -119,7 +119,8 @@ func ExplicitListeners(r *input.Reader) []ExplicitListener {
 // bindsLoopback reports whether an egress listener of the Sidecar binds the loopback address with the port.
 func bindsLoopback(r *input.Reader, port uint32) bool {
 	return slices.ContainsFunc(r.EgressListeners(), func(l *networking.IstioEgressListener) bool {
-		return l.GetPort().GetNumber() == port && (l.GetBind() == "" || l.GetBind() == loopback) && BindsToPort(l.GetCaptureMode(), r.Class().Interception)
+		return l.GetPort().GetNumber() == port && (l.GetBind() == "" || l.GetBind() == loopback) &&
+			BindsToPort(l.GetCaptureMode(), r.Class().Interception)
 	})
 }
 

@@ -20,7 +20,8 @@ func TestForRouteConfig(t *testing.T) {
 	state := meshtest.State(t,
 		meshtest.Service("default", "near.default.svc.cluster.local", 80), meshtest.Service("far", "far.far.svc.cluster.local", 8080),
 		meshtest.Config(mesh.KindSidecar, "default", "default", sidecar))
-	limited := (&class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local"}).WithSidecar(state, nil)
+	limited := (&class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: "default",
+		DNSDomain: "default.svc.cluster.local"}).WithSidecar(state, nil)
 	free := *limited
 	free.Sidecar = ""
 	for name, tc := range map[string]struct {

@@ -25,7 +25,8 @@ const (
 // External originates TLS with mode SIMPLE or MUTUAL of a DestinationRule. subjectAltNames are those of the
 // ServiceEntry, for a rule without any. With http2 it offers h2 only. xds-server serves credentials over ADS,
 // node-agent serves files.
-func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2 bool) (*corev3.TransportSocket, error) {
+func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig,
+	http2 bool) (*corev3.TransportSocket, error) {
 	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
 	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
 		common.TlsParams.EcdhCurves = curves

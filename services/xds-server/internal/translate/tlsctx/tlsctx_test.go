@@ -17,7 +17,8 @@ func TestTrustAcceptsAliases(t *testing.T) {
 	if !slices.Equal(trust, []string{"cluster.local", "old.local"}) {
 		t.Errorf("%v", trust)
 	}
-	got := trust.expand([]string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b", "spiffe://old.local/ns/a/sa/c", "www.example.com"})
+	got := trust.expand([]string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b", "spiffe://old.local/ns/a/sa/c",
+		"www.example.com"})
 	want := []string{
 		"spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/a/sa/c", "spiffe://foreign/ns/a/sa/b",
 		"spiffe://old.local/ns/a/sa/b", "spiffe://old.local/ns/a/sa/c", "www.example.com",
@@ -88,7 +89,8 @@ func TestExternalVerifiesUnlessInsecureSkipVerify(t *testing.T) {
 	}{
 		"system roots": {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE}, true},
 		"a file":       {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, CaCertificates: "/ca.pem"}, true},
-		"skipped":      {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, InsecureSkipVerify: wrapperspb.Bool(true)}, false},
+		"skipped": {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, InsecureSkipVerify: wrapperspb.Bool(true)},
+			false},
 	} {
 		socket, err := External(tc.settings, nil, nil, false)
 		if err != nil {
@@ -110,7 +112,8 @@ func TestMissingFilesAreNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "serverCertificate") {
 		t.Errorf("server: %v", err)
 	}
-	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "c", PrivateKey: "k"}, Terminator{HTTP: true})
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "c", PrivateKey: "k"},
+		Terminator{HTTP: true})
 	if err == nil || !strings.Contains(err.Error(), "caCertificates") {
 		t.Errorf("mutual: %v", err)
 	}

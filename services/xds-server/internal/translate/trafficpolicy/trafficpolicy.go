@@ -58,7 +58,8 @@ func WithDefaults(policy *networking.TrafficPolicy, mesh *meshv1alpha1.MeshConfi
 
 // byClient hashes the client's address.
 var byClient = &networking.LoadBalancerSettings{LbPolicy: &networking.LoadBalancerSettings_ConsistentHash{
-	ConsistentHash: &networking.LoadBalancerSettings_ConsistentHashLB{HashKey: &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true}},
+	ConsistentHash: &networking.LoadBalancerSettings_ConsistentHashLB{
+		HashKey: &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true}},
 }}
 
 // WithAffinity adds the consistent hash for a Kubernetes Service with sessionAffinity ClientIP, unless the policy has a

@@ -34,11 +34,14 @@ func TestForPortAndSubset(t *testing.T) {
 		{"the rule's", "", 9000, `{"loadBalancer": {"simple": "RANDOM"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
 		{"a port's inherits nothing", "", 80, `{"loadBalancer": {"simple": "ROUND_ROBIN"}}`},
 		{"a subset without a policy", "inherits", 80, `{"loadBalancer": {"simple": "ROUND_ROBIN"}}`},
-		{"a subset's fields replace one by one", "own", 9000, `{"loadBalancer": {"simple": "LEAST_REQUEST"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
+		{"a subset's fields replace one by one", "own", 9000,
+			`{"loadBalancer": {"simple": "LEAST_REQUEST"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
 		{"a subset's over the rule's port", "own", 80, `{"loadBalancer": {"simple": "LEAST_REQUEST"}}`},
 		{"a subset's port inherits nothing", "port", 81, `{"tls": {"mode": "SIMPLE"}}`},
-		{"a subset's other port", "port", 9000, `{"loadBalancer": {"simple": "LEAST_REQUEST"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
-		{"an unknown subset is no subset", "none", 9000, `{"loadBalancer": {"simple": "RANDOM"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
+		{"a subset's other port", "port", 9000,
+			`{"loadBalancer": {"simple": "LEAST_REQUEST"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
+		{"an unknown subset is no subset", "none", 9000,
+			`{"loadBalancer": {"simple": "RANDOM"}, "tls": {"mode": "DISABLE"}, "outlierDetection": {"interval": "1s"}}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := &networking.TrafficPolicy{}

@@ -15,23 +15,27 @@ import (
 )
 
 func pem(text string, domains ...string) *meshv1alpha1.MeshConfig_CertificateData {
-	return &meshv1alpha1.MeshConfig_CertificateData{CertificateData: &meshv1alpha1.MeshConfig_CertificateData_Pem{Pem: text}, TrustDomains: domains}
+	return &meshv1alpha1.MeshConfig_CertificateData{CertificateData: &meshv1alpha1.MeshConfig_CertificateData_Pem{Pem: text},
+		TrustDomains: domains}
 }
 
 // Roots for single trust domains, and bundles at a URL, never stand where an agent takes them for any trust domain.
 func TestOnlyRootsForAnyTrustDomainAreInCaCertificatesPem(t *testing.T) {
-	atURL := &meshv1alpha1.MeshConfig_CertificateData{CertificateData: &meshv1alpha1.MeshConfig_CertificateData_SpiffeBundleUrl{SpiffeBundleUrl: "https://b"}}
+	atURL := &meshv1alpha1.MeshConfig_CertificateData{
+		CertificateData: &meshv1alpha1.MeshConfig_CertificateData_SpiffeBundleUrl{SpiffeBundleUrl: "https://b"}}
 	for name, tc := range map[string]struct {
 		mesh  *meshv1alpha1.MeshConfig
 		roots []string
 		more  string
 	}{
-		"none":    {&meshv1alpha1.MeshConfig{TrustDomainAliases: []string{"old"}}, nil, ""},
-		"for any": {&meshv1alpha1.MeshConfig{CaCertificates: []*meshv1alpha1.MeshConfig_CertificateData{pem("a"), pem("b")}}, []string{"a", "b"}, ""},
+		"none": {&meshv1alpha1.MeshConfig{TrustDomainAliases: []string{"old"}}, nil, ""},
+		"for any": {&meshv1alpha1.MeshConfig{CaCertificates: []*meshv1alpha1.MeshConfig_CertificateData{pem("a"), pem("b")}}, []string{"a", "b"},
+			""},
 		"mixed": {&meshv1alpha1.MeshConfig{
 			TrustDomainAliases: []string{"old"},
 			CaCertificates:     []*meshv1alpha1.MeshConfig_CertificateData{pem("a", "partner"), pem("b"), atURL},
-		}, []string{"b"}, `{"trustDomainAliases":["old"],"caCertificates":[{"pem":"a","trustDomains":["partner"]},{"spiffeBundleUrl":"https://b"}]}`},
+		}, []string{
+			"b"}, `{"trustDomainAliases":["old"],"caCertificates":[{"pem":"a","trustDomains":["partner"]},{"spiffeBundleUrl":"https://b"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, []*configv1.Resource{meshtest.Mesh(tc.mesh)}...)

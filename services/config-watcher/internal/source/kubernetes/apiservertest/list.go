@@ -90,7 +90,8 @@ func (s *Server) list(w http.ResponseWriter, q query) {
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	stream := q.url.Get("sendInitialEvents") == "true"
 	if stream && !s.cfg.WatchList {
-		refuse(w, statusOf(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"))
+		refuse(w, statusOf(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"))
 		return
 	}
 	limit := timeLimit

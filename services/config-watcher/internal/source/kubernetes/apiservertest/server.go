@@ -64,7 +64,8 @@ type change struct {
 
 // New starts a server; Close ends it.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, version: 1, forgotten: 1, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{}, changed: make(chan struct{})}
+	s := &Server{cfg: cfg, version: 1, forgotten: 1, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
+		changed: make(chan struct{})}
 	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // connections that Cut ends
 	s.http.EnableHTTP2 = true
@@ -254,7 +255,8 @@ func answer(w http.ResponseWriter, body any) {
 
 func statusOf(code int, reason metav1.StatusReason, message string) *metav1.Status {
 	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
+		Message: message,
 	}
 }
 

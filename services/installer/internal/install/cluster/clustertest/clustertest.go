@@ -31,8 +31,10 @@ type Kind struct {
 
 // Kinds are those that every server serves.
 var Kinds = []Kind{
-	{"v1", "Namespace", "namespaces", true}, {"v1", "Secret", "secrets", false}, {"v1", "ConfigMap", "configmaps", false}, {"v1", "Service", "services", false},
-	{"v1", "ServiceAccount", "serviceaccounts", false}, {"v1", "Pod", "pods", false}, {"v1", "Event", "events", false}, {"apps/v1", "Deployment", "deployments", false},
+	{"v1", "Namespace", "namespaces", true}, {"v1", "Secret", "secrets", false}, {"v1", "ConfigMap", "configmaps", false},
+	{"v1", "Service", "services", false},
+	{"v1", "ServiceAccount", "serviceaccounts", false}, {"v1", "Pod", "pods", false}, {"v1", "Event", "events", false},
+	{"apps/v1", "Deployment", "deployments", false},
 	{"apps/v1", "ReplicaSet", "replicasets", false}, {"autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", false},
 	{"coordination.k8s.io/v1", "Lease", "leases", false}, {"example.com/v1", "Thing", "things", false},
 	{"apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", true},
@@ -226,7 +228,8 @@ func discovery(path string) (any, bool) {
 		}
 		if path == "/apis/"+k.GroupVersion || path == "/api/v1" && k.GroupVersion == "v1" {
 			resources.GroupVersion = k.GroupVersion
-			resources.APIResources = append(resources.APIResources, metav1.APIResource{Name: k.Plural, Kind: k.Kind, Namespaced: !k.Cluster, Verbs: []string{"get", "list", "delete"}})
+			resources.APIResources = append(resources.APIResources,
+				metav1.APIResource{Name: k.Plural, Kind: k.Kind, Namespaced: !k.Cluster, Verbs: []string{"get", "list", "delete"}})
 		}
 	}
 	switch path {
@@ -236,7 +239,8 @@ func discovery(path string) (any, bool) {
 		list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 		for _, group := range slices.Sorted(maps.Keys(groups)) {
 			version := metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + groups[group], Version: groups[group]}
-			list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+			list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{version},
+				PreferredVersion: version})
 		}
 		return list, true
 	}

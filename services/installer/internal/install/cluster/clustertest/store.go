@@ -75,7 +75,8 @@ func (s *Server) list(r *http.Request, id cluster.ID) (any, *metav1.Status) {
 	}
 	items := []*unstructured.Unstructured{}
 	for key, u := range s.objects {
-		if key.Kind == id.Kind && key.Group == id.Group && (id.Namespace == "" || key.Namespace == id.Namespace) && selector.Matches(labels.Set(u.GetLabels())) {
+		if key.Kind == id.Kind && key.Group == id.Group && (id.Namespace == "" || key.Namespace == id.Namespace) &&
+			selector.Matches(labels.Set(u.GetLabels())) {
 			items = append(items, u)
 		}
 	}
@@ -142,7 +143,8 @@ func updated(u, live *unstructured.Unstructured, manager string) (*unstructured.
 }
 
 // managed changes an object by its field managers.
-func managed(id cluster.ID, live, want *unstructured.Unstructured, change func(*managedfields.FieldManager, *unstructured.Unstructured) (any, error)) (*unstructured.Unstructured, *metav1.Status) {
+func managed(id cluster.ID, live, want *unstructured.Unstructured,
+	change func(*managedfields.FieldManager, *unstructured.Unstructured) (any, error)) (*unstructured.Unstructured, *metav1.Status) {
 	from := &unstructured.Unstructured{Object: map[string]any{}}
 	if live != nil {
 		from = live.DeepCopy()
