@@ -115,9 +115,9 @@ skew: tools build ## services of this release and of the previous one (the commi
 test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces, SHARE=n: the commit's one in n of the packages; needs root
 	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh $$(hack/unprivileged.sh -l | hack/share.sh "$(SHARE)" $(COMMIT))
 
-# Files whose prose ends at column 120 (tests/prose); '*.go' and '*.proto' check comments.
+# Files whose prose ends at column 120, and Go code at 140 (tests/prose); '*.go' and '*.proto' check comments.
 PROSE := '*.md' '*.go' '*.proto'
-lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint, prose at 120 columns
+lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint, prose at 120 columns, code at 140
 	golangci-lint run --allow-parallel-runners $(PATTERNS)
 	cd proto && buf lint && buf format --diff --exit-code
 	git ls-files -z $(PROSE) | xargs -0 go run ./tests/prose

@@ -82,7 +82,8 @@ func TestARemoteCluster(t *testing.T) {
 	})
 
 	// Two networks: the endpoints of the other one are behind its gateway.
-	gateway := "{apiVersion: v1, kind: Service, metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: %s}}," +
+	gateway := "{apiVersion: v1, kind: Service, metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: " +
+		"%s}}," +
 		" spec: {externalIPs: [%s], ports: [{name: tls, port: 15443}]}}"
 	own.Apply(t, fmt.Sprintf(gateway, "n1", "203.0.113.1"))
 	east.Apply(t, fmt.Sprintf(gateway, "n2", "203.0.113.2"))

@@ -1,9 +1,14 @@
-// Command prose holds prose at 120 columns. It reads the files named as arguments (Markdown, Go, proto; others are
-// ignored), prints each line that is too long, and exits with 1 if there is one. `make lint` calls it.
+// Command prose holds prose at 120 columns and Go code at 140. It reads the files named as arguments (Markdown, Go,
+// proto; others are ignored), prints each line that is too long, and exits with 1 if there is one. `make lint` calls
+// it.
 //
 // Prose is the text of a Markdown file outside tables and fenced code, and a comment that stands on lines of its own.
 // Not checked: generated files, Go and nolint directives, preformatted lines of comments, and a line that has no
 // space to break it at before column 120, such as a long URL or link.
+//
+// Code is every other line of a Go file, with a tab as one column and gofmt's alignment as one. Not checked: generated
+// files, directives, and a line of which column 141 is in a comment, a raw string, or a string without a space to
+// divide it at.
 package main
 
 import (
@@ -18,7 +23,7 @@ import (
 	"unicode/utf8"
 )
 
-const columns, tabWidth = 120, 4
+const columns, tabWidth, codeColumns = 120, 4, 140
 
 func main() {
 	failed := false
@@ -34,6 +39,13 @@ func main() {
 		for _, line := range tooLong(path, string(text)) {
 			failed = true
 			fmt.Printf("%s:%d: prose of more than %d columns\n", path, line, columns)
+		}
+		if filepath.Ext(path) != ".go" {
+			continue
+		}
+		for _, line := range codeTooLong(path, string(text)) {
+			failed = true
+			fmt.Printf("%s:%d: code of more than %d columns\n", path, line, codeColumns)
 		}
 	}
 	if failed {
@@ -58,6 +70,50 @@ func tooLong(path, text string) []int {
 		if prose(i) && width(line) > columns && breakable(line) {
 			numbers = append(numbers, i+1)
 		}
+	}
+	return numbers
+}
+
+// codeTooLong returns the numbers of the lines of a Go file whose code does not end at column 140.
+func codeTooLong(path, text string) []int {
+	files := token.NewFileSet()
+	syntax, err := parser.ParseFile(files, path, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(syntax) {
+		return nil
+	}
+	// whole has the bytes that nothing can be broken at: raw strings, strings of one word, comments.
+	whole := make([]bool, len(text)+1)
+	keep := func(from, to int) {
+		for i := from; i < to; i++ {
+			whole[i] = true
+		}
+	}
+	ast.Inspect(syntax, func(n ast.Node) bool {
+		if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING && (s.Value[0] == '`' || !strings.Contains(s.Value, " ")) {
+			keep(files.Position(s.Pos()).Offset, files.Position(s.End()).Offset)
+		}
+		return true
+	})
+	for _, group := range syntax.Comments {
+		keep(files.Position(group.Pos()).Offset, files.Position(group.End()).Offset)
+	}
+	var numbers []int
+	begin, number := 0, 0
+	for line := range strings.Lines(text) {
+		number++
+		column, last := 0, ' '
+		for i, r := range strings.TrimSuffix(line, "\n") {
+			if r != ' ' || last != ' ' || whole[begin+i] {
+				column++
+			}
+			if last = r; column > codeColumns {
+				if !whole[begin+i] {
+					numbers = append(numbers, number)
+				}
+				break
+			}
+		}
+		begin += len(line)
 	}
 	return numbers
 }

@@ -43,3 +43,30 @@ func TestProseEndsAtColumn120(t *testing.T) {
 		})
 	}
 }
+
+func TestCodeEndsAtColumn140(t *testing.T) {
+	args := strings.Repeat("alpha, ", 19) // 133 columns
+	word := strings.Repeat("x", 150)
+	for name, c := range map[string]struct {
+		line string
+		long bool
+	}{
+		"140 columns pass":                {"var _ = " + strings.Repeat("1", 132), false},
+		"a tab is one column":             {"\t\tf(" + args + "b)", false},
+		"more fail":                       {"f(" + args + "beta, gamma)", true},
+		"alignment is one column":         {`"a":` + strings.Repeat(" ", 20) + strings.Repeat("1", 130) + ",", false},
+		"a string of words fails":         {`f("` + strings.Repeat("alpha ", 30) + `")`, true},
+		"a string of one word passes":     {`f("` + word + `")`, false},
+		"a raw string passes":             {"f(`" + strings.Repeat("alpha ", 30) + "`)", false},
+		"what follows a raw string fails": {"f(`" + strings.Repeat("alpha ", 20) + "`, beta, gamma, delta)", true},
+		"a comment behind passes":         {"f() // " + strings.Repeat("alpha ", 30), false},
+		"columns of text are counted":     {`f("` + strings.Repeat("é", 120) + `", 1)`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := codeTooLong("a.go", "package p\n\nfunc _() {\n"+c.line+"\n}\n")
+			if want := []int{4}; c.long != slices.Equal(got, want) {
+				t.Errorf("lines %v of %q", got, c.line)
+			}
+		})
+	}
+}

@@ -427,7 +427,8 @@ func testOperatorCommands(t *testing.T, r *rig) {
 	}
 	for text, want := range map[string]string{
 		"{profile: demo}": "it is no IstioOperator of install.istio.io/v1alpha1",
-		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: x, namespace: other}, spec: {}}":            "add it to --watchedNamespaces",
+		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: x, namespace: other}, spec: {}}": "add it " +
+			"to --watchedNamespaces",
 		"{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: x}, spec: {components: {pilot: {k9s: 1}}}}": "components.pilot.k9s",
 	} {
 		write(text)

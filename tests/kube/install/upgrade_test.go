@@ -59,7 +59,8 @@ func testRecreate(t *testing.T, r *rig) {
 	}
 	out, _ := r.install(t, "--recreate")
 	says(t, out, "2 made anew")
-	if match := r.get(t, deployments, "mesh", "server").Object["spec"].(map[string]any)["selector"].(map[string]any)["matchLabels"].(map[string]any); match["tier"] != "mesh" {
+	selector := r.get(t, deployments, "mesh", "server").Object["spec"].(map[string]any)["selector"].(map[string]any)
+	if match := selector["matchLabels"].(map[string]any); match["tier"] != "mesh" {
 		t.Errorf("%v", match)
 	}
 	out, _ = r.install(t)

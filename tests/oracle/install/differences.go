@@ -70,7 +70,8 @@ var Differences = []Difference{
 		"istioctl's passes over its checks, but not over its types; here all that validation refuses becomes warnings.",
 		`cannot unmarshal (bool|number( [^ ]+)?) into Go struct field`, "", "force-type"),
 	row(Laxer, "files in which a list of gateways is null", "istioctl panics.", `panic: interface conversion`, "", "null-list"),
-	row(Objects, "`namespace`", "istioctl reads it and ignores it; here it is an older form of `values.global.istioNamespace`, with a warning.", `namespace is an older form`, "", "namespace"),
+	row(Objects, "`namespace`", "istioctl reads it and ignores it; here it is an older form of `values.global.istioNamespace`, with a "+
+		"warning.", `namespace is an older form`, "", "namespace"),
 	row(Objects, "`volumes` and `volumeMounts` of `k8s`", "istioctl reads them and ignores them; here they take effect.",
 		`\bvolume(s|Mounts)\b`, `^(Deployment|DaemonSet) `, "volumes"),
 	row(Objects, "`replicaCount` and `strategy` of a DaemonSet",

@@ -126,7 +126,8 @@ func TestInstallations(t *testing.T) {
 			unlisted++
 		}
 	}
-	t.Logf("%d installations, %d of the corpus: %d generate the same objects, %d are refused by both, %d differ as listed, %d differ otherwise",
+	t.Logf("%d installations, %d of the corpus: %d generate the same objects, %d are refused by both, %d differ as listed, %d differ "+
+		"otherwise",
 		judged, len(cases)-*drawn, same, refused, listed, unlisted)
 	for i := range Differences {
 		if d := &Differences[i]; shown[d.Example] != d {

@@ -80,6 +80,7 @@ func opinions(b Book) []Review {
 			Reviewer: "Reviewer1", Text: fmt.Sprintf(
 				"I read %s on a train and missed my stop twice. Two pairs of twins are two pairs more than I expected to care about.", b.Title)},
 		{
-			Reviewer: "Reviewer2", Text: "Quick, warm and funnier aloud than on the page. Best enjoyed in company, with the parts handed out by lot."},
+			Reviewer: "Reviewer2", Text: "Quick, warm and funnier aloud than on the page. Best enjoyed in company, with the parts handed out by " +
+				"lot."},
 	}
 }

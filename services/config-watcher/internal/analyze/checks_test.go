@@ -62,7 +62,8 @@ func to(destination string) string {
 // TestChecks has a good and a bad case for each check, and correct objects that look like mistakes.
 func TestChecks(t *testing.T) {
 	server := func(tls string) string {
-		return gateway("{selector: {istio: ingress}, servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.example.com], tls: {" + tls + "}}]}")
+		return gateway("{selector: {istio: ingress}, servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.example.com], " +
+			"tls: {" + tls + "}}]}")
 	}
 	for name, tc := range map[string]struct {
 		yaml []string
@@ -89,7 +90,8 @@ func TestChecks(t *testing.T) {
 			[]string{"HostNotFound VirtualService spec.http[0].route[0].destination.host"},
 			[]string{"not exported to namespace shop, only to bank"}},
 		"host that the clients see": {[]string{networkingObject("VirtualService", "istio-system", "x",
-			"{hosts: [ratings.bank.svc.cluster.local], exportTo: [bank], http: [{route: [{destination: {host: private.bank.svc.cluster.local}}]}]}")}, nil, nil},
+			"{hosts: [ratings.bank.svc.cluster.local], exportTo: [bank], http: [{route: [{destination: {host: "+
+				"private.bank.svc.cluster.local}}]}]}")}, nil, nil},
 		"host of everybody's defaults": {[]string{networkingObject("VirtualService", "istio-system", "x",
 			"{hosts: [ratings.bank.svc.cluster.local], http: [{route: [{destination: {host: private.bank.svc.cluster.local}}]}]}")}, nil, nil},
 		"host that the gateway does not see": {[]string{networkingObject("VirtualService", "bank", "x",

@@ -85,7 +85,8 @@ func TestOwnCodes(t *testing.T) {
 	}
 	const lua = `patch: {operation: INSERT_BEFORE, value: {name: envoy.filters.http.lua, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua}}}`
 	entry := func(labels, spec string) string {
-		return web + "{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: w, namespace: shop}, spec: {address: 192.0.2.1, " + spec + ", labels: {" + labels + "}}}"
+		return web + "{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: w, namespace: shop}, spec: {address: " +
+			"192.0.2.1, " + spec + ", labels: {" + labels + "}}}"
 	}
 	for name, tc := range map[string]struct {
 		yaml string
@@ -257,7 +258,8 @@ spec: {ingressClassName: mine, tls: [{secretName: pair}], defaultBackend: {servi
 func TestRefusedSecretsAreThere(t *testing.T) {
 	var got []string
 	for _, m := range analyzed(t, Config{}, nil,
-		edge+"---\n{apiVersion: v1, kind: Secret, metadata: {name: pair, namespace: shop}, type: kubernetes.io/tls, stringData: {tls.crt: x}}").Messages {
+		edge+"---\n{apiVersion: v1, kind: Secret, metadata: {name: pair, namespace: shop}, type: kubernetes.io/tls, stringData: {tls.crt: "+
+			"x}}").Messages {
 		got = append(got, string(m.Code)+" "+m.Object)
 	}
 	slices.Sort(got)

@@ -17,7 +17,8 @@ func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
 	path := field(at, name)
 	switch {
 	case strings.HasPrefix(name, "@"):
-		c.fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust anybody", "match a header that your gateway sets")
+		c.fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust "+
+			"anybody", "match a header that your gateway sets")
 		return
 	case name == ":status":
 		c.remark(path, "a request has no status, so that it is never there", "remove it")

@@ -76,7 +76,8 @@ func TestRules(t *testing.T) {
 			`retryOn: "gateway-eror": unknown retry condition; did you mean "gateway-error"`},
 		{"vs: retries off", http(ok + ", retries: {attempts: 0, perTryTimeout: 2s}"), `attempts: retries are switched off`},
 		{
-			"vs: fault", http(ok + ", fault: {delay: {percentage: {value: 0.1}, fixedDelay: 5s}, abort: {httpStatus: 503, percentage: {value: 50}}}"), ""},
+			"vs: fault", http(ok + ", fault: {delay: {percentage: {value: 0.1}, fixedDelay: 5s}, abort: {httpStatus: 503, percentage: {value: " +
+				"50}}}"), ""},
 		{"vs: fault percent", http(ok + ", fault: {abort: {httpStatus: 503, percentage: {value: 101}}}"),
 			`percentage.value: 101: not a percentage`},
 		{"vs: exponential delay", http(ok + ", fault: {delay: {exponentialDelay: 5s}}"),
@@ -204,7 +205,8 @@ func TestRules(t *testing.T) {
 				"port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: 'kubernetes-gateway://a/b'}"),
 			""},
 		{"gw: tls without its namespace",
-			server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: 'kubernetes-gateway://b'}"), `warns: wants a namespace`},
+			server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: " +
+				"'kubernetes-gateway://b'}"), `warns: wants a namespace`},
 		{
 			"gw: tls from elsewhere", server(
 				"port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: 'sds://b'}"),

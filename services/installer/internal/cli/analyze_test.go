@@ -13,7 +13,8 @@ func TestAnalyzeRunsConfigWatcher(t *testing.T) {
 	t.Setenv("PATH", "/usr/bin:/bin")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	testkit.WriteFile(t, kubeconfig,
-		[]byte("{clusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}"))
+		[]byte("{clusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}], contexts: [{name: a, context: {cluster: a}}], "+
+			"current-context: a}"))
 	const always = "analyze --failure-threshold=error --output-threshold=info --timeout=30s"
 	for name, tc := range map[string]struct {
 		code string

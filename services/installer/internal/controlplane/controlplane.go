@@ -314,7 +314,8 @@ func (r *Replica) token(ctx context.Context) (string, error) {
 	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", fmt.Errorf("service account %s/%s does not exist, whose token shows who may ask the control plane; `fairlead install` makes it", r.Namespace, contract.AdminAccount)
+		return "", fmt.Errorf("service account %s/%s does not exist, whose token shows who may ask the control plane; `fairlead install` "+
+			"makes it", r.Namespace, contract.AdminAccount)
 	case apierrors.IsForbidden(err):
 		return "", fmt.Errorf("%w; ask for the right to create serviceaccounts/token of %s in namespace %s", err, contract.AdminAccount,
 			r.Namespace)

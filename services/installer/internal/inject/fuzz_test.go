@@ -54,7 +54,9 @@ func again(t *testing.T, config *inject.Config, pod *corev1.Pod) {
 // FuzzPods looks for Pods with which injection panics or changes its input.
 func FuzzPods(f *testing.F) {
 	for _, spec := range []string{app, `containers: [{name: istio-proxy, image: auto}]`,
-		`{initContainers: [{name: istio-proxy}, {name: istio-init, args: ["-u"]}], containers: [{name: a, readinessProbe: {httpGet: {port: x}}}]}`} {
+		`{initContainers: [{name: istio-proxy}, {name: istio-init, args: ["-u"]}], ` +
+			`containers: [{name: a, readinessProbe: {httpGet: {port: x}}}]}`,
+	} {
 		text, err := json.Marshal(podOf(f, `sidecar.istio.io/interceptionMode: TPROXY`, spec))
 		if err != nil {
 			f.Fatal(err)

@@ -49,7 +49,8 @@ func earlier(pod *corev1.Pod) (*status, containers, error) {
 }
 
 func unreadable(name string, err error) error {
-	return fmt.Errorf("the annotation %s, which injection writes, cannot be read: %w; remove it and create the Pod again from its own manifest", name, err)
+	return fmt.Errorf("the annotation %s, which injection writes, cannot be read: %w; remove it and create the Pod again from its own "+
+		"manifest", name, err)
 }
 
 // original returns the Pod as it was before an earlier injection, so that templates make of it what they made then:

@@ -166,7 +166,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	_, result, err := generate(t, null("service"))
-	if want := "component server: k8s.service has no effect: a Service without a spec cannot be; use k8s.overlays to remove a field of it"; err != nil || !slices.Equal(result.Warnings, []string{want}) {
+	if want := "component server: k8s.service has no effect: a Service without a spec cannot be; use k8s.overlays to remove a field of " +
+		"it"; err != nil || !slices.Equal(result.Warnings, []string{want}) {
 		t.Errorf("error %v, want the warning %q", err, want)
 	}
 }

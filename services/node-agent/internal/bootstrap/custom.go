@@ -24,7 +24,8 @@ func Override(text []byte, host string) (string, error) {
 		return "", err
 	}
 	if admin, ok := tree["admin"].(map[string]any); ok && admin["address"] != nil {
-		return "", errors.New("admin.address: the agent reaches Envoy at an address of its own, without which the proxy is never ready: remove it")
+		return "", errors.New("admin.address: the agent reaches Envoy at an address of its own, without which the proxy is never ready: " +
+			"remove it")
 	}
 	if tree["node"] != nil {
 		return "", errors.New("node: the control plane knows the proxy by it: remove it, or set node metadata by variables " + "ISTIO_META_<KEY>")

@@ -52,7 +52,8 @@ func TestMerge(t *testing.T) {
 		{"OpenMetrics stays as it is, with one end", openMetrics, []part{
 			{appOM, "# HELP a x\n# TYPE a counter\n# UNIT a seconds\na_total 1.0 1.5 # {trace_id=\"1\"} 0.5 1.4\na_created 1\n# EOF\n", ""},
 			{appOM, "# TYPE b gauge\nb 1\n# EOF\nc 1\n", ""},
-		}, "# HELP a x\n# TYPE a counter\n# UNIT a seconds\na_total 1.0 1.5 # {trace_id=\"1\"} 0.5 1.4\na_created 1\n# TYPE b gauge\nb 1\n# EOF\n"},
+		}, "# HELP a x\n# TYPE a counter\n# UNIT a seconds\na_total 1.0 1.5 # {trace_id=\"1\"} 0.5 1.4\na_created 1\n# TYPE b gauge\nb 1\n# " +
+			"EOF\n"},
 		{"text becomes OpenMetrics", openMetrics, []part{
 			{envoy, "# HELP a say \"x\"\n# TYPE a counter\na{} 1 1500\n# TYPE b_total counter\nb_total 2\n# TYPE c untyped\nc NaN\n# TYPE d " +
 				"histogram\nd_bucket{le=\"1\"} 1\nd_sum 1\nd_count 1\n", ""},

@@ -93,7 +93,8 @@ func TestNetlinkWritesTheRulesOfThePlan(t *testing.T) {
 func state(t *testing.T) string {
 	t.Helper()
 	return sh(t, "nft list table inet fairlead 2>/dev/null; for v in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do "+
-		"$v-save 2>/dev/null | grep FAIRLEAD | sed s/^/$v/; done; ip rule; ip -6 rule; ip route show table all type local; ip -6 addr show dev lo")
+		"$v-save 2>/dev/null | grep FAIRLEAD | sed s/^/$v/; done; ip rule; ip -6 rule; ip route show table all type local; ip -6 addr show "+
+		"dev lo")
 }
 
 // TestApply applies the rules of every case with every backend in one network namespace, one after the other, and

@@ -95,7 +95,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.MaxResponseMiB, "max-response-mib", serve.DefaultMaxResponseBytes>>20,
 		"MiB at about which a response is cut in parts, for types whose resources a proxy waits for one by one")
 	flags.IntVar(&o.MinIdentityStreams, "min-identity-streams", serve.DefaultMinStreams,
-		"how many streams any identity may have; one of many workloads may have three for each of them; names and classes are allowed accordingly")
+		"how many streams any identity may have; one of many workloads may have three for each of them; names and classes are allowed "+
+			"accordingly")
 	flags.IntVar(&o.MaxAddressStreams, "max-address-streams", serve.DefaultMaxAddressStreams,
 		"how many streams one address may have on the plaintext port")
 	flags.IntVar(&o.MaxNamesMiB, "max-names-mib", serve.DefaultMaxNamesBytes>>20,

@@ -52,7 +52,8 @@ func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
 	case n.Identity == "":
 		return nil, nil //nolint:nilnil // the account is no more than a claim, and contradicts the name
 	default:
-		return nil, fmt.Errorf("%w: node %q names Workload %s/%s of service account %q, the caller is %s; a proxy runs as the service account of "+
+		return nil, fmt.Errorf("%w: node %q names Workload %s/%s of service account %q, the caller is %s; a proxy runs as the service account "+
+			"of "+
 			"its Pod, or as the one in spec.serviceAccount of its WorkloadEntry", ErrForeign, n.ID, w.GetNamespace(), w.GetName(), account(w),
 			n.Identity)
 	}

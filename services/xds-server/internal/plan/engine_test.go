@@ -261,7 +261,8 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 			if len(failures) != 1 || failures[0].Name != "80|"+a || failures[0].Revision.GetSequence() != 2 {
 				t.Errorf("failures %v", failures)
 			}
-			want := "# HELP fairlead_xds_server_failing_resources Resources whose newest version could not be built, or not with all EnvoyFilters.\n" +
+			want := "# HELP fairlead_xds_server_failing_resources Resources whose newest version could not be built, or not with all " +
+				"EnvoyFilters.\n" +
 				"# TYPE fairlead_xds_server_failing_resources gauge\nfairlead_xds_server_failing_resources %d\n"
 			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 1)),
 				"fairlead_xds_server_failing_resources"); err != nil {

@@ -67,7 +67,8 @@ func Rules(namespaces []*corev1.Namespace, pods []*corev1.Pod, policies []*netwo
 	var out strings.Builder
 	fmt.Fprintf(&out, "add table ip %[1]s\ndelete table ip %[1]s\ntable ip %[1]s {\n%[2]s", table, chains.String())
 	for _, hook := range []string{"forward", "input"} {
-		fmt.Fprintf(&out, "  chain %[1]s {\n    type filter hook %[1]s priority filter; policy accept;\n    ct state established,related accept\n", hook)
+		fmt.Fprintf(&out, "  chain %[1]s {\n    type filter hook %[1]s priority filter; policy accept;\n    ct state established,related "+
+			"accept\n", hook)
 		out.WriteString(jumps("saddr", from) + jumps("daddr", to) + "  }\n")
 	}
 	out.WriteString("}\n")

@@ -160,7 +160,8 @@ func TestWorld(t *testing.T) {
 			return err
 		})
 		for name, want := range map[string]bool{"server": true, "server.apps": true, "nobody": false} {
-			if got := c.Run(ctx, &format.Call{URL: "dns://" + name, Count: 1, Timeout: format.Duration(30 * time.Second)})[0]; (got.Err == nil) != want {
+			if got := c.Run(ctx, &format.Call{URL: "dns://" + name, Count: 1,
+				Timeout: format.Duration(30 * time.Second)})[0]; (got.Err == nil) != want {
 				t.Errorf("%s: %v %v", name, got.Addresses, got.Err)
 			}
 		}

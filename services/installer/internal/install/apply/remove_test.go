@@ -67,7 +67,8 @@ func TestAPurgeKeepsWhatOthersHave(t *testing.T) {
 	}{
 		{"with nothing of others all goes", "", RemovalOptions{Purge: true}, Delete, []string{"", ""}},
 		{"what others have is counted, and stays", theirs, RemovalOptions{Purge: true}, Keep, []string{
-			"objects that no installation has made would be lost, such as Deployment mesh/shop; there are 1; --with-contents deletes it nevertheless",
+			"objects that no installation has made would be lost, such as Deployment mesh/shop; there are 1; --with-contents deletes it " +
+				"nevertheless",
 			"objects of its kind would be lost, such as Thing default/mine; there are 2; --with-contents deletes it nevertheless",
 		}},
 		{"it goes where a flag says so", theirs, RemovalOptions{Purge: true, Contents: true}, Delete, []string{"there are 1", "there are 2"}},

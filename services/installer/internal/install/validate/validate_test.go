@@ -55,10 +55,11 @@ func TestRefused(t *testing.T) {
 		"{components: {pilot: {namespace: A_B}}}": `components.pilot.namespace: "A_B" is no name of a namespace`,
 		"{components: {ingressGateways: {}}}":     "components.ingressGateways: a mapping must be a list",
 		"{components: {ingressGateways: [{}]}}":   "components.ingressGateways[0].name: an enabled item needs a name",
-		"{components: {ingressGateways: [{name: a}, {name: a}]}}":                             `components.ingressGateways[1].name: "a" is the name of item 0, too`,
-		"{components: {ingressGateways: [{name: A}]}}":                                        `components.ingressGateways[0].name: "A" is no name of an object`,
-		"{components: {ingressGateways: [{name: a, k8s: {service: {ports: [{port: 80}]}}}]}}": "components.ingressGateways[0].k8s.service.ports[0].targetPort: 80 is below 1024",
-		"{components: {pilot: {k8s: {replicas: 1}}}}":                                         `components.pilot.k8s.replicas: unknown field`,
+		"{components: {ingressGateways: [{name: a}, {name: a}]}}": `components.ingressGateways[1].name: "a" is the name of item 0, too`,
+		"{components: {ingressGateways: [{name: A}]}}":            `components.ingressGateways[0].name: "A" is no name of an object`,
+		"{components: {ingressGateways: [{name: a, k8s: {service: {ports: [{port: 80}]}}}]}}": "components.ingressGateways[0].k8s." +
+			"service.ports[0].targetPort: 80 is below 1024",
+		"{components: {pilot: {k8s: {replicas: 1}}}}": `components.pilot.k8s.replicas: unknown field`,
 		"{components: {pilot: {k8s: {replicaCount: -1}}}}": "components.pilot.k8s.replicaCount: -1 " +
 			"must be a whole number that is not negative",
 		"{components: {pilot: {k8s: {replicaCount: 1.5}}}}": "components.pilot.k8s.replicaCount: 1.5 " +
@@ -69,9 +70,10 @@ func TestRefused(t *testing.T) {
 			"be a list",
 		"{components: {pilot: {k8s: {nodeSelector: {a: true}}}}}": "components.pilot.k8s.nodeSelector.a: " +
 			"true must be a string",
-		"{components: {pilot: {k8s: {readinessProbe: {httpGet: {prt: 1}}}}}}":                       `components.pilot.k8s.readinessProbe.httpGet.prt: unknown field; did you mean "port"?`,
-		"{components: {pilot: {k8s: {overlays: [{kid: x}]}}}}":                                      `components.pilot.k8s.overlays[0].kid: unknown field; did you mean "kind"?`,
-		"{components: {pilot: {k8s: {podDisruptionBudget: {minAvailable: 1, maxUnavailable: 1}}}}}": "components.pilot.k8s.podDisruptionBudget: minAvailable and maxUnavailable exclude each other",
+		"{components: {pilot: {k8s: {readinessProbe: {httpGet: {prt: 1}}}}}}": `components.pilot.k8s.readinessProbe.httpGet.prt: unknown field; did you mean "port"?`,
+		"{components: {pilot: {k8s: {overlays: [{kid: x}]}}}}":                `components.pilot.k8s.overlays[0].kid: unknown field; did you mean "kind"?`,
+		"{components: {pilot: {k8s: {podDisruptionBudget: {minAvailable: 1, maxUnavailable: 1}}}}}": "components.pilot." +
+			"k8s.podDisruptionBudget: minAvailable and maxUnavailable exclude each other",
 		"{values: {globl: {}}}":                      `values.globl: unknown field; did you mean "global"?`,
 		"{values: {global: {hub: 3}}}":               "values.global.hub: 3 must be a string",
 		"{values: {global: {proxy: {tracer: foo}}}}": `values.global.proxy.tracer: "foo" must be one of zipkin`,
@@ -121,8 +123,9 @@ func TestAccepted(t *testing.T) {
 			"defaultConfig: {proxyMetadata: {A: b}, drainDuration: 5s}}}": "",
 		"{values: {pilot: {replicaCount: 2}}}": "values.pilot.replicaCount: it is deprecated; write " +
 			"components.pilot.k8s.replicaCount",
-		"{values: {gateways: {istio-ingressgateway: {resources: {}}}}}": "write components.ingressGateways[name:istio-ingressgateway].k8s.resources",
-		"{values: {global: {jwtPolicy: x}}}":                            "values.global.jwtPolicy: it is deprecated, and will be refused one day",
+		"{values: {gateways: {istio-ingressgateway: {resources: {}}}}}": "write " +
+			"components.ingressGateways[name:istio-ingressgateway].k8s.resources",
+		"{values: {global: {jwtPolicy: x}}}": "values.global.jwtPolicy: it is deprecated, and will be refused one day",
 		"{values: {cni: {resource_quotas: {enabled: true}}}}": "values.cni.resource_quotas: charts do not read it under this name; " +
 			"write resourceQuotas",
 		"{values: {gateways: {istio-egressgateway: {labels: {a: b}}}}}": "values.gateways.istio-egressgateway.labels: it has no effect; write " +

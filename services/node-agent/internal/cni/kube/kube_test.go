@@ -67,8 +67,13 @@ func TestRequests(t *testing.T) {
 	}
 	p.Metadata.Namespace = "ns"
 	for want, call := range map[string]func() error{
-		`DELETE /api/v1/namespaces/ns/pods/p application/json {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u"}}`: func() error { return c.DeletePod(ctx, p) },
-		`PATCH /api/v1/namespaces/ns/pods/p/status application/merge-patch+json {"metadata":{"labels":{"k":"v"},"uid":"u"}}`:          func() error { return c.LabelPod(ctx, p, "k", "v") },
+		`DELETE /api/v1/namespaces/ns/pods/p application/json {"apiVersion":"v1",` +
+			`"kind":"DeleteOptions","preconditions":{"uid":"u"}}`: func() error {
+			return c.DeletePod(ctx, p)
+		},
+		`PATCH /api/v1/namespaces/ns/pods/p/status application/merge-patch+json {"metadata":{"labels":{"k":"v"},"uid":"u"}}`: func() error {
+			return c.LabelPod(ctx, p, "k", "v")
+		},
 		`PATCH /api/v1/nodes/n application/merge-patch+json {"metadata":{"resourceVersion":"5"},"spec":{"taints":[{"key":"b"}]}}`: func() error {
 			had, err := c.Untaint(ctx, "n", "a")
 			if !had {

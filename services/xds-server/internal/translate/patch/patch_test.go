@@ -358,7 +358,8 @@ func TestOperationsOnEveryObject(t *testing.T) {
 			merge+`{typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, server_name: mine}}`)).has("server mine"),
 		"network filter: replace": tcp(
 			filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}",
-				`operation: REPLACE, value: {name: echo, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}`)).has(": echo"),
+				`operation: REPLACE, value: {name: echo, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}`)).
+			has(": echo"),
 		"network filter: remove": tcp(
 			filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", remove)).has("\n:"),
 		"http filter: add": vin(filter("HTTP_FILTER", inbound, add+lua)).has("(grpc_stats fault cors lua router)"),
