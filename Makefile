@@ -159,6 +159,9 @@ bench-kube: build ## Fairlead beside istiod in one Kubernetes API server; SIZE=s
 	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && KUBE_BIN=$$kube ISTIO_BIN=$$istio \
 	  go run ./tests/bench/cmd/bench -bin $(BIN) -rows kube $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
 
+everything: ## the core and all of every suite of CONTRIBUTING.md, without samples, FROM=NAME: beginning at a suite; several hours, as root
+	ALL=1 .ci/run
+
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
@@ -284,4 +287,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: everything help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
