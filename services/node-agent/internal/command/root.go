@@ -61,7 +61,6 @@ func acceptLogFlags(fs *pflag.FlagSet) {
 
 func proxy(stdout, stderr io.Writer) *cobra.Command {
 	var flags config.Flags
-	var printConfig bool
 	cmd := &cobra.Command{
 		Use:   "proxy sidecar|router",
 		Short: "Run Envoy and everything it needs on this machine",
@@ -71,15 +70,7 @@ func proxy(stdout, stderr io.Writer) *cobra.Command {
 			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 				return fmt.Errorf("limit of open files: %w", err)
 			}
-			host := config.ThisHost(files.Cur, runtime.NumCPU())
-			if printConfig {
-				text, err := config.Explain(args[0], flags, host)
-				if _, errWrite := stdout.Write(text); errWrite != nil {
-					return errWrite
-				}
-				return process.WithExitCode(err, process.ExitUsage)
-			}
-			c, err := config.Parse(args[0], flags, host)
+			c, err := config.Parse(args[0], flags, config.ThisHost(files.Cur, runtime.NumCPU()))
 			if err != nil {
 				return process.WithExitCode(err, process.ExitUsage)
 			}
@@ -91,7 +82,6 @@ func proxy(stdout, stderr io.Writer) *cobra.Command {
 		},
 	}
 	flags.Register(cmd.Flags())
-	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration as YAML, each value with where it comes from, and end")
 	return cmd
 }
 

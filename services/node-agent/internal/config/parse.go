@@ -59,23 +59,10 @@ type Host struct {
 	OpenFiles uint64
 	// Asked, if it is set, is called with the name of every variable that is looked up, for the list of them.
 	Asked func(name string)
-
-	// noProxyMetadata ignores proxyMetadata; see Explain.
-	noProxyMetadata bool
 }
 
 // Parse makes the Config of "node-agent proxy <role>". Its error names every flag and variable that must be corrected.
 func Parse(role string, f Flags, h Host) (*Config, error) {
-	c, err := assemble(role, f, h)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// assemble is Parse, and also returns what it could make of a configuration that is refused; nil if not even files
-// could be read.
-func assemble(role string, f Flags, h Host) (*Config, error) {
 	env, err := environmentOf(f.EnvFile, h)
 	if err != nil {
 		return nil, err
@@ -109,9 +96,7 @@ func assemble(role string, f Flags, h Host) (*Config, error) {
 		return nil, err
 	}
 	pc := c.ProxyConfig
-	if !h.noProxyMetadata {
-		env.extra = pc.GetProxyMetadata()
-	}
+	env.extra = pc.GetProxyMetadata()
 	var errs []error
 	errs = append(errs, c.applyAnnotations(podAnnotations))
 	cluster := f.ServiceCluster
@@ -177,7 +162,10 @@ func assemble(role string, f Flags, h Host) (*Config, error) {
 	errs = append(errs, c.parseHealth(env))
 	errs = append(errs, env.failed...)
 	errs = append(errs, c.validate())
-	return c, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 func (c *Config) merge(source, text string) error {
