@@ -30,7 +30,7 @@ func TestFaultsOfTheCA(t *testing.T) {
 	root := testkit.PKI(t).RootPEM
 	write(t, root)
 	p := plane(t, "--log-level", "warn")
-	p.CA.Add("--extra-roots-file", extra, "--max-bundle-watches", "4", "--queue-wait", "10s")
+	p.CA.Add("--extra-roots-file", extra)
 	if err := p.StartCA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +54,14 @@ func TestFaultsOfTheCA(t *testing.T) {
 		return nil
 	}})
 
-	watch := func(t *testing.T) cav1.TrustService_WatchBundleClient {
+	dial := func(t *testing.T) *grpc.ClientConn {
+		return byCertificate(t, p, p.CA.GRPC, contract.SystemNamespace, contract.XDSServerAccount)
+	}
+	watch := func(t *testing.T, conn *grpc.ClientConn) cav1.TrustService_WatchBundleClient {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		t.Cleanup(cancel)
-		stream, err := cav1.NewTrustServiceClient(byCertificate(t, p, p.CA.GRPC, contract.SystemNamespace,
-			contract.XDSServerAccount)).WatchBundle(ctx)
+		stream, err := cav1.NewTrustServiceClient(conn).WatchBundle(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,13 +71,17 @@ func TestFaultsOfTheCA(t *testing.T) {
 		return stream
 	}
 	l.provoke(fault{service: "ca", alerts: []string{"WatchesRefused"}, make_: func(t *testing.T) func() {
-		for range 9 {
-			watch(t)
+		// A connection carries 32 calls at once; together they are more watches than the ca has room for.
+		for range 48 {
+			conn := dial(t)
+			for range 32 {
+				watch(t, conn)
+			}
 		}
 		return nil
 	}, until: func(s scrape) bool { return s.sum("fairlead_ca_bundle_watches_refused_total") > 0 }, minutes: 5})
 	l.provoke(fault{service: "ca", alerts: []string{"TrustNotTaken"}, make_: func(t *testing.T) func() {
-		if _, err := watch(t).Recv(); err != nil {
+		if _, err := watch(t, dial(t)).Recv(); err != nil {
 			t.Fatal(err)
 		}
 		return nil

@@ -77,13 +77,18 @@ func TestFaultsOfXDSServers(t *testing.T) {
 	for i := range 600 {
 		many.WriteString(entry(fmt.Sprintf("host-%d", i)) + "---\n")
 	}
+	// The proxies of this test have one identity, and a mesh of many workloads allows it as many streams.
+	for i := range 24 {
+		fmt.Fprintf(&many, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: client-%d, namespace: default}\n"+
+			"spec: {address: 10.9.0.%d, serviceAccount: client}\n---\n", i, i+1)
+	}
 	f.write("many.yaml", many.String())
 	watcher, err := p.ConfigWatcher(ports(t), "--config-dir", f.dir, "--file-grace-period", "1s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Two that do not know each other: nothing balances them.
-	one, err := p.XDSServer(0, ports(t), watcher.GRPC, "--min-identity-streams", "64")
+	one, err := p.XDSServer(0, ports(t), watcher.GRPC)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func TestIngressFromTheAPIServerToAGateway(t *testing.T) {
 	client := s.Client(t)
 	podReady(t, client, "istio-system", "gateway-0", "198.18.0.9")
 
-	w := startWatcher(t, s.Kubeconfig, "--status-lease-duration", "3s")
+	w := startWatcher(t, s.Kubeconfig)
 	startGateway(t, w, startXDS(t, w), "gateway-0", "198.18.0.9", "gateway")
 	answers := func(want, scheme string, port int, path string, roots *x509.CertPool) {
 		t.Helper()

@@ -36,9 +36,8 @@ import (
 // startReplicas starts two config-watchers that are each other's peers: leader is the one that writes.
 func startReplicas(t *testing.T, s *kubeapi.Server) (leader, other *watcher) {
 	t.Helper()
-	short := []string{"--status-lease-duration", leaseTime.String()}
 	ca := testkit.PKI(t)
-	leader, other = newReplica(t, ca, s.Kubeconfig, short...), newReplica(t, ca, s.Kubeconfig, short...)
+	leader, other = newReplica(t, ca, s.Kubeconfig), newReplica(t, ca, s.Kubeconfig)
 	leader.args, other.args = append(leader.args, "--peers", other.grpc), append(other.args, "--peers", leader.grpc)
 	leader.start()
 	leader.ready()

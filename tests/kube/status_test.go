@@ -19,8 +19,9 @@ import (
 const (
 	// programmedWithin bounds the time from a change to the condition that every proxy has acknowledged it.
 	programmedWithin = 5 * time.Second
-	leaseTime        = 3 * time.Second
-	webCluster       = "outbound|80||web.shop.svc.cluster.local"
+	// leaseTime is statusLease of config-watcher.
+	leaseTime  = 15 * time.Second
+	webCluster = "outbound|80||web.shop.svc.cluster.local"
 )
 
 const statusShop = `

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// watches is the default of --max-bundle-watches.
+	// watches is how many bundle watches may be open.
 	watches = 1500
 	// perConnection is fewer than the streams that a connection may have.
 	perConnection = 25

@@ -44,9 +44,14 @@ type Options struct {
 	TLSMinVersion                               string
 
 	Workers, Queue int
-	QueueWait      time.Duration
-	MaxWatches     int
+	// QueueWait and MaxWatches have no flag: AddFlags sets them to queueWait and maxWatches.
+	QueueWait  time.Duration
+	MaxWatches int
 }
+
+// queueWait is how long a request may wait. Agents ask again after a second or two; a worker signs some thousand
+// requests in that time, so that the queue is empty by then unless the ca cannot keep up.
+const queueWait = time.Second
 
 // Limits of lifetimes. The ca applies them to every request.
 const (
@@ -61,10 +66,11 @@ const (
 	defaultMaxTokenLifetime = 24 * time.Hour
 )
 
-// defaultMaxWatches fits, besides issuing, into the memory that deploy/kustomize/base/ca gives the process: a watch
-// costs about 21 KiB (29 KiB with the largest headers), its connection about 40 KiB, and garbage that is not collected
-// yet the same again. There is room for a Deployment of 1,000 Pods.
-const defaultMaxWatches = 1500
+// maxWatches is how many bundle watches may be open at once. They fit, besides issuing, into the memory that
+// deploy/kustomize/base/ca gives the process: a watch costs about 21 KiB (29 KiB with the largest headers), its
+// connection about 40 KiB, and garbage that is not collected yet the same again. There is room for a Deployment of
+// 1,000 Pods.
+const maxWatches = 1500
 
 // AddFlags registers the flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
@@ -114,9 +120,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
 	flags.IntVar(&o.Queue, "queue", 256,
 		"requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
-	flags.DurationVar(&o.QueueWait, "queue-wait", time.Second, "how long a request may wait")
-	flags.IntVar(&o.MaxWatches, "max-bundle-watches", defaultMaxWatches,
-		"bundle watches that may be open at once, about 70 KiB each with its connection; identities share them evenly")
+	o.QueueWait, o.MaxWatches = queueWait, maxWatches
 }
 
 // config is the options, checked and parsed.
@@ -182,8 +186,8 @@ func (o Options) check() (*config, error) {
 	errs.AtLeast("max-renewal-age", o.MaxRenewalAge, 0)
 	errs.AtLeast("max-token-lifetime", o.MaxTokenLifetime, 0)
 	errs.AtLeast("clock-skew", o.ClockSkew, 0)
-	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
-		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))
+	if o.Workers < 1 || o.Queue < 1 {
+		errs = append(errs, errors.New("--workers and --queue must be more than 0"))
 	}
 	dns, err := policy.ParseDNSNames(o.DNSNames)
 	errs.Add("dns-names", err)

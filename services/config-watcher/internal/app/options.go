@@ -43,7 +43,6 @@ type Options struct {
 	Kubeconfig, KubeContext, IstioRevision string
 	KubeAPIQPS                             float32
 	KubeAPIBurst                           int
-	StatusLease                            time.Duration
 
 	// RemoteClusters is true if Secrets of the API server name further clusters.
 	RemoteClusters       bool
@@ -107,9 +106,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"requests a second to the API server of --kubernetes, and to that of each remote cluster")
 	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 160,
 		"requests that may be sent at once to the API server of --kubernetes, and to that of each remote cluster")
-	flags.DurationVar(&o.StatusLease, "status-lease-duration", 15*time.Second,
-		"how long the replica that writes the status of objects into --kubernetes may be silent before another takes over; whole seconds, at "+
-			"least 3s")
 	flags.BoolVar(&o.RemoteClusters, "remote-clusters", true,
 		"with --kubernetes, read services and endpoints of the clusters that Secrets with the label istio/multiCluster=true in namespace "+
 			"istio-system name")
@@ -268,9 +264,6 @@ func (o Options) checkKubernetes(errs *service.FlagErrors) {
 	}
 	if o.KubeAPIBurst < 1 {
 		errs.Add("kube-api-burst", errors.New("must be 1 or more"))
-	}
-	if o.StatusLease < 3*time.Second || o.StatusLease%time.Second != 0 {
-		errs.Add("status-lease-duration", fmt.Errorf("%s is not a number of whole seconds from 3s", o.StatusLease))
 	}
 	if msgs := validation.IsValidLabelValue(o.IstioRevision); len(msgs) > 0 {
 		errs.Add("revision", fmt.Errorf("%q is no value of a label: %s", o.IstioRevision, msgs[0]))

@@ -162,7 +162,7 @@ func TestOptions(t *testing.T) {
 // kubernetesWith are the flags of a cluster, changed.
 func kubernetesWith(change func(*Options)) func(*Options) {
 	return func(o *Options) {
-		o.Kubernetes, o.Kubeconfig, o.KubeAPIQPS, o.KubeAPIBurst, o.StatusLease = true, "/a", 80, 160, 15*time.Second
+		o.Kubernetes, o.Kubeconfig, o.KubeAPIQPS, o.KubeAPIBurst = true, "/a", 80, 160
 		change(o)
 	}
 }

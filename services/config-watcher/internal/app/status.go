@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"time"
 
 	"istio.io/api/mesh/v1alpha1"
 
@@ -29,6 +30,10 @@ const (
 	kubeStatusBurst   = 500
 	kubeStatusWorkers = 8
 )
+
+// statusLease is how long the replica that writes statuses into Kubernetes may be silent before another takes over: as
+// long as for Kubernetes' own controllers.
+const statusLease = 15 * time.Second
 
 // buildStatus wires what evaluates the statuses of objects, and what writes them back to their sources.
 func (s *Server) buildStatus() error {
@@ -106,7 +111,7 @@ func (s *Server) writeIntoKubernetes(metrics *status.Metrics) (*status.Dispatche
 	}
 	leader, err = statuskube.NewLeader(statuskube.LeaderConfig{
 		API: api, Namespace: s.cfg.SystemNamespace, Name: statuskube.LeaseName(s.cfg.IstioRevision), Identity: host + "_" + s.revisions.Epoch(),
-		Terms: statuskube.TermsOf(s.cfg.StatusLease), Log: s.Log, Registerer: s.Registry,
+		Terms: statuskube.TermsOf(statusLease), Log: s.Log, Registerer: s.Registry,
 		Lead: func(ctx context.Context) {
 			writer.Reset()
 			s.registrar.Lead(true)

@@ -27,7 +27,6 @@ func TestExitCodes(t *testing.T) {
 		"identity":     {with("--identity", "x"), process.ExitUsage, []string{"--identity"}},
 		"age":          {with("--max-connection-age", "0"), process.ExitUsage, []string{"--max-connection-age"}},
 		"peers":        {with("--peers", "xds-server-peers"), process.ExitUsage, []string{"--peers", "host:port"}},
-		"period":       {with("--peers", "xds:1", "--rebalance-period", "1ms"), process.ExitUsage, []string{"--rebalance-period"}},
 		"log level":    {with("--log-level", "loud"), process.ExitUsage, []string{"--log-level"}},
 		"otlp":         {with("--otlp-endpoint", "ftp://x"), process.ExitUsage, []string{"--otlp-endpoint"}},
 		"address":      {with("--secure-address", "nowhere:port"), process.ExitFailure, []string{"--secure-address"}},

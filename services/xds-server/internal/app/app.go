@@ -115,8 +115,7 @@ func (s *Server) wire(ctx context.Context) error {
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: s.Log, Registerer: s.Registry, TracerProvider: s.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
-		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxResponseBytes: cfg.MaxResponseMiB << 20,
-		MinStreams: cfg.MinIdentityStreams, MaxAddressStreams: cfg.MaxAddressStreams, MaxNamesBytes: cfg.MaxNamesMiB << 20,
+		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxAddressStreams: cfg.MaxAddressStreams,
 		Debug: serve.Debug{
 			Allowed: auth.IDs(debuggers...),
 			Answer:  func(typeURL string, names []string) ([]*anypb.Any, error) { return istio.Answer(typeURL, names) },

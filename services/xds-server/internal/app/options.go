@@ -16,7 +16,6 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
-	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
@@ -27,22 +26,22 @@ const maxLimit = 1 << 24
 type Options struct {
 	service.Options
 
-	SecureAddress, PlaintextAddress                string
-	ConfigWatcherAddress                           string
-	Instance                                       string
-	Identity, CAIdentity, ConfigWatcherIdentity    string
-	CAAddress, CATokenFile, RootCertFile           string
-	StateDir                                       string
-	JWKSFile, Issuer                               string
-	Peers                                          []string
-	RebalancePeriod                                time.Duration
-	MaxConnectionAge                               time.Duration
-	MaxOnDemandHosts, MaxUnsentMiB, MaxResponseMiB int
-	MinIdentityStreams, MaxAddressStreams          int
-	MaxNamesMiB                                    int
-	ForwardCertificateRequests                     bool
-	TLSMinVersion                                  string
-	DebugIdentities                                []string
+	SecureAddress, PlaintextAddress             string
+	ConfigWatcherAddress                        string
+	Instance                                    string
+	Identity, CAIdentity, ConfigWatcherIdentity string
+	CAAddress, CATokenFile, RootCertFile        string
+	StateDir                                    string
+	JWKSFile, Issuer                            string
+	Peers                                       []string
+	MaxConnectionAge                            time.Duration
+	MaxOnDemandHosts, MaxUnsentMiB              int
+	MaxAddressStreams                           int
+	ForwardCertificateRequests                  bool
+	TLSMinVersion                               string
+	DebugIdentities                             []string
+	// RebalancePeriod has no flag; 0 means balance.DefaultPeriod.
+	RebalancePeriod time.Duration
 }
 
 // AddFlags declares the flags.
@@ -83,8 +82,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.Peers, "peers", nil,
 		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up "+
 			"regularly; empty: no balancing")
-	flags.DurationVar(&o.RebalancePeriod, "rebalance-period", balance.DefaultPeriod,
-		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
 	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxStreamAge,
 		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: until its certificate expires")
 	flags.IntVar(&o.MaxOnDemandHosts, "max-on-demand-hosts", serve.DefaultMaxOnDemandHosts,
@@ -92,16 +89,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.MaxUnsentMiB, "max-unsent-mib", serve.DefaultMaxUnsentBytes>>20,
 		"MiB, over all proxies, of responses that the network has not taken yet; proxies beyond it wait, those with their first configuration "+
 			"least")
-	flags.IntVar(&o.MaxResponseMiB, "max-response-mib", serve.DefaultMaxResponseBytes>>20,
-		"MiB at about which a response is cut in parts, for types whose resources a proxy waits for one by one")
-	flags.IntVar(&o.MinIdentityStreams, "min-identity-streams", serve.DefaultMinStreams,
-		"how many streams any identity may have; one of many workloads may have three for each of them; names and classes are allowed "+
-			"accordingly")
 	flags.IntVar(&o.MaxAddressStreams, "max-address-streams", serve.DefaultMaxAddressStreams,
 		"how many streams one address may have on the plaintext port")
-	flags.IntVar(&o.MaxNamesMiB, "max-names-mib", serve.DefaultMaxNamesBytes>>20,
-		"MiB, over all proxies, for names that they ask for and the mesh does not list for them; beyond it who has more than an equal share is "+
-			"refused")
 }
 
 // config is the options, checked and parsed.
@@ -137,9 +126,6 @@ func (o Options) check() (*config, error) {
 			errs.Add("peers", fmt.Errorf("%q is not host:port", p))
 		}
 	}
-	if o.RebalancePeriod < time.Second && len(o.Peers) > 0 {
-		errs.Add("rebalance-period", errors.New("must be at least 1s; without --peers nothing is balanced"))
-	}
 	if o.MaxConnectionAge == 0 {
 		errs.Add("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))
 	}
@@ -150,10 +136,7 @@ func (o Options) check() (*config, error) {
 	}
 	limit("max-on-demand-hosts", o.MaxOnDemandHosts)
 	limit("max-unsent-mib", o.MaxUnsentMiB)
-	limit("max-response-mib", o.MaxResponseMiB)
-	limit("min-identity-streams", o.MinIdentityStreams)
 	limit("max-address-streams", o.MaxAddressStreams)
-	limit("max-names-mib", o.MaxNamesMiB)
 	if o.Instance == "" {
 		host, err := os.Hostname()
 		errs.Add("instance", err)

@@ -54,7 +54,7 @@ func TestServicesMayBeInOtherNamespaces(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for _, flag := range []string{
 		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
-		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-response-mib=99999999",
+		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-unsent-mib=99999999",
 		"--ca-identity=one", "--config-watcher-identity=a/No Name", "--tls-min-version=1.1", "--debug-identities=one",
 		"--debug-identities=istio-system/No Name",
 	} {

@@ -39,7 +39,7 @@ func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := ask("greedy", 1000, 1000)
-	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/greedy", "1 MiB", "--max-names-mib")
+	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/greedy", "1 MiB", "do not count")
 	if err := ask("modest", 2000, 600); err != nil {
 		t.Errorf("an identity with less than an equal share: %v", err)
 	}
@@ -47,5 +47,5 @@ func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 		t.Errorf("all names take %d bytes, so that nothing was shown", n)
 	}
 	err = ask("modest", 3000, 600)
-	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/modest", "--max-names-mib")
+	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/modest", "do not count")
 }

@@ -231,8 +231,8 @@ func (a *account) streamsText(n, allowed, workloads int) string {
 	if a.address {
 		return fmt.Sprintf("%s has %d streams, %d are allowed to one address on the plaintext port (--max-address-streams)", a.id, n, allowed)
 	}
-	return fmt.Sprintf("%s has %d streams, %d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d "+
-		"(--min-identity-streams)",
+	return fmt.Sprintf("%s has %d streams, %d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d; "+
+		"a WorkloadEntry for each workload that is not in the mesh raises that",
 		a.id, n, allowed, streamsPerWorkload, workloads, a.quotas.minStreams)
 }
 
@@ -358,13 +358,12 @@ func (a *account) chargeNames(n int64) (refused string) {
 	allowed := int64(identityNameBytes + streamNameBytes*a.streamsAllowed(a.workloads()))
 	if a.names+n > allowed {
 		return fmt.Sprintf("%s subscribes to names that take %d KiB, %d KiB are allowed: %d MiB, and %d KiB for each stream that it may have; "+
-			"names that the mesh lists for the proxy do not count, those that do not exist do (--min-identity-streams)",
+			"names that the mesh lists for the proxy do not count, those that do not exist do",
 			a.id, (a.names+n)>>10, allowed>>10, identityNameBytes>>20, streamNameBytes>>10)
 	}
 	if total := q.names.Load(); total+n > q.maxNames && a.names+n > q.maxNames/int64(max(len(q.accounts), 1)) {
 		return fmt.Sprintf("the names that proxies subscribe to take %d MiB, %d are allowed to all together, and %s has more than its share of "+
-			"them "+
-			"(--max-names-mib)", (total+n)>>20, q.maxNames>>20, a.id)
+			"them; names that the mesh lists for a proxy do not count", (total+n)>>20, q.maxNames>>20, a.id)
 	}
 	a.names += n
 	q.names.Add(n)

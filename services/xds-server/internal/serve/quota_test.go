@@ -133,7 +133,7 @@ func TestStreamsOfOneIdentityAreBounded(t *testing.T) {
 			}
 		}
 		r.refused(r.as(account, account+"-beyond").connected(), "streams", "spiffe://cluster.local/ns/default/sa/"+account, account+"-beyond",
-			fmt.Sprintf("%d are allowed", allowed), "--min-identity-streams")
+			fmt.Sprintf("%d are allowed", allowed), "a WorkloadEntry for each workload")
 		if err := r.as("another", "another").connected(); err != nil {
 			t.Errorf("another identity: %v", err)
 		}
