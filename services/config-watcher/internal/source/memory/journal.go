@@ -15,7 +15,6 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/source/record"
 )
 
 // journal describes a write of several files in progress: prepared files that must be renamed, and files that must be
@@ -23,8 +22,6 @@ import (
 type journal struct {
 	Rename []rename `json:"rename,omitempty"`
 	Delete []string `json:"delete,omitempty"`
-	// Put are whole objects, which journals of an earlier version have instead of Rename.
-	Put []json.RawMessage `json:"put,omitempty"`
 }
 
 type rename struct {
@@ -33,7 +30,7 @@ type rename struct {
 	SHA256 string `json:"sha256"`
 }
 
-// checksummed is a journal with its checksum. Journals of an earlier version have none around them.
+// checksummed is a journal with its checksum.
 type checksummed struct {
 	SHA256  string          `json:"sha256"`
 	Journal json.RawMessage `json:"journal"`
@@ -64,13 +61,10 @@ func decodeJournal(content []byte) (journal, error) {
 	if err := json.Unmarshal(content, &c); err != nil {
 		return j, err
 	}
-	if c.SHA256 != "" || c.Journal != nil {
-		if c.SHA256 != hexSum(c.Journal) {
-			return j, errJournal
-		}
-		content = c.Journal
+	if c.SHA256 != hexSum(c.Journal) {
+		return j, errJournal
 	}
-	if err := json.Unmarshal(content, &j); err != nil {
+	if err := json.Unmarshal(c.Journal, &j); err != nil {
 		return j, err
 	}
 	for _, rel := range j.paths() {
@@ -139,21 +133,6 @@ func (s *Store) finish(j journal) (object.Problems, error) {
 			})
 		}
 	}
-	for _, raw := range j.Put {
-		it, err := decodeItem(raw)
-		if err != nil {
-			problems = append(problems, object.Problem{Location: filepath.Join(s.cfg.Dir, journalName),
-				Reason: "an interrupted write cannot be finished: " + err.Error(), Remedy: "apply the object again"})
-			continue
-		}
-		line, err := s.cfg.Codec.Encode(record.Record{Key: it.Key, Content: raw})
-		if err == nil {
-			err = s.cfg.FS.Replace(filepath.Join(s.cfg.Dir, relPath(it.Key)), line)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 	for _, rel := range j.Delete {
 		if err := s.cfg.FS.Remove(filepath.Join(s.cfg.Dir, rel)); err != nil {
 			return nil, err
@@ -162,18 +141,12 @@ func (s *Store) finish(j journal) (object.Problems, error) {
 	return problems, nil
 }
 
-// Patterns of a journal that does not decode.
-var (
-	journalPath   = regexp.MustCompile(`"path":"([^"]+)"`)
-	journalObject = regexp.MustCompile(`"kind":"([A-Za-z]+)","metadata":\{[^{}]*"name":"([^"]+)"(?:,"namespace":"([^"]+)")?`)
-)
+// journalPath finds the paths of a journal that does not decode.
+var journalPath = regexp.MustCompile(`"path":"([^"]+)"`)
 
 // mentioned lists the objects that a damaged journal names.
 func mentioned(content []byte) []string {
 	out := lists.Map(journalPath.FindAllSubmatch(content, -1), func(m [][]byte) string { return keyOf(string(m[1])).String() })
-	for _, m := range journalObject.FindAllSubmatch(content, -1) {
-		out = append(out, object.Key{Kind: string(m[1]), Namespace: string(m[3]), Name: string(m[2])}.String())
-	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -104,19 +103,28 @@ func TestInterruptedWrite(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
 	h.apply(ns("a", "1") + ns("b", "1"))
-	a, _ := h.Get(key("a"))
-	b, _ := h.Get(key("b"))
 	h.stop()
-	j := journal{Put: []json.RawMessage{
-		json.RawMessage(strings.Replace(string(a.Manifest), `"v":"1"`, `"v":"2"`, 1)),
-		json.RawMessage(strings.Replace(string(b.Manifest), `"v":"1"`, `"v":"2"`, 1)),
-	}}
-	content, err := json.Marshal(j)
+	var items []*Item
+	for _, w := range writes(t, ns("a", "2")+ns("b", "2")) {
+		r, err := h.prepare(w, h.version+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		items = append(items, r.Item)
+	}
+	interrupted, err := h.begin(items, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := encodeJournal(interrupted)
 	if err != nil {
 		t.Fatal(err)
 	}
 	testkit.WriteFile(t, filepath.Join(dir, journalName), content)
-	testkit.WriteFile(t, filepath.Join(dir, "Namespace", "_cluster", "a.json"), j.Put[0])
+	first := interrupted.put[0]
+	if err := os.Rename(filepath.Join(dir, first.temp), filepath.Join(dir, first.rel)); err != nil {
+		t.Fatal(err)
+	}
 	testkit.WriteFile(t, filepath.Join(dir, "Namespace", "_cluster", ".write-123"), []byte("half"))
 	again := start(t, dir, clock.Real())
 	for _, name := range []string{"a", "b"} {
