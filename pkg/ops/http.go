@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+
+	"fairlead.dev/pkg/fairshare"
 )
 
 // HTTP is an HTTP port that bounds connections, headers and the time of requests like every port does. A handler bounds
@@ -59,8 +61,8 @@ func (h HTTP) Serve(ctx context.Context) error {
 // ServeHTTP implements http.Handler: it marks the connection, so that one on which no handler runs is evicted first.
 func (h HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
-		c.setBusy(true)
-		defer c.setBusy(false)
+		c.setState(fairshare.Busy)
+		defer c.setState(fairshare.Idle)
 	}
 	h.Handler.ServeHTTP(w, r)
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"fairlead.dev/pkg/fairshare"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -30,7 +31,7 @@ type conn struct {
 	meter  meter
 	closed bool
 	// slot is held while the connection is unauthenticated; owner is the identity of any other connection.
-	slot  *slot
+	slot  *fairshare.Place
 	owner *identity
 	since time.Time
 	// expires is when the client's certificate expires; zero without one.
@@ -48,8 +49,8 @@ type conn struct {
 	refused, anonymous int
 }
 
-func newConn(inner, raw net.Conn, bounded *tlsconf.BoundedConn, l *connLimit, slot *slot) *conn {
-	return &conn{Conn: inner, raw: raw, bounded: bounded, limit: l, meter: newMeter(l.tracker.limits.message), slot: slot, since: slot.since}
+func newConn(inner, raw net.Conn, bounded *tlsconf.BoundedConn, l *connLimit, slot *fairshare.Place) *conn {
+	return &conn{Conn: inner, raw: raw, bounded: bounded, limit: l, meter: newMeter(l.tracker.limits.message), slot: slot, since: slot.Since()}
 }
 
 // Read returns what has arrived, up to the end of the first header block in it. It does not read from the client while
@@ -311,7 +312,10 @@ func (c *conn) Close() error {
 		t.uncountConn()
 		if owner != nil {
 			t.releaseIdentity(owner)
-		} else if t.release(slot) && !logged {
+		} else {
+			slot.Release()
+		}
+		if owner == nil && slot.Lost() && !logged {
 			c.limit.logRejected(c.raw, "address", "", errTooManyUnauthenticated)
 		}
 	}

@@ -43,24 +43,25 @@ func (l *connLimit) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 			return l.reject(raw, "peer", err)
 		}
 	}
-	slot, reason, err := l.tracker.admit(raw)
+	slot, err := l.tracker.admit(raw)
 	if err != nil {
-		return l.reject(raw, reason, err)
+		return l.reject(raw, "address", err)
 	}
 	if err := l.tracker.countConn(); err != nil {
-		l.tracker.release(slot)
+		slot.Release()
 		return l.reject(raw, "limit", err)
 	}
 	bounded := tlsconf.Bound(raw, tlsconf.MaxHandshakeBytes)
 	inner, info, err := l.TransportCredentials.ServerHandshake(bounded)
 	if err != nil {
 		l.tracker.uncountConn()
-		if l.tracker.release(slot) {
+		slot.Release()
+		if slot.Lost() {
 			return l.reject(raw, "address", errTooManyUnauthenticated)
 		}
 		return l.reject(raw, "handshake", err)
 	}
-	l.tracker.handshakeDone(slot)
+	slot.Spare(slotGuarantee)
 	c := newConn(inner, raw, bounded, l, slot)
 	if err := l.recognise(c, info); err != nil {
 		_ = c.Close()

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fairshare"
 )
 
 const (
@@ -43,6 +44,8 @@ const (
 	// many of all other callers at least.
 	apiServerTurns = 4
 	minTurns       = 2
+	// slowAfter is the time within which a caller sends a review, unless it is slow; an API server takes milliseconds.
+	slowAfter = time.Second
 )
 
 // secondsBounds are the bounds of the time to answer. 0.05 s is the limit of the injector's objective, and 0.5 s that
@@ -96,8 +99,19 @@ func NotReview(format string, a ...any) error {
 
 // class is API servers, or all other callers.
 type class struct {
-	slots *slots
-	turns *turns
+	// places are of reviews from their first byte on. A caller with many makes room for others with those that do not
+	// run yet, and with its own that it has not sent within slowAfter.
+	places *fairshare.Pool
+	// turns are of reviews that are decoded and answered. They bound what that costs.
+	turns *fairshare.Pool
+}
+
+func newClass(cfg *Config, places, perAddress, turns int) class {
+	return class{
+		places: fairshare.New(fairshare.Config{Places: places, PerOwner: perAddress, Policy: fairshare.OldestUnfixed, Spare: slowAfter,
+			Clock: cfg.Clock}),
+		turns: fairshare.New(fairshare.Config{Places: turns, Budget: cfg.Memory, Waiting: fairshare.Unlimited, Clock: cfg.Clock}),
+	}
 }
 
 // Caller is who asks, as the connection proves it.
@@ -136,8 +150,8 @@ func NewHandler(cfg Config) *Handler {
 		cfg: cfg,
 		// So many turns that API servers' reviews can wait for each other inside, and others two at least: one may be
 		// large.
-		apiServers: class{newSlots(maxAtOnce, maxAtOnce), newTurns(cfg.Memory, apiServerTurns*runtime.GOMAXPROCS(0))},
-		others:     class{newSlots(maxOthersAtOnce, maxAtOncePerAddress), newTurns(cfg.Memory, max(minTurns, runtime.GOMAXPROCS(0)))},
+		apiServers: newClass(&cfg, maxAtOnce, maxAtOnce, apiServerTurns*runtime.GOMAXPROCS(0)),
+		others:     newClass(&cfg, maxOthersAtOnce, maxAtOncePerAddress, max(minTurns, runtime.GOMAXPROCS(0))),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: cfg.Metrics + "_admission_requests_refused_total",
 			Help: "Requests to the webhook's port that were no review, or were not answered, by reason.",
@@ -152,7 +166,7 @@ func NewHandler(cfg Config) *Handler {
 			Name:        cfg.Metrics + "_admission_memory_bytes",
 			Help:        "What the reviews that are decoded and answered now are taken to cost, by caller (api_server, other).",
 			ConstLabels: prometheus.Labels{"caller": name},
-		}, func() float64 { return float64(c.turns.inUse()) })
+		}, func() float64 { return float64(c.turns.Load().Cost) })
 	}
 	for _, reason := range slices.Concat(reasons, cfg.Reasons) {
 		h.refused.WithLabelValues(reason)
@@ -210,18 +224,18 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	}
 	ctx, cancel := context.WithTimeout(NewContext(r.Context(), caller), patienceOf(r))
 	defer cancel()
-	slot := of.slots.take(caller.Address, h.cfg.Clock.Now(), func() {
+	place, err := of.places.Take(caller.Address, 0, func() {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
 		cancel()
 	})
-	if slot == nil {
+	if err != nil {
 		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once")}
 	}
-	defer slot.release()
+	defer place.Release()
 	body, err := read(http.MaxBytesReader(w, r.Body, MaxBodyBytes), r.ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
-	case !slot.read():
+	case !place.Set(fairshare.Busy):
 		return nil, &Error{http.StatusRequestTimeout, "slow", errors.New("the review has not come before others needed its place")}
 	case errors.As(err, &tooLarge):
 		return nil, &Error{http.StatusRequestEntityTooLarge, "size", fmt.Errorf("the review has more than %d bytes", MaxBodyBytes)}
@@ -233,13 +247,16 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 		return nil, &Error{http.StatusRequestEntityTooLarge, "values",
 			fmt.Errorf("the review has %d values or more, more than %d; make the object smaller", values, h.cfg.MaxValues)}
 	}
-	turn := of.turns.take(ctx, caller.Address, copies*int64(len(body))+int64(values)*h.cfg.ValueBytes)
-	if turn == nil {
+	turn, err := of.turns.Take(caller.Address, copies*int64(len(body))+int64(values)*h.cfg.ValueBytes, nil)
+	if err == nil {
+		err = turn.Wait(ctx)
+	}
+	if err != nil {
 		return nil, &Error{http.StatusTooManyRequests, "busy",
 			errors.New("too many reviews at once: this one has had no turn before its time was over, or others needed its place")}
 	}
-	defer turn.release()
-	if !slot.run() {
+	defer turn.Release()
+	if !place.Set(fairshare.Fixed) {
 		return nil, &Error{http.StatusTooManyRequests, "busy", errors.New("too many reviews at once: others needed this one's place")}
 	}
 	return h.cfg.Review(ctx, r, body)
@@ -253,6 +270,17 @@ func read(from io.Reader, length int64) ([]byte, error) {
 	}
 	_, err := buffer.ReadFrom(from)
 	return buffer.Bytes(), err
+}
+
+// valueMarks are the bytes of which a JSON text has about one for each value; those in texts are counted, too.
+var valueMarks = [...]byte{'[', '{', ',', ':'}
+
+// countValues bounds from above how many values a JSON text has, as package yamltext does for documents.
+func countValues(text []byte) (n int) {
+	for _, mark := range valueMarks {
+		n += bytes.Count(text, []byte{mark})
+	}
+	return n
 }
 
 // patienceOf is how long the API server waits for the answer, which it says in the URL.

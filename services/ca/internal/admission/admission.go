@@ -4,14 +4,13 @@
 package admission
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fairshare"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
@@ -27,30 +26,11 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Gate admits requests. Each caller has a queue of its own; free workers go to the callers round robin, and to the
-// requests of one caller in order of arrival. It is safe for concurrent use.
+// Gate admits requests. Free workers go to the callers in turn, and to the requests of one caller in order of arrival.
+// It is safe for concurrent use.
 type Gate struct {
-	cfg Config
-
-	mu      sync.Mutex
-	working int
-	waiting int
-	// queues are by caller; turns are the same queues in round-robin order. None is empty.
-	queues map[string]*queue
-	turns  []*queue
-}
-
-// queue holds the waiting requests of one caller, oldest first.
-type queue struct {
-	caller  string
-	waiting []*waiter
-}
-
-// waiter is one request in a queue.
-type waiter struct {
-	queue *queue
-	// decided receives nil once the request may work, or the reason why it may not. It has room for one value.
-	decided chan error
+	pool *fairshare.Pool
+	wait time.Duration
 }
 
 // New makes a Gate; numbers below 1 are an error.
@@ -59,7 +39,9 @@ func New(cfg Config) (*Gate, error) {
 		return nil, fmt.Errorf("admission with %d workers, a queue of %d and a wait of %s; each must be more than 0", cfg.Workers, cfg.Queue,
 			cfg.Wait)
 	}
-	return &Gate{cfg: cfg, queues: map[string]*queue{}}, nil
+	return &Gate{wait: cfg.Wait, pool: fairshare.New(fairshare.Config{
+		Places: cfg.Workers, Waiting: cfg.Queue, WaitingPolicy: fairshare.Newest, Patience: cfg.Wait, Clock: cfg.Clock,
+	})}, nil
 }
 
 // Enter waits until a worker is free and returns the function that frees it again; the caller must call it. When the
@@ -67,131 +49,37 @@ func New(cfg Config) (*Gate, error) {
 // the caller with the longest queue. So callers with many requests leave room for the others, and one caller alone may
 // use the whole queue, as the Pods of a Deployment do that start together. Errors are rejections of kind Overloaded.
 func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err error) {
-	w, err := g.enqueue(caller)
-	if err != nil {
-		return nil, err
+	place, err := g.pool.Take(caller, 0, nil)
+	if err == nil {
+		err = place.Wait(ctx)
 	}
-	if w == nil {
-		return g.leave, nil
-	}
-	timer := g.cfg.Clock.NewTimer(g.cfg.Wait)
-	defer timer.Stop()
-	select {
-	case err = <-w.decided:
-	case <-timer.C():
-		err = g.abandon(w, rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: no worker was free within %s; retry later",
-			g.cfg.Wait))
-	case <-ctx.Done():
-		gone := rejection.New(rejection.Overloaded, rejection.CallerWentAway, "the caller gave up while it waited for a worker: %v",
-			context.Cause(ctx))
-		if err = g.abandon(w, gone); err == nil {
-			g.leave()
-			err = gone
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return g.leave, nil
-}
-
-// enqueue returns nil if it found a free worker, a waiter if the request is queued, or a rejection.
-func (g *Gate) enqueue(caller string) (*waiter, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.working < g.cfg.Workers {
-		g.working++
-		return nil, nil
-	}
-	own := g.queues[caller]
-	if g.waiting >= g.cfg.Queue {
-		if err := g.displaceFor(own, caller); err != nil {
-			return nil, err
-		}
-		own = g.queues[caller]
-	}
-	if own == nil {
-		own = &queue{caller: caller}
-		g.queues[caller] = own
-		g.turns = append(g.turns, own)
-	}
-	w := &waiter{queue: own, decided: make(chan error, 1)}
-	own.waiting = append(own.waiting, w)
-	g.waiting++
-	return w, nil
-}
-
-// displaceFor makes room for one more request of a caller by displacing the last one of the longest queue. own is the
-// caller's queue, nil if it has none. It returns a rejection if the longest queue is not longer than the caller's would
-// become. mu is held.
-func (g *Gate) displaceFor(own *queue, caller string) error {
-	longest := slices.MaxFunc(g.turns, func(a, b *queue) int { return cmp.Compare(len(a.waiting), len(b.waiting)) })
-	held := 0
-	if own != nil {
-		held = len(own.waiting)
-	}
+	full, isFull := errors.AsType[*fairshare.FullError](err)
 	switch {
-	case len(longest.waiting) > held+1:
-		last := longest.waiting[len(longest.waiting)-1]
-		g.remove(last)
-		last.decided <- rejection.New(rejection.Overloaded, rejection.CallerLimit,
-			"the ca is busy, and no caller has more requests waiting than %s: its last made room for another caller's; retry later", longest.caller)
-		return nil
-	case held > 1 && held == len(longest.waiting):
-		return rejection.New(rejection.Overloaded, rejection.CallerLimit,
-			"the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
+	case err == nil:
+		return place.Release, nil
+	case isFull && full.Own > 1 && full.Own == full.Most:
+		return nil, rejection.New(rejection.Overloaded, rejection.CallerLimit,
+			"the ca is busy, and %d of the %d requests that wait are of %s; retry later", full.Own, full.All, caller)
+	case isFull:
+		return nil, rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: %d requests are waiting; retry later", full.All)
+	case errors.Is(err, fairshare.ErrDisplaced):
+		return nil, rejection.New(rejection.Overloaded, rejection.CallerLimit,
+			"the ca is busy, and no caller has more requests waiting than %s: its last made room for another caller's; retry later", caller)
+	case errors.Is(err, fairshare.ErrPatience):
+		return nil, rejection.New(rejection.Overloaded, rejection.Overload,
+			"the ca is busy: no worker was free within %s; retry later", g.wait)
 	}
-	return rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: %d requests are waiting; retry later", g.waiting)
-}
-
-// abandon removes a waiting request and returns why. If the request was decided meanwhile, abandon returns that
-// decision instead, nil if the request has a worker.
-func (g *Gate) abandon(w *waiter, why error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case err := <-w.decided:
-		return err
-	default:
-	}
-	g.remove(w)
-	return why
-}
-
-// remove takes a request out of its caller's queue. mu is held.
-func (g *Gate) remove(w *waiter) {
-	g.waiting--
-	w.queue.waiting = slices.DeleteFunc(w.queue.waiting, func(other *waiter) bool { return other == w })
-	if len(w.queue.waiting) == 0 {
-		delete(g.queues, w.queue.caller)
-		g.turns = slices.DeleteFunc(g.turns, func(other *queue) bool { return other == w.queue })
-	}
-}
-
-// leave passes the worker to the first request of the caller whose turn it is, or frees it if no request waits.
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.turns) == 0 {
-		g.working--
-		return
-	}
-	turn := g.turns[0]
-	g.turns = append(g.turns[1:], turn)
-	next := turn.waiting[0]
-	g.remove(next)
-	next.decided <- nil
+	return nil, rejection.New(rejection.Overloaded, rejection.CallerWentAway, "the caller gave up while it waited for a worker: %v", err)
 }
 
 // Load returns how many requests are worked on and how many wait.
 func (g *Gate) Load() (working, waiting int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.working, g.waiting
+	l := g.pool.Load()
+	return l.Held, l.Waiting
 }
 
 // RetryAfter returns the delay that a rejected caller is told: between one and two times Config.Wait. Package issuance
 // passes a random fraction between 0 and 1, so that callers rejected together do not retry together.
 func (g *Gate) RetryAfter(fraction float64) time.Duration {
-	return g.cfg.Wait + time.Duration(fraction*float64(g.cfg.Wait))
+	return g.wait + time.Duration(fraction*float64(g.wait))
 }

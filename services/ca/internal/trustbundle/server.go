@@ -1,7 +1,6 @@
 package trustbundle
 
 import (
-	"context"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -42,14 +41,13 @@ func NewServer(publisher *Publisher, watches *Watches, by clock.Clock, random fu
 // WatchBundle sends the current generation, and then the newest one whenever it changes; a slow caller skips those in
 // between. A stream counts as a watch from the moment it opens, before its first message.
 func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
-	ctx := stream.Context()
-	peer, _ := auth.PeerFrom(ctx)
-	id, displaced, ok := s.watches.add(peer.ID.String())
+	peer, _ := auth.PeerFrom(stream.Context())
+	watch, ok := s.watches.add(peer.ID.String())
 	if !ok {
 		return s.reject(rejection.WatchLimit,
-			"as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots", peer)
+			"as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots", peer.ID.String())
 	}
-	defer s.watches.remove(id)
+	defer s.watches.remove(watch)
 	requests := rpc.Requests(stream)
 	opening := s.clock.NewTimer(openWithin)
 	defer opening.Stop()
@@ -60,8 +58,8 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 			return rpc.EndOf(r.Err)
 		}
 		first = r.Message
-	case <-displaced:
-		return s.displaced(peer)
+	case <-watch.displaced:
+		return s.displaced(watch)
 	case <-opening.C():
 		return status.Errorf(codes.DeadlineExceeded, "no first message within %s; send one with subscriber set", openWithin)
 	}
@@ -69,36 +67,29 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 		return status.Errorf(codes.InvalidArgument, "subscriber has %d bytes; the first message names the subscriber in 1 to %d", n,
 			maxSubscriberBytes)
 	}
-	s.watches.setSubscriber(id, first.GetSubscriber())
+	s.watches.setSubscriber(watch, first.GetSubscriber())
 	// The first message may acknowledge a generation of an earlier stream. A generation greater than the current one is
 	// of a ca with another state directory and counts as 0.
 	acked := first.GetAckedGeneration()
 	if bundle, _ := s.publisher.Current(); bundle == nil || acked > bundle.Generation {
 		acked = 0
 	}
-	return s.follow(ctx, stream, open{id: id, peer: peer, displaced: displaced}, acked, requests)
+	return s.follow(stream, watch, acked, requests)
 }
 
-// open is a watch that Watches has recorded, for follow.
-type open struct {
-	id        uint64
-	peer      auth.Peer
-	displaced <-chan struct{}
-}
-
-func (s *Server) displaced(peer auth.Peer) error {
+func (s *Server) displaced(w *watch) error {
 	return s.reject(rejection.WatchDisplaced,
 		"no identity has more bundle watches open than %s: this one made room for another's; retry later, or follow the file with the roots",
-		peer)
+		w.Identity)
 }
 
-func (s *Server) reject(reason rejection.Reason, format string, peer auth.Peer) error {
-	return rejection.WithDetails(status.Newf(codes.ResourceExhausted, format, peer.ID), reason,
+func (s *Server) reject(reason rejection.Reason, format, identity string) error {
+	return rejection.WithDetails(status.Newf(codes.ResourceExhausted, format, identity), reason,
 		retryWithin+time.Duration(s.random()*float64(retryWithin)))
 }
 
 // follow sends each new generation and records which one the caller acknowledges, until the stream ends.
-func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundleServer, w open, acked uint64,
+func (s *Server) follow(stream cav1.TrustService_WatchBundleServer, w *watch, acked uint64,
 	requests <-chan rpc.Received[cav1.WatchBundleRequest]) error {
 	var sent uint64
 	for {
@@ -115,18 +106,18 @@ func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundl
 			return status.Errorf(codes.InvalidArgument,
 				"acked_generation is %d, but the newest generation is %d; acknowledge only what was received", acked, sent)
 		}
-		s.watches.ack(w.id, acked)
+		s.watches.ack(w, acked)
 		select {
 		case <-changed:
 		case <-w.displaced:
-			return s.displaced(w.peer)
+			return s.displaced(w)
 		case r := <-requests:
 			if r.Err != nil {
 				return rpc.EndOf(r.Err)
 			}
 			acked = r.Message.GetAckedGeneration()
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
 		}
 	}
 }

@@ -92,36 +92,34 @@ func TestWatchGetsTheNewestGeneration(t *testing.T) {
 // counts before its first message.
 func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
 	watches := NewWatches(4)
-	open := func(identity string) (uint64, <-chan struct{}) {
+	open := func(identity string) *watch {
 		t.Helper()
-		id, displaced, ok := watches.add(identity)
+		w, ok := watches.add(identity)
 		if !ok {
-			t.Fatalf("%s is refused with %v open", identity, watches.held)
+			t.Fatalf("%s is refused with %v open", identity, watches.open)
 		}
-		return id, displaced
+		return w
 	}
 	refused := func(identity string) {
 		t.Helper()
-		if _, _, ok := watches.add(identity); ok {
-			t.Errorf("%s got more than its share: %v", identity, watches.held)
+		if _, ok := watches.add(identity); ok {
+			t.Errorf("%s got more than its share: %v", identity, watches.open)
 		}
 	}
-	ended := func(displaced <-chan struct{}) bool {
+	ended := func(w *watch) bool {
 		select {
-		case <-displaced:
+		case <-w.displaced:
 			return true
 		default:
 			return false
 		}
 	}
-	var greedy []<-chan struct{}
-	var last uint64
+	var greedy []*watch
 	for range 4 {
-		id, displaced := open("greedy")
-		greedy, last = append(greedy, displaced), id
+		greedy = append(greedy, open("greedy"))
 	}
 	refused("greedy")
-	modest, _ := open("modest")
+	modest := open("modest")
 	if !ended(greedy[3]) || ended(greedy[2]) {
 		t.Error("not the newest watch of the greedy identity was displaced")
 	}
@@ -136,8 +134,8 @@ func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
 		t.Errorf("%d displaced and %d rejected, want 4 and 5", displaced, rejected)
 	}
 	// A displaced watch no longer counts: its acknowledgement and its end have no effect.
-	watches.ack(last, 1)
-	watches.remove(last)
+	watches.ack(greedy[3], 1)
+	watches.remove(greedy[3])
 	if watches.Open() != 4 {
 		t.Errorf("%d open, want 4", watches.Open())
 	}
@@ -172,7 +170,7 @@ func TestDisplacedWatchEndsWithAReasonAndADelay(t *testing.T) {
 					return nil
 				})
 			}
-			if _, _, ok := watches.add("other"); !ok {
+			if _, ok := watches.add("other"); !ok {
 				t.Fatal("no watch was displaced")
 			}
 			_, err := newest.Recv()

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+
+	"fairlead.dev/pkg/fairshare"
 )
 
 // Subscription is what the ca knows of one open watch; the debug page shows it.
@@ -17,107 +19,72 @@ type Subscription struct {
 }
 
 // Watches records the open watches of the trust bundle and the generation that each has acknowledged. It bounds their
-// number and shares it between identities. Server fills it. It is safe for concurrent use.
+// number and shares it between identities: one alone may open all watches, and every identity can get its share. Server
+// fills it. It is safe for concurrent use.
 type Watches struct {
-	limit int
+	places *fairshare.Pool
 
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]*watch
-	// held is how many watches each identity has open; identities without a watch have no entry.
-	held                map[string]int
+	mu                  sync.Mutex
+	open                map[*watch]struct{}
 	displaced, rejected uint64
 }
 
 // watch is an open subscription.
 type watch struct {
 	Subscription
+	place *fairshare.Place
 	// displaced is closed when the watch must end to make room for another identity's.
 	displaced chan struct{}
 }
 
 // NewWatches makes an empty record of at most limit watches.
 func NewWatches(limit int) *Watches {
-	return &Watches{limit: limit, open: map[uint64]*watch{}, held: map[string]int{}}
+	return &Watches{places: fairshare.New(fairshare.Config{Places: limit, Policy: fairshare.Newest}), open: map[*watch]struct{}{}}
 }
 
 // add records a new watch of an identity; the caller ends the watch when displaced is closed. At the limit, add
 // displaces the newest watch of the identity that has most, provided that this identity keeps at least as many as the
-// new watch's identity then has; otherwise add returns false. So one identity alone may open all watches, and every
-// identity can get its share.
-func (ws *Watches) add(identity string) (id uint64, displaced <-chan struct{}, ok bool) {
+// new watch's identity then has; otherwise add returns false.
+func (ws *Watches) add(identity string) (w *watch, ok bool) {
+	w = &watch{Subscription: Subscription{Identity: identity}, displaced: make(chan struct{})}
+	place, err := ws.places.Take(identity, 0, func() {
+		close(w.displaced)
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		ws.displaced++
+		delete(ws.open, w)
+	})
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if len(ws.open) >= ws.limit && !ws.displaceFor(identity) {
+	if err != nil {
 		ws.rejected++
-		return 0, nil, false
+		return nil, false
 	}
-	ws.last++
-	w := &watch{Subscription: Subscription{Identity: identity}, displaced: make(chan struct{})}
-	ws.open[ws.last] = w
-	ws.held[identity]++
-	return ws.last, w.displaced, true
-}
-
-// displaceFor displaces a watch in favour of an identity if the rule of add allows it. The caller holds mu.
-func (ws *Watches) displaceFor(identity string) bool {
-	most := ""
-	for holder, n := range ws.held {
-		// Of identities with the same number, the first by name, so that the result does not depend on map order.
-		if n > ws.held[most] || n == ws.held[most] && holder < most {
-			most = holder
-		}
-	}
-	if ws.held[most] <= ws.held[identity]+1 {
-		return false
-	}
-	newest := uint64(0)
-	for id, w := range ws.open {
-		if w.Identity == most {
-			newest = max(newest, id)
-		}
-	}
-	close(ws.open[newest].displaced)
-	ws.displaced++
-	ws.drop(newest)
-	return true
+	w.place = place
+	ws.open[w] = struct{}{}
+	return w, true
 }
 
 // setSubscriber records the subscriber's name; Server calls it on the first message.
-func (ws *Watches) setSubscriber(id uint64, subscriber string) {
+func (ws *Watches) setSubscriber(w *watch, subscriber string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if w := ws.open[id]; w != nil {
-		w.Subscriber = subscriber
-	}
+	w.Subscriber = subscriber
 }
 
 // ack records an acknowledged generation. One older than before, or of a watch that has ended, has no effect.
-func (ws *Watches) ack(id, generation uint64) {
+func (ws *Watches) ack(w *watch, generation uint64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if w := ws.open[id]; w != nil {
-		w.Acked = max(w.Acked, generation)
-	}
+	w.Acked = max(w.Acked, generation)
 }
 
 // remove forgets a watch; Server calls it when the watch ends.
-func (ws *Watches) remove(id uint64) {
+func (ws *Watches) remove(w *watch) {
+	w.place.Release()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.drop(id)
-}
-
-// drop forgets a watch, if it is still recorded. The caller holds mu.
-func (ws *Watches) drop(id uint64) {
-	w := ws.open[id]
-	if w == nil {
-		return
-	}
-	delete(ws.open, id)
-	if ws.held[w.Identity]--; ws.held[w.Identity] == 0 {
-		delete(ws.held, w.Identity)
-	}
+	delete(ws.open, w)
 }
 
 // Open returns how many watches are open.
@@ -139,7 +106,7 @@ func (ws *Watches) Rejected() (displaced, rejected uint64) {
 func (ws *Watches) Behind(generation uint64) (open int, behind []Subscription) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for _, w := range ws.open {
+	for w := range ws.open {
 		if w.Acked < generation {
 			behind = append(behind, w.Subscription)
 		}

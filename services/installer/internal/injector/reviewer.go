@@ -52,7 +52,7 @@ type reviewerConfig struct {
 // reviewer answers the API server. It keeps nothing of a Pod, so it may be called for a dry run.
 type reviewer struct {
 	cfg   reviewerConfig
-	turns *turns
+	turns turns
 	pods  *prometheus.CounterVec
 }
 

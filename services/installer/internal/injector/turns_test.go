@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"fairlead.dev/pkg/fairshare"
 )
 
 func TestNamespacesDoNotWaitForOthers(t *testing.T) {
@@ -48,7 +50,7 @@ func TestNamespacesDoNotWaitForOthers(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Error(err)
 	}
-	if len(turns.places) != 0 || len(turns.all) != 0 {
-		t.Errorf("%d namespaces are remembered, %d turns are taken", len(turns.places), len(turns.all))
+	if left := turns.pool.Load(); left != (fairshare.Load{}) {
+		t.Errorf("turns are taken or waited for: %+v", left)
 	}
 }

@@ -1,51 +1,44 @@
 package nameserver
 
 import (
-	"container/list"
 	"net"
-	"sync"
+
+	"fairlead.dev/pkg/fairshare"
 )
 
 // limitListener bounds the open connections by closing the oldest. So a client that holds many silent connections does
 // not keep others out.
 type limitListener struct {
 	net.Listener
-	max int
-
-	mu   sync.Mutex
-	open list.List // of net.Conn, oldest first
+	open *fairshare.Pool
 }
 
-func newLimitListener(l net.Listener, most int) *limitListener {
-	return &limitListener{Listener: l, max: most}
+func newLimitListener(l net.Listener, most int) limitListener {
+	return limitListener{l, fairshare.New(fairshare.Config{Places: most, Policy: fairshare.Oldest})}
 }
 
 // Accept implements net.Listener.
-func (l *limitListener) Accept() (net.Conn, error) {
+func (l limitListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.open.Len() >= l.max {
-		_ = l.open.Remove(l.open.Front()).(net.Conn).Close()
+	// All clients are one workload, which owns all connections.
+	place, err := l.open.Take("", 0, func() { _ = conn.Close() })
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
 	}
-	return &listedConn{Conn: conn, of: l, at: l.open.PushBack(conn)}, nil
+	return limitedConn{conn, place}, nil
 }
 
-// listedConn removes itself from the list when it is closed. The list holds the plain connection, so that closing the
-// oldest one does not take the listener's lock again.
-type listedConn struct {
+type limitedConn struct {
 	net.Conn
-	of *limitListener
-	at *list.Element
+	place *fairshare.Place
 }
 
 // Close implements net.Conn.
-func (c *listedConn) Close() error {
-	c.of.mu.Lock()
-	c.of.open.Remove(c.at) // no effect if it is removed already
-	c.of.mu.Unlock()
+func (c limitedConn) Close() error {
+	c.place.Release()
 	return c.Conn.Close()
 }

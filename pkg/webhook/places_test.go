@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,60 +26,6 @@ func handler(t *testing.T) *Handler {
 			return nil, NotReview("%s is no review", body)
 		},
 	})
-}
-
-func TestReviewsAtOnceAreBounded(t *testing.T) {
-	const total, each = 6, 3
-	now := time.Unix(1000, 0)
-	type request struct {
-		*slot
-		aborted bool
-	}
-	s := newSlots(total, each)
-	take := func(caller string) *request {
-		r := &request{}
-		now = now.Add(time.Millisecond)
-		r.slot = s.take(caller, now, func() { r.aborted = true })
-		return r
-	}
-	var all []*request
-	for _, caller := range []string{"a", "a", "a", "b", "b"} {
-		r := take(caller)
-		if r.slot == nil {
-			t.Fatalf("%s gets no slot of its share", caller)
-		}
-		all = append(all, r)
-	}
-	if take("a").slot != nil {
-		t.Error("a caller has more than its share")
-	}
-	now = now.Add(slowAfter)
-	again := take("a")
-	if again.slot == nil || !all[0].aborted || all[0].read() {
-		t.Errorf("the caller's own slow request does not make room: %v, aborted %v", again.slot, all[0].aborted)
-	}
-	last := take("c")
-	if last.slot == nil {
-		t.Fatal("the last free slot is not given")
-	}
-	if r := take("d"); r.slot == nil || !all[1].aborted {
-		t.Errorf("the oldest request of the caller with most of them does not make room: %v", r.slot)
-	} else if r.release(); len(s.open) != total-1 {
-		t.Errorf("%d slots are taken", len(s.open))
-	}
-	take("c")
-	for o := range s.open {
-		if !o.read() || !o.run() {
-			t.Error("a slot is lost")
-		}
-	}
-	if take("d").slot != nil {
-		t.Error("a request that is being answered makes room")
-	}
-	last.release()
-	if take("d").slot == nil {
-		t.Error("slots are not given back")
-	}
 }
 
 // Two callers that send their requests slowly cannot keep an API server out.
@@ -112,9 +57,7 @@ func TestSlowCallersMakeRoom(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
-		h.others.slots.mu.Lock()
-		defer h.others.slots.mu.Unlock()
-		if n := len(h.others.slots.open); n != maxOthersAtOnce {
+		if n := h.others.places.Load().Held; n != maxOthersAtOnce {
 			return fmt.Errorf("%d requests are being read", n)
 		}
 		return nil

@@ -1,0 +1,120 @@
+package fairshare
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// owner has places that are held, or places that wait.
+type owner struct {
+	name string
+	// places are its own, oldest first; fixed counts those that are Fixed.
+	places []*Place
+	fixed  int
+	// turn is the number of the owner's last turn, or of its arrival; Pool.next compares it.
+	turn uint64
+}
+
+// len is how many places it has that may be lost.
+func (o *owner) len() int { return len(o.places) - o.fixed }
+
+// oldest returns its oldest place that matches; nil if none does.
+func (o *owner) oldest(match func(*Place) bool) *Place {
+	if i := slices.IndexFunc(o.places, match); i >= 0 {
+		return o.places[i]
+	}
+	return nil
+}
+
+func fixed(s State) int {
+	if s == Fixed {
+		return 1
+	}
+	return 0
+}
+
+// set holds places by owner. Owners without a place have no entry.
+type set struct {
+	// n is how many places there are, at most total and perOwner.
+	n, total, perOwner int
+	policy             Policy
+	owners             map[string]*owner
+	// added counts the places that were ever added.
+	added uint64
+}
+
+func newSet(total, perOwner int, policy Policy) set {
+	return set{total: total, perOwner: cmp.Or(perOwner, total), policy: policy, owners: map[string]*owner{}}
+}
+
+// owner returns an owner, one without places if it has no entry.
+func (s *set) owner(name string) *owner {
+	if o := s.owners[name]; o != nil {
+		return o
+	}
+	return &owner{name: name}
+}
+
+// count is how many places an owner has.
+func (s *set) count(name string) int {
+	if o := s.owners[name]; o != nil {
+		return len(o.places)
+	}
+	return 0
+}
+
+func (s *set) add(name string, pl *Place) {
+	s.added++
+	o := s.owners[name]
+	if o == nil {
+		o = &owner{name: name}
+		s.owners[name] = o
+	}
+	o.places = append(o.places, pl)
+	o.fixed += fixed(pl.state)
+	pl.owner, pl.number = o, s.added
+	s.n++
+}
+
+func (s *set) remove(pl *Place) {
+	o := pl.owner
+	i, _ := slices.BinarySearchFunc(o.places, pl.number, func(p *Place, n uint64) int { return cmp.Compare(p.number, n) })
+	o.places = slices.Delete(o.places, i, i+1)
+	o.fixed -= fixed(pl.state)
+	if len(o.places) == 0 {
+		delete(s.owners, o.name)
+	}
+	pl.owner = nil
+	s.n--
+}
+
+// room reports whether there is room for one more place of an owner, and which other place makes room for it; nil if
+// none has to.
+func (s *set) room(name string, now time.Time) (victim *Place, ok bool) {
+	limited := s.count(name) >= s.perOwner
+	switch {
+	case !limited && s.n < s.total:
+		return nil, true
+	case s.policy == nil:
+		return nil, false
+	}
+	newcomer := s.owner(name)
+	from := newcomer
+	if !limited {
+		from = s.most()
+	}
+	victim = s.policy(from, newcomer, now)
+	return victim, victim != nil
+}
+
+// most returns the owner with the most places that may be lost; of several, the one with the oldest place.
+func (s *set) most() *owner {
+	found := &owner{}
+	for _, o := range s.owners {
+		if o.len() > found.len() || o.len() == found.len() && o.len() > 0 && o.places[0].number < found.places[0].number {
+			found = o
+		}
+	}
+	return found
+}
