@@ -34,11 +34,7 @@ func checkPortNames(r *run) {
 }
 
 func portProtocol(p corev1.ServicePort) configv1.Protocol {
-	app := ""
-	if p.AppProtocol != nil {
-		app = *p.AppProtocol
-	}
-	return contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)
+	return contract.PortProtocol(p.Port, p.Name, string(p.Protocol), p.AppProtocol)
 }
 
 // checkExternalNames finds Services of type ExternalName that do not do what they look like.

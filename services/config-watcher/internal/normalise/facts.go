@@ -2,13 +2,13 @@ package normalise
 
 import (
 	"slices"
-	"strings"
 
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -93,10 +93,10 @@ const (
 
 // ServerKind returns the kind of a server.
 func ServerKind(s *networking.Server) string {
-	switch protocol := strings.ToUpper(s.GetPort().GetProtocol()); {
-	case slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, protocol):
+	switch protocol := contract.ParseProtocol(s.GetPort().GetProtocol()); {
+	case contract.IsHTTP(protocol):
 		return BeginsHTTP
-	case protocol == "HTTPS" || protocol == "TLS" || s.GetTls() != nil:
+	case contract.IsTLS(protocol) || s.GetTls() != nil:
 		return BeginsTLS
 	default:
 		return BeginsTCP

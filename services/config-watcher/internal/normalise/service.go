@@ -91,12 +91,8 @@ func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1
 	out.TrafficDistribution = trafficDistribution(s.Spec.TrafficDistribution, o.Annotations)
 	out.NodeLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	for _, p := range s.Spec.Ports {
-		app := ""
-		if p.AppProtocol != nil {
-			app = *p.AppProtocol
-		}
 		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port),
-			Protocol: contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
+			Protocol: contract.PortProtocol(p.Port, p.Name, string(p.Protocol), p.AppProtocol)}
 		switch {
 		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
 			port.TargetPortName = p.TargetPort.StrVal
@@ -160,7 +156,7 @@ func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 	if p.Protocol != "" {
 		return contract.ParseProtocol(p.Protocol)
 	}
-	return contract.PortProtocol(int32(p.Number), p.Name, "", "")
+	return contract.PortProtocol(int32(p.Number), p.Name, "", nil)
 }
 
 func sortedUnique(list []string) []string {

@@ -49,13 +49,7 @@ func (t Tenancy) Confined(o *object.Object, root string) string {
 
 // takesPort reports whether a port without addresses is found by its number alone, and not by a host.
 func takesPort(p configv1.Protocol) bool {
-	switch p {
-	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC,
-		configv1.Protocol_PROTOCOL_GRPC_WEB,
-		configv1.Protocol_PROTOCOL_TLS, configv1.Protocol_PROTOCOL_HTTPS, configv1.Protocol_PROTOCOL_UDP:
-		return false
-	}
-	return true
+	return !contract.IsHTTP(p) && !contract.IsTLS(p) && p != configv1.Protocol_PROTOCOL_UDP
 }
 
 // foreign names a host that is no Service's of the namespace.

@@ -49,11 +49,7 @@ func (s Service) Selects(w Workload) bool {
 
 // Protocol is the protocol that the mesh uses for a port, as Istio's kinds write it; "" if proxies detect it.
 func Protocol(p corev1.ServicePort) string {
-	app := ""
-	if p.AppProtocol != nil {
-		app = *p.AppProtocol
-	}
-	return contract.ProtocolName(contract.PortProtocol(p.Port, p.Name, string(p.Protocol), app))
+	return contract.ProtocolName(contract.PortProtocol(p.Port, p.Name, string(p.Protocol), p.AppProtocol))
 }
 
 // ClientTLS is the TLS mode that DestinationRules set for a port of a host, and the rule that does; "" if none does.

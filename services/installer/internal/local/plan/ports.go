@@ -3,13 +3,14 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"fairlead.dev/pkg/lists"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/describe"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
@@ -115,10 +116,10 @@ func gatewayPort(m *meshfile.Mesh, p *Pod, server *networkingv1alpha3.Server) ui
 }
 
 func scheme(server *networkingv1alpha3.Server) string {
-	switch strings.ToUpper(server.GetPort().GetProtocol()) {
-	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
+	switch protocol := contract.ParseProtocol(server.GetPort().GetProtocol()); {
+	case contract.IsHTTP(protocol):
 		return "http"
-	case "HTTPS":
+	case protocol == configv1.Protocol_PROTOCOL_HTTPS:
 		return "https"
 	default:
 		return "tcp"

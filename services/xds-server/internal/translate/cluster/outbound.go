@@ -14,6 +14,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
@@ -115,7 +116,7 @@ func dnsDiscovery(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) 
 // upgrades reports whether HTTP/1.1 requests to a port of declared HTTP are sent as HTTP/2, by h2UpgradePolicy of the
 // DestinationRule or else of the mesh. useClientProtocol in the DestinationRule prevents it.
 func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networking.ConnectionPoolSettings_HTTPSettings) bool {
-	if !protocol.IsHTTP(p) || rule.GetUseClientProtocol() {
+	if !contract.IsHTTP(p) || rule.GetUseClientProtocol() {
 		return false
 	}
 	if rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_DEFAULT {
@@ -126,7 +127,7 @@ func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networki
 
 // keepsCase reports whether the case of HTTP/1 headers to a port is preserved.
 func keepsCase(r *input.Reader, p configv1.Protocol) bool {
-	return r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() && (protocol.IsHTTP(p) || protocol.IsSniffed(p))
+	return r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() && (contract.IsHTTP(p) || protocol.IsSniffed(p))
 }
 
 func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudget) {

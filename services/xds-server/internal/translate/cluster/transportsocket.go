@@ -10,12 +10,12 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
@@ -107,7 +107,7 @@ func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c d
 
 func carries(options *httpOptions, c discovery.Cluster) tlsctx.Carries {
 	switch {
-	case !protocol.IsHTTP(c.Spec.GetProtocol()):
+	case !contract.IsHTTP(c.Spec.GetProtocol()):
 		return tlsctx.CarriesAny
 	case options.protocol == http2:
 		return tlsctx.CarriesHTTP2

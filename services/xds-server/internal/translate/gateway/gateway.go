@@ -12,10 +12,10 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
@@ -55,7 +55,7 @@ func (s Server) Terminates() bool {
 
 // TerminatesHTTP reports whether the server decrypts HTTPS.
 func (s Server) TerminatesHTTP() bool {
-	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
+	return contract.ParseProtocol(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
 }
 
 // IsAutoPassthrough reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the
@@ -179,11 +179,11 @@ func Ports(r *input.Reader) []Port {
 }
 
 func kind(spec *networking.Server) Kind {
-	p := protocol.Parse(spec.GetPort().GetProtocol())
+	p := contract.ParseProtocol(spec.GetPort().GetProtocol())
 	switch {
-	case protocol.IsHTTP(p), p == configv1.Protocol_PROTOCOL_HTTP_PROXY:
+	case contract.IsHTTP(p), p == configv1.Protocol_PROTOCOL_HTTP_PROXY:
 		return HTTP
-	case protocol.IsTLS(p):
+	case contract.IsTLS(p):
 		return TLS
 	default:
 		return TCP

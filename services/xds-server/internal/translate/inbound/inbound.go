@@ -15,6 +15,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -67,7 +68,7 @@ func Ports(r *input.Reader) ([]Port, error) {
 	var out []Port
 	if sidecar := r.Sidecar(); sidecar != nil && len(sidecar.Spec.GetIngress()) > 0 {
 		for i, ingress := range sidecar.Spec.GetIngress() {
-			if !protocol.IsProxied(protocol.Parse(ingress.GetPort().GetProtocol())) {
+			if !protocol.IsProxied(contract.ParseProtocol(ingress.GetPort().GetProtocol())) {
 				continue
 			}
 			port, e := fromIngress(r, ingress, sidecar.Spec.GetInboundConnectionPool())
@@ -87,7 +88,7 @@ func Ports(r *input.Reader) ([]Port, error) {
 
 func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *networking.ConnectionPoolSettings) (Port, error) {
 	key := r.Class()
-	declared := protocol.Parse(in.GetPort().GetProtocol())
+	declared := contract.ParseProtocol(in.GetPort().GetProtocol())
 	if declared == configv1.Protocol_PROTOCOL_HTTP_PROXY {
 		declared = configv1.Protocol_PROTOCOL_HTTP
 	}

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -141,7 +142,7 @@ func walkAllServices(r *input.Reader) map[string]*addressChains {
 			if protocol.MayBeHTTP(p) && number >= 1024 && !taken {
 				at("127.0.0.1", number).bound = true
 			}
-		case protocol.IsHTTP(p):
+		case contract.IsHTTP(p):
 			at("0.0.0.0", number).HTTP = true
 		default:
 			for _, address := range addressesOf(r, m) {
@@ -155,7 +156,7 @@ func walkAllServices(r *input.Reader) map[string]*addressChains {
 				case protocol.IsSniffed(p):
 					s.HTTP = true
 					oldest(s, m)
-				case protocol.IsTLS(p) && address == "0.0.0.0":
+				case contract.IsTLS(p) && address == "0.0.0.0":
 					s.TLS = append(s.TLS, m)
 				default:
 					oldest(s, m)
@@ -198,7 +199,7 @@ func addressesOf(r *input.Reader, m servicePort) []string {
 		add("240.240.0.1")
 	} else if hasCIDR(m) {
 		out["0.0.0.0"] = true
-	} else if len(out) == 0 && m.Service.GetHeadless() && !protocol.IsTLS(m.Port.GetProtocol()) {
+	} else if len(out) == 0 && m.Service.GetHeadless() && !contract.IsTLS(m.Port.GetProtocol()) {
 		for _, set := range r.Endpoints(m.Service.GetHostname(), m.Port.GetNumber()) {
 			for _, e := range set.GetEndpoints() {
 				add(e.GetAddress())
@@ -308,7 +309,7 @@ func TestOnDemandListenersExistOnlyWhereNeeded(t *testing.T) {
 		ports := map[uint32]bool{}
 		for _, m := range servicePorts(r) {
 			number := m.Port.GetNumber()
-			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(addressesOf(r, m), "0.0.0.0") &&
+			if protocol.MayBeHTTP(m.Port.GetProtocol()) || contract.IsTLS(m.Port.GetProtocol()) && slices.Contains(addressesOf(r, m), "0.0.0.0") &&
 				!hasCIDR(m) {
 				ports[number] = true
 			}
@@ -326,10 +327,10 @@ func TestOnDemandListenersExistOnlyWhereNeeded(t *testing.T) {
 			case address != "0.0.0.0":
 				for _, m := range servicePorts(r) {
 					p := m.Port.GetProtocol()
-					if m.Port.GetNumber() != port || protocol.IsHTTP(p) || !slices.Contains(addressesOf(r, m), address) {
+					if m.Port.GetNumber() != port || contract.IsHTTP(p) || !slices.Contains(addressesOf(r, m), address) {
 						continue
 					}
-					serverMaySpeakFirst := !protocol.IsTLS(p) && !protocol.IsSniffed(p)
+					serverMaySpeakFirst := !contract.IsTLS(p) && !protocol.IsSniffed(p)
 					// Only the service port that receives the connections counts.
 					if s.TCP != nil && *s.TCP == m || s.Sniffed != nil && *s.Sniffed == m {
 						want[name] = want[name] || hasListenerPolicy(r, m) || serverMaySpeakFirst && ports[port]

@@ -12,10 +12,10 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
@@ -77,7 +77,7 @@ func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.
 }
 
 func isGRPCWeb(s gateway.Server) bool {
-	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB
+	return contract.ParseProtocol(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB
 }
 
 // gatewayChains builds a listener for TLS, with the filter chains of its servers chosen by SNI, or for TCP.

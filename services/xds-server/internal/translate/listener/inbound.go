@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
@@ -37,7 +38,7 @@ type chainKind struct {
 // of a mesh client tells whether it carries HTTP, and for plaintext the HTTP inspector does. PERMISSIVE ports also
 // accept TLS that is not the mesh's, for the application to terminate.
 func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
-	http := protocol.IsHTTP(p)
+	http := contract.IsHTTP(p)
 	if protocol.IsSniffed(p) {
 		return sniffedChainKinds(mode)
 	}
@@ -68,7 +69,7 @@ func chainKindsOf(r *input.Reader, port inbound.Port) []chainKind {
 	if port.TLS == nil || mode == input.Strict {
 		return chainKinds(port.Protocol, mode)
 	}
-	http := protocol.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
+	http := contract.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
 	outside := chainKind{transport: tlsTransport, http: http, tls: port.TLS}
 	if mode == input.Disable {
 		return []chainKind{outside}

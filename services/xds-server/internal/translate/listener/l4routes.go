@@ -21,7 +21,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
-	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
@@ -154,7 +153,7 @@ func tlsRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext, admit f
 // The service keeps its other hosts.
 func tlsRoutesUnderWildcard(r *input.Reader, m servicePort, c matchContext) ([]filterChain, error) {
 	hostname := m.Service.GetHostname()
-	if !strings.HasPrefix(hostname, "*") || !protocol.IsTLS(m.Port.GetProtocol()) {
+	if !strings.HasPrefix(hostname, "*") || !contract.IsTLS(m.Port.GetProtocol()) {
 		return nil, nil
 	}
 	var out []filterChain
@@ -298,7 +297,7 @@ func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChai
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
 		var found []filterChain
 		var err error
-		if protocol.IsTLS(m.Port.GetProtocol()) {
+		if contract.IsTLS(m.Port.GetProtocol()) {
 			found, err = tlsRoutes(r, vs, c, func(host string) []string { return []string{host} })
 		} else {
 			found, err = tcpRoutes(r, vs, c)
@@ -310,7 +309,7 @@ func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChai
 			return out, nil
 		}
 	}
-	if len(out) > underWildcard && protocol.IsTLS(m.Port.GetProtocol()) {
+	if len(out) > underWildcard && contract.IsTLS(m.Port.GetProtocol()) {
 		return out, nil
 	}
 	// Connections that match no TCP route go to the service itself.

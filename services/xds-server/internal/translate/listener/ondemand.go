@@ -35,7 +35,7 @@ func onDemandAddresses(r *input.Reader, m servicePort) []string {
 		sharesPort(r, port) {
 		out = append(out, wildcard)
 	}
-	if protocol.IsHTTP(m.Port.GetProtocol()) || serviceaddress.IsWithoutAddress(r, m) || !needsOwnListener(r, m) {
+	if contract.IsHTTP(m.Port.GetProtocol()) || serviceaddress.IsWithoutAddress(r, m) || !needsOwnListener(r, m) {
 		return out
 	}
 	for _, address := range serviceaddress.Addresses(r, m) {
@@ -54,14 +54,14 @@ func onDemandAddresses(r *input.Reader, m servicePort) []string {
 // needsOwnListener reports whether a service port with addresses has listeners there.
 func needsOwnListener(r *input.Reader, m servicePort) bool {
 	p := m.Port.GetProtocol()
-	return hasListenerPolicy(r, m) || !protocol.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
+	return hasListenerPolicy(r, m) || !contract.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
 }
 
 // hasListenerPolicy reports whether a listener for the service port does more than forward to its cluster: TCP or TLS
 // routes of VirtualServices, or traffic policies that Envoy configures in the TCP proxy.
 func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
-		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) &&
+		if contract.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !contract.IsTLS(m.Port.GetProtocol()) &&
 			len(vs.Spec.GetTcp()) > 0 {
 			return true
 		}

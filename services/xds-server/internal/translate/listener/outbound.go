@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
@@ -126,7 +127,7 @@ func (c usedMatches) addCIDRChains(r *input.Reader, out *listenerv3.Listener, me
 
 // cidrChains builds the filter chains of a service port, limited to its CIDR ranges.
 func cidrChains(r *input.Reader, m servicePort) ([]filterChain, error) {
-	found, err := servicePortChains(r, m, protocol.IsTLS(m.Port.GetProtocol()))
+	found, err := servicePortChains(r, m, contract.IsTLS(m.Port.GetProtocol()))
 	for i := range found {
 		match := &listenerv3.FilterChainMatch{}
 		if found[i].match != nil {

@@ -5,21 +5,10 @@ package protocol
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
-
-// IsHTTP reports whether the protocol is HTTP of any version.
-func IsHTTP(p configv1.Protocol) bool {
-	switch p {
-	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC,
-		configv1.Protocol_PROTOCOL_GRPC_WEB:
-		return true
-	default:
-		return false
-	}
-}
 
 // IsHTTP2 reports whether servers of the protocol accept HTTP/2 without negotiation.
 func IsHTTP2(p configv1.Protocol) bool {
@@ -35,28 +24,23 @@ func IsHTTP2(p configv1.Protocol) bool {
 func IsSniffed(p configv1.Protocol) bool { return p == configv1.Protocol_PROTOCOL_UNSPECIFIED }
 
 // MayBeHTTP reports whether a port needs HTTP routes.
-func MayBeHTTP(p configv1.Protocol) bool { return IsHTTP(p) || IsSniffed(p) }
-
-// IsTLS reports whether the protocol is TLS that the proxy routes by SNI without decrypting it.
-func IsTLS(p configv1.Protocol) bool {
-	return p == configv1.Protocol_PROTOCOL_TLS || p == configv1.Protocol_PROTOCOL_HTTPS
-}
+func MayBeHTTP(p configv1.Protocol) bool { return contract.IsHTTP(p) || IsSniffed(p) }
 
 // IsProxied reports whether the protocol has listeners and clusters; UDP has none.
 func IsProxied(p configv1.Protocol) bool { return p != configv1.Protocol_PROTOCOL_UDP }
 
 // Lists of protocols by how listeners treat them.
 var (
-	// HTTP lists the protocols of IsHTTP.
-	HTTP = list(IsHTTP)
-	// TLS lists the protocols of IsTLS.
-	TLS = list(IsTLS)
+	// HTTP lists the protocols of contract.IsHTTP.
+	HTTP = list(contract.IsHTTP)
+	// TLS lists the protocols of contract.IsTLS.
+	TLS = list(contract.IsTLS)
 	// WithRoutes lists the protocols of MayBeHTTP.
 	WithRoutes = list(MayBeHTTP)
 	// Opaque lists the proxied protocols that may carry something other than HTTP; Bytes those of them that are not
 	// routed by SNI.
-	Opaque = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) })
-	Bytes  = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) && !IsTLS(p) })
+	Opaque = list(func(p configv1.Protocol) bool { return IsProxied(p) && !contract.IsHTTP(p) })
+	Bytes  = list(func(p configv1.Protocol) bool { return IsProxied(p) && !contract.IsHTTP(p) && !contract.IsTLS(p) })
 )
 
 func list(is func(configv1.Protocol) bool) []configv1.Protocol {
@@ -67,18 +51,4 @@ func list(is func(configv1.Protocol) bool) []configv1.Protocol {
 		}
 	}
 	return out
-}
-
-var byName = map[string]configv1.Protocol{
-	"http": configv1.Protocol_PROTOCOL_HTTP, "http2": configv1.Protocol_PROTOCOL_HTTP2,
-	"grpc": configv1.Protocol_PROTOCOL_GRPC, "grpc-web": configv1.Protocol_PROTOCOL_GRPC_WEB,
-	"https": configv1.Protocol_PROTOCOL_HTTPS, "tls": configv1.Protocol_PROTOCOL_TLS,
-	"tcp": configv1.Protocol_PROTOCOL_TCP, "udp": configv1.Protocol_PROTOCOL_UDP,
-	"mongo": configv1.Protocol_PROTOCOL_MONGO, "redis": configv1.Protocol_PROTOCOL_REDIS,
-	"mysql": configv1.Protocol_PROTOCOL_MYSQL, "http_proxy": configv1.Protocol_PROTOCOL_HTTP_PROXY,
-}
-
-// Parse reads the protocol of a Gateway's or a Sidecar's port, in any case. Unknown names count as undeclared.
-func Parse(name string) configv1.Protocol {
-	return byName[strings.ToLower(name)]
 }

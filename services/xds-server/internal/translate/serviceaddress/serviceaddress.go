@@ -14,6 +14,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -66,7 +67,7 @@ func (a *EndpointAddress) Opaque() *ServicePort {
 //   - the addresses of the Pods for a headless service;
 //   - Wildcard for a service without an address.
 func Addresses(r *input.Reader, m ServicePort) []string {
-	if protocol.IsHTTP(m.Port.GetProtocol()) {
+	if contract.IsHTTP(m.Port.GetProtocol()) {
 		return []string{Wildcard}
 	}
 	if out := r.VIPs(m.Service); len(out) > 0 {
@@ -92,7 +93,7 @@ func Addresses(r *input.Reader, m ServicePort) []string {
 
 // isReachedByPodIP reports whether clients connect to the addresses of the service's Pods.
 func isReachedByPodIP(m ServicePort) bool {
-	return m.Service.GetHeadless() && len(mesh.VIPs(m.Service)) == 0 && !protocol.IsTLS(m.Port.GetProtocol())
+	return m.Service.GetHeadless() && len(mesh.VIPs(m.Service)) == 0 && !contract.IsTLS(m.Port.GetProtocol())
 }
 
 // HasCIDR reports whether some addresses of the service are CIDR ranges.
@@ -183,7 +184,7 @@ func (a *EndpointAddress) add(m ServicePort) {
 	case protocol.IsSniffed(spoken):
 		a.HTTP = true
 		a.offerTCP(m)
-	case protocol.IsTLS(spoken) && a.Address == Wildcard:
+	case contract.IsTLS(spoken) && a.Address == Wildcard:
 		a.TLS = append(a.TLS, m)
 	default:
 		a.offerTCP(m)
@@ -210,7 +211,7 @@ func BySNI(r *input.Reader, serverName string, port uint32) (ServicePort, bool) 
 		}
 		for _, spec := range svc.GetPorts() {
 			m := ServicePort{svc, spec}
-			if spec.GetNumber() == port && protocol.IsTLS(spec.GetProtocol()) && IsWithoutAddress(r, m) {
+			if spec.GetNumber() == port && contract.IsTLS(spec.GetProtocol()) && IsWithoutAddress(r, m) {
 				return m, true
 			}
 		}
@@ -228,7 +229,7 @@ func ByCIDR(r *input.Reader, address string, port uint32, serverName string) (Se
 	var best ServicePort
 	bits := -1
 	for _, m := range WithCIDR(r, port) {
-		if protocol.IsTLS(m.Port.GetProtocol()) && !covers(m.Service.GetHostname(), serverName) {
+		if contract.IsTLS(m.Port.GetProtocol()) && !covers(m.Service.GetHostname(), serverName) {
 			continue
 		}
 		for _, network := range mesh.Networks(m.Service) {

@@ -14,6 +14,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -85,7 +86,7 @@ func ExplicitListeners(r *input.Reader) []ExplicitListener {
 	var out []ExplicitListener
 	for _, egress := range r.EgressListeners() {
 		e := ExplicitListener{
-			Egress: egress, Port: egress.GetPort().GetNumber(), Protocol: protocol.Parse(egress.GetPort().GetProtocol()),
+			Egress: egress, Port: egress.GetPort().GetNumber(), Protocol: contract.ParseProtocol(egress.GetPort().GetProtocol()),
 			Bind: egress.GetBind(), BindToPort: BindsToPort(egress.GetCaptureMode(), r.Class().Interception),
 		}
 		same := func(o ExplicitListener) bool { return o.Bind == e.Bind && (o.Port == e.Port || e.OnSocket()) }
