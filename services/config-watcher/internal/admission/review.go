@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -93,7 +94,7 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 
 // confined tells what is wrong with an object that is exported beyond its namespace against the tenancy.
 func (h *Handler) confined(o *object.Object) (object.Problem, bool) {
-	if !h.cfg.Tenancy.Enabled || len(validate.ExportTo(o)) == 0 || !normalise.LeavesNamespace(o, validate.DefaultMeshConfig()) {
+	if !h.cfg.Tenancy.Enabled || len(validate.ExportTo(o)) == 0 || !normalise.LeavesNamespace(o, meshdefaults.MeshConfig()) {
 		return object.Problem{}, false
 	}
 	why := h.cfg.Tenancy.Confined(o, h.cfg.Root())

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/ingress"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -86,7 +87,7 @@ type Delta struct{ Appeared, Vanished []Finding }
 // New returns an empty mesh. domain is the DNS suffix of service names, "cluster.local" by default.
 func New(domain string) *Mesh {
 	return &Mesh{
-		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{},
+		domain: cmp.Or(domain, "cluster.local"), settings: meshdefaults.MeshConfig(), analyzed: map[object.Key]*analyzed{},
 		services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
 		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{},
 		secrets:    map[ref]secret{},

@@ -8,6 +8,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/analyze"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -118,7 +119,7 @@ func (m *Mesh) effectiveSettings() *meshconfig.MeshConfig {
 			}
 		}
 	}
-	return validate.DefaultMeshConfig()
+	return meshdefaults.MeshConfig()
 }
 
 // references runs the checks of a running mesh: references to missing objects, and objects that older ones leave

@@ -6,7 +6,7 @@
 // istio.go the Istio kinds. Mesh indexes the objects, so that a change recomputes only what depends on it, and
 // remembers the hash of every resource, so that equal results are no change. A change of an endpoint recomputes the
 // EndpointSets of the services that select the workload, and no Service. Defaults of MeshConfig are not set here:
-// validate.DefaultMeshConfig sets them.
+// meshdefaults.MeshConfig sets them.
 package normalise
 
 import (
@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/meshdefaults"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -157,7 +158,7 @@ func New(cfg Config) *Mesh {
 func (m *Mesh) Settings() *mesh.MeshConfig { return m.settings }
 
 func (m *Mesh) defaultSettings() *mesh.MeshConfig {
-	s := validate.DefaultMeshConfig()
+	s := meshdefaults.MeshConfig()
 	s.TrustDomain = m.cfg.TrustDomain
 	return s
 }

@@ -6,6 +6,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -54,7 +55,7 @@ func TestTenancy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &object.Object{Key: object.Key{Group: validate.GroupNetworking, Namespace: c.namespace, Name: "o"}, Body: c.body}
-			settings := validate.DefaultMeshConfig()
+			settings := meshdefaults.MeshConfig()
 			if why := tenants.Confined(o, settings.GetRootNamespace()); (why != "") != c.confined {
 				t.Errorf("confined because %q, want %v", why, c.confined)
 			}

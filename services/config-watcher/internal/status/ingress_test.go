@@ -10,6 +10,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -60,7 +61,7 @@ func parsed(t *testing.T, yaml string) []normalise.Change {
 func TestIngressesShowTheAddressesOfTheirGateways(t *testing.T) {
 	to := &sink{now: map[string]string{}}
 	x := NewIngresses(map[string]Sink{"store": to})
-	settings := validate.DefaultMeshConfig()
+	settings := meshdefaults.MeshConfig()
 	want := func(a, b string) {
 		t.Helper()
 		if got := (map[string]string{"a": to.now["a"], "b": to.now["b"]}); !reflect.DeepEqual(got, map[string]string{"a": a, "b": b}) {
@@ -103,7 +104,7 @@ func TestIngressesShowTheAddressesOfTheirGateways(t *testing.T) {
 	want("3 ", "")
 
 	// Without a Service: the nodes on which gateways run.
-	settings = validate.DefaultMeshConfig()
+	settings = meshdefaults.MeshConfig()
 	settings.IngressService = ""
 	node := func(name, kind, ip string) string {
 		return "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\nstatus: {addresses: [{type: " + kind + ", address: " + ip +

@@ -2,7 +2,7 @@
 // rules. All configuration passes it: the sources, the config API (package storeapi) and the webhook (package
 // admission) call Document for each object, `config-watcher validate` calls it through package offline, and a broken
 // PeerAuthentication becomes a Hold (HoldOf, HoldsIn). kinds.go has the table of kinds; each kind's check function is
-// in the file of its name. It is also the one place that sets MeshConfig's defaults (DefaultMeshConfig). It has no
+// in the file of its name. It has no
 // state and does no I/O.
 package validate
 

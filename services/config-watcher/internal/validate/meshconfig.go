@@ -4,69 +4,23 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	mesh "istio.io/api/mesh/v1alpha1"
-	networking "istio.io/api/networking/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/proxytext"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// DefaultMeshConfig sets the defaults of MeshConfig, the same as Istio's
-// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). A change of a default belongs here: normalise
-// replaces the trust domain alone, and xds-server's own defaults hold only until the first revision.
-func DefaultMeshConfig() *mesh.MeshConfig {
-	return &mesh.MeshConfig{
-		ProxyListenPort:                15001,
-		ProxyInboundListenPort:         15006,
-		ConnectTimeout:                 durationpb.New(10 * time.Second),
-		ProtocolDetectionTimeout:       durationpb.New(0),
-		DnsRefreshRate:                 durationpb.New(60 * time.Second),
-		IngressClass:                   "istio",
-		IngressService:                 "istio-ingressgateway",
-		IngressControllerMode:          mesh.MeshConfig_STRICT,
-		EnableTracing:                  true,
-		EnableAutoMtls:                 wrapperspb.Bool(true),
-		EnablePrometheusMerge:          wrapperspb.Bool(true),
-		TrustDomain:                    "cluster.local",
-		RootNamespace:                  MeshNamespace,
-		DefaultServiceExportTo:         []string{"*"},
-		DefaultVirtualServiceExportTo:  []string{"*"},
-		DefaultDestinationRuleExportTo: []string{"*"},
-		OutboundTrafficPolicy:          &mesh.MeshConfig_OutboundTrafficPolicy{Mode: mesh.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
-		InboundTrafficPolicy:           &mesh.MeshConfig_InboundTrafficPolicy{Mode: mesh.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
-		LocalityLbSetting:              &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
-		DefaultProviders:               &mesh.MeshConfig_DefaultProviders{},
-		DefaultConfig:                  defaultProxyConfig(),
-	}
-}
-
-func defaultProxyConfig() *mesh.ProxyConfig {
-	return &mesh.ProxyConfig{
-		ConfigPath:               "./etc/istio/proxy",
-		BinaryPath:               "/usr/local/bin/envoy",
-		ClusterName:              &mesh.ProxyConfig_ServiceCluster{ServiceCluster: "istio-proxy"},
-		DrainDuration:            durationpb.New(45 * time.Second),
-		TerminationDrainDuration: durationpb.New(5 * time.Second),
-		DiscoveryAddress:         "istiod.istio-system.svc:15012",
-		ProxyAdminPort:           15000,
-		ControlPlaneAuthPolicy:   mesh.AuthenticationPolicy_MUTUAL_TLS,
-		StatNameLength:           189,
-		StatusPort:               15020,
-	}
-}
-
-// MeshConfig decodes a mesh configuration (the ConfigMap's entry, or a file) over the defaults. Only warnings and
+// MeshConfig decodes a mesh configuration (the ConfigMap's entry, or a file) over meshdefaults.MeshConfig. Only warnings and
 // problems name file.
 func MeshConfig(file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
-	return MeshConfigOver(DefaultMeshConfig(), file, text)
+	return MeshConfigOver(meshdefaults.MeshConfig(), file, text)
 }
 
 // IsBareMeshConfig reports whether a document is a mesh configuration without an object around it: it has no member of

@@ -20,6 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/meshdefaults"
 )
 
 // functions are those that Istio gives its templates besides sprig's, under the same names.
@@ -210,7 +212,7 @@ var defaultFields = []string{
 
 func withoutDefaults(p *meshconfig.ProxyConfig) *meshconfig.ProxyConfig {
 	out := proto.CloneOf(p)
-	m, defaults := out.ProtoReflect(), defaultProxy().ProtoReflect()
+	m, defaults := out.ProtoReflect(), meshdefaults.ProxyConfig().ProtoReflect()
 	for _, name := range defaultFields {
 		fd := m.Descriptor().Fields().ByTextName(name)
 		if m.Has(fd) == defaults.Has(fd) && m.Get(fd).Equal(defaults.Get(fd)) {

@@ -12,46 +12,23 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/proxyconfig"
 )
 
-// defaultProxy returns the ProxyConfig over which all others are merged. Templates leave out what equals it.
-func defaultProxy() *meshconfig.ProxyConfig {
-	return &meshconfig.ProxyConfig{
-		ConfigPath:               "./etc/istio/proxy",
-		BinaryPath:               "/usr/local/bin/envoy",
-		ClusterName:              &meshconfig.ProxyConfig_ServiceCluster{ServiceCluster: "istio-proxy"},
-		DrainDuration:            durationpb.New(45 * time.Second),
-		TerminationDrainDuration: durationpb.New(5 * time.Second),
-		ProxyAdminPort:           15000,
-		ControlPlaneAuthPolicy:   meshconfig.AuthenticationPolicy_MUTUAL_TLS,
-		DiscoveryAddress:         "istiod.istio-system.svc:15012",
-		StatNameLength:           189,
-		StatusPort:               15020,
-	}
-}
-
-// ParseMesh reads a MeshConfig, as the key mesh of the ConfigMap istio has it, over the defaults that injection reads.
-// Fields that MeshConfig does not have are left out: config-watcher judges the mesh configuration.
+// ParseMesh reads a MeshConfig, as the key mesh of the ConfigMap istio has it, over the defaults. Fields
+// that MeshConfig does not have are left out: config-watcher judges the mesh configuration.
 func ParseMesh(text []byte) (*meshconfig.MeshConfig, error) {
-	mesh := &meshconfig.MeshConfig{
-		ProxyListenPort: 15001, ProxyInboundListenPort: 15006, TrustDomain: "cluster.local", RootNamespace: "istio-system",
-		EnablePrometheusMerge: wrapperspb.Bool(true), EnableAutoMtls: wrapperspb.Bool(true), EnableTracing: true,
-		ConnectTimeout: durationpb.New(10 * time.Second),
-		IngressClass:   "istio", IngressService: "istio-ingressgateway", IngressControllerMode: meshconfig.MeshConfig_STRICT,
-		OutboundTrafficPolicy: &meshconfig.MeshConfig_OutboundTrafficPolicy{Mode: meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
-		InboundTrafficPolicy:  &meshconfig.MeshConfig_InboundTrafficPolicy{Mode: meshconfig.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
-	}
+	mesh := meshdefaults.MeshConfig()
+	proxy := mesh.GetDefaultConfig()
 	tree, err := parseObject(text)
 	if err != nil {
 		return nil, fmt.Errorf("mesh configuration: %w; correct the key mesh of the ConfigMap istio", err)
 	}
-	proxy := defaultProxy()
 	if own, ok := tree["defaultConfig"].(map[string]any); ok {
 		if err := overlayProxy(proxy, own); err != nil {
 			return nil, fmt.Errorf("mesh configuration: defaultConfig: %w", err)
@@ -65,7 +42,6 @@ func ParseMesh(text []byte) (*meshconfig.MeshConfig, error) {
 	if err := overlay(mesh, tree); err != nil {
 		return nil, fmt.Errorf("mesh configuration: %w", err)
 	}
-	mesh.DefaultConfig = proxy
 	return mesh, nil
 }
 

@@ -11,6 +11,8 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/pkg/meshdefaults"
 )
 
 // checkProxyConfig checks the annotation proxy.istio.io/config: each field by itself, over the defaults.
@@ -19,7 +21,7 @@ func checkProxyConfig(text string) error {
 	if err != nil {
 		return fmt.Errorf("%w; write a ProxyConfig in YAML", err)
 	}
-	proxy := defaultProxy()
+	proxy := meshdefaults.ProxyConfig()
 	if err := overlayProxy(proxy, tree); err != nil {
 		return fmt.Errorf("%w; write a ProxyConfig in YAML", err)
 	}

@@ -18,6 +18,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	clientv1 "istio.io/client-go/pkg/apis/networking/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/meshdefaults"
 )
 
 // Names of the files.
@@ -217,7 +219,7 @@ func (o Options) env(config *mesh.ProxyConfig) map[string]string {
 	}
 	// SSH, and the ports of the agent itself.
 	excluded := "22,15090,15021"
-	if p := cmp.Or(config.GetStatusPort(), 15020); p != 15090 && p != 15021 {
+	if p := cmp.Or(config.GetStatusPort(), meshdefaults.StatusPort); p != 15090 && p != 15021 {
 		excluded += fmt.Sprintf(",%d", p)
 	}
 	env := maps.Clone(config.GetProxyMetadata())

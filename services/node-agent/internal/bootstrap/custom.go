@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/yamltext"
 )
 
@@ -202,7 +203,8 @@ func parameters(in Input, own, pc map[string]any) map[string]any {
 
 // configParameters are the fields of ProxyConfig, named as in Go.
 func configParameters(pc map[string]any) map[string]any {
-	out := map[string]any{"ProxyAdminPort": 15000, "StatusPort": 15020, "ConfigPath": "./etc/istio/proxy"}
+	out := map[string]any{"ProxyAdminPort": meshdefaults.ProxyAdminPort, "StatusPort": meshdefaults.StatusPort,
+		"ConfigPath": meshdefaults.ConfigPath}
 	for name, v := range pc {
 		out[strings.ToUpper(name[:1])+name[1:]] = v
 	}

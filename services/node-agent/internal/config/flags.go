@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"fairlead.dev/pkg/meshdefaults"
 )
 
 // Flags are the flags of "node-agent proxy". A flag takes precedence over the environment, the environment over
@@ -63,7 +65,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.TokenFile, "token-file", defaultTokenFile, "file with the workload's JWT for ca and xds-server")
 	fs.StringVar(&f.RootCertFile, "root-cert-file", defaultRootCertFile, "PEM file with the root certificates to trust")
 	fs.StringVar(&f.EnvoyBinary, "envoy-binary", "", "Envoy to run; nothing else says which, no annotation either (default: "+
-		defaultEnvoyBinary+")")
+		meshdefaults.BinaryPath+")")
 	fs.StringSliceVar(&f.DiscoveryAddress, "discovery-address", nil,
 		"xds-servers, host:port, comma separated (default: ProxyConfig discoveryAddress, "+defaultDiscovery+")")
 	fs.StringSliceVar(&f.DiscoveryID, "discovery-id", nil,

@@ -19,6 +19,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/pkg/meshdefaults"
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/cgroup"
 )
@@ -26,20 +28,16 @@ import (
 const (
 	defaultTokenFile      = "./var/run/secrets/tokens/istio-token"
 	defaultRootCertFile   = "./var/run/secrets/istio/root-cert.pem"
-	defaultStateDir       = "./etc/istio/proxy"
 	defaultMeshConfigFile = "./etc/istio/config/mesh"
 	defaultPodInfo        = "./etc/istio/pod"
 	defaultResolvConf     = "/etc/resolv.conf"
 	defaultDNSAddress     = "localhost:15053"
 	dnsCapture            = "ISTIO_META_DNS_CAPTURE"
-	defaultEnvoyBinary    = "/usr/local/bin/envoy"
 	defaultDiscovery      = "xds-server.istio-system.svc:15012"
 	defaultCA             = "ca.istio-system.svc:15012"
 
-	defaultFileFlush        = time.Second
-	defaultEnvoyDrain       = 45 * time.Second
-	defaultTerminationDrain = 5 * time.Second
-	defaultMinimumDrain     = 5 * time.Second
+	defaultFileFlush    = time.Second
+	defaultMinimumDrain = 5 * time.Second
 )
 
 // Host is the machine that Parse reads from; ThisHost in production.
@@ -144,9 +142,9 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.CacheCertificate = f.Cache
 	c.SecretTTL = env.duration("SECRET_TTL", contract.CertificateTTL)
 
-	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
+	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), meshdefaults.ConfigPath)
 	errs = append(errs, c.parseProxyless(env), c.parseSecrets(env, mesh), c.parseSTS(f, env))
-	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, defaultEnvoyBinary)
+	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, meshdefaults.BinaryPath)
 	c.Concurrency = concurrency(f.Concurrency, pc, env, h)
 	c.EnvoyRestarts = f.EnvoyRestarts
 	c.EnvoyFileFlush = cmp.Or(f.EnvoyFileFlush, pc.GetFileFlushInterval().AsDuration(), defaultFileFlush)
@@ -155,7 +153,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
 	c.BootstrapXDS = env.boolean("BOOTSTRAP_XDS_AGENT", false)
-	c.OnDemand = env.optional(onDemandMetadata)
+	c.OnDemand = env.optional(proxyconfig.OnDemand)
 
 	errs = append(errs, c.parseAddresses(f, env), c.parseDNS(f, env, h), c.parseLastGood(env), c.parseEnvoy(f, env, h))
 	c.parseDrain(env)
@@ -211,7 +209,7 @@ func (c *Config) parseAddresses(f Flags, env *environment) error {
 			return fmt.Errorf("--bind %q: want an IP address", f.Bind)
 		}
 	}
-	statusPort := uint16(15020)
+	statusPort := uint16(meshdefaults.StatusPort)
 	if p := c.ProxyConfig.GetStatusPort(); p < 0 || p >= 1<<16 {
 		return fmt.Errorf("ProxyConfig: statusPort %d: want a port, 1 to 65535, or 0 for 15020", p)
 	} else if p > 0 {
@@ -230,13 +228,11 @@ func (c *Config) parseAddresses(f Flags, env *environment) error {
 }
 
 func (c *Config) parseDrain(env *environment) {
+	defaults := meshdefaults.ProxyConfig()
 	c.Drain = Drain{
-		Envoy:      defaultEnvoyDrain,
+		Envoy:      cmp.Or(c.ProxyConfig.GetDrainDuration(), defaults.GetDrainDuration()).AsDuration(),
 		Minimum:    env.duration("MINIMUM_DRAIN_DURATION", defaultMinimumDrain),
 		ExitOnZero: env.boolean("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
-	}
-	if d := c.ProxyConfig.GetDrainDuration(); d != nil {
-		c.Drain.Envoy = d.AsDuration()
 	}
 	given, ok := env.seconds("TERMINATION_DRAIN_DURATION_SECONDS")
 	if d := c.ProxyConfig.GetTerminationDrainDuration(); !ok && d != nil {
@@ -246,7 +242,7 @@ func (c *Config) parseDrain(env *environment) {
 	case ok:
 		c.Drain.Termination = given
 	case !c.Drain.ExitOnZero:
-		c.Drain.Termination = defaultTerminationDrain
+		c.Drain.Termination = defaults.GetTerminationDrainDuration().AsDuration()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/pkg/yamltext"
 )
@@ -71,7 +72,7 @@ func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 	}
 	if path := pc.GetBinaryPath(); path != "" {
 		pc.BinaryPath = ""
-		if path != defaultEnvoyBinary { // Istio's injection sets it in every Pod
+		if path != meshdefaults.BinaryPath { // Istio's injection sets it in every Pod
 			ignore("binaryPath", path, "give the agent --envoy-binary, or fairlead up --envoy")
 		}
 	}
@@ -103,10 +104,7 @@ func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 	return warnings
 }
 
-// onDemandMetadata is the entry of proxyMetadata for Config.OnDemand, for which Istio's ProxyConfig has no field.
-const onDemandMetadata = "FAIRLEAD_ON_DEMAND"
-
-// liftOnDemand replaces Fairlead's own field onDemand of a ProxyConfig in JSON by the entry onDemandMetadata of
+// liftOnDemand replaces Fairlead's own field onDemand of a ProxyConfig in JSON by the entry proxyconfig.OnDemand of
 // proxyMetadata. It leaves malformed JSON unchanged, for the decoder to reject.
 func liftOnDemand(js []byte) ([]byte, error) {
 	tree, ok := members(js)
@@ -127,7 +125,7 @@ func liftOnDemand(js []byte) ([]byte, error) {
 			return js, nil
 		}
 	}
-	metadata[onDemandMetadata] = json.RawMessage(strconv.Quote(strconv.FormatBool(*on)))
+	metadata[proxyconfig.OnDemand] = json.RawMessage(strconv.Quote(strconv.FormatBool(*on)))
 	raw, err := json.Marshal(metadata)
 	if err != nil {
 		return nil, err

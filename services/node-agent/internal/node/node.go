@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/pkg/meshdefaults"
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/node-agent/internal/config"
 )
@@ -65,19 +67,16 @@ func ID(c *config.Config) string {
 	return fmt.Sprintf("%s~%s~%s.%s~%s", c.Role, c.InstanceIPs[0], c.PodName, c.Namespace, c.DNSDomain)
 }
 
-// defaultCluster is the serviceCluster of Istio's default MeshConfig, which stands for none.
-const defaultCluster = "istio-proxy"
-
 // cluster is Node.cluster, by which traces name the proxy: ProxyConfig's serviceCluster, or what its tracingServiceName
-// asks for, or the workload's application and namespace.
+// asks for, or the workload's application and namespace. The serviceCluster of the mesh's defaults stands for none.
 func cluster(c *config.Config) string {
 	workload, _ := c.Meta["WORKLOAD_NAME"].(string)
 	canonical := cmp.Or(c.Labels["service.istio.io/canonical-name"], c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload,
-		defaultCluster)
+		meshdefaults.ServiceCluster)
 	if c.ProxyConfig.GetClusterName() != nil {
 		switch c.ProxyConfig.GetTracingServiceName() {
 		case meshv1alpha1.ProxyConfig_CANONICAL_NAME_ONLY:
-			if canonical != defaultCluster {
+			if canonical != meshdefaults.ServiceCluster {
 				return canonical
 			}
 		case meshv1alpha1.ProxyConfig_CANONICAL_NAME_AND_NAMESPACE:
@@ -85,10 +84,10 @@ func cluster(c *config.Config) string {
 		default:
 		}
 	}
-	if s := c.ProxyConfig.GetServiceCluster(); s != "" && s != defaultCluster {
+	if s := c.ProxyConfig.GetServiceCluster(); s != "" && s != meshdefaults.ServiceCluster {
 		return s
 	}
-	return cmp.Or(c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload, defaultCluster) + "." + c.Namespace
+	return cmp.Or(c.Labels["app.kubernetes.io/name"], c.Labels["app"], workload, meshdefaults.ServiceCluster) + "." + c.Namespace
 }
 
 func metadata(c *config.Config) (*structpb.Struct, error) {
@@ -115,7 +114,7 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 		m["MESH_ID"] = id
 	}
 	if c.OnDemand != nil {
-		m["FAIRLEAD_ON_DEMAND"] = strconv.FormatBool(*c.OnDemand)
+		m[proxyconfig.OnDemand] = strconv.FormatBool(*c.OnDemand)
 	}
 	maps.Copy(m, c.Meta)
 	if m[generatorKey] == generatorGRPC {

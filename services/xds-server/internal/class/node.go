@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"fairlead.dev/pkg/proxyconfig"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -359,7 +360,7 @@ func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, to
 // annotation the entry OnDemandMetadata of ProxyConfig.proxyMetadata says so, the proxy's own or the mesh's.
 const (
 	OnDemandAnnotation = "fairlead.dev/on-demand"
-	OnDemandMetadata   = "FAIRLEAD_ON_DEMAND"
+	OnDemandMetadata   = proxyconfig.OnDemand
 )
 
 // onDemand decides whether the proxy holds only what it uses: the workload's annotation, else the proxy's own setting,

@@ -3,14 +3,12 @@ package mesh
 import (
 	"cmp"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/pkg/meshdefaults"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -22,16 +20,16 @@ type meshSettings struct {
 	source        *configv1.SourceRef
 }
 
-// defaultSettings apply until config-watcher has sent the mesh's settings. config-watcher sets the defaults of all
-// fields (validate/meshconfig.go there); these are Istio's defaults of the fields that xds-server reads.
+// defaultSettings apply until config-watcher has sent the mesh's settings, and to fields that a config-watcher of another
+// version leaves out. They are those defaults of fields that xds-server reads which a user cannot replace by the field's
+// zero value: in the message, that value and a field that was left out are the same.
 func defaultSettings() *meshSettings {
+	d := meshdefaults.MeshConfig()
 	return &meshSettings{clusterDomain: "cluster.local", settings: &meshv1alpha1.MeshConfig{
-		RootNamespace:         "istio-system",
-		TrustDomain:           "cluster.local",
-		ConnectTimeout:        durationpb.New(10 * time.Second),
-		EnableAutoMtls:        wrapperspb.Bool(true),
-		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
-		DefaultConfig:         &meshv1alpha1.ProxyConfig{},
+		RootNamespace: d.RootNamespace, TrustDomain: d.TrustDomain,
+		ProxyListenPort: d.ProxyListenPort, ProxyInboundListenPort: d.ProxyInboundListenPort,
+		ConnectTimeout: d.ConnectTimeout, EnableAutoMtls: d.EnableAutoMtls, OutboundTrafficPolicy: d.OutboundTrafficPolicy,
+		DefaultConfig: &meshv1alpha1.ProxyConfig{},
 	}}
 }
 
@@ -41,7 +39,6 @@ func decodeSettings(_ *entry, r *configv1.Resource) (any, error) {
 	if err := proto.Unmarshal(m.GetSettings().GetValue(), sent); err != nil {
 		return nil, fmt.Errorf("decode settings: %w", err)
 	}
-	// A config-watcher of another version may leave a field out.
 	merged := s.settings.ProtoReflect()
 	sent.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		merged.Set(field, value)

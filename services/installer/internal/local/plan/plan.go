@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -23,7 +24,7 @@ const (
 	ConfigWatcherPort = 15060
 	SecurePort        = 15012
 	OpsPort           = 15014
-	AgentPort         = 15020
+	AgentPort         = meshdefaults.StatusPort
 	ReadyPort         = 15021
 	StatsPort         = 15090
 	// ProxyPort is the HTTP forward proxy that a sidecar offers to its application.

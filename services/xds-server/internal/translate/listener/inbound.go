@@ -204,7 +204,7 @@ func inboundDestinationOf(r *input.Reader, port inbound.Port) inboundDestination
 // virtualInbound accepts all redirected inbound connections. It has filter chains for every declared port, and for all
 // other ports as the workload's PeerAuthentication allows.
 func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
-	number := portOr(r.Mesh().GetProxyInboundListenPort(), inboundPort)
+	number := uint32(r.Mesh().GetProxyInboundListenPort())
 	out := newListener(r, resourcename.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
 	out.Transparent = transparent(r)
 	hole, err := blackhole(r, "virtualInbound-blackhole", number)

@@ -18,9 +18,6 @@ const (
 	wildcard = "0.0.0.0"
 	loopback = "127.0.0.1"
 
-	outboundPort = 15001
-	inboundPort  = 15006
-
 	tlsTransport = "tls"
 	rawTransport = "raw_buffer"
 

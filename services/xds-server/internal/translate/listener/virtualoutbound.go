@@ -14,7 +14,7 @@ import (
 // virtualOutbound accepts all redirected outbound connections and hands each to the listener of its original
 // destination. Without such a listener its last filter chain forwards the connection.
 func virtualOutbound(r *input.Reader) (*listenerv3.Listener, error) {
-	port := portOr(r.Mesh().GetProxyListenPort(), outboundPort)
+	port := uint32(r.Mesh().GetProxyListenPort())
 	out := newListener(r, resourcename.VirtualOutbound, wildcard, port, corev3.TrafficDirection_OUTBOUND)
 	out.UseOriginalDst = wrapperspb.Bool(true)
 	out.Transparent = transparent(r)
@@ -54,13 +54,6 @@ func blackhole(r *input.Reader, name string, port uint32) (*listenerv3.FilterCha
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
 		Filters:          filters,
 	}, nil
-}
-
-func portOr(configured int32, fallback uint32) uint32 {
-	if configured > 0 {
-		return uint32(configured)
-	}
-	return fallback
 }
 
 func transparent(r *input.Reader) *wrapperspb.BoolValue {
