@@ -87,6 +87,15 @@ func WorkloadOf(id spiffeid.ID) (namespace, serviceAccount string, ok bool) {
 	return parts[2], parts[4], true
 }
 
+// ParseWorkload splits spiffe://<trust domain>/ns/<namespace>/sa/<service account>; ok is false for every other text.
+func ParseWorkload(identity string) (namespace, serviceAccount string, ok bool) {
+	id, err := spiffeid.FromString(identity)
+	if err != nil || id.String() != identity {
+		return "", "", false
+	}
+	return WorkloadOf(id)
+}
+
 // ErrExpired means that the certificate of the connection has expired since its handshake.
 var ErrExpired = errors.New("the client certificate has expired since this connection was made; connect anew with a renewed certificate " +
 	"or a token")

@@ -18,8 +18,8 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/filewatch"
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // rereadAfter is the interval of reading the file if no change was noticed.
@@ -203,13 +203,13 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 		everything := slices.Contains(g.Namespaces, everywhere)
 		all, admin = all || everything, admin || g.Role == Admin
 		if (slices.Contains(g.Namespaces, k.Namespace) && !a.meshWide(k.Namespace) || everything) &&
-			(!writes(verb) || !validate.IsIdentityBan(k) || admin) {
+			(!writes(verb) || !kinds.IsIdentityBan(k) || admin) {
 			return nil
 		}
 	}
 	what := describe(k)
 	switch {
-	case validate.IsIdentityBan(k) && writes(verb):
+	case kinds.IsIdentityBan(k) && writes(verb):
 		return denied("%s may not %s %s: only administrators ban"+remedy, identity, verb, what)
 	case k.Namespace == "":
 		return denied("%s may not %s %s: it belongs to no namespace, which takes a role in %q"+remedy, identity, verb, what, everywhere)
@@ -263,7 +263,7 @@ func (a *Access) IsAdmin(identity string) error {
 
 // meshWide reports whether objects of a namespace apply to other namespaces.
 func (a *Access) meshWide(namespace string) bool {
-	return namespace == "" || namespace == validate.MeshNamespace || a.cfg.Root != nil && slices.Contains(a.cfg.Root(), namespace)
+	return namespace == "" || namespace == kinds.MeshNamespace || a.cfg.Root != nil && slices.Contains(a.cfg.Root(), namespace)
 }
 
 func writes(verb string) bool {

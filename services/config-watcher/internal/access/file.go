@@ -11,7 +11,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fileio"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 )
 
 // Verbs of the configuration API.
@@ -93,7 +93,7 @@ func load(path string, td spiffeid.TrustDomain) (string, map[string][]Grant, err
 			fail("namespaces", "an admin is one of the whole mesh; write [\"*\"], or role editor")
 		}
 		for _, ns := range r.Namespaces {
-			if ns == validate.MeshNamespace {
+			if ns == kinds.MeshNamespace {
 				fail("namespaces", "objects of %s hold for the whole mesh; write [\"*\"]", ns)
 			}
 		}
@@ -118,7 +118,7 @@ func load(path string, td spiffeid.TrustDomain) (string, map[string][]Grant, err
 // IdentityOf returns the SPIFFE URI of "<namespace>/<service account>" in the trust domain. It also accepts the SPIFFE
 // URI of a workload.
 func IdentityOf(name string, td spiffeid.TrustDomain) (string, error) {
-	if _, _, ok := validate.WorkloadIdentity(name); ok {
+	if _, _, ok := auth.ParseWorkload(name); ok {
 		return name, nil
 	}
 	namespace, account, ok := strings.Cut(name, "/")

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Bounds of the audit lines in one answer.
@@ -70,12 +70,11 @@ func (s *Service) CanI(ctx context.Context, req *configv1.CanIRequest) (*configv
 		return nil, status.Errorf(codes.InvalidArgument, "verb %s is none; those are %v", object.Quote(req.Verb), Verbs())
 	}
 	k := object.Key{Kind: req.Kind, Namespace: req.Namespace}
-	if groups := validate.GroupsOf(req.Kind); len(groups) > 0 {
-		k.Group = groups[0]
-	} else if req.Kind != "" {
+	known := false
+	if k.Group, known = kinds.GroupOf(req.Kind); !known && req.Kind != "" {
 		return nil, status.Errorf(codes.InvalidArgument, "kind %s is unknown; kinds are written like VirtualService", object.Quote(req.Kind))
 	}
-	if scope, ok := validate.ScopeOf(k.Group, k.Kind); ok && scope == validate.Cluster {
+	if kinds.ClusterScoped(k.Group, k.Kind) {
 		k.Namespace = ""
 	}
 	if err := s.access.May(p.ID.String(), req.Verb, k); err != nil {

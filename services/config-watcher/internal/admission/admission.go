@@ -16,9 +16,9 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/pkg/yamltext"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/quota"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Path is where the API server calls.
@@ -89,7 +89,7 @@ func (h *Handler) review(ctx context.Context, _ *http.Request, body []byte) ([]b
 // count records a verdict. Kinds come from the API server, and only known ones become a label.
 func (h *Handler) count(request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) {
 	kind, verdict := "other", "denied"
-	if validate.Canonical(request.Kind.Group, request.Kind.Kind) != "" {
+	if kinds.Canonical(request.Kind.Group, request.Kind.Kind) != "" {
 		kind = request.Kind.Kind
 	}
 	if response.Allowed {

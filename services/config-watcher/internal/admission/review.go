@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -40,13 +41,13 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 	if !create && request.Operation != admissionv1.Update || request.SubResource != "" {
 		return allowed
 	}
-	if request.Kind.Group == validate.GroupGatewayAPI {
+	if request.Kind.Group == kinds.GroupGatewayAPI {
 		allowed.Warnings = []string{
 			fmt.Sprintf("Fairlead does not serve the Gateway API yet: this %s has no effect in its mesh; write a Gateway and a VirtualService of "+
 				"networking.istio.io", request.Kind.Kind)}
 		return allowed
 	}
-	if !validate.OwnGroup(request.Kind.Group) {
+	if !kinds.OwnGroup(request.Kind.Group) {
 		return allowed
 	}
 	docs, problems := manifest.Parse("", request.Object.Raw)
@@ -94,12 +95,12 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 
 // confined tells what is wrong with an object that is exported beyond its namespace against the tenancy.
 func (h *Handler) confined(o *object.Object) (object.Problem, bool) {
-	if !h.cfg.Tenancy.Enabled || len(validate.ExportTo(o)) == 0 || !normalise.LeavesNamespace(o, meshdefaults.MeshConfig()) {
+	if !h.cfg.Tenancy.Enabled || len(object.ExportTo(o)) == 0 || !normalise.LeavesNamespace(o, meshdefaults.MeshConfig()) {
 		return object.Problem{}, false
 	}
 	why := h.cfg.Tenancy.Confined(o, h.cfg.Root())
 	return object.Problem{
-		Object: o.Key.String(), Field: "spec.exportTo", Value: strings.Join(validate.ExportTo(o), ","),
+		Object: o.Key.String(), Field: "spec.exportTo", Value: strings.Join(object.ExportTo(o), ","),
 		Reason: "the mesh has tenants, and " + why + ": it may have effects in its own namespace alone",
 		Remedy: "write exportTo: [\".\"], or have an administrator put it into the root namespace",
 	}, why != ""

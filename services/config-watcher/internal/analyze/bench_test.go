@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // large is a mesh of n Services, VirtualServices, DestinationRules and Gateways each. All VirtualServices name one of
@@ -22,7 +22,7 @@ func large(n int) []normalise.Change {
 		k := object.Key{Group: group, Kind: kind, Namespace: ns, Name: name}
 		out = append(out, normalise.Change{Key: k, Object: &object.Object{Key: k, Body: body, Created: time.Unix(int64(len(out)), 0)}})
 	}
-	const net = validate.GroupNetworking
+	const net = kinds.GroupNetworking
 	for i := range n {
 		ns, name := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("svc-%d", i)
 		add("", "Service", ns, name, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
@@ -61,7 +61,7 @@ func BenchmarkChange(b *testing.B) {
 	m.Apply(large(5000))
 	m.Analyze(0)
 	m.Changes()
-	k := object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: "ns-7", Name: "svc-7"}
+	k := object.Key{Group: kinds.GroupNetworking, Kind: "VirtualService", Namespace: "ns-7", Name: "svc-7"}
 	there := m.analyzed[k].object
 	gone := *there
 	gone.Body = &networking.VirtualService{Hosts: []string{"svc-7"},

@@ -3,9 +3,9 @@ package analyze
 import (
 	"slices"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // DryRun returns the findings that changes would cause: about the changed objects, and new ones about others. It leaves
@@ -44,7 +44,7 @@ func (m *Mesh) undo(k object.Key) func() {
 	case k.Group == "" && k.Kind == "Namespace":
 		old := m.declared[k.Name]
 		return func() { m.updateNamespace(k.Name, old) }
-	case k.Group == "" && k.Kind == "Pod", k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
+	case k.Group == "" && k.Kind == "Pod", k.Group == kinds.GroupNetworking && k.Kind == "WorkloadEntry":
 		old, had := m.workloads[k]
 		return func() { m.updateWorkload(k, old, had) }
 	}

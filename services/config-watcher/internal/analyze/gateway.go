@@ -9,7 +9,6 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // gatewaysOf lists the gateways that a VirtualService or one of its matches names, as "mesh" or "<namespace>/<name>",
@@ -59,7 +58,7 @@ func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 func checkGateways(r *reader) {
 	eachGateway(r.object.Body.(*networking.VirtualService), func(field, name string) {
 		full := contract.GatewayName(name, r.namespace())
-		if full == contract.MeshGateway || strings.Contains(full, validate.GeneratedIngressInfix) {
+		if full == contract.MeshGateway || strings.Contains(full, object.GeneratedIngressInfix) {
 			return // always there, or made from an Ingress
 		}
 		ns, rest, _ := strings.Cut(full, "/")
@@ -100,7 +99,7 @@ func checkServerHosts(r *reader) {
 
 // checkExportTo finds namespaces in exportTo that do not exist.
 func checkExportTo(r *reader) {
-	for i, ns := range validate.ExportTo(r.object) {
+	for i, ns := range object.ExportTo(r.object) {
 		field := fmt.Sprintf("spec.exportTo[%d]", i)
 		if r.object.Key.Group == "" {
 			field = "metadata.annotations[networking.istio.io/exportTo]"
@@ -112,8 +111,8 @@ func checkExportTo(r *reader) {
 // checkConfined finds objects that the tenancy keeps in their namespace although their exportTo names others.
 func checkConfined(r *reader) {
 	why := r.mesh.tenancy.Confined(r.object, r.settings().GetRootNamespace())
-	if why != "" && len(validate.ExportTo(r.object)) > 0 && normalise.LeavesNamespace(r.object, r.settings()) {
-		r.report(ConfinedToNamespace, "spec.exportTo", strings.Join(validate.ExportTo(r.object), ","),
+	if why != "" && len(object.ExportTo(r.object)) > 0 && normalise.LeavesNamespace(r.object, r.settings()) {
+		r.report(ConfinedToNamespace, "spec.exportTo", strings.Join(object.ExportTo(r.object), ","),
 			"the mesh has tenants, and "+why+": it has effects in its own namespace alone",
 			"write exportTo: [\".\"], or have an administrator put it into the root namespace")
 	}

@@ -8,9 +8,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // TestCostIsBounded: neither one object nor many objects for one host make the analysis of the mesh long. Validation
@@ -25,7 +25,7 @@ func TestCostIsBounded(t *testing.T) {
 	}
 	var changes []normalise.Change
 	add := func(kind, name string, body any) {
-		k := object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: "a", Name: name}
+		k := object.Key{Group: kinds.GroupNetworking, Kind: kind, Namespace: "a", Name: name}
 		changes = append(changes, normalise.Change{Key: k,
 			Object: &object.Object{Key: k, Body: body, Created: time.Unix(int64(len(changes)), 0)}})
 	}

@@ -11,9 +11,9 @@ import (
 
 	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/ingress"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // checks lists the checks of each kind.
@@ -142,11 +142,6 @@ func (m *Mesh) Separate(enabled bool) {
 	m.tenancy = normalise.Tenancy{Enabled: enabled, Domain: m.domain}
 }
 
-// IsCredential reports whether a key is a Secret's or a ConfigMap's, which no revision holds.
-func IsCredential(k object.Key) bool {
-	return k.Group == "" && (k.Kind == "Secret" || k.Kind == "ConfigMap")
-}
-
 // Concerns reports whether findings depend on objects of the key's kind.
 func Concerns(k object.Key) bool { return updaters[object.Key{Group: k.Group, Kind: k.Kind}] != nil }
 
@@ -159,22 +154,22 @@ var updaters = map[object.Key]func(*Mesh, object.Key, *object.Object){
 	{Kind: "Namespace"}: func(m *Mesh, k object.Key, o *object.Object) { m.updateNamespace(k.Name, o != nil) },
 	{Kind: "Pod"}:       (*Mesh).updatePod,
 	{Kind: "Service"}:   (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "WorkloadEntry"}:   (*Mesh).updatePod,
-	{Group: validate.GroupNetworking, Kind: "VirtualService"}:  (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "DestinationRule"}: (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "EnvoyFilter"}:     (*Mesh).updateAnalyzed,
-	{Group: validate.GroupNetworking, Kind: "ProxyConfig"}:     (*Mesh).updateAnalyzed,
-	{Group: validate.GroupIngress, Kind: "Ingress"}:            (*Mesh).updateAnalyzed,
-	{Group: validate.GroupIngress, Kind: "IngressClass"}:       (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "WorkloadEntry"}:   (*Mesh).updatePod,
+	{Group: kinds.GroupNetworking, Kind: "VirtualService"}:  (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "DestinationRule"}: (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "EnvoyFilter"}:     (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupNetworking, Kind: "ProxyConfig"}:     (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupIngress, Kind: "Ingress"}:            (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupIngress, Kind: "IngressClass"}:       (*Mesh).updateAnalyzed,
 
-	{Group: validate.GroupSecurity, Kind: "PeerAuthentication"}:    (*Mesh).updateAnalyzed,
-	{Group: validate.GroupSecurity, Kind: "AuthorizationPolicy"}:   (*Mesh).updateAnalyzed,
-	{Group: validate.GroupSecurity, Kind: "RequestAuthentication"}: (*Mesh).updateAnalyzed,
-	{Group: validate.GroupTelemetry, Kind: "Telemetry"}:            (*Mesh).updateAnalyzed,
-	{Group: validate.GroupExtensions, Kind: "WasmPlugin"}:          (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupSecurity, Kind: "PeerAuthentication"}:    (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}:   (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}: (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupTelemetry, Kind: "Telemetry"}:            (*Mesh).updateAnalyzed,
+	{Group: kinds.GroupExtensions, Kind: "WasmPlugin"}:          (*Mesh).updateAnalyzed,
 }
 
 // Apply takes over changes: it updates the indices and marks the objects whose checks read about them. Analyze then

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -56,7 +57,7 @@ func (f *fixture) take(changes ...normalise.Change) {
 	f.t.Helper()
 	var rest []normalise.Change
 	for _, c := range changes {
-		if c.Key.Kind == "Secret" || c.Key.Kind == "ConfigMap" && !validate.IsMeshConfig(c.Key) {
+		if c.Key.Kind == "Secret" || c.Key.Kind == "ConfigMap" && !kinds.IsMeshConfig(c.Key) {
 			f.pass(c)
 		} else {
 			rest = append(rest, c)
@@ -116,7 +117,8 @@ type normaliseChange = normalise.Change
 // key is the key of an object that Key.String would name so.
 func (f *fixture) key(name string) object.Key {
 	kind, rest, _ := strings.Cut(name, " ")
-	k := object.Key{Kind: kind, Group: validate.GroupsOf(kind)[0]}
+	k := object.Key{Kind: kind}
+	k.Group, _ = kinds.GroupOf(kind)
 	if ns, name, found := strings.Cut(rest, "/"); found {
 		k.Namespace, k.Name = ns, name
 	} else {

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // occupies reports whether an object is something that others of its namespace can be about. So are Namespace objects,
@@ -38,7 +38,7 @@ func (m *Mesh) occupy(namespace string, by int) {
 // others.
 func checkOwnNamespace(r *reader) {
 	ns := r.namespace()
-	if ns == r.settings().GetRootNamespace() || ns == validate.MeshNamespace || r.object.Labels[managedBy] == managedByUp {
+	if ns == r.settings().GetRootNamespace() || ns == kinds.MeshNamespace || r.object.Labels[managedBy] == managedByUp {
 		return
 	}
 	r.record(subjectOccupied, ns, "")

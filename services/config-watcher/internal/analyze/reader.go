@@ -8,9 +8,9 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // subject is the kind of a topic. Each constant says what a and b of the topic are.
@@ -137,7 +137,7 @@ func (r *reader) rules(host string) []*object.Object {
 // config returns an object of a networking kind; nil if there is none.
 func (r *reader) config(kind, namespace, name string) *object.Object {
 	r.record(subjectObject, kind, namespace+"/"+name)
-	if j := r.mesh.analyzed[object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}]; j != nil {
+	if j := r.mesh.analyzed[object.Key{Group: kinds.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}]; j != nil {
 		return j.object
 	}
 	return nil
@@ -146,7 +146,7 @@ func (r *reader) config(kind, namespace, name string) *object.Object {
 // namespaceExists reports whether a namespace has a Namespace object or any other object.
 func (r *reader) namespaceExists(namespace string) bool {
 	r.record(subjectNamespace, namespace, "")
-	return r.mesh.namespaces[namespace] > 0 || namespace == r.settings().GetRootNamespace() || namespace == validate.MeshNamespace
+	return r.mesh.namespaces[namespace] > 0 || namespace == r.settings().GetRootNamespace() || namespace == kinds.MeshNamespace
 }
 
 // noNamespace says in a message that a namespace does not exist.

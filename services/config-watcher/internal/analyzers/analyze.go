@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -114,7 +115,7 @@ func (m *Mesh) effectiveSettings() *meshconfig.MeshConfig {
 	}
 	if o := m.meshConfigOf(); o != nil && o.Valid != nil {
 		if b, ok := o.Valid.Body.(*corev1.ConfigMap); ok {
-			if settings, _, problems := validate.MeshConfig("", []byte(b.Data[validate.MeshKey])); len(problems) == 0 && settings != nil {
+			if settings, _, problems := validate.MeshConfig("", []byte(b.Data[kinds.MeshKey])); len(problems) == 0 && settings != nil {
 				return settings
 			}
 		}
@@ -161,7 +162,7 @@ func (m *Mesh) discovered(changes []normalise.Change) []normalise.Change {
 	mesh := normalise.New(normalise.Config{Domain: m.cfg.Domain})
 	var credentials, rest []normalise.Change
 	for _, c := range changes {
-		if analyze.IsCredential(c.Key) && !validate.IsMeshConfig(c.Key) {
+		if kinds.IsCredential(c.Key) && !kinds.IsMeshConfig(c.Key) {
 			credentials = append(credentials, c)
 		} else {
 			rest = append(rest, c)

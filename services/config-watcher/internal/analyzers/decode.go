@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Groups of the kinds that only analysis reads.
@@ -68,11 +68,11 @@ var decoders = map[object.Key]func(tree map[string]any) (any, error){
 	{Group: groupAdmission, Kind: "ValidatingWebhookConfiguration"}: typed[admissionv1.ValidatingWebhookConfiguration],
 	{Group: groupCRD, Kind: "CustomResourceDefinition"}:             typed[metav1.PartialObjectMetadata],
 	{Group: groupGateway, Kind: "Gateway"}:                          typed[metav1.PartialObjectMetadata],
-	{Group: validate.GroupSecurity, Kind: "RequestAuthentication"}: func(tree map[string]any) (any, error) {
+	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}: func(tree map[string]any) (any, error) {
 		out := &security.RequestAuthentication{}
 		return out, specInto(tree, out)
 	},
-	{Group: validate.GroupSecurity, Kind: "AuthorizationPolicy"}: func(tree map[string]any) (any, error) {
+	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}: func(tree map[string]any) (any, error) {
 		out := &security.AuthorizationPolicy{}
 		return out, specInto(tree, out)
 	},

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -36,7 +37,7 @@ func checkEntryAddresses(r *run) {
 func (r *run) allocates(o *Object, se *networking.ServiceEntry) bool {
 	return r.settings.GetDefaultConfig().GetProxyMetadata()["ISTIO_META_DNS_CAPTURE"] == "true" &&
 		se.GetResolution() != networking.ServiceEntry_NONE &&
-		o.Labels[validate.AutoAllocateLabel] != "false" &&
+		o.Labels[object.AutoAllocateLabel] != "false" &&
 		!slices.ContainsFunc(se.GetHosts(), func(h string) bool { return strings.HasPrefix(h, "*") })
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/analyze"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -72,7 +73,7 @@ type Mesh struct {
 // New returns an empty mesh.
 func New(cfg Config) *Mesh {
 	if cfg.Namespace == "" {
-		cfg.Namespace = validate.DefaultNamespace
+		cfg.Namespace = kinds.DefaultNamespace
 	}
 	if cfg.Domain == "" {
 		cfg.Domain = "cluster.local"
@@ -110,7 +111,7 @@ func (m *Mesh) Load(doc *manifest.Document) {
 		m.ignored[key.Kind]++
 		return
 	}
-	if refused := o.Valid == nil && !errors.Is(err, validate.ErrIgnored); extra && (!refused || key.Group == validate.GroupSecurity) {
+	if refused := o.Valid == nil && !errors.Is(err, validate.ErrIgnored); extra && (!refused || key.Group == kinds.GroupSecurity) {
 		body, err := decode(doc.Tree)
 		if err == nil {
 			o.Body = body
@@ -172,7 +173,7 @@ func (m *Mesh) problem(o *Object, code analyze.Code, p object.Problem) {
 // inNamespace gives an object without a namespace the one of the configuration.
 func (m *Mesh) inNamespace(tree map[string]any) {
 	meta, _ := tree["metadata"].(map[string]any)
-	if meta == nil || m.cfg.Namespace == validate.DefaultNamespace || clusterScoped(tree) {
+	if meta == nil || m.cfg.Namespace == kinds.DefaultNamespace || clusterScoped(tree) {
 		return
 	}
 	if ns, given := meta["namespace"].(string); !given || ns == "" {
@@ -192,10 +193,7 @@ func identify(tree map[string]any) object.Key {
 // clusterScoped reports whether an object's kind has no namespace.
 func clusterScoped(tree map[string]any) bool {
 	key, _ := validate.Identify(tree)
-	if scope, known := validate.ScopeOf(key.Group, key.Kind); known {
-		return scope == validate.Cluster
-	}
-	return clusterKinds[kindOf(key)]
+	return kinds.ClusterScoped(key.Group, key.Kind) || clusterKinds[kindOf(key)]
 }
 
 // stringMap reads labels or annotations of an object that need not be valid.
@@ -240,7 +238,7 @@ func (m *Mesh) get(group, kind, namespace, name string) *Object {
 }
 
 // RootNamespace is the namespace of the mesh configuration.
-func (m *Mesh) RootNamespace() string { return validate.MeshNamespace }
+func (m *Mesh) RootNamespace() string { return kinds.MeshNamespace }
 
 // Credentials lists the Secrets that Gateways, DestinationRules and Ingresses of the loaded objects may stand for, each
 // once, sorted.

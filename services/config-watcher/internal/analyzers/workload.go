@@ -8,9 +8,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // workload is a Pod, what makes Pods, or a WorkloadEntry.
@@ -180,7 +180,7 @@ func (m *Mesh) index() {
 
 // meshConfigOf returns the object of the mesh configuration; nil if there is none.
 func (m *Mesh) meshConfigOf() *Object {
-	return m.get("", "ConfigMap", validate.MeshNamespace, validate.MeshName)
+	return m.get("", "ConfigMap", kinds.MeshNamespace, kinds.MeshName)
 }
 
 // maxNamed bounds the names in a message.

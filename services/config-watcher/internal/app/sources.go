@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/quota"
@@ -30,7 +31,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const (
@@ -185,7 +185,7 @@ func (s *Server) buildRemoteClusters(api *rest.Config) error {
 		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
 	}
 	s.remotes = remote.New(remote.Config{
-		Own: s.cfg.ClusterID, Secrets: client.Secrets(validate.MeshNamespace), Namespace: validate.MeshNamespace, Allow: s.cfg.remoteAllow,
+		Own: s.cfg.ClusterID, Secrets: client.Secrets(kinds.MeshNamespace), Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
 		Timeout: s.cfg.RemoteClusterTimeout,
 		QPS:     s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
 		Submit: func(ctx context.Context, changes []normalise.Change) { s.pipeline.Submit(ctx, changes) },
@@ -263,7 +263,7 @@ func remedy(src source.Source) string {
 	}
 	switch src.Name() {
 	case remote.Name:
-		return "let config-watcher's service account get, list and watch Secrets of namespace " + validate.MeshNamespace +
+		return "let config-watcher's service account get, list and watch Secrets of namespace " + kinds.MeshNamespace +
 			", or give --remote-clusters=false"
 	case meshConfigSource:
 		return "make the file of --mesh-config-file readable, or remove the flag"

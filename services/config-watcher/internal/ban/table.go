@@ -11,9 +11,9 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Config of a Table. All fields are required.
@@ -50,7 +50,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 	defer t.mu.Unlock()
 	touched := false
 	for i, c := range changes {
-		if !validate.IsIdentityBan(c.Key) {
+		if !kinds.IsIdentityBan(c.Key) {
 			continue
 		}
 		touched = true

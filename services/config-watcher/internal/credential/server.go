@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Bounds of one stream and of one subscription.
@@ -319,7 +319,7 @@ func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
 	if err != nil || !id.MemberOf(s.cfg.TrustDomain) {
 		return never, time.Time{}
 	}
-	if namespace, _, ok := validate.WorkloadIdentity(sub.identity); !ok || namespace != sub.ref.Namespace ||
+	if namespace, _, ok := auth.ParseWorkload(sub.identity); !ok || namespace != sub.ref.Namespace ||
 		s.cfg.Bans.Banned(sub.identity) != nil {
 		return never, time.Time{}
 	}

@@ -9,10 +9,9 @@ import (
 	"sync"
 
 	"fairlead.dev/pkg/notify"
-
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // AuthoritySuffix marks a reference to the CA certificates of a credential.
@@ -73,7 +72,7 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 // are none.
 func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	switch {
-	case k.Group != "" || validate.IsMeshConfig(k):
+	case k.Group != "" || kinds.IsMeshConfig(k):
 		return nil
 	case k.Kind == "Secret":
 		return t.held

@@ -16,10 +16,10 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes/apiservertest"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // hasty is a clock whose timers of a minute fire after a second: nobody waits for probes of an API server.
@@ -55,7 +55,7 @@ func (o *clusterObject) options() []string {
 }
 
 func newCluster(r *rig, cfg apiservertest.Config) (*cluster, error) {
-	for _, k := range validate.Kinds() {
+	for _, k := range kinds.All() {
 		cfg.Kinds = append(cfg.Kinds, schema.GroupVersionKind{Group: k.Group, Version: k.Versions[0], Kind: k.Name})
 	}
 	cfg.Kinds = append(cfg.Kinds, schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})

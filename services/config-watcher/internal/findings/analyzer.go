@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/analyze"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -100,7 +101,7 @@ func (a *Analyzer) Submit(changes []normalise.Change, settings *mesh.MeshConfig)
 
 // SubmitCredentials queues the changes of Secrets and ConfigMaps, which no revision holds.
 func (a *Analyzer) SubmitCredentials(changes []normalise.Change) {
-	own := lists.Filter(changes, func(c normalise.Change) bool { return analyze.IsCredential(c.Key) })
+	own := lists.Filter(changes, func(c normalise.Change) bool { return kinds.IsCredential(c.Key) })
 	if len(own) == 0 {
 		return
 	}

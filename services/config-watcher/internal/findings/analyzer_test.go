@@ -11,13 +11,13 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 func route(name, host string) normalise.Change {
-	k := object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: "apps", Name: name}
+	k := object.Key{Group: kinds.GroupNetworking, Kind: "VirtualService", Namespace: "apps", Name: name}
 	return normalise.Change{Key: k, Object: &object.Object{Key: k, Body: &networking.VirtualService{
 		Hosts: []string{name}, Http: []*networking.HTTPRoute{
 			{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},

@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // lookup is a source that has answered for some objects.
@@ -48,7 +48,7 @@ func TestAMissingSecretIsNamedOnceTheSourceHasAnswered(t *testing.T) {
 	l := &lookup{answered: map[string]bool{}}
 	a := startWith(t, Config{Lookup: l, Log: testkit.Logger(t), Clock: clock.Real()})
 	gateway := func(name string) normalise.Change {
-		k := object.Key{Group: validate.GroupNetworking, Kind: "Gateway", Namespace: "apps", Name: name}
+		k := object.Key{Group: kinds.GroupNetworking, Kind: "Gateway", Namespace: "apps", Name: name}
 		return normalise.Change{Key: k,
 			Object: &object.Object{Key: k, Body: &networking.Gateway{Selector: map[string]string{"app": "gateway"}, Servers: []*networking.Server{{
 				Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{name + ".example"},
@@ -72,7 +72,7 @@ func TestAMissingSecretIsNamedOnceTheSourceHasAnswered(t *testing.T) {
 			return nil
 		})
 	}
-	k := object.Key{Group: validate.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: "gateway"}
+	k := object.Key{Group: kinds.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: "gateway"}
 	workload := normalise.Change{Key: k,
 		Object: &object.Object{Key: k, Body: &networking.WorkloadEntry{Address: "10.0.0.1", Labels: map[string]string{"app": "gateway"}}}}
 	a.submit(t, workload, gateway("one"), gateway("two"))

@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Annotation makes a WorkloadEntry follow its proxy's health, if it is "true". With another value the condition Healthy
@@ -73,7 +73,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, c := range changes {
-		if c.Key.Group != validate.GroupNetworking || c.Key.Kind != "WorkloadEntry" {
+		if c.Key.Group != kinds.GroupNetworking || c.Key.Kind != "WorkloadEntry" {
 			continue
 		}
 		if !follows(c.Object) {

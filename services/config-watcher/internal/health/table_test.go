@@ -12,9 +12,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // rig is a Table whose changes are recorded, and a fleet with one xds-server.
@@ -44,7 +44,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) submit(name, account, annotation string) {
-	o := &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: name},
+	o := &object.Object{Key: object.Key{Group: kinds.GroupNetworking, Kind: "WorkloadEntry", Namespace: "apps", Name: name},
 		Body: &networking.WorkloadEntry{ServiceAccount: account}}
 	if annotation != "" {
 		o.Annotations = map[string]string{Annotation: annotation}

@@ -9,7 +9,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Controller is the name by which an IngressClass gives its Ingresses to the mesh.
@@ -38,7 +37,7 @@ func Takes(settings *mesh.MeshConfig, o *object.Object, class func(name string) 
 	if settings.GetIngressControllerMode() == mesh.MeshConfig_OFF {
 		return Off
 	}
-	if name, ok := o.Annotations[validate.IngressClassAnnotation]; ok {
+	if name, ok := o.Annotations[object.IngressClassAnnotation]; ok {
 		if name == settings.GetIngressClass() {
 			return Taken
 		}
@@ -98,7 +97,7 @@ func (c Classes) Get(name string) *object.Object {
 }
 
 func isDefault(class *object.Object) bool {
-	return class != nil && class.Annotations[validate.DefaultIngressClassAnnotation] == "true"
+	return class != nil && class.Annotations[object.DefaultIngressClassAnnotation] == "true"
 }
 
 func before(a, b *object.Object) bool {

@@ -11,12 +11,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Namespace is that of the generated Gateways, and of the Service that MeshConfig.ingressService names.
-const Namespace = validate.MeshNamespace
+const Namespace = kinds.MeshNamespace
 
 // AnyHost is the host of requests for every host.
 const AnyHost = "*"
@@ -36,16 +36,16 @@ func Selector(settings *mesh.MeshConfig) map[string]string {
 
 // generated returns an object that is made from an Ingress.
 func generated(from *object.Object, kind, namespace, name string, body any) *object.Object {
-	key := object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}
+	key := object.Key{Group: kinds.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}
 	return &object.Object{
-		Key: key, APIVersion: validate.Canonical(key.Group, key.Kind), Created: from.Created, Generation: from.Generation,
+		Key: key, APIVersion: kinds.Canonical(key.Group, key.Kind), Created: from.Created, Generation: from.Generation,
 		Source: from.Source, Location: from.Location, Body: body, Origin: from,
 	}
 }
 
 // GatewayName is the name of an Ingress's Gateway.
 func GatewayName(o object.Key) string {
-	return o.Name + "-" + validate.GeneratedIngressInfix + "-" + o.Namespace
+	return o.Name + "-" + object.GeneratedIngressInfix + "-" + o.Namespace
 }
 
 // Gateway makes the Gateway of an Ingress: port 80 for every host, and port 443 for each TLS entry with a Secret. The
@@ -113,7 +113,7 @@ type Ports func(namespace, service, port string) uint32
 
 // HostName is the name of a host's VirtualService. Hosts that differ only in '.' and '-' have the same.
 func HostName(host string, first object.Key) string {
-	return strings.ReplaceAll(host, ".", "-") + "-" + first.Name + "-" + validate.GeneratedIngressInfix
+	return strings.ReplaceAll(host, ".", "-") + "-" + first.Name + "-" + object.GeneratedIngressInfix
 }
 
 // VirtualService makes the VirtualService of a host from all Ingresses that have rules for it, the oldest first. It has

@@ -4,9 +4,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // bans are the IdentityBans in force. No EndpointSet holds an endpoint of a banned identity.
@@ -41,7 +41,7 @@ func (m *Mesh) updateBan(k object.Key, o *object.Object) {
 
 // touchIdentity marks every EndpointSet that may hold an endpoint of the identity.
 func (m *Mesh) touchIdentity(identity string) {
-	namespace, account, ok := validate.WorkloadIdentity(identity)
+	namespace, account, ok := auth.ParseWorkload(identity)
 	if !ok {
 		return
 	}

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // TestBannedEndpoints: no EndpointSet holds a workload of a banned identity until the ban is lifted, whichever object
@@ -60,7 +60,7 @@ spec:
 	// A second ban of the same identity holds when the first is lifted.
 	s.apply("apiVersion: fairlead.dev/v1\nkind: IdentityBan\nmetadata: {name: two}\nspec: {identity: spiffe://cluster.local/ns/shop/sa/bad}\n")
 	lift := func(name string) {
-		s.change(Change{Key: object.Key{Group: validate.GroupFairlead, Kind: validate.KindIdentityBan, Name: name}})
+		s.change(Change{Key: object.Key{Group: kinds.GroupFairlead, Kind: kinds.IdentityBan, Name: name}})
 	}
 	lift("one")
 	has("banned twice, lifted once", false)

@@ -8,6 +8,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -43,7 +44,7 @@ func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
 func (m *Mesh) discovered(at place) bool {
 	namespace := at.namespace
 	if len(m.discovery.selectors) == 0 || namespace == "" || namespace == m.settings.GetRootNamespace() ||
-		namespace == validate.MeshNamespace {
+		namespace == kinds.MeshNamespace {
 		return true
 	}
 	set := labels.Set{namespaceNameLabel: namespace}

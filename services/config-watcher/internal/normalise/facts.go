@@ -59,7 +59,7 @@ func writtenExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 	ns := o.Key.Namespace
 	switch s := o.Body.(type) {
 	case *corev1.Service, *networking.ServiceEntry:
-		return ExportedTo(validate.ExportTo(o), settings.GetDefaultServiceExportTo(), ns)
+		return ExportedTo(object.ExportTo(o), settings.GetDefaultServiceExportTo(), ns)
 	case *networking.VirtualService:
 		return ExportedTo(s.ExportTo, settings.GetDefaultVirtualServiceExportTo(), ns)
 	case *networking.DestinationRule:

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -36,9 +37,9 @@ func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 	if !slices.Equal(up, []string{"istio-system *"}) {
 		t.Errorf("given out %v", up)
 	}
-	k := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
+	k := object.Key{Kind: "ConfigMap", Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
 	up, removed := given(m.Apply([]Change{
-		{Key: k, Object: &object.Object{Key: k, Body: &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: "rootNamespace: other"}}}}}))
+		{Key: k, Object: &object.Object{Key: k, Body: &corev1.ConfigMap{Data: map[string]string{kinds.MeshKey: "rootNamespace: other"}}}}}))
 	if !slices.Equal(up, []string{"other *"}) || !slices.Equal(removed, []string{"istio-system"}) {
 		t.Errorf("given out %v, removed %v", up, removed)
 	}

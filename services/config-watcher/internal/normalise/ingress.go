@@ -8,8 +8,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/ingress"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // ingresses holds the Ingresses and IngressClasses, and the Gateways and VirtualServices made from them: a Gateway for
@@ -120,7 +120,7 @@ func (m *Mesh) rebuildIngresses() {
 			now = nil
 		}
 		x.setTaken(k, now)
-		key := object.Key{Group: validate.GroupNetworking, Kind: "Gateway", Namespace: ingress.Namespace, Name: ingress.GatewayName(k)}
+		key := object.Key{Group: kinds.GroupNetworking, Kind: "Gateway", Namespace: ingress.Namespace, Name: ingress.GatewayName(k)}
 		if now == nil {
 			m.generate(key, nil)
 		} else {

@@ -15,9 +15,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/pkg/testkit/protorand"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const ingressClass = "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: mesh}\nspec: {controller: " +
@@ -56,7 +56,7 @@ func (s *state) routed() string {
 			s.t.Fatal(err)
 		}
 		text := fmt.Sprintf("%s/%s %s @%s", k.Namespace, k.Name, strings.Join(vs.Hosts, ","), strings.Join(vs.Gateways, ","))
-		text = strings.ReplaceAll(text, validate.GeneratedIngressInfix, "I")
+		text = strings.ReplaceAll(text, object.GeneratedIngressInfix, "I")
 		for _, h := range vs.Http {
 			var on []string
 			for _, m := range h.Match {
@@ -122,7 +122,7 @@ other/a-example-com-z-I a.example.com @istio-system/z-I-other
   /x /x/* > server.apps:80
   /* > server.other:80`
 	s.wantRouted(both)
-	s.change(Change{Key: object.Key{Group: validate.GroupIngress, Kind: "Ingress", Namespace: "other", Name: "z"}})
+	s.change(Change{Key: object.Key{Group: kinds.GroupIngress, Kind: "Ingress", Namespace: "other", Name: "z"}})
 	s.wantRouted(`
 apps/a-example-com-b-I a.example.com @istio-system/b-I-apps
   /x > server.apps:80
@@ -147,7 +147,7 @@ apps/b-example-com-shop-I b.example.com @istio-system/shop-I-apps
 	before := s.routed()
 	s.apply(an("young", "defaultBackend: {service: {name: other, port: {number: 81}}}"))
 	s.wantRouted(before)
-	s.change(Change{Key: object.Key{Group: validate.GroupIngress, Kind: "Ingress", Namespace: "apps", Name: "shop"}})
+	s.change(Change{Key: object.Key{Group: kinds.GroupIngress, Kind: "Ingress", Namespace: "apps", Name: "shop"}})
 	s.wantRouted("apps/*-young-I * @istio-system/young-I-apps\n   > other.apps:81")
 }
 
@@ -195,7 +195,7 @@ apps/a-b-c-shop-I a.b.c @istio-system/shop-I-apps
 }
 
 func TestUsersObjectOfAGeneratedNameIsInForce(t *testing.T) {
-	name := "a-shop-" + validate.GeneratedIngressInfix
+	name := "a-shop-" + object.GeneratedIngressInfix
 	s := newState(t, ingressClass+an("shop", "rules: ["+rule("a", "Prefix / server")+"]"))
 	own := "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " + name +
 		", namespace: apps}\nspec: {hosts: [b], http: [{route: [{destination: {host: c}}]}]}"
@@ -290,7 +290,7 @@ func TestIngressOfANamespaceThatIsNotDiscoveredIsHidden(t *testing.T) {
 	}
 	settings(`discoverySelectors: [{matchLabels: {mesh: "on"}}]`)
 	if got := s.routed(); got != "" ||
-		s.held[resource.Key{Kind: "Gateway", Namespace: "istio-system", Name: "shop-" + validate.GeneratedIngressInfix + "-apps"}] != nil {
+		s.held[resource.Key{Kind: "Gateway", Namespace: "istio-system", Name: "shop-" + object.GeneratedIngressInfix + "-apps"}] != nil {
 		t.Errorf("still there: %s", got)
 	}
 	settings("{}")
@@ -380,12 +380,12 @@ func (d drawer) ingressObject() *object.Object {
 	o := &object.Object{
 		Key: object.Key{Namespace: d.one("apps", "other"), Name: d.one("o1", "o2", "server")}, Created: time.Unix(int64(d.from(3)), 0),
 		Source: "test",
-		Annotations: d.some(validate.IngressClassAnnotation+"=istio", validate.IngressClassAnnotation+"=nginx",
-			validate.DefaultIngressClassAnnotation+"=true"),
+		Annotations: d.some(object.IngressClassAnnotation+"=istio", object.IngressClassAnnotation+"=nginx",
+			object.DefaultIngressClassAnnotation+"=true"),
 	}
 	switch d.from(8) {
 	case 0:
-		o.Key = object.Key{Group: validate.GroupIngress, Kind: "IngressClass", Name: d.one("c1", "c2")}
+		o.Key = object.Key{Group: kinds.GroupIngress, Kind: "IngressClass", Name: d.one("c1", "c2")}
 		o.Body = &networkingv1.IngressClass{
 			Spec: networkingv1.IngressClassSpec{Controller: d.one("istio.io/ingress-controller", "example.com/other")}}
 	case 1:
@@ -394,13 +394,13 @@ func (d drawer) ingressObject() *object.Object {
 				Spec: corev1.ServiceSpec{
 					Ports: []corev1.ServicePort{{Name: d.one("web", "http"), Port: int32(80 + d.from(3))}}}} //nolint:gosec // small
 	case 2:
-		o.Key = object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
-		o.Body = &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: d.one("{}", "ingressControllerMode: DEFAULT", "ingressClass: nginx",
+		o.Key = object.Key{Kind: "ConfigMap", Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
+		o.Body = &corev1.ConfigMap{Data: map[string]string{kinds.MeshKey: d.one("{}", "ingressControllerMode: DEFAULT", "ingressClass: nginx",
 			"ingressSelector: edge", "discoverySelectors: [{matchLabels: {mesh: 'on'}}]")}}
 	case 3:
 		o.Key.Kind, o.Key.Namespace, o.Key.Name, o.Body, o.Labels = "Namespace", "", d.one("apps", "other"), nil, d.some("mesh=on", "mesh=off")
 	default:
-		o.Key.Group, o.Key.Kind, o.Body = validate.GroupIngress, "Ingress", d.ingress()
+		o.Key.Group, o.Key.Kind, o.Body = kinds.GroupIngress, "Ingress", d.ingress()
 	}
 	return o
 }

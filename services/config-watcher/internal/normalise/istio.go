@@ -10,6 +10,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -142,7 +143,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 // root's namespace.
 func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networking.HTTPRoute {
 	ns := cmp.Or(r.Delegate.Namespace, namespace)
-	o := m.configs[object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: ns, Name: r.Delegate.Name}]
+	o := m.configs[object.Key{Group: kinds.GroupNetworking, Kind: "VirtualService", Namespace: ns, Name: r.Delegate.Name}]
 	if o == nil {
 		return nil
 	}

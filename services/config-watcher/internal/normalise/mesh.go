@@ -23,6 +23,7 @@ import (
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/meshdefaults"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -190,7 +191,7 @@ func (m *Mesh) Apply(changes []Change) Delta {
 
 // decidesDiscovery reports whether the object is of a kind that decides which namespaces the mesh discovers.
 func (c Change) decidesDiscovery() bool {
-	return c.Key.Group == "" && c.Key.Kind == "Namespace" || validate.IsMeshConfig(c.Key)
+	return c.Key.Group == "" && c.Key.Kind == "Namespace" || kinds.IsMeshConfig(c.Key)
 }
 
 // update updates the indices with one change and marks what depends on it as dirty.
@@ -202,9 +203,9 @@ func (m *Mesh) update(c Change, d *Delta) {
 	case k.Group == "" && k.Kind == "Node":
 		m.tellDiscovered(c)
 		m.updateNode(nodeKey{k.Name, k.Cluster}, c.Object)
-	case validate.IsMeshConfig(k):
+	case kinds.IsMeshConfig(k):
 		m.updateMesh(c.Object, d)
-	case validate.IsIdentityBan(k):
+	case kinds.IsIdentityBan(k):
 		m.updateBan(k, c.Object)
 	case m.discovered(place{k.Namespace, k.Cluster}):
 		m.updateNamespaced(k, c.Object)
@@ -226,7 +227,7 @@ func (m *Mesh) tellDiscovered(c Change) {
 func (m *Mesh) updateNamespaced(k object.Key, o *object.Object) {
 	m.tellDiscovered(Change{k, o})
 	switch {
-	case k.Group == "" && k.Kind == "Service", k.Group == validate.GroupNetworking && k.Kind == "ServiceEntry":
+	case k.Group == "" && k.Kind == "Service", k.Group == kinds.GroupNetworking && k.Kind == "ServiceEntry":
 		m.updateOwner(owner{k.Kind, k.Namespace, k.Name, k.Cluster}, o)
 	case k.Group == "" && k.Kind == "Pod":
 		var in *instance
@@ -234,20 +235,20 @@ func (m *Mesh) updateNamespaced(k object.Key, o *object.Object) {
 			in = fromPod(o, o.Body.(*object.Pod))
 		}
 		m.updateInstance(instKey{"Pod", k.Namespace, k.Name, k.Cluster}, in)
-	case k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
+	case k.Group == kinds.GroupNetworking && k.Kind == "WorkloadEntry":
 		var in *instance
 		if o != nil {
 			in = fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
 			in.labels = merged(o.Labels, in.labels)
 		}
 		m.updateInstance(instKey{"WorkloadEntry", k.Namespace, k.Name, k.Cluster}, in)
-	case k.Group == validate.GroupDiscovery && k.Kind == "EndpointSlice":
+	case k.Group == kinds.GroupDiscovery && k.Kind == "EndpointSlice":
 		m.updateSlice(namespacedName{k.Namespace, k.Name, k.Cluster}, o)
 	case k.Group == "" && k.Kind == "Endpoints":
 		m.updateEndpoints(k, o)
-	case k.Group == validate.GroupIngress && k.Kind == "Ingress":
+	case k.Group == kinds.GroupIngress && k.Kind == "Ingress":
 		m.ingresses.updateIngress(k, o)
-	case k.Group == validate.GroupIngress && k.Kind == "IngressClass":
+	case k.Group == kinds.GroupIngress && k.Kind == "IngressClass":
 		m.ingresses.updateClass(k.Name, o)
 	case k.Group != "" && o == nil:
 		m.updateConfig(k, m.ingresses.made[k])
@@ -284,7 +285,7 @@ func (m *Mesh) updateNamespace(at place, o *object.Object) {
 // clusterNetwork is the network of every workload of a cluster that names none: a label of the root namespace, as in
 // Istio's multi-network installation.
 func (m *Mesh) clusterNetwork(cluster string) string {
-	if o := m.namespaces[place{validate.MeshNamespace, cluster}]; o != nil {
+	if o := m.namespaces[place{kinds.MeshNamespace, cluster}]; o != nil {
 		return o.Labels[labelNetwork]
 	}
 	return ""
@@ -311,7 +312,7 @@ func (m *Mesh) updateNode(name nodeKey, o *object.Object) {
 func (m *Mesh) updateMesh(o *object.Object, d *Delta) {
 	settings := m.defaultSettings()
 	if o != nil {
-		text := o.Body.(*corev1.ConfigMap).Data[validate.MeshKey]
+		text := o.Body.(*corev1.ConfigMap).Data[kinds.MeshKey]
 		got, _, problems := validate.MeshConfigOver(settings, "", []byte(text))
 		if err := problems.Err(); err != nil {
 			// Sources validate before they deliver, so this is a defect of Fairlead. The settings in force stay.
@@ -456,13 +457,13 @@ func (m *Mesh) touchInstance(in *instance) {
 
 func (m *Mesh) updateConfig(k object.Key, o *object.Object) {
 	m.dirty.configs.add(k)
-	if k.Kind == "ProxyConfig" && k.Group == validate.GroupNetworking {
+	if k.Kind == "ProxyConfig" && k.Group == kinds.GroupNetworking {
 		m.touchProxyConfig(k, o)
 	}
-	if k.Kind == "DestinationRule" && k.Group == validate.GroupNetworking {
+	if k.Kind == "DestinationRule" && k.Group == kinds.GroupNetworking {
 		m.touchNodeRule(k, o)
 	}
-	if k.Kind == "VirtualService" && k.Group == validate.GroupNetworking {
+	if k.Kind == "VirtualService" && k.Group == kinds.GroupNetworking {
 		if old := m.configs[k]; old != nil {
 			for _, d := range delegateNames(old) {
 				m.delegates.remove(d, k)

@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -66,9 +67,9 @@ func (s *state) remove(kind, namespace, name string) {
 	group := ""
 	switch kind {
 	case "VirtualService", "ServiceEntry", "WorkloadEntry", "DestinationRule":
-		group = validate.GroupNetworking
+		group = kinds.GroupNetworking
 	case "EndpointSlice":
-		group = validate.GroupDiscovery
+		group = kinds.GroupDiscovery
 	}
 	s.change(Change{Key: object.Key{Group: group, Kind: kind, Namespace: namespace, Name: name}})
 }

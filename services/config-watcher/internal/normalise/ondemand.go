@@ -13,7 +13,7 @@ import (
 // configuration, workloadAnnotations writes its value into the annotation that a user could set on the workload.
 func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
 	out := MeshAnnotations(in.object.Annotations)
-	if _, own := out[validate.OnDemandAnnotation]; own {
+	if _, own := out[object.OnDemandAnnotation]; own {
 		return out
 	}
 	value := m.onDemand(in)
@@ -24,7 +24,7 @@ func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
 	if out == nil {
 		out = map[string]string{}
 	}
-	out[validate.OnDemandAnnotation] = value
+	out[object.OnDemandAnnotation] = value
 	return out
 }
 
@@ -94,7 +94,7 @@ func (m *Mesh) touchWorkload(in *instance) {
 }
 
 func onDemandVariable(o *object.Object) string {
-	return proxyConfigOf(o).GetEnvironmentVariables()[validate.OnDemandMetadata]
+	return proxyConfigOf(o).GetEnvironmentVariables()[object.OnDemandMetadata]
 }
 
 // proxyConfigOf returns the ProxyConfig of an object; nil, whose getters may be called, if it has none.

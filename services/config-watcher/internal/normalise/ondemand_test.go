@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // annotated is a Pod with annotations in YAML's flow form.
@@ -27,7 +27,7 @@ func (s *state) onDemand(name string) string {
 	if w == nil {
 		s.t.Fatalf("no workload %s", name)
 	}
-	return w.GetAnnotations()[validate.OnDemandAnnotation]
+	return w.GetAnnotations()[object.OnDemandAnnotation]
 }
 
 // TestOnDemandPrecedence: the annotation fairlead.dev/on-demand wins, then the ProxyConfig that selects the workload,
@@ -93,7 +93,7 @@ func TestOnDemandFollowsProxyConfigs(t *testing.T) {
 			t.Errorf("%s: touched %s, want %s", step.name, got, step.touched)
 		}
 	}
-	s.change(Change{Key: object.Key{Group: validate.GroupNetworking, Kind: "ProxyConfig", Namespace: "apps", Name: "one"}})
+	s.change(Change{Key: object.Key{Group: kinds.GroupNetworking, Kind: "ProxyConfig", Namespace: "apps", Name: "one"}})
 	if got, want := s.touched(), "-ProxyConfig one, Workload a-1, Workload b-1"; got != want {
 		t.Errorf("removed: touched %s, want %s", got, want)
 	}

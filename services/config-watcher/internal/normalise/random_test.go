@@ -21,9 +21,9 @@ import (
 
 	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // FuzzMesh applies unvalidated objects with random fields in several steps. Apply must not panic and must not change an
@@ -124,17 +124,17 @@ var specs = []struct {
 	group, kind string
 	spec        func() proto.Message
 }{
-	{validate.GroupNetworking, "VirtualService", func() proto.Message { return &networking.VirtualService{} }},
-	{validate.GroupNetworking, "DestinationRule", func() proto.Message { return &networking.DestinationRule{} }},
-	{validate.GroupNetworking, "ServiceEntry", func() proto.Message { return &networking.ServiceEntry{} }},
-	{validate.GroupNetworking, "ServiceEntry", func() proto.Message { return &networking.ServiceEntry{} }},
-	{validate.GroupNetworking, "WorkloadEntry", func() proto.Message { return &networking.WorkloadEntry{} }},
-	{validate.GroupNetworking, "WorkloadGroup", func() proto.Message { return &networking.WorkloadGroup{} }},
-	{validate.GroupNetworking, "Gateway", func() proto.Message { return &networking.Gateway{} }},
-	{validate.GroupNetworking, "Sidecar", func() proto.Message { return &networking.Sidecar{} }},
-	{validate.GroupNetworking, "EnvoyFilter", func() proto.Message { return &networking.EnvoyFilter{} }},
-	{validate.GroupNetworking, "ProxyConfig", func() proto.Message { return &networkingv1beta1.ProxyConfig{} }},
-	{validate.GroupSecurity, "PeerAuthentication", func() proto.Message { return &security.PeerAuthentication{} }},
+	{kinds.GroupNetworking, "VirtualService", func() proto.Message { return &networking.VirtualService{} }},
+	{kinds.GroupNetworking, "DestinationRule", func() proto.Message { return &networking.DestinationRule{} }},
+	{kinds.GroupNetworking, "ServiceEntry", func() proto.Message { return &networking.ServiceEntry{} }},
+	{kinds.GroupNetworking, "ServiceEntry", func() proto.Message { return &networking.ServiceEntry{} }},
+	{kinds.GroupNetworking, "WorkloadEntry", func() proto.Message { return &networking.WorkloadEntry{} }},
+	{kinds.GroupNetworking, "WorkloadGroup", func() proto.Message { return &networking.WorkloadGroup{} }},
+	{kinds.GroupNetworking, "Gateway", func() proto.Message { return &networking.Gateway{} }},
+	{kinds.GroupNetworking, "Sidecar", func() proto.Message { return &networking.Sidecar{} }},
+	{kinds.GroupNetworking, "EnvoyFilter", func() proto.Message { return &networking.EnvoyFilter{} }},
+	{kinds.GroupNetworking, "ProxyConfig", func() proto.Message { return &networkingv1beta1.ProxyConfig{} }},
+	{kinds.GroupSecurity, "PeerAuthentication", func() proto.Message { return &security.PeerAuthentication{} }},
 }
 
 func (d drawer) one(list ...string) string { return list[d.from(len(list))] }
@@ -155,15 +155,15 @@ func (d drawer) some(list ...string) map[string]string {
 func (d drawer) labels() map[string]string {
 	return d.some("app=server", "app=client", "version=v1", "version=v2", "=", "istio-locality=a.b.c", "security.istio.io/tlsMode=istio",
 		"topology.istio.io/network=n1",
-		"topology.kubernetes.io/region=r", labelServiceName+"=server", labelServiceName+"=o1", validate.AutoAllocateLabel+"=false", "mesh=on")
+		"topology.kubernetes.io/region=r", labelServiceName+"=server", labelServiceName+"=o1", object.AutoAllocateLabel+"=false", "mesh=on")
 }
 
 func (d drawer) object() *object.Object {
 	o := &object.Object{
-		Key:    object.Key{Namespace: d.one("apps", "apps", "other", validate.MeshNamespace), Name: d.one("o1", "o2", "server")},
+		Key:    object.Key{Namespace: d.one("apps", "apps", "other", kinds.MeshNamespace), Name: d.one("o1", "o2", "server")},
 		Labels: d.labels(), Created: time.Unix(int64(d.from(3)), 0), Source: "test",
-		Annotations: d.some(validate.ExportToAnnotation+"=.", validate.ExportToAnnotation+"= ,~", validate.OnDemandAnnotation+"=true",
-			validate.TrafficDistributionAnnotation+"=preferclose"),
+		Annotations: d.some(object.ExportToAnnotation+"=.", object.ExportToAnnotation+"= ,~", object.OnDemandAnnotation+"=true",
+			object.TrafficDistributionAnnotation+"=preferclose"),
 	}
 	if d.from(3) == 0 {
 		o.Created = time.Time{}
@@ -182,15 +182,15 @@ func (d drawer) object() *object.Object {
 			Ports: map[string]uint32{d.one("http", ""): uint32(d.from(3))}, //nolint:gosec // small
 		}
 	case 2:
-		o.Key.Group, o.Key.Kind, o.Body = validate.GroupDiscovery, "EndpointSlice", d.slice()
+		o.Key.Group, o.Key.Kind, o.Body = kinds.GroupDiscovery, "EndpointSlice", d.slice()
 	case 3:
-		o.Key.Kind, o.Key.Namespace, o.Key.Name, o.Body = "Namespace", "", d.one("apps", "other", validate.MeshNamespace), &corev1.Namespace{}
+		o.Key.Kind, o.Key.Namespace, o.Key.Name, o.Body = "Namespace", "", d.one("apps", "other", kinds.MeshNamespace), &corev1.Namespace{}
 		if d.from(2) == 0 {
 			o.Key.Kind, o.Key.Name, o.Body = "Node", "n1", &corev1.Node{}
 		}
 	case 4:
-		o.Key.Kind, o.Key.Namespace, o.Key.Name = "ConfigMap", validate.MeshNamespace, validate.MeshName
-		o.Body = &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: d.one("{}", "rootNamespace: other", "trustDomain: td",
+		o.Key.Kind, o.Key.Namespace, o.Key.Name = "ConfigMap", kinds.MeshNamespace, kinds.MeshName
+		o.Body = &corev1.ConfigMap{Data: map[string]string{kinds.MeshKey: d.one("{}", "rootNamespace: other", "trustDomain: td",
 			"discoverySelectors: [{matchLabels: {mesh: 'on'}}]",
 			"discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: apps}}, {matchExpressions: [{key: app, operator: Exists}]}]",
 			"defaultServiceExportTo: [.]\ndefaultVirtualServiceExportTo: ['~']", "localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}")}}

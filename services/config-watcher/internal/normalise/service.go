@@ -16,7 +16,6 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // buildService builds the Service of a hostname from its claimants; nil if none has a port or is an alias
@@ -185,8 +184,8 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 	if own != nil {
 		return *own
 	}
-	for _, known := range validate.TrafficDistributions {
-		if strings.EqualFold(annotations[validate.TrafficDistributionAnnotation], known) {
+	for _, known := range object.TrafficDistributions {
+		if strings.EqualFold(annotations[object.TrafficDistributionAnnotation], known) {
 			return known
 		}
 	}
@@ -197,7 +196,7 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 // one name, it has no address, no label forbids it, and proxies do not connect to whatever the client asked for.
 func wantsVIP(h hostKey, s *configv1.Service) bool {
 	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") ||
-		s.Labels[validate.AutoAllocateLabel] == "false" {
+		s.Labels[object.AutoAllocateLabel] == "false" {
 		return false
 	}
 	if _, err := netip.ParseAddr(h.hostname); err == nil {

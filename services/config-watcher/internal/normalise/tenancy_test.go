@@ -7,8 +7,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/meshdefaults"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 func TestTenancy(t *testing.T) {
@@ -54,7 +54,7 @@ func TestTenancy(t *testing.T) {
 		"a Gateway is confined in other ways": {"a", &networking.Gateway{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &object.Object{Key: object.Key{Group: validate.GroupNetworking, Namespace: c.namespace, Name: "o"}, Body: c.body}
+			o := &object.Object{Key: object.Key{Group: kinds.GroupNetworking, Namespace: c.namespace, Name: "o"}, Body: c.body}
 			settings := meshdefaults.MeshConfig()
 			if why := tenants.Confined(o, settings.GetRootNamespace()); (why != "") != c.confined {
 				t.Errorf("confined because %q, want %v", why, c.confined)

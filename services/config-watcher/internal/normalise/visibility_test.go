@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // seenFrom is what a namespace sees of each host: its Service and the Service's endpoints, without the fields that name
@@ -68,7 +68,7 @@ func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 			o, se := d.object(), &networking.ServiceEntry{}
 			if d.from(2) == 0 {
 				odd.Fill(d.from, se)
-				o.Key = object.Key{Group: validate.GroupNetworking, Kind: "ServiceEntry", Namespace: d.one("apps", "apps", "other"),
+				o.Key = object.Key{Group: kinds.GroupNetworking, Kind: "ServiceEntry", Namespace: d.one("apps", "apps", "other"),
 					Name: d.one("o1", "o2", "o3", "o4")}
 				o.Body = se
 				se.Hosts = []string{d.one("www.example.com", "www.example.com", "server.apps.svc.cluster.local")}

@@ -1,6 +1,10 @@
 package object
 
-import "time"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Ban is the body of an IdentityBan, which bans an identity from the mesh.
 type Ban struct {
@@ -14,3 +18,25 @@ type Ban struct {
 
 // Ended reports whether the ban is over at a time.
 func (b *Ban) Ended(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
+
+// IdentityBan is an IdentityBan as users write it.
+type IdentityBan struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Identity string       `json:"identity"`
+		Reason   string       `json:"reason,omitempty"`
+		Until    *metav1.Time `json:"until,omitempty"`
+	} `json:"spec"`
+	// Status is what Kubernetes keeps; nothing reads it.
+	Status map[string]any `json:"status,omitempty"`
+}
+
+// BanOf keeps of an IdentityBan what the mesh reads.
+func BanOf(b *IdentityBan) *Ban {
+	out := &Ban{Identity: b.Spec.Identity, Reason: b.Spec.Reason}
+	if b.Spec.Until != nil {
+		out.Until = b.Spec.Until.Time
+	}
+	return out
+}

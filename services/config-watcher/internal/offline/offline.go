@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/file"
@@ -160,7 +160,7 @@ func (run *validation) document(doc *manifest.Document) {
 // meshConfig validates a mesh configuration without an object around it.
 func (run *validation) meshConfig(name string, content []byte) {
 	_, warnings, problems := validate.MeshConfig(name, content)
-	v := Verdict{File: name, Line: 1, Kind: "MeshConfig", Name: validate.MeshName, Namespace: validate.MeshNamespace}
+	v := Verdict{File: name, Line: 1, Kind: "MeshConfig", Name: kinds.MeshName, Namespace: kinds.MeshNamespace}
 	v.Errors, v.Warnings = findings(problems...), findings(warnings...)
 	run.report(v)
 }

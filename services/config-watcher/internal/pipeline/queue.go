@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // queue holds the changes that no revision contains yet, in two lanes. A submission of endpoint changes alone goes into
@@ -58,7 +58,7 @@ func (q *queue) add(trace context.Context, now time.Time, changes []normalise.Ch
 		q.ordered = append(q.ordered, submission{q.submitted, changes, trace, now})
 		q.size += len(changes)
 		for _, c := range changes {
-			if validate.IsEndpoint(c.Key) {
+			if kinds.IsEndpoint(c.Key) {
 				o := q.overtakable[c.Key]
 				o.count++
 				q.overtakable[c.Key] = o
@@ -85,7 +85,7 @@ func (q *queue) add(trace context.Context, now time.Time, changes []normalise.Ch
 }
 
 func onlyEndpoints(changes []normalise.Change) bool {
-	return len(changes) > 0 && lists.All(changes, func(c normalise.Change) bool { return validate.IsEndpoint(c.Key) })
+	return len(changes) > 0 && lists.All(changes, func(c normalise.Change) bool { return kinds.IsEndpoint(c.Key) })
 }
 
 // batch is what one revision is made of.
@@ -138,7 +138,7 @@ func (q *queue) takeOrdered(limit int) batch {
 
 // overtaken reports whether a newer state has overtaken a change of the submission, which leaves the ordered lane now.
 func (q *queue) overtaken(c normalise.Change, number uint64) bool {
-	if !validate.IsEndpoint(c.Key) {
+	if !kinds.IsEndpoint(c.Key) {
 		return false
 	}
 	o := q.overtakable[c.Key]

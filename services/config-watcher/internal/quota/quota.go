@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Default bounds the objects of a namespace, in bytes by Cost: those of 10,000 usual VirtualServices, an eighth of the
@@ -37,7 +37,7 @@ const (
 // Cost is the memory that an object of Istio's kinds takes in config-watcher, in bytes, about; 0 for all others.
 func Cost(o *object.Object) int64 {
 	m, ok := o.Body.(proto.Message)
-	if !ok || !validate.OwnGroup(o.Key.Group) {
+	if !ok || !kinds.OwnGroup(o.Key.Group) {
 		return 0
 	}
 	total := costOf(m.ProtoReflect())
@@ -116,7 +116,7 @@ func (t *Table) Take(changes []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range changes {
-		if c.Key.Namespace == "" || !validate.OwnGroup(c.Key.Group) {
+		if c.Key.Namespace == "" || !kinds.OwnGroup(c.Key.Group) {
 			continue
 		}
 		n := t.of(c.Key.Namespace)

@@ -11,8 +11,8 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // RangesAnnotation of a WorkloadGroup lists, separated by commas, the ranges of addresses that its members may have
@@ -55,7 +55,7 @@ func (t *Table) admit(p *configv1.ProxyStatus) (*claim, error) {
 		return nil, fmt.Errorf("identity %s is not that of a workload", id)
 	}
 	of := fmt.Sprintf("WorkloadGroup %s/%s", namespace, r.GetGroup())
-	group := t.groups[object.Key{Group: validate.GroupNetworking, Kind: groupKind, Namespace: namespace, Name: r.GetGroup()}]
+	group := t.groups[object.Key{Group: kinds.GroupNetworking, Kind: groupKind, Namespace: namespace, Name: r.GetGroup()}]
 	if group == nil {
 		return nil, fmt.Errorf("%s does not exist; create it, or correct AUTO_REGISTER_GROUP and the namespace of the proxy", of)
 	}
@@ -80,7 +80,7 @@ func (t *Table) admit(p *configv1.ProxyStatus) (*claim, error) {
 	}
 	network := cmp.Or(r.GetNetwork(), template.GetNetwork())
 	c := &claim{identity: id.String(), group: group, address: address.String(), network: network, probed: r.GetProbed(), proxy: p}
-	c.key = object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: namespace,
+	c.key = object.Key{Group: kinds.GroupNetworking, Kind: entryKind, Namespace: namespace,
 		Name: entryName(r.GetGroup(), c.address, r.GetNetwork())}
 	if e := t.entries[c.key]; e != nil && e.Annotations[groupAnnotation] != r.GetGroup() {
 		return nil, fmt.Errorf("%s exists and was not made by registration in %s; delete it, or unset AUTO_REGISTER_GROUP", c.key, of)

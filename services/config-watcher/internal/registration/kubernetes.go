@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -28,7 +29,7 @@ const (
 )
 
 // apiVersion is that of the WorkloadEntries that are made.
-const apiVersion = validate.GroupNetworking + "/v1"
+const apiVersion = kinds.GroupNetworking + "/v1"
 
 // KubernetesWriter writes into an API server, while its replica leads.
 type KubernetesWriter struct {
@@ -48,7 +49,7 @@ func NewKubernetesWriter(api *rest.Config) (*KubernetesWriter, error) {
 func (w *KubernetesWriter) Lead(leads bool) { w.leads.Store(leads) }
 
 func (w *KubernetesWriter) in(namespace string) dynamic.ResourceInterface {
-	return w.client.Resource(schema.GroupVersionResource{Group: validate.GroupNetworking, Version: "v1",
+	return w.client.Resource(schema.GroupVersionResource{Group: kinds.GroupNetworking, Version: "v1",
 		Resource: "workloadentries"}).Namespace(namespace)
 }
 
@@ -128,7 +129,7 @@ func explained(verb string, err error) error {
 		return ErrOutdated
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w; allow config-watcher's service account to %s workloadentries.%s; fairlead-keeper binds ClusterRole "+
-			"fairlead-config-watcher-registration in namespaces with a WorkloadGroup: see its log", err, verb, validate.GroupNetworking)
+			"fairlead-config-watcher-registration in namespaces with a WorkloadGroup: see its log", err, verb, kinds.GroupNetworking)
 	}
 	return err
 }

@@ -19,9 +19,9 @@ import (
 	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const (
@@ -128,7 +128,7 @@ func (t *Table) Submit(changes []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range changes {
-		if c.Key.Group != validate.GroupNetworking || c.Key.Cluster != "" {
+		if c.Key.Group != kinds.GroupNetworking || c.Key.Cluster != "" {
 			continue
 		}
 		of := t.entries

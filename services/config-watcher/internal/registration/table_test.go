@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // rig is a Table, a fleet with one xds-server, and a source that holds the entries.
@@ -54,7 +54,7 @@ func (r *rig) table() *Table {
 // groupOf submits the WorkloadGroup shop/machines.
 func (r *rig) groupOf(account string, annotations map[string]string) {
 	o := &object.Object{
-		Key: object.Key{Group: validate.GroupNetworking, Kind: groupKind, Namespace: "shop", Name: "machines"}, Annotations: annotations,
+		Key: object.Key{Group: kinds.GroupNetworking, Kind: groupKind, Namespace: "shop", Name: "machines"}, Annotations: annotations,
 		Body: &networking.WorkloadGroup{
 			Metadata: &networking.WorkloadGroup_ObjectMeta{Labels: map[string]string{"app": "machine"},
 				Annotations: map[string]string{"team": "a", groupAnnotation: "x"}},
@@ -203,7 +203,7 @@ func TestWhoIsNotEntitledIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			own := object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: "shop", Name: "machines-10.1.1.1-taken"}
+			own := object.Key{Group: kinds.GroupNetworking, Kind: entryKind, Namespace: "shop", Name: "machines-10.1.1.1-taken"}
 			r.Submit([]normalise.Change{{Key: own, Object: &object.Object{Key: own, Body: &networking.WorkloadEntry{Address: "10.1.1.1"}}}})
 			r.report(r.machine("vm", c.change))
 			if why := r.refusal(); !strings.Contains(why, c.why) {
@@ -337,7 +337,7 @@ func TestOthersEntriesStay(t *testing.T) {
 		"own": nil, "machines-10.1.1.1": {groupAnnotation: "machines", controllerAnnotation: "istiod-1",
 			connectedAnnotation: "2001-09-09T01:47:40Z"},
 	} {
-		k := object.Key{Group: validate.GroupNetworking, Kind: entryKind, Namespace: "shop", Name: name}
+		k := object.Key{Group: kinds.GroupNetworking, Kind: entryKind, Namespace: "shop", Name: name}
 		if err := r.put(&object.Object{Key: k, Annotations: annotations,
 			Body: &networking.WorkloadEntry{Address: "10.1.1.1", ServiceAccount: "web"}}, k); err != nil {
 			t.Fatal(err)

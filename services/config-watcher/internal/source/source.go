@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Event is the new state of one object; a nil Object means that the object is gone.
@@ -24,7 +24,7 @@ type Event struct {
 const MaxTogether = 64
 
 // Handler receives events that belong together: they take effect in one revision. Events of endpoints alone
-// (validate.IsEndpoint) overtake others. It must return quickly. The context carries only the trace of the change and
+// (kinds.IsEndpoint) overtake others. It must return quickly. The context carries only the trace of the change and
 // may end before the change is processed.
 type Handler func(ctx context.Context, source string, events []Event)
 
@@ -171,8 +171,8 @@ func RefusedOf(s Source) []Refused {
 		if !known {
 			i = len(out)
 			at[p.Object] = i
-			k.Group = validate.GroupOf(k.Kind)
-			out = append(out, Refused{Key: k, APIVersion: validate.Canonical(k.Group, k.Kind)})
+			k.Group, _ = kinds.GroupOf(k.Kind)
+			out = append(out, Refused{Key: k, APIVersion: kinds.Canonical(k.Group, k.Kind)})
 		}
 		out[i].Problems = append(out[i].Problems, p)
 	}

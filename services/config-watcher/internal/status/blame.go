@@ -6,9 +6,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // relation says whether a rejected resource is of an object.
@@ -122,7 +122,7 @@ func (r *rejection) relationTo(k object.Key, hosts []string) relation {
 		}
 		return unrelated
 	}
-	if k.Group == validate.GroupNetworking {
+	if k.Group == kinds.GroupNetworking {
 		switch k.Kind {
 		case "DestinationRule":
 			if r.kind == typeCluster || r.kind == typeEndpoints {

@@ -8,8 +8,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const testEpoch = "here"
@@ -36,13 +36,13 @@ func rejects(kind string, sequence uint64, message string, names ...string) *con
 
 func rule(host string) *object.Object {
 	return &object.Object{
-		Key:  object.Key{Group: validate.GroupNetworking, Kind: "DestinationRule", Namespace: "shop", Name: "rule"},
+		Key:  object.Key{Group: kinds.GroupNetworking, Kind: "DestinationRule", Namespace: "shop", Name: "rule"},
 		Body: &networking.DestinationRule{Host: host},
 	}
 }
 
 func filter() *object.Object {
-	return &object.Object{Key: object.Key{Group: validate.GroupNetworking, Kind: "EnvoyFilter", Namespace: "shop", Name: "filter"},
+	return &object.Object{Key: object.Key{Group: kinds.GroupNetworking, Kind: "EnvoyFilter", Namespace: "shop", Name: "filter"},
 		Body: &networking.EnvoyFilter{}}
 }
 
@@ -128,7 +128,7 @@ func TestMessagesAreBounded(t *testing.T) {
 
 // TestRejectedResources: which kinds a rejected resource may be of.
 func TestRejectedResources(t *testing.T) {
-	kind := func(k string) object.Key { return object.Key{Group: validate.GroupNetworking, Kind: k} }
+	kind := func(k string) object.Key { return object.Key{Group: kinds.GroupNetworking, Kind: k} }
 	hosts := []string{"web.shop.svc.cluster.local"}
 	for _, tc := range []struct {
 		key            object.Key
@@ -146,7 +146,7 @@ func TestRejectedResources(t *testing.T) {
 		{kind("ServiceEntry"), typeCluster, "outbound|80||web.shop.svc.cluster.local", owned},
 		{kind("ServiceEntry"), typeListener, "10.0.0.1_80", possible},
 		{kind("WorkloadGroup"), typeCluster, "outbound|80||web.shop.svc.cluster.local", unrelated},
-		{object.Key{Group: validate.GroupSecurity, Kind: "PeerAuthentication"}, typeListener, "virtualInbound", possible},
+		{object.Key{Group: kinds.GroupSecurity, Kind: "PeerAuthentication"}, typeListener, "virtualInbound", possible},
 	} {
 		r := newRejection("type.googleapis.com/envoy."+tc.resource, &configv1.Rejection{ResourceNames: []string{tc.name}, Message: "no"})
 		if got := r.relationTo(tc.key, hosts); got != tc.want {

@@ -8,17 +8,17 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // gatewaySpecs caches decoded Gateways by the hash of their resource.
 type gatewaySpecs map[string]*networking.Gateway
 
 func isGateway(o *object.Object) bool {
-	return o.Key.Group == validate.GroupNetworking && o.Key.Kind == "Gateway"
+	return o.Key.Group == kinds.GroupNetworking && o.Key.Kind == "Gateway"
 }
 
 // evaluateGateways brings the rows of the Gateways in force up to date. Their conditions depend on each other, and on

@@ -11,9 +11,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/ingress"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Ingresses tells the owners of Ingresses by which addresses the mesh's gateways are reached: status.loadBalancer, as
@@ -55,10 +55,10 @@ func (x *Ingresses) Submit(changes []normalise.Change, settings *mesh.MeshConfig
 	x.settings = settings
 	for _, c := range changes {
 		switch c.Key.Group + "/" + c.Key.Kind {
-		case validate.GroupIngress + "/Ingress":
+		case kinds.GroupIngress + "/Ingress":
 			set(x.all, c.Key, c.Object, c.Object != nil)
 			touched[c.Key] = true
-		case validate.GroupIngress + "/IngressClass":
+		case kinds.GroupIngress + "/IngressClass":
 			x.classes.Put(c.Key.Name, c.Object)
 			all = true
 		case "/Service":

@@ -14,8 +14,8 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Types of conditions.
@@ -129,7 +129,7 @@ type Writer interface {
 // HasStatus reports whether objects of the kind have a status.
 func HasStatus(k object.Key) bool {
 	switch k.Group {
-	case validate.GroupNetworking, validate.GroupSecurity, validate.GroupTelemetry, validate.GroupExtensions:
+	case kinds.GroupNetworking, kinds.GroupSecurity, kinds.GroupTelemetry, kinds.GroupExtensions:
 		return true
 	}
 	return false

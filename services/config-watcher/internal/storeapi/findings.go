@@ -11,10 +11,10 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Findings are the findings about the objects of the mesh; findings.Analyzer implements it.
@@ -35,7 +35,7 @@ func warning(f analyze.Finding) *configv1.Warning {
 	return &configv1.Warning{
 		Code: string(f.Code), Severity: string(f.Severity), Source: f.Source, Location: f.Location, Field: f.Field, Message: f.Description(),
 		Text: f.Error(),
-		Object: &configv1.ObjectKey{ApiVersion: validate.Canonical(f.Key.Group, f.Key.Kind), Kind: f.Key.Kind, Namespace: f.Key.Namespace,
+		Object: &configv1.ObjectKey{ApiVersion: kinds.Canonical(f.Key.Group, f.Key.Kind), Kind: f.Key.Kind, Namespace: f.Key.Namespace,
 			Name: f.Key.Name},
 	}
 }

@@ -21,9 +21,9 @@ import (
 	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // getInForce returns the version of an object that is in force, from whichever source.
@@ -70,7 +70,7 @@ func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, rea
 
 // knownKind refuses an unknown kind; empty means all kinds.
 func knownKind(kind string) error {
-	if kind == "" || len(validate.GroupsOf(kind)) > 0 {
+	if _, known := kinds.GroupOf(kind); known || kind == "" {
 		return nil
 	}
 	return object.Problems{unknownKind(kind)}
@@ -78,7 +78,7 @@ func knownKind(kind string) error {
 
 func unknownKind(kind string) object.Problem {
 	remedy := "kinds are written like VirtualService"
-	if near := nearest.Name(kind, validate.KindNames()); near != "" {
+	if near := nearest.Name(kind, kinds.Names()); near != "" {
 		remedy = fmt.Sprintf("did you mean %q?", near)
 	}
 	return object.Problem{Field: "kind", Value: object.Quote(kind), Reason: "unknown kind", Remedy: remedy}
@@ -87,7 +87,7 @@ func unknownKind(kind string) object.Problem {
 // knownNamespace refuses a namespace without any object; empty means all. Its message suggests only namespaces that the
 // caller may list.
 func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*object.Object) error {
-	if namespace == "" || namespace == validate.DefaultNamespace || namespace == validate.MeshNamespace {
+	if namespace == "" || namespace == kinds.DefaultNamespace || namespace == kinds.MeshNamespace {
 		return nil
 	}
 	identity, err := callerOf(ctx)

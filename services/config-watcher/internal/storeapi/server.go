@@ -13,6 +13,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -121,16 +122,15 @@ func key(k *configv1.ObjectKey) (object.Key, error) {
 	if group, _, ok := strings.Cut(k.GetApiVersion(), "/"); ok {
 		out.Group = group
 	} else if k.GetApiVersion() == "" {
-		groups := validate.GroupsOf(out.Kind)
-		if len(groups) == 0 {
+		known := false
+		if out.Group, known = kinds.GroupOf(out.Kind); !known {
 			return out, object.Problems{unknownKind(out.Kind)}
 		}
-		out.Group = groups[0]
 	}
-	if scope, ok := validate.ScopeOf(out.Group, out.Kind); ok && scope == validate.Cluster {
+	if kinds.ClusterScoped(out.Group, out.Kind) {
 		out.Namespace = ""
 	} else if out.Namespace == "" {
-		out.Namespace = validate.DefaultNamespace
+		out.Namespace = kinds.DefaultNamespace
 	}
 	return out, nil
 }
@@ -312,7 +312,7 @@ func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (_ *conf
 	if err := s.allow(ctx, access.Patch, k); err != nil {
 		return nil, err
 	}
-	if validate.IsIdentityBan(k) {
+	if kinds.IsIdentityBan(k) {
 		return nil, statusOf(object.Problems{{Object: k.String(), Reason: "is not patched: whom it bans is checked as a whole",
 			Remedy: "apply the whole object"}})
 	}

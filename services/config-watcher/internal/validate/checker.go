@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -141,7 +142,7 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 		c.label("metadata.labels", k, o.Labels[k])
 	}
 	o.Annotations = c.stringMap("metadata.annotations", m["annotations"])
-	if k, own := find(o.Key.Group, o.Key.Kind); own && k.newSpec != nil {
+	if k := kinds.Find(o.Key.Group, o.Key.Kind); k.NewSpec != nil {
 		c.ownAnnotations(o)
 	}
 	if s, isString := m["creationTimestamp"].(string); isString && s != "" {

@@ -12,38 +12,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Annotations and labels of Services and ServiceEntries that the mesh reads.
-const (
-	ExportToAnnotation            = "networking.istio.io/exportTo"
-	TrafficDistributionAnnotation = "networking.istio.io/traffic-distribution"
-	AutoAllocateLabel             = "networking.istio.io/enable-autoallocate-ip"
-)
-
-// TrafficDistributions are the known values of trafficDistribution.
-var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
-	corev1.ServiceTrafficDistributionPreferSameNode}
-
 // trafficDistribution checks the annotation, whose value is not case-sensitive.
 func (c *checker) trafficDistribution(o *object.Object) {
-	v, ok := o.Annotations[TrafficDistributionAnnotation]
-	if ok && v != "" && !slices.ContainsFunc(TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
-		c.warn(field("metadata.annotations", TrafficDistributionAnnotation),
-			verdict{"unknown traffic distribution " + strconv.Quote(v), suggestion(v, TrafficDistributions)})
+	v, ok := o.Annotations[object.TrafficDistributionAnnotation]
+	if ok && v != "" && !slices.ContainsFunc(object.TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
+		c.warn(field("metadata.annotations", object.TrafficDistributionAnnotation),
+			verdict{"unknown traffic distribution " + strconv.Quote(v), suggestion(v, object.TrafficDistributions)})
 	}
 }
 
 func checkService(c *checker, o *object.Object, s *corev1.Service) {
 	c.trafficDistribution(o)
-	if d := s.Spec.TrafficDistribution; d != nil && !slices.Contains(TrafficDistributions, *d) {
-		c.fail("spec.trafficDistribution", *d, "unknown traffic distribution", suggestion(*d, TrafficDistributions))
+	if d := s.Spec.TrafficDistribution; d != nil && !slices.Contains(object.TrafficDistributions, *d) {
+		c.fail("spec.trafficDistribution", *d, "unknown traffic distribution", suggestion(*d, object.TrafficDistributions))
 	}
-	if v := o.Annotations[ExportToAnnotation]; v != "" {
+	if v := o.Annotations[object.ExportToAnnotation]; v != "" {
 		to := lists.Map(strings.Split(v, ","), strings.TrimSpace)
-		c.exportTo(field("metadata.annotations", ExportToAnnotation), to, exporter{service: true})
+		c.exportTo(field("metadata.annotations", object.ExportToAnnotation), to, exporter{service: true})
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		c.failIf(!fqdn(s.Spec.ExternalName), "spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")
@@ -148,32 +138,6 @@ func checkEndpointSlice(c *checker, _ *object.Object, s *discoveryv1.EndpointSli
 	}
 }
 
-// Name of the ConfigMap with the mesh configuration, and of its entry, as in Istio.
-const (
-	MeshNamespace = "istio-system"
-	MeshName      = "istio"
-	MeshKey       = "mesh"
-)
-
-// IsMeshConfig reports whether the key names the ConfigMap with the mesh configuration.
-func IsMeshConfig(k object.Key) bool {
-	return k.Kind == "ConfigMap" && k.Group == "" && k.Namespace == MeshNamespace && k.Name == MeshName
-}
-
-// IsEndpoint reports whether an object is of a kind that only says where workloads are and whether they are ready.
-// Changes of such objects overtake queued configuration.
-func IsEndpoint(k object.Key) bool {
-	switch k.Group {
-	case "":
-		return k.Kind == "Pod" || k.Kind == "Endpoints"
-	case GroupDiscovery:
-		return k.Kind == "EndpointSlice"
-	case GroupNetworking:
-		return k.Kind == "WorkloadEntry"
-	}
-	return false
-}
-
 // meshNetworks warns of networks listed in meshNetworks, which Fairlead does not read. Every installation has the key,
 // mostly with an empty value.
 func (c *checker) meshNetworks(text string) {
@@ -188,17 +152,17 @@ func (c *checker) meshNetworks(text string) {
 }
 
 func checkConfigMap(c *checker, o *object.Object, m *corev1.ConfigMap) {
-	if !IsMeshConfig(o.Key) {
+	if !kinds.IsMeshConfig(o.Key) {
 		return
 	}
 	c.meshNetworks(m.Data["meshNetworks"])
-	text, ok := m.Data[MeshKey]
+	text, ok := m.Data[kinds.MeshKey]
 	if !ok {
 		return
 	}
 	_, warnings, problems := MeshConfig("", []byte(text))
 	at := func(p object.Problem) string {
-		return strings.TrimSuffix("data."+MeshKey+"."+p.Field, ".")
+		return strings.TrimSuffix("data."+kinds.MeshKey+"."+p.Field, ".")
 	}
 	for _, p := range problems {
 		c.fail(at(p), nil, p.Description(), "")

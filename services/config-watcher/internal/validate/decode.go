@@ -16,15 +16,13 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // ErrIgnored marks an object of a kind that the mesh does not read, such as a Deployment; see UnreadError.
 var ErrIgnored = errors.New("kind is not read by the mesh")
-
-// DefaultNamespace is the namespace of a namespaced object that names none.
-const DefaultNamespace = "default"
 
 // Identify reads an object's key and API version as far as they can be read: Kind and Name of the key may be empty.
 func Identify(tree map[string]any) (key object.Key, apiVersion string) {
@@ -35,11 +33,11 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	}
 	meta, _ := tree["metadata"].(map[string]any)
 	key.Name, _ = meta["name"].(string)
-	if scope, ok := ScopeOf(key.Group, key.Kind); ok && scope == Cluster {
+	if kinds.ClusterScoped(key.Group, key.Kind) {
 		return key, apiVersion
 	}
 	key.Namespace, _ = meta["namespace"].(string)
-	key.Namespace = cmp.Or(key.Namespace, DefaultNamespace)
+	key.Namespace = cmp.Or(key.Namespace, kinds.DefaultNamespace)
 	return key, apiVersion
 }
 
@@ -57,34 +55,34 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 		c.fail(field, nil, "missing", "start the object with apiVersion, kind and metadata")
 		return nil, c.problems.Err()
 	}
-	k, own := find(key.Group, key.Kind)
+	k := kinds.Find(key.Group, key.Kind)
 	if k == nil {
-		if mistakenGroup(key) {
-			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+Canonical(GroupsOf(key.Kind)[0], key.Kind))
+		if meant := kinds.Mistaken(key.Group, key.Kind); meant != "" {
+			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+meant)
 			return nil, c.problems.Err()
 		}
-		if served := key.Group + "/" + runsPodsVersion; RunsPods(key.Group, key.Kind) && apiVersion != served {
+		if served := key.Group + "/" + kinds.RunsPodsVersion; kinds.RunsPods(key.Group, key.Kind) && apiVersion != served {
 			c.fail("apiVersion", apiVersion, "version is not served for "+key.Kind, "use "+served)
 			return nil, c.problems.Err()
 		}
-		if !own && nearest.Name(key.Kind, kindNames(key.Group)) == "" {
+		if !kinds.OwnGroup(key.Group) && nearest.Name(key.Kind, kinds.NamesOf(key.Group)) == "" {
 			return nil, unread(key, apiVersion, doc)
 		}
-		c.fail("kind", key.Kind, "no kind of "+cmp.Or(key.Group, apiVersion), suggestion(key.Kind, kindNames(key.Group)))
+		c.fail("kind", key.Kind, "no kind of "+cmp.Or(key.Group, apiVersion), suggestion(key.Kind, kinds.NamesOf(key.Group)))
 		return nil, c.problems.Err()
 	}
-	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !slices.Contains(k.versions, v) {
-		c.fail("apiVersion", apiVersion, "version is not served for "+k.name, "use "+Canonical(k.group, k.name))
+	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !slices.Contains(k.Versions, v) {
+		c.fail("apiVersion", apiVersion, "version is not served for "+k.Name, "use "+k.Canonical())
 	}
 	o := &object.Object{Key: key, APIVersion: apiVersion, Location: doc.Location()}
 	c.meta(doc.Tree, o)
-	if k.newSpec != nil {
+	if k.NewSpec != nil {
 		c.istioBody(k, doc.Tree, o)
 	} else {
 		c.kubernetesBody(k, doc.Tree, o)
 	}
-	if o.Body != nil && k.check != nil {
-		c.run(k, o)
+	if o.Body != nil {
+		c.run(o)
 	}
 	if err := c.problems.Err(); err != nil {
 		return nil, err
@@ -103,7 +101,7 @@ func kept(o *object.Object) any {
 	case *corev1.Pod:
 		return object.PodOf(b)
 	case *corev1.ConfigMap:
-		if IsMeshConfig(o.Key) {
+		if kinds.IsMeshConfig(o.Key) {
 			return b
 		}
 		if authority := object.AuthorityOf(b); authority != nil {
@@ -115,8 +113,8 @@ func kept(o *object.Object) any {
 			return credential
 		}
 		return nil
-	case *identityBan:
-		return b.kept()
+	case *object.IdentityBan:
+		return object.BanOf(b)
 	case *corev1.Node:
 		return object.NodeOf(b)
 	case *corev1.ServiceAccount, *corev1.Namespace:
@@ -126,48 +124,38 @@ func kept(o *object.Object) any {
 	}
 }
 
-// run calls the kind's check and turns a panic into a problem, so that no object stops the process.
-func (c *checker) run(k *kind, o *object.Object) {
+// run calls the kind's rules and turns a panic into a problem, so that no object stops the process.
+func (c *checker) run(o *object.Object) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.fail("", nil, fmt.Sprintf("cannot be validated: %v", r), "report this object as a defect of Fairlead")
 		}
 	}()
-	k.check(c, o)
-}
-
-func kindNames(group string) []string {
-	var out []string
-	for i := range kinds {
-		if kinds[i].group == group {
-			out = append(out, kinds[i].name)
-		}
-	}
-	return out
+	c.rules(o)
 }
 
 // istioTop are the top-level members of an Istio object.
 var istioTop = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 
-func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
+func (c *checker) istioBody(k *kinds.Kind, tree map[string]any, o *object.Object) {
 	for _, name := range sortedKeys(tree) {
 		if !slices.Contains(istioTop, name) {
 			c.unknown("", name, istioTop, tree)
 		}
 	}
-	msg := k.newSpec()
+	msg := k.NewSpec()
 	raw := tree["spec"]
 	if raw == nil {
 		raw = map[string]any{}
 	}
-	if config, ok := raw.(map[string]any); ok && k.name == "ProxyConfig" {
+	if config, ok := raw.(map[string]any); ok && k.Name == "ProxyConfig" {
 		raw = c.liftOnDemand("spec", config, "environmentVariables")
 	}
-	if !c.decodeSpec("spec", k.name, raw, msg) {
+	if !c.decodeSpec("spec", k.Name, raw, msg) {
 		return
 	}
 	o.Body = msg
-	c.supported(k.name, "spec", msg.ProtoReflect())
+	c.supported(k.Name, "spec", msg.ProtoReflect())
 }
 
 // decodeSpec decodes a tree strictly into a message of the kind. If strict decoding refuses fields, it decodes the
@@ -203,7 +191,7 @@ func cleanProtoError(err error) string {
 	return msg
 }
 
-func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object) {
+func (c *checker) kubernetesBody(k *kinds.Kind, tree map[string]any, o *object.Object) {
 	js, err := c.doc.JSON()
 	if len(c.problems) > 0 {
 		// Problems of the metadata have been reported.
@@ -215,10 +203,10 @@ func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object)
 		c.fail("", nil, "cannot be decoded: "+err.Error(), "")
 		return
 	}
-	out := k.newBody()
+	out := k.NewBody()
 	strict, err := kjson.UnmarshalStrict(js, out)
 	if err != nil {
-		c.fail("", nil, "cannot be decoded: "+strings.TrimPrefix(err.Error(), "json: "), "see Kubernetes' reference of "+k.name)
+		c.fail("", nil, "cannot be decoded: "+strings.TrimPrefix(err.Error(), "json: "), "see Kubernetes' reference of "+k.Name)
 		return
 	}
 	before := len(c.problems)

@@ -23,7 +23,7 @@ func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
 		c.matchedPorts(index("spec.match", i)+".ports", m.Ports)
 	}
 	if w.Phase == extensions.PluginPhase_AUTHN || w.Phase == extensions.PluginPhase_AUTHZ {
-		refuseUnenforced[*extensions.WasmPlugin]("access would not be restricted")(c, o, w)
+		c.unenforced(o, "access would not be restricted")
 	}
 }
 
@@ -48,7 +48,7 @@ func checkTrafficExtension(c *checker, o *object.Object, t *extensions.TrafficEx
 		c.matchedPorts(index("spec.match", i)+".ports", m.Ports)
 	}
 	if t.Phase == extensions.TrafficExtension_AUTHN || t.Phase == extensions.TrafficExtension_AUTHZ {
-		refuseUnenforced[*extensions.TrafficExtension]("access would not be restricted")(c, o, t)
+		c.unenforced(o, "access would not be restricted")
 	}
 }
 

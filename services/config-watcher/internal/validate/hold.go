@@ -13,6 +13,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -53,7 +54,7 @@ func (h Hold) Problem() object.Problem {
 func HoldOf(doc *manifest.Document) (h Hold, ok bool) {
 	key, _ := Identify(doc.Tree)
 	if !mayBePeerAuthentication(key.Group, key.Kind) {
-		if _, known := ScopeOf(key.Group, key.Kind); !known && listsPeerAuthentication(doc.Tree) {
+		if kinds.Find(key.Group, key.Kind) == nil && listsPeerAuthentication(doc.Tree) {
 			return hold("", "", doc.Location(), nil), true
 		}
 		return Hold{}, false
@@ -95,7 +96,7 @@ func listsPeerAuthentication(tree map[string]any) bool {
 // Patterns of a text that does not decode. A name must be followed by a delimiter, so that half of one is not taken for
 // a whole name.
 var (
-	securityText = regexp.MustCompile(`(?m)["']?apiVersion["']?\s*:\s*["']?` + regexp.QuoteMeta(GroupSecurity) + `/`)
+	securityText = regexp.MustCompile(`(?m)["']?apiVersion["']?\s*:\s*["']?` + regexp.QuoteMeta(kinds.GroupSecurity) + `/`)
 	// A tag, an anchor or a block indicator may precede the value.
 	kindText  = regexp.MustCompile(`(?m)(?:^|[^-.\w])["']?kind["']?\s*:\s*(?:[!&|>]\S*\s+)*["']?([A-Za-z]*)`)
 	itemsText = regexp.MustCompile(`(?m)(?:^|[^-.\w])["']?items["']?\s*:`)
@@ -109,7 +110,7 @@ var (
 func HoldsIn(file string, content []byte) []Hold {
 	var out []Hold
 	for _, f := range manifest.Fragments(file, content, func(text []byte) bool {
-		return bytes.Contains(text, []byte(GroupSecurity)) || bytes.Contains(text, []byte(peerAuthentication))
+		return bytes.Contains(text, []byte(kinds.GroupSecurity)) || bytes.Contains(text, []byte(peerAuthentication))
 	}) {
 		if h, ok := holdText(f); ok {
 			out = append(out, h)
@@ -130,7 +131,7 @@ func holdText(f manifest.Fragment) (h Hold, ok bool) {
 	}
 	switch {
 	case kind == peerAuthentication:
-	case securityText.Match(text) && mayBePeerAuthentication(GroupSecurity, kind):
+	case securityText.Match(text) && mayBePeerAuthentication(kinds.GroupSecurity, kind):
 	default:
 		return Hold{}, false
 	}
@@ -166,7 +167,7 @@ func namesPeerAuthentication(text []byte) bool {
 		if kind == peerAuthentication {
 			return true
 		}
-		if _, known := ScopeOf(GroupSecurity, kind); known {
+		if kinds.Find(kinds.GroupSecurity, kind) != nil {
 			unread--
 		}
 	}
@@ -195,7 +196,7 @@ func words(re *regexp.Regexp, text []byte) iter.Seq[string] {
 
 // HoldKey is the hold for an object of which only the key is known; ok is false if it is no PeerAuthentication.
 func HoldKey(key object.Key, location string) (h Hold, ok bool) {
-	if key.Group != GroupSecurity || key.Kind != peerAuthentication {
+	if key.Group != kinds.GroupSecurity || key.Kind != peerAuthentication {
 		return Hold{}, false
 	}
 	return hold(key.Namespace, key.Name, location, nil), true
@@ -212,13 +213,12 @@ func word(re *regexp.Regexp, text []byte) string {
 // mayBePeerAuthentication reports whether a kind is PeerAuthentication, misspelt or cut off included.
 func mayBePeerAuthentication(group, kind string) bool {
 	if kind == peerAuthentication {
-		return group == "" || nearest.Name(group, []string{GroupSecurity}) != ""
+		return group == "" || nearest.Name(group, []string{kinds.GroupSecurity}) != ""
 	}
-	if group != GroupSecurity {
+	if group != kinds.GroupSecurity {
 		return false
 	}
-	_, known := ScopeOf(group, kind)
-	return !known && (strings.HasPrefix(peerAuthentication, kind) || nearest.Name(kind, kindNames(group)) == peerAuthentication)
+	return kinds.Find(group, kind) == nil && (strings.HasPrefix(peerAuthentication, kind) || nearest.Name(kind, kinds.NamesOf(group)) == peerAuthentication)
 }
 
 var objectName = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
@@ -235,8 +235,8 @@ func hold(namespace, name, location string, labels map[string]string) Hold {
 	if len(labels) > 0 {
 		spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: labels}
 	}
-	key := object.Key{Group: GroupSecurity, Kind: peerAuthentication, Namespace: namespace, Name: name}
-	h.Object = &object.Object{Key: key, APIVersion: Canonical(key.Group, key.Kind), Location: location, Body: spec, Held: true}
+	key := object.Key{Group: kinds.GroupSecurity, Kind: peerAuthentication, Namespace: namespace, Name: name}
+	h.Object = &object.Object{Key: key, APIVersion: kinds.Canonical(key.Group, key.Kind), Location: location, Body: spec, Held: true}
 	digest := sha256.New()
 	for _, part := range []string{"held", key.String(), location, fmt.Sprint(labels)} {
 		digest.Write(append([]byte(part), 0))
@@ -248,14 +248,13 @@ func hold(namespace, name, location string, labels map[string]string) Hold {
 // IsSecurity reports whether a problem is about an object of a security kind.
 func IsSecurity(p object.Problem) bool {
 	kind, _, _ := strings.Cut(p.Object, " ")
-	k, _ := find(GroupSecurity, kind)
-	return k != nil
+	return kinds.Find(kinds.GroupSecurity, kind) != nil
 }
 
 // HoldDamaged is the hold for a damaged record that may have been a PeerAuthentication's. It holds for the whole mesh,
 // because nothing in the record is certain.
 func HoldDamaged(location string, text []byte) (h Hold, ok bool) {
-	if !bytes.Contains(text, []byte(GroupSecurity)) && !bytes.Contains(text, []byte(peerAuthentication)) {
+	if !bytes.Contains(text, []byte(kinds.GroupSecurity)) && !bytes.Contains(text, []byte(peerAuthentication)) {
 		return Hold{}, false
 	}
 	return hold("", "", location, nil), true

@@ -6,6 +6,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -77,7 +78,7 @@ func TestIngressIsCheckedAsByKubernetes(t *testing.T) {
 			"namespace: apps", "annotations: {kubernetes.io/ingress.class: istio}", 1),
 			`warns: spec\.ingressClassName: has no effect: the annotation kubernetes\.io/ingress\.class decides`},
 		"the name of a generated object": {strings.Replace(anIngress("{defaultBackend: {service: {name: a, port: {number: 80}}}}"), "shop",
-			"a-"+GeneratedIngressInfix, 1), `metadata\.name.*generated objects`},
+			"a-"+object.GeneratedIngressInfix, 1), `metadata\.name.*generated objects`},
 		"a version that is not served": {strings.Replace(anIngress("{defaultBackend: {service: {name: a, port: {number: 80}}}}"), "/v1",
 			"/v1beta1", 1), `apiVersion.*version is not served`},
 		"a class":                      {class("{controller: istio.io/ingress-controller, parameters: {kind: A, name: b}}"), "^$"},
@@ -96,7 +97,7 @@ func TestIngressIsKeptAsItIs(t *testing.T) {
 		t.Fatal(problems)
 	}
 	in, ok := o.Body.(*networkingv1.Ingress)
-	if want := (object.Key{Group: GroupIngress, Kind: "Ingress", Namespace: "apps", Name: "shop"}); !ok || o.Key != want ||
+	if want := (object.Key{Group: kinds.GroupIngress, Kind: "Ingress", Namespace: "apps", Name: "shop"}); !ok || o.Key != want ||
 		in.Spec.DefaultBackend.Service.Name != "a" {
 		t.Errorf("read as %v, %T", o.Key, o.Body)
 	}

@@ -14,13 +14,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// On-demand configuration of sidecars: the workload's annotation, or Fairlead's own field onDemand of ProxyConfig,
-// switches it. Istio's ProxyConfig types have no such field; it is stored as an entry of proxyMetadata
-// (environmentVariables in the resource).
 const (
-	OnDemandAnnotation = "fairlead.dev/on-demand"
-	OnDemandMetadata   = proxyconfig.OnDemand
-
 	onDemandField = "onDemand"
 	// maxProxyConfig bounds the YAML of the annotation, in bytes.
 	maxProxyConfig = 1 << 20
@@ -31,9 +25,9 @@ const (
 func (c *checker) liftOnDemand(path string, tree map[string]any, into string) map[string]any {
 	at := field(path, into)
 	metadata, _ := tree[into].(map[string]any)
-	entry := metadata[OnDemandMetadata]
+	entry := metadata[object.OnDemandMetadata]
 	if s, isString := entry.(string); isString {
-		c.onDemandText(field(at, OnDemandMetadata), s)
+		c.onDemandText(field(at, object.OnDemandMetadata), s)
 	}
 	value, written := tree[onDemandField]
 	if !written {
@@ -53,13 +47,13 @@ func (c *checker) liftOnDemand(path string, tree map[string]any, into string) ma
 		return out // strict decoding reports the wrong type
 	}
 	if s, isString := entry.(string); isString && parseBool(s) != on {
-		c.fail(field(path, onDemandField), on, "contradicts "+at+"."+OnDemandMetadata, "keep one of them")
+		c.fail(field(path, onDemandField), on, "contradicts "+at+"."+object.OnDemandMetadata, "keep one of them")
 	}
 	metadata = maps.Clone(metadata)
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
-	metadata[OnDemandMetadata] = strconv.FormatBool(on)
+	metadata[object.OnDemandMetadata] = strconv.FormatBool(on)
 	out[into] = metadata
 	return out
 }
@@ -77,8 +71,8 @@ func (c *checker) onDemandText(path, s string) {
 
 // onDemandAnnotations checks a workload's annotations about on-demand configuration.
 func (c *checker) onDemandAnnotations(o *object.Object) {
-	if s, written := o.Annotations[OnDemandAnnotation]; written {
-		c.onDemandText(field("metadata.annotations", OnDemandAnnotation), s)
+	if s, written := o.Annotations[object.OnDemandAnnotation]; written {
+		c.onDemandText(field("metadata.annotations", object.OnDemandAnnotation), s)
 	}
 	if text := o.Annotations[proxyconfig.Annotation]; text != "" {
 		at := field("metadata.annotations", proxyconfig.Annotation)
@@ -132,7 +126,7 @@ func OnDemandOf(annotations map[string]string) string {
 		return ""
 	}
 	metadata, _ := new(checker).liftOnDemand("", tree, "proxyMetadata")["proxyMetadata"].(map[string]any)
-	value, _ := metadata[OnDemandMetadata].(string)
+	value, _ := metadata[object.OnDemandMetadata].(string)
 	return value
 }
 

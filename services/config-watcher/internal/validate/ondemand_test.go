@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 func TestOnDemandInMeshConfig(t *testing.T) {
@@ -37,7 +39,7 @@ func TestOnDemandInMeshConfig(t *testing.T) {
 			if err := problems.Err(); err != nil {
 				t.Fatal(err)
 			}
-			if got := m.DefaultConfig.ProxyMetadata[OnDemandMetadata]; got != c.want {
+			if got := m.DefaultConfig.ProxyMetadata[object.OnDemandMetadata]; got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 			if m.DefaultConfig.StatusPort != 15020 {
@@ -72,7 +74,7 @@ func TestOnDemandInProxyConfig(t *testing.T) {
 			if problem != "" {
 				t.Fatal(problem)
 			}
-			if got := o.Body.(*networkingv1beta1.ProxyConfig).EnvironmentVariables[OnDemandMetadata]; got != c.want {
+			if got := o.Body.(*networkingv1beta1.ProxyConfig).EnvironmentVariables[object.OnDemandMetadata]; got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})

@@ -13,23 +13,23 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/protorand"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
 // TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No check may
 // panic, every refusal names a field and a remedy, and enough objects are accepted that every check runs.
 func TestRandomObjects(t *testing.T) {
-	for i := range kinds {
-		k := &kinds[i]
-		if k.newSpec == nil || k.name == "WorkloadGroup" || k.group != GroupNetworking && k.name != "PeerAuthentication" {
+	for _, k := range kinds.All() {
+		if k.NewSpec == nil || k.Name == "WorkloadGroup" || k.Group != kinds.GroupNetworking && k.Name != "PeerAuthentication" {
 			continue
 		}
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(k.Name, func(t *testing.T) {
 			const objects = 1000
 			accepted := 0
 			reasons := map[string]int{}
 			for seed := range uint64(objects) {
-				spec := k.newSpec()
+				spec := k.NewSpec()
 				protorand.Istio.FillSeeded(seed, spec)
 				if err := documented(t, k, spec); err != nil {
 					reasons[err.Error()]++
@@ -47,14 +47,14 @@ func TestRandomObjects(t *testing.T) {
 }
 
 // documented passes an object through the parser and the checks.
-func documented(t *testing.T, k *kind, spec proto.Message) error {
+func documented(t *testing.T, k kinds.Kind, spec proto.Message) error {
 	t.Helper()
 	raw, err := protojson.Marshal(spec)
 	if err != nil { // text that is no UTF-8
 		return err
 	}
 	text, err := json.Marshal(map[string]any{
-		"apiVersion": Canonical(k.group, k.name), "kind": k.name,
+		"apiVersion": k.Canonical(), "kind": k.Name,
 		"metadata": map[string]any{"name": "random", "namespace": "apps"}, "spec": json.RawMessage(raw),
 	})
 	if err != nil {
@@ -88,8 +88,9 @@ func TestAcceptedSeeds(t *testing.T) {
 		list.WriteByte('\n')
 	}
 	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter"} {
-		k := &kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && k.newSpec != nil })]
-		add(name, k.newSpec, func(spec proto.Message) bool { return documented(t, k, spec) == nil })
+		all := kinds.All()
+		k := all[slices.IndexFunc(all, func(k kinds.Kind) bool { return k.Name == name && k.NewSpec != nil })]
+		add(name, k.NewSpec, func(spec proto.Message) bool { return documented(t, k, spec) == nil })
 	}
 	add("MeshConfig", func() proto.Message { return &mesh.MeshConfig{} }, func(spec proto.Message) bool {
 		raw, err := protojson.Marshal(spec)

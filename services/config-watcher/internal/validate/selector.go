@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"fairlead.dev/services/config-watcher/internal/kinds"
 )
 
 // selector checks the labels of a workload selector; given is false if there is no selector.
@@ -16,7 +18,7 @@ func (c *checker) selector(at string, given bool, labels map[string]string) {
 
 // targetKinds are the kinds that a policy may target, by group.
 var targetKinds = map[string][]string{
-	GroupGatewayAPI:       {"Gateway", "GatewayClass"},
+	kinds.GroupGatewayAPI: {"Gateway", "GatewayClass"},
 	"networking.istio.io": {"ServiceEntry"},
 	"":                    {"Service"},
 	"core":                {"Service"},
@@ -52,7 +54,7 @@ func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
 	for at, ref := range each(at, refs) {
 		c.targetName(at, ref)
-		if ref.Group != GroupGatewayAPI || ref.Kind != "Gateway" {
+		if ref.Group != kinds.GroupGatewayAPI || ref.Kind != "Gateway" {
 			c.warn(at, verdict{"only a Gateway of group gateway.networking.k8s.io has proxies here", "target a Gateway, or use a selector"})
 		}
 	}

@@ -34,8 +34,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	c.entryPorts(se)
 	c.entryResolution(se)
 	c.trafficDistribution(o)
-	if v, ok := o.Labels[AutoAllocateLabel]; ok && v != "true" && v != "false" {
-		c.warn(field("metadata.labels", AutoAllocateLabel),
+	if v, ok := o.Labels[object.AutoAllocateLabel]; ok && v != "true" && v != "false" {
+		c.warn(field("metadata.labels", object.AutoAllocateLabel),
 			verdict{"neither true nor false", `write "false" for no address, or remove the label`})
 	}
 	const waypoint = "istio.io/use-waypoint"

@@ -7,48 +7,25 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
-
-// Kind describes one kind that Fairlead reads, for sources that must ask for the objects of each kind.
-type Kind struct {
-	Group, Name string
-	// Versions that can be read, the preferred one first.
-	Versions []string
-	Scope    Scope
-	// Istio is true for the kinds of Istio's groups.
-	Istio bool
-	// New makes an empty Go object of a Kubernetes kind; nil for Istio's kinds.
-	New func() any
-}
-
-// Kinds lists every kind that Fairlead reads, in the order of the table.
-func Kinds() []Kind {
-	out := make([]Kind, len(kinds))
-	for i := range kinds {
-		k := &kinds[i]
-		out[i] = Kind{Group: k.group, Name: k.name, Versions: k.versions, Scope: k.scope, Istio: k.newSpec != nil, New: k.newBody}
-	}
-	return out
-}
 
 // Typed checks an object of a Kubernetes kind that a client has decoded, and returns the same as Document for its
 // manifest, except for the digest. A field that this version does not know is no mistake here, because a newer API
 // server may send it. The result keeps body; the caller must not change it and sets the result's Source.
 func Typed(group, name string, body metav1.Object) (*object.Object, error) {
-	k, _ := find(group, name)
-	if k == nil || k.newBody == nil {
+	k := kinds.Find(group, name)
+	if k == nil || k.NewBody == nil {
 		return nil, fmt.Errorf("%s %s is no kind of Kubernetes that the mesh reads", group, name)
 	}
 	o := &object.Object{
-		Key: object.Key{Group: group, Kind: name, Namespace: body.GetNamespace(), Name: body.GetName()}, APIVersion: Canonical(group, name),
+		Key: object.Key{Group: group, Kind: name, Namespace: body.GetNamespace(), Name: body.GetName()}, APIVersion: k.Canonical(),
 		Labels: body.GetLabels(), Annotations: body.GetAnnotations(), Created: body.GetCreationTimestamp().Time, Generation: body.GetGeneration(),
 		Body: body,
 	}
 	c := &checker{object: o.Key.String(), namespace: o.Key.Namespace}
-	if k.check != nil {
-		c.run(k, o)
-	}
+	c.run(o)
 	if err := c.problems.Err(); err != nil {
 		return nil, err
 	}
@@ -93,5 +70,5 @@ func HoldUnread(place string) Hold { return hold("", "", place, nil) }
 
 // HoldsUnread reports whether HoldUnread stands for the objects of a kind that cannot be read.
 func HoldsUnread(group, name string) bool {
-	return group == GroupSecurity && name == peerAuthentication
+	return group == kinds.GroupSecurity && name == peerAuthentication
 }

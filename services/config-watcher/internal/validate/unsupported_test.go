@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	mesh "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
@@ -52,9 +53,9 @@ func unknownField(path string) string {
 	if kindName == "MeshConfig" {
 		d = (&mesh.MeshConfig{}).ProtoReflect().Descriptor()
 	}
-	for i := range kinds {
-		if kinds[i].name == kindName && kinds[i].newSpec != nil {
-			d = kinds[i].newSpec().ProtoReflect().Descriptor()
+	for _, k := range kinds.All() {
+		if k.Name == kindName && k.NewSpec != nil {
+			d = k.NewSpec().ProtoReflect().Descriptor()
 		}
 	}
 	if d == nil {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -17,7 +18,7 @@ import (
 func MeshConfig() Decoder { return Decoder{Decode: meshConfig, Restore: restoreMeshConfig} }
 
 func meshConfig(name string, content []byte) Decoded {
-	key := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
+	key := object.Key{Kind: "ConfigMap", Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
 	_, warnings, problems := validate.MeshConfig(name, content)
 	if len(problems) > 0 {
 		return Decoded{Refused: []object.Key{key}, Last: key, LastRefused: true, Problems: problems}
@@ -31,7 +32,7 @@ func meshConfig(name string, content []byte) Decoded {
 		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]), Warnings: warnings,
 		Body: &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
-			Data:       map[string]string{validate.MeshKey: string(content)},
+			Data:       map[string]string{kinds.MeshKey: string(content)},
 		},
 	}}}
 }

@@ -12,6 +12,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -84,7 +85,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 			d.LastRefused = true
 			// The kind is unknown: the object may be a misspelt version of any former object.
 			key := d.Last
-			if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
+			if key.Name != "" && kinds.Find(key.Group, key.Kind) != nil {
 				d.Refused = append(d.Refused, key)
 			} else {
 				d.Unreadable = true

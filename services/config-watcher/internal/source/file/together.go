@@ -3,8 +3,8 @@ package file
 import (
 	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // together divides the events of one scan into what is delivered together; location is "<file>:<line>" of an event's
@@ -49,7 +49,7 @@ func together(events []source.Event, location func(source.Event) string) [][]sou
 
 func onlyEndpoints(events []source.Event) bool {
 	for _, e := range events {
-		if !validate.IsEndpoint(e.Key) {
+		if !kinds.IsEndpoint(e.Key) {
 			return false
 		}
 	}

@@ -12,9 +12,9 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 func eventsOf(kind, file string, n int) []source.Event {
@@ -155,7 +155,7 @@ func BenchmarkStart(b *testing.B) {
 		n := 0
 		s.Handle(func(_ context.Context, _ string, events []source.Event) {
 			for _, e := range events {
-				if e.Object.Key.Group == validate.GroupNetworking {
+				if e.Object.Key.Group == kinds.GroupNetworking {
 					n++
 				}
 			}

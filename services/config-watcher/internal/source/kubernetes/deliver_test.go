@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
@@ -134,7 +135,7 @@ func TestAListThatComesDuringDelivery(t *testing.T) {
 
 func TestEndpointsOvertakeConfiguration(t *testing.T) {
 	f := newFixture(t, nil)
-	services, slices := f.watcher("", "Service"), f.watcher(validate.GroupDiscovery, "EndpointSlice")
+	services, slices := f.watcher("", "Service"), f.watcher(kinds.GroupDiscovery, "EndpointSlice")
 	for i := range maxEvents + 1 {
 		must(t, services.Add(services.state(fmt.Sprintf("s-%04d", i), "1")))
 	}
@@ -155,7 +156,7 @@ func TestEndpointsOvertakeConfiguration(t *testing.T) {
 
 func TestARefusedObjectKeepsItsLastVersion(t *testing.T) {
 	f := newFixture(t, nil)
-	w := f.watcher(validate.GroupSecurity, "PeerAuthentication")
+	w := f.watcher(kinds.GroupSecurity, "PeerAuthentication")
 	must(t, w.Add(w.state("a", "good")))
 	f.delivered("PeerAuthentication apps/a good")
 	must(t, w.Update(w.bad("a")))
@@ -176,7 +177,7 @@ func TestARefusedObjectKeepsItsLastVersion(t *testing.T) {
 // watch fails too.
 func TestAKindIsGoneOnlyWhenItIsCertain(t *testing.T) {
 	f := newFixture(t, nil)
-	w := f.watcher(validate.GroupNetworking, "VirtualService")
+	w := f.watcher(kinds.GroupNetworking, "VirtualService")
 	must(t, w.Replace([]any{w.state("a", "1")}, ""))
 	f.delivered("VirtualService apps/a 1")
 	missing := func(after time.Duration) (unsure bool) {
@@ -206,7 +207,7 @@ func TestAKindIsGoneOnlyWhenItIsCertain(t *testing.T) {
 
 func TestFirstAbsence(t *testing.T) {
 	f := newFixture(t, nil)
-	k := f.kinds[schema.GroupKind{Group: validate.GroupNetworking, Kind: "Sidecar"}]
+	k := f.kinds[schema.GroupKind{Group: kinds.GroupNetworking, Kind: "Sidecar"}]
 	if !f.missing(k) || k.settled {
 		t.Error("one answer without a kind is enough")
 	}
@@ -249,7 +250,7 @@ func TestRestoredObjectsGiveWay(t *testing.T) {
 
 func TestStatusNamesWhatIsForbidden(t *testing.T) {
 	f := newFixture(t, nil)
-	w := f.watcher(validate.GroupNetworking, "Gateway")
+	w := f.watcher(kinds.GroupNetworking, "Gateway")
 	f.asked(t.Context(), w, false, apierrors.NewForbidden(schema.GroupResource{Group: "networking.istio.io", Resource: "gateways"}, "",
 		errors.New("no right")))
 	f.asked(t.Context(), w, true, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no right")))

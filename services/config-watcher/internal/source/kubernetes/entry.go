@@ -106,7 +106,7 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 // an object without the label is everybody's, and a control plane without a revision reads all.
 func (k *kind) foreign(labels map[string]string) bool {
 	of, labelled := labels[revisionLabel]
-	return k.desc.Istio && k.revision != "" && labelled && of != k.revision
+	return k.desc.NewSpec != nil && k.revision != "" && labelled && of != k.revision
 }
 
 // lastApplied is kubectl's annotation that repeats the object.

@@ -25,6 +25,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/protorand"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -32,7 +33,7 @@ import (
 
 // kindsOf are the kinds of the table that client-go decodes by type, or the others.
 func kindsOf(typed bool) (out []*kind) {
-	for _, desc := range validate.Kinds() {
+	for _, desc := range kinds.All() {
 		gvk := schema.GroupVersionKind{Group: desc.Group, Version: desc.Versions[0], Kind: desc.Name}
 		if clientscheme.Scheme.Recognizes(gvk) == typed {
 			out = append(out, &kind{desc: desc, source: "kubernetes/test", lane: laneConfig})
@@ -114,11 +115,11 @@ func TestTypedObjectsAreThoseOfTheirManifests(t *testing.T) {
 				}
 				filler(seed).Fill(typed)
 				meta := randomMeta()
-				if k.desc.Scope == validate.Cluster {
+				if k.desc.ClusterScoped {
 					meta.Namespace = ""
 				}
 				if m, ok := typed.(*corev1.ConfigMap); ok && seed%2 == 0 {
-					meta.Namespace, meta.Name, m.Data = validate.MeshNamespace, validate.MeshName, map[string]string{"mesh": "connectTimeout: 3s"}
+					meta.Namespace, meta.Name, m.Data = kinds.MeshNamespace, kinds.MeshName, map[string]string{"mesh": "connectTimeout: 3s"}
 				}
 				reflect.ValueOf(typed).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(meta))
 				text, err := json.Marshal(typed)
@@ -236,7 +237,7 @@ func TestSavedMeshObjectsAreRestored(t *testing.T) {
 					t.Fatal(err)
 				}
 				e, err := k.convert(&unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": validate.Canonical(k.desc.Group, kindName), "kind": kindName, "metadata": metaTree, "spec": tree,
+					"apiVersion": kinds.Canonical(k.desc.Group, kindName), "kind": kindName, "metadata": metaTree, "spec": tree,
 					"status": map[string]any{"x": "y"},
 				}})
 				if err != nil {
@@ -287,13 +288,13 @@ func TestSavedCredentialsAndBansAreRestored(t *testing.T) {
 		kind *kind
 		o    runtime.Object
 	}{
-		"key pair": {&kind{desc: validate.Kind{Name: "Secret"}},
+		"key pair": {&kind{desc: kinds.Kind{Name: "Secret"}},
 			&corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"cert": chain, "key": key, "cacert": ca.RootPEM}}},
-		"no credential": {&kind{desc: validate.Kind{Name: "Secret"}},
+		"no credential": {&kind{desc: kinds.Kind{Name: "Secret"}},
 			&corev1.Secret{ObjectMeta: randomMeta(), Data: map[string][]byte{"password": []byte("x")}}},
-		"authority": {&kind{desc: validate.Kind{Name: "ConfigMap"}},
+		"authority": {&kind{desc: kinds.Kind{Name: "ConfigMap"}},
 			&corev1.ConfigMap{ObjectMeta: randomMeta(), Data: map[string]string{"ca.crt": string(ca.RootPEM)}}},
-		"ban": {&kind{desc: validate.Kind{Group: validate.GroupFairlead, Name: "IdentityBan"}}, &unstructured.Unstructured{Object: map[string]any{
+		"ban": {&kind{desc: kinds.Kind{Group: kinds.GroupFairlead, Name: "IdentityBan"}}, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "fairlead.dev/v1", "kind": "IdentityBan", "metadata": map[string]any{"name": "a"},
 			"spec": map[string]any{"identity": "spiffe://cluster.local/ns/apps/sa/a", "reason": "why", "until": "2030-01-01T00:00:00Z"},
 		}}},
@@ -338,7 +339,7 @@ func TestRevisions(t *testing.T) {
 		if got := !k.foreign(labels); got != c.reads {
 			t.Errorf("%+v: reads %v", c, got)
 		}
-		service := &kind{desc: validate.Kind{Name: "Service"}, revision: c.revision}
+		service := &kind{desc: kinds.Kind{Name: "Service"}, revision: c.revision}
 		if service.foreign(labels) {
 			t.Errorf("%+v: a Service is left out", c)
 		}

@@ -31,11 +31,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // NamePrefix is what the names of these sources begin with; the id of the cluster follows.
@@ -102,7 +102,7 @@ type Source struct {
 
 // kind is one kind of objects. Source.mu guards the fields below lane.
 type kind struct {
-	desc             validate.Kind
+	desc             kinds.Kind
 	source, revision string
 	cluster          string // of a remote cluster
 	lane             int
@@ -153,7 +153,7 @@ const (
 var unwatched = []schema.GroupKind{{Kind: "Endpoints"}, {Kind: "ServiceAccount"}}
 
 // meshConfig is the ConfigMap with the mesh configuration.
-var meshConfig = types.NamespacedName{Namespace: validate.MeshNamespace, Name: validate.MeshName}
+var meshConfig = types.NamespacedName{Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
 
 // New returns a source; Run reads.
 func New(cfg Config) (*Source, error) {
@@ -174,7 +174,7 @@ func New(cfg Config) (*Source, error) {
 	for i := range s.lanes {
 		s.lanes[i] = map[object.Key]*entry{}
 	}
-	for _, desc := range validate.Kinds() {
+	for _, desc := range kinds.All() {
 		gk := schema.GroupKind{Group: desc.Group, Kind: desc.Name}
 		if _, remote := remoteKinds[gk]; slices.Contains(unwatched, gk) || cfg.Remote && !remote {
 			continue
@@ -184,7 +184,7 @@ func New(cfg Config) (*Source, error) {
 			objects: map[types.NamespacedName]*object.Object{}, problems: map[types.NamespacedName]object.Problems{},
 			refused: map[types.NamespacedName]source.Refused{}, dirty: map[int]bool{},
 		}
-		if desc.Group == validate.GroupDiscovery || desc.Group == "" && desc.Name == "Pod" {
+		if desc.Group == kinds.GroupDiscovery || desc.Group == "" && desc.Name == "Pod" {
 			k.lane = laneEndpoints
 		}
 		if cfg.Remote {

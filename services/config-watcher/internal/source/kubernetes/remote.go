@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // remoteKinds are read of a remote cluster: as in Istio, no configuration of the mesh. Every API server has them.
@@ -21,7 +21,7 @@ var remoteKinds = map[schema.GroupKind]served{
 	{Kind: "Node"}:      {"v1", "nodes"},
 	{Kind: "Pod"}:       {"v1", "pods"},
 	{Kind: "Service"}:   {"v1", "services"},
-	{Group: validate.GroupDiscovery, Kind: "EndpointSlice"}: {"v1", "endpointslices"},
+	{Group: kinds.GroupDiscovery, Kind: "EndpointSlice"}: {"v1", "endpointslices"},
 }
 
 // startRemote watches the kinds of a remote cluster. It is called with mu held.
@@ -79,7 +79,7 @@ func RemoveSaved(saved *lastgood.Dir, cluster string) {
 	name := NamePrefix + cluster
 	saved.Remove(filepath.Join(name, readMark))
 	for gk := range remoteKinds {
-		k := kind{source: name, desc: validate.Kind{Group: gk.Group, Name: gk.Kind}}
+		k := kind{source: name, desc: kinds.Kind{Group: gk.Group, Name: gk.Kind}}
 		for shard := range shards {
 			saved.Remove(k.shardFile(shard))
 		}

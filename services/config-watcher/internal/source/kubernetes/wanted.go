@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // maxWanted bounds the Secrets and ConfigMaps that are watched one by one. Each costs the API server a watch.
@@ -44,7 +44,7 @@ func (s *Source) Want(keys []object.Key) {
 			continue
 		}
 		for _, name := range slices.Concat(slices.Collect(maps.Keys(k.watchers)), slices.Collect(maps.Keys(k.objects))) {
-			if key := k.key(name); !wanted[key] && !validate.IsMeshConfig(key) {
+			if key := k.key(name); !wanted[key] && !kinds.IsMeshConfig(key) {
 				s.halt(k, name)
 				k.removeOthers(s, name, nil)
 			}

@@ -53,7 +53,7 @@ type served struct{ version, resource string }
 // start starts a watcher, in place of the one of the same name. It is called with mu held.
 func (s *Source) start(k *kind, name types.NamespacedName) {
 	gvk := schema.GroupVersionKind{Group: k.desc.Group, Version: k.served.version, Kind: k.desc.Name}
-	calls, err := s.api.Load().requests(gvk, k.served.resource, name.Namespace, k.desc.New != nil)
+	calls, err := s.api.Load().requests(gvk, k.served.resource, name.Namespace, k.desc.NewBody != nil)
 	if err != nil {
 		s.cfg.Log.Error("kind cannot be watched", "source", s.name, "kind", k.String(), "error", err)
 		return

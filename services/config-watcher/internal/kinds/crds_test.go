@@ -1,4 +1,4 @@
-package validate
+package kinds
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A definition of the chart base serves the versions that Document reads, and each kind that is not Kubernetes' own has
+// A definition of the chart base serves the versions that the table has, and each kind that is not Kubernetes' own has
 // one.
 func TestEveryKindHasItsDefinition(t *testing.T) {
 	const dir = "../../../../services/installer/manifests/charts/base/files/crds"
@@ -46,19 +46,18 @@ func TestEveryKindHasItsDefinition(t *testing.T) {
 				served[key] = append(served[key], v.Name)
 			}
 		}
-		if scope, ok := ScopeOf(key[0], key[1]); ok && (scope == Cluster) != (crd.Spec.Scope == "Cluster") {
+		if k := Find(key[0], key[1]); k != nil && k.ClusterScoped != (crd.Spec.Scope == "Cluster") {
 			t.Errorf("%s: scope %s", f, crd.Spec.Scope)
 		}
 	}
-	for i := range kinds {
-		k := &kinds[i]
-		if k.newSpec == nil && k.group != GroupFairlead {
+	for _, k := range All() {
+		if k.NewSpec == nil && k.Group != GroupFairlead {
 			continue
 		}
-		versions := served[[2]string{k.group, k.name}]
+		versions := served[[2]string{k.Group, k.Name}]
 		slices.Sort(versions)
-		if want := slices.Sorted(slices.Values(k.versions)); !slices.Equal(versions, want) {
-			t.Errorf("%s %s: the definition serves %q, Document reads %q", k.group, k.name, versions, want)
+		if want := slices.Sorted(slices.Values(k.Versions)); !slices.Equal(versions, want) {
+			t.Errorf("%s %s: the definition serves %q, the table has %q", k.Group, k.Name, versions, want)
 		}
 	}
 }
