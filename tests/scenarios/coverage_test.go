@@ -36,7 +36,7 @@ func TestTrafficAPIPage(t *testing.T) {
 // paths reads a table by which config-watcher tells what is not supported.
 func paths(t *testing.T, table string) []string {
 	t.Helper()
-	raw, err := os.ReadFile("../../services/config-watcher/internal/validate/" + table)
+	raw, err := os.ReadFile("../../services/config-watcher/internal/validate/support/" + table)
 	if err != nil {
 		t.Fatal(err)
 	}

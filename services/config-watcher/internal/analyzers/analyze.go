@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	meshconfig "istio.io/api/mesh/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/meshdefaults"
@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // checks lists the checks, each a function of the whole mesh.
@@ -109,13 +109,13 @@ func (r *run) report(o *Object, code analyze.Code, field string, value any, reas
 }
 
 // effectiveSettings is the mesh configuration that holds.
-func (m *Mesh) effectiveSettings() *meshconfig.MeshConfig {
+func (m *Mesh) effectiveSettings() *mesh.MeshConfig {
 	if m.cfg.Settings != nil {
 		return m.cfg.Settings
 	}
 	if o := m.meshConfigOf(); o != nil && o.Valid != nil {
 		if b, ok := o.Valid.Body.(*corev1.ConfigMap); ok {
-			if settings, _, problems := validate.MeshConfig("", []byte(b.Data[kinds.MeshKey])); len(problems) == 0 && settings != nil {
+			if settings, _, problems := meshconfig.Parse("", []byte(b.Data[kinds.MeshKey])); len(problems) == 0 && settings != nil {
 				return settings
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/manifest"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // istioAnnotations are Istio's annotations by name, from istio.io/api.
@@ -178,7 +178,7 @@ func isProxyConfig(s string) string {
 	if err != nil {
 		return "is no YAML"
 	}
-	if _, _, problems := validate.MeshConfig("", append(append([]byte(`{"defaultConfig": `), text...), '}')); len(problems) > 0 {
+	if _, _, problems := meshconfig.Parse("", append(append([]byte(`{"defaultConfig": `), text...), '}')); len(problems) > 0 {
 		return "is no ProxyConfig: " + strings.TrimPrefix(problems[0].Field, "defaultConfig.") + ": " + problems[0].Description()
 	}
 	return ""

@@ -7,3 +7,4 @@
 // the messages, without those that the user suppresses. Each check is a function of the mesh that calls run.report,
 // and a row in checks; each code has a row in codes.go. Package report prints messages.
 package analyzers
+

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // checkEntryAddresses finds ServiceEntries with TCP ports and without addresses: a proxy cannot tell their connections
@@ -136,7 +136,7 @@ func checkDiscovery(r *run) {
 		return
 	}
 	for i, s := range r.settings.GetDiscoverySelectors() {
-		selector, err := validate.LabelSelector(s)
+		selector, err := meshconfig.LabelSelector(s)
 		selects := func(ns *Object) bool {
 			set := labels.Set{corev1.LabelMetadataName: ns.Key.Name}
 			maps.Copy(set, ns.Labels)

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"time"
 
-	meshconfig "istio.io/api/mesh/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/analyze"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/decode"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -42,7 +43,7 @@ type Config struct {
 	// Domain is the DNS suffix of service names; "cluster.local" by default.
 	Domain string
 	// Settings replaces the mesh configuration of the objects; nil takes that of the ConfigMap, else the defaults.
-	Settings *meshconfig.MeshConfig
+	Settings *mesh.MeshConfig
 	// Now is the time with which the dates of certificates are compared.
 	Now time.Time
 	// Partial is true if kinds without any object may exist elsewhere, as with files alone: then no message says that
@@ -55,7 +56,7 @@ type Config struct {
 // Mesh is a whole mesh. It is not safe for concurrent use.
 type Mesh struct {
 	cfg      Config
-	settings *meshconfig.MeshConfig
+	settings *mesh.MeshConfig
 	objects  map[object.Key]*Object
 	messages []Message
 	// told counts the messages about each object.
@@ -181,9 +182,9 @@ func (m *Mesh) inNamespace(tree map[string]any) {
 	}
 }
 
-// identify is validate.Identify with the scope of the kinds that only analysis reads.
+// identify is decode.Identify with the scope of the kinds that only analysis reads.
 func identify(tree map[string]any) object.Key {
-	key, _ := validate.Identify(tree)
+	key, _ := decode.Identify(tree)
 	if clusterScoped(tree) {
 		key.Namespace = ""
 	}
@@ -192,7 +193,7 @@ func identify(tree map[string]any) object.Key {
 
 // clusterScoped reports whether an object's kind has no namespace.
 func clusterScoped(tree map[string]any) bool {
-	key, _ := validate.Identify(tree)
+	key, _ := decode.Identify(tree)
 	return kinds.ClusterScoped(key.Group, key.Kind) || clusterKinds[kindOf(key)]
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	extensions "istio.io/api/extensions/v1alpha1"
-	meshconfig "istio.io/api/mesh/v1alpha1"
+	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
@@ -212,7 +212,7 @@ func checkTelemetryProviders(r *run) {
 
 // lightstep reports whether an extension provider is of the kind lightstep.
 func (r *run) lightstep(name string) bool {
-	return slices.ContainsFunc(r.settings.GetExtensionProviders(), func(p *meshconfig.MeshConfig_ExtensionProvider) bool {
+	return slices.ContainsFunc(r.settings.GetExtensionProviders(), func(p *mesh.MeshConfig_ExtensionProvider) bool {
 		return p.GetName() == name && p.GetLightstep() != nil //nolint:staticcheck // deprecated in Istio, still served
 	})
 }

@@ -6,10 +6,11 @@ import (
 	"io"
 	"slices"
 
+	"fairlead.dev/services/config-watcher/internal/decode"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/file"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // Stdin is the path that stands for the standard input; stdinName is its name in messages.
@@ -48,12 +49,12 @@ func (m *Mesh) ReadFiles(paths []string, in io.Reader) error {
 
 func (m *Mesh) content(name string, content []byte) {
 	for _, p := range manifest.Each(name, content, func(doc *manifest.Document) {
-		if validate.IsBareMeshConfig(doc.Tree) {
+		if meshconfig.IsBare(doc.Tree) {
 			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "is a mesh configuration without an object around it",
 				Remedy: "name it with --mesh-config-file"})
 			return
 		}
-		if key, version := validate.Identify(doc.Tree); key.Kind == "" || version == "" {
+		if key, version := decode.Identify(doc.Tree); key.Kind == "" || version == "" {
 			m.Unreadable(object.Problem{Location: doc.Location(), Reason: "has no apiVersion and kind",
 				Remedy: "start the object with apiVersion, kind and metadata"})
 			return
@@ -70,7 +71,7 @@ func (m *Mesh) SettingsOf(name string) error {
 	if err != nil {
 		return err
 	}
-	settings, warnings, problems := validate.MeshConfig(name, content)
+	settings, warnings, problems := meshconfig.Parse(name, content)
 	if len(problems) > 0 {
 		return fmt.Errorf("%s is no mesh configuration: %w", name, errors.Join(problems.Err()))
 	}

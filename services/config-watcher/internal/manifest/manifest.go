@@ -436,6 +436,20 @@ func Field(path, name string) string {
 	return path + "." + name
 }
 
+// Index appends the place in a list to a JSON path: "spec.http[0]".
+func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// Items yields the items of the list at path, each with its own path.
+func Items[T any](path string, list []T) iter.Seq2[string, T] {
+	return func(yield func(string, T) bool) {
+		for i, item := range list {
+			if !yield(Index(path, i), item) {
+				return
+			}
+		}
+	}
+}
+
 func identifier(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; !letter(c) && (i == 0 || !digit(c)) {

@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // namespaceNameLabel is a label of every namespace of a cluster, so it is matched even if the Namespace object of a
@@ -30,7 +30,7 @@ type discovery struct {
 func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
 	var out []labels.Selector
 	for _, s := range settings.GetDiscoverySelectors() {
-		selector, err := validate.LabelSelector(s)
+		selector, err := meshconfig.LabelSelector(s)
 		if err != nil {
 			return nil, err
 		}

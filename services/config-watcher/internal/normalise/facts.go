@@ -10,7 +10,6 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // HostsOf lists the hostnames of a Service or ServiceEntry as Host writes them, each once; none for other kinds.
@@ -22,7 +21,7 @@ func HostsOf(o *object.Object, domain string) []string {
 	case *networking.ServiceEntry:
 		out := make([]string, 0, len(b.Hosts))
 		for _, h := range b.Hosts {
-			if host := entryHost(h); !validate.PartialWildcard(h) && !slices.Contains(out, host) {
+			if host := entryHost(h); !object.PartialWildcard(h) && !slices.Contains(out, host) {
 				out = append(out, host)
 			}
 		}

@@ -7,24 +7,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // TestHeldMeshPolicyIsInTheRootNamespace: the PeerAuthentication that holds the whole mesh closed is in the root
 // namespace, and moves when the root namespace changes.
 func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
-	holds := validate.HoldsIn("a.yaml", []byte("apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {na"))
+	holds := hold.In("a.yaml", []byte("apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {na"))
 	if len(holds) != 1 {
 		t.Fatal(manifest.Parse("a.yaml", nil))
 	}
-	hold := holds[0].Object
+	held := holds[0].Object
 	m := New(Config{})
 	given := func(d Delta) (upserts, removed []string) {
 		for _, r := range d.Upserts {
-			if r.Key.Kind == hold.Key.Kind {
+			if r.Key.Kind == held.Key.Kind {
 				upserts = append(upserts, r.Key.Namespace+" "+strings.Join(r.GetIstioConfig().GetExportedTo(), ","))
 			}
 		}
@@ -33,7 +33,7 @@ func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 		}
 		return upserts, removed
 	}
-	up, _ := given(m.Apply([]Change{{Key: hold.Key, Object: hold}}))
+	up, _ := given(m.Apply([]Change{{Key: held.Key, Object: held}}))
 	if !slices.Equal(up, []string{"istio-system *"}) {
 		t.Errorf("given out %v", up)
 	}
@@ -43,7 +43,7 @@ func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 	if !slices.Equal(up, []string{"other *"}) || !slices.Equal(removed, []string{"istio-system"}) {
 		t.Errorf("given out %v, removed %v", up, removed)
 	}
-	if _, removed = given(m.Apply([]Change{{Key: hold.Key}})); !slices.Equal(removed, []string{"other"}) {
+	if _, removed = given(m.Apply([]Change{{Key: held.Key}})); !slices.Equal(removed, []string{"other"}) {
 		t.Errorf("removed %v", removed)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/cipher"
 )
 
 // istioConfig builds the IstioConfig of an object; nil if the object is gone or its kind has no resource (a delegate
@@ -107,7 +107,7 @@ func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 
 func knownCiphers(tls *networking.ServerTLSSettings) {
 	if tls != nil {
-		tls.CipherSuites = validate.CipherSuites(tls.CipherSuites)
+		tls.CipherSuites = cipher.Known(tls.CipherSuites)
 	}
 }
 

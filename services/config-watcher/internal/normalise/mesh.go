@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // Config holds the settings of the whole mesh that come from no object.
@@ -313,7 +313,7 @@ func (m *Mesh) updateMesh(o *object.Object, d *Delta) {
 	settings := m.defaultSettings()
 	if o != nil {
 		text := o.Body.(*corev1.ConfigMap).Data[kinds.MeshKey]
-		got, _, problems := validate.MeshConfigOver(settings, "", []byte(text))
+		got, _, problems := meshconfig.ParseOver(settings, "", []byte(text))
 		if err := problems.Err(); err != nil {
 			// Sources validate before they deliver, so this is a defect of Fairlead. The settings in force stay.
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", o.Key, err))

@@ -6,7 +6,7 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/ondemand"
 )
 
 // workloadAnnotations are the annotations of a Workload resource. If a ProxyConfig decides about on-demand
@@ -56,7 +56,7 @@ func (m *Mesh) onDemand(in *instance) string {
 	if selecting != nil {
 		return onDemandVariable(selecting)
 	}
-	if value := validate.OnDemandOf(in.object.Annotations); value != "" {
+	if value := ondemand.Of(in.object.Annotations); value != "" {
 		return value
 	}
 	if namespace != nil {

@@ -99,7 +99,7 @@ type Object struct {
 	// VirtualService; nil for an object of a user.
 	Origin *Object
 	// Held marks the object that replaces a security object that cannot be used and has no known good version, see
-	// validate.Hold. A held object without a namespace holds for the whole mesh.
+	// hold.Hold. A held object without a namespace holds for the whole mesh.
 	Held bool
 	// Health is that of a WorkloadEntry which follows its proxy's, see package health; nil for all others.
 	Health *Health

@@ -11,11 +11,13 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/decode"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // Stdin is the path that stands for the standard input; StdinName is its name in verdicts.
@@ -136,7 +138,7 @@ func (run *validation) content(name string, content []byte, named bool) {
 }
 
 func (run *validation) document(doc *manifest.Document) {
-	key, _ := validate.Identify(doc.Tree)
+	key, _ := decode.Identify(doc.Tree)
 	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Errors: []Finding{},
 		Warnings: []Finding{}}
 	o, err := validate.Document(doc)
@@ -159,7 +161,7 @@ func (run *validation) document(doc *manifest.Document) {
 
 // meshConfig validates a mesh configuration without an object around it.
 func (run *validation) meshConfig(name string, content []byte) {
-	_, warnings, problems := validate.MeshConfig(name, content)
+	_, warnings, problems := meshconfig.Parse(name, content)
 	v := Verdict{File: name, Line: 1, Kind: "MeshConfig", Name: kinds.MeshName, Namespace: kinds.MeshNamespace}
 	v.Errors, v.Warnings = findings(problems...), findings(warnings...)
 	run.report(v)
@@ -172,7 +174,7 @@ func isMeshConfig(name string, content []byte) bool {
 		return false // avoids parsing twice: no field of MeshConfig has this name
 	}
 	docs, _ := manifest.Parse(name, content)
-	return len(docs) > 0 && validate.IsBareMeshConfig(docs[0].Tree)
+	return len(docs) > 0 && meshconfig.IsBare(docs[0].Tree)
 }
 
 // findings returns problems without the parts that the verdict has.

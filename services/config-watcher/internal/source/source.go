@@ -44,7 +44,7 @@ type Status struct {
 	Duplicates object.Problems
 	// Objects is the number of delivered objects.
 	Objects int
-	// Held is the number of those that replace broken security objects, see validate.Hold.
+	// Held is the number of those that replace broken security objects, see hold.Hold.
 	Held int
 	// Staying are files whose objects stay in force although the file is gone, empty or cut off.
 	Staying []Staying

@@ -63,15 +63,3 @@ func FuzzDocument(f *testing.F) {
 		}
 	})
 }
-
-// FuzzMeshConfig is FuzzDocument for a bare mesh configuration.
-func FuzzMeshConfig(f *testing.F) {
-	f.Add([]byte("enableTracing: false\ndefaultConfig: {drainDuration: 1s}\nextensionProviders: [{name: a, zipkin: {service: b}}]"))
-	f.Add([]byte("outboundTrafficPolicy: {mode: REGISTRY_ONLY}\nlocalityLbSetting: {distribute: [{from: a, to: {b: 100}}]}"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		m, _, problems := MeshConfig("f", content)
-		if (m == nil) == (len(problems) == 0) {
-			t.Fatalf("config %v and problems %v", m, problems)
-		}
-	})
-}

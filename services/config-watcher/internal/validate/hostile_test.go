@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/decode"
 )
 
 // TestHostileVirtualServices has VirtualServices that an attacker might write to break a proxy, to reach another's
@@ -138,10 +139,10 @@ func TestHostileVirtualServices(t *testing.T) {
 	}
 }
 
-// TestProblemsAreBounded: an object with many mistakes gets at most maxProblems problems.
+// TestProblemsAreBounded: an object with many mistakes gets at most decode.MaxProblems problems.
 func TestProblemsAreBounded(t *testing.T) {
-	_, got := check(t, http("route: ["+strings.TrimSuffix(strings.Repeat("{destination: {host: '*'}},", 5000), ",")+"]"))
-	if n := strings.Count(got, "\n"); n > maxProblems {
+	_, got := judge(t, http("route: ["+strings.TrimSuffix(strings.Repeat("{destination: {host: '*'}},", 5000), ",")+"]"))
+	if n := strings.Count(got, "\n"); n > decode.MaxProblems {
 		t.Errorf("%d problems", n)
 	}
 }

@@ -92,7 +92,7 @@ func TestIngressIsCheckedAsByKubernetes(t *testing.T) {
 }
 
 func TestIngressIsKeptAsItIs(t *testing.T) {
-	o, problems := check(t, anIngress("{defaultBackend: {service: {name: a, port: {number: 80}}}}"))
+	o, problems := judge(t, anIngress("{defaultBackend: {service: {name: a, port: {number: 80}}}}"))
 	if problems != "" {
 		t.Fatal(problems)
 	}

@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"slices"
 	"strings"
 	"testing"
 )
@@ -155,13 +154,6 @@ func TestAsIstio(t *testing.T) {
 		{"gateway: no expression", secured("mode: SIMPLE, credentialName: c, cipherSuites: ['[AES128-SHA']"), `no expression of cipher suites`},
 	} {
 		t.Run(c.name, func(t *testing.T) { expect(t, c.yaml, c.want) })
-	}
-}
-
-func TestCipherSuites(t *testing.T) {
-	got := CipherSuites([]string{"AES128-SHA", "RC4", "", "AES128-SHA", "-AES256-SHA", "[AES128-SHA|RC4]"})
-	if want := []string{"AES128-SHA", "-AES256-SHA"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No check may
@@ -97,7 +98,7 @@ func TestAcceptedSeeds(t *testing.T) {
 		if err != nil { // text that is no UTF-8
 			return false
 		}
-		_, _, problems := MeshConfig("random", raw)
+		_, _, problems := meshconfig.Parse("random", raw)
 		return len(problems) == 0
 	})
 	testkit.Golden(t, "../../../../pkg/testkit/protorand/accepted.txt", []byte(list.String()))

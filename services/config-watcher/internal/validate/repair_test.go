@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // TestOneMistakeHidesNoOther: of several mistakes of different kinds in one object each is reported, and no problem
@@ -51,7 +52,7 @@ func TestOneMistakeHidesNoOther(t *testing.T) {
 }
 
 func TestOneMistakeOfTheMeshHidesNoOther(t *testing.T) {
-	_, _, problems := MeshConfig("",
+	_, _, problems := meshconfig.Parse("",
 		[]byte("trustDomain: ''\nconectTimeout: 1s\nproxyListenPort: x\ndefaultConfig: {drainDuration: 1us, statusPort: much}"))
 	want := []string{"conectTimeout", "defaultConfig.drainDuration", "defaultConfig.statusPort", "proxyListenPort", "trustDomain"}
 	if got := fields(problems); !slices.Equal(got, want) {

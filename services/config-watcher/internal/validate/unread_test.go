@@ -57,17 +57,3 @@ func TestUnreadKinds(t *testing.T) {
 		}
 	}
 }
-
-// TestHoldOfMistakenGroup: a PeerAuthentication with a misspelt group gets the hold of its namespace.
-func TestHoldOfMistakenGroup(t *testing.T) {
-	for group, want := range map[string]bool{"security.istio.oi/v1": true, "v1": true, "example.com/v1": false} {
-		docs, _ := manifest.Parse("m.yaml",
-			[]byte("apiVersion: "+group+"\nkind: PeerAuthentication\nmetadata: {name: a, namespace: apps}\nspec: {mtls: {mode: STRICT}}\n"))
-		if _, err := Document(docs[0]); err == nil {
-			t.Errorf("%s: accepted", group)
-		}
-		if _, held := HoldOf(docs[0]); held != want {
-			t.Errorf("%s: held %v", group, held)
-		}
-	}
-}

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// check decodes one document and returns its problems, one a line.
-func check(t testing.TB, yaml string) (*object.Object, string) {
+// judge decodes one document and returns its problems, one a line.
+func judge(t testing.TB, yaml string) (*object.Object, string) {
 	t.Helper()
 	docs, problems := manifest.Parse("f.yaml", []byte(yaml))
 	if len(problems) > 0 {
@@ -33,7 +33,7 @@ func check(t testing.TB, yaml string) (*object.Object, string) {
 // warnings of an accepted object; "" means accepted without warnings.
 func expect(t *testing.T, yaml, want string) {
 	t.Helper()
-	o, got := check(t, yaml)
+	o, got := judge(t, yaml)
 	if warning, ok := strings.CutPrefix(want, "warns: "); ok && o != nil {
 		want, got = warning, o.Warnings.Error()
 	} else if ok {
@@ -103,7 +103,7 @@ func TestStrictDecoding(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			_, got := check(t, c.yaml)
+			_, got := judge(t, c.yaml)
 			if !regexp.MustCompile("(?m)" + c.want).MatchString(got) {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
@@ -125,7 +125,7 @@ func TestIgnoredKinds(t *testing.T) {
 }
 
 func TestDurationsInGoForm(t *testing.T) {
-	o, problems := check(t, of("VirtualService",
+	o, problems := judge(t, of("VirtualService",
 		"{hosts: [a], http: [{route: [{destination: {host: a}}], timeout: 10ms, retries: {attempts: 1, perTryTimeout: 1m30s}}]}"))
 	if problems != "" {
 		t.Fatal(problems)
@@ -137,7 +137,7 @@ func TestDurationsInGoForm(t *testing.T) {
 }
 
 func TestEveryProblemOfABatchIsReported(t *testing.T) {
-	_, got := check(t, of("VirtualService",
+	_, got := judge(t, of("VirtualService",
 		`{hosts: ["a..b"], http: [{route: [{destination: {host: "*"}, weight: -5}], timeout: 0s, fault: {abort: {httpStatus: 99}}}]}`))
 	for _, want := range []string{`hosts\[0\]`, `destination\.host`, `weight: -5: weight is negative`, `timeout`, `httpStatus`} {
 		if !regexp.MustCompile(want).MatchString(got) {
@@ -146,55 +146,11 @@ func TestEveryProblemOfABatchIsReported(t *testing.T) {
 	}
 }
 
-func TestMeshConfig(t *testing.T) {
-	m, _, problems := MeshConfig("mesh.yaml",
-		[]byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: "+
-			"{enabled: false}\n"))
-	if err := problems.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if m.EnableTracing || m.OutboundTrafficPolicy.Mode != 0 || m.LocalityLbSetting.Enabled.Value {
-		t.Errorf("zero values that the user wrote are lost: %v", m)
-	}
-	if m.DefaultConfig.DrainDuration.Seconds != 1 || m.DefaultConfig.StatusPort != 15020 || m.ProxyListenPort != 15001 {
-		t.Errorf("defaults are lost: %v", m)
-	}
-	_, _, problems = MeshConfig("mesh.yaml", []byte("defaultConfig:\n  drainDuraton: 1s\n"))
-	if got := problems.Error(); !strings.Contains(got,
-		`mesh.yaml:2: MeshConfig: defaultConfig.drainDuraton: unknown field "drainDuraton"; did you mean "drainDuration"`) {
-		t.Error(got)
-	}
-	_, got := check(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+
+// TestMeshConfigOfAnObject: a problem of the mesh configuration names its place in the ConfigMap.
+func TestMeshConfigOfAnObject(t *testing.T) {
+	_, got := judge(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+
 		"rootNamespace: Not A Name\n")
 	if !strings.Contains(got, `data.mesh.rootNamespace: "Not A Name": not a namespace`) {
 		t.Error(got)
-	}
-}
-
-func TestMeshConfigValues(t *testing.T) {
-	for name, tc := range map[string]struct{ yaml, want string }{
-		"access log in text":           {`accessLogFormat: "%REQ(:PATH)% 100%%"`, ""},
-		"access log with a lone %":     {`accessLogFormat: "100% %PATH%"`, "accessLogFormat: "},
-		"access log in JSON":           {`{accessLogEncoding: JSON, accessLogFormat: '{"a": {"b": ["%DURATION%", 1, true]}}'}`, ""},
-		"text where JSON is asked for": {`{accessLogEncoding: JSON, accessLogFormat: "%PATH%"}`, "accessLogFormat: "},
-		"unknown command in JSON":      {`{accessLogEncoding: JSON, accessLogFormat: '{"a": ["%PATHS%"]}'}`, "accessLogFormat.a[0]: "},
-		"access log's file":            {`accessLogFile: "/a\nb"`, "accessLogFile: "},
-		"curves":                       {`tlsDefaults: {ecdhCurves: [X25519, P-512]}`, "tlsDefaults.ecdhCurves[1]: "},
-		"ciphers":                      {`tlsDefaults: {cipherSuites: [AES]}`, "tlsDefaults.cipherSuites[0]: "},
-		"ciphers of the mesh":          {`meshMTLS: {cipherSuites: [AES]}`, "meshMTLS.cipherSuites[0]: "},
-		"no time for DNS":              {`dnsRefreshRate: 0s`, "dnsRefreshRate: "},
-		"no time for detection":        {`protocolDetectionTimeout: 0s`, ""},
-		"less than no time":            {`protocolDetectionTimeout: -1s`, "protocolDetectionTimeout: "},
-		"no port":                      {`proxyHttpPort: 70000`, "proxyHttpPort: "},
-		"end of a header": {`defaultConfig: {proxyHeaders: {server: {value: "a\r\nb: c"}}}`,
-			"defaultConfig.proxyHeaders.server.value: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, problems := MeshConfig("", []byte(tc.yaml))
-			if got := problems.Error(); got != "" && tc.want == "" ||
-				!strings.HasPrefix(got, strings.TrimSuffix("MeshConfig: "+tc.want, "MeshConfig: ")) {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
-		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 // warning of an accepted object; empty means accepted.
 func checkVerdict(t *testing.T, yaml, want string) {
 	t.Helper()
-	o, got := check(t, yaml)
+	o, got := judge(t, yaml)
 	if warning, ok := strings.CutPrefix(want, "~"); ok && got == "" {
 		if got := o.Warnings.Error(); !regexp.MustCompile("(?m)" + warning).MatchString(got) {
 			t.Errorf("warnings %s\nwant %s", got, warning)

@@ -24,11 +24,11 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Times of the source. A writer that does not rename causes several notifications and, for a moment, an empty or
@@ -433,7 +433,7 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 	for _, p := range problems {
 		text := p.Error()
 		logOnce(text, func() {
-			if validate.IsSecurity(p) {
+			if hold.IsSecurity(p) {
 				s.cfg.Log.Error("security object refused, its new content is not enforced", "source", s.cfg.Name, "problem", text)
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)

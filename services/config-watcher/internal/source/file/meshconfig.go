@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 // MeshConfig decodes files that hold a mesh configuration without an object around it, as --mesh-config-file does. It
@@ -19,7 +19,7 @@ func MeshConfig() Decoder { return Decoder{Decode: meshConfig, Restore: restoreM
 
 func meshConfig(name string, content []byte) Decoded {
 	key := object.Key{Kind: "ConfigMap", Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
-	_, warnings, problems := validate.MeshConfig(name, content)
+	_, warnings, problems := meshconfig.Parse(name, content)
 	if len(problems) > 0 {
 		return Decoded{Refused: []object.Key{key}, Last: key, LastRefused: true, Problems: problems}
 	}

@@ -12,6 +12,8 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/services/config-watcher/internal/decode"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -35,7 +37,7 @@ type Decoded struct {
 	// Unread are problems of objects of kinds that the mesh does not read.
 	Unread object.Problems
 	// Holds replace refused security objects of which no good version is known.
-	Holds    []validate.Hold
+	Holds    []hold.Hold
 	Problems object.Problems
 }
 
@@ -66,15 +68,15 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		var ps object.Problems
 		var unread *validate.UnreadError
 		if errors.As(err, &unread) {
-			if hold, ok := validate.HoldOf(doc); ok {
+			if h, ok := hold.Of(doc); ok {
 				// A PeerAuthentication in a misspelt group would have closed something: it is refused and held, not
 				// ignored.
-				d.Holds, ps = append(d.Holds, hold), object.Problems{unread.Problem}
+				d.Holds, ps = append(d.Holds, h), object.Problems{unread.Problem}
 				err = ps
 			}
 		}
 		d.LastRefused = false
-		d.Last, _ = validate.Identify(doc.Tree)
+		d.Last, _ = decode.Identify(doc.Tree)
 		switch {
 		case err == nil:
 			d.Objects, d.Contents = append(d.Objects, o), append(d.Contents, text)
@@ -90,8 +92,8 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 			} else {
 				d.Unreadable = true
 			}
-			if hold, ok := validate.HoldOf(doc); ok && unread == nil {
-				d.Holds = append(d.Holds, hold)
+			if h, ok := hold.Of(doc); ok && unread == nil {
+				d.Holds = append(d.Holds, h)
 			}
 		default:
 			d.Problems = append(d.Problems, object.Problem{Location: doc.Location(), Reason: err.Error()})
@@ -103,7 +105,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		if manifest.LineOf(problems[len(problems)-1].Location) > line {
 			d.Last = object.Key{}
 		}
-		d.Holds = append(validate.HoldsIn(name, content), d.Holds...)
+		d.Holds = append(hold.In(name, content), d.Holds...)
 	}
 	d.Problems = append(problems, d.Problems...)
 	return d

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/record"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // The last good state of a file source is in a directory of its name: for each configured path a directory, in it a
@@ -163,7 +163,7 @@ func (s *Source) prune() {
 
 // saved reads the records of a saved file. It logs damaged records, and returns a hold for each that may have been a
 // security object. An error means a record whose key was not given.
-func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hold, at time.Time, err error) {
+func (s *Source) saved(rel string) (records []record.Record, lost []hold.Hold, at time.Time, err error) {
 	content, at, err := s.cfg.Saved.Get(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, time.Time{}, nil
@@ -186,8 +186,8 @@ func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hol
 			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.cfg.Name, "file", rel, "line", i+1, "object", r.Key.String(),
 				"error", err)
 			// Nothing in a damaged line is certain, not even its namespace.
-			if hold, ok := validate.HoldDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
-				lost = append(lost, hold)
+			if h, ok := hold.OfDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
+				lost = append(lost, h)
 			}
 		default:
 			records = append(records, r)
@@ -209,14 +209,14 @@ func (s *Source) restore(st *fileState) error {
 	return nil
 }
 
-func (s *Source) fill(st *fileState, records []record.Record, lost []validate.Hold, at time.Time) {
+func (s *Source) fill(st *fileState, records []record.Record, lost []hold.Hold, at time.Time) {
 	st.restored = at
 	for _, r := range records {
 		o, err := s.cfg.Decode.Restore(r.File, r.Line, r.Content)
 		if err != nil {
 			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.cfg.Name, "object", r.Key.String(), "error", err)
-			if hold, ok := validate.HoldKey(r.Key, fmt.Sprintf("%s:%d", r.File, r.Line)); ok {
-				lost = append(lost, hold)
+			if h, ok := hold.OfKey(r.Key, fmt.Sprintf("%s:%d", r.File, r.Line)); ok {
+				lost = append(lost, h)
 			}
 			continue
 		}

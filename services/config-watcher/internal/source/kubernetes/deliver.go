@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 const (
@@ -177,7 +177,7 @@ func (s *Source) next(k *kind, name types.NamespacedName, before *object.Object,
 	}
 	if !slices.Equal(k.problems[name], problems) {
 		for _, p := range problems {
-			if validate.IsSecurity(p) {
+			if hold.IsSecurity(p) {
 				s.cfg.Log.Error("security object refused, its new content is not enforced", "source", s.name, "problem", p.Error())
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.name, "problem", p.Error())
@@ -210,8 +210,8 @@ func (s *Source) listedKinds() ([]*kind, error) {
 		}
 		s.mu.Lock()
 		s.restore(k, saved)
-		if hold := validate.HoldUnread(s.name); !k.restored && !k.answered() && validate.HoldsUnread(k.desc.Group, k.desc.Name) {
-			k.change(s, types.NamespacedName{Name: hold.Object.Key.Name}, &entry{hold: &hold, problems: object.Problems{hold.Problem()}})
+		if h := hold.Unread(s.name); !k.restored && !k.answered() && hold.StandsFor(k.desc.Group, k.desc.Name) {
+			k.change(s, types.NamespacedName{Name: h.Object.Key.Name}, &entry{hold: &h, problems: object.Problems{h.Problem()}})
 		}
 		s.mu.Unlock()
 	}

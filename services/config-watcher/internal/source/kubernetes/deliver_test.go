@@ -15,11 +15,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // fixture is a source whose watchers the test plays.
@@ -75,8 +75,8 @@ func (w *watcher) state(name, state string) *entry {
 func (w *watcher) bad(name string) *entry {
 	n := types.NamespacedName{Namespace: "apps", Name: name}
 	e := &entry{name: n, problems: object.Problems{{Object: w.kind.key(n).String(), Reason: "bad"}}}
-	if hold, ok := validate.HoldKey(w.kind.key(n), ""); ok {
-		e.hold = &hold
+	if h, ok := hold.OfKey(w.kind.key(n), ""); ok {
+		e.hold = &h
 	}
 	return e
 }

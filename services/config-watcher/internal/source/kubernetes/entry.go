@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -34,7 +35,7 @@ type entry struct {
 	object *object.Object
 	// problems say why the object was refused; hold replaces it then, if it is a security object.
 	problems object.Problems
-	hold     *validate.Hold
+	hold     *hold.Hold
 	// uid, apiVersion and generation name the refused version.
 	uid, apiVersion string
 	generation      int64
@@ -79,7 +80,7 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 		trim(u.Object)
 		doc := &manifest.Document{Tree: u.Object}
 		if e.object, err = validate.Document(doc); err != nil {
-			if h, ok := validate.HoldOf(doc); ok {
+			if h, ok := hold.Of(doc); ok {
 				e.hold = &h
 			}
 		}

@@ -1,5 +1,5 @@
 // Package kubernetes is the source that reads objects from a Kubernetes API server. It watches every kind of the table
-// in package validate that the server has, cluster-wide, except Secrets and ConfigMaps: of these it watches the mesh
+// in package kinds that the server has, cluster-wide, except Secrets and ConfigMaps: of these it watches the mesh
 // configuration, and one by one those that Want names, because a Gateway or DestinationRule refers to them. Of a remote
 // cluster it reads services and endpoints alone (remote.go).
 //

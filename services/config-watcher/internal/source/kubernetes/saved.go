@@ -15,6 +15,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -254,7 +255,7 @@ func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.name, "file", rel, "error", err)
 		return out
 	}
-	held := func(h validate.Hold) {
+	held := func(h hold.Hold) {
 		key := h.Object.Key
 		out.entries = append(out.entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true,
 			savedAt: at})
@@ -273,16 +274,16 @@ func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 		case err != nil:
 			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error",
 				err)
-			if hold, ok := validate.HoldDamaged(place, line); ok {
-				held(hold)
+			if h, ok := hold.OfDamaged(place, line); ok {
+				held(h)
 			}
 			continue
 		}
 		o, err := objectOf(r.Content)
 		if err != nil {
 			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.name, "object", r.Key.String(), "error", err)
-			if hold, ok := validate.HoldKey(r.Key, place); ok {
-				held(hold)
+			if h, ok := hold.OfKey(r.Key, place); ok {
+				held(h)
 			}
 			continue
 		}

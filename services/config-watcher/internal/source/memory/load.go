@@ -15,6 +15,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -239,11 +240,11 @@ func (s *Store) lost(rel, path string, err error, c *contents) damage {
 		Location: path, Object: keyOf(rel).String(), Reason: "file is damaged, and no good version of it is known: " + err.Error(),
 		Remedy: "apply the object again, or delete it; the file is kept",
 	}}}
-	d.holdBy(validate.HoldKey(keyOf(rel), path))
+	d.holdBy(hold.OfKey(keyOf(rel), path))
 	return d
 }
 
-func (d *damage) holdBy(h validate.Hold, ok bool) {
+func (d *damage) holdBy(h hold.Hold, ok bool) {
 	if ok {
 		h.Object.Source = Name
 		d.hold = h.Object
@@ -272,7 +273,7 @@ func (e *refusedError) damage(path string) damage {
 		p.Location = path
 		d.problems = append(d.problems, p)
 	}
-	d.holdBy(validate.HoldOf(e.doc))
+	d.holdBy(hold.Of(e.doc))
 	return d
 }
 
@@ -367,7 +368,7 @@ func (s *Store) savedObjects() (map[object.Key]*object.Object, time.Time) {
 			continue
 		}
 		s.cfg.Log.Error("saved object is damaged, it is left out", "source", Name, "file", path)
-		if h, ok := validate.HoldKey(keyOf(rel), path); ok {
+		if h, ok := hold.OfKey(keyOf(rel), path); ok {
 			h.Object.Source = Name
 			out[h.Object.Key] = h.Object
 		}
