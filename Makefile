@@ -135,8 +135,9 @@ golden: ## rewrite the golden files of the translators, of the reference pages a
 	go test ./services/xds-server/internal/translate -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update
-	go test ./services/config-watcher/internal/analyze -run TestScenarios -update
-	go test ./services/config-watcher/internal/analyzers -run 'TestReferencePage|TestCases' -update
+	go test ./services/config-watcher/internal/analysis/running -run TestScenarios -update
+	go test ./services/config-watcher/internal/analysis/finding -run TestReferencePage -update
+	go test ./services/config-watcher/internal/analysis/whole -run TestCases -update
 	go test ./services/installer/internal/cli -run 'TestReference$$' -update
 	go test ./services/installer/manifests -update
 

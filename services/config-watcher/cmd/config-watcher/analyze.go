@@ -17,10 +17,10 @@ import (
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
-	"fairlead.dev/services/config-watcher/internal/analyze"
-	"fairlead.dev/services/config-watcher/internal/analyzers"
-	"fairlead.dev/services/config-watcher/internal/analyzers/apiserver"
-	"fairlead.dev/services/config-watcher/internal/analyzers/report"
+	"fairlead.dev/services/config-watcher/internal/analysis/apiserver"
+	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/report"
+	"fairlead.dev/services/config-watcher/internal/analysis/whole"
 )
 
 // Exit codes of istioctl analyze, which scripts look at.
@@ -80,7 +80,7 @@ func (f *analyzeFlags) add(fs *pflag.FlagSet) {
 // check checks the flags.
 func (f *analyzeFlags) check(paths []string) error {
 	f.threshold, f.show = strings.ToLower(f.threshold), strings.ToLower(f.show)
-	levels := []string{string(analyze.Info), string(analyze.Warning), string(analyze.Error)}
+	levels := []string{string(finding.Info), string(finding.Warning), string(finding.Error)}
 	of := func(flag, value string, allowed []string) error {
 		if slices.Contains(allowed, value) {
 			return nil
@@ -108,15 +108,15 @@ func (f *analyzeFlags) run(ctx context.Context, paths []string, in io.Reader, st
 	if f.list {
 		return listCodes(stdout)
 	}
-	var suppress []analyzers.Suppression
+	var suppress []whole.Suppression
 	for _, text := range f.suppress {
-		s, err := analyzers.ParseSuppression(text)
+		s, err := whole.ParseSuppression(text)
 		if err != nil {
 			return process.WithExitCode(fmt.Errorf("--suppress: %w", err), process.ExitUsage)
 		}
 		suppress = append(suppress, s)
 	}
-	mesh := analyzers.New(analyzers.Config{Namespace: f.namespace, Partial: !f.kube, Now: time.Now()})
+	mesh := whole.New(whole.Config{Namespace: f.namespace, Partial: !f.kube, Now: time.Now()})
 	if f.meshFile != "" {
 		if err := mesh.SettingsOf(f.meshFile); err != nil {
 			return process.WithExitCode(fmt.Errorf("--mesh-config-file: %w", err), process.ExitUsage)
@@ -146,7 +146,7 @@ func (f *analyzeFlags) run(ctx context.Context, paths []string, in io.Reader, st
 }
 
 // readCluster loads the objects of the API server, names what cannot be read, and returns the namespace of the context.
-func (f *analyzeFlags) readCluster(ctx context.Context, mesh *analyzers.Mesh, stderr io.Writer) (string, error) {
+func (f *analyzeFlags) readCluster(ctx context.Context, mesh *whole.Mesh, stderr io.Writer) (string, error) {
 	reader, namespace, err := apiserver.New(apiserver.Config{Kubeconfig: f.kubeconfig, Context: f.context, Namespace: f.namespace})
 	if err != nil {
 		return "", err
@@ -170,11 +170,11 @@ func (f *analyzeFlags) readCluster(ctx context.Context, mesh *analyzers.Mesh, st
 }
 
 // print prints the messages of a namespace, of cluster-scoped objects and of files; "" stands for all namespaces.
-func (f *analyzeFlags) print(result analyzers.Result, namespace string, mesh *analyzers.Mesh, stdout, stderr io.Writer) error {
-	var printed []analyzers.Message
+func (f *analyzeFlags) print(result whole.Result, namespace string, mesh *whole.Mesh, stdout, stderr io.Writer) error {
+	var printed []finding.Finding
 	unreadable, found := 0, 0
 	for _, m := range result.Messages {
-		if m.Code == analyzers.TextUnreadable {
+		if m.Code == finding.TextUnreadable {
 			if unreadable++; f.ignore {
 				continue
 			}
@@ -185,10 +185,10 @@ func (f *analyzeFlags) print(result analyzers.Result, namespace string, mesh *an
 		if !about {
 			continue
 		}
-		if m.Code != analyzers.TextUnreadable && analyzers.AtLeast(m.Severity, analyze.Severity(f.threshold)) {
+		if m.Code != finding.TextUnreadable && m.Severity.AtLeast(finding.Severity(f.threshold)) {
 			found++
 		}
-		if analyzers.AtLeast(m.Severity, analyze.Severity(f.show)) {
+		if m.Severity.AtLeast(finding.Severity(f.show)) {
 			printed = append(printed, m)
 		}
 	}
@@ -207,7 +207,7 @@ func (f *analyzeFlags) print(result analyzers.Result, namespace string, mesh *an
 }
 
 // summary says on one line what was looked at.
-func summary(result analyzers.Result, printed int, mesh *analyzers.Mesh) string {
+func summary(result whole.Result, printed int, mesh *whole.Mesh) string {
 	out := fmt.Sprintf("objects analyzed: %d, messages: %d", mesh.Objects(), printed)
 	if result.Suppressed > 0 {
 		out += fmt.Sprintf(", %d suppressed", result.Suppressed)
@@ -226,7 +226,7 @@ func summary(result analyzers.Result, printed int, mesh *analyzers.Mesh) string 
 }
 
 func listCodes(out io.Writer) error {
-	for _, d := range analyzers.Descriptions() {
+	for _, d := range finding.Descriptions() {
 		istio := d.Istio
 		if istio == "" {
 			istio = "-"

@@ -31,11 +31,11 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/analysis/background"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/ban"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fanout"
-	"fairlead.dev/services/config-watcher/internal/findings"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/health"
 	"fairlead.dev/services/config-watcher/internal/metrics"
@@ -107,7 +107,7 @@ type Server struct {
 	registration *registration.Table
 	// registrar writes WorkloadEntries into the API server; nil without --kubernetes.
 	registrar *registration.KubernetesWriter
-	findings  *findings.Analyzer
+	findings  *background.Analyzer
 	statuses  *status.Tracker
 	ingresses *status.Ingresses
 	watch     *fanout.Server
@@ -170,7 +170,7 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
 		Refused: s.store.Refused, Unsaved: s.unsaved, Remotes: s.remotes,
 	}, s.fleet)
-	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log,
+	s.findings = background.New(background.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log,
 		Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,

@@ -133,7 +133,7 @@ type sourcesPage struct {
 	Conflicts []aggregate.Conflict `json:"conflicts"`
 	// Warnings name what is accepted and has no effect.
 	Warnings []string `json:"warnings"`
-	// Findings of package analyze, at most maxFindings.
+	// Findings of package running, at most maxFindings.
 	Findings []string `json:"findings"`
 	// Unsaved says why the sources' last good state is not on disk.
 	Unsaved string `json:"unsaved,omitempty"`

@@ -1,6 +1,6 @@
 // Package ingress turns Ingresses into Gateways and VirtualServices, as Istio does. Takes decides which Ingresses are
 // the mesh's; Gateway and VirtualService convert them; Addresses is what their status shows. Package normalise calls
-// them with the objects that a change touches, package analyze with those that it checks. All are functions of their
+// them with the objects that a change touches, package running with those that it checks. All are functions of their
 // arguments.
 package ingress
 

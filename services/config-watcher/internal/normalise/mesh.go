@@ -1,6 +1,6 @@
 // Package normalise turns users' objects into the resources of the normalised mesh: everything that does not depend on
 // the proxy that asks. Package pipeline calls Mesh.Apply with changed objects and commits the Delta as a revision;
-// package analyze uses the same rules (Host, ExportedTo, MergeDelegate, ...).
+// package running uses the same rules (Host, ExportedTo, MergeDelegate, ...).
 //
 // A file holds the rules for one kind of resource: service.go Service, endpoints.go EndpointSet, workload.go Workload,
 // istio.go the Istio kinds. Mesh indexes the objects, so that a change recomputes only what depends on it, and

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"strings"
 
-	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 )
@@ -91,7 +91,7 @@ func overriddenRow(id ID, o, inForce *object.Object, refused *refusal) *Row {
 
 // withFindings adds to the condition that an object is accepted what has no effect: the warnings of validation, and
 // what is found about the object in its mesh.
-func withFindings(c Condition, warnings object.Problems, findings []analyze.Finding) Condition {
+func withFindings(c Condition, warnings object.Problems, findings []finding.Finding) Condition {
 	var texts []string
 	for _, w := range warnings {
 		texts = append(texts, w.Field+": "+w.Description())
@@ -111,7 +111,7 @@ func withFindings(c Condition, warnings object.Problems, findings []analyze.Find
 }
 
 // codes are the codes of findings, each once.
-func codes(findings []analyze.Finding) []string {
+func codes(findings []finding.Finding) []string {
 	var out []string
 	for _, f := range findings {
 		if code := string(f.Code); len(out) == 0 || out[len(out)-1] != code {

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -44,7 +44,7 @@ type Config struct {
 	// Overridden lists the versions of each object that several sources deliver, the one in force first.
 	Overridden func() [][]*object.Object
 	// Findings lists the findings about an object.
-	Findings func(object.Key) []analyze.Finding
+	Findings func(object.Key) []finding.Finding
 	// Peers returns the proxies of the other replicas, and whether some may be missing.
 	Peers func() (proxies []fleet.View, incomplete bool)
 	// PeerReporters returns the number of xds-servers that report to the other replicas.
@@ -113,7 +113,7 @@ type entry struct {
 	hosts     []string
 	since     uint64
 	changedAt time.Time
-	findings  []analyze.Finding
+	findings  []finding.Finding
 	health    *object.Health
 	refused   *refusal
 	row       *Row

@@ -10,28 +10,28 @@ import (
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
-	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
-// Findings are the findings about the objects of the mesh; findings.Analyzer implements it.
+// Findings are the findings about the objects of the mesh; background.Analyzer implements it.
 type Findings interface {
 	Wait(ctx context.Context) error
-	Of(object.Key) []analyze.Finding
-	All() []analyze.Finding
-	About(host string) []analyze.Finding
+	Of(object.Key) []finding.Finding
+	All() []finding.Finding
+	About(host string) []finding.Finding
 	Mark() uint64
-	Since(mark uint64, but []object.Key) []analyze.Finding
-	DryRun(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
+	Since(mark uint64, but []object.Key) []finding.Finding
+	DryRun(ctx context.Context, changes []normalise.Change) (own, others []finding.Finding, err error)
 }
 
 // maxBroken bounds the findings about other objects in an answer.
 const maxBroken = 100
 
-func warning(f analyze.Finding) *configv1.Warning {
+func warning(f finding.Finding) *configv1.Warning {
 	return &configv1.Warning{
 		Code: string(f.Code), Severity: string(f.Severity), Source: f.Source, Location: f.Location, Field: f.Field, Message: f.Description(),
 		Text: f.Error(),
@@ -40,7 +40,7 @@ func warning(f analyze.Finding) *configv1.Warning {
 	}
 }
 
-func warnings(list []analyze.Finding, most int) []*configv1.Warning {
+func warnings(list []finding.Finding, most int) []*configv1.Warning {
 	return lists.Map(list[:min(len(list), most)], warning)
 }
 
@@ -54,19 +54,19 @@ func (s *Server) broken(ctx context.Context, mark uint64, written []object.Key) 
 }
 
 // shownTo returns the findings about objects that the caller may read.
-func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.Finding {
+func (s *Server) shownTo(ctx context.Context, list []finding.Finding) []finding.Finding {
 	identity, err := callerOf(ctx)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(f analyze.Finding) bool { return s.access.May(identity, access.Get, f.Key) != nil })
+	return slices.DeleteFunc(slices.Clone(list), func(f finding.Finding) bool { return s.access.May(identity, access.Get, f.Key) != nil })
 }
 
 // addFindings adds the findings about the written objects to their results, and new findings about others to the
 // answer.
 func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64,
 	dryRun bool) {
-	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
+	own := func(k object.Key) []finding.Finding { return s.findings.Of(k) }
 	if dryRun {
 		changes := lists.Map(results, func(r memory.Result) normalise.Change {
 			return normalise.Change{Key: r.Item.Key, Object: r.Item.Object()}
@@ -76,8 +76,8 @@ func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, r
 			return
 		}
 		out.Broken = warnings(s.shownTo(ctx, others), maxBroken)
-		own = func(k object.Key) []analyze.Finding {
-			return slices.DeleteFunc(slices.Clone(found), func(f analyze.Finding) bool { return f.Key != k })
+		own = func(k object.Key) []finding.Finding {
+			return slices.DeleteFunc(slices.Clone(found), func(f finding.Finding) bool { return f.Key != k })
 		}
 	} else {
 		out.Broken = s.broken(ctx, mark, keys)
@@ -96,7 +96,7 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 	if err != nil {
 		return nil, err
 	}
-	var list []analyze.Finding
+	var list []finding.Finding
 	if len(req.Hosts)+len(req.Objects) == 0 {
 		list = s.findings.All()
 	}
@@ -108,7 +108,7 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 			list = append(list, s.findings.Of(found)...)
 		}
 	}
-	slices.SortFunc(list, analyze.Finding.Compare)
+	slices.SortFunc(list, finding.Finding.Compare)
 	out := &configv1.ListWarningsResponse{}
 	for _, f := range slices.Compact(list) {
 		if readable(f.Key) && f.Key.Kind == cmp.Or(req.Kind, f.Key.Kind) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) &&
@@ -126,7 +126,7 @@ const maxAsked = 1000
 const messages = "validationMessages"
 
 // withFindings writes the findings about an object into its status.
-func withFindings(manifest []byte, list []analyze.Finding) []byte {
+func withFindings(manifest []byte, list []finding.Finding) []byte {
 	if len(list) == 0 && !bytes.Contains(manifest, []byte(`"`+messages+`"`)) {
 		return manifest
 	}
@@ -145,7 +145,7 @@ func withFindings(manifest []byte, list []analyze.Finding) []byte {
 		for _, f := range list {
 			out = append(out, map[string]any{
 				"type": map[string]any{"name": f.Code, "code": f.Code}, "level": "WARNING", "field": f.Field, "message": f.Description(),
-				"documentationUrl": "docs/reference/findings.md#" + f.Code.Anchor(),
+				"documentationUrl": f.Code.Reference(),
 			})
 		}
 		st[messages] = out

@@ -378,7 +378,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	}
 	out := &configv1.ApplyResponse{}
 	for _, p := range unread {
-		out.Unread = append(out.Unread, finding(configv1.FindingType_FINDING_TYPE_UNREAD, memory.Name, p))
+		out.Unread = append(out.Unread, problem(configv1.FindingType_FINDING_TYPE_UNREAD, memory.Name, p))
 	}
 	changed := false
 	for i, r := range results {

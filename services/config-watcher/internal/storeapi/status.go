@@ -46,13 +46,13 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 		}
 		row.StatusUnwritten = errorText(s.statuses.Unwritten(src.Name()), "cannot be written", everything)
 		for _, p := range st.Problems {
-			add(finding(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
+			add(problem(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
 		}
 		for _, p := range st.Duplicates {
-			add(finding(configv1.FindingType_FINDING_TYPE_OVERRIDDEN, src.Name(), p))
+			add(problem(configv1.FindingType_FINDING_TYPE_OVERRIDDEN, src.Name(), p))
 		}
 		for _, p := range st.Unread {
-			add(finding(configv1.FindingType_FINDING_TYPE_UNREAD, src.Name(), p))
+			add(problem(configv1.FindingType_FINDING_TYPE_UNREAD, src.Name(), p))
 		}
 		for _, f := range st.Staying {
 			row.Staying += uint32(len(f.Objects))
@@ -74,11 +74,11 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			})
 		}
 		for _, w := range list[0].Warnings {
-			add(finding(configv1.FindingType_FINDING_TYPE_WARNING, list[0].Source, w))
+			add(problem(configv1.FindingType_FINDING_TYPE_WARNING, list[0].Source, w))
 		}
 	}
 	for _, f := range s.findings.All() {
-		one := finding(configv1.FindingType_FINDING_TYPE_WARNING, f.Source, f.Problem)
+		one := problem(configv1.FindingType_FINDING_TYPE_WARNING, f.Source, f.Problem)
 		one.Message += " [" + string(f.Code) + "]"
 		add(one)
 	}
@@ -101,7 +101,7 @@ func errorText(err error, briefly string, everything bool) string {
 	return briefly
 }
 
-func finding(kind configv1.FindingType, source string, p object.Problem) *configv1.Finding {
+func problem(kind configv1.FindingType, source string, p object.Problem) *configv1.Finding {
 	message := p.Description()
 	if p.Field != "" {
 		message = p.Field + ": " + message

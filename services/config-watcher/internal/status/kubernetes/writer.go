@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/status"
 )
 
@@ -240,7 +240,7 @@ func messagesOf(codes []string) []any {
 	for _, code := range codes {
 		out = append(out, map[string]any{
 			"type": map[string]any{"name": code, "code": code}, "level": "WARNING",
-			"documentationUrl": "docs/reference/findings.md#" + analyze.Code(code).Anchor(),
+			"documentationUrl": finding.Code(code).Reference(),
 		})
 	}
 	return out
