@@ -134,14 +134,10 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	metrics, err := newMetrics(cfg.Registerer)
-	if err != nil {
-		return nil, err
-	}
 	return &Manager{
 		cfg:     cfg,
 		roots:   tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile, Clock: cfg.Clock, Log: cfg.Log}),
-		metrics: metrics,
+		metrics: newMetrics(cfg.Registerer),
 		force:   make(chan struct{}, 1),
 	}, nil
 }

@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fairshare"
+	"fairlead.dev/pkg/telemetry"
 )
 
 const (
@@ -152,10 +153,10 @@ func NewHandler(cfg Config) *Handler {
 		// large.
 		apiServers: newClass(&cfg, maxAtOnce, maxAtOnce, apiServerTurns*runtime.GOMAXPROCS(0)),
 		others:     newClass(&cfg, maxOthersAtOnce, maxAtOncePerAddress, max(minTurns, runtime.GOMAXPROCS(0))),
-		refused: f.NewCounterVec(prometheus.CounterOpts{
+		refused: telemetry.CounterVec(cfg.Registerer, prometheus.CounterOpts{
 			Name: cfg.Metrics + "_admission_requests_refused_total",
 			Help: "Requests to the webhook's port that were no review, or were not answered, by reason.",
-		}, []string{"reason"}),
+		}, "reason", slices.Concat(reasons, cfg.Reasons)...),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: cfg.Metrics + "_admission_seconds", Help: "Time from a review's arrival to its answer.",
 			Buckets: secondsBounds,
@@ -167,9 +168,6 @@ func NewHandler(cfg Config) *Handler {
 			Help:        "What the reviews that are decoded and answered now are taken to cost, by caller (api_server, other).",
 			ConstLabels: prometheus.Labels{"caller": name},
 		}, func() float64 { return float64(c.turns.Load().Cost) })
-	}
-	for _, reason := range slices.Concat(reasons, cfg.Reasons) {
-		h.refused.WithLabelValues(reason)
 	}
 	return h
 }

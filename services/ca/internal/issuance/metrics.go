@@ -4,8 +4,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
@@ -23,38 +25,32 @@ type Loader interface{ Load() (working, waiting int) }
 
 // NewMetrics registers the metrics, with every label value, so that rates are right from the first event.
 func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
+	f := promauto.With(registry)
 	m := &Metrics{
 		tally: newTally(),
-		issued: prometheus.NewCounterVec(prometheus.CounterOpts{
+		issued: telemetry.CounterVec(registry, prometheus.CounterOpts{
 			Name: "fairlead_ca_certificates_issued_total", Help: "Workload certificates issued, by how the caller was authenticated.",
-		}, []string{"method"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		}, "method", auth.MethodJWT, auth.MethodMTLS),
+		refused: telemetry.CounterVec(registry, prometheus.CounterOpts{
 			Name: "fairlead_ca_requests_refused_total", Help: "Certificate requests refused, by reason.",
-		}, []string{"reason"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		}, "reason", rejection.Reasons()...),
+		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "fairlead_ca_request_duration_seconds", Help: "Time to decide a certificate request, waiting included.",
 			Buckets: prometheus.ExponentialBuckets(1.0/4096, 2, 14), // one bound is 1 s, which the objective names
 		}, []string{"decision"}),
-		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+		waited: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "fairlead_ca_queue_wait_seconds", Help: "Time that admitted requests waited for a worker.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		}),
 	}
-	working := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "fairlead_ca_workers_busy", Help: "Requests that are being worked on.",
 	}, func() float64 { n, _ := load.Load(); return float64(n) })
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "fairlead_ca_queue_length", Help: "Requests that wait for a worker.",
 	}, func() float64 { _, n := load.Load(); return float64(n) })
-	registry.MustRegister(m.issued, m.refused, m.duration, m.waited, working, waiting)
-	for _, method := range []string{auth.MethodJWT, auth.MethodMTLS} {
-		m.issued.WithLabelValues(method)
-	}
 	for _, decision := range []string{"issued", "refused"} {
 		m.duration.WithLabelValues(decision)
-	}
-	for _, reason := range rejection.Reasons() {
-		m.refused.WithLabelValues(string(reason))
 	}
 	return m
 }

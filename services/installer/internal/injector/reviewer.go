@@ -10,11 +10,11 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/services/installer/internal/inject"
 )
@@ -57,14 +57,10 @@ type reviewer struct {
 }
 
 func newReviewer(cfg reviewerConfig) *reviewer {
-	r := &reviewer{cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), pods: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
+	return &reviewer{cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), pods: telemetry.CounterVec(cfg.Registerer, prometheus.CounterOpts{
 		Name: metricsPrefix + "_pods_total",
 		Help: "Pods that the API server has asked about, by result: injected, skipped (no sidecar is wanted), failed (the Pod is refused).",
-	}, []string{"result"})}
-	for _, result := range []string{resultInjected, resultSkipped, resultFailed} {
-		r.pods.WithLabelValues(result)
-	}
-	return r
+	}, "result", resultInjected, resultSkipped, resultFailed)}
 }
 
 const (

@@ -89,7 +89,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	adsRelay, err := relay.New(relay.Config{
+	adsRelay := relay.New(relay.Config{
 		AgentResource: names.table(),
 		LastGood:      last,
 		MoreResources: pushedRoots(c, own),
@@ -100,9 +100,6 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		Log:           log,
 		Registerer:    tel.Registry,
 	})
-	if err != nil {
-		return err
-	}
 	keeper, err := newKeeper(c, dir, own.Workload, log)
 	if err != nil {
 		return err
@@ -130,11 +127,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return beside(ctx, c, grpcClients{files: keeper, relay: adsRelay, renew: own.Renew}, p, quit)
 	}
 
-	sdsServer, err := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log,
+	sdsServer := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log,
 		Registerer: tel.Registry})
-	if err != nil {
-		return err
-	}
 	if err := serveSocket(p, dir, statedir.SDS, sdsServer.Register, serverConfig("sds", rpc.DefaultMaxRecvBytes)); err != nil {
 		return err
 	}
@@ -143,10 +137,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	prober := readiness.New(admin, own.Workload, clock.Real(), func() {
 		log.Info("the proxy is ready", "after", time.Since(began).Round(time.Millisecond))
 	})
-	supervisor, err := newSupervisor(c, dir, binary, admin, prober, p, out)
-	if err != nil {
-		return err
-	}
+	supervisor := newSupervisor(c, dir, binary, admin, prober, p, out)
 	start, err := newBootstrap(ctx, c, dir, &supervisor.Options, log)
 	if ctx.Err() != nil {
 		return nil // told to end before Envoy was started
@@ -156,10 +147,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	}
 	verifyRedirection(c, p, prober)
 	tellHealth(c, p, adsRelay, prober.Check)
-	server, err := statusServer(c, admin, prober, tel.Registry, log)
-	if err != nil {
-		return err
-	}
+	server := statusServer(c, admin, prober, tel.Registry, log)
 	takeOrders(server, orders{skipDrain: supervisor.SkipDrain, drain: supervisor.DrainNow, quit: quit, renew: own.Renew})
 
 	// Only Envoy is stopped by the signal. All other tasks run until it has ended: while it drains, it needs
@@ -241,8 +229,7 @@ func serveSocket(p *service.Process, dir *statedir.Dir, name string, register fu
 }
 
 func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, p *service.Process,
-	out Output) (*envoy.Supervisor, error) {
-	metrics, err := envoy.NewMetrics(p.Registry)
+	out Output) *envoy.Supervisor {
 	return &envoy.Supervisor{
 		Options: envoy.Options{
 			Binary:         binary,
@@ -266,12 +253,12 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 		Gateway:         c.Role == config.Router,
 		MaxRestarts:     c.EnvoyRestarts,
 		OOMKills:        cgroup.Own("/").OOMKills,
-		Metrics:         metrics,
+		Metrics:         envoy.NewMetrics(p.Registry),
 		OnDrain:         prober.Drain,
 		OnRestart:       prober.Restarted,
 		Clock:           clock.Real(),
 		Log:             p.Log,
-	}, err
+	}
 }
 
 // transparent reports whether Envoy keeps the callers' addresses of connections that it takes over (TPROXY).
@@ -279,8 +266,7 @@ func transparent(c *config.Config) bool {
 	return c.Role == config.Sidecar && !c.NoEnvoy && c.Interception == meshv1alpha1.ProxyConfig_TPROXY.String()
 }
 
-func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server,
-	error) {
+func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) *ops.Server {
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: log, Gatherer: reg})
 	s.Ready("proxy", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -288,7 +274,8 @@ func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober
 		return prober.Check(ctx)
 	})
 	s.Public("/healthz/ready", "200 when the proxy may receive traffic", status.Ready(prober.Check))
-	return s, registerHealth(s, c, admin, reg, log)
+	registerHealth(s, c, admin, reg, log)
+	return s
 }
 
 // renewOnSignal renews the certificate at every SIGUSR1.

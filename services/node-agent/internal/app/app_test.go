@@ -38,11 +38,8 @@ func TestSocketsAreForOneUser(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			server, err := sds.New(sds.Config{Source: testkit.PKI(t).NewSVID("shop", "web"), Log: testkit.Logger(t),
+			server := sds.New(sds.Config{Source: testkit.PKI(t).NewSVID("shop", "web"), Log: testkit.Logger(t),
 				Registerer: prometheus.NewRegistry()})
-			if err != nil {
-				t.Fatal(err)
-			}
 			cfg := serverConfig("sds", 1<<20)
 			if !slices.Equal(cfg.PeerUIDs, []uint32{own}) {
 				t.Errorf("admits users %v, want %d alone", cfg.PeerUIDs, own)

@@ -19,7 +19,7 @@ import (
 
 // registerHealth adds kubelet's probes of the application and the merged metrics to the status port. admin is nil if no
 // Envoy runs.
-func registerHealth(s *ops.Server, c *config.Config, admin *envoy.Admin, reg *prometheus.Registry, log *slog.Logger) error {
+func registerHealth(s *ops.Server, c *config.Config, admin *envoy.Admin, reg *prometheus.Registry, log *slog.Logger) {
 	destination, v6 := appprobe.Destination(c.InstanceIPs, c.Health.ProbeLocalhost)
 	for _, h := range appprobe.New(c.Health.AppProbes, appprobe.Options{
 		Destination: destination, V6: v6, StatusPort: c.StatusAddress.Port(), KeepAlive: c.Health.ProbeKeepAlive, HTTP1: c.Health.ProbeHTTP1,
@@ -31,12 +31,7 @@ func registerHealth(s *ops.Server, c *config.Config, admin *envoy.Admin, reg *pr
 	if admin != nil && c.Health.MergeEnvoy {
 		merge.Envoy = admin
 	}
-	merged, err := metrics.New(merge)
-	if err != nil {
-		return err
-	}
-	s.Public("/stats/prometheus", "the metrics of Envoy, the application and the agent", merged)
-	return nil
+	s.Public("/stats/prometheus", "the metrics of Envoy, the application and the agent", metrics.New(merge))
 }
 
 // tellHealth adds the task that probes the application as a WorkloadGroup asks and tells the control plane, if it asks.

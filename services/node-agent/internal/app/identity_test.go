@@ -92,10 +92,7 @@ func writeSet(t *testing.T, set config.FileSet, m *tlsconf.Material) {
 func provider(t *testing.T, path string, source tlsconf.Source, cfg sds.Config) (stop func()) {
 	t.Helper()
 	cfg.Source, cfg.Log, cfg.Registerer = source, testkit.Logger(t), prometheus.NewRegistry()
-	server, err := sds.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := sds.New(cfg)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func newLastGood(c *config.Config, dir *statedir.Dir, own *identity.Identity, p 
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	keeper, err := lastgood.New(lastgood.Config{
+	keeper := lastgood.New(lastgood.Config{
 		Path:       dir.Path(statedir.LastGood),
 		Source:     own.Source,
 		Identity:   id.String(),
@@ -35,9 +35,6 @@ func newLastGood(c *config.Config, dir *statedir.Dir, own *identity.Identity, p 
 		Log:        p.Log,
 		Registerer: p.Registry,
 	})
-	if err != nil {
-		return nil, err
-	}
 	p.Task("last configuration", keeper.Run)
 	return &relay.LastGood{Keeper: keeper, Authority: bootstrap.XDSCluster, After: c.LastGood.After}, nil
 }

@@ -62,9 +62,7 @@ func beside(ctx context.Context, c *config.Config, clients grpcClients, p *servi
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: p.Log, Gatherer: p.Registry})
 	s.Ready("programs", func() error { return clients.check(context.Background()) })
 	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(clients.check))
-	if err := registerHealth(s, c, nil, p.Registry, p.Log); err != nil {
-		return err
-	}
+	registerHealth(s, c, nil, p.Registry, p.Log)
 	var skipDrain atomic.Bool
 	takeOrders(s, orders{skipDrain: func() { skipDrain.Store(true) }, quit: quit, renew: clients.renew, drain: func(context.Context) error {
 		clients.unready()

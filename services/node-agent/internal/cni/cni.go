@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/services/node-agent/internal/cni/install"
 	"fairlead.dev/services/node-agent/internal/cni/kube"
 )
@@ -51,30 +53,27 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
 	m := &metrics{
-		pods: prometheus.NewCounterVec(prometheus.CounterOpts{
+		pods: telemetry.CounterVec(reg, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_cni_pods_total",
 			Help: "Pods that the CNI plugin asked about, by result: redirected, left (it has no sidecar) or failed.",
-		}, []string{"result"}),
-		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+		}, "result", "redirected", "left", "failed"),
+		repairs: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_cni_repairs_total",
 			Help: "Pods that started before the CNI plugin, by way (label, delete or repair) and result (repaired, failed or hangs).",
 		}, []string{"way", "result"}),
-		acceptErrors: prometheus.NewCounter(prometheus.CounterOpts{
+		acceptErrors: f.NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_cni_accept_errors_total",
 			Help: "Attempts to accept a connection of the CNI plugin that failed, as without file handles; Pods wait.",
 		}),
 	}
 	// Every value is there from the start: a rate does not count the event with which a series begins.
-	for _, result := range []string{"redirected", "left", "failed"} {
-		m.pods.WithLabelValues(result)
-	}
 	for _, way := range []Repair{RepairLabel, RepairDelete, RepairPod} {
 		for _, result := range []string{"repaired", "failed", "hangs"} {
 			m.repairs.WithLabelValues(string(way), result)
 		}
 	}
-	reg.MustRegister(m.pods, m.repairs, m.acceptErrors)
 	return m
 }
 

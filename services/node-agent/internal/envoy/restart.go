@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/telemetry"
 )
 
 const (
@@ -97,19 +99,15 @@ type Metrics struct {
 }
 
 // NewMetrics registers the counters.
-func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{
-		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	return &Metrics{
+		exits: telemetry.CounterVec(registry, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_envoy_exits_total",
 			Help: "Ends of Envoy that the agent did not ask for, by reason: crashed, exited, killed, out_of_memory.",
-		}, []string{"reason"}),
-		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+		}, "reason", Crashed, Exited, Killed, OutOfMemory),
+		restarts: promauto.With(registry).NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_envoy_restarts_total",
 			Help: "Starts of Envoy after it had ended without being asked to.",
 		}),
 	}
-	for _, r := range []Reason{Crashed, Exited, Killed, OutOfMemory} {
-		m.exits.WithLabelValues(string(r))
-	}
-	return m, errors.Join(registry.Register(m.exits), registry.Register(m.restarts))
 }

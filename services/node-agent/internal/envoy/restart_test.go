@@ -54,10 +54,7 @@ func TestEnvoyThatIsStartedAgainIsDrained(t *testing.T) {
 	if err := os.Chmod(binary, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := NewMetrics(prometheus.NewRegistry())
 	admin, restarted := &fakeEnvoy{}, make(chan struct{}, 1)
 	s := &Supervisor{
 		Options: Options{Binary: binary, Dir: dir}, Admin: admin, MaxRestarts: 1, OOMKills: func() (uint64, bool) { return 0, true },

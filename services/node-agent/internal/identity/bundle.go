@@ -12,6 +12,7 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/filewatch"
@@ -89,15 +90,10 @@ var _ tlsconf.Source = (*Bundle)(nil)
 // newBundle checks the roots. Run follows the list of revoked certificates and the URLs.
 func newBundle(c bundleConfig) (*Bundle, error) {
 	c.Clock = clock.Or(c.Clock)
-	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1), errors: prometheus.NewCounter(prometheus.CounterOpts{
+	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1), errors: promauto.With(c.Registerer).NewCounter(prometheus.CounterOpts{
 		Name: "fairlead_node_agent_trust_bundle_failures_total",
 		Help: "Attempts to fetch a SPIFFE bundle that failed.",
 	})}
-	if c.Registerer != nil {
-		if err := c.Registerer.Register(b.errors); err != nil {
-			return nil, fmt.Errorf("identity: register metrics: %w", err)
-		}
-	}
 	return b, b.join()
 }
 

@@ -86,11 +86,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
 	p.Task("trust bundle", out.Workload.Run)
-	ends, err := register(p.Registry, out.Workload, out.Kind, p.Clock)
-	if err != nil {
-		return nil, err
-	}
-	p.Task("expiry of certificates", ends.Run)
+	p.Task("expiry of certificates", register(p.Registry, out.Workload, out.Kind, p.Clock).Run)
 
 	roots := s.DiscoveryRootFile
 	if roots == "" && out.Kind != CA && exists(p.Log, rootFile) {

@@ -2,12 +2,11 @@ package identity
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/tlsconf"
@@ -28,8 +27,8 @@ type expiry struct {
 }
 
 // register registers the metrics of the identity, and returns what follows it for them.
-func register(reg prometheus.Registerer, source tlsconf.Source, kind Kind, c clock.Clock) (*expiry, error) {
-	chosen := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+func register(reg prometheus.Registerer, source tlsconf.Source, kind Kind, c clock.Clock) *expiry {
+	chosen := promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "fairlead_node_agent_identity_source",
 		Help: "1 for the source of the workload's certificate: socket, files or ca.",
 	}, []string{"source"})
@@ -40,10 +39,8 @@ func register(reg prometheus.Registerer, source tlsconf.Source, kind Kind, c clo
 		"istio_agent_cert_expiry_seconds", "Seconds until a certificate that Envoy holds expires; negative once it has.",
 		[]string{"resource_name"}, nil,
 	)}
-	if err := errors.Join(reg.Register(chosen), reg.Register(e)); err != nil {
-		return nil, fmt.Errorf("identity: register metrics: %w", err)
-	}
-	return e, nil
+	reg.MustRegister(e)
+	return e
 }
 
 // Run follows the source until ctx ends.

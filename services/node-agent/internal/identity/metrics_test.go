@@ -19,10 +19,7 @@ func TestExpiryIsThatOfTheCertificateAndOfTheFirstRoot(t *testing.T) {
 	ca := testkit.NewCA(t, "cluster.local", clock.Now())
 	source := ca.NewSVID("a", "b", testkit.Valid(clock.Now().Add(-time.Hour), clock.Now().Add(time.Hour)))
 	reg := prometheus.NewRegistry()
-	e, err := register(reg, source, Files, clock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := register(reg, source, Files, clock)
 	testkit.Background(t, e.Run)
 	want := func(text string) {
 		t.Helper()

@@ -8,6 +8,7 @@
 package lastgood
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -76,16 +78,9 @@ type Keeper struct {
 }
 
 // New makes a Keeper. It reads no file before Last is called.
-func New(c Config) (*Keeper, error) {
-	c.Clock = clock.Or(c.Clock)
-	if c.MaxBytes == 0 {
-		c.MaxBytes = DefaultMaxBytes
-	}
-	m, err := newMetrics(c.Registerer)
-	if err != nil {
-		return nil, err
-	}
-	return &Keeper{cfg: c, metrics: m, changed: make(chan struct{}, 1), current: contents{}, settled: map[string]bool{}}, nil
+func New(c Config) *Keeper {
+	c.Clock, c.MaxBytes = clock.Or(c.Clock), cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	return &Keeper{cfg: c, metrics: newMetrics(c.Registerer), changed: make(chan struct{}, 1), current: contents{}, settled: map[string]bool{}}
 }
 
 // begin drops what the last Envoy held, because a new one holds nothing; until that is complete, previous has it. The
@@ -155,14 +150,7 @@ func (k *Keeper) touch() {
 		return
 	}
 	k.dirty = true
-	k.wake()
-}
-
-func (k *Keeper) wake() {
-	select {
-	case k.changed <- struct{}{}:
-	default:
-	}
+	notify.Wake(k.changed)
 }
 
 // Keep records the one resource of a type that the agent itself has asked for and taken.

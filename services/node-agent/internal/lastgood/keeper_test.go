@@ -52,13 +52,10 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) start() {
 	r.t.Helper()
-	k, err := New(Config{
+	k := New(Config{
 		Path: r.path, Source: r.source, Identity: "spiffe://cluster.local/ns/shop/sa/web", Node: r.node, MaxAge: 24 * time.Hour, MaxBytes: r.most,
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)), Registerer: prometheus.NewRegistry(), Clock: r.clock, FS: r.fs,
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	r.Keeper = k
 	r.stop = testkit.Background(r.t, func(ctx context.Context) error { return k.Run(ctx) })
 }

@@ -5,6 +5,9 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"fairlead.dev/pkg/telemetry"
 )
 
 // Values of the label "reason".
@@ -36,32 +39,24 @@ type metrics struct {
 	failing atomic.Bool
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
-		bytes: prometheus.NewGauge(prometheus.GaugeOpts{
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		bytes: f.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_last_good_bytes",
 			Help: "Size of the sealed configuration that this agent has written, 0 before the first.",
 		}),
-		sealed: prometheus.NewGauge(prometheus.GaugeOpts{
+		sealed: f.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_last_good_timestamp_seconds",
 			Help: "When the sealed configuration was written, in seconds since 1970, 0 before the first.",
 		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: f.NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_last_good_write_failures_total",
 			Help: "Attempts to write the sealed configuration that failed.",
 		}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refusals: telemetry.CounterVec(reg, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_last_good_refusals_total",
 			Help: "Sealed configurations that were found and not used, by reason: corrupt, foreign, old or unreadable.",
-		}, []string{"reason"}),
+		}, "reason", reasonCorrupt, reasonForeign, reasonOld, reasonUnreadable),
 	}
-	for _, reason := range []string{reasonCorrupt, reasonForeign, reasonOld, reasonUnreadable} {
-		m.refusals.WithLabelValues(reason)
-	}
-	for _, c := range []prometheus.Collector{m.bytes, m.sealed, m.failures, m.refusals} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
 }

@@ -19,8 +19,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"fairlead.dev/pkg/telemetry"
 )
 
 const (
@@ -73,13 +76,13 @@ type Handler struct {
 }
 
 // New makes a Handler and registers its metrics, which have the names of those of Istio's agent.
-func New(c Config) (*Handler, error) {
+func New(c Config) *Handler {
 	h := &Handler{
 		cfg: c, failing: map[string]bool{},
-		scrapes: prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_agent_scrapes_total", Help: "Scrapes of /stats/prometheus."}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+		scrapes: promauto.With(c.Registry).NewCounter(prometheus.CounterOpts{Name: "istio_agent_scrapes_total", Help: "Scrapes of /stats/prometheus."}),
+		failures: telemetry.CounterVec(c.Registry, prometheus.CounterOpts{
 			Name: "istio_agent_scrape_failures_total", Help: "Sources that were missing from a scrape of /stats/prometheus, or cut short.",
-		}, []string{"type"}),
+		}, "type", ofEnvoy, ofApplication, ofAgent),
 		client: &http.Client{
 			Transport: &http.Transport{
 				DialContext: (&net.Dialer{}).DialContext, MaxIdleConnsPerHost: 1, MaxIdleConns: maxTargets, IdleConnTimeout: 90 * time.Second,
@@ -93,15 +96,7 @@ func New(c Config) (*Handler, error) {
 		w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
 		return w
 	}
-	for _, t := range []string{ofEnvoy, ofApplication, ofAgent} {
-		h.failures.WithLabelValues(t)
-	}
-	for _, m := range []prometheus.Collector{h.scrapes, h.failures} {
-		if err := c.Registry.Register(m); err != nil {
-			return nil, err
-		}
-	}
-	return h, nil
+	return h
 }
 
 // formats are those of the answer.

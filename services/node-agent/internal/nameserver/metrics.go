@@ -1,6 +1,9 @@
 package nameserver
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Values of the label "from".
 const (
@@ -17,22 +20,23 @@ type metrics struct {
 	names    prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_dns_requests_total",
 			Help: "DNS queries of the workload, by protocol and by the source of the answer: the name table, the cache, an upstream server, or " +
 				"none if the query failed.",
 		}, []string{"network", "from"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: f.NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_dns_upstream_failures_total",
 			Help: "DNS queries that no upstream server has answered.",
 		}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "fairlead_node_agent_dns_upstream_duration_seconds", Buckets: []float64{.001, .005, .02, .1, .5, 2},
 			Help: "How long upstream servers take to answer a DNS query.",
 		}),
-		names: prometheus.NewGauge(prometheus.GaugeOpts{
+		names: f.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_dns_names",
 			Help: "Names in the name table.",
 		}),
@@ -42,10 +46,5 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			m.requests.WithLabelValues(network, from)
 		}
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.failures, m.duration, m.names} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m
 }

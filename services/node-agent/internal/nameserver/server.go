@@ -74,15 +74,12 @@ type Server struct {
 
 // New opens the ports. Run serves them.
 func New(c Config) (_ *Server, err error) {
-	s := &Server{namespace: c.Namespace, log: c.Log}
+	s := &Server{namespace: c.Namespace, log: c.Log, metrics: newMetrics(c.Registerer)}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if s.metrics, err = newMetrics(c.Registerer); err != nil {
-		return nil, err
-	}
 	servers := lists.Map(c.Resolv.Servers, func(server string) string { return net.JoinHostPort(server, c.Resolv.Port) })
 	s.upstream = newUpstream(servers, newCache(clock.Or(c.Clock)))
 	if len(c.Resolv.Search) > 0 {

@@ -20,14 +20,10 @@ import (
 func (f *fixture) fetcher(address string) *Relay {
 	f.t.Helper()
 	source := f.PKI.NewSVID("shop", "web")
-	r, err := New(Config{
+	return New(Config{
 		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.PKI.ID(contract.SystemNamespace, contract.XDSServerAccount)),
 		Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return r
 }
 
 var fetching = &corev3.Node{Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local"}

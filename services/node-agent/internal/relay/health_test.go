@@ -40,13 +40,10 @@ func TestHealthIsTold(t *testing.T) {
 	f := newFixture(t)
 	server := f.xds("")
 	source := f.PKI.NewSVID("shop", "web")
-	r, err := New(Config{
+	r := New(Config{
 		Addresses: []string{server.address}, Source: source, Registerer: prometheus.NewRegistry(), Log: testkit.Logger(t),
 		TLS: tlsconf.Client(source, f.PKI.ID(contract.SystemNamespace, contract.XDSServerAccount)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(agenttest.Socket(t, serviceName, r.Register,
 		rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...))
 	want := func(text string) {

@@ -2,6 +2,9 @@ package relay
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"fairlead.dev/pkg/telemetry"
 )
 
 // Values of the label "by".
@@ -20,43 +23,36 @@ type metrics struct {
 	requests, responses *counters
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	messages := prometheus.NewCounterVec(prometheus.CounterOpts{
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	messages := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_node_agent_relay_messages_total",
 		Help: "xDS messages forwarded, by direction: request (from Envoy) or response.",
 	}, []string{"direction"})
-	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{
+	bytes := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_node_agent_relay_bytes_total",
 		Help: "Bytes of xDS messages forwarded, by direction: request (from Envoy) or response.",
 	}, []string{"direction"})
-	m := &metrics{
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+	of := func(direction string) *counters {
+		return &counters{messages.WithLabelValues(direction), bytes.WithLabelValues(direction)}
+	}
+	return &metrics{
+		requests: of("request"), responses: of("response"),
+		streams: f.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_relay_streams",
 			Help: "ADS streams of Envoy that are connected to an xds-server.",
 		}),
-		standIns: prometheus.NewGauge(prometheus.GaugeOpts{
+		standIns: f.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_relay_standing_in",
 			Help: "ADS streams of Envoy that are answered from the configuration that was accepted last, for lack of an xds-server.",
 		}),
-		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
+		ends: telemetry.CounterVec(reg, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_relay_stream_ends_total",
 			Help: "ADS streams that have ended, by who ended them.",
-		}, []string{"by"}),
-		dialFailures: prometheus.NewCounter(prometheus.CounterOpts{
+		}, "by", endEnvoy, endServer),
+		dialFailures: f.NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_relay_dial_failures_total",
 			Help: "Attempts that found no xds-server to connect to.",
 		}),
 	}
-	of := func(direction string) *counters {
-		return &counters{messages.WithLabelValues(direction), bytes.WithLabelValues(direction)}
-	}
-	m.requests, m.responses = of("request"), of("response")
-	m.ends.WithLabelValues(endEnvoy)
-	m.ends.WithLabelValues(endServer)
-	for _, c := range []prometheus.Collector{messages, bytes, m.streams, m.standIns, m.ends, m.dialFailures} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
 }

@@ -115,11 +115,7 @@ type Relay struct {
 }
 
 // New makes a Relay. It connects to an xds-server when Envoy opens a stream.
-func New(c Config) (*Relay, error) {
-	m, err := newMetrics(c.Registerer)
-	if err != nil {
-		return nil, err
-	}
+func New(c Config) *Relay {
 	var res resolver = net.DefaultResolver
 	if c.Resolver != nil {
 		res = c.Resolver
@@ -131,13 +127,13 @@ func New(c Config) (*Relay, error) {
 		tokenFile:     c.TokenFile,
 		log:           c.Log,
 		clock:         clock.Or(c.Clock),
-		metrics:       m,
+		metrics:       newMetrics(c.Registerer),
 		agentResource: c.AgentResource,
 		lastGood:      c.LastGood,
 		moreResources: c.MoreResources,
 		hold:          holdStream,
 		keepalive:     cmp.Or(c.Keepalive, 30*time.Second),
-	}, nil
+	}
 }
 
 // writeBuffer is how much is written to Envoy's socket at a time; gRPC's own 32 KiB cost more system calls. Connections

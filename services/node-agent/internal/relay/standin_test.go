@@ -28,13 +28,10 @@ const (
 // keeper makes a LastGood on a file; stop ends it, which writes the file.
 func (f *fixture) keeper(path string, source *testkit.Static) (last *LastGood, stop func()) {
 	f.t.Helper()
-	k, err := lastgood.New(lastgood.Config{
+	k := lastgood.New(lastgood.Config{
 		Path: path, Source: source, Identity: "spiffe://cluster.local/ns/shop/sa/web", Node: "node", MaxAge: time.Hour,
 		Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	stop = testkit.Background(f.t, func(ctx context.Context) error { return k.Run(ctx) })
 	return &LastGood{Keeper: k, Authority: "localhost", After: 100 * time.Millisecond}, stop
 }

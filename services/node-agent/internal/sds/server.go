@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -55,31 +56,21 @@ type Server struct {
 }
 
 // New makes a Server.
-func New(c Config) (*Server, error) {
-	s := &Server{
+func New(c Config) *Server {
+	return &Server{
 		source:   c.Source,
 		validate: c.Validation,
 		files:    newFiles(c.Log, c.Clock, c.Debounce),
 		log:      c.Log,
-		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		pushes: telemetry.CounterVec(c.Registerer, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_sds_pushes_total",
 			Help: "Secrets sent to Envoy.",
-		}, []string{"secret"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+		}, "secret", Default, RootCA, fromFile),
+		rejected: telemetry.CounterVec(c.Registerer, prometheus.CounterOpts{
 			Name: "fairlead_node_agent_sds_rejections_total",
 			Help: "Secrets that Envoy refused to use.",
-		}, []string{"secret"}),
+		}, "secret", Default, RootCA, fromFile),
 	}
-	for _, name := range []string{Default, RootCA, fromFile} {
-		s.pushes.WithLabelValues(name)
-		s.rejected.WithLabelValues(name)
-	}
-	for _, m := range []prometheus.Collector{s.pushes, s.rejected} {
-		if err := c.Registerer.Register(m); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
 }
 
 // Run follows the files of subscribed secrets until ctx ends. Without it they are read once.

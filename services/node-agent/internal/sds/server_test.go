@@ -38,10 +38,7 @@ type fixture struct {
 func newFixture(t *testing.T, first *tlsconf.Material, ca *testkit.CA) *fixture {
 	t.Helper()
 	f := &fixture{ca: ca, source: testkit.NewStatic(first)}
-	var err error
-	if f.server, err = New(Config{Source: f.source, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()}); err != nil {
-		t.Fatal(err)
-	}
+	f.server = New(Config{Source: f.source, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()})
 	conn := agenttest.Socket(t, "envoy.service.secret.v3.SecretDiscoveryService", f.server.Register,
 		rpc.ServerConfig{PeerUIDs: []uint32{uint32(os.Geteuid())}})
 	f.client = secretv3.NewSecretDiscoveryServiceClient(conn)

@@ -24,6 +24,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/telemetry"
 )
 
 // Identifiers of RFC 8693, sections 2.1 and 3.
@@ -102,18 +103,10 @@ func New(c Config) (*Server, error) {
 	if len(c.UIDs) == 0 {
 		c.UIDs = []uint32{0, uint32(os.Geteuid())}
 	}
-	s := &Server{cfg: c, cache: newCache(c.Plugin, c.Clock), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{cfg: c, cache: newCache(c.Plugin, c.Clock), requests: telemetry.CounterVec(c.Registerer, prometheus.CounterOpts{
 		Name: "fairlead_node_agent_sts_requests_total",
 		Help: "Requests to exchange a token, by result: ok, or the code of the error.",
-	}, []string{"result"})}
-	for _, result := range []string{"ok", invalidRequest, invalidTarget, unsupportedGrantType, unavailable} {
-		s.requests.WithLabelValues(result)
-	}
-	if c.Registerer != nil {
-		if err := c.Registerer.Register(s.requests); err != nil {
-			return nil, fmt.Errorf("sts: register metrics: %w", err)
-		}
-	}
+	}, "result", "ok", invalidRequest, invalidTarget, unsupportedGrantType, unavailable)}
 	for _, ip := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 		lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", netip.AddrPortFrom(ip, c.Port).String())
 		if err != nil && ip.Is6() { // a machine without IPv6
