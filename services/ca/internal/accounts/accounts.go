@@ -22,6 +22,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fairshare"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
@@ -50,10 +51,10 @@ type Registry struct {
 	accounts *kind
 	pods     *kind
 
-	mu sync.Mutex
-	// asking counts the questions that are being asked, by identity.
-	asking  map[string]int
-	all     int
+	// asking are the questions that are being asked, by identity.
+	asking *fairshare.Pool
+
+	mu      sync.Mutex
 	refused map[string]refusal
 }
 
@@ -73,7 +74,8 @@ type kind struct {
 
 // New makes a Registry. Run must be called for it to know anything without asking.
 func New(client metadata.Interface, clk clock.Clock) *Registry {
-	r := &Registry{client: client, clock: clock.Or(clk), asking: map[string]int{}, refused: map[string]refusal{}}
+	r := &Registry{client: client, clock: clock.Or(clk), refused: map[string]refusal{},
+		asking: fairshare.New(fairshare.Config{Places: askAtOnce, PerOwner: askEach})}
 	r.accounts, r.pods = r.follow(serviceAccounts, "service account"), r.follow(pods, "Pod")
 	return r
 }
@@ -183,12 +185,12 @@ func (r *Registry) check(ctx context.Context, caller spiffeid.ID, k *kind, names
 	if err := r.remembered(key); err != nil {
 		return err
 	}
-	leave, ok := r.enter(caller.String())
-	if !ok {
+	place, err := r.asking.Take(caller.String(), 0, nil)
+	if err != nil {
 		return rejection.New(rejection.Unavailable, rejection.APIUnavailable,
 			"too many questions to the API server at once, about %s %s/%s; try again", k.what, namespace, name)
 	}
-	defer leave()
+	defer place.Release()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	m, err := r.client.Resource(k.resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -213,25 +215,6 @@ func (k *kind) goneError(namespace, name string) error {
 		reason = rejection.PodGone
 	}
 	return rejection.New(rejection.Denied, reason, "%s %s/%s does not exist any more; its credentials are of no use", k.what, namespace, name)
-}
-
-// enter takes a place for a question; ok is false if there is none.
-func (r *Registry) enter(caller string) (leave func(), ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.all >= askAtOnce || r.asking[caller] >= askEach {
-		return nil, false
-	}
-	r.all++
-	r.asking[caller]++
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.all--
-		if r.asking[caller]--; r.asking[caller] == 0 {
-			delete(r.asking, caller)
-		}
-	}, true
 }
 
 func (r *Registry) remembered(key string) error {

@@ -140,9 +140,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 	<-asked
 	testkit.Eventually(t, testkit.Patience, func() error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.all != askEach {
+		if r.asking.Load().Held != askEach {
 			return errors.New("not all ask yet")
 		}
 		return nil
@@ -154,8 +152,8 @@ func TestQuestionsAreBounded(t *testing.T) {
 	for range askEach {
 		<-results
 	}
-	if r.all != 0 || len(r.asking) != 0 {
-		t.Errorf("%d questions are counted, of %d identities", r.all, len(r.asking))
+	if n := r.asking.Load().Held; n != 0 {
+		t.Errorf("%d questions are counted", n)
 	}
 }
 

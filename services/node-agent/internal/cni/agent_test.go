@@ -278,8 +278,8 @@ func TestARepairThatFailsIsAnEventAndIsTriedAgain(t *testing.T) {
 func repairerOf(k *cluster, mode Repair, proc string) *repairer {
 	return &repairer{
 		mode: mode, pods: k, node: "n1", container: "istio-validation", labelKey: "k", labelValue: "v", proc: proc,
-		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{}, waiting: map[string]*kube.Pod{},
-		running: map[string]string{},
+		clock: clock.Real(), metrics: newMetrics(prometheus.NewRegistry()), log: quiet, done: map[string]bool{},
+		begun: map[string]bool{}, turns: repairTurns(),
 	}
 }
 
@@ -287,8 +287,8 @@ func repairerOf(k *cluster, mode Repair, proc string) *repairer {
 func (r *repairer) idle() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.running)+len(r.waiting) > 0 {
-		return fmt.Errorf("%d Pods are repaired, %d wait", len(r.running), len(r.waiting))
+	if len(r.begun) > 0 {
+		return fmt.Errorf("%d Pods are repaired or wait", len(r.begun))
 	}
 	return nil
 }
@@ -343,22 +343,16 @@ func TestPodsDoNotHoldRepairsUp(t *testing.T) {
 	for i := range maxNamespaceRepairs + 3 {
 		p := pod(t)
 		p.Metadata.Namespace, p.Metadata.UID = "tenant", "u-1"
-		r.mu.Lock()
-		r.waiting[fmt.Sprint(i)] = p
-		r.mu.Unlock()
+		r.begin(t.Context(), fmt.Sprint(i), p)
 	}
-	r.next(t.Context())
 	for range maxNamespaceRepairs {
 		<-hung
 	}
 	other := pod(t)
 	r.look(t.Context(), other)
 	<-hung
-	r.mu.Lock()
-	running, waiting := len(r.running), len(r.waiting)
-	r.mu.Unlock()
-	if running != maxNamespaceRepairs+1 || waiting != 3 {
-		t.Errorf("%d Pods are repaired, %d wait", running, waiting)
+	if l := r.turns.Load(); l.Held != maxNamespaceRepairs+1 || l.Waiting != 3 {
+		t.Errorf("%d Pods are repaired, %d wait", l.Held, l.Waiting)
 	}
 	close(hang)
 	testkit.Eventually(t, testkit.Patience, r.idle)

@@ -107,7 +107,7 @@ func Run(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.Logg
 	if c.Repair != RepairOff {
 		r := &repairer{
 			mode: c.Repair, pods: client, node: c.Node, container: c.InitContainer, labelKey: c.LabelKey, labelValue: c.LabelValue,
-			proc: c.Proc, write: writeRules, clock: clock.Real(), metrics: m, log: log, running: map[string]string{},
+			proc: c.Proc, write: writeRules, clock: clock.Real(), metrics: m, log: log, turns: repairTurns(), begun: map[string]bool{},
 		}
 		health.Ready("pods", r.ready)
 		tasks = append(tasks, process.Task{Name: "repair", Run: r.run})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fairshare"
 	"fairlead.dev/services/node-agent/internal/cni/kube"
 	"fairlead.dev/services/node-agent/internal/cni/plugin"
 	"fairlead.dev/services/node-agent/internal/redirect"
@@ -59,12 +60,17 @@ type repairer struct {
 	log                  *slog.Logger
 	following            atomic.Bool
 
+	// turns are of repairs, by namespace.
+	turns *fairshare.Pool
+
 	mu sync.Mutex
-	// done are the uids of Pods that need nothing more, waiting are those that have no turn yet, and running are the
-	// namespaces of those that are being repaired.
-	done    map[string]bool
-	waiting map[string]*kube.Pod
-	running map[string]string
+	// done are the uids of Pods that need nothing more, and begun those of Pods that are being repaired or wait for it.
+	done, begun map[string]bool
+}
+
+// repairTurns are the turns of a repairer.
+func repairTurns() *fairshare.Pool {
+	return fairshare.New(fairshare.Config{Places: maxRepairs, PerOwner: maxNamespaceRepairs, Waiting: fairshare.Unlimited})
 }
 
 // ready returns an error until the Pods have been seen once.
@@ -81,7 +87,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := r.clock.Now()
 		r.mu.Lock()
-		r.done, r.waiting = map[string]bool{}, map[string]*kube.Pod{} // a Pod that is still broken is seen again
+		r.done = map[string]bool{} // a Pod that is still broken is seen again
 		r.mu.Unlock()
 		err := r.pods.FollowPods(ctx, r.node, func() { r.following.Store(true) }, func(p *kube.Pod) { r.look(ctx, p) })
 		if err != nil && ctx.Err() == nil {
@@ -119,46 +125,43 @@ func (r *repairer) look(ctx context.Context, p *kube.Pod) {
 	if !r.broken(p) {
 		return
 	}
-	r.mu.Lock()
-	if !r.done[p.Metadata.UID] && r.running[p.Metadata.UID] == "" {
-		r.waiting[p.Metadata.UID] = p
-	}
-	r.mu.Unlock()
-	r.next(ctx)
+	r.begin(ctx, p.Metadata.UID, p)
 }
 
-// next begins with the Pods whose turn it is.
-func (r *repairer) next(ctx context.Context) {
+// begin has a Pod repaired when it is its turn, unless that is done, or begun.
+func (r *repairer) begin(ctx context.Context, uid string, p *kube.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := map[string]int{}
-	for _, namespace := range r.running {
-		of[namespace]++
+	if r.done[uid] || r.begun[uid] {
+		return
 	}
-	for uid, p := range r.waiting {
-		if len(r.running) >= maxRepairs || of[p.Metadata.Namespace] >= maxNamespaceRepairs || ctx.Err() != nil {
-			continue
+	turn, err := r.turns.Take(p.Metadata.Namespace, 0, nil)
+	if err != nil {
+		return // never: any number may wait
+	}
+	r.begun[uid] = true
+	go func() {
+		if turn.Wait(ctx) == nil {
+			r.inTurn(ctx, p)
+			turn.Release()
 		}
-		of[p.Metadata.Namespace]++
-		r.running[uid] = p.Metadata.Namespace
-		delete(r.waiting, uid)
-		go func() {
-			// Who hangs is told of in time, and keeps its place until it ends.
-			told := time.AfterFunc(repairTimeout, func() {
-				r.metrics.repairs.WithLabelValues(string(r.mode), "hangs").Inc()
-				r.log.Error("a Pod without rules is not repaired: what its processes have open or mounted does not answer; delete it",
-					"namespace", p.Metadata.Namespace, "pod", p.Metadata.Name, "after", repairTimeout)
-			})
-			limited, cancel := context.WithTimeout(ctx, repairTimeout)
-			r.repair(limited, p)
-			cancel()
-			told.Stop()
-			r.mu.Lock()
-			delete(r.running, uid)
-			r.mu.Unlock()
-			r.next(ctx)
-		}()
-	}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.begun, uid)
+	}()
+}
+
+// inTurn repairs a Pod whose turn it is. Who hangs is told of in time, and keeps its turn until it ends.
+func (r *repairer) inTurn(ctx context.Context, p *kube.Pod) {
+	told := time.AfterFunc(repairTimeout, func() {
+		r.metrics.repairs.WithLabelValues(string(r.mode), "hangs").Inc()
+		r.log.Error("a Pod without rules is not repaired: what its processes have open or mounted does not answer; delete it",
+			"namespace", p.Metadata.Namespace, "pod", p.Metadata.Name, "after", repairTimeout)
+	})
+	defer told.Stop()
+	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
+	defer cancel()
+	r.repair(ctx, p)
 }
 
 // repair repairs a Pod, and tells how it went.
