@@ -40,6 +40,16 @@ func Read(path string, limit int64) ([]byte, error) {
 	return content, err
 }
 
+// ReadRegular reads a regular file, see OpenRegular, of at most limit bytes.
+func ReadRegular(path string, limit int64) ([]byte, error) {
+	f, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ReadAll(f, limit)
+}
+
 // OpenRegular opens a regular file for reading. A pipe or a device is ErrNotRegular, and is not waited for.
 func OpenRegular(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/lists"
 )
 
 const (
@@ -70,11 +72,7 @@ func (p *Peers) addresses(ctx context.Context) []string {
 		}
 		hosts, err := p.cfg.Resolver.LookupHost(ctx, host)
 		if err == nil {
-			found := make([]string, 0, len(hosts))
-			for _, h := range hosts {
-				found = append(found, net.JoinHostPort(h, port))
-			}
-			p.found[hostport] = found
+			p.found[hostport] = lists.Map(hosts, func(h string) string { return net.JoinHostPort(h, port) })
 		} else {
 			p.cfg.Log.Debug("replicas not found", "name", host, "error", err)
 		}

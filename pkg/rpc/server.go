@@ -5,6 +5,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -195,9 +196,7 @@ func (c *ServerConfig) complete() error {
 	if err := policy.Validate(); err != nil {
 		return err
 	}
-	if c.Health == nil {
-		c.Health = health.NewServer()
-	}
+	c.Health = cmp.Or(c.Health, health.NewServer())
 	orDefault(&c.KeepaliveTime, DefaultKeepaliveTime)
 	orDefault(&c.KeepaliveTimeout, DefaultKeepaliveTimeout)
 	orDefault(&c.KeepaliveMinTime, DefaultKeepaliveMinTime)

@@ -91,9 +91,7 @@ func (c *Config) complete() error {
 		return err
 	}
 	c.GraceRatio = cmp.Or(c.GraceRatio, DefaultGraceRatio)
-	if c.GraceJitter == nil {
-		c.GraceJitter = new(DefaultGraceJitter)
-	}
+	c.GraceJitter = cmp.Or(c.GraceJitter, new(DefaultGraceJitter))
 	c.Clock = clock.Or(c.Clock)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Rand == nil {

@@ -163,18 +163,12 @@ const maxFile = 4 << 20
 
 // readFile reads a regular file that is not empty.
 func readFile(what, path string) ([]byte, error) {
-	f, err := fileio.OpenRegular(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", what, path, err)
-	}
-	defer f.Close()
-	raw, err := fileio.ReadAll(f, maxFile)
+	raw, err := fileio.ReadRegular(path, maxFile)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: %w", what, path, err)
 	case len(raw) == 0:
 		return nil, fmt.Errorf("%s %s is empty", what, path)
-	default:
-		return raw, nil
 	}
+	return raw, nil
 }

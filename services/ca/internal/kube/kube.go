@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -134,10 +135,8 @@ func Discover(ctx context.Context, cfg Config) (_ *Sync, issuer string, err erro
 		if !cfg.Clock.Now().Before(deadline) {
 			return nil, "", fmt.Errorf("keys of service account tokens: %w", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, cfg.Clock, time.Second) {
 			return nil, "", ctx.Err()
-		case <-cfg.Clock.After(time.Second):
 		}
 	}
 }
@@ -202,10 +201,8 @@ func (s *Sync) RunKeys(ctx context.Context) error {
 		default:
 			wait = retryPeriod
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, s.cfg.Clock, wait) {
 			return nil
-		case <-s.cfg.Clock.After(wait):
 		}
 	}
 }
@@ -226,19 +223,13 @@ func keep(ctx context.Context, api kubernetes.Interface, namespace, name string,
 	if err != nil {
 		return describe(err, namespace, name)
 	}
-	same := true
-	for k, v := range data {
-		same = same && found.Data[k] == v
-	}
-	if same {
+	merged := map[string]string{}
+	maps.Copy(merged, found.Data)
+	maps.Copy(merged, data)
+	if maps.Equal(merged, found.Data) {
 		return nil
 	}
-	if found.Data == nil {
-		found.Data = map[string]string{}
-	}
-	for k, v := range data {
-		found.Data[k] = v
-	}
+	found.Data = merged
 	_, err = client.Update(ctx, found, metav1.UpdateOptions{FieldManager: contract.ManagedByCA})
 	return describe(err, namespace, name)
 }

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -160,9 +161,7 @@ func upstreamTLS(name string, r Remote, h2 bool) *tlsv3.UpstreamTlsContext {
 		roots = fileRoots(r.TLS)
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		certificate, roots = sds.Default, sds.RootCA
-		if sni == "" {
-			sni = name
-		}
+		sni = cmp.Or(sni, name)
 	default:
 		return nil
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -85,10 +86,7 @@ func readinessProbe(p *networking.ReadinessProbe) (*ReadinessProbe, error) {
 		if n < 0 || n > most {
 			errs = append(errs, fmt.Errorf("%s %d: want 0 to %d", field, n, most))
 		}
-		if n == 0 {
-			n = def
-		}
-		return int(n)
+		return int(cmp.Or(n, def))
 	}
 	seconds := func(field string, n, def int32) time.Duration {
 		return time.Duration(number(field, n, def, maxProbeSeconds)) * time.Second

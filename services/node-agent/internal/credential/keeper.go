@@ -51,10 +51,8 @@ func (k Keeper) Run(ctx context.Context) error {
 			wait, retry, said = max(expiry.Sub(c.Now())*2/3, firstRetry), firstRetry, ""
 			k.Log.Info("token obtained", "expires", expiry)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, c, time.Duration(float64(wait)*(0.9+0.1*rand.Float64()))) {
 			return nil
-		case <-c.After(time.Duration(float64(wait) * (0.9 + 0.1*rand.Float64()))):
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,12 +68,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	told, well := false, false
 	successes, failures := 0, 0
 	for ctx.Err() == nil {
-		if wait > 0 {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-c.cfg.Clock.After(wait):
-			}
+		if wait > 0 && !clock.Sleep(ctx, c.cfg.Clock, wait) {
+			return nil
 		}
 		began := c.cfg.Clock.Now()
 		problem := c.check(ctx)
@@ -134,10 +131,7 @@ func (c *Checker) ask(ctx context.Context) error {
 
 // address is that of a port on a host, or on the workload.
 func (c *Checker) address(host string, port uint32) string {
-	if host == "" {
-		host = c.host
-	}
-	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
+	return net.JoinHostPort(cmp.Or(host, c.host), strconv.FormatUint(uint64(port), 10))
 }
 
 func (c *Checker) http(ctx context.Context, get *networking.HTTPHealthCheckConfig) error {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/node-agent/internal/sds"
 	"fairlead.dev/services/node-agent/internal/statedir"
@@ -53,10 +53,7 @@ type External struct {
 
 var _ tlsconf.Source = (*External)(nil)
 
-// Back-off between attempts to reach the server, with jitter.
 const (
-	externalMinPause = 100 * time.Millisecond
-	externalMaxPause = 5 * time.Second
 	// maxSecretBytes bounds a response. A chain or a bundle of roots has a few KiB.
 	maxSecretBytes = 1 << 20
 	// refusedEvery is how often refused secrets are logged. A server may send the next one at once.
@@ -110,29 +107,22 @@ func (e *External) Run(ctx context.Context) error {
 
 // follow opens one stream after the other until ctx ends.
 func (e *External) follow(ctx context.Context, client secretv3.SecretDiscoveryServiceClient, name string) {
-	pause, said := externalMinPause, ""
+	said := ""
 	var refused refusals
-	for {
+	rpc.Reopener{Clock: e.cfg.Clock}.Run(ctx, func(ctx context.Context) (bool, error) {
 		got, err := e.stream(ctx, client, name, &refused)
-		if ctx.Err() != nil {
-			return
-		}
 		if got {
-			pause, said = externalMinPause, ""
+			said = ""
 		}
+		return got, err
+	}, func(err error, _ time.Duration) {
 		err = fmt.Errorf("secret %s of %s: %w", name, e.cfg.Path, err)
 		if err.Error() != said {
 			said = err.Error()
 			e.cfg.Log.Warn("the external SDS server does not serve", "error", err)
 		}
 		e.failed(err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.cfg.Clock.After(time.Duration(float64(pause) * (0.75 + 0.5*rand.Float64()))):
-		}
-		pause = min(2*pause, externalMaxPause)
-	}
+	})
 }
 
 // stream receives one secret until the stream ends, and reports whether it received one that can be used.

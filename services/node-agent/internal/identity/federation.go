@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/config"
 )
@@ -128,10 +129,8 @@ func (b *Bundle) follow(ctx context.Context, address string) {
 		} else {
 			retry, said = firstRetry, ""
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, b.cfg.Clock, time.Duration(float64(next)*(0.9+0.2*rand.Float64()))) {
 			return
-		case <-b.cfg.Clock.After(time.Duration(float64(next) * (0.9 + 0.2*rand.Float64()))):
 		}
 	}
 }

@@ -238,12 +238,7 @@ func (k *Keeper) open() (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := fileio.OpenRegular(k.cfg.Path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	file, err := fileio.ReadAll(f, 2*int64(k.cfg.MaxBytes)+1<<20)
+	file, err := fileio.ReadRegular(k.cfg.Path, 2*int64(k.cfg.MaxBytes)+1<<20)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -208,12 +209,7 @@ func knownType(word, value string) bool {
 	if word != "TYPE" {
 		return nameLength([]byte(value), true) == len(value)
 	}
-	for _, t := range types {
-		if value == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(types, value)
 }
 
 // suffixes of the samples of a family.

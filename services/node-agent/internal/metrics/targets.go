@@ -3,11 +3,13 @@
 package metrics
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -62,9 +64,7 @@ func ParseTargets(text string, own ...uint16) ([]Target, error) {
 		return nil, fmt.Errorf("%s has %d targets: at most %d are read", Variable, len(a.Targets), maxTargets)
 	}
 	if len(a.Targets) == 0 {
-		if a.Port == "" {
-			a.Port = "80"
-		}
+		a.Port = cmp.Or(a.Port, "80")
 		a.Targets = []endpoint{a.endpoint}
 	}
 	var out []Target
@@ -92,14 +92,10 @@ func target(port, path string, own []uint16) (Target, error) {
 	if use, taken := reserved[number]; taken {
 		return Target{}, fmt.Errorf("port %d is that of %s", number, use)
 	}
-	for _, p := range own {
-		if p == number {
-			return Target{}, fmt.Errorf("port %d is the proxy's own", number)
-		}
+	if slices.Contains(own, number) {
+		return Target{}, fmt.Errorf("port %d is the proxy's own", number)
 	}
-	if path == "" {
-		path = "/metrics"
-	}
+	path = cmp.Or(path, "/metrics")
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}

@@ -56,9 +56,7 @@ func NewProxyless(c *config.Config) (*corev3.Node, error) {
 		return nil, err
 	}
 	n.Metadata.Fields[generatorKey] = structpb.NewStringValue(generatorGRPC)
-	if n.Locality == nil {
-		n.Locality = &corev3.Locality{}
-	}
+	n.Locality = cmp.Or(n.Locality, &corev3.Locality{})
 	return n, nil
 }
 

@@ -116,12 +116,8 @@ type Relay struct {
 
 // New makes a Relay. It connects to an xds-server when Envoy opens a stream.
 func New(c Config) *Relay {
-	var res resolver = net.DefaultResolver
-	if c.Resolver != nil {
-		res = c.Resolver
-	}
 	return &Relay{
-		addresses:     newAddresses(c.Addresses, res),
+		addresses:     newAddresses(c.Addresses, cmp.Or[resolver](c.Resolver, net.DefaultResolver)),
 		source:        c.Source,
 		tls:           c.TLS,
 		tokenFile:     c.TokenFile,

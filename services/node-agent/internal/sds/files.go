@@ -274,14 +274,9 @@ func (s *fileSecret) roots() ([]byte, error) {
 
 // readFile reads a regular file of at most maxFileSize.
 func readFile(path string) ([]byte, error) {
-	f, err := fileio.OpenRegular(path)
-	if err != nil {
-		return nil, err
+	raw, err := fileio.ReadRegular(path, maxFileSize)
+	if errors.Is(err, fileio.ErrTooLarge) {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	defer f.Close()
-	raw, err := fileio.ReadAll(f, maxFileSize)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return bytes.TrimSpace(raw), nil
+	return bytes.TrimSpace(raw), err
 }

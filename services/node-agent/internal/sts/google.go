@@ -2,6 +2,7 @@ package sts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,25 +48,15 @@ type Google struct{ cfg GoogleConfig }
 // NewGoogle makes a Google.
 func NewGoogle(c GoogleConfig) *Google {
 	c.Clock = clock.Or(c.Clock)
-	if c.FederatedURL == "" {
-		c.FederatedURL = googleFederatedToken
-	}
-	if c.AccessURL == "" {
-		c.AccessURL = fmt.Sprintf(googleAccessToken, c.ProjectNumber)
-	}
+	c.FederatedURL = cmp.Or(c.FederatedURL, googleFederatedToken)
+	c.AccessURL = cmp.Or(c.AccessURL, fmt.Sprintf(googleAccessToken, c.ProjectNumber))
 	return &Google{c}
 }
 
 // Exchange implements Plugin.
 func (g *Google) Exchange(ctx context.Context, r Request) (Token, error) {
-	scope := r.Scope
-	if scope == "" {
-		scope = cloudPlatform
-	}
-	audience := r.Audience
-	if audience == "" {
-		audience = "identitynamespace:" + g.cfg.TrustDomain + ":" + g.cfg.Provider
-	}
+	scope := cmp.Or(r.Scope, cloudPlatform)
+	audience := cmp.Or(r.Audience, "identitynamespace:"+g.cfg.TrustDomain+":"+g.cfg.Provider)
 	var federated struct {
 		Token     string `json:"access_token"`
 		ExpiresIn int64  `json:"expires_in"`
@@ -105,10 +96,8 @@ func (g *Google) post(ctx context.Context, what, url, bearer string, body, into 
 		if _, refused := errors.AsType[Refused](err); err == nil || refused || attempt == googleAttempts {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, g.cfg.Clock, googlePause<<attempt) {
 			return err
-		case <-g.cfg.Clock.After(googlePause << attempt):
 		}
 	}
 }
