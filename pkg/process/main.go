@@ -84,6 +84,12 @@ func WithExitCode(err error, code int) error {
 	return &exitError{error: err, code: code}
 }
 
+// Usage makes Main exit with ExitUsage for err; nil stays nil.
+func Usage(err error) error { return WithExitCode(err, ExitUsage) }
+
+// Refused makes Main exit with ExitRefused for err; nil stays nil.
+func Refused(err error) error { return WithExitCode(err, ExitRefused) }
+
 // ExitCode returns the code with which Main exits for err.
 func ExitCode(err error) int {
 	if err == nil {

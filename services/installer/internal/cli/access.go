@@ -12,22 +12,23 @@ import (
 	"github.com/spf13/cobra"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// withClient returns the RunE of a command that only calls config-watcher: see target.call.
-func withClient(t *target, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command,
+// withClient returns the RunE of a command that only calls config-watcher: see meshclient.Mesh.Call.
+func withClient(t *meshFlags, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, a []string) error {
-		return t.call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
+		return t.MeshOfOneRevision(cmd).Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
 			return do(ctx, client, a, cmd.OutOrStdout())
 		})
 	}
 }
 
-func newWhoAmI(t *target) *cobra.Command {
+func newWhoAmI(t *meshFlags) *cobra.Command {
 	f := newFormat("json", "yaml")
 	cmd := &cobra.Command{
 		Use:   "whoami",
@@ -39,7 +40,7 @@ func newWhoAmI(t *target) *cobra.Command {
 				return err
 			}
 			if f.value != "" {
-				return printMessage(out, f.value, res)
+				return structured.PrintMessage(out, f.value, res)
 			}
 			fmt.Fprintf(out, "%s, by %s\n", res.GetIdentity(), res.GetMethod())
 			tab := &table.Table{Header: []string{"ROLE", "NAMESPACES", "VERBS"}}
@@ -50,14 +51,14 @@ func newWhoAmI(t *target) *cobra.Command {
 		}),
 	}
 	outputFlag(cmd, f)
-	t.registerConfigCluster(cmd)
+	t.registerCluster(cmd)
 	return cmd
 }
 
 // errNotAllowed is can-i's error for "no"; it makes the command exit with 1.
 var errNotAllowed = errors.New("no")
 
-func newCanI(t *target) *cobra.Command {
+func newCanI(t *meshFlags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:     "can-i VERB [KIND]",
@@ -68,7 +69,7 @@ func newCanI(t *target) *cobra.Command {
 		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			req := &configv1.CanIRequest{Verb: a[0], Namespace: namespace}
 			if len(a) == 2 {
-				kind, err := kindName(a[1])
+				kind, err := kinds.Parse(a[1])
 				if err != nil {
 					return err
 				}
@@ -86,11 +87,11 @@ func newCanI(t *target) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace")
-	t.registerConfigCluster(cmd)
+	t.registerCluster(cmd)
 	return cmd
 }
 
-func newAudit(t *target) *cobra.Command {
+func newAudit(t *meshFlags) *cobra.Command {
 	var last uint32
 	var verify bool
 	out := newFormat("json")
@@ -147,7 +148,7 @@ func printAudit(out io.Writer, as string, lines []string) error {
 		}
 		var what []string
 		for _, o := range l.Objects {
-			what = append(what, fmt.Sprintf("%s %s %s", o.Verb, o.Kind, fullName(o.Namespace, o.Name)))
+			what = append(what, fmt.Sprintf("%s %s %s", o.Verb, o.Kind, kinds.FullName(o.Namespace, o.Name)))
 		}
 		if l.More > 0 {
 			what = append(what, fmt.Sprintf("and %d more", l.More))

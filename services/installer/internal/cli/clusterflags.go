@@ -8,11 +8,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/kube"
 )
 
@@ -22,9 +22,6 @@ type clusterFlags struct {
 	// istioNamespace is the control plane's.
 	istioNamespace string
 }
-
-// requestTimeout bounds one request to an API server.
-const requestTimeout = 30 * time.Second
 
 // defaultIstioNamespace is where a control plane runs unless a flag or a setting says another.
 const defaultIstioNamespace = "istio-system"
@@ -36,7 +33,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.As, "as", "", "user to impersonate")
 	fs.StringArrayVar(&f.AsGroups, "as-group", nil, "group to impersonate; may be repeated")
 	fs.StringVarP(&f.istioNamespace, "istioNamespace", "i", defaultIstioNamespace, "namespace of the control plane")
-	fs.DurationVar(&f.Timeout, "kubeclient-timeout", requestTimeout, "how long one request to the API server may take")
+	fs.DurationVar(&f.Timeout, "kubeclient-timeout", kube.RequestTimeout, "how long one request to the API server may take")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return f.Contexts(), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -92,7 +89,7 @@ func confirm(in io.Reader, out io.Writer, question, flag string) (bool, error) {
 	if err != nil && line == "" {
 		fmt.Fprintln(out)
 		if errors.Is(err, io.EOF) {
-			return false, usage(fmt.Errorf("nobody answers: standard input is at its end; %s answers yes", flag))
+			return false, process.Usage(fmt.Errorf("nobody answers: standard input is at its end; %s answers yes", flag))
 		}
 		return false, err
 	}

@@ -10,8 +10,9 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/meshclient"
+	"fairlead.dev/services/installer/internal/proxyview"
 )
 
 // completeTimeout bounds the calls of one completion: a person has pressed the tab key and waits.
@@ -27,10 +28,10 @@ func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 
 // queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
 // no errors.
-func (t *target) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
+func (t *meshFlags) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	client, err := t.dial(ctx)
+	client, err := t.Machine().Dial(ctx)
 	if err != nil {
 		return nil
 	}
@@ -46,16 +47,16 @@ func withPrefix(list []string, text string) []string {
 }
 
 // proxyNames lists the connected proxies and those of the run directory, in the namespace of -n.
-func (t *target) proxyNames(cmd *cobra.Command) []string {
+func (t *meshFlags) proxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
 	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
 		if err != nil {
 			return nil
 		}
-		return lists.Map(res.GetProxies(), func(p *configv1.ProxyStatus) string { return proxyName(p.GetNodeId()) })
+		return lists.Map(res.GetProxies(), func(p *configv1.ProxyStatus) string { return meshclient.ProxyName(p.GetNodeId()) })
 	})
-	if state, err := t.state(); err == nil {
+	if state, err := t.Machine().State(); err == nil {
 		for _, p := range state.Pods {
 			if p.Agent != nil && (namespace == "" || p.Namespace == namespace) {
 				names = append(names, p.ID())
@@ -66,7 +67,7 @@ func (t *target) proxyNames(cmd *cobra.Command) []string {
 }
 
 // completeProxies completes each of the first count arguments as a proxy.
-func (t *target) completeProxies(count int) completion {
+func (t *meshFlags) completeProxies(count int) completion {
 	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(a) >= count {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -76,7 +77,7 @@ func (t *target) completeProxies(count int) completion {
 }
 
 // completeServices completes the argument at a place as a Service, NAME.NAMESPACE.
-func (t *target) completeServices(place int) completion {
+func (t *meshFlags) completeServices(place int) completion {
 	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(a) != place {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -93,13 +94,13 @@ func (t *target) completeServices(place int) completion {
 }
 
 // completeConfig completes the arguments of `proxy-config`: a section and a proxy, in either order.
-func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (t *meshFlags) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	var list []string
 	switch {
 	case len(a) == 0:
-		list = append(sectionNames(), t.proxyNames(cmd)...)
+		list = append(proxyview.SectionNames(), t.proxyNames(cmd)...)
 	case len(a) == 1 && !cmd.Flags().Changed("filename") && !cmd.Flags().Changed("selector"):
-		if list = sectionNames(); isSection(a[0]) {
+		if list = proxyview.SectionNames(); isSection(a[0]) {
 			list = t.proxyNames(cmd)
 		}
 	}
@@ -107,14 +108,14 @@ func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([
 }
 
 func isSection(name string) bool {
-	_, ok := findSection(name, false)
+	_, ok := proxyview.Find(name, false)
 	return ok
 }
 
 // completeNamespaces completes --namespace.
-func (t *target) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (t *meshFlags) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	list := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
-		list, err := namespaces(ctx, client)
+		list, err := meshclient.Namespaces(ctx, client)
 		if err != nil {
 			return nil
 		}

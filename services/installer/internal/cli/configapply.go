@@ -9,9 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
+	"fairlead.dev/services/installer/internal/proxystatus"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 // applyFlags are the flags of `fairlead config apply`.
@@ -25,7 +29,7 @@ type applyFlags struct {
 	out     *format
 }
 
-func newApply(env Env, t *target) *cobra.Command {
+func newApply(env Env, t *meshFlags) *cobra.Command {
 	f := applyFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
@@ -34,7 +38,7 @@ func newApply(env Env, t *target) *cobra.Command {
   fairlead config apply -f - --dry-run < mesh.yaml`,
 		Args: filesByFlag,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return applyConfig(cmd.Context(), env, t, f, cmd.OutOrStdout())
+			return applyConfig(cmd.Context(), env, t.Machine(), f, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
@@ -75,22 +79,22 @@ type appliedObject struct {
 	OverriddenBy string `json:"overriddenBy,omitempty"`
 }
 
-func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
+func applyConfig(ctx context.Context, env Env, mesh *meshclient.Mesh, f applyFlags, out io.Writer) error {
 	docs, err := documents(env, f.files)
 	if err != nil {
 		return err
 	}
 	req := &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun || f.strict, SkipUnread: f.skip}
 	if err := req.Validate(); err != nil {
-		return refused(fmt.Errorf("nothing was changed: %w", err))
+		return process.Refused(fmt.Errorf("nothing was changed: %w", err))
 	}
-	client, err := t.dial(ctx)
+	client, err := mesh.Dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	began := time.Now()
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, meshclient.CallTimeout)
 	defer cancel()
 	res, err := client.Apply(call, req)
 	if err == nil && f.strict {
@@ -103,7 +107,7 @@ func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.W
 		}
 	}
 	if err != nil {
-		return withExitCode(client.Explain(err))
+		return configapi.WithExitCode(client.Explain(err))
 	}
 	answer := applyAnswer{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
 	for _, r := range res.GetResults() {
@@ -134,7 +138,7 @@ func applyConfig(ctx context.Context, env Env, t *target, f applyFlags, out io.W
 		}
 	}
 	if f.out.value != "" {
-		if err := printTree(out, f.out.value, answer); err != nil {
+		if err := structured.Print(out, f.out.value, answer); err != nil {
 			return err
 		}
 	}
@@ -153,7 +157,7 @@ func withoutWarnings(res *configv1.ApplyResponse) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return refused(fmt.Errorf("refused by --strict, nothing was changed:\n  %s", strings.Join(all, "\n  ")))
+	return process.Refused(fmt.Errorf("refused by --strict, nothing was changed:\n  %s", strings.Join(all, "\n  ")))
 }
 
 func action(a configv1.Action) string {
@@ -170,7 +174,7 @@ func (a applyAnswer) print(out io.Writer) {
 		if len(r.Overrides) > 0 {
 			over = ", overrides " + strings.Join(r.Overrides, ", ")
 		}
-		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, fullName(r.Namespace, r.Name), r.Action, suffix, over)
+		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, kinds.FullName(r.Namespace, r.Name), r.Action, suffix, over)
 		if r.OverriddenBy != "" {
 			fmt.Fprintf(out, "  warning: has no effect: the same object of %s counts\n", r.OverriddenBy)
 		}
@@ -207,19 +211,19 @@ func wait(ctx context.Context, client *configapi.Client, revision uint64, timeou
 	defer cancel()
 	res, err := client.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: revision})
 	if err != nil {
-		return nil, withExitCode(client.Explain(err))
+		return nil, configapi.WithExitCode(client.Explain(err))
 	}
 	w := &waitAnswer{
 		Revision: res.GetRevision().GetSequence(), Acked: res.GetAcked(), Pending: []string{}, Rejected: []rejection{},
 		Milliseconds: float64(time.Since(began).Microseconds()) / 1000,
 	}
 	for _, id := range res.GetPending() {
-		w.Pending = append(w.Pending, proxyName(id))
+		w.Pending = append(w.Pending, meshclient.ProxyName(id))
 	}
 	for _, p := range res.GetRejected() {
 		for _, ty := range p.GetTypes() {
 			if r := ty.GetRejection(); r != nil {
-				w.Rejected = append(w.Rejected, rejection{proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), r.GetMessage()})
+				w.Rejected = append(w.Rejected, rejection{meshclient.ProxyName(p.GetNodeId()), proxystatus.TypeName(ty.GetTypeUrl()), r.GetMessage()})
 			}
 		}
 	}

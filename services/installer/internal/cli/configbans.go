@@ -15,9 +15,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -43,22 +44,22 @@ type banSpec struct {
 func identityOf(text, trustDomain string) (identity, object string, err error) {
 	td, err := spiffeid.TrustDomainFromString(trustDomain)
 	if err != nil {
-		return "", "", usage(err)
+		return "", "", process.Usage(err)
 	}
 	if namespace, account, ok := strings.Cut(text, "/"); ok && !strings.Contains(text, "://") {
 		id, err := spiffeid.FromSegments(td, "ns", namespace, "sa", account)
 		if err != nil {
-			return "", "", usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>", text, err))
+			return "", "", process.Usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>", text, err))
 		}
 		text = id.String()
 	}
 	id, err := spiffeid.FromString(text)
 	if err != nil {
-		return "", "", usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>, or the SPIFFE URI", text, err))
+		return "", "", process.Usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>, or the SPIFFE URI", text, err))
 	}
 	namespace, account, ok := auth.WorkloadOf(id)
 	if !ok {
-		return "", "", usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
+		return "", "", process.Usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
 			text))
 	}
 	const longestName = 253 // of an object
@@ -69,7 +70,7 @@ func identityOf(text, trustDomain string) (identity, object string, err error) {
 	return id.String(), object, nil
 }
 
-func newBan(t *target) *cobra.Command {
+func newBan(t *meshFlags) *cobra.Command {
 	var reason string
 	var until time.Duration
 	cmd := &cobra.Command{
@@ -87,7 +88,7 @@ func newBan(t *target) *cobra.Command {
 			}
 			b := ban{"fairlead.dev/v1", banKind, map[string]string{"name": name}, banSpec{Identity: identity, Reason: reason}}
 			if until < 0 {
-				return usage(errors.New("--until must not be negative"))
+				return process.Usage(errors.New("--until must not be negative"))
 			}
 			end := "until it is unbanned"
 			if until > 0 {
@@ -111,7 +112,7 @@ func newBan(t *target) *cobra.Command {
 	return cmd
 }
 
-func newUnban(t *target) *cobra.Command {
+func newUnban(t *meshFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "unban IDENTITY",
 		Short: "Lift the bans of an identity",
@@ -169,7 +170,7 @@ func listBans(ctx context.Context, client *configapi.Client) ([]storedBan, error
 	return out, nil
 }
 
-func newBans(t *target) *cobra.Command {
+func newBans(t *meshFlags) *cobra.Command {
 	f := newFormat("json", "yaml")
 	cmd := &cobra.Command{
 		Use:   "bans",
@@ -185,7 +186,7 @@ func newBans(t *target) *cobra.Command {
 				for _, b := range bans {
 					list = append(list, listedBan{b.Spec, b.Metadata.Created})
 				}
-				return printTree(out, f.value, list)
+				return structured.Print(out, f.value, list)
 			}
 			tab := &table.Table{Header: []string{"IDENTITY", "SINCE", "UNTIL", "REASON"}}
 			for _, b := range bans {

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
@@ -22,7 +23,7 @@ type deleteFlags struct {
 	files     []string
 }
 
-func newDelete(env Env, t *target) *cobra.Command {
+func newDelete(env Env, t *meshFlags) *cobra.Command {
 	var f deleteFlags
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
@@ -31,7 +32,7 @@ func newDelete(env Env, t *target) *cobra.Command {
   fairlead config delete -f reviews-v3.yaml`,
 		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return deleteObjects(cmd.Context(), env, t, f, a, cmd.OutOrStdout())
+			return f.run(cmd, env, t.Machine(), a)
 		},
 	}
 	t.namespaceFlag(cmd, &f.namespace, "namespace (default: \"default\")")
@@ -39,7 +40,8 @@ func newDelete(env Env, t *target) *cobra.Command {
 	return cmd
 }
 
-func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []string, out io.Writer) error {
+func (f *deleteFlags) run(cmd *cobra.Command, env Env, mesh *meshclient.Mesh, a []string) error {
+	out := cmd.OutOrStdout()
 	var keys []*configv1.ObjectKey
 	var wanted []objectArg
 	switch {
@@ -51,17 +53,17 @@ func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []s
 		for _, d := range docs {
 			objects, err := objectfile.Parse(d.GetName(), d.GetContent())
 			if err != nil {
-				return refused(err)
+				return process.Refused(err)
 			}
 			for _, o := range objects {
-				switch mistake := checkKind(o); {
+				switch mistake := kinds.Check(o); {
 				case mistake != nil:
 					return mistake
-				case !slices.Contains(kindNames, o.Kind):
+				case !slices.Contains(kinds.Names, o.Kind):
 					fmt.Fprintf(out, "%s skipped (%s:%d): the store keeps no objects of this kind\n", o, o.File, o.Line)
 					continue
 				}
-				key := objectKey(o.Kind, o.Namespace, o.Name)
+				key := kinds.Key(o.Kind, o.Namespace, o.Name)
 				key.ApiVersion = o.APIVersion
 				keys = append(keys, key)
 			}
@@ -69,17 +71,17 @@ func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []s
 	case len(f.files) == 0 && len(a) > 0:
 		var err error
 		if wanted, err = parseObjectArgs(a); err != nil {
-			return usage(err)
+			return process.Usage(err)
 		}
 		if slices.ContainsFunc(wanted, func(n objectArg) bool { return n.name == "" }) {
-			return usage(errors.New("name what to delete: KIND NAME, KIND/NAME, or -f FILE"))
+			return process.Usage(errors.New("name what to delete: KIND NAME, KIND/NAME, or -f FILE"))
 		}
 	default:
-		return usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
+		return process.Usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
 	}
-	return t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+	return mesh.Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
 		for _, n := range wanted {
-			key := objectKey(n.kind, f.namespace, n.name)
+			key := kinds.Key(n.kind, f.namespace, n.name)
 			if f.namespace == "" && strings.Contains(n.name, ".") {
 				// The name may end with its namespace.
 				o, err := getObject(ctx, client, n, "", false)
@@ -92,7 +94,7 @@ func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []s
 				if err != nil {
 					return err
 				}
-				key = objectKey(n.kind, o.GetKey().GetNamespace(), o.GetKey().GetName())
+				key = kinds.Key(n.kind, o.GetKey().GetNamespace(), o.GetKey().GetName())
 			}
 			keys = append(keys, key)
 		}
@@ -107,7 +109,7 @@ func deleteObjects(ctx context.Context, env Env, t *target, f deleteFlags, a []s
 			if res.GetRemains() != nil {
 				remains = "; that of " + placeName(res.GetRemains()) + " is in force"
 			}
-			fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), fullName(k.GetNamespace(), k.GetName()), remains)
+			fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), kinds.FullName(k.GetNamespace(), k.GetName()), remains)
 			broken = append(broken, res.GetBroken()...)
 		}
 		printNewWarnings(out, warningTexts(withoutDeleted(broken, keys)), false)

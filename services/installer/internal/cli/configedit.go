@@ -6,20 +6,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-func newEdit(env Env, t *target) *cobra.Command {
+func newEdit(env Env, t *meshFlags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "edit KIND/NAME | KIND NAME",
@@ -31,22 +32,23 @@ and overrides the file's from then on. An object that was changed by somebody el
 
 		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			kind, name, err := objectNamed(a)
+			kind, name, err := kinds.ParseObject(a)
 			if err != nil {
 				return err
 			}
 			if name == "" {
-				return usage(fmt.Errorf("%q: name the object, as in vs/reviews", a[0]))
+				return process.Usage(fmt.Errorf("%q: name the object, as in vs/reviews", a[0]))
 			}
-			return edit(cmd.Context(), env, t, objectArg{kind, name}, namespace, cmd.OutOrStdout())
+			return edit(cmd, env, t.Machine(), objectArg{kind, name}, namespace)
 		},
 	}
 	t.namespaceFlag(cmd, &namespace, "namespace (default: \"default\")")
 	return cmd
 }
 
-func edit(ctx context.Context, env Env, t *target, n objectArg, namespace string, out io.Writer) error {
-	key, before, err := editable(ctx, t, n, namespace)
+func edit(cmd *cobra.Command, env Env, mesh *meshclient.Mesh, n objectArg, namespace string) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	key, before, err := editable(ctx, mesh, n, namespace)
 	if err != nil {
 		return err
 	}
@@ -67,10 +69,10 @@ func edit(ctx context.Context, env Env, t *target, n objectArg, namespace string
 		return err
 	}
 	if bytes.Equal(before, after) {
-		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), fullName(key.GetNamespace(), key.GetName()))
+		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), kinds.FullName(key.GetNamespace(), key.GetName()))
 		return nil
 	}
-	if err := applyConfig(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
+	if err := applyConfig(ctx, env, mesh, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
 		// The person's work must outlive the temporary directory.
 		kept, keepErr := os.CreateTemp("", "fairlead-edit-*.yaml")
 		if keepErr != nil {
@@ -87,9 +89,9 @@ func edit(ctx context.Context, env Env, t *target, n objectArg, namespace string
 
 // editable returns the object in force with its key, as YAML without its status. An object of the store keeps its
 // resource version, so that apply refuses it if somebody else has changed it meanwhile.
-func editable(ctx context.Context, t *target, n objectArg, namespace string) (*configv1.ObjectKey, []byte, error) {
+func editable(ctx context.Context, mesh *meshclient.Mesh, n objectArg, namespace string) (*configv1.ObjectKey, []byte, error) {
 	var object *configv1.Object
-	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+	err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
 		object, err = getObject(ctx, client, n, namespace, true)
 		return err
 	})

@@ -12,13 +12,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/util/jsonpath"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
 	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -42,7 +46,7 @@ func parseObjectArgs(a []string) ([]objectArg, error) {
 			if !ok || kind == "" || name == "" {
 				return nil, fmt.Errorf("%q: write every object as KIND/NAME, as in vs/reviews", word)
 			}
-			kind, err := kindName(kind)
+			kind, err := kinds.Parse(kind)
 			if err != nil {
 				return nil, err
 			}
@@ -54,7 +58,7 @@ func parseObjectArgs(a []string) ([]objectArg, error) {
 		if word == "" {
 			return nil, fmt.Errorf("%q: an empty kind in the list", a[0])
 		}
-		kind, err := kindName(word)
+		kind, err := kinds.Parse(word)
 		if err != nil {
 			return nil, err
 		}
@@ -74,17 +78,17 @@ func parseObjectArgs(a []string) ([]objectArg, error) {
 // getObject fetches a named object: the stored one, or with inForce the one in force. An empty namespace means
 // "default"; if there is no such object, the name may end with its namespace, as in vs/reviews.shop.
 func getObject(ctx context.Context, client *configapi.Client, n objectArg, namespace string, inForce bool) (*configv1.Object, error) {
-	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: kinds.Key(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {
 		return res.GetObject(), nil
 	}
 	first := client.Explain(err)
 	dot := strings.LastIndexByte(n.name, '.')
-	if missing := new(configapi.NotFoundError); clusterScoped[n.kind] || !errors.As(first, &missing) {
+	if missing := new(configapi.NotFoundError); kinds.ClusterScoped[n.kind] || !errors.As(first, &missing) {
 		return nil, first
 	}
 	if namespace == "" && dot > 0 {
-		res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
+		res, err = client.Get(ctx, &configv1.GetRequest{Key: kinds.Key(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
 		if err == nil {
 			return res.GetObject(), nil
 		}
@@ -115,13 +119,13 @@ func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, 
 
 // getFlags are the flags of `fairlead config get`.
 type getFlags struct {
-	selection
+	meshclient.Selection
 	source string
 	watch  bool
 	out    *format
 }
 
-func newGet(t *target) *cobra.Command {
+func newGet(t *meshFlags) *cobra.Command {
 	f := getFlags{out: newFormat("wide", "json", "yaml", "name", jsonPath+"TEMPLATE")}
 	cmd := &cobra.Command{
 		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
@@ -146,24 +150,25 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if f.watch {
-				return watchObjects(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return f.watchObjects(cmd, t.MeshOfOneRevision(cmd), a)
 			}
-			return get(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.get(cmd, t.MeshOfOneRevision(cmd), a)
 		},
 	}
-	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
-	f.registerSelector(cmd, "labels")
+	t.registerSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a named object)")
+	registerSelector(cmd, &f.Selection, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "",
 		"only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and print objects again that change, and those that are gone")
 	completeFlag(cmd, "source", storeSource, "file", "kubernetes/Kubernetes", "mesh-config-file")
 	outputFlag(cmd, f.out)
-	t.registerConfigCluster(cmd)
+	t.registerCluster(cmd)
 	return cmd
 }
 
-func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
-	objects, single, err := f.objects(ctx, t, a)
+func (f getFlags) get(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) error {
+	diagnostics := cmd.ErrOrStderr()
+	objects, single, err := f.objects(cmd.Context(), mesh, a)
 	if err != nil {
 		return err
 	}
@@ -173,11 +178,11 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 		objects = kept
 	}
 	if len(objects) == 0 {
-		if err := reportEmpty(diagnostics, "objects", f.selection); err != nil {
+		if err := f.Selection.ReportEmpty(diagnostics, "objects"); err != nil {
 			return err
 		}
 	}
-	return printObjects(out, f.out.value, objects, single)
+	return printObjects(cmd.OutOrStdout(), f.out.value, objects, single)
 }
 
 // withoutSecrets returns the objects that are no Secrets.
@@ -186,18 +191,18 @@ func withoutSecrets(objects []*configv1.Object) []*configv1.Object {
 }
 
 // objects lists what arguments and selector mean; single is true for one that is named.
-func (f getFlags) objects(ctx context.Context, t *target, a []string) (objects []*configv1.Object, single bool, err error) {
+func (f getFlags) objects(ctx context.Context, mesh *meshclient.Mesh, a []string) (objects []*configv1.Object, single bool, err error) {
 	wanted, err := parseObjectArgs(a)
 	if err != nil {
-		return nil, false, usage(err)
+		return nil, false, process.Usage(err)
 	}
-	selector, err := f.labels()
+	selector, err := f.Labels()
 	if err != nil {
 		return nil, false, err
 	}
 	objects = []*configv1.Object{}
-	single = len(wanted) == 1 && wanted[0].name != "" && !f.all
-	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+	single = len(wanted) == 1 && wanted[0].name != "" && !f.All
+	err = mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
 		for _, n := range wanted {
 			found, err := f.find(ctx, client, n)
 			if err != nil {
@@ -216,15 +221,15 @@ func (f getFlags) objects(ctx context.Context, t *target, a []string) (objects [
 
 // find lists the objects that one argument means.
 func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectArg) ([]*configv1.Object, error) {
-	if n.name != "" && !f.all {
-		o, err := getObject(ctx, client, n, f.namespace, f.source != storeSource)
+	if n.name != "" && !f.All {
+		o, err := getObject(ctx, client, n, f.Namespace, f.source != storeSource)
 		if err != nil {
 			return nil, err
 		}
 		return []*configv1.Object{o}, nil
 	}
-	tabular := f.selector == "" && !f.watch && !f.out.wantsManifests() && n.kind != "Pod" // a Pod's row has its address
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource,
+	tabular := f.Selector == "" && !f.watch && !f.out.wantsManifests() && n.kind != "Pod" // a Pod's row has its address
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.Namespace, InForce: f.source != storeSource,
 		WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
@@ -238,16 +243,8 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 	return list, nil
 }
 
-// objectKey returns the key of an object; an empty namespace means "default" for kinds that have one.
-func objectKey(kind, namespace, name string) *configv1.ObjectKey {
-	if namespace == "" && !clusterScoped[kind] {
-		namespace = objectfile.DefaultNamespace
-	}
-	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
-}
-
 // completeObjects completes kinds, after commas too, and names of objects.
-func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (t *meshFlags) completeObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	prefix, kind, short := "", "", begun
 	switch {
 	case len(a) > 0 && !strings.Contains(a[0], "/"):
@@ -259,14 +256,14 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 		if i := strings.LastIndexByte(begun, ','); i >= 0 {
 			prefix, short = begun[:i+1], begun[i+1:]
 		}
-		list := slices.Collect(kindSpellings)
+		list := slices.Collect(kinds.Spellings)
 		return addPrefix(prefix, withPrefix(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
 	}
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
 	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		var list []string
 		for one := range strings.SplitSeq(kind, ",") {
-			one, err := kindName(one)
+			one, err := kinds.Parse(one)
 			if err != nil {
 				continue
 			}
@@ -310,7 +307,7 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		if err := json.Indent(&indented, text, "", "  "); err != nil {
 			return err
 		}
-		return printJSONOr(out, indented.Bytes(), as == "yaml")
+		return structured.PrintText(out, indented.Bytes(), as == "yaml")
 	}
 	if as == "name" {
 		for _, o := range objects {
@@ -369,7 +366,7 @@ func printPath(out io.Writer, template string, text []byte) error {
 	}
 	path := jsonpath.New("output").AllowMissingKeys(true)
 	if err := path.Parse(template); err != nil {
-		return usage(fmt.Errorf("-o %s%s: %w", jsonPath, template, err))
+		return process.Usage(fmt.Errorf("-o %s%s: %w", jsonPath, template, err))
 	}
 	if err := path.Execute(out, tree); err != nil {
 		return err
@@ -401,4 +398,21 @@ func locationOf(o *configv1.Object) string {
 		text = strings.TrimSpace(text + " (" + strings.Join(parts, ", ") + ")")
 	}
 	return text
+}
+
+// filterByLabels returns the objects that a selector selects.
+func filterByLabels(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
+	kept := []*configv1.Object{}
+	for _, o := range objects {
+		var tree struct {
+			Metadata struct{ Labels labels.Set }
+		}
+		if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
+			return nil, fmt.Errorf("%s %s/%s: %w", o.GetKey().GetKind(), o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
+		}
+		if selector.Matches(tree.Metadata.Labels) {
+			kept = append(kept, o)
+		}
+	}
+	return kept, nil
 }

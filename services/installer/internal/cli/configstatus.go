@@ -13,18 +13,20 @@ import (
 	"github.com/spf13/cobra"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
 // configStatusFlags are the flags of `fairlead config status`.
 type configStatusFlags struct {
-	selection
+	meshclient.Selection
 	out *format
 }
 
-func newConfigStatus(t *target) *cobra.Command {
+func newConfigStatus(t *meshFlags) *cobra.Command {
 	f := configStatusFlags{out: newFormat(asTable, "yaml", "json")}
 	cmd := &cobra.Command{
 		Use:   "status [KIND[/NAME] | KIND NAME]",
@@ -51,48 +53,33 @@ With a name it shows which source the object in force comes from, and every cond
 		Args:              args(cobra.MaximumNArgs(2)),
 		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return configStatus(cmd.Context(), t, f, a, cmd.OutOrStdout())
+			return f.run(cmd, t.MeshOfOneRevision(cmd), a)
 		},
 	}
-	f.register(cmd, t, "of the objects (default: all; \"default\" for a single object)")
+	t.registerSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a single object)")
 	outputFlag(cmd, f.out)
-	t.registerConfigCluster(cmd)
+	t.registerCluster(cmd)
 	return cmd
 }
 
-// objectNamed parses KIND, KIND/NAME and KIND NAME; no argument gives two empty strings.
-func objectNamed(a []string) (kind, name string, err error) {
-	if len(a) == 0 {
-		return "", "", nil
-	}
-	kind, name, slash := strings.Cut(a[0], "/")
-	switch {
-	case slash && (len(a) > 1 || name == ""):
-		return "", "", usage(fmt.Errorf("%q: write KIND/NAME, or KIND NAME", strings.Join(a, " ")))
-	case len(a) > 1:
-		name = a[1]
-	}
-	kind, err = kindName(kind)
-	return kind, name, err
-}
-
-func configStatus(ctx context.Context, t *target, f configStatusFlags, a []string, out io.Writer) error {
-	kind, name, err := objectNamed(a)
+func (f configStatusFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) error {
+	out := cmd.OutOrStdout()
+	kind, name, err := kinds.ParseObject(a)
 	if err != nil {
 		return err
 	}
 	var res *configv1.StatusResponse
 	var object *configv1.Object
-	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+	err = mesh.Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) (err error) {
 		if name == "" {
-			res, err = client.Status(ctx, &configv1.StatusRequest{Kind: kind, Namespace: f.namespace})
+			res, err = client.Status(ctx, &configv1.StatusRequest{Kind: kind, Namespace: f.Namespace})
 			return err
 		}
-		res, object, err = statusOf(ctx, client, objectKey(kind, f.namespace, name))
+		res, object, err = statusOf(ctx, client, kinds.Key(kind, f.Namespace, name))
 		dot := strings.LastIndexByte(name, '.')
-		if missing := new(configapi.NotFoundError); f.namespace == "" && !clusterScoped[kind] && dot > 0 && errors.As(err, &missing) {
+		if missing := new(configapi.NotFoundError); f.Namespace == "" && !kinds.ClusterScoped[kind] && dot > 0 && errors.As(err, &missing) {
 			// The name may end with its namespace.
-			if in, found, inErr := statusOf(ctx, client, objectKey(kind, name[dot+1:], name[:dot])); inErr == nil {
+			if in, found, inErr := statusOf(ctx, client, kinds.Key(kind, name[dot+1:], name[:dot])); inErr == nil {
 				res, object, name, err = in, found, name[:dot], nil
 			}
 		}
@@ -149,7 +136,7 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object, versions
 		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
 		return printConditions(out, versions)
 	}
-	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), fullName(o.GetKey().GetNamespace(), o.GetKey().GetName()),
+	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), kinds.FullName(o.GetKey().GetNamespace(), o.GetKey().GetName()),
 		o.GetSource())
 	if o.GetLocation() != "" {
 		fmt.Fprintf(out, "location:  %s\n", o.GetLocation())
@@ -207,7 +194,7 @@ func printObjectStatuses(out io.Writer, res *configv1.StatusResponse) error {
 			}
 		}
 		k := o.GetKey()
-		tab.Add(k.GetKind()+" "+fullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()),
+		tab.Add(k.GetKind()+" "+kinds.FullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()),
 			cells["Accepted"], cells["Programmed"], message)
 	}
 	fmt.Fprintln(out)
@@ -230,18 +217,18 @@ func generationText(n int64) string {
 
 // printStatus prints config-watcher's answer as JSON or YAML.
 func printStatus(out io.Writer, as string, object *configv1.Object, res *configv1.StatusResponse) error {
-	status, err := messageTree(res)
+	status, err := structured.Tree(res)
 	if err != nil {
 		return err
 	}
 	answer := map[string]any{"status": status}
 	if object != nil {
 		object.Manifest = nil // `config get` shows it
-		if answer["object"], err = messageTree(object); err != nil {
+		if answer["object"], err = structured.Tree(object); err != nil {
 			return err
 		}
 	}
-	return printTree(out, as, answer)
+	return structured.Print(out, as, answer)
 }
 
 func sourcesTable(res *configv1.StatusResponse) *table.Table {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,23 +10,28 @@ import (
 	"strings"
 	"time"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
+	"fairlead.dev/services/installer/internal/meshclient"
 )
 
 var errNoWatch = errors.New("-w prints rows: leave out -o, or say wide or name")
 
 // watchObjects is `config get -w`: it prints the objects, and then, until ctx ends, those that have changed since. One
 // that is gone is printed again with "gone" for its place. It fails if the first look fails.
-func watchObjects(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
+func (f getFlags) watchObjects(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) error {
+	ctx, out, diagnostics := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if f.out.wantsManifests() {
-		return usage(errNoWatch)
+		return process.Usage(errNoWatch)
 	}
 	known := map[string]*configv1.Object{}
 	said := ""
 	for first := true; ctx.Err() == nil; first = false {
-		objects, _, err := f.objects(ctx, t, a)
+		objects, _, err := f.objects(ctx, mesh, a)
 		if missing := new(configapi.NotFoundError); !first && errors.As(err, &missing) {
 			objects, err = nil, nil // a named object is gone
 		}
@@ -35,7 +39,7 @@ func watchObjects(ctx context.Context, t *target, f getFlags, a []string, out, d
 		case err != nil && first && ctx.Err() == nil:
 			return err
 		case err == nil && first && len(objects) == 0:
-			err = reportEmpty(diagnostics, "objects", f.selection)
+			err = f.Selection.ReportEmpty(diagnostics, "objects")
 		case err == nil:
 			var changed []*configv1.Object
 			changed, known = changes(known, objects)
@@ -74,7 +78,7 @@ func printRows(out io.Writer, objects []*configv1.Object, as string, header bool
 func changes(before map[string]*configv1.Object, objects []*configv1.Object) (changed []*configv1.Object, now map[string]*configv1.Object) {
 	now = make(map[string]*configv1.Object, len(objects))
 	for _, o := range objects {
-		now[o.GetKey().GetKind()+"/"+fullName(o.GetKey().GetNamespace(), o.GetKey().GetName())] = o
+		now[o.GetKey().GetKind()+"/"+kinds.FullName(o.GetKey().GetNamespace(), o.GetKey().GetName())] = o
 	}
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		o, old := now[key], before[key]

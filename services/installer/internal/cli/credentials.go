@@ -16,11 +16,11 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/proto/fairlead/runstate"
-
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/local/tokens"
@@ -34,7 +34,7 @@ const (
 // credentialsTimeout bounds the wait for the ca's certificate.
 const credentialsTimeout = 30 * time.Second
 
-func newCredentials(t *target) *cobra.Command {
+func newCredentials(t *meshFlags) *cobra.Command {
 	var out string
 	ttl := tokens.TTL
 	cmd := &cobra.Command{
@@ -48,15 +48,15 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 		RunE: func(cmd *cobra.Command, a []string) error {
 			namespace, account, ok := strings.Cut(a[0], "/")
 			if !ok || namespace == "" || account == "" {
-				return usage(fmt.Errorf("%q is not namespace/service-account, like apps/web", a[0]))
+				return process.Usage(fmt.Errorf("%q is not namespace/service-account, like apps/web", a[0]))
 			}
 			if out == "" {
-				return usage(errors.New("--out is required: the directory for the files"))
+				return process.Usage(errors.New("--out is required: the directory for the files"))
 			}
 			if ttl < time.Minute {
-				return usage(fmt.Errorf("--ttl %s is less than a minute", ttl))
+				return process.Usage(fmt.Errorf("--ttl %s is less than a minute", ttl))
 			}
-			s, err := t.state()
+			s, err := t.Machine().State()
 			if err != nil {
 				return err
 			}
@@ -81,7 +81,7 @@ func writeCredentials(ctx context.Context, s *runstate.State, namespace, account
 	}
 	id, err := auth.WorkloadID(td, namespace, account)
 	if err != nil {
-		return usage(err)
+		return process.Usage(err)
 	}
 	key, err := os.ReadFile(rundir.NewLayout(s.RunDir, "").IssuerKey())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/local/demo"
 	"fairlead.dev/services/installer/internal/local/ports"
 )
@@ -26,7 +27,7 @@ func newDemo(env Env) *cobra.Command {
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if mesh == "" {
-				return usage(fmt.Errorf("--mesh is required, like samples/bookinfo/mesh.yaml"))
+				return process.Usage(fmt.Errorf("--mesh is required, like samples/bookinfo/mesh.yaml"))
 			}
 			dir, err := os.MkdirTemp("", "fairlead-demo-")
 			if err != nil {
@@ -43,7 +44,7 @@ func newDemo(env Env) *cobra.Command {
 				Up: func(ctx context.Context, out io.Writer) error {
 					e := env
 					e.Out = out
-					return up(ctx, e, &target{runDir: runDir}, f)
+					return up(ctx, e, runDir, f)
 				},
 				RunDir: runDir, ReadyFile: ready, Change: change, Broken: broken,
 				Requests: requests, Out: cmd.OutOrStdout(),

@@ -10,8 +10,8 @@ import (
 // A mesh that `up --detach` leaves running is started with every flag that was given.
 func TestDetachHandsOverEveryFlag(t *testing.T) {
 	f := upFlags{files: []string{"mesh.yaml"}, binDir: "bin", envoy: "envoy", trustDomain: "example.org"}
-	list := f.args(&target{runDir: "run"})
-	newUp(Env{}, &target{}).Flags().VisitAll(func(flag *pflag.Flag) {
+	list := f.args("run")
+	newUp(Env{}, &meshFlags{}).Flags().VisitAll(func(flag *pflag.Flag) {
 		if name := "--" + flag.Name; flag.Name != "detach" && !slices.Contains(list, name) &&
 			(flag.Shorthand == "" || !slices.Contains(list, "-"+flag.Shorthand)) {
 			t.Errorf("%s is not handed over: %v", name, list)

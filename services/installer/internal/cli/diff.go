@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/tree"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 func newDiff(env Env) *cobra.Command {
@@ -44,7 +45,7 @@ Nothing is printed if nothing would change, and then the exit code is 0; it is 4
 			list := changedObjects(plan)
 			switch {
 			case out.value != "":
-				err = printTree(cmd.OutOrStdout(), out.value, list)
+				err = structured.Print(cmd.OutOrStdout(), out.value, list)
 			case len(list) > 0:
 				err = writeDiff(env, cmd.OutOrStdout(), list)
 			}

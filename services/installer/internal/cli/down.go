@@ -15,18 +15,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
-
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-func newDown(t *target) *cobra.Command {
+func newDown(t *meshFlags) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the mesh of the run directory",
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return down(cmd.Context(), t, timeout, cmd.OutOrStdout())
+			return down(cmd.Context(), t.RunDir(), timeout, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the end")
@@ -36,8 +35,8 @@ func newDown(t *target) *cobra.Command {
 // pollInterval is how often a command looks whether another process has ended or is ready.
 const pollInterval = 50 * time.Millisecond
 
-func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) error {
-	dir, err := rundir.Abs(t.runDir)
+func down(ctx context.Context, runDir string, timeout time.Duration, out io.Writer) error {
+	dir, err := rundir.Abs(runDir)
 	if err != nil {
 		return err
 	}
@@ -73,7 +72,7 @@ func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) 
 }
 
 // detach starts `fairlead up` as a session leader in the background, and returns when the mesh is ready.
-func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) error {
+func detach(ctx context.Context, env Env, runDir string, f upFlags, out io.Writer) error {
 	tmp, err := os.MkdirTemp("", "fairlead-up-")
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 	if err := os.Remove(f.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("ready file: %w", err)
 	}
-	cmd := exec.Command(env.Executable, f.args(t)...)
+	cmd := exec.Command(env.Executable, f.args(runDir)...)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -116,7 +115,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%spid %d runs in the background; stop it with `fairlead down --run-dir %s`\n", text, cmd.Process.Pid, t.runDir)
+	fmt.Fprintf(out, "%spid %d runs in the background; stop it with `fairlead down --run-dir %s`\n", text, cmd.Process.Pid, runDir)
 	return nil
 }
 
@@ -135,9 +134,9 @@ func detachFailed(err error, output string) error {
 }
 
 // args returns the flags as arguments for the background process.
-func (f upFlags) args(t *target) []string {
+func (f upFlags) args(runDir string) []string {
 	list := []string{
-		"up", "--run-dir", t.runDir,
+		"up", "--run-dir", runDir,
 		"--xds-servers", fmt.Sprint(f.xdsServers), "--loopback-range", f.loopbackRange,
 		"--log-level", f.logLevel, "--drain", f.drain.String(), "--file-grace-period", f.fileGrace.String(),
 		"--ready-file", f.readyFile, "--ready-timeout", f.readyTimeout.String(),

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/process"
 )
 
 // newExperimental is istioctl's group of experimental commands. Here none is: it runs the command of the same name.
@@ -41,7 +43,7 @@ func newExperimental(env Env) *cobra.Command {
 			if hint == "" {
 				hint = istioctlHint(append([]string{cmd.Name()}, a...))
 			}
-			return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], hint, cmd.Root().CommandPath()))
+			return process.Usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], hint, cmd.Root().CommandPath()))
 		},
 	}
 	return cmd

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"fairlead.dev/pkg/process"
 )
 
 // filesFlag adds -f, --filename, as in kubectl: it may be repeated, and takes a list separated by commas.
@@ -19,7 +21,7 @@ func filesByFlag(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	return usage(fmt.Errorf("files are named with -f: `%s -f %s`", cmd.CommandPath(), strings.Join(a, " -f ")))
+	return process.Usage(fmt.Errorf("files are named with -f: `%s -f %s`", cmd.CommandPath(), strings.Join(a, " -f ")))
 }
 
 // fileList is the value of --filename.

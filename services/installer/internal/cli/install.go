@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 // deployFlags are the flags of commands that apply an installation to a cluster.
@@ -71,7 +72,7 @@ func (f *deployFlags) addRecreate(cmd *cobra.Command) {
 func (f *clusterFlags) connect() (*cluster.Client, error) {
 	config, err := f.Rest()
 	if err != nil {
-		return nil, usage(err)
+		return nil, process.Usage(err)
 	}
 	return cluster.Connect(config)
 }
@@ -96,7 +97,7 @@ func (f *installFlags) request(cmd *cobra.Command, env Env, namespace string) (*
 func generate(cmd *cobra.Command, in install.Inputs) (*apply.Request, error) {
 	result, err := install.Generate(in)
 	if err != nil {
-		return nil, refused(err)
+		return nil, process.Refused(err)
 	}
 	warn(cmd.ErrOrStderr(), result.Warnings)
 	return apply.NewRequest(result, in.Package, version.Info().Version)
@@ -263,7 +264,7 @@ func plannedObjects(plan *apply.Plan) []plannedObject {
 func printPlan(cmd *cobra.Command, as string, plan *apply.Plan) error {
 	list := plannedObjects(plan)
 	if as != "" {
-		return printTree(cmd.OutOrStdout(), as, map[string]any{
+		return structured.Print(cmd.OutOrStdout(), as, map[string]any{
 			"revision": plan.Revision, "namespace": plan.Namespace, "profile": plan.Profile, "hash": plan.Hash, "objects": list,
 		})
 	}

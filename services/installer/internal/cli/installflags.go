@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/merge"
 	"fairlead.dev/services/installer/internal/install/profile"
-	"fairlead.dev/services/installer/internal/local/programs"
 	"fairlead.dev/services/installer/internal/meshrules"
 	"fairlead.dev/services/installer/manifests"
 )
@@ -44,7 +44,7 @@ func (f *installFlags) inputs(in io.Reader) (install.Inputs, error) {
 	for _, name := range f.files {
 		text, err := readOperator(name, in)
 		if err != nil {
-			return out, usage(err)
+			return out, process.Usage(err)
 		}
 		out.Files = append(out.Files, merge.File{Name: name, Text: text})
 	}
@@ -59,7 +59,7 @@ func (f *installFlags) judged(env Env) (install.Inputs, error) {
 	if err != nil {
 		return in, err
 	}
-	in.JudgeMesh = meshrules.By(programs.Finder{Executable: env.Executable, Getenv: env.Getenv}, in.Package)
+	in.JudgeMesh = meshrules.By(env.programs(""), in.Package)
 	return in, nil
 }
 
@@ -89,7 +89,7 @@ func openPackage(dir string) (*profile.Package, error) {
 	}
 	pkg, err := profile.OpenDir(dir)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--manifests %s: %w", dir, err))
+		return nil, process.Usage(fmt.Errorf("--manifests %s: %w", dir, err))
 	}
 	return pkg, nil
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/inject"
 	"fairlead.dev/services/installer/internal/inject/workload"
 	"fairlead.dev/services/installer/internal/install"
@@ -96,7 +97,7 @@ otherwise.`,
 // run reads the configuration and the file, and returns the injected file.
 func (f *kubeInjectFlags) run(ctx context.Context) ([]byte, error) {
 	if f.file == "" {
-		return nil, usage(errors.New("name the file with the workloads with -f"))
+		return nil, process.Usage(errors.New("name the file with the workloads with -f"))
 	}
 	if f.webhookConfig != "" {
 		f.warnings = append(f.warnings, "--webhookConfig is not read: the templates come from the ConfigMap, or from --injectConfigFile")
@@ -125,7 +126,7 @@ func (f *kubeInjectFlags) run(ctx context.Context) ([]byte, error) {
 	out, err := i.Text(text)
 	f.warnings = append(f.warnings, i.Warnings...)
 	if err != nil {
-		return nil, refused(fmt.Errorf("%s: %w", f.file, err))
+		return nil, process.Refused(fmt.Errorf("%s: %w", f.file, err))
 	}
 	return out, nil
 }
@@ -139,7 +140,7 @@ func (f *kubeInjectFlags) read(name string) ([]byte, error) {
 		text, err = fileio.Read(name, objectfile.MaxFileBytes)
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", name, err))
+		return nil, process.Usage(fmt.Errorf("%s: %w", name, err))
 	}
 	return text, nil
 }
@@ -156,7 +157,7 @@ func (f *kubeInjectFlags) config(ctx context.Context, cluster *injectCluster) (*
 			return nil, err
 		}
 		if mesh, err = inject.ParseMesh(text); err != nil {
-			return nil, refused(err)
+			return nil, process.Refused(err)
 		}
 	}
 	templates, err := f.text(f.injectConfigFile,
@@ -173,7 +174,7 @@ func (f *kubeInjectFlags) config(ctx context.Context, cluster *injectCluster) (*
 	}
 	config, err := inject.ParseForFiles(templates, values, mesh, f.revision)
 	if err != nil {
-		return nil, refused(err)
+		return nil, process.Refused(err)
 	}
 	return config.WithCompliance(f.getenv("COMPLIANCE_POLICY")), nil
 }
@@ -198,7 +199,7 @@ func (f *kubeInjectFlags) operator() (values []byte, mesh *meshconfig.MeshConfig
 	}
 	merged, err := install.Spec(in)
 	if err != nil {
-		return nil, nil, refused(err)
+		return nil, nil, process.Refused(err)
 	}
 	f.warnings = append(f.warnings, merged.Warnings...)
 	if values, err = yaml.Marshal(tree.GetMap(merged.Spec, "values")); err != nil {
@@ -210,7 +211,7 @@ func (f *kubeInjectFlags) operator() (values []byte, mesh *meshconfig.MeshConfig
 			return nil, nil, err
 		}
 		if mesh, err = inject.ParseMesh(text); err != nil {
-			return nil, nil, refused(fmt.Errorf("--operatorFileName %s: %w", f.operatorFile, err))
+			return nil, nil, process.Refused(fmt.Errorf("--operatorFileName %s: %w", f.operatorFile, err))
 		}
 	}
 	return values, mesh, nil

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/services/installer/internal/inject"
 	"fairlead.dev/services/installer/internal/inject/workload"
@@ -42,7 +43,7 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 		var err error
 		m, err = c.api.CoreV1().ConfigMaps(c.flags.istioNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, refused(fmt.Errorf(
+			return nil, process.Refused(fmt.Errorf(
 				"no ConfigMap %s in the namespace %s; name the control plane's namespace with -i and its revision with -r, or files", name,
 				c.flags.istioNamespace))
 		}
@@ -53,7 +54,7 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 	}
 	text, ok := m.Data[key]
 	if !ok {
-		return nil, refused(fmt.Errorf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name,
+		return nil, process.Refused(fmt.Errorf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name,
 			c.flags.istioNamespace, key))
 	}
 	return []byte(text), nil

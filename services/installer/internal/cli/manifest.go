@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/order"
 )
@@ -41,7 +42,7 @@ The default profile lies under the chosen profile, then come the files in their 
 			}
 			result, err := install.Generate(in)
 			if err != nil {
-				return refused(err)
+				return process.Refused(err)
 			}
 			warn(cmd.ErrOrStderr(), result.Warnings)
 			return writeManifest(cmd.OutOrStdout(), output, result)

@@ -13,10 +13,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/services/installer/internal/install/compare"
 	"fairlead.dev/services/installer/internal/install/manifest"
 	"fairlead.dev/services/installer/internal/install/tree"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 func newManifestDiff(env Env) *cobra.Command {
@@ -48,7 +50,7 @@ by lists of OLD->NEW, where * in NEW keeps what the object has.`,
 				parse      func(string) error
 			}{{"select", chosen, o.Select}, {"ignore", ignored, o.Ignore}, {"rename", renamed, o.Rename}} {
 				if err := list.parse(list.text); err != nil {
-					return usage(fmt.Errorf("--%s: %w", list.flag, err))
+					return process.Usage(fmt.Errorf("--%s: %w", list.flag, err))
 				}
 			}
 			var sides [2][]*manifest.Object
@@ -60,7 +62,7 @@ by lists of OLD->NEW, where * in NEW keeps what the object has.`,
 			}
 			differences, err := compare.Manifests(sides[0], sides[1], o)
 			if err != nil {
-				return refused(err)
+				return process.Refused(err)
 			}
 			if err := printDifferences(cmd.OutOrStdout(), env, out.value, differences); err != nil {
 				return err
@@ -92,7 +94,7 @@ const maxManifestBytes = 64 << 20
 func readManifest(name string, in io.Reader) ([]*manifest.Object, error) {
 	files := []string{name}
 	if info, err := os.Stat(name); name != "-" && err != nil {
-		return nil, usage(err)
+		return nil, process.Usage(err)
 	} else if name != "-" && info.IsDir() {
 		files = nil
 		err := filepath.WalkDir(name, func(path string, d fs.DirEntry, err error) error {
@@ -102,7 +104,7 @@ func readManifest(name string, in io.Reader) ([]*manifest.Object, error) {
 			return err
 		})
 		if err != nil {
-			return nil, usage(err)
+			return nil, process.Usage(err)
 		}
 	}
 	var all []*manifest.Object
@@ -110,12 +112,12 @@ func readManifest(name string, in io.Reader) ([]*manifest.Object, error) {
 	for _, file := range files {
 		text, err := readUpTo(file, in, left)
 		if err != nil {
-			return nil, usage(err)
+			return nil, process.Usage(err)
 		}
 		left -= len(text)
 		objects, err := compare.Read(file, string(text))
 		if err != nil {
-			return nil, refused(err)
+			return nil, process.Refused(err)
 		}
 		all = append(all, objects...)
 	}
@@ -146,7 +148,7 @@ func printDifferences(out io.Writer, env Env, as string, differences []compare.D
 		if differences == nil {
 			differences = []compare.Difference{}
 		}
-		return printTree(out, as, differences)
+		return structured.Print(out, as, differences)
 	}
 	var b bytes.Buffer
 	for _, d := range differences {

@@ -16,11 +16,13 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install/merge"
 	"fairlead.dev/services/installer/internal/install/migrate"
 	"fairlead.dev/services/installer/internal/install/profile"
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/kube"
+	"fairlead.dev/services/installer/internal/tag"
 )
 
 // migrateFlags are the flags of `fairlead manifest migrate`.
@@ -86,7 +88,7 @@ What cannot be migrated is a warning on standard error that names the field. Rea
 	fs.StringVar(&f.operator, "operator", "", "name of the IstioOperator in the cluster, of several")
 	fs.StringVarP(&f.output, "output", "o", "", "file to write, instead of standard output")
 	f.clusterFlags.add(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(revisions))
+	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(tag.Revisions))
 	return cmd
 }
 
@@ -101,17 +103,17 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 		}
 		text, err := readOperator(file, in)
 		if err != nil {
-			return nil, usage(err)
+			return nil, process.Usage(err)
 		}
 		values, err := tree.ParseMap(text)
 		if err != nil {
-			return nil, refused(fmt.Errorf("%s: %s", file, strings.ReplaceAll(err.Error(), "\n", "")))
+			return nil, process.Refused(fmt.Errorf("%s: %s", file, strings.ReplaceAll(err.Error(), "\n", "")))
 		}
 		if isOperator := migrate.IsOperator(values); isOperator && !named {
 			operators = append(operators, merge.File{Name: file, Text: text})
 			continue
 		} else if isOperator {
-			return nil, usage(fmt.Errorf("%s holds an IstioOperator, no values of a chart; leave out %s=", file, chart))
+			return nil, process.Usage(fmt.Errorf("%s holds an IstioOperator, no values of a chart; leave out %s=", file, chart))
 		}
 		v := migrate.Values{File: file, Tree: values}
 		if named {
@@ -120,7 +122,7 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 			v.Chart, err = migrate.Detect(values)
 		}
 		if err != nil {
-			return nil, usage(fmt.Errorf("%s: %w", name, err))
+			return nil, process.Usage(fmt.Errorf("%s: %w", name, err))
 		}
 		charts = append(charts, v)
 	}
@@ -128,17 +130,17 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 	var err error
 	switch {
 	case len(operators) > 0 && len(charts) > 0:
-		return nil, usage(fmt.Errorf("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name,
+		return nil, process.Usage(fmt.Errorf("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name,
 			charts[0].File))
 	case len(operators) > 0:
 		r, err = migrate.Operator(merge.Inputs{Files: operators, Set: f.set, Revision: f.revision}, pkg)
 	case len(f.set) > 0:
-		return nil, usage(errors.New("--set is a setting of an IstioOperator, and the files are values of charts"))
+		return nil, process.Usage(errors.New("--set is a setting of an IstioOperator, and the files are values of charts"))
 	default:
 		r, err = migrate.Helm(charts, pkg)
 	}
 	if err != nil {
-		return nil, refused(err)
+		return nil, process.Refused(err)
 	}
 	return r, nil
 }
@@ -163,12 +165,12 @@ func (f *migrateFlags) fromCluster(ctx context.Context, pkg *profile.Package) (*
 	if file != nil {
 		r, err := migrate.Operator(merge.Inputs{Files: []merge.File{*file}, Set: f.set, Revision: f.revision}, pkg)
 		if err != nil {
-			return nil, refused(err)
+			return nil, process.Refused(err)
 		}
 		return r, nil
 	}
 	if len(f.set) > 0 {
-		return nil, usage(errors.New("--set is a setting of an IstioOperator, and the cluster has none"))
+		return nil, process.Usage(errors.New("--set is a setting of an IstioOperator, and the cluster has none"))
 	}
 	api, err := kube.NewAPI(config)
 	if err != nil {
@@ -202,11 +204,11 @@ func (f *migrateFlags) clusterOperator(ctx context.Context, api dynamic.Interfac
 	}
 	switch {
 	case len(names) == 0 && f.operator != "":
-		return nil, usage(fmt.Errorf("the cluster has no IstioOperator %q", f.operator))
+		return nil, process.Usage(fmt.Errorf("the cluster has no IstioOperator %q", f.operator))
 	case len(names) == 0:
 		return nil, nil //nolint:nilnil // there is none
 	case len(names) > 1:
-		return nil, usage(fmt.Errorf("the cluster has several IstioOperators, %s; name one with --operator", strings.Join(names, ", ")))
+		return nil, process.Usage(fmt.Errorf("the cluster has several IstioOperators, %s; name one with --operator", strings.Join(names, ", ")))
 	}
 	for _, u := range list.Items {
 		if u.GetName() == names[0] {

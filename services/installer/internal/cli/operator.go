@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/cluster"
@@ -20,6 +21,7 @@ import (
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/operator"
 	"fairlead.dev/services/installer/internal/operator/deployment"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/tag"
 )
 
@@ -82,14 +84,14 @@ func newOperatorDump() *cobra.Command {
 			}
 			objects, err := f.Objects(pkg)
 			if err != nil {
-				return refused(err)
+				return process.Refused(err)
 			}
 			if out.value == "json" {
 				list := []any{}
 				for _, o := range objects {
 					list = append(list, o.Tree)
 				}
-				return printTree(cmd.OutOrStdout(), out.value, list)
+				return structured.Print(cmd.OutOrStdout(), out.value, list)
 			}
 			text, err := order.Text(objects)
 			if err != nil {
@@ -147,20 +149,20 @@ func (f *operatorInit) run(cmd *cobra.Command, env Env) error {
 	}
 	objects, err := f.Objects(pkg)
 	if err != nil {
-		return refused(err)
+		return process.Refused(err)
 	}
 	var resources []*unstructured.Unstructured
 	for _, name := range f.files {
 		text, err := readOperator(name, env.In)
 		if err != nil {
-			return usage(err)
+			return process.Usage(err)
 		}
 		u, err := f.resource(name, text)
 		if err != nil {
-			return refused(err)
+			return process.Refused(err)
 		}
 		if _, err := install.Spec(install.Inputs{Inputs: merge.Inputs{Files: []merge.File{{Name: name, Text: text}}}, Package: pkg}); err != nil {
-			return refused(fmt.Errorf("%w\nNothing was changed", err))
+			return process.Refused(fmt.Errorf("%w\nNothing was changed", err))
 		}
 		resources = append(resources, u)
 	}
@@ -249,7 +251,7 @@ func takeOver(err error) error {
 
 func printActions(out io.Writer, as string, list []plannedObject) error {
 	if as != "" {
-		return printTree(out, as, list)
+		return structured.Print(out, as, list)
 	}
 	for _, o := range list {
 		if _, err := fmt.Fprintf(out, "%s %s\n", o.Action, o.Object); err != nil {

@@ -1,16 +1,11 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/nearest"
 )
@@ -64,46 +59,4 @@ func (f *format) wantsManifests() bool {
 func outputFlag(cmd *cobra.Command, f *format) {
 	cmd.Flags().VarP(f, "output", "o", "output format")
 	completeFlag(cmd, "output", f.allowed...)
-}
-
-// printTree prints a value as JSON or YAML.
-func printTree(w io.Writer, as string, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return printJSONOr(w, text, as == "yaml")
-}
-
-// printMessage prints a protobuf message as JSON or YAML, with all of its fields.
-func printMessage(w io.Writer, as string, m proto.Message) error {
-	tree, err := messageTree(m)
-	if err != nil {
-		return err
-	}
-	return printTree(w, as, tree)
-}
-
-// messageTree converts a protobuf message, with all of its fields, to what encoding/json prints. protojson varies its
-// blanks on purpose, and people compare outputs.
-func messageTree(m proto.Message) (tree any, err error) {
-	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	err = json.Unmarshal(text, &tree)
-	return tree, err
-}
-
-// printJSONOr prints JSON text, as YAML if asYAML is set.
-func printJSONOr(w io.Writer, text []byte, asYAML bool) error {
-	if asYAML {
-		y, err := yaml.JSONToYAML(text)
-		if err != nil {
-			return err
-		}
-		text = y
-	}
-	_, err := fmt.Fprintln(w, strings.TrimRight(string(text), "\n"))
-	return err
 }

@@ -15,12 +15,15 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/installer/internal/analysis"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/install/values"
 	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/precheck"
+	"fairlead.dev/services/installer/internal/structured"
+	"fairlead.dev/services/installer/internal/tag"
 )
 
 // precheckFlags are the flags of `fairlead precheck`.
@@ -75,9 +78,9 @@ something was or the API server does not answer, and 2 and 3 as of every command
 	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	f.clusterFlags.add(cmd)
 	outputFlag(cmd, f.out)
-	completeFlag(cmd, "output-threshold", severities...)
+	completeFlag(cmd, "output-threshold", analysis.Severities...)
 	completeKubeNamespaces(cmd, &f.clusterFlags, "namespace")
-	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(revisions))
+	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(tag.Revisions))
 	return cmd
 }
 
@@ -145,7 +148,7 @@ func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error)
 	}
 	result, err := install.Generate(in)
 	if err != nil {
-		return cfg, nil, refused(err)
+		return cfg, nil, process.Refused(err)
 	}
 	req, err := apply.NewRequest(result, in.Package, version.Info().Version)
 	if err != nil {
@@ -158,10 +161,10 @@ func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error)
 	if cfg.Since = f.since; cfg.Since != "" {
 		var old bool
 		if cfg.Changes, old, err = precheck.Changes(in.Package, cfg.Since); err != nil {
-			return cfg, nil, usage(fmt.Errorf("--from-version: %w", err))
+			return cfg, nil, process.Usage(fmt.Errorf("--from-version: %w", err))
 		}
 		if old {
-			return cfg, nil, usage(fmt.Errorf(
+			return cfg, nil, process.Usage(fmt.Errorf(
 				"--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
 		}
 	}
@@ -178,23 +181,19 @@ func (f *precheckFlags) config(env Env) (precheck.Config, *apply.Request, error)
 
 // analyze runs `fairlead analyze --kube`.
 func (f *precheckFlags) analyze(ctx context.Context, env Env) ([]precheck.Finding, error) {
-	a := analyzeFlags{
-		kube: true, recursive: true, all: f.namespace == "", namespace: f.namespace, kubeconfig: f.Kubeconfig, context: f.Context,
-		threshold: "error", show: "info", timeout: f.timeout, binDir: f.binDir, out: newFormat("json"),
-	}
 	if f.As != "" || len(f.AsGroups) > 0 {
 		return []precheck.Finding{{Name: "NotAnalyzed", Level: precheck.Info,
 			Message: "the mesh's objects are not analyzed for an impersonated user",
 			Remedy:  "run `fairlead analyze --kube` as a user with the right to read them"}}, nil
 	}
-	a.out.value = "json"
-	var out, said bytes.Buffer
-	err := analyze(ctx, env, a, &out, &said)
-	if err != nil && process.ExitCode(err) != analyzedErrors {
+	text, err := env.analysis(f.binDir).JSON(ctx, analysis.Options{
+		Kube: true, Namespace: f.namespace, Kubeconfig: f.Kubeconfig, Context: f.Context, Timeout: f.timeout,
+	})
+	if err != nil && process.ExitCode(err) != analysis.FoundErrors {
 		return nil, fmt.Errorf("the analysis of the mesh's objects failed: %w", err)
 	}
 	var found []precheck.Finding
-	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
+	if err := json.Unmarshal(text, &found); err != nil {
 		return nil, fmt.Errorf("config-watcher analyze answers with what is no JSON: %w; do both programs have one version?", err)
 	}
 	for i := range found {
@@ -203,11 +202,8 @@ func (f *precheckFlags) analyze(ctx context.Context, env Env) ([]precheck.Findin
 	return found, nil
 }
 
-// analyzedErrors is the exit code of an analysis that found errors.
-const analyzedErrors = 79
-
 func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
-	from := slices.Index(severities, string(f.show))
+	from := slices.Index(analysis.Severities, string(f.show))
 	errorsFound, ofMesh := 0, 0
 	shown := []precheck.Finding{}
 	for _, one := range found {
@@ -218,7 +214,7 @@ func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
 		default:
 			errorsFound++
 		}
-		if slices.Index(severities, strings.ToLower(one.Level)) >= from {
+		if slices.Index(analysis.Severities, strings.ToLower(one.Level)) >= from {
 			shown = append(shown, one)
 		}
 	}
@@ -236,7 +232,7 @@ func (f *precheckFlags) print(out io.Writer, found []precheck.Finding) error {
 
 func (f *precheckFlags) write(out io.Writer, shown []precheck.Finding) error {
 	if f.out.value == "json" || f.out.value == "yaml" {
-		return printTree(out, f.out.value, shown)
+		return structured.Print(out, f.out.value, shown)
 	}
 	var b bytes.Buffer
 	for _, one := range shown {

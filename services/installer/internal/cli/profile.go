@@ -6,9 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/merge"
 	"fairlead.dev/services/installer/internal/install/tree"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 func newProfile(env Env) *cobra.Command {
@@ -33,7 +35,7 @@ func newProfileList() *cobra.Command {
 				return err
 			}
 			if out.value != "" {
-				return printTree(cmd.OutOrStdout(), out.value, names)
+				return structured.Print(cmd.OutOrStdout(), out.value, names)
 			}
 			for _, name := range names {
 				fmt.Fprintln(cmd.OutOrStdout(), name)
@@ -67,14 +69,14 @@ func newProfileDump(env Env) *cobra.Command {
 			}
 			merged, err := install.Spec(in)
 			if err != nil {
-				return refused(err)
+				return process.Refused(err)
 			}
 			warn(cmd.ErrOrStderr(), merged.Warnings)
 			var v any = merge.Operator(merged.Spec)
 			if path != "" {
 				p, err := tree.ParsePath(path)
 				if err != nil {
-					return usage(fmt.Errorf("--config-path: %w", err))
+					return process.Usage(fmt.Errorf("--config-path: %w", err))
 				}
 				if v, err = tree.Select(merged.Spec, p); err != nil {
 					return fmt.Errorf("--config-path %s: %w", path, err)
@@ -84,7 +86,7 @@ func newProfileDump(env Env) *cobra.Command {
 			if as == "" {
 				as = "yaml"
 			}
-			return printTree(cmd.OutOrStdout(), as, v)
+			return structured.Print(cmd.OutOrStdout(), as, v)
 		},
 	}
 	f.add(cmd)
@@ -129,7 +131,7 @@ func newProfileDiff() *cobra.Command {
 			for i, name := range a {
 				merged, err := install.Spec(install.Inputs{Inputs: merge.Inputs{Profile: name}, Package: pkg})
 				if err != nil {
-					return refused(err)
+					return process.Refused(err)
 				}
 				specs[i] = merged.Spec
 			}

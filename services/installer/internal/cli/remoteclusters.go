@@ -11,10 +11,12 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/meshclient"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-func newRemoteClusters(t *target) *cobra.Command {
+func newRemoteClusters(t *meshFlags) *cobra.Command {
 	out := newFormat(asTable, "yaml", "json")
 	cmd := &cobra.Command{
 		Use:   "remote-clusters",
@@ -31,18 +33,18 @@ func newRemoteClusters(t *target) *cobra.Command {
 LAST SYNCED is when the cluster was last known to be followed. The own cluster is in the first line.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return remoteClusters(cmd.Context(), t, out.value, cmd.OutOrStdout())
+			return remoteClusters(cmd.Context(), t.MeshOfOneRevision(cmd), out.value, cmd.OutOrStdout())
 		},
 	}
 	t.register(cmd.Flags())
 	outputFlag(cmd, out)
-	t.registerConfigCluster(cmd)
+	t.registerCluster(cmd)
 	return cmd
 }
 
-func remoteClusters(ctx context.Context, t *target, format string, out io.Writer) error {
+func remoteClusters(ctx context.Context, mesh *meshclient.Mesh, format string, out io.Writer) error {
 	var res *configv1.ListRemoteClustersResponse
-	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+	err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
 		res, err = client.ListRemoteClusters(ctx, &configv1.ListRemoteClustersRequest{})
 		return err
 	})
@@ -50,11 +52,7 @@ func remoteClusters(ctx context.Context, t *target, format string, out io.Writer
 		return err
 	}
 	if format != "" {
-		tree, err := messageTree(res)
-		if err != nil {
-			return err
-		}
-		return printTree(out, format, tree)
+		return structured.PrintMessage(out, format, res)
 	}
 	return printRemoteClusters(out, res)
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/runstate"
-
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
 	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/meshclient"
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
@@ -24,7 +26,7 @@ type restartFlags struct {
 	timeout   time.Duration
 }
 
-func newRestart(t *target) *cobra.Command {
+func newRestart(t *meshFlags) *cobra.Command {
 	var f restartFlags
 	cmd := &cobra.Command{
 		Use:   "restart POD|deploy/NAME...",
@@ -41,7 +43,7 @@ Exit code 1 if a Pod is not ready after --timeout; the Pods after it are not res
 		Args:              args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: t.completePods,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return restart(cmd.Context(), t, f, a, cmd.OutOrStdout())
+			return restart(cmd.Context(), t.Machine(), f, a, cmd.OutOrStdout())
 		},
 	}
 	t.namespaceFlag(cmd, &f.namespace, "namespace of the Pods (default: all)")
@@ -49,8 +51,8 @@ Exit code 1 if a Pod is not ready after --timeout; the Pods after it are not res
 	return cmd
 }
 
-func restart(ctx context.Context, t *target, f restartFlags, names []string, out io.Writer) error {
-	state, err := t.state()
+func restart(ctx context.Context, mesh *meshclient.Mesh, f restartFlags, names []string, out io.Writer) error {
+	state, err := mesh.State()
 	if err != nil {
 		return err
 	}
@@ -62,14 +64,14 @@ func restart(ctx context.Context, t *target, f restartFlags, names []string, out
 		if err := rundir.Rests(p); err != nil {
 			return err
 		}
-		err := t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
-			_, err := client.Delete(ctx, &configv1.DeleteRequest{Key: objectKey("Pod", p.Namespace, p.Name)})
+		err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
+			_, err := client.Delete(ctx, &configv1.DeleteRequest{Key: kinds.Key("Pod", p.Namespace, p.Name)})
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := t.waitRestarted(ctx, p, f.timeout); err != nil {
+		if err := waitRestarted(ctx, mesh, p, f.timeout); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "Pod %s restarted\n", p.ID())
@@ -86,7 +88,7 @@ func podsNamed(state *runstate.State, names []string, namespace string) ([]*runs
 	for _, name := range names {
 		wanted, err := proxyname.Parse(name, namespace)
 		if err != nil {
-			return nil, usage(err)
+			return nil, process.Usage(err)
 		}
 		matches, err := wanted.Find(candidates)
 		if err != nil {
@@ -99,11 +101,11 @@ func podsNamed(state *runstate.State, names []string, namespace string) ([]*runs
 }
 
 // waitRestarted waits until a Pod is ready with other processes than before.
-func (t *target) waitRestarted(ctx context.Context, before *runstate.Pod, timeout time.Duration) error {
+func waitRestarted(ctx context.Context, mesh *meshclient.Mesh, before *runstate.Pod, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
-		state, err := t.state()
+		state, err := mesh.State()
 		if err != nil {
 			return err
 		}
@@ -136,8 +138,8 @@ func pidsOf(p *runstate.Pod) []int {
 }
 
 // completePods completes names of the Pods of the run directory.
-func (t *target) completePods(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-	state, err := t.state()
+func (t *meshFlags) completePods(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+	state, err := t.Machine().State()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/cluster"
@@ -19,6 +20,7 @@ import (
 	"fairlead.dev/services/installer/internal/install/merge"
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/operator"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -68,7 +70,7 @@ the resource the earlier specification is printed. --print prints the resource f
 func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 	ctx := cmd.Context()
 	if f.to < 1 && cmd.Flags().Changed("to") {
-		return usage(fmt.Errorf("--to %d: earlier specifications are numbered from 1, the one before the last change", f.to))
+		return process.Usage(fmt.Errorf("--to %d: earlier specifications are numbered from 1, the one before the last change", f.to))
 	}
 	c, err := f.connect()
 	if err != nil {
@@ -82,7 +84,7 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env Env) error {
 		return err
 	}
 	if len(records) > 1 {
-		return usage(fmt.Errorf("revision %s has inventories in namespaces %s and %s: name one with -i", f.revision, records[0].Namespace,
+		return process.Usage(fmt.Errorf("revision %s has inventories in namespaces %s and %s: name one with -i", f.revision, records[0].Namespace,
 			records[1].Namespace))
 	}
 	rec := records[0]
@@ -241,7 +243,7 @@ func (f *rollbackFlags) writePast(cmd *cobra.Command, rec *inventory.Record) err
 		})
 	}
 	if f.out.value != "" {
-		return printTree(out, f.out.value, list)
+		return structured.Print(out, f.out.value, list)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "revision %s has no earlier specification\n", rec.Revision)

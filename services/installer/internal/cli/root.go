@@ -1,12 +1,11 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands (newRoot), and each file holds one
 // command or what several share. Commands reach a mesh in three ways: target.call makes calls to config-watcher
-// (package configapi), connectedProxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
+// (package configapi), meshclient.Proxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
 // Envoy. In a cluster they go through package controlplane. `up`, `down`, `restart`, `scale`, `demo`, `logs` and
 // `credentials` work on the local runtime, package local and those below it. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +18,10 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
-
+	"fairlead.dev/services/installer/internal/analysis"
+	"fairlead.dev/services/installer/internal/local/programs"
 	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/versions"
 )
 
 // Env is what commands use of the process that they run in; tests replace it.
@@ -31,6 +32,16 @@ type Env struct {
 	Executable string
 	// Getenv reads the environment.
 	Getenv func(string) string
+}
+
+// Programs finds Fairlead's programs in a directory; "" means that of this one.
+func (e Env) programs(dir string) programs.Finder {
+	return programs.Finder{Executable: e.Executable, BinDir: dir, Getenv: e.Getenv}
+}
+
+// Analysis runs config-watcher's judgement of objects, of the program in a directory; "" means that of this one.
+func (e Env) analysis(dir string) analysis.Program {
+	return analysis.Program{Finder: e.programs(dir), In: e.In}
 }
 
 // Run runs a command line. process.Main takes the exit code from the error.
@@ -60,7 +71,7 @@ func newRoot(env Env) *cobra.Command {
 		Short:         "Run and operate a Fairlead service mesh",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       build(version.Info()),
+		Version:       versions.Text(version.Info()),
 		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -81,11 +92,9 @@ func newRoot(env Env) *cobra.Command {
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 			return knownCommand(cmd, words)
 		}
-		return usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
+		return process.Usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
 	})
-	mesh := &target{runDirNamed: env.Getenv("FAIRLEAD_RUN_DIR") != ""}
-	runDir := cmp.Or(env.Getenv("FAIRLEAD_RUN_DIR"), ".run")
-	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
+	mesh := newMeshFlags(root.PersistentFlags(), env.Getenv)
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newRestart(mesh), newScale(mesh), newDemo(env),
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newDescribe(env, mesh), newWait(mesh),
@@ -110,17 +119,11 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// usage marks an error as wrong usage.
-func usage(err error) error { return process.WithExitCode(err, process.ExitUsage) }
-
-// refused marks an error as refused input.
-func refused(err error) error { return process.WithExitCode(err, process.ExitRefused) }
-
 // args wraps a check of arguments: its error gets the exit code for wrong usage.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if err := check(cmd, a); err != nil {
-			return usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
+			return process.Usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
 		}
 		return nil
 	}

@@ -13,9 +13,10 @@ import (
 
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/proto/fairlead/runstate"
-
 	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/meshclient"
 )
 
 // scaleFlags are the flags of `fairlead scale`.
@@ -25,7 +26,7 @@ type scaleFlags struct {
 	timeout   time.Duration
 }
 
-func newScale(t *target) *cobra.Command {
+func newScale(t *meshFlags) *cobra.Command {
 	var f scaleFlags
 	cmd := &cobra.Command{
 		Use:   "scale deploy/NAME --replicas=N",
@@ -40,7 +41,7 @@ Exit code 1 if it has not come true after --timeout.`,
   fairlead scale deploy/reviews-v1 --replicas=1`,
 		Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-			state, err := t.state()
+			state, err := t.Machine().State()
 			if err != nil || len(a) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
@@ -48,7 +49,7 @@ Exit code 1 if it has not come true after --timeout.`,
 				cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return scale(cmd.Context(), t, f, a[0], cmd.OutOrStdout())
+			return scale(cmd.Context(), t.Machine(), f, a[0], cmd.OutOrStdout())
 		},
 	}
 	t.namespaceFlag(cmd, &f.namespace, "namespace of the Deployment (default: that of the only one of this name)")
@@ -59,11 +60,11 @@ Exit code 1 if it has not come true after --timeout.`,
 
 var errReplicas = errors.New("say how many Pods are to run with --replicas, 0 or more")
 
-func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Writer) error {
+func scale(ctx context.Context, mesh *meshclient.Mesh, f scaleFlags, name string, out io.Writer) error {
 	if f.replicas < 0 {
-		return usage(errReplicas)
+		return process.Usage(errReplicas)
 	}
-	state, err := t.state()
+	state, err := mesh.State()
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func scale(ctx context.Context, t *target, f scaleFlags, name string, out io.Wri
 	if err := rundir.WriteScales(file, scales); err != nil {
 		return err
 	}
-	if err := t.waitScaled(ctx, deployment, f); err != nil {
+	if err := waitScaled(ctx, mesh, deployment, f); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "Deployment %s runs %d of %d Pods\n", deployment, f.replicas, len(pods))
@@ -120,7 +121,7 @@ func podsOfDeployment(state *runstate.State, name, namespace string) ([]runstate
 			return pods, nil
 		}
 	}
-	return nil, usage(fmt.Errorf("%d namespaces have a Deployment %q: say which one with -n", len(found), short))
+	return nil, process.Usage(fmt.Errorf("%d namespaces have a Deployment %q: say which one with -n", len(found), short))
 }
 
 // noneInNamespace is the error about a Deployment that only other namespaces have, with the nearest of them if there is
@@ -139,11 +140,11 @@ func noneInNamespace(name, namespace string, having, all []string) error {
 }
 
 // waitScaled waits until the Pods of a Deployment that are to run are ready, and nothing runs of the others.
-func (t *target) waitScaled(ctx context.Context, deployment string, f scaleFlags) error {
+func waitScaled(ctx context.Context, mesh *meshclient.Mesh, deployment string, f scaleFlags) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	for {
-		state, err := t.state()
+		state, err := mesh.State()
 		if err != nil {
 			return err
 		}

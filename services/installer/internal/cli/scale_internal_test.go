@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"strings"
 	"testing"
 
 	"fairlead.dev/proto/fairlead/runstate"
@@ -21,12 +20,5 @@ func TestADeploymentOfAnotherNamespace(t *testing.T) {
 		if _, err := podsOfDeployment(state, tc.name, tc.namespace); err == nil || err.Error() != tc.want {
 			t.Errorf("%s -n %s: %v, want %s", tc.name, tc.namespace, err, tc.want)
 		}
-	}
-}
-
-func TestWhatIsNoSection(t *testing.T) {
-	if _, _, err := sectionAndProxy([]string{"e", "web-0.shop"}); err == nil ||
-		!strings.Contains(err.Error(), `neither "e" nor "web-0.shop" can be shown`) {
-		t.Error(err)
 	}
 }

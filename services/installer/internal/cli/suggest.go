@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/pkg/process"
 )
 
 // knownCommand is the Args of a command that only groups others: cobra passes arguments to it only if the first names
@@ -20,7 +21,7 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
+	return process.Usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
 }
 
 // commandHint suggests a command for words that name none below cmd. It tries, in this order, the table of istioctl's

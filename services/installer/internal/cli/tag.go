@@ -9,10 +9,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install/tree"
 	"fairlead.dev/services/installer/internal/kube"
+	"fairlead.dev/services/installer/internal/structured"
 	"fairlead.dev/services/installer/internal/table"
 	"fairlead.dev/services/installer/internal/tag"
 )
@@ -43,7 +44,7 @@ func (f *tagFlags) tags(ctx context.Context) (tag.Client, context.Context, conte
 // tagError gives an error of a tag its exit code.
 func tagError(err error) error {
 	if errors.Is(err, tag.ErrRefused) {
-		return refused(err)
+		return process.Refused(err)
 	}
 	return kube.Explain(err)
 }
@@ -70,7 +71,7 @@ func newTagList() *cobra.Command {
 				if list == nil {
 					list = []tag.Tag{}
 				}
-				return printTree(cmd.OutOrStdout(), out.value, list)
+				return structured.Print(cmd.OutOrStdout(), out.value, list)
 			}
 			if len(list) == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no tags and no revisions")
@@ -105,7 +106,7 @@ default then injects nothing by itself until the tag is removed.`,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			f.Tag = a[0]
 			if f.Revision == "" {
-				return usage(errors.New("name the revision that the tag stands for with --revision"))
+				return process.Usage(errors.New("name the revision that the tag stands for with --revision"))
 			}
 			if f.manifests != "" {
 				warn(cmd.ErrOrStderr(), []string{"--manifests is not read: a tag is made from the webhooks of its revision's injector"})
@@ -125,7 +126,7 @@ default then injects nothing by itself until the tag is removed.`,
 	fs.BoolVar(&f.AutoInject, "auto-inject-namespaces", false, "of the tag default: inject where no label says anything")
 	fs.StringVar(&f.Webhook, "webhook-name", "", "name of the MutatingWebhookConfiguration (default: istio-revision-tag-TAG)")
 	fs.StringVarP(&f.manifests, "manifests", "d", "", "istioctl's; it is not read")
-	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(revisions))
+	_ = cmd.RegisterFlagCompletionFunc("revision", f.complete(tag.Revisions))
 	return cmd
 }
 
@@ -208,9 +209,7 @@ func newTagRemove(env Env) *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVarP(&f.yes, "skip-confirmation", "y", false, "do not ask about namespaces that refer to the tag")
-	names := f.complete(func(ctx context.Context, api kube.API) []string {
-		return tagNames(ctx, api, func(t tag.Tag) string { return t.Tag })
-	})
+	names := f.complete(tag.Names)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(a) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -218,25 +217,6 @@ func newTagRemove(env Env) *cobra.Command {
 		return names(cmd, a, begun)
 	}
 	return cmd
-}
-
-// revisions lists the revisions of an API server, for completion.
-func revisions(ctx context.Context, api kube.API) []string {
-	return tagNames(ctx, api, func(t tag.Tag) string { return t.Revision })
-}
-
-func tagNames(ctx context.Context, api kube.API, name func(tag.Tag) string) []string {
-	hooks, err := api.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: "istio.io/rev"})
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, t := range tag.List(hooks.Items, nil) {
-		if name(t) != "" {
-			names = append(names, name(t))
-		}
-	}
-	return names
 }
 
 // writeObjects writes Kubernetes objects as one YAML stream, without the fields that the API server sets.

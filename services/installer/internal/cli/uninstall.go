@@ -7,9 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 // uninstallFlags are the flags of `fairlead uninstall`.
@@ -73,14 +75,14 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		}
 	}
 	if given != 1 {
-		return usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, " +
+		return process.Usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, " +
 			"one of them"))
 	}
 	if f.Contents && !f.Purge {
-		return usage(errors.New("--with-contents has no effect without --purge"))
+		return process.Usage(errors.New("--with-contents has no effect without --purge"))
 	}
 	if !f.ofFiles() && (f.manifests != "" || f.force) {
-		return usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
+		return process.Usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
 	}
 	var req *apply.Request
 	if f.ofFiles() {
@@ -116,7 +118,7 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		return interrupted(ctx, err)
 	}
 	if f.dryRun && f.out.value != "" {
-		return printTree(cmd.OutOrStdout(), f.out.value, fates(removal))
+		return structured.Print(cmd.OutOrStdout(), f.out.value, fates(removal))
 	}
 	if f.dryRun {
 		return writeRemoval(cmd.OutOrStdout(), removal)
@@ -134,7 +136,7 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env Env) error {
 		return again(interrupted(ctx, err))
 	}
 	if f.out.value != "" {
-		return printTree(cmd.OutOrStdout(), f.out.value, fates(removal))
+		return structured.Print(cmd.OutOrStdout(), f.out.value, fates(removal))
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), "uninstalled")
 	return err

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/term"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
-
 	"fairlead.dev/services/installer/internal/local"
 	"fairlead.dev/services/installer/internal/local/console"
 	"fairlead.dev/services/installer/internal/local/meshfile"
@@ -48,7 +48,7 @@ type upFlags struct {
 	detach        bool
 }
 
-func newUp(env Env, t *target) *cobra.Command {
+func newUp(env Env, t *meshFlags) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up [-f FILE|DIR]...",
@@ -64,9 +64,9 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 		Args:    filesByFlag,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.detach {
-				return detach(cmd.Context(), env, t, f, cmd.OutOrStdout())
+				return detach(cmd.Context(), env, t.RunDir(), f, cmd.OutOrStdout())
 			}
-			return up(cmd.Context(), env, t, f)
+			return up(cmd.Context(), env, t.RunDir(), f)
 		},
 	}
 	fs := cmd.Flags()
@@ -114,15 +114,15 @@ func (f upFlags) check() error {
 
 // up runs a mesh until ctx ends: it reserves a loopback range, plans the processes, locks the run directory and runs
 // local.Node.
-func up(ctx context.Context, env Env, t *target, f upFlags) error {
+func up(ctx context.Context, env Env, runDir string, f upFlags) error {
 	if err := f.check(); err != nil {
-		return usage(err)
+		return process.Usage(err)
 	}
 	// SIGHUP, the end of the terminal, stops the mesh as Ctrl-C does.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
 
-	dir, err := rundir.Abs(t.runDir)
+	dir, err := rundir.Abs(runDir)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	screen.Line(f.starting(p, layout.Logs()))
 	err = node.Run(ctx)
 	if _, ok := errors.AsType[*local.RefusedError](err); ok {
-		return refused(err)
+		return process.Refused(err)
 	}
 	return err
 }
@@ -220,7 +220,7 @@ func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 	}
 	p, err := netip.ParsePrefix(f.loopbackRange)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange,
+		return nil, process.Usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange,
 			ports.Auto))
 	}
 	return ports.Reserve(p, by)
@@ -233,17 +233,17 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	}
 	m, err := meshfile.Load(f.files)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(usage(err))
+		return fail(process.Usage(err))
 	}
 	if err != nil {
-		return fail(refused(err))
+		return fail(process.Refused(err))
 	}
 	for _, path := range m.Blank {
 		if slices.Contains(f.files, path) {
 			return fail(holdsNone(path))
 		}
 	}
-	find := programs.Finder{Executable: env.Executable, BinDir: f.binDir, Getenv: env.Getenv}
+	find := env.programs(f.binDir)
 	envoy, err := find.Envoy(f.envoy)
 	if err != nil {
 		return fail(err)
@@ -279,11 +279,11 @@ func planError(err error) error {
 	)
 	switch {
 	case errors.As(err, &bad):
-		return refused(err)
+		return process.Refused(err)
 	case errors.As(err, &missing):
 		return err
 	}
-	return usage(err)
+	return process.Usage(err)
 }
 
 func absolute(paths []string) ([]string, error) {

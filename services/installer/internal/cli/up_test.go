@@ -10,7 +10,6 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
-
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/ports"
 )
@@ -29,7 +28,7 @@ func TestUpRefusesAFileThatIsNamedTwice(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	for _, second := range []string{a, dir + "/./a.yaml"} {
-		if err := up(t.Context(), Env{}, &target{runDir: dir}, sound(a, second)); process.ExitCode(err) != process.ExitUsage ||
+		if err := up(t.Context(), Env{}, dir, sound(a, second)); process.ExitCode(err) != process.ExitUsage ||
 			!strings.Contains(err.Error(), "-f names "+second+" twice") {
 			t.Errorf("%s: %v", second, err)
 		}

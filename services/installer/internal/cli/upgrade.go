@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/version"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/inventory"
 )
@@ -37,7 +38,7 @@ specification before the upgrade back.`,
 				}
 				text, err := eligible(p.Record.Package, p.Package)
 				if err != nil && !f.force {
-					return refused(fmt.Errorf("%w; nothing was changed", err))
+					return process.Refused(fmt.Errorf("%w; nothing was changed", err))
 				}
 				if err != nil {
 					text = err.Error()

@@ -2,17 +2,12 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os/exec"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 // validateFlags are the flags of `fairlead validate`.
@@ -40,7 +35,7 @@ judged. What depends on other objects, such as a host that does not exist, is no
 		},
 		RunE: func(cmd *cobra.Command, named []string) error {
 			f.files = append(f.files, named...)
-			return validate(cmd.Context(), env, f, cmd.OutOrStdout())
+			return f.run(cmd, env)
 		},
 	}
 	fs := cmd.Flags()
@@ -51,41 +46,20 @@ judged. What depends on other objects, such as a host that does not exist, is no
 	return cmd
 }
 
-// validate runs `config-watcher validate`: the rules for valid objects are config-watcher's.
-func validate(ctx context.Context, env Env, f validateFlags, out io.Writer) error {
+func (f *validateFlags) run(cmd *cobra.Command, env Env) error {
 	if len(f.files) == 0 {
-		return usage(errors.New("name a file or a directory with -f; - is standard input"))
+		return process.Usage(errors.New("name a file or a directory with -f; - is standard input"))
 	}
-	watcher, err := programs.Finder{Executable: env.Executable, BinDir: f.binDir, Getenv: env.Getenv}.Program("config-watcher")
-	if err != nil {
-		return err
+	program, out := env.analysis(f.binDir), cmd.OutOrStdout()
+	if f.out.value != "yaml" {
+		return program.Validate(cmd.Context(), f.files, f.strict, f.out.value == "json", out)
 	}
-	a := []string{"validate", "--output=text"}
-	if f.out.value == "json" || f.out.value == "yaml" {
-		a[1] = "--output=json"
-	}
-	if f.strict {
-		a = append(a, "--strict")
-	}
-	var printed, said bytes.Buffer
-	cmd := exec.CommandContext(ctx, watcher, append(append(a, "--"), f.files...)...) //nolint:gosec // our own program
-	cmd.Env = programs.BaseEnv(env.Getenv)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = env.In, out, &said
-	if f.out.value == "yaml" {
-		cmd.Stdout = &printed
-	}
-	err = cmd.Run()
-	if f.out.value == "yaml" && printed.Len() > 0 {
-		if err := printJSONOr(out, printed.Bytes(), true); err != nil {
+	var printed bytes.Buffer
+	err := program.Validate(cmd.Context(), f.files, f.strict, true, &printed)
+	if printed.Len() > 0 {
+		if err := structured.PrintText(out, printed.Bytes(), true); err != nil {
 			return err
 		}
 	}
-	var exited *exec.ExitError
-	if errors.As(err, &exited) && exited.ExitCode() > 0 {
-		return process.WithExitCode(errors.New(strings.TrimPrefix(strings.TrimSpace(said.String()), "config-watcher: ")), exited.ExitCode())
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", watcher, err)
-	}
-	return nil
+	return err
 }

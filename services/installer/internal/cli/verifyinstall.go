@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
+	"fairlead.dev/services/installer/internal/structured"
 )
 
 // verified is what verify-install says of one revision.
@@ -90,7 +92,7 @@ The exit code is 1 if anything is wrong. ` + "`fairlead diff`" + ` compares the 
 func (f *verifyFlags) verify(cmd *cobra.Command, env Env) ([]verified, error) {
 	ofFiles := len(f.files) > 0 || len(f.set) > 0
 	if !ofFiles && (f.manifests != "" || f.force) {
-		return nil, usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
+		return nil, process.Usage(errors.New("--manifests and --force have no effect without -f FILE or --set"))
 	}
 	if ofFiles {
 		return f.verifyFiles(cmd, env)
@@ -189,7 +191,7 @@ func (v *verified) add(findings []apply.Finding) {
 func printVerified(cmd *cobra.Command, as string, all []verified) error {
 	w := cmd.OutOrStdout()
 	if as != "" {
-		return printTree(w, as, all)
+		return structured.Print(w, as, all)
 	}
 	for _, v := range all {
 		for _, p := range v.Problems {

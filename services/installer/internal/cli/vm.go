@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/machine"
 )
@@ -46,14 +47,14 @@ func newGroupCreate() *cobra.Command {
 		Use: "create", Short: "Print a WorkloadGroup", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" || namespace == "" {
-				return usage(errors.New("--name and --namespace are required"))
+				return process.Usage(errors.New("--name and --namespace are required"))
 			}
 			meta := &networking.WorkloadGroup_ObjectMeta{}
 			for _, p := range ports {
 				key, text, _ := strings.Cut(p, "=")
 				n, err := strconv.ParseUint(text, 10, 16)
 				if err != nil || n == 0 {
-					return usage(fmt.Errorf("--ports %s: not a name and a port; write http=8080", p))
+					return process.Usage(fmt.Errorf("--ports %s: not a name and a port; write http=8080", p))
 				}
 				if template.Ports == nil {
 					template.Ports = map[string]uint32{}
@@ -107,7 +108,7 @@ func pairs(flag string, texts []string) (map[string]string, error) {
 	for _, text := range texts {
 		k, v, ok := strings.Cut(text, "=")
 		if !ok || k == "" {
-			return nil, usage(fmt.Errorf("--%s %s: not a name and a value; write app=web", flag, text))
+			return nil, process.Usage(fmt.Errorf("--%s %s: not a name and a value; write app=web", flag, text))
 		}
 		out[k] = v
 	}
@@ -157,17 +158,17 @@ has it join as the group's service account until it expires.`,
 func (f *vmFlags) run(cmd *cobra.Command) error {
 	switch {
 	case f.file == "" && (f.name == "" || f.namespace == ""):
-		return usage(errors.New("no WorkloadGroup is named: set --file, or --name and --namespace"))
+		return process.Usage(errors.New("no WorkloadGroup is named: set --file, or --name and --namespace"))
 	case f.dir == "":
-		return usage(errors.New("--output is required: the directory to write to"))
+		return process.Usage(errors.New("--output is required: the directory to write to"))
 	case f.InternalIP != "" && f.ExternalIP != "":
-		return usage(errors.New("--internalIP and --externalIP exclude each other"))
+		return process.Usage(errors.New("--internalIP and --externalIP exclude each other"))
 	case f.tokenSeconds < 600:
-		return usage(fmt.Errorf("--tokenDuration %d: Kubernetes issues no token for less than 600 seconds", f.tokenSeconds))
+		return process.Usage(fmt.Errorf("--tokenDuration %d: Kubernetes issues no token for less than 600 seconds", f.tokenSeconds))
 	}
 	for flag, text := range map[string]string{"ingressIP": f.IngressIP, "internalIP": f.InternalIP, "externalIP": f.ExternalIP} {
 		if _, err := netip.ParseAddr(text); text != "" && err != nil {
-			return usage(fmt.Errorf("--%s %s: not an IP address", flag, text))
+			return process.Usage(fmt.Errorf("--%s %s: not an IP address", flag, text))
 		}
 	}
 	f.IstioNamespace = f.istioNamespace
@@ -203,7 +204,7 @@ func (f *vmFlags) run(cmd *cobra.Command) error {
 	}
 	files, err := f.Files()
 	if err != nil {
-		return refused(err)
+		return process.Refused(err)
 	}
 	token, err := api.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"istio-ca"}, ExpirationSeconds: &f.tokenSeconds},
@@ -237,7 +238,7 @@ func (f *vmFlags) readGroup(ctx context.Context) error {
 	if f.file != "" {
 		var err error
 		if text, err = os.ReadFile(f.file); err != nil {
-			return usage(err)
+			return process.Usage(err)
 		}
 	} else {
 		config, err := f.Rest()
@@ -258,10 +259,10 @@ func (f *vmFlags) readGroup(ctx context.Context) error {
 		}
 	}
 	if err := yaml.Unmarshal(text, f.Group); err != nil {
-		return refused(fmt.Errorf("%s: no WorkloadGroup: %w", f.file, err))
+		return process.Refused(fmt.Errorf("%s: no WorkloadGroup: %w", f.file, err))
 	}
 	if f.Group.Kind != "WorkloadGroup" || f.Group.Name == "" || f.Group.Namespace == "" {
-		return refused(fmt.Errorf("%s: not a WorkloadGroup with a name and a namespace", f.file))
+		return process.Refused(fmt.Errorf("%s: not a WorkloadGroup with a name and a namespace", f.file))
 	}
 	machine.Complete(f.Group)
 	return nil

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -131,6 +132,14 @@ type RefusedError struct {
 // Error implements error.
 func (e *RefusedError) Error() string {
 	return "refused, nothing was changed:\n  " + strings.Join(e.Problems, "\n  ")
+}
+
+// WithExitCode gives an error of config-watcher that says so the exit code for refused input.
+func WithExitCode(err error) error {
+	if _, ok := errors.AsType[*RefusedError](err); ok {
+		return process.Refused(err)
+	}
+	return err
 }
 
 // UnreachableError says that config-watcher did not answer.

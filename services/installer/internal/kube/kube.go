@@ -20,6 +20,9 @@ import (
 // Page is the number of objects that a list is asked for at once.
 const Page = 500
 
+// RequestTimeout bounds one request to an API server, unless a flag says otherwise.
+const RequestTimeout = 30 * time.Second
+
 // Config names an API server.
 type Config struct {
 	// Kubeconfig is a file; "" takes KUBECONFIG, the user's own file, or the Pod's service account.
@@ -51,6 +54,15 @@ func (c Config) Rest() (*rest.Config, error) {
 	config.QPS, config.Burst, config.UserAgent, config.Timeout = 50, 100, "fairlead", c.Timeout
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
+}
+
+// API returns a client of the API server. Nothing is asked.
+func (c Config) API() (API, error) {
+	config, err := c.Rest()
+	if err != nil {
+		return nil, err
+	}
+	return NewAPI(config)
 }
 
 // Contexts lists the contexts of the kubeconfig.
