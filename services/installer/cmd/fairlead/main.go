@@ -9,8 +9,8 @@ import (
 	"os"
 
 	"fairlead.dev/pkg/process"
-
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/command"
 )
 
 func main() {
@@ -19,7 +19,7 @@ func main() {
 		if err != nil {
 			return err
 		}
-		return cli.Run(ctx, cli.Env{
+		return cli.Run(ctx, command.Env{
 			In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Executable: executable, Getenv: os.Getenv,
 		}, os.Args[1:])
 	})

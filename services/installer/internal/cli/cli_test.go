@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/runstate"
-
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/configapi/configapitest"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -42,7 +42,7 @@ func newFixture(t *testing.T) *fixture {
 // run runs a command and returns what it printed, its error and its exit code.
 func run(stdin string, args ...string) (out string, code int, err error) {
 	var stdout bytes.Buffer
-	err = cli.Run(context.Background(), cli.Env{
+	err = cli.Run(context.Background(), command.Env{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stdout, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" },
 	}, args)
 	return stdout.String(), process.ExitCode(err), err
@@ -179,7 +179,7 @@ func TestWatchPrintsChanges(t *testing.T) {
 	shown := &sharedBuffer{}
 	done := make(chan error, 1)
 	go func() {
-		done <- cli.Run(ctx, cli.Env{Out: shown, Err: shown, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }},
+		done <- cli.Run(ctx, command.Env{Out: shown, Err: shown, Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }},
 			append([]string{"config", "get", "vs", "-A", "-w"}, m.flags...))
 	}()
 	prints := func(want string) {

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/command"
 )
 
 // newFixtureWithFile is a fixture whose config-watcher has VirtualService shop/web from a file, with findings about it.
@@ -143,7 +143,7 @@ func TestEdit(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out,
+		err := cli.Run(t.Context(), command.Env{Out: &out, Err: &out,
 			Getenv: func(name string) string { return map[string]string{"EDITOR": editor}[name] }},
 			append([]string{"config", "edit", "vs/web", "-n", "shop"}, m.flags...))
 		return out.String(), err
@@ -204,7 +204,7 @@ func TestNameWithItsNamespace(t *testing.T) {
 		t.Errorf("status of none: %d, %v", code, err)
 	}
 	var out strings.Builder
-	err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out,
+	err := cli.Run(t.Context(), command.Env{Out: &out, Err: &out,
 		Getenv: func(name string) string { return map[string]string{"EDITOR": "true"}[name] }},
 		append([]string{"config", "edit", "vs", "web.shop"}, m.flags...))
 	if err != nil || out.String() != "VirtualService shop/web unchanged\n" {

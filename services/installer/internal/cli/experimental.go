@@ -7,10 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/complete"
+	"fairlead.dev/services/installer/internal/cli/istioctl"
 )
 
 // newExperimental is istioctl's group of experimental commands. Here none is: it runs the command of the same name.
-func newExperimental(env Env) *cobra.Command {
+func newExperimental(env command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "experimental COMMAND", Aliases: []string{"x", "exp"},
 		Short: "Run a command by the name that it has among istioctl's experimental ones",
@@ -28,7 +31,7 @@ func newExperimental(env Env) *cobra.Command {
 					names = append(names, sub.Name())
 				}
 			}
-			return withPrefix(names, begun), cobra.ShellCompDirectiveNoFileComp
+			return complete.WithPrefix(names, begun), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if len(a) == 0 || slices.Contains([]string{"-h", "--help", "help"}, a[0]) {
@@ -41,7 +44,7 @@ func newExperimental(env Env) *cobra.Command {
 			}
 			hint := commandHint(cmd.Root(), a)
 			if hint == "" {
-				hint = istioctlHint(append([]string{cmd.Name()}, a...))
+				hint = istioctl.Hint(append([]string{cmd.Name()}, a...))
 			}
 			return process.Usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], hint, cmd.Root().CommandPath()))
 		},

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/cli/command"
 )
 
 // TestCommandsOfTheGuidesExist parses every `fairlead` command of the guides, runbooks and README as the command line
@@ -87,7 +89,7 @@ func wordsOf(line string) (words []string) {
 
 // found is the command that words begin with, and the words after it.
 func found(words []string) (*cobra.Command, []string, error) {
-	root := newRoot(Env{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Getenv: func(string) string { return "" }})
+	root := newRoot(command.Env{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Getenv: func(string) string { return "" }})
 	return root.Find(words)
 }
 

@@ -10,19 +10,23 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/istioctl"
+	"fairlead.dev/services/installer/internal/proxyview"
 )
 
 // listed is the file with the commands of istioctl, a line for each.
 const listed = "testdata/istioctl-commands.txt"
 
 // TestEveryCommandOfIstioctlIsThereOrExplained looks every command of istioctl up: fairlead has it, or the table
-// fromIstioctl says what does its work, or why nothing does.
+// istioctl.Commands says what does its work, or why nothing does.
 func TestEveryCommandOfIstioctlIsThereOrExplained(t *testing.T) {
 	text, err := os.ReadFile(listed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := newRoot(Env{Getenv: func(string) string { return "" }})
+	root := newRoot(command.Env{Getenv: func(string) string { return "" }})
 	root.InitDefaultCompletionCmd("completion")
 	there := 0
 	for line := range strings.Lines(string(text)) {
@@ -35,12 +39,12 @@ func TestEveryCommandOfIstioctlIsThereOrExplained(t *testing.T) {
 			continue
 		}
 		// commandHint looks one word up: the first that fairlead does not have.
-		hinted := slices.ContainsFunc(fromIstioctl, func(e istioctlCommand) bool {
-			return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(strings.Fields(e.name), w) }) ||
-				mentions(e.example, words)
+		hinted := slices.ContainsFunc(istioctl.Commands, func(e istioctl.Command) bool {
+			return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(strings.Fields(e.Name), w) }) ||
+				mentions(e.Example, words)
 		})
 		if !hinted {
-			t.Errorf("istioctl has %q: fairlead has neither the command nor a row in the table fromIstioctl", strings.Join(words, " "))
+			t.Errorf("istioctl has %q: fairlead has neither the command nor a row in the table istioctl.Commands", strings.Join(words, " "))
 		}
 	}
 	if there < 30 {
@@ -67,7 +71,7 @@ func has(root *cobra.Command, words []string) bool {
 		next := slices.IndexFunc(at.Commands(), func(c *cobra.Command) bool { return c.Name() == w || c.HasAlias(w) })
 		if next < 0 {
 			// Sections of proxy-config are arguments.
-			return at.Name() == "proxy-config" && i == len(words)-1 && isSection(w)
+			return at.Name() == "proxy-config" && i == len(words)-1 && proxyview.IsSection(w)
 		}
 		at = at.Commands()[next]
 	}

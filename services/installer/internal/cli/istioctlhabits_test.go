@@ -13,14 +13,14 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/command"
 )
 
 // split runs a command with an environment and returns standard output and standard error.
 func split(env map[string]string, args ...string) (out, diagnostics string, code int, err error) {
 	var stdout, stderr bytes.Buffer
-	err = cli.Run(context.Background(), cli.Env{
+	err = cli.Run(context.Background(), command.Env{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Executable: "/nowhere/fairlead",
 		Getenv: func(name string) string { return env[name] },
 	}, args)
@@ -155,7 +155,7 @@ func TestVersionIsInterrupted(t *testing.T) {
 	t.Setenv("KUBECONFIG", file)
 	t.Chdir(t.TempDir()) // where no mesh runs
 	var out, said bytes.Buffer
-	err := cli.Run(ctx, cli.Env{Out: &out, Err: &said, Getenv: func(string) string { return "" }}, []string{"version"})
+	err := cli.Run(ctx, command.Env{Out: &out, Err: &said, Getenv: func(string) string { return "" }}, []string{"version"})
 	if !errors.Is(err, context.Canceled) || out.Len() > 0 {
 		t.Errorf("%v, %q, %q", err, out.String(), said.String())
 	}

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/runstate"
-
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
@@ -117,7 +117,7 @@ func TestLogsAreFollowed(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		defer w.Close()
-		done <- cli.Run(ctx, cli.Env{Out: w, Err: io.Discard, Getenv: func(string) string { return "" }},
+		done <- cli.Run(ctx, command.Env{Out: w, Err: io.Discard, Getenv: func(string) string { return "" }},
 			[]string{"logs", "fairlead", "-f", "--tail", "1", "--run-dir", dir})
 	}()
 	lines := make(chan string)

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/istioctl"
 )
 
 const referenceHead = `# The command line
@@ -27,7 +29,7 @@ Written by ` + "`go test ./services/installer/internal/cli -run TestReference -u
 
 // TestReference compares docs/reference/cli.md with the commands, and with -update rewrites it.
 func TestReference(t *testing.T) {
-	root := newRoot(Env{Getenv: func(string) string { return "" }})
+	root := newRoot(command.Env{Getenv: func(string) string { return "" }})
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd("completion")
 	var b strings.Builder
@@ -38,9 +40,9 @@ func TestReference(t *testing.T) {
 		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", strings.TrimPrefix(c.CommandPath(), "fairlead "), anchor(c), c.Short)
 	}
 	fmt.Fprintf(&b, "\n## From istioctl\n\n| istioctl | fairlead |\n|---|---|\n")
-	for _, e := range fromIstioctl {
-		if e.example != "" {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(e.example, "|", "\\|"), e.instead)
+	for _, e := range istioctl.Commands {
+		if e.Example != "" {
+			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(e.Example, "|", "\\|"), e.Instead)
 		}
 	}
 	b.WriteString("\n## Exit codes\n\n```text\n" + strings.TrimSpace(exitCodes) + "\n```\n")
@@ -96,7 +98,7 @@ func reference(c *cobra.Command) string {
 
 // TestEveryCommandIsDescribed checks that each command has what its help needs.
 func TestEveryCommandIsDescribed(t *testing.T) {
-	root := newRoot(Env{Getenv: func(string) string { return "" }})
+	root := newRoot(command.Env{Getenv: func(string) string { return "" }})
 	for _, c := range commands(root) {
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
 			t.Errorf("%s: short description %q", c.CommandPath(), c.Short)
@@ -108,9 +110,9 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 			t.Errorf("%s: --namespace is -%s", c.CommandPath(), f.Shorthand)
 		}
 	}
-	for _, e := range fromIstioctl {
-		if e.name != "" && findNamed(root, e.name) != nil {
-			t.Errorf("istioctl's %s is a command of fairlead", e.name)
+	for _, e := range istioctl.Commands {
+		if e.Name != "" && findNamed(root, e.Name) != nil {
+			t.Errorf("istioctl's %s is a command of fairlead", e.Name)
 		}
 	}
 }

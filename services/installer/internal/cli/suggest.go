@@ -3,16 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"path"
-	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/cli/istioctl"
 )
 
 // knownCommand is the Args of a command that only groups others: cobra passes arguments to it only if the first names
@@ -29,7 +26,7 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 // in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
-		if hint := istioctlHint(words); hint != "" {
+		if hint := istioctl.Hint(words); hint != "" {
 			return hint
 		}
 	}
@@ -48,42 +45,13 @@ func commandHint(cmd *cobra.Command, words []string) string {
 	if near := nearest.Name(word, candidates); near != "" {
 		return fmt.Sprintf("; did you mean `%s`?", names[near])
 	}
-	if hint := istioctlHint(words); hint != "" {
+	if hint := istioctl.Hint(words); hint != "" {
 		return hint
 	}
 	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
 	}
 	return ""
-}
-
-// istioctlHint says what replaces a command of istioctl; of `istioctl x NAME` it looks NAME up.
-func istioctlHint(words []string) string {
-	word, experimental := words[0], slices.Contains([]string{"x", "exp", "experimental"}, words[0])
-	if experimental && len(words) > 1 {
-		word = words[1]
-	}
-	i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return slices.Contains(strings.Fields(e.name), word) })
-	switch {
-	case i < 0 && experimental:
-		return ": istioctl's; the table \"From istioctl\" in docs/reference/cli.md says what does its work here"
-	case i < 0:
-		return ""
-	}
-	instead := unlinked(fromIstioctl[i].instead)
-	if why, missing := strings.CutPrefix(instead, "missing"); missing {
-		return ": istioctl's, missing here" + why
-	}
-	return ": istioctl's; instead: " + instead
-}
-
-var link = regexp.MustCompile(`\[[^]]*\]\(([^)#]*)[^)]*\)`)
-
-// unlinked replaces the links of a row of docs/reference/cli.md by the paths that they lead to.
-func unlinked(markdown string) string {
-	return link.ReplaceAllStringFunc(markdown, func(text string) string {
-		return path.Join("docs/reference", link.FindStringSubmatch(text)[1])
-	})
 }
 
 // findNamed finds a command by its name or alias anywhere below under.
@@ -108,7 +76,7 @@ func flagHint(cmd *cobra.Command, err error) string {
 	if !errors.As(err, &missing) {
 		return ""
 	}
-	if hint := istioctlFlags[missing.GetSpecifiedName()]; hint != "" {
+	if hint := istioctl.Flags[missing.GetSpecifiedName()]; hint != "" {
 		return ": istioctl's; " + hint
 	}
 	if missing.GetSpecifiedShortnames() != "" {

@@ -59,6 +59,12 @@ func Find(name string, whole bool) (envoyadmin.Section, bool) {
 	return "", false
 }
 
+// IsSection reports whether a name is one of a section.
+func IsSection(name string) bool {
+	_, ok := Find(name, false)
+	return ok
+}
+
 // SectionAndProxy tells which of two arguments is the section: in istioctl it is the first, here it may be either.
 func SectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err error) {
 	if s, ok := Find(a[1], true); ok {

@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/complete"
+	"fairlead.dev/services/installer/internal/cli/meshflags"
+	"fairlead.dev/services/installer/internal/cli/output"
+	"fairlead.dev/services/installer/internal/explanation"
+	"fairlead.dev/services/installer/internal/proxyview"
+	"fairlead.dev/services/installer/internal/structured"
+)
+
+func newWhy(t *meshflags.Flags) *cobra.Command {
+	var r explanation.Request
+	var namespace string
+	out := output.New("json", "yaml")
+	cmd := &cobra.Command{
+		Use:   "why PROXY RESOURCE",
+		Short: "Show which objects a proxy's resource was made from",
+		Long: `Show which objects, in which generation, a proxy's resource was made from, which ones about the same hosts have no part in it and why, and what
+was looked for and not found.
+
+PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod/NAME, or deploy/NAME for the first of a Deployment's Pods. RESOURCE is the name of a cluster, endpoint assignment, listener, route
+configuration or virtual host ("<route configuration>/<virtual host>"), as proxy-config shows it, or a host with or without its port and domain. A
+host that several resources belong to means its virtual host if there is one; otherwise the answer is the list of them: choose one by its name or
+with --type, or take --all.`,
+		Example: `  fairlead why productpage-v1-0 reviews:9080 --type virtualhosts
+  fairlead why productpage-v1-0 'outbound|9080|v2|reviews.default.svc.cluster.local'`,
+		Args: command.Args(cobra.ExactArgs(2)),
+		ValidArgsFunction: func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(a) == 0 {
+				return t.CompleteProxies(1)(cmd, a, begun)
+			}
+			return t.CompleteServices(1)(cmd, a, begun)
+		},
+		RunE: func(cmd *cobra.Command, a []string) error {
+			mesh := t.Mesh(cmd)
+			proxy, err := mesh.Proxy(cmd.Context(), a[0], namespace)
+			if err != nil {
+				return err
+			}
+			r.Resource = a[1]
+			answers, chosen, err := explanation.Ask(cmd.Context(), mesh, proxy, r)
+			if err != nil {
+				return err
+			}
+			if chosen {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%q has other resources too; --type chooses, and --all explains every one\n", r.Resource)
+			}
+			switch {
+			case out.Value != "" && r.All:
+				return structured.Print(cmd.OutOrStdout(), out.Value, answers)
+			case out.Value != "":
+				return structured.Print(cmd.OutOrStdout(), out.Value, answers[0])
+			}
+			return printExplanations(cmd.OutOrStdout(), proxy.Name(), answers)
+		},
+	}
+	fs := cmd.Flags()
+	t.AddNamespace(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
+	fs.StringVarP(&r.Type, "type", "t", "",
+		"type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
+	fs.BoolVar(&r.All, "all", false, "explain all resources that RESOURCE may mean")
+	output.Flag(cmd, out)
+	t.AddServers(fs)
+	t.AddCluster(cmd)
+	complete.Flag(cmd, "type", slices.Sorted(maps.Values(proxyview.ServedTypes))...)
+	return cmd
+}
+
+// printExplanations prints answers for people. The error says that the mesh has made no such resource.
+func printExplanations(out io.Writer, proxy string, answers []*explanation.Explanation) error {
+	for i, e := range answers {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := e.Print(out); err != nil {
+			return err
+		}
+	}
+	if e := answers[0]; e.Problem != "" && e.Version == "" && len(e.MadeFrom) == 0 {
+		return fmt.Errorf("%s has no resource %q of this type, made from objects of the mesh; `fairlead proxy-config %s %s --served` lists "+
+			"what there is", proxy, e.Name, proxy, e.Type)
+	}
+	return nil
+}
