@@ -87,8 +87,14 @@ func WithExitCode(err error, code int) error {
 // Usage makes Main exit with ExitUsage for err; nil stays nil.
 func Usage(err error) error { return WithExitCode(err, ExitUsage) }
 
+// Usagef is Usage of an error that fmt.Errorf makes.
+func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
+
 // Refused makes Main exit with ExitRefused for err; nil stays nil.
 func Refused(err error) error { return WithExitCode(err, ExitRefused) }
+
+// Refusedf is Refused of an error that fmt.Errorf makes.
+func Refusedf(format string, args ...any) error { return Refused(fmt.Errorf(format, args...)) }
 
 // ExitCode returns the code with which Main exits for err.
 func ExitCode(err error) int {

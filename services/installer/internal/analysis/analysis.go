@@ -1,5 +1,6 @@
 // Package analysis has config-watcher judge objects: it runs `config-watcher analyze` and `config-watcher validate`,
-// because the rules are config-watcher's. Commands call it, and what gathers for `describe`, `bug-report` and `precheck`.
+// because the rules are config-watcher's. Commands call it, and what gathers for `describe`, `bug-report` and
+// `precheck`.
 package analysis
 
 import (

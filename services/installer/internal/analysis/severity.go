@@ -11,7 +11,7 @@ import (
 // Severity is a level of findings, as the value of --failure-threshold and --output-threshold.
 type Severity string
 
-// String, Set and Type implement pflag.Value.
+// String and the next two methods implement pflag.Value.
 func (s *Severity) String() string { return string(*s) }
 
 // Set takes a value, in istioctl's spelling as well: "Warning".

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -46,7 +45,7 @@ func newExperimental(env command.Env) *cobra.Command {
 			if hint == "" {
 				hint = istioctl.Hint(append([]string{cmd.Name()}, a...))
 			}
-			return process.Usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], hint, cmd.Root().CommandPath()))
+			return process.Usagef("unknown command %q%s; see `%s --help`", a[0], hint, cmd.Root().CommandPath())
 		},
 	}
 	return cmd

@@ -1,7 +1,8 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands and runs one; this package has the root,
 // what it suggests for unknown names, and exit codes. Each group of commands is a package below with a file for each
-// command, which parses, calls and prints: config, proxy, mesh, cluster, local and install. What they call is beside cli;
-// packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go calls Run.
+// command, which parses, calls and prints: config, proxy, mesh, cluster, local and install. What they call is beside
+// cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go calls
+// Run.
 package cli
 
 import (
@@ -75,7 +76,7 @@ func newRoot(env command.Env) *cobra.Command {
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 			return knownCommand(cmd, words)
 		}
-		return process.Usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
+		return process.Usagef("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath())
 	})
 	flags := meshflags.New(root.PersistentFlags(), env.Getenv)
 	root.AddCommand(config.Commands(env, flags)...)

@@ -18,7 +18,7 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	return process.Usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
+	return process.Usagef("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath())
 }
 
 // commandHint suggests a command for words that name none below cmd. It tries, in this order, the table of istioctl's

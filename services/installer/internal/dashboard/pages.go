@@ -1,5 +1,6 @@
 // Package dashboard shows pages in a browser, through a port of this machine: those of services and of proxies' admin
-// interfaces, for administrators with a key, and those of programs beside the mesh. It is what `fairlead dashboard` does.
+// interfaces, for administrators with a key, and those of programs beside the mesh. It is what `fairlead dashboard`
+// does.
 package dashboard
 
 import (

@@ -75,7 +75,7 @@ func (s Subject) labels(ctx context.Context, api kube.API) (namespace string, po
 	if s.Labels != "" {
 		pod, err = labels.ConvertSelectorToLabelsMap(s.Labels)
 		if err != nil {
-			err = process.Usage(fmt.Errorf("-l %s: %w", s.Labels, err))
+			err = process.Usagef("-l %s: %w", s.Labels, err)
 		}
 		return cmp.Or(namespace, objectfile.DefaultNamespace), pod, err
 	}
@@ -106,7 +106,7 @@ func (s Subject) labels(ctx context.Context, api kube.API) (namespace string, po
 		found, e := api.AppsV1().DaemonSets(namespace).Get(ctx, short, metav1.GetOptions{})
 		template, err = found.Spec.Template, e
 	default:
-		return "", nil, process.Usage(fmt.Errorf("%q: the kind is none of pod, deployment, statefulset, daemonset", s.Name))
+		return "", nil, process.Usagef("%q: the kind is none of pod, deployment, statefulset, daemonset", s.Name)
 	}
 	if apierrors.IsNotFound(err) {
 		return "", nil, noSuch(ctx, api, kind, namespace, short)
@@ -116,13 +116,7 @@ func (s Subject) labels(ctx context.Context, api kube.API) (namespace string, po
 
 // noSuch is the error about a namespace, a Pod or another object that is not there, with the nearest name that is.
 func noSuch(ctx context.Context, api kube.API, kind, namespace, name string) error {
-	known := []string{}
-	namespaces, err := api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: kube.Page})
-	if err == nil {
-		for _, ns := range namespaces.Items {
-			known = append(known, ns.Name)
-		}
-	}
+	known := kube.Namespaces(ctx, api)
 	if kind == "namespace" || len(known) > 0 && !slices.Contains(known, namespace) {
 		if namespace == "" {
 			namespace = name

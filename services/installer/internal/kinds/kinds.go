@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/pkg/process"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -34,18 +35,9 @@ var Names = []string{
 // ClusterScoped are the kinds without a namespace.
 var ClusterScoped = map[string]bool{"Namespace": true, "Node": true, "IngressClass": true, "IdentityBan": true}
 
-// Spellings yields what completion offers: the kinds in lower case, and their short names.
-func Spellings(yield func(string) bool) {
-	for _, k := range Names {
-		if !yield(strings.ToLower(k)) {
-			return
-		}
-	}
-	for s := range shortKinds {
-		if !yield(s) {
-			return
-		}
-	}
+// Spellings are what completion offers: the kinds in lower case, and their short names.
+func Spellings() []string {
+	return slices.AppendSeq(lists.Map(Names, strings.ToLower), maps.Keys(shortKinds))
 }
 
 // Parse returns the kind that a person means: a short name, any case, the plural. An unknown name is wrong usage,
@@ -101,6 +93,11 @@ func Key(kind, namespace, name string) *configv1.ObjectKey {
 	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
 }
 
+// Text names an object, "VirtualService shop/web".
+func Text(key *configv1.ObjectKey) string {
+	return key.GetKind() + " " + FullName(key.GetNamespace(), key.GetName())
+}
+
 // FullName is "<namespace>/<name>", or the name alone for an object without a namespace.
 func FullName(namespace, name string) string { return strings.TrimPrefix(namespace+"/"+name, "/") }
 
@@ -112,7 +109,7 @@ func ParseObject(a []string) (kind, name string, err error) {
 	kind, name, slash := strings.Cut(a[0], "/")
 	switch {
 	case slash && (len(a) > 1 || name == ""):
-		return "", "", process.Usage(fmt.Errorf("%q: write KIND/NAME, or KIND NAME", strings.Join(a, " ")))
+		return "", "", process.Usagef("%q: write KIND/NAME, or KIND NAME", strings.Join(a, " "))
 	case len(a) > 1:
 		name = a[1]
 	}

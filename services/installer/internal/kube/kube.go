@@ -79,6 +79,18 @@ func (c Config) Contexts() []string {
 	return names
 }
 
+// Namespaces lists the first Page namespaces of an API server; none if they cannot be listed.
+func Namespaces(ctx context.Context, api API) (names []string) {
+	list, err := api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: Page})
+	if err != nil {
+		return nil
+	}
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names
+}
+
 // EachPod calls do for each Pod that a selector selects in a namespace, "" for all, until do returns an error. It reads
 // page by page, so that only one page is in memory.
 func EachPod(ctx context.Context, api API, namespace, selector string, do func(*corev1.Pod) error) error {

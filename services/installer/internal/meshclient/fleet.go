@@ -31,7 +31,7 @@ func (s Selection) Labels() (labels.Selector, error) {
 	}
 	selector, err := labels.Parse(s.Selector)
 	if err != nil {
-		return nil, process.Usage(fmt.Errorf("--selector %q: %w; write app=web, app!=web or \"app in (web, cart)\"", s.Selector, err))
+		return nil, process.Usagef("--selector %q: %w; write app=web, app!=web or \"app in (web, cart)\"", s.Selector, err)
 	}
 	return selector, nil
 }

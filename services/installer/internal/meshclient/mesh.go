@@ -1,7 +1,7 @@
 // Package meshclient reaches a running mesh, of this machine or of a cluster. New makes a Mesh of what flags say; what
-// commands ask of it are its methods: Dial, Call and Watchers reach config-watchers (package configapi), Fleet lists the
-// connected proxies of all of them, Servers and Proxy reach debug pages of services (package opsclient), and Pod and
-// Admin the Envoys of Pods (package envoyadmin). In a cluster all of them go through package controlplane.
+// commands ask of it are its methods: Dial, Call and Watchers reach config-watchers (package configapi), Fleet lists
+// the connected proxies of all of them, Servers and Proxy reach debug pages of services (package opsclient), and Pod
+// and Admin the Envoys of Pods (package envoyadmin). In a cluster all of them go through package controlplane.
 package meshclient
 
 import (
@@ -30,8 +30,8 @@ type Config struct {
 	RunDir string
 	// RunDirNamed is true if the user has named the run directory: then no cluster is looked for in its place.
 	RunDirNamed bool
-	// Address of config-watcher, host:port or a list. The files and the trust domain are taken from the run directory if
-	// they are empty.
+	// Address of config-watcher, host:port or a list. The files and the trust domain are taken from the run directory
+	// if they are empty.
 	Address, TokenFile, RootFile, TrustDomain string
 	// XDSAddresses are the operations ports of xds-servers.
 	XDSAddresses []string
@@ -44,8 +44,8 @@ type Cluster struct {
 	kube.Config
 	// Namespace of the control plane, and its Revision; an empty one means all.
 	Namespace, Revision string
-	// Named is true if a flag names the cluster. Otherwise the cluster of the kubeconfig counts if no mesh runs on the run
-	// directory.
+	// Named is true if a flag names the cluster. Otherwise the cluster of the kubeconfig counts if no mesh runs on the
+	// run directory.
 	Named bool
 	// OneRevision is set if an answer is that of one control plane: where several run, Revision must choose.
 	OneRevision bool
@@ -162,8 +162,8 @@ func (m *Mesh) Dial(ctx context.Context) (*configapi.Client, error) {
 		return nil, err
 	}
 	if revisions := found.Revisions(controlplane.ConfigWatcher); m.Cluster.OneRevision && len(revisions) > 1 {
-		return nil, process.Usage(fmt.Errorf("namespace %s has control planes of the revisions %s, which may read different objects: choose one "+
-			"with --revision", found.Namespace, strings.Join(revisions, ", ")))
+		return nil, process.Usagef("namespace %s has control planes of the revisions %s, which may read different objects: choose one "+
+			"with --revision", found.Namespace, strings.Join(revisions, ", "))
 	}
 	return replicas[0].API(ctx)
 }

@@ -134,7 +134,8 @@ func (p *Pod) Admin() (*envoyadmin.Client, error) {
 	}), nil
 }
 
-// IsProxyless reports whether the Pod's application is a proxyless gRPC client: its container has an agent and no Envoy.
+// IsProxyless reports whether the Pod's application is a proxyless gRPC client: its container has an agent and no
+// Envoy.
 func (p *Pod) IsProxyless() bool {
 	c := p.Container()
 	return c != nil && slices.Contains(c.Env, corev1.EnvVar{Name: "ISTIO_META_GENERATOR", Value: "grpc"})

@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-// Proxyless is the kind of a Pod, in the run directory's words and here, whose application is a proxyless gRPC client: it
-// has an agent and no Envoy.
+// Proxyless is the kind of a Pod, in the run directory's words and here, whose application is a proxyless gRPC client:
+// it has an agent and no Envoy.
 const Proxyless = "proxyless"
 
 // ProxyName is the part "<pod>.<namespace>" of a node id.
@@ -67,6 +67,7 @@ func MatchOneProxy(all []*configv1.ProxyStatus, wanted proxyname.Wanted) (*confi
 	return all[i], nil
 }
 
+// VerifiedFirst sorts proxies whose identity the mesh knows before others.
 func VerifiedFirst(all []*configv1.ProxyStatus) []*configv1.ProxyStatus {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *configv1.ProxyStatus) int {
@@ -81,6 +82,7 @@ func VerifiedFirst(all []*configv1.ProxyStatus) []*configv1.ProxyStatus {
 	return all
 }
 
+// ProxyRefs are proxies as candidates for a name.
 func ProxyRefs(all []*configv1.ProxyStatus) []proxyname.Proxy {
 	list := make([]proxyname.Proxy, 0, len(all))
 	for _, p := range all {

@@ -130,7 +130,7 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 		for _, column := range columns {
 			row = append(row, typeCell(p, column))
 		}
-		row = append(row, meshclient.RevisionText(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion(), p.GetAgentVersion(), p.GetRevision())
+		row = append(row, revision(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion(), p.GetAgentVersion(), p.GetRevision())
 		if wide {
 			row = append(row, meshclient.ProxyType(p.GetNodeId()), connectedFor(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
 		}
@@ -166,8 +166,8 @@ func detailTable(res *configv1.ListProxiesResponse, now time.Time) *table.Table 
 	}}
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
-			tab.Add(shownName(p), TypeName(ty.GetTypeUrl()), TypeStatus(ty), meshclient.RevisionText(ty.GetSent()), meshclient.RevisionText(ty.GetAcked()),
-				meshclient.RevisionText(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), Waiting(ty, now),
+			tab.Add(shownName(p), TypeName(ty.GetTypeUrl()), TypeStatus(ty), revision(ty.GetSent()), revision(ty.GetAcked()),
+				revision(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), Waiting(ty, now),
 				p.GetXdsServer())
 		}
 		if len(p.GetTypes()) == 0 {
@@ -225,7 +225,7 @@ func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 				continue
 			}
 			_, err := fmt.Fprintf(out, "\n%s, %s, revision %s: %s\n", shownName(p), TypeName(ty.GetTypeUrl()),
-				cmp.Or(meshclient.RevisionText(r.GetRevision()), "-"), strings.Join(strings.Fields(r.GetMessage()), " "))
+				cmp.Or(revision(r.GetRevision()), "-"), strings.Join(strings.Fields(r.GetMessage()), " "))
 			errs = append(errs, err)
 			for _, name := range r.GetResourceNames() {
 				_, err := fmt.Fprintf(out, "  %s\n", name)
@@ -247,6 +247,8 @@ func printRefusals(out io.Writer, res *configv1.ListProxiesResponse) error {
 	}
 	return errors.Join(errs...)
 }
+
+func revision(r *configv1.Revision) string { return meshclient.RevisionText(r) }
 
 // shownName is the proxy's name in a table, marked if no workload of the mesh has its identity.
 func shownName(p *configv1.ProxyStatus) string {

@@ -16,11 +16,7 @@ import (
 
 // ShowLogLevels shows, and sets if the request says so, the log levels of all Envoys whose Pods a selector selects.
 func (r Request) ShowLogLevels(ctx context.Context, mesh *meshclient.Mesh, which meshclient.Selection) error {
-	selector, err := which.Labels()
-	if err != nil {
-		return err
-	}
-	clients, err := admins(ctx, mesh, which, selector)
+	clients, err := admins(ctx, mesh, which)
 	if err != nil {
 		return err
 	}
@@ -45,8 +41,12 @@ func (r Request) ShowLogLevels(ctx context.Context, mesh *meshclient.Mesh, which
 	return tab.Write(r.Out)
 }
 
-// admins returns clients of the admin interfaces of all Envoys whose Pods a selector selects, by name.
-func admins(ctx context.Context, mesh *meshclient.Mesh, which meshclient.Selection, selector labels.Selector) (map[string]*envoyadmin.Client, error) {
+// admins returns clients of the admin interfaces of all Envoys whose Pods are selected, by name.
+func admins(ctx context.Context, mesh *meshclient.Mesh, which meshclient.Selection) (map[string]*envoyadmin.Client, error) {
+	selector, err := which.Labels()
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]*envoyadmin.Client{}
 	controlPlane, err := mesh.ControlPlane(ctx)
 	if err != nil {

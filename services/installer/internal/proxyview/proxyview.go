@@ -158,8 +158,8 @@ func (r Request) showProxyless(ctx context.Context, mesh *meshclient.Mesh, pod *
 func (r Request) ShowDump(text []byte) error {
 	dump, err := envoyadmin.ParseDump(text)
 	if err != nil {
-		return process.Refused(fmt.Errorf("%s: %w; write it with `fairlead proxy-config all PROXY -o json`, or from /config_dump?include_eds",
-			r.DumpFile, err))
+		return process.Refusedf("%s: %w; write it with `fairlead proxy-config all PROXY -o json`, or from /config_dump?include_eds",
+			r.DumpFile, err)
 	}
 	return r.showDump(dump, r.DumpFile, dump.EndpointsTable)
 }

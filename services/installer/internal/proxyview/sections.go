@@ -14,8 +14,10 @@ import (
 const (
 	// NameTables are the name tables (NDS) of agents' DNS proxies; only xds-servers show them.
 	NameTables envoyadmin.Section = "NameTables"
-	All,
-	LogLevels envoyadmin.Section = "All", "Log"
+	// All are those of tableSections.
+	All envoyadmin.Section = "All"
+	// LogLevels are those of a running Envoy's loggers.
+	LogLevels envoyadmin.Section = "Log"
 )
 
 // Named is a section with its names: our plural, and istioctl's names and abbreviations as aliases.

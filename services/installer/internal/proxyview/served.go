@@ -28,8 +28,8 @@ type servedResource struct {
 	Resource json.RawMessage `json:"resource"`
 }
 
-// showServed prints what the xds-server has for a proxy: as the tables of an Envoy that holds the same, or as a JSON list
-// of resources with their versions.
+// showServed prints what the xds-server has for a proxy: as the tables of an Envoy that holds the same, or as a JSON
+// list of resources with their versions.
 func (r Request) showServed(ctx context.Context, c *meshclient.Proxy) error {
 	query := url.Values{"spelling": {"proto"}}
 	types := []string{ServedTypes[r.Section]}

@@ -80,8 +80,9 @@ func OfCluster(ctx context.Context, mesh *meshclient.Mesh, controlPlane *control
 	defer cancel()
 	m := &Mesh{Client: version.Info(), Services: Replicas(ctx, controlPlane)}
 	if !slices.ContainsFunc(m.Services, func(r Replica) bool { return r.Info != nil }) {
-		return m, fmt.Errorf("no replica of the control plane in namespace %s tells its version: %s: %s", controlPlane.Namespace, m.Services[0].Pod,
-			m.Services[0].Unknown)
+		first := m.Services[0]
+		return m, fmt.Errorf("no replica of the control plane in namespace %s tells its version: %s: %s", controlPlane.Namespace, first.Pod,
+			first.Unknown)
 	}
 	if len(controlPlane.Of(controlplane.ConfigWatcher)) == 0 {
 		m.Unknown = append(m.Unknown, "versions of proxies: no config-watcher runs, which lists them")

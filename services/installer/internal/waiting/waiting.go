@@ -1,5 +1,5 @@
-// Package waiting waits until the proxies of a mesh have acknowledged an object, or that it is gone. It is what `fairlead
-// wait` does.
+// Package waiting waits until the proxies of a mesh have acknowledged an object, or that it is gone. It is what
+// `fairlead wait` does.
 package waiting
 
 import (
@@ -75,7 +75,7 @@ type Request struct {
 
 // String is "<kind> <namespace>/<name>".
 func (r *Request) String() string {
-	return r.Key.GetKind() + " " + kinds.FullName(r.Key.GetNamespace(), r.Key.GetName())
+	return kinds.Text(r.Key)
 }
 
 // wait is a request with what was found so far.

@@ -77,12 +77,13 @@ func (g *gatherer) cluster(ctx context.Context) error {
 // clusterAnalysis runs `fairlead analyze --kube`, which can impersonate nobody: with --as it would read more, or less,
 // than the rest of the report.
 func (g *gatherer) clusterAnalysis() []bugreport.Task {
-	if c := g.cfg.Mesh.Cluster; c.As != "" || len(c.AsGroups) > 0 {
+	c := g.cfg.Mesh.Cluster
+	if c.As != "" || len(c.AsGroups) > 0 {
 		g.report.Missing("status/analysis.json",
 			errors.New("analyze knows no --as: run `fairlead analyze --kube` with a kubeconfig of that user"))
 		return nil
 	}
-	return []bugreport.Task{g.analysis(analysis.Options{Kube: true, Kubeconfig: g.cfg.Mesh.Cluster.Kubeconfig, Context: g.cfg.Mesh.Cluster.Context})}
+	return []bugreport.Task{g.analysis(analysis.Options{Kube: true, Kubeconfig: c.Kubeconfig, Context: c.Context})}
 }
 
 // pods lists the Pods of the control plane, and those with a proxy that the flags choose.

@@ -60,7 +60,8 @@ func (g *gatherer) machine(ctx context.Context) error {
 	}
 	for i := range state.Pods {
 		pod := &state.Pods[i]
-		if ended != nil || pod.Agent == nil || pod.Kind == meshclient.Proxyless || !g.cfg.Selection.Takes(reportPod(pod), meshclient.ProxyContainer) {
+		if ended != nil || pod.Agent == nil || pod.Kind == meshclient.Proxyless ||
+			!g.cfg.Selection.Takes(reportPod(pod), meshclient.ProxyContainer) {
 			continue
 		}
 		tasks = append(tasks, proxyTasks(pod.ID(), func() (*envoyadmin.Client, error) { return envoyadmin.New(pod.Agent.AdminSocket), nil })...)

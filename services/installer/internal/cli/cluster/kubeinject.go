@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"time"
@@ -123,7 +122,7 @@ func (f *kubeInjectFlags) run(ctx context.Context) ([]byte, error) {
 	out, err := i.Text(text)
 	f.warnings = append(f.warnings, i.Warnings...)
 	if err != nil {
-		return nil, process.Refused(fmt.Errorf("%s: %w", f.file, err))
+		return nil, process.Refusedf("%s: %w", f.file, err)
 	}
 	return out, nil
 }
@@ -137,7 +136,7 @@ func (f *kubeInjectFlags) read(name string) ([]byte, error) {
 		text, err = fileio.Read(name, objectfile.MaxFileBytes)
 	}
 	if err != nil {
-		return nil, process.Usage(fmt.Errorf("%s: %w", name, err))
+		return nil, process.Usagef("%s: %w", name, err)
 	}
 	return text, nil
 }
@@ -208,7 +207,7 @@ func (f *kubeInjectFlags) operator() (values []byte, mesh *meshconfig.MeshConfig
 			return nil, nil, err
 		}
 		if mesh, err = inject.ParseMesh(text); err != nil {
-			return nil, nil, process.Refused(fmt.Errorf("--operatorFileName %s: %w", f.operatorFile, err))
+			return nil, nil, process.Refusedf("--operatorFileName %s: %w", f.operatorFile, err)
 		}
 	}
 	return values, mesh, nil

@@ -43,9 +43,9 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 		var err error
 		m, err = c.api.CoreV1().ConfigMaps(c.flags.IstioNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, process.Refused(fmt.Errorf(
+			return nil, process.Refusedf(
 				"no ConfigMap %s in the namespace %s; name the control plane's namespace with -i and its revision with -r, or files", name,
-				c.flags.IstioNamespace))
+				c.flags.IstioNamespace)
 		}
 		if err != nil {
 			return nil, kube.Explain(err)
@@ -54,8 +54,8 @@ func (c *injectCluster) key(ctx context.Context, name, usual, key string) ([]byt
 	}
 	text, ok := m.Data[key]
 	if !ok {
-		return nil, process.Refused(fmt.Errorf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name,
-			c.flags.IstioNamespace, key))
+		return nil, process.Refusedf("the ConfigMap %s in the namespace %s has no key %s; install the control plane again, or name files", name,
+			c.flags.IstioNamespace, key)
 	}
 	return []byte(text), nil
 }

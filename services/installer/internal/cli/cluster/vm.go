@@ -35,7 +35,8 @@ func newVM() *cobra.Command {
 // newWorkload is istioctl's group of commands for machines.
 func newWorkload() *cobra.Command {
 	cmd := command.Group("workload", "istioctl's commands for machines outside of Kubernetes",
-		command.Group("group", "WorkloadGroups", newGroupCreate()), command.Group("entry", "Files of a machine", newConfigure("configure", false)))
+		command.Group("group", "WorkloadGroups", newGroupCreate()),
+		command.Group("entry", "Files of a machine", newConfigure("configure", false)))
 	cmd.Hidden = true
 	return cmd
 }
@@ -56,7 +57,7 @@ func newGroupCreate() *cobra.Command {
 				key, text, _ := strings.Cut(p, "=")
 				n, err := strconv.ParseUint(text, 10, 16)
 				if err != nil || n == 0 {
-					return process.Usage(fmt.Errorf("--ports %s: not a name and a port; write http=8080", p))
+					return process.Usagef("--ports %s: not a name and a port; write http=8080", p)
 				}
 				if template.Ports == nil {
 					template.Ports = map[string]uint32{}
@@ -110,7 +111,7 @@ func pairs(flag string, texts []string) (map[string]string, error) {
 	for _, text := range texts {
 		k, v, ok := strings.Cut(text, "=")
 		if !ok || k == "" {
-			return nil, process.Usage(fmt.Errorf("--%s %s: not a name and a value; write app=web", flag, text))
+			return nil, process.Usagef("--%s %s: not a name and a value; write app=web", flag, text)
 		}
 		out[k] = v
 	}
@@ -166,11 +167,11 @@ func (f *vmFlags) run(cmd *cobra.Command) error {
 	case f.InternalIP != "" && f.ExternalIP != "":
 		return process.Usage(errors.New("--internalIP and --externalIP exclude each other"))
 	case f.tokenSeconds < 600:
-		return process.Usage(fmt.Errorf("--tokenDuration %d: Kubernetes issues no token for less than 600 seconds", f.tokenSeconds))
+		return process.Usagef("--tokenDuration %d: Kubernetes issues no token for less than 600 seconds", f.tokenSeconds)
 	}
 	for flag, text := range map[string]string{"ingressIP": f.IngressIP, "internalIP": f.InternalIP, "externalIP": f.ExternalIP} {
 		if _, err := netip.ParseAddr(text); text != "" && err != nil {
-			return process.Usage(fmt.Errorf("--%s %s: not an IP address", flag, text))
+			return process.Usagef("--%s %s: not an IP address", flag, text)
 		}
 	}
 	f.Options.IstioNamespace = f.Cluster.IstioNamespace
@@ -261,10 +262,10 @@ func (f *vmFlags) readGroup(ctx context.Context) error {
 		}
 	}
 	if err := yaml.Unmarshal(text, f.Group); err != nil {
-		return process.Refused(fmt.Errorf("%s: no WorkloadGroup: %w", f.file, err))
+		return process.Refusedf("%s: no WorkloadGroup: %w", f.file, err)
 	}
 	if f.Group.Kind != "WorkloadGroup" || f.Group.Name == "" || f.Group.Namespace == "" {
-		return process.Refused(fmt.Errorf("%s: not a WorkloadGroup with a name and a namespace", f.file))
+		return process.Refusedf("%s: not a WorkloadGroup with a name and a namespace", f.file)
 	}
 	machine.Complete(f.Group)
 	return nil

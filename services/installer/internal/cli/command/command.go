@@ -2,7 +2,6 @@
 package command
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -36,7 +35,7 @@ func (e Env) Analysis(dir string) analysis.Program {
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if err := check(cmd, a); err != nil {
-			return process.Usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
+			return process.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 		}
 		return nil
 	}

@@ -15,7 +15,20 @@ const Timeout = 5 * time.Second
 // Func is the type of cobra's functions that complete arguments and values of flags.
 type Func = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// Flag makes values the completions of a flag. Registration fails only for a flag that the command lacks.
+// Names completes by those names that begin as what was typed, sorted. A completion prints no errors: without names
+// there is nothing to choose.
+func Names(names func(cmd *cobra.Command, a []string) []string) Func {
+	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return WithPrefix(names(cmd, a), begun), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// Files completes by the names of files.
+func Files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// Flag makes values the completions of a flag.
 func Flag(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

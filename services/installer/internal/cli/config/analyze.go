@@ -46,10 +46,8 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
   fairlead analyze --kube change.yaml -n shop
   fairlead analyze mesh/ -o sarif > analysis.sarif
   fairlead analyze --kube -S "IST0103=Pod *.testing"`,
-		Args: command.Args(cobra.ArbitraryArgs),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveDefault // files
-		},
+		Args:              command.Args(cobra.ArbitraryArgs),
+		ValidArgsFunction: complete.Files,
 		RunE: func(cmd *cobra.Command, named []string) error {
 			f.Files = append(f.Files, named...)
 			if said := cmd.Flags().Changed("kube") || cmd.Flags().Changed("use-kube"); !said && !f.List && len(f.Files) == 0 {

@@ -35,7 +35,7 @@ type applyFlags struct {
 	out     *output.Format
 }
 
-func newApply(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newApply(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	f := applyFlags{out: output.New("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
@@ -44,7 +44,7 @@ func newApply(env command.Env, t *meshflags.Flags) *cobra.Command {
   fairlead config apply -f - --dry-run < mesh.yaml`,
 		Args: fileflag.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return applyConfig(cmd.Context(), env, t.Machine(), f, cmd.OutOrStdout())
+			return applyConfig(cmd.Context(), env, flags.Machine(), f, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
@@ -92,7 +92,7 @@ func applyConfig(ctx context.Context, env command.Env, mesh *meshclient.Mesh, f 
 	}
 	req := &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun || f.strict, SkipUnread: f.skip}
 	if err := req.Validate(); err != nil {
-		return process.Refused(fmt.Errorf("nothing was changed: %w", err))
+		return process.Refusedf("nothing was changed: %w", err)
 	}
 	client, err := mesh.Dial(ctx)
 	if err != nil {
@@ -163,7 +163,7 @@ func withoutWarnings(res *configv1.ApplyResponse) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return process.Refused(fmt.Errorf("refused by --strict, nothing was changed:\n  %s", strings.Join(all, "\n  ")))
+	return process.Refusedf("refused by --strict, nothing was changed:\n  %s", strings.Join(all, "\n  "))
 }
 
 func action(a configv1.Action) string {

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-func newAudit(t *meshflags.Flags) *cobra.Command {
+func newAudit(flags *meshflags.Flags) *cobra.Command {
 	var last uint32
 	var verify bool
 	out := output.New("json")
@@ -28,7 +28,7 @@ func newAudit(t *meshflags.Flags) *cobra.Command {
 		Short: "Show who has written what through the configuration API",
 		Long:  "For administrators. --verify checks the chains of hashes over all lines that are kept; exit code 1 means that it does not hold.",
 		Args:  command.Args(cobra.NoArgs),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, _ []string, w io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, _ []string, w io.Writer) error {
 			res, err := client.ListAudit(ctx, &configv1.ListAuditRequest{Last: last, Verify: verify})
 			if err != nil {
 				return err

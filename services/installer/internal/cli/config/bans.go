@@ -52,18 +52,18 @@ func identityOf(text, trustDomain string) (identity, object string, err error) {
 	if namespace, account, ok := strings.Cut(text, "/"); ok && !strings.Contains(text, "://") {
 		id, err := spiffeid.FromSegments(td, "ns", namespace, "sa", account)
 		if err != nil {
-			return "", "", process.Usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>", text, err))
+			return "", "", process.Usagef("identity %q: %w; write <namespace>/<service account>", text, err)
 		}
 		text = id.String()
 	}
 	id, err := spiffeid.FromString(text)
 	if err != nil {
-		return "", "", process.Usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>, or the SPIFFE URI", text, err))
+		return "", "", process.Usagef("identity %q: %w; write <namespace>/<service account>, or the SPIFFE URI", text, err)
 	}
 	namespace, account, ok := auth.WorkloadOf(id)
 	if !ok {
-		return "", "", process.Usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
-			text))
+		return "", "", process.Usagef("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
+			text)
 	}
 	const longestName = 253 // of an object
 	if object = namespace + "." + account; !id.MemberOf(td) || len(object) > longestName {
@@ -73,7 +73,7 @@ func identityOf(text, trustDomain string) (identity, object string, err error) {
 	return id.String(), object, nil
 }
 
-func newBan(t *meshflags.Flags) *cobra.Command {
+func newBan(flags *meshflags.Flags) *cobra.Command {
 	var reason string
 	var until time.Duration
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ func newBan(t *meshflags.Flags) *cobra.Command {
 			"workloads, and the configuration API refuses it. The certificates that it holds stay valid until they expire.",
 		Example: "  fairlead config ban edge/batch --reason \"key stolen, ticket 4711\" --until 48h",
 		Args:    command.Args(cobra.ExactArgs(1)),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			identity, name, err := identityOf(a[0], client.TrustDomain)
 			if err != nil {
 				return err
@@ -115,12 +115,12 @@ func newBan(t *meshflags.Flags) *cobra.Command {
 	return cmd
 }
 
-func newUnban(t *meshflags.Flags) *cobra.Command {
+func newUnban(flags *meshflags.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "unban IDENTITY",
 		Short: "Lift the bans of an identity",
 		Args:  command.Args(cobra.ExactArgs(1)),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			identity, _, err := identityOf(a[0], client.TrustDomain)
 			if err != nil {
 				return err
@@ -173,13 +173,13 @@ func listBans(ctx context.Context, client *configapi.Client) ([]storedBan, error
 	return out, nil
 }
 
-func newBans(t *meshflags.Flags) *cobra.Command {
+func newBans(flags *meshflags.Flags) *cobra.Command {
 	f := output.New("json", "yaml")
 	cmd := &cobra.Command{
 		Use:   "bans",
 		Short: "Show which identities are shut out, since when, until when and why",
 		Args:  command.Args(cobra.NoArgs),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
 			bans, err := listBans(ctx, client)
 			if err != nil {
 				return err

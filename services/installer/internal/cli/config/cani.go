@@ -18,7 +18,7 @@ import (
 // errNotAllowed is can-i's error for "no"; it makes the command exit with 1.
 var errNotAllowed = errors.New("no")
 
-func newCanI(t *meshflags.Flags) *cobra.Command {
+func newCanI(flags *meshflags.Flags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:     "can-i VERB [KIND]",
@@ -26,7 +26,7 @@ func newCanI(t *meshflags.Flags) *cobra.Command {
 		Long:    "Verbs are get, list, watch, create, update, patch and delete; -n \"\" is all namespaces. Exit code 1 means no.",
 		Example: "  fairlead config can-i update VirtualService -n shop",
 		Args:    command.Args(cobra.RangeArgs(1, 2)),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			req := &configv1.CanIRequest{Verb: a[0], Namespace: namespace}
 			if len(a) == 2 {
 				kind, err := kinds.Parse(a[1])
@@ -47,6 +47,6 @@ func newCanI(t *meshflags.Flags) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace")
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }

@@ -1,5 +1,5 @@
-// Package config has the commands for the objects of a mesh: they read, write and judge them, and wait until proxies have
-// them.
+// Package config has the commands for the objects of a mesh: they read, write and judge them, and wait until proxies
+// have them.
 package config
 
 import (

@@ -18,11 +18,11 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-func newConfig(env command.Env, t *meshflags.Flags) *cobra.Command {
-	cmd := command.Group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newConfigStatus(t), newEdit(env, t),
-		newDelete(env, t),
-		newWhoAmI(t), newCanI(t), newBan(t), newUnban(t), newBans(t), newAudit(t))
-	t.Add(cmd.PersistentFlags())
+func newConfig(env command.Env, flags *meshflags.Flags) *cobra.Command {
+	cmd := command.Group("config", "Read and write the mesh's objects",
+		newApply(env, flags), newGet(flags), newConfigStatus(flags), newEdit(env, flags), newDelete(env, flags),
+		newWhoAmI(flags), newCanI(flags), newBan(flags), newUnban(flags), newBans(flags), newAudit(flags))
+	flags.Add(cmd.PersistentFlags())
 	return cmd
 }
 
@@ -65,7 +65,7 @@ func documents(env command.Env, files []string) ([]*configv1.Document, error) {
 		}
 	}
 	if len(docs) == 0 {
-		return nil, process.Refused(fmt.Errorf("%s: no file in it holds an object", strings.Join(files, ", ")))
+		return nil, process.Refusedf("%s: no file in it holds an object", strings.Join(files, ", "))
 	}
 	return docs, nil
 }
@@ -84,11 +84,13 @@ func placeName(p *configv1.Place) string {
 	return p.GetSource()
 }
 
+// run is what a command does with a client of config-watcher and its arguments.
+type run = func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error
+
 // withClient returns the RunE of a command that only calls config-watcher: see meshclient.Mesh.Call.
-func withClient(t *meshflags.Flags, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command,
-	[]string) error {
+func withClient(flags *meshflags.Flags, do run) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, a []string) error {
-		return t.MeshOfOneRevision(cmd).Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
+		return flags.MeshOfOneRevision(cmd).Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) error {
 			return do(ctx, client, a, cmd.OutOrStdout())
 		})
 	}

@@ -26,19 +26,19 @@ type deleteFlags struct {
 	files     []string
 }
 
-func newDelete(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newDelete(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	var f deleteFlags
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
 		Short: "Delete objects",
 		Example: `  fairlead config delete vs/reviews dr/reviews.shop
   fairlead config delete -f reviews-v3.yaml`,
-		ValidArgsFunction: t.CompleteObjects,
+		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return f.run(cmd, env, t.Machine(), a)
+			return f.run(cmd, env, flags.Machine(), a)
 		},
 	}
-	t.AddNamespace(cmd, &f.namespace, "namespace (default: \"default\")")
+	flags.AddNamespace(cmd, &f.namespace, "namespace (default: \"default\")")
 	fileflag.Add(cmd.Flags(), &f.files, "file, directory, or - for standard input")
 	return cmd
 }
@@ -112,7 +112,7 @@ func (f *deleteFlags) run(cmd *cobra.Command, env command.Env, mesh *meshclient.
 			if res.GetRemains() != nil {
 				remains = "; that of " + placeName(res.GetRemains()) + " is in force"
 			}
-			fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), kinds.FullName(k.GetNamespace(), k.GetName()), remains)
+			fmt.Fprintf(out, "%s deleted%s\n", kinds.Text(k), remains)
 			broken = append(broken, res.GetBroken()...)
 		}
 		printNewWarnings(out, warningTexts(withoutDeleted(broken, keys)), false)

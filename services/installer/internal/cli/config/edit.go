@@ -23,7 +23,7 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-func newEdit(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newEdit(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "edit KIND/NAME | KIND NAME",
@@ -33,19 +33,19 @@ and overrides the file's from then on. An object that was changed by somebody el
 		Example: "  EDITOR=nano fairlead config edit vs/reviews",
 		Args:    command.Args(cobra.RangeArgs(1, 2)),
 
-		ValidArgsFunction: t.CompleteObjects,
+		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			kind, name, err := kinds.ParseObject(a)
 			if err != nil {
 				return err
 			}
 			if name == "" {
-				return process.Usage(fmt.Errorf("%q: name the object, as in vs/reviews", a[0]))
+				return process.Usagef("%q: name the object, as in vs/reviews", a[0])
 			}
-			return edit(cmd, env, t.Machine(), objectArg{kind, name}, namespace)
+			return edit(cmd, env, flags.Machine(), objectArg{kind, name}, namespace)
 		},
 	}
-	t.AddNamespace(cmd, &namespace, "namespace (default: \"default\")")
+	flags.AddNamespace(cmd, &namespace, "namespace (default: \"default\")")
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func edit(cmd *cobra.Command, env command.Env, mesh *meshclient.Mesh, n objectAr
 		return err
 	}
 	if bytes.Equal(before, after) {
-		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), kinds.FullName(key.GetNamespace(), key.GetName()))
+		fmt.Fprintf(out, "%s unchanged\n", kinds.Text(key))
 		return nil
 	}
 	if err := applyConfig(ctx, env, mesh, applyFlags{files: []string{file}, out: output.New("json")}, out); err != nil {

@@ -127,8 +127,8 @@ type getFlags struct {
 	out    *output.Format
 }
 
-func newGet(t *meshflags.Flags) *cobra.Command {
-	f := getFlags{out: output.New("wide", "json", "yaml", "name", output.JsonPath+"TEMPLATE")}
+func newGet(flags *meshflags.Flags) *cobra.Command {
+	f := getFlags{out: output.New("wide", "json", "yaml", "name", output.JSONPath+"TEMPLATE")}
 	cmd := &cobra.Command{
 		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
 		Short: "Show the objects in force, whatever source they come from",
@@ -149,22 +149,22 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
   fairlead config get pods -A -l app=reviews
   fairlead config get vs/reviews -o jsonpath='{.spec.hosts[0]}'
   fairlead config get vs -w`,
-		ValidArgsFunction: t.CompleteObjects,
+		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if f.watch {
-				return f.watchObjects(cmd, t.MeshOfOneRevision(cmd), a)
+				return f.watchObjects(cmd, flags.MeshOfOneRevision(cmd), a)
 			}
-			return f.get(cmd, t.MeshOfOneRevision(cmd), a)
+			return f.get(cmd, flags.MeshOfOneRevision(cmd), a)
 		},
 	}
-	t.AddSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a named object)")
+	flags.AddSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a named object)")
 	meshflags.AddSelector(cmd, &f.Selection, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "",
 		"only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and print objects again that change, and those that are gone")
 	complete.Flag(cmd, "source", storeSource, "file", "kubernetes/Kubernetes", "mesh-config-file")
 	output.Flag(cmd, f.out)
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }
 
@@ -180,7 +180,7 @@ func (f getFlags) get(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) err
 		objects = kept
 	}
 	if len(objects) == 0 {
-		if err := f.Selection.ReportEmpty(diagnostics, "objects"); err != nil {
+		if err := f.ReportEmpty(diagnostics, "objects"); err != nil {
 			return err
 		}
 	}
@@ -248,7 +248,7 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 // printObjects prints objects. In JSON and YAML, single prints the object itself, otherwise it is a List, as in
 // kubectl.
 func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
-	template, byPath := strings.CutPrefix(as, output.JsonPath)
+	template, byPath := strings.CutPrefix(as, output.JSONPath)
 	if as == "json" || as == "yaml" || byPath {
 		text, err := manifestOf(objects, single)
 		if err != nil {
@@ -320,7 +320,7 @@ func printPath(out io.Writer, template string, text []byte) error {
 	}
 	path := jsonpath.New("output").AllowMissingKeys(true)
 	if err := path.Parse(template); err != nil {
-		return process.Usage(fmt.Errorf("-o %s%s: %w", output.JsonPath, template, err))
+		return process.Usagef("-o %s%s: %w", output.JSONPath, template, err)
 	}
 	if err := path.Execute(out, tree); err != nil {
 		return err

@@ -29,7 +29,7 @@ type configStatusFlags struct {
 	out *output.Format
 }
 
-func newConfigStatus(t *meshflags.Flags) *cobra.Command {
+func newConfigStatus(flags *meshflags.Flags) *cobra.Command {
 	f := configStatusFlags{out: output.New(output.AsTable, "yaml", "json")}
 	cmd := &cobra.Command{
 		Use:   "status [KIND[/NAME] | KIND NAME]",
@@ -54,14 +54,14 @@ With a name it shows which source the object in force comes from, and every cond
   fairlead config status vs/reviews
   fairlead config status -n shop`,
 		Args:              command.Args(cobra.MaximumNArgs(2)),
-		ValidArgsFunction: t.CompleteObjects,
+		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return f.run(cmd, t.MeshOfOneRevision(cmd), a)
+			return f.run(cmd, flags.MeshOfOneRevision(cmd), a)
 		},
 	}
-	t.AddSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a single object)")
+	flags.AddSelection(cmd, &f.Selection, "of the objects (default: all; \"default\" for a single object)")
 	output.Flag(cmd, f.out)
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }
 
@@ -139,8 +139,7 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object, versions
 		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
 		return printConditions(out, versions)
 	}
-	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), kinds.FullName(o.GetKey().GetNamespace(), o.GetKey().GetName()),
-		o.GetSource())
+	fmt.Fprintf(out, "%s\nin force:  yes\nsource:    %s\n", kinds.Text(o.GetKey()), o.GetSource())
 	if o.GetLocation() != "" {
 		fmt.Fprintf(out, "location:  %s\n", o.GetLocation())
 	}
@@ -196,8 +195,7 @@ func printObjectStatuses(out io.Writer, res *configv1.StatusResponse) error {
 				message = cmp.Or(message, c.GetMessage())
 			}
 		}
-		k := o.GetKey()
-		tab.Add(k.GetKind()+" "+kinds.FullName(k.GetNamespace(), k.GetName()), o.GetSource(), generationText(o.GetObservedGeneration()),
+		tab.Add(kinds.Text(o.GetKey()), o.GetSource(), generationText(o.GetObservedGeneration()),
 			cells["Accepted"], cells["Programmed"], message)
 	}
 	fmt.Fprintln(out)

@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/complete"
 	"fairlead.dev/services/installer/internal/cli/fileflag"
 	"fairlead.dev/services/installer/internal/cli/output"
 	"fairlead.dev/services/installer/internal/structured"
@@ -32,10 +33,8 @@ A file may hold a bare MeshConfig. Objects of kinds that no part of the mesh's c
 judged. What depends on other objects, such as a host that does not exist, is not looked at.`,
 		Example: `  fairlead validate -f samples/bookinfo/mesh.yaml
   helm template . | fairlead validate -f -`,
-		Args: command.Args(cobra.ArbitraryArgs),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveDefault // files
-		},
+		Args:              command.Args(cobra.ArbitraryArgs),
+		ValidArgsFunction: complete.Files,
 		RunE: func(cmd *cobra.Command, named []string) error {
 			f.files = append(f.files, named...)
 			return f.run(cmd, env)

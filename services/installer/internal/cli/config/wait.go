@@ -28,7 +28,7 @@ type waitFlags struct {
 	out       *output.Format
 }
 
-func newWait(t *meshflags.Flags) *cobra.Command {
+func newWait(flags *meshflags.Flags) *cobra.Command {
 	f := waitFlags{out: output.New("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "wait KIND/NAME[.NAMESPACE] | KIND NAME[.NAMESPACE]",
@@ -46,21 +46,21 @@ Exit code 0 when it has come true; 1 after --timeout, with the proxies that are 
   fairlead wait vs/reviews -n default --for delivery --threshold 0.9
   fairlead wait dr/reviews --for deleted --timeout 1m -v`,
 		Args:              command.Args(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: t.CompleteObjects,
+		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return f.run(cmd, t.Mesh(cmd), a)
+			return f.run(cmd, flags.Mesh(cmd), a)
 		},
 	}
 	fs := cmd.Flags()
-	t.AddNamespace(cmd, &f.namespace, "namespace of the object, if NAME does not say (default \"default\")")
+	flags.AddNamespace(cmd, &f.namespace, "namespace of the object, if NAME does not say (default \"default\")")
 	fs.StringVar(&f.For, "for", waiting.Programmed, "what to wait for: programmed, delivery or deleted")
 	fs.Int64Var(&f.Generation, "generation", 0, "generation of the object (default: the newest)")
 	fs.Float64Var(&f.Threshold, "threshold", 1, "share of the proxies that is enough, 0 to 1; for programmed it is all of them")
 	fs.DurationVar(&f.Timeout, "timeout", 30*time.Second, "how long to wait")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error how far it is")
 	output.Flag(cmd, f.out)
-	t.Add(fs)
-	t.AddCluster(cmd)
+	flags.Add(fs)
+	flags.AddCluster(cmd)
 	complete.Flag(cmd, "for", waiting.Programmed, waiting.Delivery, waiting.Deleted)
 	return cmd
 }
@@ -73,21 +73,21 @@ func (f *waitFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) e
 	condition, ok := waiting.Conditions[strings.ToLower(f.For)]
 	switch {
 	case name == "":
-		return process.Usage(fmt.Errorf("%q names no object: write KIND/NAME or KIND/NAME.NAMESPACE", strings.Join(a, " ")))
+		return process.Usagef("%q names no object: write KIND/NAME or KIND/NAME.NAMESPACE", strings.Join(a, " "))
 	case !ok:
 		all := []string{waiting.Programmed, waiting.Delivery, waiting.Deleted}
-		return process.Usage(fmt.Errorf("--for %q is none of %s%s", f.For, strings.Join(all, ", "), nearest.Hint(f.For, all)))
+		return process.Usagef("--for %q is none of %s%s", f.For, strings.Join(all, ", "), nearest.Hint(f.For, all))
 	case waiting.GroupOf(kind) == "":
-		return process.Usage(fmt.Errorf("%s has no conditions, which only objects of Istio's kinds have; `fairlead proxy-status` shows what proxies "+
-			"have acknowledged", kind))
+		return process.Usagef("%s has no conditions, which only objects of Istio's kinds have; `fairlead proxy-status` shows what proxies "+
+			"have acknowledged", kind)
 	case f.Threshold < 0 || f.Threshold > 1:
-		return process.Usage(fmt.Errorf("--threshold %g is no share; write 0 to 1, as 0.9", f.Threshold))
+		return process.Usagef("--threshold %g is no share; write 0 to 1, as 0.9", f.Threshold)
 	case f.Threshold != 1 && condition == waiting.Programmed:
 		return process.Usage(errors.New("--threshold is for --for delivery and deleted: programmed means all proxies"))
 	case f.Generation < 0 || f.Generation > 0 && condition == waiting.Deleted:
-		return process.Usage(fmt.Errorf("--generation %d: write a generation of the object, with --for programmed or delivery", f.Generation))
+		return process.Usagef("--generation %d: write a generation of the object, with --for programmed or delivery", f.Generation)
 	case f.Timeout <= 0:
-		return process.Usage(fmt.Errorf("--timeout %s: write how long to wait, as 30s", f.Timeout))
+		return process.Usagef("--timeout %s: write how long to wait, as 30s", f.Timeout)
 	}
 	f.For, f.Key = condition, kinds.Key(kind, f.namespace, name)
 	if i := strings.LastIndexByte(name, '.'); i > 0 && f.namespace == "" {

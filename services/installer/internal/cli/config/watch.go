@@ -39,7 +39,7 @@ func (f getFlags) watchObjects(cmd *cobra.Command, mesh *meshclient.Mesh, a []st
 		case err != nil && first && ctx.Err() == nil:
 			return err
 		case err == nil && first && len(objects) == 0:
-			err = f.Selection.ReportEmpty(diagnostics, "objects")
+			err = f.ReportEmpty(diagnostics, "objects")
 		case err == nil:
 			var changed []*configv1.Object
 			changed, known = changes(known, objects)
@@ -78,7 +78,7 @@ func printRows(out io.Writer, objects []*configv1.Object, as string, header bool
 func changes(before map[string]*configv1.Object, objects []*configv1.Object) (changed []*configv1.Object, now map[string]*configv1.Object) {
 	now = make(map[string]*configv1.Object, len(objects))
 	for _, o := range objects {
-		now[o.GetKey().GetKind()+"/"+kinds.FullName(o.GetKey().GetNamespace(), o.GetKey().GetName())] = o
+		now[kinds.Text(o.GetKey())] = o
 	}
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		o, old := now[key], before[key]

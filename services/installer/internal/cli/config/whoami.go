@@ -17,13 +17,13 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-func newWhoAmI(t *meshflags.Flags) *cobra.Command {
+func newWhoAmI(flags *meshflags.Flags) *cobra.Command {
 	f := output.New("json", "yaml")
 	cmd := &cobra.Command{
 		Use:   "whoami",
 		Short: "Show whom config-watcher takes you for, and what you may do",
 		Args:  command.Args(cobra.NoArgs),
-		RunE: withClient(t, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
+		RunE: withClient(flags, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
 			res, err := client.WhoAmI(ctx, &configv1.WhoAmIRequest{})
 			if err != nil {
 				return err
@@ -40,6 +40,6 @@ func newWhoAmI(t *meshflags.Flags) *cobra.Command {
 		}),
 	}
 	output.Flag(cmd, f)
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }

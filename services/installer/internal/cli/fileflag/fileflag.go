@@ -2,7 +2,6 @@
 package fileflag
 
 import (
-	"fmt"
 	"os"
 	"strings"
 
@@ -22,13 +21,13 @@ func NoArgs(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	return process.Usage(fmt.Errorf("files are named with -f: `%s -f %s`", cmd.CommandPath(), strings.Join(a, " -f ")))
+	return process.Usagef("files are named with -f: `%s -f %s`", cmd.CommandPath(), strings.Join(a, " -f "))
 }
 
 // List is the value of --filename.
 type List []string
 
-// String, Set and Type implement pflag.Value.
+// String and the next two methods implement pflag.Value.
 func (l *List) String() string { return strings.Join(*l, ",") }
 
 // Set adds a file, or the files of a list. A name with commas that is an existing file is taken as one file.
@@ -50,5 +49,5 @@ func (l *List) Type() string { return "FILE" }
 
 // HoldsNone is the error about a file without an object.
 func HoldsNone(path string) error {
-	return process.Refused(fmt.Errorf("%s: holds no object; write one, or do not name it", path))
+	return process.Refusedf("%s: holds no object; write one, or do not name it", path)
 }

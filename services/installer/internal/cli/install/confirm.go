@@ -22,7 +22,7 @@ func confirm(in io.Reader, out io.Writer, question, flag string) (bool, error) {
 	if err != nil && line == "" {
 		fmt.Fprintln(out)
 		if errors.Is(err, io.EOF) {
-			return false, process.Usage(fmt.Errorf("nobody answers: standard input is at its end; %s answers yes", flag))
+			return false, process.Usagef("nobody answers: standard input is at its end; %s answers yes", flag)
 		}
 		return false, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +41,8 @@ type changeFlags struct {
 // defaultWait is how long is waited for readiness, as by istioctl.
 const defaultWait = 5 * time.Minute
 
-func (f *changeFlags) add(cmd *cobra.Command) {
+// addChanges adds the flags.
+func (f *changeFlags) addChanges(cmd *cobra.Command) {
 	f.out = output.New("json", "yaml")
 	fs := cmd.Flags()
 	fs.BoolVarP(&f.yes, "skip-confirmation", "y", false, "do not ask")
@@ -61,7 +61,7 @@ func (f *changeFlags) options(env command.Env, cmd *cobra.Command) apply.Options
 func (f *deployFlags) add(cmd *cobra.Command) {
 	f.Inputs.Add(cmd)
 	f.Cluster.Add(cmd)
-	f.changeFlags.add(cmd)
+	f.addChanges(cmd)
 	f.addRecreate(cmd)
 	cmd.Flags().Lookup("force").Usage = "go on in spite of what validation refuses, and take over fields that others manage"
 }
@@ -69,11 +69,6 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 func (f *deployFlags) addRecreate(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.recreate, "recreate", false,
 		"delete and make anew the objects of which a field changes that cannot be changed, such as the selector of a Deployment")
-}
-
-// request makes the objects of the installation that the flags ask for.
-func (f *deployFlags) request(cmd *cobra.Command, env command.Env) (*apply.Request, error) {
-	return f.Inputs.Request(cmd, env, f.IstioNamespace)
 }
 
 func newInstall(env command.Env) *cobra.Command {
@@ -95,7 +90,7 @@ example, is completed by running the same command again.`,
   fairlead install -f mesh.yaml --dry-run -o json`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.request(cmd, env)
+			req, err := f.Request(cmd, env, f.IstioNamespace)
 			if err != nil {
 				return err
 			}
@@ -282,17 +277,16 @@ func installedRevisions(all []*inventory.Record) string {
 
 // completeRevisions completes -r by what is installed.
 func completeRevisions(cmd *cobra.Command, f *kubeflags.Cluster) {
-	_ = cmd.RegisterFlagCompletionFunc("revision", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	_ = cmd.RegisterFlagCompletionFunc("revision", complete.Names(func(cmd *cobra.Command, _ []string) []string {
 		c, err := f.Connect()
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), complete.Timeout)
 		defer cancel()
 		all, _ := inventory.List(ctx, c)
-		return slices.DeleteFunc(inventory.Revisions(all), func(name string) bool { return !strings.HasPrefix(name, begun) }),
-			cobra.ShellCompDirectiveNoFileComp
-	})
+		return inventory.Revisions(all)
+	}))
 }
 
 // exitDiffers is the exit code of a comparison that has found a difference.

@@ -52,7 +52,7 @@ by lists of OLD->NEW, where * in NEW keeps what the object has.`,
 				parse      func(string) error
 			}{{"select", chosen, o.Select}, {"ignore", ignored, o.Ignore}, {"rename", renamed, o.Rename}} {
 				if err := list.parse(list.text); err != nil {
-					return process.Usage(fmt.Errorf("--%s: %w", list.flag, err))
+					return process.Usagef("--%s: %w", list.flag, err)
 				}
 			}
 			var sides [2][]*manifest.Object

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -104,13 +103,13 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 		}
 		values, err := tree.ParseMap(text)
 		if err != nil {
-			return nil, process.Refused(fmt.Errorf("%s: %s", file, strings.ReplaceAll(err.Error(), "\n", "")))
+			return nil, process.Refusedf("%s: %s", file, strings.ReplaceAll(err.Error(), "\n", ""))
 		}
 		if isOperator := migrate.IsOperator(values); isOperator && !named {
 			operators = append(operators, merge.File{Name: file, Text: text})
 			continue
 		} else if isOperator {
-			return nil, process.Usage(fmt.Errorf("%s holds an IstioOperator, no values of a chart; leave out %s=", file, chart))
+			return nil, process.Usagef("%s holds an IstioOperator, no values of a chart; leave out %s=", file, chart)
 		}
 		v := migrate.Values{File: file, Tree: values}
 		if named {
@@ -119,7 +118,7 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 			v.Chart, err = migrate.Detect(values)
 		}
 		if err != nil {
-			return nil, process.Usage(fmt.Errorf("%s: %w", name, err))
+			return nil, process.Usagef("%s: %w", name, err)
 		}
 		charts = append(charts, v)
 	}
@@ -127,8 +126,8 @@ func (f *migrateFlags) fromFiles(pkg *profile.Package, in io.Reader) (*migrate.R
 	var err error
 	switch {
 	case len(operators) > 0 && len(charts) > 0:
-		return nil, process.Usage(fmt.Errorf("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name,
-			charts[0].File))
+		return nil, process.Usagef("%s holds an IstioOperator, and %s values of a chart; migrate one kind at a time", operators[0].Name,
+			charts[0].File)
 	case len(operators) > 0:
 		r, err = migrate.Operator(merge.Inputs{Files: operators, Set: f.Set, Revision: f.Revision}, pkg)
 	case len(f.Set) > 0:
@@ -201,11 +200,11 @@ func (f *migrateFlags) clusterOperator(ctx context.Context, api dynamic.Interfac
 	}
 	switch {
 	case len(names) == 0 && f.operator != "":
-		return nil, process.Usage(fmt.Errorf("the cluster has no IstioOperator %q", f.operator))
+		return nil, process.Usagef("the cluster has no IstioOperator %q", f.operator)
 	case len(names) == 0:
 		return nil, nil //nolint:nilnil // there is none
 	case len(names) > 1:
-		return nil, process.Usage(fmt.Errorf("the cluster has several IstioOperators, %s; name one with --operator", strings.Join(names, ", ")))
+		return nil, process.Usagef("the cluster has several IstioOperators, %s; name one with --operator", strings.Join(names, ", "))
 	}
 	for _, u := range list.Items {
 		if u.GetName() == names[0] {

@@ -137,8 +137,8 @@ and no Pod is started again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, env) },
 	}
 	f.operatorFlags.add(cmd)
-	f.Cluster.Add(cmd)
-	f.changeFlags.add(cmd)
+	f.Add(cmd)
+	f.addChanges(cmd)
 	fs := cmd.Flags()
 	fs.Lookup("skip-confirmation").Usage = "has no effect: nothing is asked"
 	fs.Lookup("wait").Usage = "wait until the operator runs"
@@ -167,7 +167,7 @@ func (f *operatorInit) run(cmd *cobra.Command, env command.Env) error {
 			return process.Refused(err)
 		}
 		if _, err := install.Spec(install.Inputs{Inputs: merge.Inputs{Files: []merge.File{{Name: name, Text: text}}}, Package: pkg}); err != nil {
-			return process.Refused(fmt.Errorf("%w\nNothing was changed", err))
+			return process.Refusedf("%w\nNothing was changed", err)
 		}
 		resources = append(resources, u)
 	}
@@ -291,8 +291,8 @@ with install.istio.io/ignoreReconcile=true and delete it while the operator stil
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, env) },
 	}
 	f.name(cmd)
-	f.Cluster.Add(cmd)
-	f.changeFlags.add(cmd)
+	f.Add(cmd)
+	f.addChanges(cmd)
 	cmd.Flags().Lookup("wait").Usage = "wait until it is gone"
 	cmd.Flags().BoolVar(&f.purge, "purge", false, "remove all operators of the cluster")
 	return cmd

@@ -167,11 +167,11 @@ func (f *precheckFlags) config(env command.Env) (precheck.Config, *apply.Request
 	if cfg.Since = f.since; cfg.Since != "" {
 		var old bool
 		if cfg.Changes, old, err = precheck.Changes(in.Package, cfg.Since); err != nil {
-			return cfg, nil, process.Usage(fmt.Errorf("--from-version: %w", err))
+			return cfg, nil, process.Usagef("--from-version: %w", err)
 		}
 		if old {
-			return cfg, nil, process.Usage(fmt.Errorf(
-				"--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since))
+			return cfg, nil, process.Usagef(
+				"--from-version %s is older than the install package knows the changes of; upgrade to a version between first", cfg.Since)
 		}
 	}
 	rest, err := f.Rest()

@@ -80,7 +80,7 @@ func newProfileDump(env command.Env) *cobra.Command {
 			if path != "" {
 				p, err := tree.ParsePath(path)
 				if err != nil {
-					return process.Usage(fmt.Errorf("--config-path: %w", err))
+					return process.Usagef("--config-path: %w", err)
 				}
 				if v, err = tree.Select(merged.Spec, p); err != nil {
 					return fmt.Errorf("--config-path %s: %w", path, err)
@@ -102,20 +102,17 @@ func newProfileDump(env command.Env) *cobra.Command {
 
 // completeProfiles completes the first count arguments by the profiles of the install package.
 func completeProfiles(f *installflags.Inputs, count int) complete.Func {
-	return func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(a) >= count {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
+	return complete.Names(func(_ *cobra.Command, a []string) []string {
 		pkg, err := installflags.OpenPackage(f.Manifests)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if err != nil || len(a) >= count {
+			return nil
 		}
 		names, err := pkg.Names()
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil
 		}
-		return complete.WithPrefix(names, begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return names
+	})
 }
 
 func newProfileDiff() *cobra.Command {

@@ -56,7 +56,7 @@ the resource the earlier specification is printed. --print prints the resource f
 	}
 	f.AddPackage(cmd)
 	f.Cluster.Add(cmd)
-	f.changeFlags.add(cmd)
+	f.addChanges(cmd)
 	f.addRecreate(cmd)
 	fs := cmd.Flags()
 	fs.StringVarP(&f.Revision, "revision", "r", inventory.Default, "revision to roll back")
@@ -72,7 +72,7 @@ the resource the earlier specification is printed. --print prints the resource f
 func (f *rollbackFlags) run(cmd *cobra.Command, env command.Env) error {
 	ctx := cmd.Context()
 	if f.to < 1 && cmd.Flags().Changed("to") {
-		return process.Usage(fmt.Errorf("--to %d: earlier specifications are numbered from 1, the one before the last change", f.to))
+		return process.Usagef("--to %d: earlier specifications are numbered from 1, the one before the last change", f.to)
 	}
 	c, err := f.Connect()
 	if err != nil {
@@ -86,8 +86,8 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env command.Env) error {
 		return err
 	}
 	if len(records) > 1 {
-		return process.Usage(fmt.Errorf("revision %s has inventories in namespaces %s and %s: name one with -i", f.Revision, records[0].Namespace,
-			records[1].Namespace))
+		return process.Usagef("revision %s has inventories in namespaces %s and %s: name one with -i", f.Revision, records[0].Namespace,
+			records[1].Namespace)
 	}
 	rec := records[0]
 	if f.list {

@@ -54,7 +54,7 @@ An object whose deletion does not end is named, with the finalizer that holds it
 	}
 	f.Inputs.Add(cmd)
 	f.Cluster.Add(cmd)
-	f.changeFlags.add(cmd)
+	f.addChanges(cmd)
 	fs := cmd.Flags()
 	fs.Lookup("filename").Usage = "file with the IstioOperator whose objects are removed, or - for standard input; may be repeated, or a " +
 		"list with commas"
@@ -79,8 +79,8 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env command.Env) error {
 		}
 	}
 	if given != 1 {
-		return process.Usage(errors.New("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, " +
-			"one of them"))
+		return process.Usagef("name what goes: --revision REVISION for one, or --purge for all, or -f FILE for what an IstioOperator makes, " +
+			"one of them")
 	}
 	if f.Contents && !f.Purge {
 		return process.Usage(errors.New("--with-contents has no effect without --purge"))

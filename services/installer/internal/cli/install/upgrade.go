@@ -28,7 +28,7 @@ specification before the upgrade back.`,
   fairlead upgrade -f mesh.yaml --dry-run`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.request(cmd, env)
+			req, err := f.Request(cmd, env, f.IstioNamespace)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ specification before the upgrade back.`,
 				}
 				text, err := eligible(p.Record.Package, p.Package)
 				if err != nil && !f.Force {
-					return process.Refused(fmt.Errorf("%w; nothing was changed", err))
+					return process.Refusedf("%w; nothing was changed", err)
 				}
 				if err != nil {
 					text = err.Error()

@@ -34,6 +34,7 @@ type Inputs struct {
 	Force     bool
 }
 
+// Add adds the flags.
 func (f *Inputs) Add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fileflag.Add(fs, &f.Files, "file with an IstioOperator, or - for standard input; later files are laid on earlier ones")
@@ -68,6 +69,7 @@ func (f *Inputs) Judged(env command.Env) (install.Inputs, error) {
 	return in, nil
 }
 
+// ReadOperator reads a file with an IstioOperator, or standard input.
 func ReadOperator(name string, in io.Reader) ([]byte, error) {
 	if name != "-" {
 		file, err := os.Open(filepath.Clean(name))
@@ -94,7 +96,7 @@ func OpenPackage(dir string) (*profile.Package, error) {
 	}
 	pkg, err := profile.OpenDir(dir)
 	if err != nil {
-		return nil, process.Usage(fmt.Errorf("--manifests %s: %w", dir, err))
+		return nil, process.Usagef("--manifests %s: %w", dir, err)
 	}
 	return pkg, nil
 }
@@ -118,6 +120,7 @@ func (f *Inputs) Request(cmd *cobra.Command, env command.Env, namespace string) 
 	return Generate(cmd, in)
 }
 
+// Generate makes the objects of an installation, and prints warnings.
 func Generate(cmd *cobra.Command, in install.Inputs) (*apply.Request, error) {
 	result, err := install.Generate(in)
 	if err != nil {

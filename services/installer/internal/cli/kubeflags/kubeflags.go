@@ -5,7 +5,6 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/cli/complete"
@@ -23,6 +22,7 @@ type Cluster struct {
 // DefaultIstioNamespace is where a control plane runs unless a flag or a setting says another.
 const DefaultIstioNamespace = "istio-system"
 
+// Add adds the flags.
 func (f *Cluster) Add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.Kubeconfig, "kubeconfig", "c", "", "kubeconfig file, as of kubectl")
@@ -40,30 +40,20 @@ func (f *Cluster) Add(cmd *cobra.Command) {
 
 // CompleteNamespaces completes a flag by the namespaces of the API server.
 func CompleteNamespaces(cmd *cobra.Command, f *Cluster, flag string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, f.Complete(func(ctx context.Context, api kube.API) []string {
-		list, err := api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: kube.Page})
+	_ = cmd.RegisterFlagCompletionFunc(flag, f.Complete(kube.Namespaces))
+}
+
+// Complete completes by what an API server has.
+func (f *Cluster) Complete(names func(ctx context.Context, api kube.API) []string) complete.Func {
+	return complete.Names(func(cmd *cobra.Command, _ []string) []string {
+		api, err := f.API()
 		if err != nil {
 			return nil
 		}
-		var names []string
-		for _, ns := range list.Items {
-			names = append(names, ns.Name)
-		}
-		return names
-	}))
-}
-
-// Complete completes by what an API server has; a completion prints no errors.
-func (f *Cluster) Complete(names func(ctx context.Context, api kube.API) []string) complete.Func {
-	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		api, err := f.API()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), complete.Timeout)
 		defer cancel()
-		return complete.WithPrefix(names(ctx, api), begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return names(ctx, api)
+	})
 }
 
 // Connect returns the connection of the engine that installs.

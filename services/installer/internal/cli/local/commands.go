@@ -1,5 +1,5 @@
-// Package local has the commands of the local runtime: they run a mesh on this machine (package local below internal), and
-// operate it.
+// Package local has the commands of the local runtime: they run a mesh on this machine (package local below internal),
+// and operate it.
 package local
 
 import (

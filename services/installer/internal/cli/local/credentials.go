@@ -36,7 +36,7 @@ const (
 // credentialsTimeout bounds the wait for the ca's certificate.
 const credentialsTimeout = 30 * time.Second
 
-func newCredentials(t *meshflags.Flags) *cobra.Command {
+func newCredentials(flags *meshflags.Flags) *cobra.Command {
 	var out string
 	ttl := tokens.TTL
 	cmd := &cobra.Command{
@@ -50,19 +50,20 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 		RunE: func(cmd *cobra.Command, a []string) error {
 			namespace, account, ok := strings.Cut(a[0], "/")
 			if !ok || namespace == "" || account == "" {
-				return process.Usage(fmt.Errorf("%q is not namespace/service-account, like apps/web", a[0]))
+				return process.Usagef("%q is not namespace/service-account, like apps/web", a[0])
 			}
 			if out == "" {
 				return process.Usage(errors.New("--out is required: the directory for the files"))
 			}
 			if ttl < time.Minute {
-				return process.Usage(fmt.Errorf("--ttl %s is less than a minute", ttl))
+				return process.Usagef("--ttl %s is less than a minute", ttl)
 			}
-			s, err := t.Machine().State()
+			s, err := flags.Machine().State()
 			if err != nil {
 				return err
 			}
-			if err := writeCredentials(cmd.Context(), s, namespace, account, out, ttl); err != nil {
+			of := tokens.Subject{Namespace: namespace, Account: account, Audience: contract.TokenAudience}
+			if err := writeCredentials(cmd.Context(), s, of, out, ttl); err != nil {
 				return err
 			}
 			cmd.Printf("%s: token for %s, certificate, key and root of %s\n", out, ttl, a[0])
@@ -76,12 +77,12 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 
 // writeCredentials issues a token with the mesh's own signing key, gets a certificate from the mesh's ca with it, and
 // writes both with the root certificate into the directory out.
-func writeCredentials(ctx context.Context, s *runstate.State, namespace, account, out string, ttl time.Duration) error {
+func writeCredentials(ctx context.Context, s *runstate.State, of tokens.Subject, out string, ttl time.Duration) error {
 	td, err := spiffeid.TrustDomainFromString(s.TrustDomain)
 	if err != nil {
 		return err
 	}
-	id, err := auth.WorkloadID(td, namespace, account)
+	id, err := auth.WorkloadID(td, of.Namespace, of.Account)
 	if err != nil {
 		return process.Usage(err)
 	}
@@ -93,7 +94,7 @@ func writeCredentials(ctx context.Context, s *runstate.State, namespace, account
 	if err != nil {
 		return err
 	}
-	token, err := issuer.Issue(tokens.Subject{Namespace: namespace, Account: account, Audience: contract.TokenAudience}, time.Now(), ttl)
+	token, err := issuer.Issue(of, time.Now(), ttl)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ func newDemo(env command.Env) *cobra.Command {
 		Args:  command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if mesh == "" {
-				return process.Usage(fmt.Errorf("--mesh is required, like samples/bookinfo/mesh.yaml"))
+				return process.Usagef("--mesh is required, like samples/bookinfo/mesh.yaml")
 			}
 			dir, err := os.MkdirTemp("", "fairlead-demo-")
 			if err != nil {

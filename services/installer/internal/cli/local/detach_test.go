@@ -1,12 +1,13 @@
 package local
 
 import (
-	"fairlead.dev/services/installer/internal/cli/command"
-	"fairlead.dev/services/installer/internal/cli/meshflags"
 	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"fairlead.dev/services/installer/internal/cli/command"
+	"fairlead.dev/services/installer/internal/cli/meshflags"
 )
 
 // A mesh that `up --detach` leaves running is started with every flag that was given.

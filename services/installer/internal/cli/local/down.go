@@ -20,14 +20,14 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-func newDown(t *meshflags.Flags) *cobra.Command {
+func newDown(flags *meshflags.Flags) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the mesh of the run directory",
 		Args:  command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return down(cmd.Context(), t.RunDir(), timeout, cmd.OutOrStdout())
+			return down(cmd.Context(), flags.RunDir(), timeout, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the end")

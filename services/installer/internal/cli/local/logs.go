@@ -35,7 +35,7 @@ type logFlags struct {
 // severalTail is the default of --tail for several logs.
 const severalTail = 20
 
-func newLogs(t *meshflags.Flags) *cobra.Command {
+func newLogs(flags *meshflags.Flags) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use:     "logs [SERVICE|PROXY]...",
@@ -54,15 +54,15 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 		Example: `  fairlead logs xds-server --level warn
   fairlead logs reviews-v1-0 -f
   fairlead logs deploy/reviews-v1 -c istio-proxy --since 10m`,
-		ValidArgsFunction: completeLogs(t),
+		ValidArgsFunction: completeLogs(flags),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			f.defaultTail, f.defaultPrefix = !cmd.Flags().Changed("tail"), !cmd.Flags().Changed("prefix")
 			f.Names = a
-			return f.run(cmd, t.Machine())
+			return f.run(cmd, flags.Machine())
 		},
 	}
 	fs := cmd.Flags()
-	t.AddSelection(cmd, &f.Selection, "of the Pods (default: all)")
+	flags.AddSelection(cmd, &f.Selection, "of the Pods (default: all)")
 	meshflags.AddSelector(cmd, &f.Selection, "Pod's labels")
 	fs.StringVarP(&f.Container, "container", "c", "", "only this process of Pods: a container, or istio-proxy")
 	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with new lines until Ctrl-C")
@@ -71,7 +71,7 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 	fs.DurationVar(&f.since, "since", 0, "only lines younger than this, as 10m")
 	fs.StringVar(&f.level, "level", "debug", "only lines of this level and above: "+strings.Join(logview.LevelNames, ", "))
 	fs.BoolVar(&f.prefix, "prefix", false, "begin each line with the name of its log (default: if there are several)")
-	_ = cmd.RegisterFlagCompletionFunc("container", completeContainers(t))
+	_ = cmd.RegisterFlagCompletionFunc("container", completeContainers(flags))
 	complete.Flag(cmd, "level", logview.LevelNames...)
 	return cmd
 }
@@ -79,11 +79,11 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 func (f logFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh) error {
 	level, ok := logview.ParseLevel(f.level)
 	if !ok {
-		return process.Usage(fmt.Errorf("--level %q is none of %s%s", f.level, strings.Join(logview.LevelNames, ", "),
-			nearest.Hint(f.level, logview.LevelNames)))
+		return process.Usagef("--level %q is none of %s%s", f.level, strings.Join(logview.LevelNames, ", "),
+			nearest.Hint(f.level, logview.LevelNames))
 	}
 	if f.since < 0 {
-		return process.Usage(fmt.Errorf("--since %s is negative", f.since))
+		return process.Usagef("--since %s is negative", f.since)
 	}
 	state, err := mesh.LastState()
 	if err != nil {
@@ -134,13 +134,12 @@ func (f logFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh) error {
 }
 
 // completeLogs completes names of processes and Pods.
-func completeLogs(t *meshflags.Flags) complete.Func {
-	return func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		state, err := t.Machine().LastState()
+func completeLogs(flags *meshflags.Flags) complete.Func {
+	return complete.Names(func(_ *cobra.Command, a []string) (list []string) {
+		state, err := flags.Machine().LastState()
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil
 		}
-		var list []string
 		for _, p := range rundir.Processes(state) {
 			if list = append(list, p.Name); p.Pod != nil {
 				list = append(list, p.Pod.ID())
@@ -148,22 +147,22 @@ func completeLogs(t *meshflags.Flags) complete.Func {
 				list = append(list, p.Program)
 			}
 		}
-		list = slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
-		return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
+	})
 }
 
 // completeContainers completes names of Pods' processes.
-func completeContainers(t *meshflags.Flags) complete.Func {
-	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		var list []string
-		if state, err := t.Machine().LastState(); err == nil {
-			for _, p := range rundir.Processes(state) {
-				if _, container, ok := strings.Cut(p.Name, "/"); ok {
-					list = append(list, container)
-				}
+func completeContainers(flags *meshflags.Flags) complete.Func {
+	return complete.Names(func(*cobra.Command, []string) (list []string) {
+		state, err := flags.Machine().LastState()
+		if err != nil {
+			return nil
+		}
+		for _, p := range rundir.Processes(state) {
+			if _, container, ok := strings.Cut(p.Name, "/"); ok {
+				list = append(list, container)
 			}
 		}
-		return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return list
+	})
 }

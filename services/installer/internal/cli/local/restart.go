@@ -29,7 +29,7 @@ type restartFlags struct {
 	timeout   time.Duration
 }
 
-func newRestart(t *meshflags.Flags) *cobra.Command {
+func newRestart(flags *meshflags.Flags) *cobra.Command {
 	var f restartFlags
 	cmd := &cobra.Command{
 		Use:   "restart POD|deploy/NAME...",
@@ -44,12 +44,12 @@ Exit code 1 if a Pod is not ready after --timeout; the Pods after it are not res
 		Example: `  fairlead restart deploy/reviews-v1
   fairlead restart productpage-v1-0.default`,
 		Args:              command.Args(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: completePods(t),
+		ValidArgsFunction: completePods(flags),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return restart(cmd.Context(), t.Machine(), f, a, cmd.OutOrStdout())
+			return restart(cmd.Context(), flags.Machine(), f, a, cmd.OutOrStdout())
 		},
 	}
-	t.AddNamespace(cmd, &f.namespace, "namespace of the Pods (default: all)")
+	flags.AddNamespace(cmd, &f.namespace, "namespace of the Pods (default: all)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for each Pod")
 	return cmd
 }
@@ -141,17 +141,15 @@ func pidsOf(p *runstate.Pod) []int {
 }
 
 // completePods completes names of the Pods of the run directory.
-func completePods(t *meshflags.Flags) complete.Func {
-	return func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		state, err := t.Machine().State()
+func completePods(flags *meshflags.Flags) complete.Func {
+	return complete.Names(func(_ *cobra.Command, a []string) (list []string) {
+		state, err := flags.Machine().State()
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil
 		}
-		var list []string
 		for _, p := range state.Pods {
 			list = append(list, p.ID(), "deploy/"+p.Workload)
 		}
-		list = slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
-		return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
+	})
 }

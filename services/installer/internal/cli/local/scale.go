@@ -29,7 +29,7 @@ type scaleFlags struct {
 	timeout   time.Duration
 }
 
-func newScale(t *meshflags.Flags) *cobra.Command {
+func newScale(flags *meshflags.Flags) *cobra.Command {
 	var f scaleFlags
 	cmd := &cobra.Command{
 		Use:   "scale deploy/NAME --replicas=N",
@@ -43,19 +43,18 @@ Exit code 1 if it has not come true after --timeout.`,
 		Example: `  fairlead scale deploy/reviews-v1 --replicas=0
   fairlead scale deploy/reviews-v1 --replicas=1`,
 		Args: command.Args(cobra.ExactArgs(1)),
-		ValidArgsFunction: func(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-			state, err := t.Machine().State()
+		ValidArgsFunction: complete.Names(func(_ *cobra.Command, a []string) []string {
+			state, err := flags.Machine().State()
 			if err != nil || len(a) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return nil
 			}
-			return complete.WithPrefix(lists.Map(state.Pods, func(p runstate.Pod) string { return "deploy/" + p.Workload }), begun),
-				cobra.ShellCompDirectiveNoFileComp
-		},
+			return lists.Map(state.Pods, func(p runstate.Pod) string { return "deploy/" + p.Workload })
+		}),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return scale(cmd.Context(), t.Machine(), f, a[0], cmd.OutOrStdout())
+			return scale(cmd.Context(), flags.Machine(), f, a[0], cmd.OutOrStdout())
 		},
 	}
-	t.AddNamespace(cmd, &f.namespace, "namespace of the Deployment (default: that of the only one of this name)")
+	flags.AddNamespace(cmd, &f.namespace, "namespace of the Deployment (default: that of the only one of this name)")
 	cmd.Flags().IntVar(&f.replicas, "replicas", -1, "how many Pods are to run")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
@@ -124,7 +123,7 @@ func podsOfDeployment(state *runstate.State, name, namespace string) ([]runstate
 			return pods, nil
 		}
 	}
-	return nil, process.Usage(fmt.Errorf("%d namespaces have a Deployment %q: say which one with -n", len(found), short))
+	return nil, process.Usagef("%d namespaces have a Deployment %q: say which one with -n", len(found), short)
 }
 
 // noneInNamespace is the error about a Deployment that only other namespaces have, with the nearest of them if there is

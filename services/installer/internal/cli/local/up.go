@@ -51,7 +51,7 @@ type upFlags struct {
 	detach        bool
 }
 
-func newUp(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newUp(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up [-f FILE|DIR]...",
@@ -67,9 +67,9 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 		Args:    fileflag.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.detach {
-				return detach(cmd.Context(), env, t.RunDir(), f, cmd.OutOrStdout())
+				return detach(cmd.Context(), env, flags.RunDir(), f, cmd.OutOrStdout())
 			}
-			return up(cmd.Context(), env, t.RunDir(), f)
+			return up(cmd.Context(), env, flags.RunDir(), f)
 		},
 	}
 	fs := cmd.Flags()
@@ -223,8 +223,8 @@ func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 	}
 	p, err := netip.ParsePrefix(f.loopbackRange)
 	if err != nil {
-		return nil, process.Usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange,
-			ports.Auto))
+		return nil, process.Usagef("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange,
+			ports.Auto)
 	}
 	return ports.Reserve(p, by)
 }

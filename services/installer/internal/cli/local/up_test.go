@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fairlead.dev/services/installer/internal/cli/command"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/ports"
 )

@@ -40,7 +40,7 @@ type reportFlags struct {
 	report gather.Config
 }
 
-func newBugReport(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newBugReport(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "bug-report",
@@ -65,7 +65,8 @@ An archive has at most 512 MiB before compression, and 16 MiB of one file. Exit 
 			if err := f.complete(cmd, time.Now()); err != nil {
 				return err
 			}
-			f.report.Mesh, f.report.Programs, f.report.Analysis, f.report.Dir = t.Mesh(cmd), env.Programs(f.binDir), env.Analysis(f.binDir), f.Dir
+			f.report.Mesh, f.report.Dir = flags.Mesh(cmd), f.Dir
+			f.report.Programs, f.report.Analysis = env.Programs(f.binDir), env.Analysis(f.binDir)
 			f.report.Progress = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 			archive, err := gather.Report(cmd.Context(), f.report)
 			if err != nil {
@@ -89,8 +90,8 @@ An archive has at most 512 MiB before compression, and 16 MiB of one file. Exit 
 	fs.StringVarP(&f.file, "filename", "f", "", "file of YAML with settings")
 	fs.BoolVar(&f.secrets, "full-secrets", false, "istioctl's flag; a report never has secrets, so true is refused")
 	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
-	t.AddServers(fs)
-	t.AddCluster(cmd)
+	flags.AddServers(fs)
+	flags.AddCluster(cmd)
 	_ = cmd.MarkFlagDirname("dir")
 	return cmd
 }
@@ -107,7 +108,7 @@ func (f *reportFlags) complete(cmd *cobra.Command, now time.Time) error {
 		}
 		set := *f
 		if err := yaml.UnmarshalStrict(text, &set); err != nil {
-			return process.Refused(fmt.Errorf("%s: %w; fields are those of `fairlead bug-report --help`", f.file, err))
+			return process.Refusedf("%s: %w; fields are those of `fairlead bug-report --help`", f.file, err)
 		}
 		fs := cmd.Flags()
 		for flag, field := range map[string]func(){
@@ -139,7 +140,7 @@ func (f *reportFlags) complete(cmd *cobra.Command, now time.Time) error {
 		}
 		at, err := time.Parse(time.RFC3339, p.text)
 		if err != nil {
-			return process.Usage(fmt.Errorf("--%s %q is no time; write it as 2026-03-01T10:00:00Z", p.flag, p.text))
+			return process.Usagef("--%s %q is no time; write it as 2026-03-01T10:00:00Z", p.flag, p.text)
 		}
 		*p.into = at
 	}
@@ -151,18 +152,18 @@ func (f *reportFlags) complete(cmd *cobra.Command, now time.Time) error {
 		}
 		switch {
 		case err != nil || d <= 0:
-			return process.Usage(fmt.Errorf("--duration %q is no time; write it as 30m", f.Duration))
+			return process.Usagef("--duration %q is no time; write it as 30m", f.Duration)
 		case !f.report.Since.IsZero():
 			return process.Usage(errors.New("--duration and --start-time exclude each other"))
 		}
 		f.report.Since = end.Add(-d)
 	}
 	if !f.report.Since.IsZero() && !f.report.Until.IsZero() && !f.report.Since.Before(f.report.Until) {
-		return process.Usage(fmt.Errorf("--end-time %s is not after %s", f.report.Until.Format(time.RFC3339), f.report.Since.Format(time.RFC3339)))
+		return process.Usagef("--end-time %s is not after %s", f.report.Until.Format(time.RFC3339), f.report.Since.Format(time.RFC3339))
 	}
 	var err error
 	if f.report.Timeout, err = time.ParseDuration(f.Timeout); err != nil || f.report.Timeout <= 0 {
-		return process.Usage(fmt.Errorf("--timeout %q is no time; write it as 5m", f.Timeout))
+		return process.Usagef("--timeout %q is no time; write it as 5m", f.Timeout)
 	}
 	if f.report.Selection, err = bugreport.ParseSelection(f.Include, f.Exclude); err != nil {
 		return process.Usage(err)

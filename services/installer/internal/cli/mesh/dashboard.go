@@ -28,7 +28,7 @@ type dashboardFlags struct {
 	browser                      bool
 }
 
-func newDashboard(t *meshflags.Flags) *cobra.Command {
+func newDashboard(flags *meshflags.Flags) *cobra.Command {
 	var f dashboardFlags
 	names := slices.Sorted(maps.Keys(dashboard.Addons))
 	cmd := &cobra.Command{
@@ -50,12 +50,12 @@ The pages of services and proxies are for administrators: the URL that is printe
 		ValidArgsFunction: func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 			list := slices.Concat(names, slices.Collect(maps.Keys(dashboard.Programs)), []string{"proxy", "envoy"})
 			if len(a) > 0 || begun != "" && len(complete.WithPrefix(list, begun)) == 0 {
-				list = t.ProxyNames(cmd)
+				list = flags.ProxyNames(cmd)
 			}
 			return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return f.run(cmd, t.Mesh(cmd), a)
+			return f.run(cmd, flags.Mesh(cmd), a)
 		},
 	}
 	fs := cmd.Flags()
@@ -64,14 +64,14 @@ The pages of services and proxies are for administrators: the URL that is printe
 	fs.StringVar(&f.address, "address", "localhost", "address of this machine to listen on")
 	fs.IntVarP(&f.port, "port", "p", 0, "port of this machine to listen on; 0 is any")
 	fs.BoolVarP(&f.browser, "browser", "b", true, "open a browser")
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }
 
 func (f dashboardFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) error {
 	ctx := cmd.Context()
 	if f.port < 0 || f.port > 65535 {
-		return process.Usage(fmt.Errorf("--port %d: write 1 to 65535, or 0 for any", f.port))
+		return process.Usagef("--port %d: write 1 to 65535, or 0 for any", f.port)
 	}
 	name, rest := a[0], a[1:]
 	program, isProgram := dashboard.Programs[name]
@@ -79,9 +79,9 @@ func (f dashboardFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []strin
 	isProxy := name == "proxy" || name == "envoy"
 	switch {
 	case isProxy && len(rest) == 0:
-		return process.Usage(fmt.Errorf("%s of which Pod? write `fairlead dashboard %s NAME.NAMESPACE`; `fairlead proxy-status` lists them", name, name))
+		return process.Usagef("%s of which Pod? write `fairlead dashboard %s NAME.NAMESPACE`; `fairlead proxy-status` lists them", name, name)
 	case isAddon && len(rest) > 0, !isProgram && !isAddon && !isProxy && len(rest) > 0:
-		return process.Usage(fmt.Errorf("%q after %s: name one page", rest[0], name))
+		return process.Usagef("%q after %s: name one page", rest[0], name)
 	case f.selector != "" && !isAddon:
 		return process.Usage(errors.New("--selector is for " + strings.Join(slices.Sorted(maps.Keys(dashboard.Addons)), ", ")))
 	}

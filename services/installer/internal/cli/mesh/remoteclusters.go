@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-func newRemoteClusters(t *meshflags.Flags) *cobra.Command {
+func newRemoteClusters(flags *meshflags.Flags) *cobra.Command {
 	out := output.New(output.AsTable, "yaml", "json")
 	cmd := &cobra.Command{
 		Use:   "remote-clusters",
@@ -36,12 +36,12 @@ func newRemoteClusters(t *meshflags.Flags) *cobra.Command {
 LAST SYNCED is when the cluster was last known to be followed. The own cluster is in the first line.`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return remoteClusters(cmd.Context(), t.MeshOfOneRevision(cmd), out.Value, cmd.OutOrStdout())
+			return remoteClusters(cmd.Context(), flags.MeshOfOneRevision(cmd), out.Value, cmd.OutOrStdout())
 		},
 	}
-	t.Add(cmd.Flags())
+	flags.Add(cmd.Flags())
 	output.Flag(cmd, out)
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }
 

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/installer/internal/versions"
 )
 
-func newVersion(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newVersion(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	f := output.New("json", "yaml")
 	var binDir, envoy string
 	var brief, remote bool
@@ -43,7 +43,7 @@ It is an error if flags name a cluster, or --remote asks for one, and no control
 			if asked && !remote {
 				return show(&versions.Mesh{Client: version.Info()})
 			}
-			mesh := t.Mesh(cmd)
+			mesh := flags.Mesh(cmd)
 			controlPlane, err := mesh.ControlPlane(cmd.Context())
 			switch {
 			case controlPlane != nil:
@@ -74,6 +74,6 @@ It is an error if flags name a cluster, or --remote asks for one, and no control
 	cmd.Flags().BoolVar(&remote, "remote", true, "ask the control plane of a cluster; --remote=false asks nobody")
 	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as fairlead up does)")
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }

@@ -2,7 +2,6 @@ package meshflags
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,30 +15,30 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
-// no errors.
-func (t *Flags) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
+// ask runs query with a client of config-watcher. It returns nil where no mesh runs, or does not answer.
+func (f *Flags) ask(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), complete.Timeout)
 	defer cancel()
-	client, err := t.Machine().Dial(ctx)
+	client, err := f.Machine().Dial(ctx)
 	if err != nil {
 		return nil
 	}
 	defer client.Close()
-	return query(ctx, client)
+	names, err := query(ctx, client)
+	if err != nil {
+		return nil
+	}
+	return names
 }
 
 // ProxyNames lists the connected proxies and those of the run directory, in the namespace of -n.
-func (t *Flags) ProxyNames(cmd *cobra.Command) []string {
+func (f *Flags) ProxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
+	names := f.ask(cmd, func(ctx context.Context, client *configapi.Client) ([]string, error) {
 		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
-		if err != nil {
-			return nil
-		}
-		return lists.Map(res.GetProxies(), func(p *configv1.ProxyStatus) string { return meshclient.ProxyName(p.GetNodeId()) })
+		return lists.Map(res.GetProxies(), func(p *configv1.ProxyStatus) string { return meshclient.ProxyName(p.GetNodeId()) }), err
 	})
-	if state, err := t.Machine().State(); err == nil {
+	if state, err := f.Machine().State(); err == nil {
 		for _, p := range state.Pods {
 			if p.Agent != nil && (namespace == "" || p.Namespace == namespace) {
 				names = append(names, p.ID())
@@ -49,47 +48,33 @@ func (t *Flags) ProxyNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// CompleteProxies completes each of the first count arguments as a proxy.
-func (t *Flags) CompleteProxies(count int) complete.Func {
-	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(a) >= count {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+// CompleteProxies completes the first argument as a proxy.
+func (f *Flags) CompleteProxies() complete.Func {
+	return complete.Names(func(cmd *cobra.Command, a []string) []string {
+		if len(a) > 0 {
+			return nil
 		}
-		return complete.WithPrefix(t.ProxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return f.ProxyNames(cmd)
+	})
 }
 
 // CompleteServices completes the argument at a place as a Service, NAME.NAMESPACE.
-func (t *Flags) CompleteServices(place int) complete.Func {
-	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteServices(place int) complete.Func {
+	return complete.Names(func(cmd *cobra.Command, a []string) []string {
 		if len(a) != place {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
-			res, err := client.List(ctx, &configv1.ListRequest{Kind: "Service", InForce: true, WithoutManifests: true})
-			if err != nil {
-				return nil
-			}
-			return lists.Map(res.GetObjects(), func(o *configv1.Object) string { return o.GetKey().GetName() + "." + o.GetKey().GetNamespace() })
-		})
-		return complete.WithPrefix(names, begun), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// completeNamespaces completes --namespace.
-func (t *Flags) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	list := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
-		list, err := meshclient.Namespaces(ctx, client)
-		if err != nil {
 			return nil
 		}
-		return list
+		return f.ask(cmd, func(ctx context.Context, client *configapi.Client) ([]string, error) {
+			res, err := client.List(ctx, &configv1.ListRequest{Kind: "Service", InForce: true, WithoutManifests: true})
+			return lists.Map(res.GetObjects(), func(o *configv1.Object) string {
+				return o.GetKey().GetName() + "." + o.GetKey().GetNamespace()
+			}), err
+		})
 	})
-	return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteObjects completes kinds, after commas too, and names of objects.
-func (t *Flags) CompleteObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	prefix, kind, short := "", "", begun
 	switch {
 	case len(a) > 0 && !strings.Contains(a[0], "/"):
@@ -101,21 +86,17 @@ func (t *Flags) CompleteObjects(cmd *cobra.Command, a []string, begun string) ([
 		if i := strings.LastIndexByte(begun, ','); i >= 0 {
 			prefix, short = begun[:i+1], begun[i+1:]
 		}
-		list := slices.Collect(kinds.Spellings)
-		return addPrefix(prefix, complete.WithPrefix(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
+		return addPrefix(prefix, complete.WithPrefix(kinds.Spellings(), strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
 	}
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
-		var list []string
+	names := f.ask(cmd, func(ctx context.Context, client *configapi.Client) (list []string, _ error) {
 		for one := range strings.SplitSeq(kind, ",") {
 			one, err := kinds.Parse(one)
 			if err != nil {
 				continue
 			}
-			res, err := client.List(ctx, &configv1.ListRequest{Kind: one, Namespace: namespace, InForce: true, WithoutManifests: true})
-			if err != nil {
-				continue
-			}
+			// A kind that may not be read has no names.
+			res, _ := client.List(ctx, &configv1.ListRequest{Kind: one, Namespace: namespace, InForce: true, WithoutManifests: true})
 			for _, o := range res.GetObjects() {
 				name := o.GetKey().GetName()
 				if ns := o.GetKey().GetNamespace(); namespace == "" && ns != "" && ns != objectfile.DefaultNamespace {
@@ -124,7 +105,7 @@ func (t *Flags) CompleteObjects(cmd *cobra.Command, a []string, begun string) ([
 				list = append(list, name)
 			}
 		}
-		return list
+		return list, nil
 	})
 	return addPrefix(prefix, complete.WithPrefix(names, short)), cobra.ShellCompDirectiveNoFileComp
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"fairlead.dev/services/installer/internal/cli/complete"
 	"fairlead.dev/services/installer/internal/cli/kubeflags"
 	"fairlead.dev/services/installer/internal/meshclient"
 )
@@ -99,5 +100,7 @@ func AddSelector(cmd *cobra.Command, s *meshclient.Selection, of string) {
 // AddNamespace adds -n, and completes it with the namespaces of the mesh.
 func (f *Flags) AddNamespace(cmd *cobra.Command, namespace *string, about string) {
 	cmd.Flags().StringVarP(namespace, "namespace", "n", "", about)
-	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces) // fails only if the command lacks the flag
+	_ = cmd.RegisterFlagCompletionFunc("namespace", complete.Names(func(cmd *cobra.Command, _ []string) []string {
+		return f.ask(cmd, meshclient.Namespaces)
+	}))
 }

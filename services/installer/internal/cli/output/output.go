@@ -17,8 +17,8 @@ import (
 // short is istioctl's name of the output that a command has without -o.
 const short = "short"
 
-// JsonPath begins a value of -o that is a template of kubectl's JSONPath.
-const JsonPath = "jsonpath="
+// JSONPath begins a value of -o that is a template of kubectl's JSONPath.
+const JSONPath = "jsonpath="
 
 // AsTable is another name of that output.
 const AsTable = "table"
@@ -29,16 +29,17 @@ type Format struct {
 	allowed []string
 }
 
+// New returns a flag that takes these formats, beside istioctl's short.
 func New(allowed ...string) *Format {
 	return &Format{allowed: append([]string{short}, allowed...)}
 }
 
-// String, Set and Type implement pflag.Value.
+// String and the next two methods implement pflag.Value.
 func (f *Format) String() string { return f.Value }
 
 // Set takes a value.
 func (f *Format) Set(s string) error {
-	if strings.HasPrefix(s, JsonPath) && slices.ContainsFunc(f.allowed, func(a string) bool { return strings.HasPrefix(a, JsonPath) }) {
+	if strings.HasPrefix(s, JSONPath) && slices.ContainsFunc(f.allowed, func(a string) bool { return strings.HasPrefix(a, JSONPath) }) {
 		f.Value = s
 		return nil
 	}
@@ -56,7 +57,7 @@ func (f *Format) Type() string { return strings.Join(f.allowed, "|") }
 
 // WantsManifests reports whether whole manifests are printed.
 func (f *Format) WantsManifests() bool {
-	return f.Value == "json" || f.Value == "yaml" || strings.HasPrefix(f.Value, JsonPath)
+	return f.Value == "json" || f.Value == "yaml" || strings.HasPrefix(f.Value, JSONPath)
 }
 
 // Flag adds -o.

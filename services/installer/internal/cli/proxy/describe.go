@@ -13,12 +13,12 @@ import (
 	"fairlead.dev/services/installer/internal/structured"
 )
 
-func newDescribe(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newDescribe(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	return command.Group("describe", "Show what of the mesh concerns a Pod or a Service, and what is wrong with it",
-		newDescribeKind(env, t, "pod", "po", "pods"), newDescribeKind(env, t, "service", "svc", "services"))
+		newDescribeKind(env, flags, "pod", "po", "pods"), newDescribeKind(env, flags, "service", "svc", "services"))
 }
 
-func newDescribeKind(env command.Env, t *meshflags.Flags, kind string, aliases ...string) *cobra.Command {
+func newDescribeKind(env command.Env, flags *meshflags.Flags, kind string, aliases ...string) *cobra.Command {
 	cfg := gather.Config{Kind: strings.ToUpper(kind[:1]) + kind[1:]}
 	var binDir string
 	out := output.New("json", "yaml")
@@ -39,7 +39,7 @@ Exit code 0, whatever is found; 1 if there is no such Pod or Service. What canno
   fairlead describe ` + kind + ` reviews` + map[string]string{"pod": "-v1-0"}[kind] + ` -n default --from productpage-v1-0 -o json`,
 		Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			cfg.Mesh, cfg.Analysis, cfg.Name = t.Mesh(cmd), env.Analysis(binDir), a[0]
+			cfg.Mesh, cfg.Analysis, cfg.Name = flags.Mesh(cmd), env.Analysis(binDir), a[0]
 			d, err := gather.Describe(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -50,16 +50,16 @@ Exit code 0, whatever is found; 1 if there is no such Pod or Service. What canno
 			return d.Print(cmd.OutOrStdout(), time.Now())
 		},
 	}
-	cmd.ValidArgsFunction = t.CompleteServices(0)
+	cmd.ValidArgsFunction = flags.CompleteServices(0)
 	if kind == "pod" {
-		cmd.ValidArgsFunction = t.CompleteProxies(1)
+		cmd.ValidArgsFunction = flags.CompleteProxies()
 	}
 	fs := cmd.Flags()
-	t.AddNamespace(cmd, &cfg.Namespace, "namespace, if NAME does not say (default \"default\")")
+	flags.AddNamespace(cmd, &cfg.Namespace, "namespace, if NAME does not say (default \"default\")")
 	fs.StringVar(&cfg.From, "from", "", "proxy whose view of the rules is shown, NAME.NAMESPACE or the beginning of one")
 	fs.StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	output.Flag(cmd, out)
-	t.AddServers(fs)
-	t.AddCluster(cmd)
+	flags.AddServers(fs)
+	flags.AddCluster(cmd)
 	return cmd
 }

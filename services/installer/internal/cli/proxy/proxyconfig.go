@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/installer/internal/proxyview"
 )
 
-func newProxyConfig(env command.Env, t *meshflags.Flags) *cobra.Command {
+func newProxyConfig(env command.Env, flags *meshflags.Flags) *cobra.Command {
 	var r proxyview.Request
 	var selector string
 	out := output.New("json", "yaml")
@@ -50,14 +50,14 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
   fairlead pc log productpage-v1-0 --level http:debug,upstream:debug`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if len(a) > 0 && a[0] == "rootca-compare" { // istioctl's, with two Pods
-				return process.Usage(fmt.Errorf("%s %s%s", cmd.CommandPath(), a[0], istioctl.Hint(a[:1])))
+				return process.Usagef("%s %s%s", cmd.CommandPath(), a[0], istioctl.Hint(a[:1]))
 			}
 			if cmd.Flags().Changed("filename") || cmd.Flags().Changed("selector") {
 				return command.Args(cobra.ExactArgs(1))(cmd, a)
 			}
 			return command.Args(cobra.ExactArgs(2))(cmd, a)
 		},
-		ValidArgsFunction: completeConfig(t),
+		ValidArgsFunction: completeConfig(flags),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			r.Output, r.Out, r.Diagnostics = out.Value, cmd.OutOrStdout(), cmd.ErrOrStderr()
 			switch {
@@ -67,17 +67,17 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 				if section, _ := proxyview.Find(a[0], false); section != proxyview.LogLevels {
 					return process.Usage(errors.New("--selector is for `fairlead proxy-config log`; name one PROXY for the other sections"))
 				}
-				return r.ShowLogLevels(cmd.Context(), t.Mesh(cmd), meshclient.Selection{Namespace: r.Namespace, Selector: selector})
+				return r.ShowLogLevels(cmd.Context(), flags.Mesh(cmd), meshclient.Selection{Namespace: r.Namespace, Selector: selector})
 			}
 			var err error
 			if r.Section, r.Proxy, err = proxyview.SectionAndProxy(a); err != nil {
 				return process.Usage(err)
 			}
-			return r.Show(cmd.Context(), t.Mesh(cmd))
+			return r.Show(cmd.Context(), flags.Mesh(cmd))
 		},
 	}
 	fs := cmd.Flags()
-	t.AddNamespace(cmd, &r.Namespace, "namespace of the proxy, if PROXY does not say")
+	flags.AddNamespace(cmd, &r.Namespace, "namespace of the proxy, if PROXY does not say")
 	fs.StringVar(&r.Filter.Name, "name", "",
 		"only resources whose name contains this text; of routes and virtual hosts, whose name or domain does")
 	fs.StringVar(&r.Filter.FQDN, "fqdn", "", "only clusters, endpoints and routes of hosts that contain this text")
@@ -96,8 +96,8 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	cmd.MarkFlagsMutuallyExclusive("level", "reset")
 	cmd.MarkFlagsMutuallyExclusive("served", "filename")
 	output.Flag(cmd, out)
-	t.AddServers(fs)
-	t.AddCluster(cmd)
+	flags.AddServers(fs)
+	flags.AddCluster(cmd)
 	complete.Flag(cmd, "direction", "inbound", "outbound")
 	complete.Flag(cmd, "type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
 	complete.Flag(cmd, "status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
@@ -109,7 +109,7 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 func showDumpFile(env command.Env, r proxyview.Request, section string) error {
 	var ok bool
 	if r.Section, ok = proxyview.Find(section, false); !ok {
-		return process.Usage(fmt.Errorf("%q is no section; choose one of %s", section, strings.Join(proxyview.SectionNames(), ", ")))
+		return process.Usagef("%q is no section; choose one of %s", section, strings.Join(proxyview.SectionNames(), ", "))
 	}
 	if err := r.Check(); err != nil {
 		return process.Usage(err)
@@ -128,17 +128,16 @@ func showDumpFile(env command.Env, r proxyview.Request, section string) error {
 }
 
 // completeConfig completes the arguments of `proxy-config`: a section and a proxy, in either order.
-func completeConfig(t *meshflags.Flags) complete.Func {
-	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		var list []string
+func completeConfig(flags *meshflags.Flags) complete.Func {
+	return complete.Names(func(cmd *cobra.Command, a []string) []string {
 		switch {
 		case len(a) == 0:
-			list = append(proxyview.SectionNames(), t.ProxyNames(cmd)...)
-		case len(a) == 1 && !cmd.Flags().Changed("filename") && !cmd.Flags().Changed("selector"):
-			if list = proxyview.SectionNames(); proxyview.IsSection(a[0]) {
-				list = t.ProxyNames(cmd)
-			}
+			return append(proxyview.SectionNames(), flags.ProxyNames(cmd)...)
+		case len(a) > 1 || cmd.Flags().Changed("filename") || cmd.Flags().Changed("selector"):
+			return nil
+		case proxyview.IsSection(a[0]):
+			return flags.ProxyNames(cmd)
 		}
-		return complete.WithPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
-	}
+		return proxyview.SectionNames()
+	})
 }

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/services/installer/internal/proxystatus"
 )
 
-func newProxyStatus(t *meshflags.Flags) *cobra.Command {
+func newProxyStatus(flags *meshflags.Flags) *cobra.Command {
 	var o proxystatus.Options
 	out := output.New("wide", "json", "yaml")
 	cmd := &cobra.Command{
@@ -41,17 +41,17 @@ Exit code 0, with a line on standard error, if the namespace or the selector has
   fairlead proxy-status deploy/reviews-v1 -n default
   fairlead proxy-status -l app=reviews -o wide`,
 		Args:              command.Args(cobra.MaximumNArgs(1)),
-		ValidArgsFunction: t.CompleteProxies(1),
+		ValidArgsFunction: flags.CompleteProxies(),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o.Proxy, o.Output = strings.Join(a, ""), out.Value
-			return proxystatus.Show(cmd.Context(), t.Mesh(cmd), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return proxystatus.Show(cmd.Context(), flags.Mesh(cmd), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	t.AddSelection(cmd, &o.Selection, "of the proxies (default: all)")
+	flags.AddSelection(cmd, &o.Selection, "of the proxies (default: all)")
 	meshflags.AddSelector(cmd, &o.Selection, "workload's labels")
 	cmd.Flags().BoolVarP(&o.Verbose, "verbose", "v", false, "a row for each proxy and type")
 	output.Flag(cmd, out)
-	t.AddServers(cmd.Flags())
-	t.AddCluster(cmd)
+	flags.AddServers(cmd.Flags())
+	flags.AddCluster(cmd)
 	return cmd
 }

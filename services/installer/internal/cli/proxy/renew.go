@@ -14,11 +14,11 @@ import (
 	"fairlead.dev/services/installer/internal/structured"
 )
 
-func newProxy(t *meshflags.Flags) *cobra.Command {
-	return command.Group("proxy", "Operate a proxy", newProxyRenew(t))
+func newProxy(flags *meshflags.Flags) *cobra.Command {
+	return command.Group("proxy", "Operate a proxy", newProxyRenew(flags))
 }
 
-func newProxyRenew(t *meshflags.Flags) *cobra.Command {
+func newProxyRenew(flags *meshflags.Flags) *cobra.Command {
 	f := output.New("json", "yaml")
 	var timeout time.Duration
 	var namespace string
@@ -31,9 +31,9 @@ PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod
 takes one such order a second.`,
 		Args: command.Args(cobra.ExactArgs(1)),
 
-		ValidArgsFunction: t.CompleteProxies(1),
+		ValidArgsFunction: flags.CompleteProxies(),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			r, err := renewal.Renew(cmd.Context(), t.Mesh(cmd), a[0], namespace, timeout)
+			r, err := renewal.Renew(cmd.Context(), flags.Mesh(cmd), a[0], namespace, timeout)
 			if err != nil {
 				return err
 			}
@@ -46,9 +46,9 @@ takes one such order a second.`,
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the new certificate")
-	t.AddNamespace(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
+	flags.AddNamespace(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
 	output.Flag(cmd, f)
-	t.AddCluster(cmd)
+	flags.AddCluster(cmd)
 	return cmd
 }
 

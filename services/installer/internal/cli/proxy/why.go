@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/installer/internal/structured"
 )
 
-func newWhy(t *meshflags.Flags) *cobra.Command {
+func newWhy(flags *meshflags.Flags) *cobra.Command {
 	var r explanation.Request
 	var namespace string
 	out := output.New("json", "yaml")
@@ -36,12 +36,12 @@ with --type, or take --all.`,
 		Args: command.Args(cobra.ExactArgs(2)),
 		ValidArgsFunction: func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(a) == 0 {
-				return t.CompleteProxies(1)(cmd, a, begun)
+				return flags.CompleteProxies()(cmd, a, begun)
 			}
-			return t.CompleteServices(1)(cmd, a, begun)
+			return flags.CompleteServices(1)(cmd, a, begun)
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
-			mesh := t.Mesh(cmd)
+			mesh := flags.Mesh(cmd)
 			proxy, err := mesh.Proxy(cmd.Context(), a[0], namespace)
 			if err != nil {
 				return err
@@ -64,13 +64,13 @@ with --type, or take --all.`,
 		},
 	}
 	fs := cmd.Flags()
-	t.AddNamespace(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
+	flags.AddNamespace(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
 	fs.StringVarP(&r.Type, "type", "t", "",
 		"type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
 	fs.BoolVar(&r.All, "all", false, "explain all resources that RESOURCE may mean")
 	output.Flag(cmd, out)
-	t.AddServers(fs)
-	t.AddCluster(cmd)
+	flags.AddServers(fs)
+	flags.AddCluster(cmd)
 	complete.Flag(cmd, "type", slices.Sorted(maps.Values(proxyview.ServedTypes))...)
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,22 +22,14 @@ func (g *gatherer) findings(ctx context.Context) {
 		seen[f.Code+f.Object] = true
 	}
 	add := func(f Finding, all bool) {
-		if key := f.Code + f.Object + f.Field; (all || g.related[f.Object]) && !seen[key] && !seen[f.Code+f.Object] {
+		if key := f.Code + f.Object + f.Field; (all || g.related[f.Object] != nil) && !seen[key] && !seen[f.Code+f.Object] {
 			seen[key] = true
 			g.d.Findings = append(g.d.Findings, f)
 		}
 	}
-	req := &configv1.ListWarningsRequest{}
+	req := &configv1.ListWarningsRequest{Objects: slices.Collect(maps.Values(g.related))}
 	for _, s := range g.d.Services {
 		req.Hosts = append(req.Hosts, s.Host)
-	}
-	for id := range g.related {
-		kind, name, _ := strings.Cut(id, " ")
-		ns, name, ok := strings.Cut(name, "/")
-		if !ok {
-			ns, name = "", ns
-		}
-		req.Objects = append(req.Objects, &configv1.ObjectKey{Kind: kind, Namespace: ns, Name: name})
 	}
 	err := g.cfg.Mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
 		res, err := client.ListWarnings(ctx, req)
@@ -44,9 +37,7 @@ func (g *gatherer) findings(ctx context.Context) {
 			return err
 		}
 		for _, w := range res.GetWarnings() {
-			k := w.GetObject()
-			add(Finding{w.GetSeverity(), w.GetCode(), k.GetKind() + " " + kinds.FullName(k.GetNamespace(), k.GetName()), w.GetField(), w.GetMessage()},
-				true)
+			add(Finding{w.GetSeverity(), w.GetCode(), kinds.Text(w.GetObject()), w.GetField(), w.GetMessage()}, true)
 		}
 		status, err := client.Status(ctx, &configv1.StatusRequest{Namespace: g.d.Namespace})
 		if err != nil {
@@ -54,7 +45,8 @@ func (g *gatherer) findings(ctx context.Context) {
 		}
 		for _, f := range status.GetFindings() {
 			kind, _, _ := strings.Cut(f.GetObject(), " ")
-			if f.GetType() == configv1.FindingType_FINDING_TYPE_REFUSED && (g.related[f.GetObject()] || slices.Contains(describedKinds, kind)) {
+			if f.GetType() == configv1.FindingType_FINDING_TYPE_REFUSED &&
+				(g.related[f.GetObject()] != nil || slices.Contains(describedKinds, kind)) {
 				add(Finding{"error", "ObjectRefused", f.GetObject(), "", f.GetMessage()}, true)
 			}
 		}

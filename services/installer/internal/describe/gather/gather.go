@@ -67,8 +67,8 @@ type gatherer struct {
 	fleet *meshclient.Fleet
 	pods  []runningPod
 	view  *meshclient.Proxy
-	// related are the objects that findings are wanted of, "Kind namespace/name".
-	related map[string]bool
+	// related are the objects that findings are wanted of, by kinds.Text.
+	related map[string]*configv1.ObjectKey
 }
 
 // Config says whose description is gathered, and by whom.
@@ -85,8 +85,9 @@ type Config struct {
 
 // Describe gathers a description.
 func Describe(ctx context.Context, cfg Config) (*Description, error) {
-	g := &gatherer{cfg: cfg, d: &Description{Kind: cfg.Kind, Services: []Service{}, Findings: []Finding{}}, related: map[string]bool{}}
-	return g.d, g.describe(ctx)
+	d := &Description{Kind: cfg.Kind, Services: []Service{}, Findings: []Finding{}}
+	g := &gatherer{cfg: cfg, d: d, related: map[string]*configv1.ObjectKey{}}
+	return d, g.describe(ctx)
 }
 
 func (g *gatherer) describe(ctx context.Context) (err error) {
@@ -131,7 +132,8 @@ func (g *gatherer) unknown(what string, err error) {
 }
 
 func (g *gatherer) relate(kind, namespace, name string) {
-	g.related[kind+" "+kinds.FullName(namespace, name)] = true
+	key := &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+	g.related[kinds.Text(key)] = key
 }
 
 // findPod finds the Pod by its name or the beginning of one: among the connected proxies and the Pods of the run

@@ -94,8 +94,9 @@ func (g *gatherer) proxy(ctx context.Context, p runningPod, out *Pod) {
 		return
 	}
 	out.Proxy = &Proxy{
-		XDSServer: meshclient.ServerName(status), Version: status.GetProxyVersion(), Identity: status.GetIdentity(), Unverified: status.GetUnverified(),
-		Acked: meshclient.RevisionText(status.GetAcked()), Types: map[string]string{},
+		XDSServer: meshclient.ServerName(status), Version: status.GetProxyVersion(), Identity: status.GetIdentity(),
+		Unverified: status.GetUnverified(),
+		Acked:      meshclient.RevisionText(status.GetAcked()), Types: map[string]string{},
 	}
 	if out.Identity == "" && !status.GetUnverified() {
 		out.Identity = status.GetIdentity()
