@@ -59,12 +59,12 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 		}
 		err = st.subscribe(sub, names)
 	}
-	st.account.addWork(len(names) + len(payload.unsubscribe))
+	st.account.AddWork(len(names) + len(payload.unsubscribe))
 	if err != nil {
 		return err
 	}
 	for _, name := range payload.unsubscribe {
-		if sub.wildcard && sub.names.has(name) {
+		if sub.wildcard && sub.names.Has(name) {
 			// The protocol demands an answer for a name that is unsubscribed while the wildcard still covers it: the
 			// resource again, or its removal.
 			defer st.markRequested(sub, name)
@@ -78,7 +78,7 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 		}
 		st.markAllRequested(sub, names, payload.initial)
 		if !payload.initial.empty() {
-			st.remember(sub, sub.names.all()) // requested in an earlier stream, perhaps of another replica
+			st.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 		}
 		return nil
 	case isNew:
@@ -104,7 +104,7 @@ func (st *stream) markAllRequested(sub *subscription, names []string, initial *i
 	versions := initial.decoded()
 	current := st.class.Snapshot().Type(sub.url)
 	for _, name := range names {
-		if name == "*" || !sub.names.has(name) {
+		if name == "*" || !sub.names.Has(name) {
 			continue
 		}
 		if version, ok := versions[name]; ok {
@@ -130,7 +130,7 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 	current := st.class.Snapshot().Type(sub.url)
 	if !initial.empty() && st.holdsListing(sub, current, initial) {
 		st.requestWarmingEndpoints(sub)
-		sub.answered = sub.dirty.len() == 0
+		sub.answered = sub.dirty.Len() == 0
 		return
 	}
 	held := initial.decoded()
@@ -143,22 +143,22 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 	st.markAllDirty(sub, current)
 	for name, version := range held {
 		if item, _ := current.Get(name); item.Blob != nil && sub.wants(name, item) && item.Blob.Version() == version {
-			sub.dirty.remove(name)
-		} else if sub.wildcard || sub.names.has(name) {
+			sub.dirty.Remove(name)
+		} else if sub.wildcard || sub.names.Has(name) {
 			st.markDirty(sub, name)
 		}
 	}
 	st.requestWarmingEndpoints(sub)
 	if sub.url == resource.ClusterType && len(held) > 0 {
-		st.remember(sub, sub.names.all()) // requested in an earlier stream, perhaps of another replica
+		st.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 	}
 	// A client that holds nothing waits for a response, even an empty one.
 	sub.responseDue = sub.wildcard && len(held) == 0
-	sub.answered = sub.dirty.len() == 0 && !sub.responseDue
-	if !sub.names.shared {
-		for _, name := range sub.dirty.list {
-			if sub.names.has(name) {
-				sub.requested.add(name)
+	sub.answered = sub.dirty.Len() == 0 && !sub.responseDue
+	if !sub.names.Shared() {
+		for _, name := range sub.dirty.Names() {
+			if sub.names.Has(name) {
+				sub.requested.Add(name)
 			}
 		}
 	}
@@ -170,9 +170,9 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 // holdsListing reports whether the subscription covers exactly the resources that the class lists, and the client holds
 // all of them in the current versions. It compares tallies; the initial versions stay undecoded.
 func (st *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, initial *initialVersions) bool {
-	if sub.url == resource.RouteType || sub.wildcard == (sub.names.len() > 0) {
+	if sub.url == resource.RouteType || sub.wildcard == (sub.names.Len() > 0) {
 		return false
 	}
 	l := current.Listing("")
-	return l.HasVersions(initial.tally) && (sub.wildcard || sub.names.shares(l.Names))
+	return l.HasVersions(initial.tally) && (sub.wildcard || sub.names.Shares(l.Names))
 }

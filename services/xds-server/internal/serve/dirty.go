@@ -11,9 +11,9 @@ func (st *stream) markDirty(sub *subscription, name string) {
 	if sub.answered && sub.clean() {
 		sub.held = st.served
 	}
-	sub.dirty.add(name)
-	if sub.deferred.len() > 0 {
-		sub.deferred.remove(name)
+	sub.dirty.Add(name)
+	if sub.deferred.Len() > 0 {
+		sub.deferred.Remove(name)
 	}
 }
 
@@ -24,8 +24,10 @@ func (st *stream) markAllDirty(sub *subscription, snapshot *plan.TypeSnapshot) {
 		return
 	}
 	mark := func(name string) bool { st.markDirty(sub, name); return true }
-	sub.names.each(mark)
-	for _, name := range sub.unconfirmedRemovals.list {
+	for name := range sub.names.All() {
+		mark(name)
+	}
+	for _, name := range sub.unconfirmedRemovals.Names() {
 		mark(name)
 	}
 	if sub.url == resource.VirtualHostType {
@@ -41,20 +43,20 @@ func (st *stream) markAllDirty(sub *subscription, snapshot *plan.TypeSnapshot) {
 // lists, and nothing is marked yet. The dirty set then shares the listing's names. It reports whether this was the
 // case.
 func (st *stream) markListingDirty(sub *subscription, snapshot *plan.TypeSnapshot) bool {
-	if sub.url == resource.VirtualHostType || sub.dirty.len()+sub.unconfirmedRemovals.len()+sub.deferred.len() > 0 {
+	if sub.url == resource.VirtualHostType || sub.dirty.Len()+sub.unconfirmedRemovals.Len()+sub.deferred.Len() > 0 {
 		return false
 	}
-	if sub.wildcard && sub.names.len() > 0 || !sub.wildcard && !sub.names.shared {
+	if sub.wildcard && sub.names.Len() > 0 || !sub.wildcard && !sub.names.Shared() {
 		return false
 	}
 	l := snapshot.Listing("")
-	if !sub.wildcard && !sub.names.shares(l.Names) {
+	if !sub.wildcard && !sub.names.Shares(l.Names) {
 		return false
 	}
 	if sub.answered && sub.clean() {
 		sub.held = st.served
 	}
-	sub.dirty.setShared(l.Names)
+	sub.dirty.SetShared(l.Names)
 	return true
 }
 
@@ -62,8 +64,8 @@ func (st *stream) markListingDirty(sub *subscription, snapshot *plan.TypeSnapsho
 // holds.
 func (st *stream) markRequested(sub *subscription, name string) {
 	st.markDirty(sub, name)
-	sub.requested.add(name)
-	sub.absent.remove(name)
+	sub.requested.Add(name)
+	sub.absent.Remove(name)
 }
 
 // markDirtyIfHeld marks a name if the subscription covers it, and reports whether it does.
@@ -71,7 +73,7 @@ func (st *stream) markDirtyIfHeld(sub *subscription, name string) bool {
 	switch {
 	case sub.url == resource.VirtualHostType:
 		return st.markHostDirty(sub, name)
-	case sub.wildcard || sub.names.has(name):
+	case sub.wildcard || sub.names.Has(name):
 		st.markDirty(sub, name)
 		return true
 	default:
@@ -93,7 +95,9 @@ func (st *stream) markDifferencesDirty(sub *subscription, before, after *plan.Ty
 		}
 		return true
 	}
-	sub.names.each(compare)
+	for name := range sub.names.All() {
+		compare(name)
+	}
 	if !sub.wildcard && sub.url != resource.VirtualHostType {
 		return
 	}

@@ -6,8 +6,8 @@
 //
 // # The life of a stream
 //
-//   - Open: Server.handle (handler.go) asks quotas.open (quota.go) and refuseBanned (ban.go), then runs the loop.
-//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (quota.go), answers Istio's
+//   - Open: Server.handle (handler.go) asks quota.Quotas.Open and refuseBanned (ban.go), then runs the loop.
+//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (package quota), answers Istio's
 //     debug types (debug.go) and moves node, names and versions past the loop (payload.go; initialversions.go decodes
 //     initial_resource_versions).
 //   - First request: stream.identify (stream.go) checks the node against the peer's identity and joins the class.
@@ -17,7 +17,7 @@
 //   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
 //   - Push: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
 //     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
-//     asks the budget (budget.go) and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
+//     asks quota.UnsentBytes and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
 //   - ACK or NACK: noteSent remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
 //     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
 //     until they change. Then flush sends what has waited.
@@ -38,10 +38,10 @@
 //
 // stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
 // were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
-// may be taken: account.planning, then the locks of class and engine, and those of budget, quotas, reports,
-// subscribersIndex, onDemandMemory and answerTracker, each released before the next. quotas.mu may be held when
-// refusals.mu is taken. Nobody who holds one of these locks takes a stream's mu: class and budget call streams without
-// their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
+// may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota and
+// ondemand, reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held
+// when that of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams
+// without their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
 // the payloads; nothing else is taken while one of them is held, except that changesMu is held when the engine's served
 // revision is read.
 package serve

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"sync/atomic"
+
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -166,4 +168,19 @@ func (pool) Get(length int) *[]byte { b := make([]byte, length); return &b }
 func (p pool) Put(*[]byte) {
 	p.r.stream.largeSendTaken()
 	p.r.release()
+}
+
+// budgetBytes are the bytes that a response has reserved in the budget.
+type budgetBytes struct {
+	unsent atomic.Int64
+	stream *stream
+	// marked is true if the end marker of the encoded response releases the bytes.
+	marked bool
+}
+
+// release gives the bytes back. Calls after the first do nothing.
+func (c *budgetBytes) release() {
+	if size := c.unsent.Swap(0); size > 0 {
+		c.stream.server.unsent.GiveBack(&c.stream.account.Unsent, int(size))
+	}
 }

@@ -9,13 +9,13 @@ func (s *Server) Kept() (streams, nameBytes, names int) {
 		st.mu.Lock()
 		kept := 0
 		for _, sub := range st.types {
-			kept += sub.names.len() + sub.unconfirmedRemovals.len() + sub.absent.len() + sub.requested.len() + sub.deferred.len() +
+			kept += sub.names.Len() + sub.unconfirmedRemovals.Len() + sub.absent.Len() + sub.requested.Len() + sub.deferred.Len() +
 				len(sub.rejectedVersions)
 		}
 		for _, held := range st.initialHosts {
 			kept += len(held)
 		}
-		kept += st.refusedHosts.len()
+		kept += st.refusedHosts.Len()
 		streams, nameBytes, names = streams+1, max(nameBytes, st.nameBytes), max(names, kept)
 		st.mu.Unlock()
 	}
@@ -23,18 +23,10 @@ func (s *Server) Kept() (streams, nameBytes, names int) {
 }
 
 // Unsent returns the bytes that the budget has reserved.
-func (s *Server) Unsent() int64 { return s.budget.inUse() }
+func (s *Server) Unsent() int64 { return s.unsent.InUse() }
 
 // Waiting returns how many streams are in a queue of the budget.
-func (s *Server) Waiting() int {
-	s.budget.mu.Lock()
-	defer s.budget.mu.Unlock()
-	n := 0
-	for _, sh := range s.budget.queuedShares {
-		n += len(sh.queues[initialConfig].waiting) + len(sh.queues[updatedConfig].waiting)
-	}
-	return n
-}
+func (s *Server) Waiting() int { return s.unsent.Waiting() }
 
 // Names returns how many names all streams subscribe to.
 func (s *Server) Names() int {
@@ -42,7 +34,7 @@ func (s *Server) Names() int {
 	for _, st := range s.all() {
 		st.mu.Lock()
 		for _, sub := range st.types {
-			n += sub.names.len()
+			n += sub.names.Len()
 		}
 		st.mu.Unlock()
 	}
@@ -50,7 +42,7 @@ func (s *Server) Names() int {
 }
 
 // NamesBytes returns what all accounts are charged for names.
-func (s *Server) NamesBytes() int64 { return s.quotas.names.Load() }
+func (s *Server) NamesBytes() int64 { return s.quotas.NamesBytes() }
 
 // Busy holds the mutex of the streams of a workload, as a long request does, until release is called.
 func (s *Server) Busy(workload string) (release func()) {

@@ -74,7 +74,7 @@ func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
-	account, err := s.quotas.open(st.ctx, st.peer)
+	account, err := s.quotas.Open(st.ctx, st.peer)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 		case <-expired:
 			return rpc.AskToReconnect(st.ctx, "the client certificate of this connection has expired")
 		case <-watchdog:
-			if st.stalledFor(s.budget.contended(&account.unsent)) >= s.stallTimeout {
+			if st.stalledFor(s.unsent.Contended(&account.Unsent)) >= s.stallTimeout {
 				s.metrics.stalled.Inc()
 				return status.Error(codes.DeadlineExceeded, "the client takes no data")
 			}

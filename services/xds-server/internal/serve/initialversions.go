@@ -158,7 +158,7 @@ func (r *deltaRequest) decode(data mem.BufferSlice) error {
 		return err
 	}
 	l.buffers, r.initial = data, v
-	if l.count() > shortSet {
+	if l.count() > manyNames {
 		r.subscribeList = l
 	} else if l.count() > 0 {
 		r.ResourceNamesSubscribe = l.decoded()

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 )
 
 const namespace, subsystem = "fairlead", "xds_server"
@@ -64,13 +66,13 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("streams_waiting", "Open ADS streams that wait for an acknowledgement or have changes queued.")),
 		func() float64 { return s.countStreams((*stream).waiting) })
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("unsent_bytes", "Bytes handed to gRPC that the network has not taken yet.")),
-		func() float64 { return float64(s.budget.inUse()) })
+		func() float64 { return float64(s.unsent.InUse()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts(
 		opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
-		func() float64 { return float64(s.quotas.names.Load()) })
+		func() float64 { return float64(s.quotas.NamesBytes()) })
 	refused := f.NewCounterVec(prometheus.CounterOpts(
 		opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"})
-	for _, b := range []Budget{BudgetStreams, BudgetOpens, BudgetClasses, BudgetNames} {
+	for _, b := range []quota.Budget{quota.BudgetStreams, quota.BudgetOpens, quota.BudgetClasses, quota.BudgetNames} {
 		refused.WithLabelValues(string(b)) // a rate does not count the event with which a series begins
 	}
 	return &metrics{
@@ -113,7 +115,7 @@ func (st *stream) waiting() bool {
 	st.lock()
 	defer st.unlock()
 	for _, sub := range st.types {
-		if sub.pending() || sub.deferred.len() > 0 {
+		if sub.pending() || sub.deferred.Len() > 0 {
 			return true
 		}
 	}

@@ -95,7 +95,7 @@ func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 		if err := m.RecvMsg(r); err != nil {
 			return nil, err
 		}
-		if err := m.stream.account.throttle(m.Context(), r.size); err != nil {
+		if err := m.stream.account.Throttle(m.Context(), r.size); err != nil {
 			return nil, err
 		}
 		debug, err := m.stream.isDebugRequest(r.GetTypeUrl())
@@ -137,7 +137,7 @@ func (m *sotwMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := m.stream.account.throttle(m.Context(), proto.Size(req)); err != nil {
+		if err := m.stream.account.Throttle(m.Context(), proto.Size(req)); err != nil {
 			return nil, err
 		}
 		debug, err := m.stream.isDebugRequest(req.GetTypeUrl())

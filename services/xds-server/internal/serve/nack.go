@@ -168,15 +168,15 @@ func (sub *subscription) rejectVersion(blob *store.Blob) {
 // addUnconfirmedRemoval notes that the client may still hold a resource that a rejected response has removed. If the
 // name budget has no room for the name, nothing is noted.
 func (st *stream) addUnconfirmedRemoval(sub *subscription, name string) {
-	if !sub.unconfirmedRemovals.has(name) && st.chargeName(name) == "" {
-		sub.unconfirmedRemovals.add(name)
+	if !sub.unconfirmedRemovals.Has(name) && st.chargeName(name) == "" {
+		sub.unconfirmedRemovals.Add(name)
 	}
 }
 
 // confirmRemoval notes that the client has acknowledged the removal of a resource.
 func (st *stream) confirmRemoval(sub *subscription, name string) {
-	if sub.unconfirmedRemovals.len() > 0 && sub.unconfirmedRemovals.has(name) {
-		sub.unconfirmedRemovals.remove(name)
+	if sub.unconfirmedRemovals.Len() > 0 && sub.unconfirmedRemovals.Has(name) {
+		sub.unconfirmedRemovals.Remove(name)
 		st.refundName(name)
 	}
 }

@@ -3,6 +3,8 @@ package serve
 import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 )
 
 // chargeNewNames charges the account for the added names that the class does not list. The error ends the stream.
@@ -13,16 +15,16 @@ func (st *stream) chargeNewNames(sub *subscription, added []string) error {
 	for _, name := range added {
 		if item, _ := current.Get(name); item.Blob == nil || !item.Wildcard {
 			costly = append(costly, name)
-			bytes += len(name) + nameCost
+			bytes += len(name) + quota.NameCost
 		}
 	}
 	if len(costly) == 0 {
 		return nil
 	}
 	if reason := st.chargeAccount(bytes); reason != "" {
-		return st.account.refuse(st.node.ID, BudgetNames, reason)
+		return st.account.Refuse(st.node.ID, quota.BudgetNames, reason)
 	}
-	sub.chargedNames.add(costly)
+	sub.chargedNames.Add(costly)
 	return nil
 }
 
@@ -33,7 +35,7 @@ func (st *stream) chargeName(name string) (refused string) {
 		st.uncountName(name)
 		return tooManyNames
 	}
-	if refused = st.chargeAccount(len(name) + nameCost); refused != "" {
+	if refused = st.chargeAccount(len(name) + quota.NameCost); refused != "" {
 		st.uncountName(name)
 	}
 	return refused
@@ -47,7 +49,7 @@ func (st *stream) refundName(name string) {
 
 // chargeAccount charges the account for bytes of names. It returns "" or the reason why it is refused.
 func (st *stream) chargeAccount(bytes int) (refused string) {
-	if refused = st.account.chargeNames(int64(bytes)); refused == "" {
+	if refused = st.account.ChargeNames(int64(bytes)); refused == "" {
 		st.chargedNameBytes += int64(bytes)
 	}
 	return refused
@@ -55,9 +57,9 @@ func (st *stream) chargeAccount(bytes int) (refused string) {
 
 // refundAccount returns to the account what one name was charged.
 func (st *stream) refundAccount(name string) {
-	n := int64(len(name) + nameCost)
+	n := int64(len(name) + quota.NameCost)
 	st.chargedNameBytes -= n
-	st.account.refundNames(n)
+	st.account.RefundNames(n)
 }
 
 // countName counts a name against MaxSubscribedBytes, which holds for each stream, whether the name is shared with
@@ -75,6 +77,6 @@ const tooManyNames = "too many resource names subscribed to on one stream"
 
 var errTooManyNames = status.Error(codes.ResourceExhausted, tooManyNames)
 
-// nameOverhead is what countName adds for each name. It is no measure of memory: that is nameCost, which the account is
-// charged.
+// nameOverhead is what countName adds for each name. It is no measure of memory: that is quota.NameCost, which the
+// account is charged.
 const nameOverhead = 64

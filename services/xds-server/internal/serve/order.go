@@ -45,9 +45,9 @@ func (st *stream) flush() {
 			continue
 		}
 		if !st.respond(sub) {
-			return // the budget calls flushInTurn later
+			return // the budget calls FlushInTurn later
 		}
-		waits = waits || sub.deferred.len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.len() > 0
+		waits = waits || sub.deferred.Len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.Len() > 0
 	}
 	if st.flushAgain {
 		st.flushAgain = false
@@ -63,8 +63,8 @@ func (st *stream) flush() {
 	}
 }
 
-// flushInTurn is called by the budget when it is this stream's turn to use bytes.
-func (st *stream) flushInTurn() {
+// FlushInTurn is called by the budget when it is this stream's turn to use bytes.
+func (st *stream) FlushInTurn() {
 	st.lock()
 	defer st.unlock()
 	if st.closed {
@@ -110,14 +110,14 @@ func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 	for _, other := range st.types {
 		switch other.url {
 		case resource.ClusterType:
-			if !hosts && other.newClusters.len() > 0 && other.pending() {
+			if !hosts && other.newClusters.Len() > 0 && other.pending() {
 				return !st.orderTimedOut()
 			}
 		case resource.EndpointType:
 		case sub.url:
 			return false
 		default:
-			if other.dirty.len() > 0 && (!hosts || other.url == resource.RouteType) {
+			if other.dirty.Len() > 0 && (!hosts || other.url == resource.RouteType) {
 				return !st.orderTimedOut()
 			}
 		}
@@ -128,10 +128,10 @@ func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 // leadsToNewCluster reports whether a virtual host routes to a cluster that the client does not have yet.
 func (st *stream) leadsToNewCluster(blob *store.Blob) bool {
 	cds := st.subscription(resource.ClusterType)
-	if cds == nil || cds.newClusters.len() == 0 || !cds.pending() || st.orderTimedOut() {
+	if cds == nil || cds.newClusters.Len() == 0 || !cds.pending() || st.orderTimedOut() {
 		return false
 	}
-	return slices.ContainsFunc(blob.Clusters, cds.newClusters.has)
+	return slices.ContainsFunc(blob.Clusters, cds.newClusters.Has)
 }
 
 func (st *stream) orderTimedOut() bool {
@@ -150,7 +150,7 @@ func (st *stream) removalsMustWait(sub *subscription) bool {
 		case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
 			waits = waits || other.pending() && !other.holds(sub.deferredAt)
 		case resource.ClusterType:
-			waits = waits || sub != other && (other.pending() && !other.holds(sub.deferredAt) || other.deferred.len() > 0)
+			waits = waits || sub != other && (other.pending() && !other.holds(sub.deferredAt) || other.deferred.Len() > 0)
 		}
 	}
 	return waits && !st.orderTimedOut()
@@ -163,21 +163,21 @@ func (sub *subscription) holds(state plan.Point) bool {
 
 // noteNewCluster notes that a dirty cluster is new to the client. It does nothing for other types.
 func (st *stream) noteNewCluster(sub *subscription, name string) {
-	if sub.url == resource.ClusterType && sub.dirty.has(name) {
-		sub.newClusters.add(name)
+	if sub.url == resource.ClusterType && sub.dirty.Has(name) {
+		sub.newClusters.Add(name)
 	}
 }
 
 // newClustersAnswered is called when the client has acknowledged or rejected a response: its clusters are not new any
 // more.
 func (sub *subscription) newClustersAnswered(out *response) {
-	if sub.newClusters.len() == 0 {
+	if sub.newClusters.Len() == 0 {
 		return
 	}
 	for _, blob := range out.blobs {
-		sub.newClusters.remove(blob.Name())
+		sub.newClusters.Remove(blob.Name())
 	}
 	for _, name := range out.removed {
-		sub.newClusters.remove(name)
+		sub.newClusters.Remove(name)
 	}
 }

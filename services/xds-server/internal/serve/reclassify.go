@@ -39,10 +39,10 @@ func (st *stream) reclassify() (dirty bool) {
 	// hold those either.
 	undelivered := old.Undelivered()
 	st.class = st.server.engine.Acquire(key, st)
-	st.account.reclassify(old.Key(), key)
+	st.account.Reclassify(old.Key(), key)
 	for _, sub := range st.types {
 		sub.planned = false
-		st.plan(sub, sub.names.all())
+		st.plan(sub, sub.names.Names())
 	}
 	after := st.class.Snapshot()
 	for _, sub := range st.types {
@@ -50,7 +50,7 @@ func (st *stream) reclassify() (dirty bool) {
 		for _, name := range undelivered[sub.url] {
 			st.markDirtyIfHeld(sub, name)
 		}
-		old.Release(st, sub.url, sub.names.all())
+		old.Release(st, sub.url, sub.names.Names())
 	}
 	st.server.engine.Release(old, st)
 	st.server.log.Info("proxy changed class", "node", st.node.ID, "from", old.ID(), "to", st.class.ID())

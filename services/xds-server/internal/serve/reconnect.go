@@ -34,7 +34,7 @@ func (s *Server) Streams() int {
 	s.mu.Lock()
 	open := len(s.streams)
 	s.mu.Unlock()
-	return max(open-s.quotas.excess(), 0)
+	return max(open-s.quotas.Excess(), 0)
 }
 
 // Accepting reports whether new streams are served: a revision was applied, and the process is not draining.
@@ -59,7 +59,7 @@ func (s *Server) Reconnect(n int) int {
 	youngest := s.clock.Now().Add(-minReconnectAge)
 	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st.connectedAt.After(youngest) })
 	slices.SortFunc(streams, func(a, b *stream) int { return a.connectedAt.Compare(b.connectedAt) })
-	excess := s.quotas.excesses()
+	excess := s.quotas.Excesses()
 	moved := 0
 	for _, first := range []bool{true, false} {
 		for _, st := range streams {

@@ -9,14 +9,13 @@ import (
 	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/ondemand"
 )
 
-// proxyKey identifies a proxy. The streams that different identities open with one node id have different statuses,
-// so that nobody reports for another.
-type proxyKey struct{ node, identity string }
-
 // proxyKey is valid once the stream has sent its node.
-func (st *stream) proxyKey() proxyKey { return proxyKey{st.node.ID, st.node.Identity} }
+func (st *stream) proxyKey() ondemand.Proxy {
+	return ondemand.Proxy{Node: st.node.ID, Identity: st.node.Identity}
+}
 
 // reports keeps which streams may have another status than at the last Report, so that a report costs what has changed.
 type reports struct {
@@ -26,7 +25,7 @@ type reports struct {
 	// dirty are the streams that were marked since the last take.
 	dirty map[*stream]struct{}
 	// gone are the keys whose last stream has ended.
-	gone map[proxyKey]struct{}
+	gone map[ondemand.Proxy]struct{}
 	// nodes has the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
@@ -101,7 +100,7 @@ func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	defer r.mu.Unlock()
 	goneNodes := map[string]bool{}
 	for who := range r.gone {
-		goneNodes[who.node] = true
+		goneNodes[who.Node] = true
 	}
 	clear(r.gone)
 	for st := range r.dirty {

@@ -29,20 +29,20 @@ type candidate struct {
 // returns false if the stream must wait for the budget; nothing has changed in that case.
 func (st *stream) respond(sub *subscription) bool {
 	deferRemovals := st.removalsMustWait(sub)
-	if sub.dirty.len() == 0 && !sub.responseDue && (sub.deferred.len() == 0 || deferRemovals) && !st.hasUnsentHostAnswers(sub) {
+	if sub.dirty.Len() == 0 && !sub.responseDue && (sub.deferred.Len() == 0 || deferRemovals) && !st.hasUnsentHostAnswers(sub) {
 		return true
 	}
 	snapshot := st.class.Snapshot()
 	current := snapshot.Type(sub.url)
 	st.retryRejectedTogether(sub, current)
-	if sub.resendAll && sub.dirty.len() > 0 {
+	if sub.resendAll && sub.dirty.Len() > 0 {
 		st.markAllDirty(sub, current)
 	}
 	if !deferRemovals {
-		for _, name := range sub.deferred.sorted() {
-			sub.dirty.add(name)
+		for _, name := range sub.deferred.Sorted() {
+			sub.dirty.Add(name)
 		}
-		sub.deferred.clear()
+		sub.deferred.Clear()
 	}
 	c := &candidate{response: &response{revision: snapshot.Revision}, at: snapshot.Point}
 	c.stream = st
@@ -66,7 +66,7 @@ func (st *stream) respond(sub *subscription) bool {
 		updated = sub.unacked(out.blobs)
 	}
 	out.measure()
-	if !st.server.budget.take(st, out.size, urgencyOf(sub.answered), st.budgetTurn) {
+	if !st.server.unsent.Take(st, &st.account.Unsent, out.size, !sub.answered, st.budgetTurn) {
 		return false
 	}
 	out.unsent.Store(int64(out.size))
@@ -77,7 +77,7 @@ func (st *stream) respond(sub *subscription) bool {
 		return true
 	}
 	st.clearAnswered(sub, c)
-	if !c.incomplete && sub.dirty.len()+sub.deferred.len() == 0 {
+	if !c.incomplete && sub.dirty.Len()+sub.deferred.Len() == 0 {
 		out.held = st.served
 	}
 	sub.open, sub.outstanding, sub.resendAll, sub.answered = watch{}, out, false, true
@@ -98,33 +98,33 @@ func (st *stream) respond(sub *subscription) bool {
 
 // clearAnswered takes the names that the response answers off the subscription's marks (dirty, requested, absent).
 func (st *stream) clearAnswered(sub *subscription, c *candidate) {
-	if len(c.settled) == sub.dirty.len() {
-		sub.dirty.clear()
+	if len(c.settled) == sub.dirty.Len() {
+		sub.dirty.Clear()
 	} else {
 		for _, name := range c.settled {
-			sub.dirty.remove(name)
+			sub.dirty.Remove(name)
 		}
 	}
-	if sub.requested.shares(c.settled) {
-		sub.requested.clear()
+	if sub.requested.Shares(c.settled) {
+		sub.requested.Clear()
 	}
 	for _, name := range c.settled {
-		if sub.requested.len() == 0 {
+		if sub.requested.Len() == 0 {
 			break
 		}
-		sub.requested.remove(name)
+		sub.requested.Remove(name)
 	}
 	for _, blob := range c.blobs {
-		if sub.absent.len() == 0 {
+		if sub.absent.Len() == 0 {
 			break
 		}
-		sub.absent.remove(blob.Name())
+		sub.absent.Remove(blob.Name())
 	}
 	for _, name := range c.deferred {
-		sub.deferred.add(name)
+		sub.deferred.Add(name)
 	}
 	for _, name := range c.absent {
-		sub.absent.add(name)
+		sub.absent.Add(name)
 	}
 	for name := range c.answered {
 		if rc := st.routeConfigs[name]; rc != nil {
@@ -132,13 +132,13 @@ func (st *stream) clearAnswered(sub *subscription, c *candidate) {
 		}
 	}
 	if len(c.missing) > 0 && sub.url == resource.VirtualHostType {
-		for _, name := range st.refusedHosts.list {
+		for _, name := range st.refusedHosts.Names() {
 			st.refundName(name)
 		}
-		st.refusedHosts.clear()
+		st.refusedHosts.Clear()
 	}
 	if sub.url == resource.VirtualHostType {
-		st.droppedHosts.clear()
+		st.droppedHosts.Clear()
 	}
 }
 
@@ -152,13 +152,13 @@ func (st *stream) splittable(sub *subscription) bool {
 // removals stay in the deferred set unless the client waits for the answer.
 func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *candidate, deferRemovals bool) {
 	size, chunked := 0, st.splittable(sub)
-	if sub.dirty.shared && len(sub.rejectedVersions) == 0 {
-		if l := current.Listing(""); sub.dirty.shares(l.Names) && (!chunked || l.Size <= st.server.maxResponseBytes) {
+	if sub.dirty.Shared() && len(sub.rejectedVersions) == 0 {
+		if l := current.Listing(""); sub.dirty.Shares(l.Names) && (!chunked || l.Size <= st.server.maxResponseBytes) {
 			c.blobs, c.settled = slices.Clip(l.Blobs), slices.Clip(l.Names)
 			return
 		}
 	}
-	for _, name := range sub.dirty.sorted() {
+	for _, name := range sub.dirty.Sorted() {
 		item, _ := current.Get(name)
 		switch {
 		case item.Pending:
@@ -176,11 +176,11 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 			if !item.Wildcard && sub.wildcard {
 				c.onDemandNames = append(c.onDemandNames, name)
 			}
-		case deferRemovals && !sub.requested.has(name):
+		case deferRemovals && !sub.requested.Has(name):
 			c.deferred = append(c.deferred, name)
 			sub.deferredAt = c.at
 		default:
-			if sub.names.has(name) {
+			if sub.names.Has(name) {
 				c.absent = append(c.absent, name)
 				if blob := st.emptyEndpoints(sub, name); blob != nil {
 					c.blobs = append(c.blobs, blob)
@@ -197,7 +197,7 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 // it neither uses the cluster nor sends the ACK of its response, and the next update of clusters would wait for that
 // ACK.
 func (st *stream) emptyEndpoints(sub *subscription, name string) *store.Blob {
-	if st.delta || sub.url != resource.EndpointType || !sub.requested.has(name) {
+	if st.delta || sub.url != resource.EndpointType || !sub.requested.Has(name) {
 		return nil
 	}
 	blob, err := st.server.emptyEndpoints.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
@@ -266,10 +266,10 @@ func (st *stream) allResources(sub *subscription, current *plan.TypeSnapshot) []
 		current.Scan(take)
 		return blobs
 	}
-	sub.names.each(func(name string) bool {
+	for name := range sub.names.All() {
 		item, _ := current.Get(name)
-		return take(name, item)
-	})
+		take(name, item)
+	}
 	return blobs
 }
 
@@ -286,7 +286,7 @@ func (sub *subscription) unacked(blobs []*store.Blob) (fresh []*store.Blob) {
 
 // sotwVersion is the version_info of a sotw response: a hash of everything that the client holds after it.
 func (st *stream) sotwVersion(sub *subscription, current *plan.TypeSnapshot) string {
-	if sub.wildcard && sub.names.len() == 0 && len(sub.rejectedVersions) == 0 {
+	if sub.wildcard && sub.names.Len() == 0 && len(sub.rejectedVersions) == 0 {
 		return current.Version()
 	}
 	return plan.VersionOf(st.allResources(sub, current))

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/ondemand"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -29,6 +32,9 @@ const (
 	DefaultMaxOnDemandHosts   = 4096
 	DefaultMaxUnsentBytes     = 256 << 20
 	DefaultMaxResponseBytes   = 4 << 20
+	DefaultMinStreams         = quota.DefaultMinStreams
+	DefaultMaxAddressStreams  = quota.DefaultMaxAddressStreams
+	DefaultMaxNamesBytes      = quota.DefaultMaxNamesBytes
 )
 
 // Config of a Server. Engine, Log, Registerer and Instance are required.
@@ -91,12 +97,12 @@ type Server struct {
 	// traced is false if the tracer provider is the no-op one: no spans of pushes are made then.
 	traced        bool
 	reports       reports
-	budget        budget
+	unsent        *quota.UnsentBytes
 	answers       answerTracker
 	chunks        chunkCache
-	onDemandNames *onDemandMemory
-	quotas        quotas
-	refusals      refusals
+	onDemandNames *ondemand.Memory
+	quotas        *quota.Quotas
+	refusals      *quota.Refusals
 	// emptyEndpoints holds the empty ClusterLoadAssignments that stream.emptyEndpoints sends.
 	emptyEndpoints *store.Store
 	// failing holds the build errors of each class at the last Apply; only Apply uses it.
@@ -124,16 +130,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
-		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxStreamAge),
-		orderTimeout:       orDefault(cfg.OrderTimeout, DefaultOrderTimeout),
-		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
-		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
-		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
-		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
-		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{dirty: map[*stream]struct{}{}, gone: map[proxyKey]struct{}{}, nodes: map[string][]*stream{}},
-		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
-		onDemandNames:      newOnDemandMemory(clock.Or(cfg.Clock)),
+		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: cmp.Or(cfg.MaxConnectionAge, DefaultMaxStreamAge),
+		orderTimeout:       cmp.Or(cfg.OrderTimeout, DefaultOrderTimeout),
+		stallTimeout:       cmp.Or(cfg.StallTimeout, DefaultStallTimeout),
+		maxSubscribedBytes: cmp.Or(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
+		maxNameBytes:       cmp.Or(cfg.MaxNameBytes, DefaultMaxNameBytes),
+		maxOnDemandHosts:   cmp.Or(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
+		maxResponseBytes:   cmp.Or(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
+		reports:            reports{dirty: map[*stream]struct{}{}, gone: map[ondemand.Proxy]struct{}{}, nodes: map[string][]*stream{}},
+		unsent:             quota.NewUnsentBytes(cmp.Or(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes)),
+		onDemandNames:      ondemand.New(clock.Or(cfg.Clock)),
 		debug:              cfg.Debug,
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
 		subscribers: subscribersIndex{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
@@ -144,21 +150,12 @@ func New(cfg Config) (*Server, error) {
 		s.rand = rand.Float64
 	}
 	s.metrics = newMetrics(cfg.Registerer, s)
-	s.refusals = refusals{clock: s.clock, log: cfg.Log, metrics: s.metrics, notify: s.reports.notifier.Notify}
-	s.quotas = quotas{
-		clock: s.clock, accounts: map[string]*account{}, state: s.engine.State, refused: s.refusals.add,
-		minStreams: orDefault(cfg.MinStreams, DefaultMinStreams), addresses: orDefault(cfg.MaxAddressStreams, DefaultMaxAddressStreams),
-		maxNames: int64(orDefault(cfg.MaxNamesBytes, DefaultMaxNamesBytes)),
-	}
+	s.refusals = quota.NewRefusals(s.clock, cfg.Log, s.reports.notifier.Notify)
+	s.quotas = quota.New(quota.Config{
+		Clock: s.clock, State: s.engine.State, Refused: s.noteRefusal,
+		MinStreams: cfg.MinStreams, MaxAddressStreams: cfg.MaxAddressStreams, MaxNamesBytes: cfg.MaxNamesBytes,
+	})
 	return s, nil
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }
 
 // Apply brings every proxy to a newer snapshot of the mesh. The config source calls it for each revision, one call at a

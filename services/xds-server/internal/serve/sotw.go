@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 )
 
 // CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request, except those with a stale
@@ -46,7 +48,7 @@ func (st *stream) updateSotw(sub *subscription, wanted []string, version string,
 	wasWildcard := sub.wildcard
 	sub.wildcard = wildcard
 	added, gone := sub.diffNames(wanted)
-	st.account.addWork(len(wanted)/comparedNames + len(added) + len(gone))
+	st.account.AddWork(len(wanted)/quota.ComparedNames + len(added) + len(gone))
 	if err := st.subscribe(sub, added); err != nil {
 		return err
 	}
@@ -56,7 +58,7 @@ func (st *stream) updateSotw(sub *subscription, wanted []string, version string,
 		// For a wildcard type, the version in the first request tells what the client holds. For named resources it
 		// does not: the client may have dropped a name and requested it again, and still states the version of the
 		// response before.
-		if sub.wildcard && sub.names.len() == 0 && version == current.Version() {
+		if sub.wildcard && sub.names.Len() == 0 && version == current.Version() {
 			sub.answered = true
 			sub.noteAcked(st.allResources(sub, current))
 			return nil
@@ -101,15 +103,14 @@ func (sub *subscription) diffNames(wanted []string) (added, gone []string) {
 	slices.Sort(wanted)
 	wanted = slices.Compact(wanted)
 	for _, name := range wanted {
-		if !sub.names.has(name) {
+		if !sub.names.Has(name) {
 			added = append(added, name)
 		}
 	}
-	sub.names.each(func(name string) bool {
+	for name := range sub.names.All() {
 		if _, ok := slices.BinarySearch(wanted, name); !ok {
 			gone = append(gone, name)
 		}
-		return true
-	})
+	}
 	return added, gone
 }

@@ -9,6 +9,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/nameset"
 )
 
 // status describes the stream; nil before it has sent its node.
@@ -66,9 +67,9 @@ func (st *stream) typeStatus(sub *subscription) *configv1.ProxyTypeStatus {
 	if sub.outstanding != nil && sub.outstanding.nonce != "" {
 		t.AwaitingSince = timestamppb.New(sub.outstanding.sentAt)
 	}
-	for _, waiting := range []*nameSet{&sub.dirty, &sub.deferred} {
-		t.Pending += uint32(waiting.len()) //nolint:gosec // counts are small
-		t.PendingNames = append(t.PendingNames, waiting.list[:min(waiting.len(), maxPendingNames-len(t.PendingNames))]...)
+	for _, waiting := range []*nameset.Set{&sub.dirty, &sub.deferred} {
+		t.Pending += uint32(waiting.Len()) //nolint:gosec // counts are small
+		t.PendingNames = append(t.PendingNames, waiting.Names()[:min(waiting.Len(), maxPendingNames-len(t.PendingNames))]...)
 	}
 	if t.Rejection == nil {
 		t.Rejection = st.unbuilt(sub)
@@ -81,13 +82,13 @@ const maxPendingNames = 10
 
 // countHeld counts the resources of a type that the client holds.
 func (st *stream) countHeld(sub *subscription) int {
-	asked := sub.names.len() - sub.absent.len()
+	asked := sub.names.Len() - sub.absent.Len()
 	current := st.class.Snapshot().Type(sub.url)
 	switch {
 	case sub.url == resource.VirtualHostType && len(st.routeConfigs) > 0:
 		// The client holds the virtual hosts of nearly all route configurations of its class.
 		return current.Len() + asked
-	case sub.wildcard && sub.names.len() > 0 && st.onDemand():
+	case sub.wildcard && sub.names.Len() > 0 && st.onDemand():
 		return current.Len() + asked
 	case sub.wildcard:
 		return current.Len()

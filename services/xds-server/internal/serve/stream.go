@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -28,7 +29,7 @@ type stream struct {
 	peer   *auth.Peer // nil on the plaintext port
 	ctx    context.Context
 	// account is charged for what the stream uses (quota.go).
-	account *account
+	account *quota.Account
 
 	connectedAt time.Time
 	// wake asks Server.handle to call flushAfterTimeout once the order timeout has passed.
@@ -66,7 +67,7 @@ type stream struct {
 	waitingSince time.Time
 	// flushAgain is true if the flush in progress has marked a type dirty that it has passed already.
 	flushAgain bool
-	// budgetTurn is true while flushInTurn runs: it is the stream's turn to use the budget.
+	// budgetTurn is true while FlushInTurn runs: it is the stream's turn to use the budget.
 	budgetTurn bool
 	acked      plan.Point
 	virtualHosts
@@ -105,7 +106,7 @@ func (st *stream) identify(n *core.Node) error {
 			return status.Error(codes.PermissionDenied, err.Error())
 		}
 		key, topics := node.Key(state)
-		if err := st.account.admit(node.ID, key); err != nil {
+		if err := st.account.Admit(node.ID, key); err != nil {
 			return err
 		}
 		c := st.server.engine.Acquire(key, st)
@@ -119,7 +120,7 @@ func (st *stream) identify(n *core.Node) error {
 		// A newer snapshot was applied meanwhile, and Server.reclassify may have run before the stream was in the
 		// index.
 		st.server.engine.Release(c, st)
-		st.account.retract(key)
+		st.account.Retract(key)
 	}
 }
 
@@ -132,7 +133,7 @@ func (st *stream) close() {
 		return
 	}
 	st.closed = true
-	st.server.budget.remove(st)
+	st.server.unsent.Remove(st, &st.account.Unsent)
 	st.server.subscribers.replace(st, st.topics, nil)
 	for _, sub := range st.types {
 		sub.open = watch{}
@@ -140,16 +141,18 @@ func (st *stream) close() {
 			st.endOutstanding(sub, out, "stream closed")
 			out.release()
 		}
-		if st.class != nil && !sub.names.shared {
-			st.class.Release(st, sub.url, sub.names.all())
+		if st.class != nil && !sub.names.Shared() {
+			st.class.Release(st, sub.url, sub.names.Names())
 		}
 	}
-	st.account.refundNames(st.chargedNameBytes)
-	st.account.close(st.class)
-	if st.class != nil {
+	st.account.RefundNames(st.chargedNameBytes)
+	if st.class == nil {
+		st.account.Close(nil)
+	} else {
+		st.account.Close(st.class.Key())
 		st.server.engine.Release(st.class, st)
 		st.server.reports.closed(st)
-		st.server.onDemandNames.streamEnded(st.proxyKey())
+		st.server.onDemandNames.StreamEnded(st.proxyKey())
 	}
 	// The stream's loop may end later than this and keeps the stream reachable until then; the names must not stay with
 	// it.

@@ -10,9 +10,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
+// manyNames is the number of names from which a client is expected to request all that its class lists.
+const manyNames = 16
+
 // subscribe adds names to a subscription, plans them in the class and charges the account.
 func (st *stream) subscribe(sub *subscription, names []string) error {
-	if len(names) > shortSet {
+	if len(names) > manyNames {
 		var t plan.Tally
 		for _, name := range names {
 			t.AddString(name)
@@ -42,7 +45,7 @@ func (st *stream) subscribePart(sub *subscription, names []string) error {
 		if len(name) > st.server.maxNameBytes {
 			return status.Errorf(codes.InvalidArgument, "resource name of %d bytes, at most %d are taken", len(name), st.server.maxNameBytes)
 		}
-		if sub.names.has(name) {
+		if sub.names.Has(name) {
 			continue
 		}
 		if err := st.countName(name); err != nil {
@@ -57,7 +60,7 @@ func (st *stream) subscribePart(sub *subscription, names []string) error {
 		}
 	}
 	added = slices.Compact(added)
-	sub.names.add(added)
+	sub.names.Add(added)
 	if len(added) == 0 {
 		return nil
 	}
@@ -68,7 +71,7 @@ func (st *stream) subscribePart(sub *subscription, names []string) error {
 // subscribeListing does the work of subscribe for a client that requests by name exactly what its class lists. The
 // stream then shares the names of the listing, and they need not be planned one by one.
 func (st *stream) subscribeListing(sub *subscription, names plan.Tally) (done bool, err error) {
-	if names.Count() <= shortSet || sub.names.len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
+	if names.Count() <= manyNames || sub.names.Len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
 		return false, nil
 	}
 	st.class.Plan(st, sub.url, false, nil)
@@ -79,7 +82,7 @@ func (st *stream) subscribeListing(sub *subscription, names plan.Tally) (done bo
 	if st.nameBytes += l.NameBytes + len(l.Names)*nameOverhead; st.nameBytes > st.server.maxSubscribedBytes {
 		return true, errTooManyNames
 	}
-	sub.names.setShared(l.Names)
+	sub.names.SetShared(l.Names)
 	return true, nil
 }
 
@@ -90,14 +93,14 @@ func (st *stream) plan(sub *subscription, added []string) {
 	if len(added) == 0 && (!listed || sub.planned) {
 		return
 	}
-	st.account.planning.Lock()
+	st.account.Planning.Lock()
 	st.class.Plan(st, sub.url, listed, added)
-	st.account.planning.Unlock()
+	st.account.Planning.Unlock()
 	sub.planned = listed || sub.planned
 	current := st.class.Snapshot().Type(sub.url)
 	for _, name := range added {
 		if item, _ := current.Get(name); item.Blob != nil {
-			sub.names.intern(item.Blob.Name())
+			sub.names.Intern(item.Blob.Name())
 		}
 	}
 }
@@ -105,18 +108,18 @@ func (st *stream) plan(sub *subscription, added []string) {
 func (st *stream) unsubscribe(sub *subscription, names []string) {
 	var dropped []string
 	for _, name := range names {
-		if !sub.names.remove(name) {
+		if !sub.names.Remove(name) {
 			continue
 		}
 		st.uncountName(name)
-		if sub.chargedNames.remove(name) {
+		if sub.chargedNames.Remove(name) {
 			st.refundAccount(name)
 		}
-		sub.absent.remove(name)
-		sub.requested.remove(name)
-		sub.deferred.remove(name)
+		sub.absent.Remove(name)
+		sub.requested.Remove(name)
+		sub.deferred.Remove(name)
 		if !sub.wildcard {
-			sub.dirty.remove(name)
+			sub.dirty.Remove(name)
 			delete(sub.rejectedVersions, name)
 		}
 		if sub.url == resource.RouteType {
@@ -125,8 +128,8 @@ func (st *stream) unsubscribe(sub *subscription, names []string) {
 		dropped = append(dropped, name)
 	}
 	for part := range slices.Chunk(dropped, planAtOnce) {
-		st.account.planning.Lock()
+		st.account.Planning.Lock()
 		st.class.Release(st, sub.url, part)
-		st.account.planning.Unlock()
+		st.account.Planning.Unlock()
 	}
 }

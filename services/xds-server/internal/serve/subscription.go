@@ -9,6 +9,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/nameset"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -22,21 +23,21 @@ type subscription struct {
 	// planned is true once the class has planned the resources that it lists of this type.
 	planned bool
 	// names are the subscribed names, without "*".
-	names nameList
+	names nameset.List
 	// chargedNames are the names among them that the class does not list; the account is charged for these.
-	chargedNames nameList
+	chargedNames nameset.List
 	// absent names were answered with "there is no such resource".
-	absent nameSet
+	absent nameset.Set
 
 	// dirty names may differ from what the client holds. Those in requested are answered even if the resource does not
 	// exist or has not changed.
-	dirty, requested nameSet
+	dirty, requested nameset.Set
 	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the state that
 	// brought the last of them.
-	deferred   nameSet
+	deferred   nameset.Set
 	deferredAt plan.Point
 	// newClusters are clusters that the client does not have yet: what refers to them waits until it does.
-	newClusters nameSet
+	newClusters nameset.Set
 	// responseDue is true while a response must go out even if it is empty: the first one of a wildcard, and for
 	// virtual hosts the first one of each route configuration.
 	responseDue bool
@@ -56,7 +57,7 @@ type subscription struct {
 	// type.
 	resendAll bool
 	// unconfirmedRemovals were removed by a rejected response: the client may still hold them.
-	unconfirmedRemovals nameSet
+	unconfirmedRemovals nameset.Set
 	rejection           *configv1.Rejection
 
 	// ackedBlobs is what a sotw client holds; nil for delta. See noteAcked.
@@ -103,7 +104,7 @@ type response struct {
 
 // wants reports whether the subscription covers the resource. For virtual hosts, see covers.
 func (sub *subscription) wants(name string, item plan.Item) bool {
-	return sub.wildcard && item.Wildcard || sub.names.has(name)
+	return sub.wildcard && item.Wildcard || sub.names.Has(name)
 }
 
 // complete reports whether a sotw response of the type lists everything that the subscription covers, so that the
@@ -115,10 +116,10 @@ func (sub *subscription) complete() bool {
 
 // clean reports whether the client holds everything it should.
 func (sub *subscription) clean() bool {
-	return sub.dirty.len() == 0 && sub.deferred.len() == 0 && sub.outstanding == nil && !sub.responseDue && sub.rejection == nil
+	return sub.dirty.Len() == 0 && sub.deferred.Len() == 0 && sub.outstanding == nil && !sub.responseDue && sub.rejection == nil
 }
 
 // pending reports whether a response is outstanding or must be sent. Deferred removals do not count.
 func (sub *subscription) pending() bool {
-	return sub != nil && (sub.outstanding != nil || sub.dirty.len() > 0 || sub.responseDue)
+	return sub != nil && (sub.outstanding != nil || sub.dirty.Len() > 0 || sub.responseDue)
 }

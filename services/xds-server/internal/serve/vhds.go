@@ -7,6 +7,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/nameset"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -22,7 +23,7 @@ type routeConfig struct {
 	// configuration is removed. The client keeps the virtual hosts and uses them again with a later version, so
 	// changedHosts collects the names that change meanwhile.
 	suspended    bool
-	changedHosts nameSet
+	changedHosts nameset.Set
 	// sendAll is true while all its virtual hosts are to be sent, without their names being in the dirty set.
 	sendAll bool
 	// isolated is true after a NACK that does not say which route configuration is to blame: its virtual hosts are sent
@@ -45,9 +46,9 @@ type virtualHosts struct {
 	initialHostListing *plan.Listing
 	// droppedHosts belong to route configurations that the client has dropped. It has dropped these virtual hosts with
 	// them, but would state that it holds them when it reconnects. So they are removed by name.
-	droppedHosts nameSet
+	droppedHosts nameset.Set
 	// refusedHosts were requested on demand beyond MaxOnDemandHosts: they are answered with "not found" and forgotten.
-	refusedHosts    nameSet
+	refusedHosts    nameset.Set
 	hostLimitLogged bool
 }
 
@@ -67,9 +68,9 @@ func (st *stream) markHostDirty(hosts *subscription, name string) bool {
 	case rc == nil:
 		return false
 	case rc.suspended:
-		rc.changedHosts.add(name)
+		rc.changedHosts.Add(name)
 		return false
-	case rc.sendAll && !hosts.names.has(name):
+	case rc.sendAll && !hosts.names.Has(name):
 		return true // it is sent with the others
 	default:
 		st.markDirty(hosts, name)
@@ -88,7 +89,7 @@ func (st *stream) markHostsDirty(hosts *subscription, current *plan.TypeSnapshot
 // eachHost calls f for the virtual hosts that the client should have of a route configuration.
 func (st *stream) eachHost(hosts *subscription, current *plan.TypeSnapshot, name string, f func(host string, blob *store.Blob)) {
 	current.ScanPrefix(name+"/", func(host string, item plan.Item) bool {
-		if routeConfigOf(host) == name && (item.Wildcard || hosts.names.has(host)) {
+		if routeConfigOf(host) == name && (item.Wildcard || hosts.names.Has(host)) {
 			f(host, item.Blob)
 		}
 		return true
@@ -138,11 +139,11 @@ func (st *stream) holdRouteConfig(name string) bool {
 		rc.suspended = false
 		if hosts := st.subscription(resource.VirtualHostType); hosts != nil {
 			st.markHostsDirty(hosts, st.class.Snapshot().Type(hosts.url), name)
-			for _, host := range rc.changedHosts.list {
+			for _, host := range rc.changedHosts.Names() {
 				st.markDirty(hosts, host)
 			}
 		}
-		rc.changedHosts.clear()
+		rc.changedHosts.Clear()
 		if hosts := st.subscription(resource.VirtualHostType); hosts != nil {
 			hosts.responseDue = st.awaitsFirstHosts()
 		}
@@ -162,10 +163,10 @@ func (st *stream) suspendRouteConfig(name string) {
 	if hosts == nil {
 		return
 	}
-	st.eachHost(hosts, st.class.Snapshot().Type(hosts.url), name, func(host string, _ *store.Blob) { rc.changedHosts.add(host) })
+	st.eachHost(hosts, st.class.Snapshot().Type(hosts.url), name, func(host string, _ *store.Blob) { rc.changedHosts.Add(host) })
 	for _, host := range st.hostsIn(&hosts.dirty, name) {
-		rc.changedHosts.add(host)
-		hosts.dirty.remove(host)
+		rc.changedHosts.Add(host)
+		hosts.dirty.Remove(host)
 	}
 	hosts.responseDue = st.awaitsFirstHosts()
 }
@@ -187,11 +188,11 @@ func (st *stream) dropRouteConfig(name string) {
 	}
 	if rc.hostsSent {
 		for _, host := range st.class.Snapshot().Type(hosts.url).Listing(name + "/").Names {
-			st.droppedHosts.add(host)
+			st.droppedHosts.Add(host)
 		}
 	}
 	for _, host := range st.hostsIn(&hosts.dirty, name) {
-		hosts.dirty.remove(host)
+		hosts.dirty.Remove(host)
 	}
 	for _, host := range st.hostsIn(&hosts.unconfirmedRemovals, name) {
 		st.confirmRemoval(hosts, host)
@@ -201,9 +202,9 @@ func (st *stream) dropRouteConfig(name string) {
 }
 
 // hostsIn lists the names of a set that belong to a route configuration.
-func (st *stream) hostsIn(set *nameSet, routeConfigName string) []string {
+func (st *stream) hostsIn(set *nameset.Set, routeConfigName string) []string {
 	var found []string
-	for _, host := range set.list {
+	for _, host := range set.Names() {
 		if routeConfigOf(host) == routeConfigName {
 			found = append(found, host)
 		}
@@ -238,5 +239,5 @@ func (st *stream) covers(sub *subscription, name string, item plan.Item) bool {
 		return sub.wants(name, item)
 	}
 	rc := st.routeConfigs[routeConfigOf(name)]
-	return rc != nil && !rc.suspended && (item.Wildcard || sub.names.has(name))
+	return rc != nil && !rc.suspended && (item.Wildcard || sub.names.Has(name))
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -17,7 +18,7 @@ func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions
 		for name, rc := range st.routeConfigs {
 			st.markNewRouteConfig(hosts, name, rc)
 		}
-		hosts.answered = hosts.dirty.len() == 0 && !hosts.responseDue
+		hosts.answered = hosts.dirty.Len() == 0 && !hosts.responseDue
 		return nil
 	}
 	held := initial.decoded()
@@ -30,7 +31,7 @@ func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions
 			continue
 		}
 		if reason := st.chargeName(host); reason != "" {
-			return st.account.refuse(st.node.ID, BudgetNames, reason)
+			return st.account.Refuse(st.node.ID, quota.BudgetNames, reason)
 		}
 		if st.initialHosts == nil {
 			st.initialHosts = map[string]map[string]string{}
@@ -46,7 +47,7 @@ func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions
 	if len(held) == 0 {
 		st.subscribeRemembered(hosts)
 	}
-	hosts.answered = len(hosts.dirty.list) == 0 && !hosts.responseDue && len(held) > 0
+	hosts.answered = hosts.dirty.Len() == 0 && !hosts.responseDue && len(held) > 0
 	return nil
 }
 
@@ -59,12 +60,12 @@ func (st *stream) openRouteConfigs(routes *subscription, held map[string]string)
 	}
 	current := st.class.Snapshot().Type(routes.url)
 	for name := range held {
-		if routes.names.has(name) {
+		if routes.names.Has(name) {
 			st.initialRouteConfigs[name] = struct{}{}
 		}
 	}
 	for name := range st.initialRouteConfigs {
-		if item, _ := current.Get(name); item.Blob != nil && item.Blob.VirtualHosts && !routes.dirty.has(name) {
+		if item, _ := current.Get(name); item.Blob != nil && item.Blob.VirtualHosts && !routes.dirty.Has(name) {
 			st.holdRouteConfig(name)
 		}
 	}
@@ -79,7 +80,7 @@ func (st *stream) openRouteConfigs(routes *subscription, held map[string]string)
 // the client does not hold in the current version, and those that it holds and should not.
 func (st *stream) markNewRouteConfig(hosts *subscription, name string, rc *routeConfig) {
 	for _, host := range st.hostsIn(&st.droppedHosts, name) {
-		st.droppedHosts.remove(host)
+		st.droppedHosts.Remove(host)
 	}
 	current := st.class.Snapshot().Type(hosts.url)
 	held := st.initialHosts[name]
@@ -92,17 +93,16 @@ func (st *stream) markNewRouteConfig(hosts *subscription, name string, rc *route
 	if !retained || len(held) == 0 {
 		st.forgetInitialHosts(name)
 		hosts.responseDue = true
-		if len(hosts.rejectedVersions)+hosts.unconfirmedRemovals.len()+hosts.names.len()+hosts.dirty.len() == 0 {
+		if len(hosts.rejectedVersions)+hosts.unconfirmedRemovals.Len()+hosts.names.Len()+hosts.dirty.Len() == 0 {
 			rc.sendAll = true
 			return
 		}
 		st.markHostsDirty(hosts, current, name)
-		hosts.names.each(func(host string) bool {
+		for host := range hosts.names.All() {
 			if routeConfigOf(host) == name {
 				st.markDirty(hosts, host)
 			}
-			return true
-		})
+		}
 		return
 	}
 	rc.hostsSent = true
@@ -114,7 +114,7 @@ func (st *stream) markNewRouteConfig(hosts *subscription, name string, rc *route
 		}
 	})
 	for host := range held {
-		if item, _ := current.Get(host); !item.Wildcard && !hosts.names.has(host) {
+		if item, _ := current.Get(host); !item.Wildcard && !hosts.names.Has(host) {
 			st.markDirty(hosts, host)
 		}
 	}

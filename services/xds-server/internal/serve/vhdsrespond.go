@@ -11,15 +11,15 @@ import (
 
 // collectHosts does the work of collect for virtual hosts. All changes of one route configuration go into one response.
 func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c *candidate) {
-	c.missing = append(c.missing, st.refusedHosts.sorted()...)
-	c.removed = append(c.removed, st.droppedHosts.sorted()...)
+	c.missing = append(c.missing, st.refusedHosts.Sorted()...)
+	c.removed = append(c.removed, st.droppedHosts.Sorted()...)
 	c.answered = map[string]bool{}
 	size, routeConfigName, postponed, isolated := st.collectWholeRouteConfigs(current, c), "", false, false
-	for _, name := range sub.dirty.sorted() {
+	for _, name := range sub.dirty.Sorted() {
 		rc := st.routeConfigs[routeConfigOf(name)]
 		if rc == nil {
 			c.incomplete = true
-			if !sub.names.has(name) { // the client has dropped its route configuration
+			if !sub.names.Has(name) { // the client has dropped its route configuration
 				c.settled = append(c.settled, name)
 			}
 			continue
@@ -50,11 +50,11 @@ func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c 
 			if !item.Wildcard {
 				c.onDemandNames = append(c.onDemandNames, name)
 			}
-		case sub.requested.has(name):
+		case sub.requested.Has(name):
 			c.absent = append(c.absent, name)
 			c.missing = append(c.missing, name)
 		default:
-			if sub.names.has(name) {
+			if sub.names.Has(name) {
 				c.absent = append(c.absent, name)
 			}
 			c.removed = append(c.removed, name)
@@ -113,5 +113,5 @@ func (st *stream) collectPlaceholders(c *candidate) {
 // hasUnsentHostAnswers reports whether virtual hosts must be answered with "not found", or removed because the client
 // has dropped their route configuration.
 func (st *stream) hasUnsentHostAnswers(sub *subscription) bool {
-	return sub.url == resource.VirtualHostType && st.refusedHosts.len()+st.droppedHosts.len() > 0
+	return sub.url == resource.VirtualHostType && st.refusedHosts.Len()+st.droppedHosts.Len() > 0
 }

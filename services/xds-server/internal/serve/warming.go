@@ -19,7 +19,7 @@ func (st *stream) resendEndpoints(updated []*store.Blob) {
 		return
 	}
 	for _, blob := range updated {
-		if blob.EndpointsName != "" && eds.names.has(blob.EndpointsName) {
+		if blob.EndpointsName != "" && eds.names.Has(blob.EndpointsName) {
 			st.markRequested(eds, blob.EndpointsName)
 			delete(eds.rejectedVersions, blob.EndpointsName)
 		}
@@ -52,7 +52,7 @@ func (st *stream) subscribeMirrors(updated []*store.Blob) {
 	}
 	for _, blob := range updated {
 		for _, name := range blob.Mirrors {
-			if cds.names.has(name) {
+			if cds.names.Has(name) {
 				continue
 			}
 			st.subscribeWithinLimits(cds, []string{name})
@@ -70,14 +70,14 @@ func (st *stream) requestWarmingEndpoints(sub *subscription) {
 	}
 	warming := st.warmingClusters
 	st.warmingClusters = nil
-	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.shares(sub.names.list) &&
-		sub.requested.len()+sub.absent.len() == 0 {
-		sub.requested.setShared(sub.names.list) // everything that it subscribes to is sent anyway
+	if len(warming) > 0 && sub.names.Len() > 0 && sub.dirty.Shares(sub.names.Names()) &&
+		sub.requested.Len()+sub.absent.Len() == 0 {
+		sub.requested.SetShared(sub.names.Names()) // everything that it subscribes to is sent anyway
 		return
 	}
 	for _, updated := range warming {
 		for _, blob := range updated {
-			if blob.EndpointsName != "" && sub.names.has(blob.EndpointsName) {
+			if blob.EndpointsName != "" && sub.names.Has(blob.EndpointsName) {
 				st.markRequested(sub, blob.EndpointsName)
 			}
 		}

@@ -1,4 +1,4 @@
-package serve
+package quota
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // passes counts the accounts that quotas.forget looks at: it asks for the time once in each pass over all of them.
 type passes struct {
 	clock.Clock
-	quotas *quotas
+	quotas *Quotas
 	looked int
 }
 
@@ -24,7 +24,7 @@ func (p *passes) Now() time.Time {
 }
 
 func TestANewIdentityCostsTheSameHoweverManyThereAre(t *testing.T) {
-	q := &quotas{accounts: map[string]*account{}}
+	q := &Quotas{accounts: map[string]*Account{}}
 	count := &passes{quotas: q}
 	q.clock = count
 	made := 0

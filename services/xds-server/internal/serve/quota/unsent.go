@@ -1,26 +1,24 @@
-package serve
+package quota
 
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 )
 
-// budget bounds the bytes that were handed to gRPC and that the network has not taken yet (Config.MaxUnsentBytes). A
-// stream whose response does not fit waits in a queue, with its names still dirty. Streams that have no configuration
-// yet go before those that have an older one.
+// UnsentBytes bounds the bytes that were handed to gRPC and that the network has not taken yet. A stream whose response
+// does not fit waits in a queue. Streams that have no configuration yet go before those that have an older one.
 //
 // Each account may have as many bytes unsent as are left for the others: alone it may use half of the limit, beside
 // another that uses its half a third, and so on. So some bytes are always left, however many streams of some accounts
 // do not read. An account without unsent bytes goes before one with some.
-type budget struct {
+type UnsentBytes struct {
 	limit int64
 
 	mu sync.Mutex
 	// used may exceed limit by one response; otherwise a response larger than the limit could never be sent.
 	used int64
 	// queuedShares are the shares with waiting streams, in the order of their turns.
-	queuedShares []*share
+	queuedShares []*Share
 	// starving counts, by urgency, the shares that have waiting streams and no unsent bytes.
 	starving [urgencies]int
 	// round increases whenever bytes are given back. blocked is the last round in which there were too few bytes for a
@@ -30,6 +28,15 @@ type budget struct {
 	serving bool
 }
 
+// NewUnsentBytes makes a budget of limit bytes.
+func NewUnsentBytes(limit int) *UnsentBytes { return &UnsentBytes{limit: int64(limit)} }
+
+// Waiter is a stream that can wait for its turn.
+type Waiter interface {
+	// FlushInTurn is called when it is the stream's turn, with nothing locked. It calls Take for what the stream has.
+	FlushInTurn()
+}
+
 // Urgencies of what a stream waits for: its first configuration, or an update.
 const (
 	initialConfig = iota
@@ -37,42 +44,35 @@ const (
 	urgencies
 )
 
-func urgencyOf(answered bool) int {
-	if answered {
-		return updatedConfig
-	}
-	return initialConfig
-}
-
-// share is the part of the budget that one account uses. The budget's mutex guards it.
-type share struct {
+// Share is the part of the bytes that one account uses. The mutex of UnsentBytes guards it.
+type Share struct {
 	used   int64
 	queues [urgencies]queue
-	// starving is true where budget.starving counts this share.
+	// starving is true where UnsentBytes.starving counts this share.
 	starving [urgencies]bool
-	// inQueue is true while the share is in budget.queuedShares.
+	// inQueue is true while the share is in UnsentBytes.queuedShares.
 	inQueue bool
 	// blocked is the last round in which the share asked for more than it may have.
 	blocked uint64
 }
 
-func (sh *share) waits() bool {
+func (sh *Share) waits() bool {
 	return len(sh.queues[initialConfig].waiting)+len(sh.queues[updatedConfig].waiting) > 0
 }
 
 // queue holds waiting streams, each once, first in first out.
 type queue struct {
-	line    []*stream
-	waiting map[*stream]struct{}
+	line    []Waiter
+	waiting map[Waiter]struct{}
 }
 
 // push adds a stream at the end, or with back at the head.
-func (q *queue) push(st *stream, back bool) {
+func (q *queue) push(st Waiter, back bool) {
 	if _, ok := q.waiting[st]; ok {
 		return
 	}
 	if q.waiting == nil {
-		q.waiting = map[*stream]struct{}{}
+		q.waiting = map[Waiter]struct{}{}
 	}
 	q.waiting[st] = struct{}{}
 	if back {
@@ -82,7 +82,7 @@ func (q *queue) push(st *stream, back bool) {
 	}
 }
 
-func (q *queue) pop() *stream {
+func (q *queue) pop() Waiter {
 	for len(q.line) > 0 {
 		st := q.line[0]
 		q.line[0] = nil
@@ -96,18 +96,22 @@ func (q *queue) pop() *stream {
 	return nil
 }
 
-func (q *queue) drop(st *stream) {
+func (q *queue) drop(st Waiter) {
 	if delete(q.waiting, st); len(q.waiting) == 0 {
 		q.line = nil
 	}
 }
 
-// take reserves size bytes for a response of the stream. If it returns false, the stream is in the queue, and the
-// budget calls flushInTurn when it is its turn. inTurn is true in a call from there.
-func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
+// Take reserves size bytes for a response of the stream. If it returns false, the stream is in the queue, and its
+// FlushInTurn is called when it is its turn. inTurn is true in a call from there, first if the stream has not been sent
+// its first configuration.
+func (b *UnsentBytes) Take(st Waiter, sh *Share, size int, first, inTurn bool) bool {
+	urgency := updatedConfig
+	if first {
+		urgency = initialConfig
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sh := &st.account.unsent
 	if b.fits(sh, int64(size)) && !b.yields(sh, urgency, inTurn) {
 		b.used += int64(size)
 		sh.used += int64(size)
@@ -130,7 +134,7 @@ func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
 }
 
 // fits reports whether the account of the share may have so many more bytes unsent.
-func (b *budget) fits(sh *share, size int64) bool {
+func (b *UnsentBytes) fits(sh *Share, size int64) bool {
 	if sh.used == 0 {
 		return b.used == 0 || b.used+size <= b.limit
 	}
@@ -138,7 +142,7 @@ func (b *budget) fits(sh *share, size int64) bool {
 }
 
 // yields reports whether a waiting stream goes before a stream of this share.
-func (b *budget) yields(sh *share, urgency int, inTurn bool) bool {
+func (b *UnsentBytes) yields(sh *Share, urgency int, inTurn bool) bool {
 	for u := range urgency + 1 {
 		if !inTurn && len(sh.queues[u].waiting) > 0 || b.starving[u] > 0 && (sh.used > 0 || !inTurn) {
 			return true
@@ -149,7 +153,7 @@ func (b *budget) yields(sh *share, urgency int, inTurn bool) bool {
 
 // updateShare brings starving and queuedShares up to date with the share. With back, a share that is queued again goes
 // before the others.
-func (b *budget) updateShare(sh *share, back bool) {
+func (b *UnsentBytes) updateShare(sh *Share, back bool) {
 	for u := range urgencies {
 		if starving := sh.used == 0 && len(sh.queues[u].waiting) > 0; starving != sh.starving[u] {
 			sh.starving[u] = starving
@@ -173,8 +177,8 @@ func (b *budget) updateShare(sh *share, back bool) {
 	sh.inQueue = sh.waits()
 }
 
-// giveBack returns bytes of an account and starts to serve waiting streams.
-func (b *budget) giveBack(sh *share, size int) {
+// GiveBack returns bytes of an account and starts to serve waiting streams.
+func (b *UnsentBytes) GiveBack(sh *Share, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= int64(size)
@@ -183,11 +187,10 @@ func (b *budget) giveBack(sh *share, size int) {
 	b.startServing()
 }
 
-// remove takes a stream that ends out of the queue.
-func (b *budget) remove(st *stream) {
+// Remove takes a stream that ends out of the queue.
+func (b *UnsentBytes) Remove(st Waiter, sh *Share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sh := &st.account.unsent
 	if !sh.inQueue {
 		return
 	}
@@ -198,16 +201,16 @@ func (b *budget) remove(st *stream) {
 	b.startServing()
 }
 
-// contended reports whether a stream waits that could go on if the account had fewer bytes unsent.
-func (b *budget) contended(sh *share) bool {
+// Contended reports whether a stream waits that could go on if the account had fewer bytes unsent.
+func (b *UnsentBytes) Contended(sh *Share) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return sh.inQueue || b.starving[initialConfig]+b.starving[updatedConfig] > 0
 }
 
-// startServing calls flushInTurn of waiting streams, in a goroutine of its own because the transport calls giveBack.
+// startServing calls FlushInTurn of waiting streams, in a goroutine of its own because the transport calls GiveBack.
 // The caller holds b.mu.
-func (b *budget) startServing() {
+func (b *UnsentBytes) startServing() {
 	b.round++
 	if b.serving || b.used >= b.limit || len(b.queuedShares) == 0 {
 		return
@@ -215,13 +218,13 @@ func (b *budget) startServing() {
 	b.serving = true
 	go func() {
 		for st := b.next(); st != nil; st = b.next() {
-			st.flushInTurn()
+			st.FlushInTurn()
 		}
 	}()
 }
 
 // next takes the next stream out of its queue; nil if no bytes are left.
-func (b *budget) next() *stream {
+func (b *UnsentBytes) next() Waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for u := range urgencies {
@@ -242,23 +245,19 @@ func (b *budget) next() *stream {
 	return nil
 }
 
-func (b *budget) inUse() int64 {
+// Waiting is how many streams wait for their turn.
+func (b *UnsentBytes) Waiting() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, sh := range b.queuedShares {
+		n += len(sh.queues[initialConfig].waiting) + len(sh.queues[updatedConfig].waiting)
+	}
+	return n
+}
+
+// InUse is how many bytes are reserved.
+func (b *UnsentBytes) InUse() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
-}
-
-// budgetBytes are the bytes that a response has reserved in the budget.
-type budgetBytes struct {
-	unsent atomic.Int64
-	stream *stream
-	// marked is true if the end marker of the encoded response releases the bytes (encode.go).
-	marked bool
-}
-
-// release gives the bytes back. Calls after the first do nothing.
-func (c *budgetBytes) release() {
-	if size := c.unsent.Swap(0); size > 0 {
-		c.stream.server.budget.giveBack(&c.stream.account.unsent, int(size))
-	}
 }

@@ -1,34 +1,40 @@
-package serve
+// Package nameset has the sets of names that a stream keeps: small while they are empty or short, and cheap while they
+// are exactly what the class lists, because they share its list then.
+package nameset
 
 import (
+	"iter"
 	"slices"
 )
 
 const (
-	// shortSet is the length up to which a nameSet has no index.
+	// shortSet is the length up to which a Set has no index.
 	shortSet = 16
-	// longList is the length up to which a nameList is a sorted list; further names are in a map.
+	// longList is the length up to which a List is a sorted list; further names are in a map.
 	longList = 16 << 10
 )
 
-// nameSet is a set that is empty or short most of the time and then takes little memory. The zero value is empty.
-type nameSet struct {
+// Set is a set that is empty or short most of the time and then takes little memory. The zero value is empty.
+type Set struct {
 	list  []string
 	index map[string]int32 // positions in list; nil if that is short or shared
 	// shared is true while list is sorted and belongs to somebody else.
 	shared bool
 }
 
-// setShared fills an empty set with names, which are sorted and must not change.
-func (set *nameSet) setShared(names []string) { set.list, set.index, set.shared = names, nil, true }
+// SetShared fills an empty set with names, which are sorted and must not change.
+func (set *Set) SetShared(names []string) { set.list, set.index, set.shared = names, nil, true }
 
-// shares reports whether the set still is the very list that setShared was called with.
-func (set *nameSet) shares(names []string) bool {
+// Shares reports whether the set still is the very list that SetShared was called with.
+func (set *Set) Shares(names []string) bool {
 	return set.shared && len(set.list) == len(names) && (len(names) == 0 || &set.list[0] == &names[0])
 }
 
+// Shared reports whether the set is a list that belongs to somebody else.
+func (set *Set) Shared() bool { return set.shared }
+
 // makeOwned copies a shared list, so that the set can be changed.
-func (set *nameSet) makeOwned() {
+func (set *Set) makeOwned() {
 	if !set.shared {
 		return
 	}
@@ -37,7 +43,7 @@ func (set *nameSet) makeOwned() {
 }
 
 // reindex makes the index, if the list is long enough.
-func (set *nameSet) reindex() {
+func (set *Set) reindex() {
 	if len(set.list) <= shortSet {
 		return
 	}
@@ -47,9 +53,10 @@ func (set *nameSet) reindex() {
 	}
 }
 
-func (set *nameSet) len() int { return len(set.list) }
+// Len is the number of names.
+func (set *Set) Len() int { return len(set.list) }
 
-func (set *nameSet) find(name string) int {
+func (set *Set) find(name string) int {
 	if set.shared {
 		if i, ok := slices.BinarySearch(set.list, name); ok {
 			return i
@@ -65,11 +72,12 @@ func (set *nameSet) find(name string) int {
 	return slices.Index(set.list, name)
 }
 
-func (set *nameSet) has(name string) bool { return set.find(name) >= 0 }
+// Has reports whether the name is in the set.
+func (set *Set) Has(name string) bool { return set.find(name) >= 0 }
 
-// add reports whether the name is new.
-func (set *nameSet) add(name string) bool {
-	if set.has(name) {
+// Add adds a name and reports whether it is new.
+func (set *Set) Add(name string) bool {
+	if set.Has(name) {
 		return false
 	}
 	set.makeOwned()
@@ -82,8 +90,9 @@ func (set *nameSet) add(name string) bool {
 	return true
 }
 
-func (set *nameSet) remove(name string) {
-	if !set.has(name) {
+// Remove removes a name, if it is in the set.
+func (set *Set) Remove(name string) {
+	if !set.Has(name) {
 		return
 	}
 	set.makeOwned()
@@ -98,12 +107,12 @@ func (set *nameSet) remove(name string) {
 		}
 	}
 	if last == 0 {
-		set.clear()
+		set.Clear()
 	}
 }
 
-// clear empties the set and frees the memory of a long one.
-func (set *nameSet) clear() {
+// Clear empties the set and frees the memory of a long one.
+func (set *Set) Clear() {
 	if set.index != nil || set.shared {
 		set.list, set.index, set.shared = nil, nil, false
 		return
@@ -112,8 +121,11 @@ func (set *nameSet) clear() {
 	set.list = set.list[:0]
 }
 
-// sorted lists the names in order. The list is valid until the set changes.
-func (set *nameSet) sorted() []string {
+// Names lists the names in no order. The list must not be changed and is valid until the set changes.
+func (set *Set) Names() []string { return set.list }
+
+// Sorted lists the names in order. The list is valid until the set changes.
+func (set *Set) Sorted() []string {
 	if !set.shared && !slices.IsSorted(set.list) {
 		slices.Sort(set.list)
 		for i, n := range set.list {
@@ -125,33 +137,38 @@ func (set *nameSet) sorted() []string {
 	return set.list
 }
 
-// nameList is a set that may be long and seldom changes: sorted, at 16 bytes for each name beside its text, which is
+// List is a set that may be long and seldom changes: sorted, at 16 bytes for each name beside its text, which is
 // shared with the class.
-type nameList struct {
+type List struct {
 	list []string
 	more map[string]struct{}
 	// shared is true while list belongs to somebody else.
 	shared bool
 }
 
-// setShared fills an empty set with names, which are sorted and must not change.
-func (l *nameList) setShared(names []string) { l.list, l.shared = names, true }
+// SetShared fills an empty set with names, which are sorted and must not change.
+func (l *List) SetShared(names []string) { l.list, l.shared = names, true }
 
-// shares reports whether the set still is the very list that setShared was called with.
-func (l *nameList) shares(names []string) bool {
+// Shares reports whether the set still is the very list that SetShared was called with.
+func (l *List) Shares(names []string) bool {
 	return l.shared && len(l.list) == len(names) && len(l.more) == 0 && (len(names) == 0 || &l.list[0] == &names[0])
 }
 
+// Shared reports whether the set is a list that belongs to somebody else, as after SetShared.
+func (l *List) Shared() bool { return l.shared }
+
 // makeOwned copies a shared list, so that the set can be changed.
-func (l *nameList) makeOwned() {
+func (l *List) makeOwned() {
 	if l.shared {
 		l.list, l.shared = slices.Clone(l.list), false
 	}
 }
 
-func (l *nameList) len() int { return len(l.list) + len(l.more) }
+// Len is the number of names.
+func (l *List) Len() int { return len(l.list) + len(l.more) }
 
-func (l *nameList) has(name string) bool {
+// Has reports whether the name is in the set.
+func (l *List) Has(name string) bool {
 	if _, ok := slices.BinarySearch(l.list, name); ok {
 		return true
 	}
@@ -159,8 +176,8 @@ func (l *nameList) has(name string) bool {
 	return ok
 }
 
-// add adds sorted names that are not in the set.
-func (l *nameList) add(names []string) {
+// Add adds sorted names that are not in the set.
+func (l *List) Add(names []string) {
 	room := max(longList-len(l.list), 0)
 	for _, n := range names[min(room, len(names)):] {
 		if l.more == nil {
@@ -194,8 +211,8 @@ func (l *nameList) add(names []string) {
 	l.list = append(append(merged, old...), names...)
 }
 
-// remove removes a name and reports whether it was in the set.
-func (l *nameList) remove(name string) bool {
+// Remove removes a name and reports whether it was in the set.
+func (l *List) Remove(name string) bool {
 	if i, ok := slices.BinarySearch(l.list, name); ok {
 		l.makeOwned()
 		l.list = slices.Delete(l.list, i, i+1)
@@ -208,35 +225,33 @@ func (l *nameList) remove(name string) bool {
 	return false
 }
 
-// intern replaces the text of a name in the set by an equal one that is shared.
-func (l *nameList) intern(name string) {
+// Intern replaces the text of a name in the set by an equal one that is shared.
+func (l *List) Intern(name string) {
 	if i, ok := slices.BinarySearch(l.list, name); ok && !l.shared {
 		l.list[i] = name
 	}
 }
 
-// each calls f for every name until f returns false.
-func (l *nameList) each(f func(name string) bool) {
-	for _, n := range l.list {
-		if !f(n) {
-			return
+// All yields every name, in no order.
+func (l *List) All() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, n := range l.list {
+			if !yield(n) {
+				return
+			}
 		}
-	}
-	for n := range l.more {
-		if !f(n) {
-			return
+		for n := range l.more {
+			if !yield(n) {
+				return
+			}
 		}
 	}
 }
 
-// all lists the names. The list must not be changed and is valid until the set changes.
-func (l *nameList) all() []string {
+// Names lists the names. The list must not be changed and is valid until the set changes.
+func (l *List) Names() []string {
 	if len(l.more) == 0 {
 		return l.list
 	}
-	all := slices.Clone(l.list)
-	for n := range l.more {
-		all = append(all, n)
-	}
-	return all
+	return slices.AppendSeq(make([]string, 0, l.Len()), l.All())
 }
