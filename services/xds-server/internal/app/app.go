@@ -37,6 +37,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/report"
 	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
@@ -257,7 +258,7 @@ func (s *Server) plaintext(ctx context.Context, ads *serve.Server) error {
 func (s *Server) serveADS(task string, lis net.Listener, ads *serve.Server, cfg rpc.ServerConfig) (*grpc.Server, error) {
 	cfg.MaxRecvBytes = maxRequestBytes
 	cfg.MaxConnectionAge, cfg.MaxConnectionAgeGrace = s.connectionAge()
-	g, err := s.ServeGRPC(task, lis, cfg, grpc.ForceServerCodecV2(serve.Codec()))
+	g, err := s.ServeGRPC(task, lis, cfg, grpc.ForceServerCodecV2(wire.Codec()))
 	if err != nil {
 		return nil, err
 	}

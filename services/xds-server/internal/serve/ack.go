@@ -1,7 +1,6 @@
 package serve
 
 import (
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -9,27 +8,6 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/store"
 )
-
-// noteSent remembers the nonce of a response that the loop is about to send.
-func (st *stream) noteSent(message any, url, nonce string) {
-	st.lock()
-	defer st.unlock()
-	sub := st.subscription(url)
-	if sub == nil || sub.outstanding == nil || sub.outstanding.message != message {
-		return
-	}
-	out := sub.outstanding
-	out.nonce, out.sentAt = nonce, st.server.clock.Now()
-	if st.server.traced {
-		out.span = st.server.startPush(st, sub, out)
-	}
-	sub.sent = out.revision
-	sub.bytes += uint64(out.size) //nolint:gosec // sizes are not negative
-	sub.metrics.pushes.Inc()
-	sub.metrics.sentBytes.Add(float64(out.size))
-	st.sending = out
-	st.server.reports.markChanged(st)
-}
 
 // handleNonce is called for every request. If the request carries the nonce of the outstanding response, it is an ACK,
 // or a NACK if it has error details. handleNonce reports whether it is one of the two. The flush that follows sends
@@ -69,8 +47,8 @@ func (st *stream) handleNonce(sub *subscription, nonce string, failure *rpcstatu
 	return true
 }
 
-// endOutstanding records the end of an outstanding response: acknowledged, rejected, dropped by the loop, or lost with
-// its stream. An empty failure means acknowledged.
+// endOutstanding records the end of an outstanding response: acknowledged, rejected, or lost with its
+// stream. An empty failure means acknowledged.
 func (st *stream) endOutstanding(sub *subscription, out *response, failure string) {
 	sub.outstanding = nil
 	st.server.answers.responseAnswered(out.counted)
@@ -96,13 +74,4 @@ func (sub *subscription) noteAcked(blobs []*store.Blob) {
 	for _, blob := range blobs {
 		sub.ackedBlobs[blob.Name()] = blob
 	}
-}
-
-// deltaSent and sotwSent are callbacks: the loop calls them right before it sends a response.
-func (st *stream) deltaSent(m *discovery.DeltaDiscoveryResponse) {
-	st.noteSent(m, m.GetTypeUrl(), m.GetNonce())
-}
-
-func (st *stream) sotwSent(m *discovery.DiscoveryResponse) {
-	st.noteSent(m, m.GetTypeUrl(), m.GetNonce())
 }

@@ -2,17 +2,18 @@ package serve
 
 import (
 	"encoding/json"
-	"io"
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
 // DebugType is the prefix of the types by which istioctl asks an xDS server about its proxies.
@@ -32,9 +33,8 @@ func isDebugType(url string) bool { return url == DebugType || strings.HasPrefix
 // it.
 type debugRequests struct{ begun, debug bool }
 
-// isDebugRequest reports whether a request is for a debug type, which the monitor then answers itself. A stream may
-// request either debug types or the configuration of a proxy: the node of a debug stream is no proxy's, and
-// go-control-plane's loop never sends on it.
+// isDebugRequest reports whether a request is for a debug type. A stream may request either debug types or the
+// configuration of a proxy: the node of a debug stream is no proxy's, and transmit never sends on it.
 func (st *stream) isDebugRequest(typeURL string) (bool, error) {
 	first := !st.debugRequests.begun
 	st.debugRequests.begun = true
@@ -65,11 +65,31 @@ func (s *Server) mayDebug(peer *auth.Peer) error {
 	}
 }
 
-// answerDebug gets the answer and logs who has asked for what.
-func (s *Server) answerDebug(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
-	resources, err := s.debug.Answer(typeURL, names)
-	s.log.Info("debug type asked for", "identity", peer.ID.String(), "type", typeURL, "names", names[:min(len(names), 1)], "error", err)
-	return resources, err
+// answerDebug answers a request for a debug type, unless it is the ACK of an answer, and logs who has asked for what.
+func (st *stream) answerDebug(req *wire.Request) error {
+	if req.Nonce == DebugType {
+		return nil
+	}
+	names := req.Names()
+	resources, err := st.server.debug.Answer(req.TypeURL, names)
+	st.server.log.Info("debug type asked for", "identity", st.peer.ID.String(), "type", req.TypeURL, "names", names[:min(len(names), 1)],
+		"error", err)
+	if err != nil {
+		return err
+	}
+	var answer proto.Message
+	if st.delta { // each resource has the requested name
+		m := &discovery.DeltaDiscoveryResponse{TypeUrl: req.TypeURL, Nonce: DebugType, ControlPlane: st.server.controlPlane()}
+		for _, r := range resources {
+			m.Resources = append(m.Resources, &discovery.Resource{Name: strings.Join(names, ","), Resource: r})
+		}
+		answer = m
+	} else {
+		answer = &discovery.DiscoveryResponse{
+			TypeUrl: req.TypeURL, Resources: resources, Nonce: DebugType, ControlPlane: st.server.controlPlane(),
+		}
+	}
+	return st.timeSend(func() error { return st.grpc.SendMsg(answer) })
 }
 
 // controlPlane tells istioctl which server has answered, in Istio's format.
@@ -79,40 +99,4 @@ func (s *Server) controlPlane() *core.ControlPlane {
 		return nil // the map has strings only, which always marshal
 	}
 	return &core.ControlPlane{Identifier: string(id)}
-}
-
-// endWithStatus ends the stream with an error that the loop would not pass on. It returns the error that Recv gives the
-// loop.
-func (st *stream) endWithStatus(err error) error {
-	st.end(err)
-	return io.EOF
-}
-
-// answerDebug answers a sotw request for a debug type.
-func (m *sotwMonitor) answerDebug(req *discovery.DiscoveryRequest) error {
-	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
-	if err != nil {
-		return err
-	}
-	return m.stream.timeSend(nil, func() error {
-		return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(&discovery.DiscoveryResponse{
-			TypeUrl: req.GetTypeUrl(), Resources: resources, Nonce: DebugType, ControlPlane: m.stream.server.controlPlane(),
-		})
-	})
-}
-
-// answerDebug answers a delta request for a debug type. Each resource has the requested name.
-func (m *deltaMonitor) answerDebug(req *discovery.DeltaDiscoveryRequest) error {
-	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
-	if err != nil {
-		return err
-	}
-	name := strings.Join(req.GetResourceNamesSubscribe(), ",")
-	out := &discovery.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: DebugType, ControlPlane: m.stream.server.controlPlane()}
-	for _, r := range resources {
-		out.Resources = append(out.Resources, &discovery.Resource{Name: name, Resource: r})
-	}
-	return m.stream.timeSend(nil, func() error {
-		return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(out)
-	})
 }

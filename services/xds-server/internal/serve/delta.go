@@ -1,57 +1,25 @@
 package serve
 
 import (
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
-
-// CreateDeltaWatch implements cache.ConfigWatcher. The delta loop calls it for every request, in the order of arrival:
-// a subscription, an ACK, a NACK, or both in one. Responses go to the channel, now or later.
-func (st *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
-	payload := st.nextPayload()
-	defer payload.freeBuffers()
-	st.lock()
-	defer st.unlock()
-	sub, isNew, err := st.acceptRequest(payload.node, req.GetTypeUrl())
-	if sub == nil {
-		if err == nil {
-			st.noteUnserved(req.GetTypeUrl(), req.GetErrorDetail())
-		}
-		return nil, err
-	}
-	answers := st.handleNonce(sub, req.GetResponseNonce(), req.GetErrorDetail())
-	if isNew || payload.changesSubscription() {
-		err = st.updateDelta(sub, payload, state.IsWildcard(), isNew)
-		answers = true
-	}
-	if err != nil {
-		return nil, err
-	}
-	req.Reset() // a request that waits for its response needs no more than the type
-	req.TypeUrl = sub.url
-	sub.open = watch{delta: req, deltaTo: to}
-	st.flush()
-	if answers {
-		st.server.reports.markChanged(st)
-	}
-	return sub.cancel, nil
-}
 
 // updateDelta applies the names that the request subscribes to and unsubscribes from. isNew is true for the first
 // request of the type on this stream, which also states the client's initial resource versions.
-func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcard, isNew bool) error {
+func (st *stream) updateDelta(sub *subscription, req *wire.Request, isNew bool) error {
 	wasWildcard := sub.wildcard
 	var names []string
 	if sub.url != resource.VirtualHostType {
-		sub.wildcard = wildcard
+		sub.updateWildcard(req, isNew)
 	}
-	listed, err := st.subscribeListing(sub, payload.subscribeList.total())
+	listed, err := st.subscribeListing(sub, req.NameTally)
 	if !listed || !isNew {
-		names = payload.subscribed()
+		names = req.Names()
 	}
 	if !listed {
 		if sub.url == resource.VirtualHostType {
@@ -59,33 +27,33 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 		}
 		err = st.subscribe(sub, names)
 	}
-	st.account.AddWork(len(names) + len(payload.unsubscribe))
+	st.account.AddWork(len(names) + len(req.Unsubscribe))
 	if err != nil {
 		return err
 	}
-	for _, name := range payload.unsubscribe {
+	for _, name := range req.Unsubscribe {
 		if sub.wildcard && sub.names.Has(name) {
 			// The protocol demands an answer for a name that is unsubscribed while the wildcard still covers it: the
 			// resource again, or its removal.
 			defer st.markRequested(sub, name)
 		}
 	}
-	st.unsubscribe(sub, payload.unsubscribe)
+	st.unsubscribe(sub, req.Unsubscribe)
 	switch {
 	case isNew && sub.url == resource.VirtualHostType:
-		if err := st.openVirtualHosts(sub, payload.initial); err != nil {
+		if err := st.openVirtualHosts(sub, req); err != nil {
 			return err
 		}
-		st.markAllRequested(sub, names, payload.initial)
-		if !payload.initial.empty() {
+		st.markAllRequested(sub, names, req.Initial())
+		if req.InitialTally.Count() > 0 {
 			st.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 		}
 		return nil
 	case isNew:
-		if err := st.checkHeld(payload.initial); err != nil {
+		if err := st.checkHeld(req); err != nil {
 			return err
 		}
-		st.openDelta(sub, payload.initial)
+		st.openDelta(sub, req)
 		return nil
 	}
 	st.markAllRequested(sub, names, nil)
@@ -97,17 +65,16 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 }
 
 // markAllRequested marks names that the client waits for, except those that it holds in the current version.
-func (st *stream) markAllRequested(sub *subscription, names []string, initial *initialVersions) {
+func (st *stream) markAllRequested(sub *subscription, names []string, held map[string]string) {
 	if len(names) == 0 {
 		return
 	}
-	versions := initial.decoded()
 	current := st.class.Snapshot().Type(sub.url)
 	for _, name := range names {
 		if name == "*" || !sub.names.Has(name) {
 			continue
 		}
-		if version, ok := versions[name]; ok {
+		if version, ok := held[name]; ok {
 			if item, _ := current.Get(name); item.Blob != nil && item.Blob.Version() == version {
 				continue
 			}
@@ -117,8 +84,8 @@ func (st *stream) markAllRequested(sub *subscription, names []string, initial *i
 }
 
 // checkHeld bounds the initial resource versions of a request, which are kept until the first response is made.
-func (st *stream) checkHeld(initial *initialVersions) error {
-	if size := initial.size + initial.tally.Count()*nameOverhead; size > st.server.maxSubscribedBytes {
+func (st *stream) checkHeld(req *wire.Request) error {
+	if size := req.InitialBytes + req.InitialTally.Count()*nameOverhead; size > st.server.maxSubscribedBytes {
 		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
 	}
 	return nil
@@ -126,14 +93,14 @@ func (st *stream) checkHeld(initial *initialVersions) error {
 
 // openDelta handles the first request of a type other than virtual hosts: only what differs from the client's initial
 // resource versions is marked dirty.
-func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
+func (st *stream) openDelta(sub *subscription, req *wire.Request) {
 	current := st.class.Snapshot().Type(sub.url)
-	if !initial.empty() && st.holdsListing(sub, current, initial) {
+	if req.InitialTally.Count() > 0 && st.holdsListing(sub, current, req.InitialTally) {
 		st.requestWarmingEndpoints(sub)
 		sub.answered = sub.dirty.Len() == 0
 		return
 	}
-	held := initial.decoded()
+	held := req.Initial()
 	if sub.url == resource.ClusterType && sub.wildcard {
 		if st.subscribeHeld(sub, held); len(held) == 0 {
 			st.subscribeRemembered(sub)
@@ -169,10 +136,10 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 
 // holdsListing reports whether the subscription covers exactly the resources that the class lists, and the client holds
 // all of them in the current versions. It compares tallies; the initial versions stay undecoded.
-func (st *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, initial *initialVersions) bool {
+func (st *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, held plan.Tally) bool {
 	if sub.url == resource.RouteType || sub.wildcard == (sub.names.Len() > 0) {
 		return false
 	}
 	l := current.Listing("")
-	return l.HasVersions(initial.tally) && (sub.wildcard || sub.names.Shares(l.Names))
+	return l.HasVersions(held) && (sub.wildcard || sub.names.Shares(l.Names))
 }

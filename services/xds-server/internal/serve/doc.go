@@ -1,24 +1,24 @@
 // Package serve implements the ADS server: the delta and the state-of-the-world (sotw) variant of xDS.
 //
-// The stream loops are go-control-plane's. Behind each loop stands a cache object of this package, the stream. Its
-// class (package plan) tells it which resources may have changed, and it answers requests from the snapshot of the
-// class: nothing is built, marshalled or compared for each stream.
+// Each stream has one goroutine that receives and one that sends (loop.go). Its class (package plan) tells it which
+// resources may have changed, and it answers requests from the snapshot of the class: nothing is built, marshalled or
+// compared for each stream. Package wire has the messages, package quota what an identity may use.
 //
 // # The life of a stream
 //
-//   - Open: Server.handle (handler.go) asks quota.Quotas.Open and refuseBanned (ban.go), then runs the loop.
-//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (package quota), answers Istio's
-//     debug types (debug.go) and moves node, names and versions past the loop (payload.go; initialversions.go decodes
-//     initial_resource_versions).
+//   - Open: Server.handle (handler.go) asks quota.Quotas.Open and refuseBanned (ban.go), then starts
+//     receive and transmit.
+//   - Receive: stream.receive (loop.go) throttles the client and answers Istio's debug types (debug.go). A wire.Request
+//     decodes long lists of names and versions only if they differ from what the class has.
 //   - First request: stream.identify (stream.go) checks the node against the peer's identity and joins the class.
-//   - Every request: CreateDeltaWatch (delta.go) or CreateWatch (sotw.go). acceptRequest (request.go) finds the
-//     subscription (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw
-//     changes the subscribed names (subscribe.go, namebudget.go).
+//   - Every request: handleRequest (request.go). acceptRequest finds the subscription
+//     (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw changes the
+//     subscribed names (subscribe.go, namebudget.go).
 //   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
 //   - Push: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
 //     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
-//     asks quota.UnsentBytes and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
-//   - ACK or NACK: noteSent remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
+//     asks quota.UnsentBytes and puts it into the outbox. transmit (loop.go) sends it as a wire.Response.
+//   - ACK or NACK: nextResponse remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
 //     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
 //     until they change. Then flush sends what has waited.
 //   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
@@ -41,7 +41,6 @@
 // may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota and
 // ondemand, reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held
 // when that of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams
-// without their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
-// the payloads; nothing else is taken while one of them is held, except that changesMu is held when the engine's served
-// revision is read.
+// without their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes; nothing else is
+// taken while one of them is held, except that changesMu is held when the engine's served revision is read.
 package serve

@@ -72,8 +72,6 @@ type setup struct {
 	translators func(*plantest.Set) []plan.Translator
 	// change edits the configuration.
 	change func(*serve.Config)
-	// defaultCodec uses gRPC's own codec.
-	defaultCodec bool
 }
 
 func startWith(t testing.TB, how setup, resources []*configv1.Resource) *fixture {
@@ -83,7 +81,7 @@ func startWith(t testing.TB, how setup, resources []*configv1.Resource) *fixture
 	}
 	r := &fixture{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch)}
 	r.Server = servetest.Start(t, servetest.Config{
-		Translators: how.translators(r.set), Log: how.log, Clock: r.clock, DefaultCodec: how.defaultCodec,
+		Translators: how.translators(r.set), Log: how.log, Clock: r.clock,
 		Change: func(c *serve.Config) {
 			c.MaxSubscribedBytes, c.Rand = 1<<20, func() float64 { return 0.5 }
 			if how.change != nil {

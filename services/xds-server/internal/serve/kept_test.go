@@ -89,7 +89,7 @@ func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	c.endsWith(codes.InvalidArgument)
 }
 
-// TestUnservedTypesAreBounded requests types that do not exist; go-control-plane's loop remembers each.
+// TestUnservedTypesAreBounded requests types that do not exist.
 func TestUnservedTypesAreBounded(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	good := r.delta("good", "default")

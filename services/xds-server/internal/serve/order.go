@@ -37,7 +37,7 @@ func (st *stream) flush() {
 	}
 	waits := false
 	for _, sub := range st.types {
-		if !sub.open.isOpen() || sub.outstanding != nil {
+		if sub.outstanding != nil {
 			continue
 		}
 		if st.waitsForEarlierTypes(sub) {
@@ -63,7 +63,7 @@ func (st *stream) flush() {
 	}
 }
 
-// FlushInTurn is called by the budget when it is this stream's turn to use bytes.
+// FlushInTurn implements quota.Waiter: it is called when it is this stream's turn to use bytes.
 func (st *stream) FlushInTurn() {
 	st.lock()
 	defer st.unlock()

@@ -22,6 +22,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
 // callerHeader names the service account of a caller on the port of authenticated.
@@ -37,7 +38,7 @@ func (c *calling) Context() context.Context { return c.ctx }
 // authenticated opens a port on which callers have the service account in callerHeader, of namespace default.
 func (r *fixture) authenticated() *fixture {
 	r.t.Helper()
-	g := grpc.NewServer(grpc.ForceServerCodecV2(serve.Codec()), grpc.StreamInterceptor(
+	g := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.StreamInterceptor(
 		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 			md, _ := metadata.FromIncomingContext(ss.Context())
 			id, err := auth.WorkloadID(spiffeid.RequireTrustDomainFromString(testkit.TrustDomain), "default", md.Get(callerHeader)[0])

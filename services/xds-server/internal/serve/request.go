@@ -7,13 +7,51 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
+
+// handleRequest is called for every request, in the order of arrival: a subscription, an ACK, a NACK, or two of them in
+// one. It hands out the responses that may go now.
+func (st *stream) handleRequest(req *wire.Request) error {
+	st.lock()
+	defer st.unlock()
+	sub, isNew, err := st.acceptRequest(req.Node, req.TypeURL)
+	if sub == nil {
+		if err == nil {
+			st.noteUnserved(req.TypeURL, req.Failure)
+		}
+		return err
+	}
+	if out := sub.outstanding; !st.delta && out != nil && out.nonce != "" && out.nonce != req.Nonce {
+		st.dropLeftOut(sub, req)
+		return nil
+	}
+	changed := st.handleNonce(sub, req.Nonce, req.Failure)
+	switch {
+	case !st.delta:
+		changed, err = true, st.updateSotw(sub, req, isNew)
+	case isNew || req.NameTally.Count()+len(req.Unsubscribe) > 0:
+		changed, err = true, st.updateDelta(sub, req, isNew)
+	}
+	if err != nil {
+		return err
+	}
+	st.flush()
+	if changed {
+		st.server.reports.markChanged(st)
+	}
+	return nil
+}
 
 // acceptRequest checks the node of a request and returns the subscription of its type. For a type that no translator
 // makes, subscription and error are nil: the request is never answered. The caller holds mu.
 func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscription, isNew bool, err error) {
 	if st.closed {
 		return nil, false, status.Error(codes.Unavailable, "stream is closing")
+	}
+	if typeURL == "" {
+		return nil, false, status.Error(codes.InvalidArgument, "type URL is required for ADS")
 	}
 	if err := st.identify(node); err != nil {
 		return nil, false, err
@@ -29,8 +67,7 @@ func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscript
 // only to tell something, such as the health of their workload (noteUnserved).
 var ambientTypes = []string{"type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security."}
 
-// countUnservedType bounds the types that no translator makes, because go-control-plane's loop remembers each until the
-// stream ends.
+// countUnservedType bounds the types that no translator makes.
 func (st *stream) countUnservedType(typeURL string) error {
 	if len(typeURL) > maxTypeURLBytes {
 		return status.Errorf(codes.InvalidArgument, "type URL of %d bytes, at most %d are read", len(typeURL), maxTypeURLBytes)
@@ -77,11 +114,6 @@ func (st *stream) subscriptionFor(url string) (sub *subscription, isNew bool, er
 		return nil, false, status.Error(codes.ResourceExhausted, "too many types on one stream")
 	}
 	sub = &subscription{url: url, metrics: st.server.metrics.of(url)}
-	sub.cancel = func() {
-		st.lock()
-		defer st.unlock()
-		sub.open = watch{}
-	}
 	at := slices.IndexFunc(st.types, func(other *subscription) bool {
 		a, b := rank(other.url), rank(url)
 		return a > b || a == b && other.url > url

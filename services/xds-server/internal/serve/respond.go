@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -25,8 +24,7 @@ type candidate struct {
 	answered map[string]bool
 }
 
-// respond makes the response to an open watch, if there is anything to say, and hands it to go-control-plane's loop. It
-// returns false if the stream must wait for the budget; nothing has changed in that case.
+// respond makes the next response of a type, if there is anything to say, and hands it out. It returns false if the stream must wait for the budget; nothing has changed in that case.
 func (st *stream) respond(sub *subscription) bool {
 	deferRemovals := st.removalsMustWait(sub)
 	if sub.dirty.Len() == 0 && !sub.responseDue && (sub.deferred.Len() == 0 || deferRemovals) && !st.hasUnsentHostAnswers(sub) {
@@ -69,18 +67,16 @@ func (st *stream) respond(sub *subscription) bool {
 	if !st.server.unsent.Take(st, &st.account.Unsent, out.size, !sub.answered, st.budgetTurn) {
 		return false
 	}
-	out.unsent.Store(int64(out.size))
-	if !st.handToLoop(sub, current, out) {
-		// The loop's channel has room for one response per type that go-control-plane knows, so it is full only if a
-		// client uses many types that nobody knows.
-		out.release()
-		return true
+	out.reserved.Store(int64(out.size))
+	if out.version = strconv.FormatUint(out.revision.GetSequence(), 10); !st.delta {
+		out.version = st.sotwVersion(sub, current)
 	}
 	st.clearAnswered(sub, c)
 	if !c.incomplete && sub.dirty.Len()+sub.deferred.Len() == 0 {
 		out.held = st.served
 	}
-	sub.open, sub.outstanding, sub.resendAll, sub.answered = watch{}, out, false, true
+	sub.outstanding, sub.resendAll, sub.answered = out, false, true
+	st.outbox.push(sub)
 	out.counted = st.server.answers.addResponse(sub.url == resource.EndpointType)
 	sub.responseDue = sub.responseDue && sub.url == resource.VirtualHostType && st.awaitsFirstHosts()
 	switch sub.url {
@@ -217,31 +213,6 @@ func (r *response) measure() {
 		for _, name := range names {
 			r.size += len(name)
 		}
-	}
-}
-
-// handToLoop gives a response to go-control-plane's loop, which sends it. The loop writes the nonce into the message,
-// so each stream has a message of its own; the resources are added while it is encoded (encode.go).
-func (st *stream) handToLoop(sub *subscription, current *plan.TypeSnapshot, out *response) bool {
-	if st.delta {
-		m := &discovery.DeltaDiscoveryResponse{
-			SystemVersionInfo: strconv.FormatUint(out.revision.GetSequence(), 10), TypeUrl: sub.url, RemovedResources: out.removed,
-		}
-		out.message = m
-		select {
-		case sub.open.deltaTo <- &deltaResponse{request: sub.open.delta, message: m, ctx: st.ctx}:
-			return true
-		default:
-			return false
-		}
-	}
-	m := &discovery.DiscoveryResponse{VersionInfo: st.sotwVersion(sub, current), TypeUrl: sub.url}
-	out.message = m
-	select {
-	case sub.open.sotwTo <- &sotwResponse{request: sub.open.sotw, message: m, ctx: st.ctx}:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/ondemand"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -99,7 +100,7 @@ type Server struct {
 	reports       reports
 	unsent        *quota.UnsentBytes
 	answers       answerTracker
-	chunks        chunkCache
+	chunks        wire.Chunks
 	onDemandNames *ondemand.Memory
 	quotas        *quota.Quotas
 	refusals      *quota.Refusals

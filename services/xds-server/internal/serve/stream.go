@@ -9,6 +9,7 @@ import (
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -21,10 +22,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// stream is one ADS stream. It implements the cache (cache.ConfigWatcher) and the callbacks of its own go-control-plane
-// server, and plan.Watcher for its class. The fields below mu are guarded by mu; doc.go gives the order of the locks.
+// stream is one ADS stream. It implements plan.Watcher for its class and quota.Waiter. The fields below mu are guarded by mu; doc.go gives the order of the locks.
 type stream struct {
 	server *Server
+	grpc   grpc.ServerStream
 	delta  bool
 	peer   *auth.Peer // nil on the plaintext port
 	ctx    context.Context
@@ -33,8 +34,8 @@ type stream struct {
 
 	connectedAt time.Time
 	// wake asks Server.handle to call flushAfterTimeout once the order timeout has passed.
-	wake chan struct{}
-	payloadQueue
+	wake   chan struct{}
+	outbox outbox
 	stallDetector
 	ender
 	changeQueue
@@ -136,7 +137,6 @@ func (st *stream) close() {
 	st.server.unsent.Remove(st, &st.account.Unsent)
 	st.server.subscribers.replace(st, st.topics, nil)
 	for _, sub := range st.types {
-		sub.open = watch{}
 		if out := sub.outstanding; out != nil {
 			st.endOutstanding(sub, out, "stream closed")
 			out.release()
@@ -154,7 +154,8 @@ func (st *stream) close() {
 		st.server.reports.closed(st)
 		st.server.onDemandNames.StreamEnded(st.proxyKey())
 	}
-	// The stream's loop may end later than this and keeps the stream reachable until then; the names must not stay with
-	// it.
+	// receive and transmit may end later than this and keep the stream reachable until then; the names must not stay
+	// with it.
+	st.outbox.unsent = nil
 	st.types, st.warmingClusters, st.topics, st.virtualHosts = nil, nil, nil, virtualHosts{}
 }

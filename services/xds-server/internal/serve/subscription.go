@@ -1,15 +1,17 @@
 package serve
 
 import (
+	"slices"
+	"sync/atomic"
 	"time"
 
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.opentelemetry.io/otel/trace"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/nameset"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -20,6 +22,8 @@ type subscription struct {
 	metrics *typeMetrics
 
 	wildcard bool
+	// unnamed is true while an empty list of names stands for everything (the legacy wildcard).
+	unnamed bool
 	// planned is true once the class has planned the resources that it lists of this type.
 	planned bool
 	// names are the subscribed names, without "*".
@@ -44,10 +48,9 @@ type subscription struct {
 	// answered is true once a first response was made, or none was needed because the client holds everything.
 	answered bool
 
-	open        watch
+	// outstanding is the response that was handed out and is not acknowledged yet; nil if there is none. Nothing else of
+	// the type is sent meanwhile.
 	outstanding *response
-	// cancel is called by the loop to withdraw the open watch.
-	cancel func()
 
 	// rejectedVersions, by name, are not sent again. With rejectedTogether, one NACK has blamed all of them without
 	// naming one, and a change of one lifts the rejection of all.
@@ -69,24 +72,15 @@ type subscription struct {
 	bytes uint64
 }
 
-// watch is a request that waits for its response. The fields of one protocol variant are set.
-type watch struct {
-	delta   *cache.DeltaRequest
-	deltaTo chan cache.DeltaResponse
-	sotw    *cache.Request
-	sotwTo  chan cache.Response
-}
-
-// isOpen reports whether the loop waits for a response.
-func (w *watch) isOpen() bool { return w.deltaTo != nil || w.sotwTo != nil }
-
-// response was handed to go-control-plane's loop and is not acknowledged yet.
+// response was handed out and is not acknowledged yet.
 type response struct {
-	budgetBytes
-	message any    // the protobuf message that the loop sends
-	nonce   string // "" until it is sent
-	blobs   []*store.Blob
-	removed []string
+	// reserved are the bytes that it has reserved in the budget for account.
+	reserved atomic.Int64
+	stream   *stream
+	version  string
+	nonce    string // "" until it is sent
+	blobs    []*store.Blob
+	removed  []string
 	// missing are virtual hosts that are answered with "not found".
 	missing  []string
 	revision *configv1.Revision
@@ -100,6 +94,31 @@ type response struct {
 	// counted is what answerTracker counts the response for.
 	counted counted
 	span    trace.Span
+}
+
+// release gives the reserved bytes back. Calls after the first do nothing.
+func (r *response) release() {
+	if size := r.reserved.Swap(0); size > 0 {
+		r.stream.server.unsent.GiveBack(&r.stream.account.Unsent, int(size))
+	}
+}
+
+// namedTypes are requested by name only: for them an empty list of names is not the legacy wildcard.
+var namedTypes = []string{
+	resource.EndpointType, resource.RouteType, resource.ScopedRouteType, resource.VirtualHostType, resource.SecretType,
+	resource.RuntimeType, resource.ExtensionConfigType,
+}
+
+// updateWildcard applies a request to the wildcard: "*", or no name at all as long as none was ever requested.
+func (sub *subscription) updateWildcard(req *wire.Request, isNew bool) {
+	if isNew && !slices.Contains(namedTypes, sub.url) {
+		sub.unnamed, sub.wildcard = true, req.NameTally.Count() == 0
+	}
+	if sub.unnamed && req.NameTally.Count() == 0 {
+		return
+	}
+	sub.unnamed = false
+	sub.wildcard = req.Wildcard() || req.Delta && sub.wildcard && !slices.Contains(req.Unsubscribe, "*")
 }
 
 // wants reports whether the subscription covers the resource. For virtual hosts, see covers.

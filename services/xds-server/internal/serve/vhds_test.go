@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/proto"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -275,26 +274,4 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	hosts := c.expect(vhds, "-"+hostNameA)
 	c.ack(hosts)
 	c.ack(c.expect(cds, "-80|"+hostA))
-}
-
-func TestCodecSendsTheSameAsGRPCs(t *testing.T) {
-	var got [2]*discovery.DeltaDiscoveryResponse
-	var sotw [2]*discovery.DiscoveryResponse
-	for i, plain := range []bool{false, true} {
-		r := startWith(t, setup{translators: withVirtualHosts, defaultCodec: plain}, append(basicMesh(), service("none", 80)))
-		c := r.delta("pod", "default").onDemand()
-		c.subscribe(rds, "80", "81")
-		c.ack(c.expect(rds, "+80", "+81"))
-		c.subscribe(vhds, hostNameA, "80/none:80")
-		got[i] = c.expect(vhds, "?80/none:80", "+"+hostNameA, "-81/none")
-		w := r.sotw("sotw", "default")
-		w.subscribe(cds)
-		sotw[i] = w.next()
-	}
-	if !proto.Equal(got[0], got[1]) || !proto.Equal(sotw[0], sotw[1]) {
-		t.Errorf("with our codec:\n%v\n%v\nwith gRPC's:\n%v\n%v", got[0], sotw[0], got[1], sotw[1])
-	}
-	if len(got[0].GetResources()[0].GetAliases()) != 1 || len(sotw[0].GetResources()) == 0 {
-		t.Errorf("%v %v", got[0], sotw[0])
-	}
 }

@@ -6,14 +6,15 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
 // openVirtualHosts handles the first request for virtual hosts. The versions that the client states are compared once
 // their route configuration is in routeConfigs.
-func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions) error {
+func (st *stream) openVirtualHosts(hosts *subscription, req *wire.Request) error {
 	st.plan(hosts, nil)
-	if l := st.class.Snapshot().Type(hosts.url).Listing(""); !initial.empty() && l.HasVersions(initial.tally) {
+	if l := st.class.Snapshot().Type(hosts.url).Listing(""); req.InitialTally.Count() > 0 && l.HasVersions(req.InitialTally) {
 		st.initialHostListing = l
 		for name, rc := range st.routeConfigs {
 			st.markNewRouteConfig(hosts, name, rc)
@@ -21,7 +22,7 @@ func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions
 		hosts.answered = hosts.dirty.Len() == 0 && !hosts.responseDue
 		return nil
 	}
-	held := initial.decoded()
+	held := req.Initial()
 	for host, version := range held {
 		name := routeConfigOf(host)
 		if _, ok := st.initialRouteConfigs[name]; st.initialRouteConfigsKnown && !ok {

@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -32,8 +33,6 @@ type Config struct {
 	Clock clock.Clock
 	// Change edits the configuration of the ADS server.
 	Change func(*serve.Config)
-	// DefaultCodec makes the plaintext port use gRPC's own codec instead of serve.Codec.
-	DefaultCodec bool
 }
 
 // Server is an xds-server under test.
@@ -103,15 +102,11 @@ func Policy(rule auth.Rule) auth.Policy {
 func (s *Server) Listen(lis net.Listener, cfg rpc.ServerConfig, further ...func(grpc.ServiceRegistrar)) (stop func()) {
 	s.t.Helper()
 	cfg.Service, cfg.Log = "ads", s.cfg.Log
-	var options []grpc.ServerOption
-	if !s.cfg.DefaultCodec {
-		options = append(options, grpc.ForceServerCodecV2(serve.Codec()))
-	}
 	return rpctest.Serve(s.t, lis, cfg, func(g *grpc.Server) {
 		for _, register := range append(further, s.ADS.Register) {
 			register(g)
 		}
-	}, options...)
+	}, grpc.ForceServerCodecV2(wire.Codec()))
 }
 
 // Apply applies the next revision.

@@ -1,4 +1,4 @@
-package serve
+package wire
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func someBlobs(t testing.TB, n int) []*store.Blob {
 
 func TestChunksHaveTheBytesOfTheirResources(t *testing.T) {
 	blobs := someBlobs(t, 500)
-	var r chunkCache
+	var r Chunks
 	for _, n := range []int{0, 1, manyBlobs - 1, manyBlobs, 500} {
 		for _, sotw := range []bool{false, true} {
 			var want []byte
@@ -48,7 +48,7 @@ func TestChunksHaveTheBytesOfTheirResources(t *testing.T) {
 
 func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 	blobs := someBlobs(t, 500)
-	var r chunkCache
+	var r Chunks
 	first := r.append(nil, blobs, false)
 	if len(first) < 10 || len(first) > 100 {
 		t.Fatalf("%d runs of 500 resources", len(first))
@@ -74,7 +74,7 @@ func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 
 func TestAResponseWaitsOnlyForChunksThatItHas(t *testing.T) {
 	blobs := someBlobs(t, 1000)
-	var r chunkCache
+	var r Chunks
 	first := r.append(nil, blobs[:500], false)
 	// Somebody copies the first chunk and does not get on.
 	var slow *chunk
@@ -111,7 +111,7 @@ func TestAResponseWaitsOnlyForChunksThatItHas(t *testing.T) {
 
 func TestResponsesAtTheSameTimeShareChunks(t *testing.T) {
 	blobs := someBlobs(t, 500)
-	var r chunkCache
+	var r Chunks
 	var mu sync.Mutex
 	var all []mem.BufferSlice
 	seen := map[*byte]bool{}
@@ -139,7 +139,7 @@ func TestResponsesAtTheSameTimeShareChunks(t *testing.T) {
 // BenchmarkLargeResponse encodes the first response of a stream.
 func BenchmarkLargeResponse(b *testing.B) {
 	blobs := someBlobs(b, 1000)
-	var r chunkCache
+	var r Chunks
 	b.ReportAllocs()
 	for b.Loop() {
 		r.append(nil, blobs, false).Free()

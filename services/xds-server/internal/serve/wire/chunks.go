@@ -1,4 +1,4 @@
-package serve
+package wire
 
 import (
 	"encoding/binary"
@@ -19,11 +19,11 @@ const (
 	chunkMask = 15
 )
 
-// chunkCache joins the encoded resources of large responses to chunks, because gRPC spends more on each buffer than
+// Chunks joins the encoded resources of large responses to chunks, because gRPC spends more on each buffer than
 // most resources have bytes. Whether a resource ends a chunk depends on its hash alone, so responses that differ in a
 // few resources have all other chunks in common. They share them while one of the responses is being sent. It is safe
 // for concurrent use: mu is held to look a chunk up, not while resources are hashed or copied.
-type chunkCache struct {
+type Chunks struct {
 	mu    sync.Mutex
 	byKey map[chunkKey]weak.Pointer[chunk]
 	// sweepAt is the number of entries at which collected ones are deleted.
@@ -44,7 +44,7 @@ type chunk struct {
 }
 
 // append adds the encoded resources to a response, as fields of a sotw response or of a delta one.
-func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) mem.BufferSlice {
+func (c *Chunks) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) mem.BufferSlice {
 	if len(blobs) < manyBlobs {
 		for _, blob := range blobs {
 			to = append(to, blobField(blob, sotw))
@@ -69,14 +69,14 @@ func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) 
 }
 
 // chunkOf returns the chunk of these resources, from the cache if it is there.
-func (c *chunkCache) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
+func (c *Chunks) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
 	found := c.lookUp(key, blobs)
 	found.filled.Do(func() { found.fill(key.sotw) })
 	return found
 }
 
 // lookUp returns the chunk of these resources, which may not be filled yet. It makes one if there is none.
-func (c *chunkCache) lookUp(key chunkKey, blobs []*store.Blob) *chunk {
+func (c *Chunks) lookUp(key chunkKey, blobs []*store.Blob) *chunk {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.byKey[key]; ok {

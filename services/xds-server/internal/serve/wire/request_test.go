@@ -1,4 +1,4 @@
-package serve
+package wire
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -34,39 +35,43 @@ func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
 			ResponseNonce:            rapid.StringN(0, 5, -1).Draw(t, "nonce"),
 			ResourceNamesSubscribe:   rapid.SliceOfN(rapid.StringN(1, 200, -1), 0, 40).Draw(t, "subscribe"),
 			ResourceNamesUnsubscribe: rapid.SliceOfN(rapid.StringN(1, 9, -1), 0, 3).Draw(t, "unsubscribe"),
+			ErrorDetail:              &rpcstatus.Status{Message: rapid.StringN(0, 9, -1).Draw(t, "failure")},
 			InitialResourceVersions:  rapid.MapOfN(rapid.StringN(1, 200, -1), rapid.StringN(0, 16, -1), 0, 40).Draw(t, "held"),
 		}
 		raw, err := proto.Marshal(want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+		got := &Request{Delta: true}
 		data := inPieces(raw, rapid.SliceOfN(rapid.IntRange(0, 150), 0, 60).Draw(t, "cuts"))
 		if err := got.decode(data); err != nil {
 			t.Fatal(err)
 		}
 		data.Free() // as gRPC does
-		names := got.GetResourceNamesSubscribe()
-		if got.subscribeList != nil {
-			names = got.subscribeList.decoded()
-		}
-		if !slices.Equal(names, want.GetResourceNamesSubscribe()) {
+		if names := got.Names(); !slices.Equal(names, want.GetResourceNamesSubscribe()) {
 			t.Fatalf("subscribes to %q, want %q", names, want.GetResourceNamesSubscribe())
 		}
-		if all := got.initial.decoded(); !maps.Equal(all, want.GetInitialResourceVersions()) {
+		if all := got.Initial(); !maps.Equal(all, want.GetInitialResourceVersions()) {
 			t.Fatalf("holds %q, want %q", all, want.GetInitialResourceVersions())
 		}
 		var tally plan.Tally
 		for _, version := range want.GetInitialResourceVersions() {
 			tally.AddString(version)
 		}
-		if got.initial.tally != tally {
+		if got.InitialTally != tally {
 			t.Fatal("the tally is not that of the versions")
 		}
-		want.ResourceNamesSubscribe, want.InitialResourceVersions, got.ResourceNamesSubscribe = nil, nil, nil
-		if !proto.Equal(got.DeltaDiscoveryRequest, want) {
-			t.Fatalf("the rest is %v, want %v", got.DeltaDiscoveryRequest, want)
+		if got.Size != len(raw) || got.Wildcard() != slices.Contains(want.GetResourceNamesSubscribe(), "*") {
+			t.Fatalf("%d bytes, wildcard: %v", got.Size, got.Wildcard())
 		}
+		rest := &discovery.DeltaDiscoveryRequest{
+			Node: got.Node, TypeUrl: got.TypeURL, ResponseNonce: got.Nonce, ErrorDetail: got.Failure, ResourceNamesUnsubscribe: got.Unsubscribe,
+		}
+		want.ResourceNamesSubscribe, want.InitialResourceVersions = nil, nil
+		if !proto.Equal(rest, want) {
+			t.Fatalf("the rest is %v, want %v", rest, want)
+		}
+		got.Release()
 	})
 }
 
@@ -82,11 +87,32 @@ func TestRequestThatIsNoMessage(t *testing.T) {
 		"name that is not UTF-8": protowire.AppendString(protowire.AppendTag(nil, resourceNamesSubscribe, protowire.BytesType), "\xff"),
 	} {
 		for _, cuts := range [][]int{nil, {1}, {1, 1, 1}} {
-			r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+			r := &Request{Delta: true}
 			if err := r.decode(inPieces(raw, cuts)); err == nil {
 				t.Errorf("%s: taken", about)
 			}
 		}
+	}
+}
+
+func TestSotwRequest(t *testing.T) {
+	want := &discovery.DiscoveryRequest{
+		Node: &core.Node{Id: "node"}, TypeUrl: "type", ResponseNonce: "7", VersionInfo: "v", ResourceNames: []string{"a", "*"},
+		ErrorDetail: &rpcstatus.Status{Message: "no"},
+	}
+	raw, err := proto.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{}
+	if err := Codec().Unmarshal(inPieces(raw, []int{3}), r); err != nil {
+		t.Fatal(err)
+	}
+	got := &discovery.DiscoveryRequest{
+		Node: r.Node, TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: r.Version, ResourceNames: r.Names(), ErrorDetail: r.Failure,
+	}
+	if !proto.Equal(got, want) || r.Size != len(raw) || !r.Wildcard() || r.NameTally.Count() != 2 {
+		t.Errorf("%v, %d bytes, want %v", got, r.Size, want)
 	}
 }
 
@@ -110,7 +136,7 @@ func BenchmarkDecodeReconnect(b *testing.B) {
 	b.SetBytes(int64(len(raw)))
 	b.ReportAllocs()
 	for b.Loop() {
-		r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+		r := &Request{Delta: true}
 		if err := r.decode(data); err != nil {
 			b.Fatal(err)
 		}
