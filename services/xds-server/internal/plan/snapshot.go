@@ -44,6 +44,20 @@ type Snapshot struct {
 	types map[string]*TypeSnapshot
 }
 
+// SnapshotOf makes a snapshot of items, by type and name: for tests of what reads snapshots.
+func SnapshotOf(at Point, items map[string]map[string]Item) *Snapshot {
+	s := &Snapshot{Point: at, types: map[string]*TypeSnapshot{}}
+	for url, named := range items {
+		t := &TypeSnapshot{items: btree.NewMap[string, Item](0), hasTotal: true}
+		for name, item := range named {
+			t.items.Set(name, item)
+			t.total.replace(Item{}, item)
+		}
+		s.types[url] = t
+	}
+	return s
+}
+
 // Type returns the resources of one type; never nil.
 func (s *Snapshot) Type(url string) *TypeSnapshot {
 	if t, ok := s.types[url]; ok {

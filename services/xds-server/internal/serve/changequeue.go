@@ -3,8 +3,6 @@ package serve
 import (
 	"sync"
 
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -14,8 +12,6 @@ import (
 type changeQueue struct {
 	changesMu sync.Mutex
 	changes   []queuedChange
-	// served is the newest state whose changes the stream has applied. The stream's mutex guards it.
-	served plan.Point
 }
 
 // queuedChange is a call of Changed, or of enqueueReclassify, and the state that was served before it.
@@ -30,7 +26,7 @@ func (st *stream) lock() {
 	st.mu.Lock()
 	served := st.server.engine.Served()
 	st.applyChanges()
-	st.served = served
+	st.client.SetServed(served)
 }
 
 // unlock applies the queued changes and releases the mutex. If a change is queued meanwhile, unlock takes the mutex
@@ -39,7 +35,7 @@ func (st *stream) unlock() {
 	for {
 		served := st.server.engine.Served()
 		st.applyChanges()
-		st.served = served
+		st.client.SetServed(served)
 		st.mu.Unlock()
 		if st.noChangesQueued() || !st.mu.TryLock() {
 			return
@@ -81,34 +77,15 @@ func (st *stream) applyChanges() {
 	}
 	dirty := false
 	for _, c := range queued {
-		st.served = c.servedBefore
+		st.client.SetServed(c.servedBefore)
 		if c.reclassify {
 			dirty = st.reclassify() || dirty
 			continue
 		}
-		dirty = st.applyChange(c.changed, c.added) || dirty
+		dirty = st.client.Changed(c.changed, c.added) || dirty
 	}
 	if dirty {
 		st.server.reports.markChanged(st)
 		st.flush()
 	}
-}
-
-// applyChange marks the changed names that the subscriptions cover, and reports whether there are any.
-func (st *stream) applyChange(changes, added plan.Changes) (dirty bool) {
-	for url, names := range changes {
-		sub := st.subscription(url)
-		if sub == nil {
-			continue
-		}
-		for _, name := range names {
-			dirty = st.markDirtyIfHeld(sub, name) || dirty
-		}
-		if url == resource.ClusterType {
-			for _, name := range added[url] {
-				st.noteNewCluster(sub, name)
-			}
-		}
-	}
-	return dirty
 }

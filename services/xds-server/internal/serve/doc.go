@@ -6,21 +6,15 @@
 //
 // # The life of a stream
 //
-//   - Open: Server.handle (handler.go) asks quota.Quotas.Open and refuseBanned (ban.go), then starts
-//     receive and transmit.
+//   - Open: Server.handle (handler.go) asks quota.Quotas.Open and refuseBanned (ban.go), then starts receive and
+//     transmit.
 //   - Receive: stream.receive (loop.go) throttles the client and answers Istio's debug types (debug.go). A wire.Request
 //     decodes long lists of names and versions only if they differ from what the class has.
 //   - First request: stream.identify (stream.go) checks the node against the peer's identity and joins the class.
-//   - Every request: handleRequest (request.go). acceptRequest finds the subscription
-//     (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw changes the
-//     subscribed names (subscribe.go, namebudget.go).
-//   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
-//   - Push: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
-//     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
-//     asks quota.UnsentBytes and puts it into the outbox. transmit (loop.go) sends it as a wire.Response.
-//   - ACK or NACK: nextResponse remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
-//     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
-//     until they change. Then flush sends what has waited.
+//   - Every request: handleRequest (request.go). Client.Request of package subscription changes what is subscribed, or
+//     takes the ACK or NACK.
+//   - Push: flush (delivery.go) asks Client.Flush what may go. deliver asks quota.UnsentBytes and puts it into the
+//     outbox. transmit (loop.go) sends it as a wire.Response.
 //   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
 //     describes; answered.go counts the responses that are not answered yet.
 //   - End: the client, the maximum age, a stalled client, a ban, Drain or Reconnect (both in reconnect.go; package
@@ -28,19 +22,14 @@
 //
 // A new revision comes in by Server.Apply (server.go). Streams whose proxies may have changed class are found by
 // subscribersIndex (subscribers.go) and moved by reclassify (reclassify.go). Then each class calls stream.Changed
-// (changequeue.go), which marks what has changed and calls flush.
-//
-// Virtual hosts: vhds.go tracks the route configurations whose virtual hosts are resources of their own, vhdsopen.go
-// handles a client's first request for them, and ondemand.go the clients that request each virtual host by name.
-// warming.go sends endpoints again when Envoy warms their cluster.
+// (changequeue.go), which tells the subscriptions what has changed and calls flush.
 //
 // # Locks
 //
 // stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
 // were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
-// may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota and
-// ondemand, reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held
-// when that of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams
+// may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota and ondemand,
+// reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held when that of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams
 // without their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes; nothing else is
 // taken while one of them is held, except that changesMu is held when the engine's served revision is read.
 package serve

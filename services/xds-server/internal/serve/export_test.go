@@ -7,16 +7,8 @@ import "strings"
 func (s *Server) Kept() (streams, nameBytes, names int) {
 	for _, st := range s.all() {
 		st.mu.Lock()
-		kept := 0
-		for _, sub := range st.types {
-			kept += sub.names.Len() + sub.unconfirmedRemovals.Len() + sub.absent.Len() + sub.requested.Len() + sub.deferred.Len() +
-				len(sub.rejectedVersions)
-		}
-		for _, held := range st.initialHosts {
-			kept += len(held)
-		}
-		kept += st.refusedHosts.Len()
-		streams, nameBytes, names = streams+1, max(nameBytes, st.nameBytes), max(names, kept)
+		_, kept, bytes := st.client.Kept()
+		streams, nameBytes, names = streams+1, max(nameBytes, bytes), max(names, kept)
 		st.mu.Unlock()
 	}
 	return streams, nameBytes, names
@@ -33,9 +25,8 @@ func (s *Server) Names() int {
 	n := 0
 	for _, st := range s.all() {
 		st.mu.Lock()
-		for _, sub := range st.types {
-			n += sub.names.Len()
-		}
+		subscribed, _, _ := st.client.Kept()
+		n += subscribed
 		st.mu.Unlock()
 	}
 	return n

@@ -48,6 +48,7 @@ func (s *Server) handle(st *stream) error {
 		return err
 	}
 	st.account = account
+	st.client = s.newClient(st)
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
@@ -96,7 +97,7 @@ func (s *Server) handle(st *stream) error {
 			}
 			watchdog = s.clock.After(s.stallTimeout)
 		case <-st.wake:
-			overdue = s.clock.After(s.orderTimeout)
+			overdue = s.clock.After(s.limits.OrderTimeout)
 		case <-overdue:
 			overdue = nil
 			st.flushAfterTimeout()

@@ -2,9 +2,9 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
-	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
@@ -30,31 +30,16 @@ func (st *stream) receive() error {
 	}
 }
 
-// outbox are the subscriptions whose outstanding response has not been sent, in the order of sending. The stream's mutex
-// guards it; a subscription has one outstanding response, so that there are no more of them than types.
-type outbox struct {
-	unsent []*subscription
-	// filled wakes transmit.
-	filled chan struct{}
-	// nonces counts the responses that were sent.
-	nonces uint64
-}
-
-func (o *outbox) push(sub *subscription) {
-	o.unsent = append(o.unsent, sub)
-	notify.Wake(o.filled)
-}
-
 // transmit sends the responses in the outbox until the context ends.
 func (st *stream) transmit(ctx context.Context) error {
 	for {
-		for out, message := st.nextResponse(); out != nil; out, message = st.nextResponse() {
+		for d, message := st.nextResponse(); d != nil; d, message = st.nextResponse() {
 			if message.Taken != nil {
 				st.largeSendBegan()
 			}
 			err := st.timeSend(func() error { return st.grpc.SendMsg(message) })
 			if message.Taken == nil || err != nil {
-				out.release()
+				d.release()
 			}
 			if err != nil {
 				return err
@@ -69,36 +54,35 @@ func (st *stream) transmit(ctx context.Context) error {
 }
 
 // nextResponse takes the next response out of the outbox and gives it its nonce; nil if there is none.
-func (st *stream) nextResponse() (*response, *wire.Response) {
+func (st *stream) nextResponse() (*delivery, *wire.Response) {
 	st.lock()
 	defer st.unlock()
 	if st.closed || len(st.outbox.unsent) == 0 {
 		return nil, nil
 	}
-	sub := st.outbox.unsent[0]
-	st.outbox.unsent = st.outbox.unsent[1:]
-	out := sub.outstanding
+	d := st.outbox.unsent[0]
+	st.outbox.unsent = slices.Delete(st.outbox.unsent, 0, 1)
 	st.outbox.nonces++
-	out.nonce, out.sentAt = strconv.FormatUint(st.outbox.nonces, 10), st.server.clock.Now()
+	nonce := strconv.FormatUint(st.outbox.nonces, 10)
+	st.client.Sent(st.server.clock.Now(), d.Response, nonce)
 	if st.server.traced {
-		out.span = st.server.startPush(st, sub, out)
+		d.span = st.server.startPush(st, d.Response)
 	}
-	sub.sent = out.revision
-	sub.bytes += uint64(out.size) //nolint:gosec // sizes are not negative
-	sub.metrics.pushes.Inc()
-	sub.metrics.sentBytes.Add(float64(out.size))
+	m := st.server.metrics.of(d.TypeURL)
+	m.pushes.Inc()
+	m.sentBytes.Add(float64(d.Size))
 	st.server.reports.markChanged(st)
 	message := &wire.Response{
-		Delta: st.delta, TypeURL: sub.url, Nonce: out.nonce, Version: out.version, Blobs: out.blobs, Chunks: &st.server.chunks,
+		Delta: st.delta, TypeURL: d.TypeURL, Nonce: nonce, Version: d.Version, Blobs: d.Blobs, Chunks: &st.server.chunks,
 	}
 	if st.delta {
-		message.Removed, message.Missing = out.removed, out.missing
+		message.Removed, message.Missing = d.Removed, d.Missing
 	}
-	if out.size > wire.SmallResponse {
+	if d.Size > wire.SmallResponse {
 		message.Taken = func() {
 			st.largeSendTaken()
-			out.release()
+			d.release()
 		}
 	}
-	return out, message
+	return d, message
 }

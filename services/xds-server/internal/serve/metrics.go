@@ -114,12 +114,7 @@ func (s *Server) countStreams(is func(*stream) bool) float64 {
 func (st *stream) waiting() bool {
 	st.lock()
 	defer st.unlock()
-	for _, sub := range st.types {
-		if sub.pending() || sub.deferred.Len() > 0 {
-			return true
-		}
-	}
-	return false
+	return st.client.Waiting()
 }
 
 // shortType is the message name of a type URL, such as "Cluster". Only served types come here, so that it is fit for a

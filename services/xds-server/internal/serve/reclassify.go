@@ -40,18 +40,8 @@ func (st *stream) reclassify() (dirty bool) {
 	undelivered := old.Undelivered()
 	st.class = st.server.engine.Acquire(key, st)
 	st.account.Reclassify(old.Key(), key)
-	for _, sub := range st.types {
-		sub.planned = false
-		st.plan(sub, sub.names.Names())
-	}
-	after := st.class.Snapshot()
-	for _, sub := range st.types {
-		st.markDifferencesDirty(sub, before.Type(sub.url), after.Type(sub.url))
-		for _, name := range undelivered[sub.url] {
-			st.markDirtyIfHeld(sub, name)
-		}
-		old.Release(st, sub.url, sub.names.Names())
-	}
+	st.client.Replan()
+	st.client.Reclassified(before, undelivered, func(url string, names []string) { old.Release(st, url, names) })
 	st.server.engine.Release(old, st)
 	st.server.log.Info("proxy changed class", "node", st.node.ID, "from", old.ID(), "to", st.class.ID())
 	return true

@@ -81,13 +81,8 @@ func (s *Server) Reconnect(n int) int {
 func (st *stream) reconnectIfIdle() bool {
 	st.lock()
 	defer st.unlock()
-	if st.closed || st.ending.Load() || st.class == nil || len(st.types) == 0 {
+	if st.closed || st.ending.Load() || st.class == nil || !st.client.Settled() {
 		return false
-	}
-	for _, sub := range st.types {
-		if !sub.answered || sub.pending() {
-			return false
-		}
 	}
 	st.end(errRebalanced)
 	return true

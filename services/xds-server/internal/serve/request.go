@@ -1,65 +1,61 @@
 package serve
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
-	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/services/xds-server/internal/serve/quota"
+	"fairlead.dev/services/xds-server/internal/serve/subscription"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
-// handleRequest is called for every request, in the order of arrival: a subscription, an ACK, a NACK, or two of them in
-// one. It hands out the responses that may go now.
+// handleRequest is called for every request, in the order of arrival. It hands out the responses that may go now.
 func (st *stream) handleRequest(req *wire.Request) error {
 	st.lock()
 	defer st.unlock()
-	sub, isNew, err := st.acceptRequest(req.Node, req.TypeURL)
-	if sub == nil {
-		if err == nil {
-			st.noteUnserved(req.TypeURL, req.Failure)
-		}
+	if err := st.acceptRequest(req); err != nil {
 		return err
 	}
-	if out := sub.outstanding; !st.delta && out != nil && out.nonce != "" && out.nonce != req.Nonce {
-		st.dropLeftOut(sub, req)
+	if !st.server.engine.Knows(req.TypeURL) { // it is never answered
+		st.noteUnserved(req.TypeURL, req.Failure)
 		return nil
 	}
-	changed := st.handleNonce(sub, req.Nonce, req.Failure)
-	switch {
-	case !st.delta:
-		changed, err = true, st.updateSotw(sub, req, isNew)
-	case isNew || req.NameTally.Count()+len(req.Unsubscribe) > 0:
-		changed, err = true, st.updateDelta(sub, req, isNew)
+	did, err := st.client.Request(st.server.clock.Now(), req)
+	if did.Answered != nil {
+		st.answered(did.Answered)
+	}
+	if refused := (*subscription.RefusedError)(nil); errors.As(err, &refused) {
+		return st.account.Refuse(st.node.ID, quota.BudgetNames, refused.Reason)
 	}
 	if err != nil {
 		return err
 	}
 	st.flush()
-	if changed {
+	if did.Changed {
 		st.server.reports.markChanged(st)
 	}
 	return nil
 }
 
-// acceptRequest checks the node of a request and returns the subscription of its type. For a type that no translator
-// makes, subscription and error are nil: the request is never answered. The caller holds mu.
-func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscription, isNew bool, err error) {
+// acceptRequest checks the node and the type of a request. The caller holds mu.
+func (st *stream) acceptRequest(req *wire.Request) error {
 	if st.closed {
-		return nil, false, status.Error(codes.Unavailable, "stream is closing")
+		return status.Error(codes.Unavailable, "stream is closing")
 	}
-	if typeURL == "" {
-		return nil, false, status.Error(codes.InvalidArgument, "type URL is required for ADS")
+	if req.TypeURL == "" {
+		return status.Error(codes.InvalidArgument, "type URL is required for ADS")
 	}
-	if err := st.identify(node); err != nil {
-		return nil, false, err
+	if err := st.identify(req.Node); err != nil {
+		return err
 	}
-	if !st.server.engine.Knows(typeURL) {
-		return nil, false, st.countUnservedType(typeURL)
+	if !st.server.engine.Knows(req.TypeURL) {
+		return st.countUnservedType(req.TypeURL)
 	}
-	return st.subscriptionFor(typeURL)
+	return nil
 }
 
 // ambientTypes are prefixes of the types that configure Istio's ztunnels and waypoints. A proxy that requests one waits
@@ -81,46 +77,16 @@ func (st *stream) countUnservedType(typeURL string) error {
 	if slices.Contains(st.unservedTypes, typeURL) {
 		return nil
 	}
-	if len(st.unservedTypes) >= maxTypes {
-		return status.Errorf(codes.ResourceExhausted, "more than %d types that are not served on one stream", maxTypes)
+	if len(st.unservedTypes) >= maxUnservedTypes {
+		return status.Errorf(codes.ResourceExhausted, "more than %d types that are not served on one stream", maxUnservedTypes)
 	}
 	st.unservedTypes = append(st.unservedTypes, typeURL)
 	return nil
 }
 
-// maxTypes bounds the types of one stream, served and unserved ones each, and maxTypeURLBytes the type URLs of unserved
-// ones. Envoy requests fewer than ten types, and the longest type URL has 90 bytes.
+// maxUnservedTypes bounds the types of one stream that are not served, and maxTypeURLBytes their type URLs. The longest
+// type URL has 90 bytes.
 const (
-	maxTypes        = 16
-	maxTypeURLBytes = 256
+	maxUnservedTypes = 16
+	maxTypeURLBytes  = 256
 )
-
-// subscription returns the subscription of a type, nil if there is none.
-func (st *stream) subscription(url string) *subscription {
-	for _, sub := range st.types {
-		if sub.url == url {
-			return sub
-		}
-	}
-	return nil
-}
-
-// subscriptionFor returns the subscription of a type and whether it is new. New ones are inserted in send order.
-func (st *stream) subscriptionFor(url string) (sub *subscription, isNew bool, err error) {
-	if sub := st.subscription(url); sub != nil {
-		return sub, false, nil
-	}
-	if len(st.types) >= maxTypes {
-		return nil, false, status.Error(codes.ResourceExhausted, "too many types on one stream")
-	}
-	sub = &subscription{url: url, metrics: st.server.metrics.of(url)}
-	at := slices.IndexFunc(st.types, func(other *subscription) bool {
-		a, b := rank(other.url), rank(url)
-		return a > b || a == b && other.url > url
-	})
-	if at < 0 {
-		at = len(st.types)
-	}
-	st.types = slices.Insert(st.types, at, sub)
-	return sub, true, nil
-}

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/ondemand"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
+	"fairlead.dev/services/xds-server/internal/serve/subscription"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 )
@@ -81,20 +82,16 @@ type Config struct {
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 
-	engine             *plan.Engine
-	log                *slog.Logger
-	tracer             trace.Tracer
-	clock              clock.Clock
-	instance           string
-	maxAge             time.Duration
-	orderTimeout       time.Duration
-	stallTimeout       time.Duration
-	maxSubscribedBytes int
-	maxNameBytes       int
-	maxOnDemandHosts   int
-	maxResponseBytes   int
-	rand               func() float64
-	metrics            *metrics
+	engine       *plan.Engine
+	log          *slog.Logger
+	tracer       trace.Tracer
+	clock        clock.Clock
+	instance     string
+	maxAge       time.Duration
+	stallTimeout time.Duration
+	limits       subscription.Limits
+	rand         func() float64
+	metrics      *metrics
 	// traced is false if the tracer provider is the no-op one: no spans of pushes are made then.
 	traced        bool
 	reports       reports
@@ -132,17 +129,19 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
 		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: cmp.Or(cfg.MaxConnectionAge, DefaultMaxStreamAge),
-		orderTimeout:       cmp.Or(cfg.OrderTimeout, DefaultOrderTimeout),
-		stallTimeout:       cmp.Or(cfg.StallTimeout, DefaultStallTimeout),
-		maxSubscribedBytes: cmp.Or(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
-		maxNameBytes:       cmp.Or(cfg.MaxNameBytes, DefaultMaxNameBytes),
-		maxOnDemandHosts:   cmp.Or(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
-		maxResponseBytes:   cmp.Or(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{dirty: map[*stream]struct{}{}, gone: map[ondemand.Proxy]struct{}{}, nodes: map[string][]*stream{}},
-		unsent:             quota.NewUnsentBytes(cmp.Or(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes)),
-		onDemandNames:      ondemand.New(clock.Or(cfg.Clock)),
-		debug:              cfg.Debug,
-		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
+		stallTimeout: cmp.Or(cfg.StallTimeout, DefaultStallTimeout),
+		limits: subscription.Limits{
+			OrderTimeout:       cmp.Or(cfg.OrderTimeout, DefaultOrderTimeout),
+			MaxSubscribedBytes: cmp.Or(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
+			MaxNameBytes:       cmp.Or(cfg.MaxNameBytes, DefaultMaxNameBytes),
+			MaxOnDemandHosts:   cmp.Or(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
+			MaxResponseBytes:   cmp.Or(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
+		},
+		reports:       reports{dirty: map[*stream]struct{}{}, gone: map[ondemand.Proxy]struct{}{}, nodes: map[string][]*stream{}},
+		unsent:        quota.NewUnsentBytes(cmp.Or(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes)),
+		onDemandNames: ondemand.New(clock.Or(cfg.Clock)),
+		debug:         cfg.Debug,
+		rand:          cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
 		subscribers: subscribersIndex{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
 	}
 	_, untraced := tracers.(noop.TracerProvider)

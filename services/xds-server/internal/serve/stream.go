@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/serve/subscription"
 )
 
 // stream is one ADS stream. It implements plan.Watcher for its class and quota.Waiter. The fields below mu are guarded by mu; doc.go gives the order of the locks.
@@ -34,8 +34,7 @@ type stream struct {
 
 	connectedAt time.Time
 	// wake asks Server.handle to call flushAfterTimeout once the order timeout has passed.
-	wake   chan struct{}
-	outbox outbox
+	wake chan struct{}
 	stallDetector
 	ender
 	changeQueue
@@ -54,24 +53,14 @@ type stream struct {
 	health   *configv1.WorkloadHealth
 	// topics are those whose change may put the proxy into another class.
 	topics mesh.Topics
-	// types are the subscriptions, in send order.
-	types []*subscription
+	// client is what the client subscribes to, and outstanding the responses that it has not answered.
+	client      *subscription.Client
+	outstanding []*delivery
+	outbox      outbox
 	// unservedTypes are the type URLs that were requested and that no translator makes.
 	unservedTypes []string
-	// warmingClusters are the clusters sent before the client has subscribed to any endpoints.
-	warmingClusters [][]*store.Blob
-	// nameBytes counts the names that the stream keeps (MaxSubscribedBytes); chargedNameBytes is what the account is
-	// charged for those that the class does not list.
-	nameBytes        int
-	chargedNameBytes int64
-	// waitingSince is when a response first had to wait for another type; zero if none waits.
-	waitingSince time.Time
-	// flushAgain is true if the flush in progress has marked a type dirty that it has passed already.
-	flushAgain bool
-	// budgetTurn is true while FlushInTurn runs: it is the stream's turn to use the budget.
-	budgetTurn bool
-	acked      plan.Point
-	virtualHosts
+	// inTurn is true while FlushInTurn runs: it is the stream's turn to use bytes.
+	inTurn bool
 }
 
 // identify reads the node of the first request, checks it against the peer's identity and joins the stream to its
@@ -136,16 +125,11 @@ func (st *stream) close() {
 	st.closed = true
 	st.server.unsent.Remove(st, &st.account.Unsent)
 	st.server.subscribers.replace(st, st.topics, nil)
-	for _, sub := range st.types {
-		if out := sub.outstanding; out != nil {
-			st.endOutstanding(sub, out, "stream closed")
-			out.release()
-		}
-		if st.class != nil && !sub.names.Shared() {
-			st.class.Release(st, sub.url, sub.names.Names())
-		}
+	for _, d := range st.outstanding {
+		st.endDelivery(d, "stream closed")
+		d.release()
 	}
-	st.account.RefundNames(st.chargedNameBytes)
+	st.client.Close(st.class != nil)
 	if st.class == nil {
 		st.account.Close(nil)
 	} else {
@@ -156,6 +140,5 @@ func (st *stream) close() {
 	}
 	// receive and transmit may end later than this and keep the stream reachable until then; the names must not stay
 	// with it.
-	st.outbox.unsent = nil
-	st.types, st.warmingClusters, st.topics, st.virtualHosts = nil, nil, nil, virtualHosts{}
+	st.outbox.unsent, st.outstanding, st.topics = nil, nil, nil
 }

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/serve/subscription"
 )
 
 // revisionContext continues the trace of the change that has led to a revision.
@@ -29,11 +30,11 @@ func (s *Server) startRevision(rev *configv1.Revision) (context.Context, trace.S
 }
 
 // startPush begins the span of a response, from its sending to the ACK or NACK.
-func (s *Server) startPush(st *stream, sub *subscription, out *response) trace.Span {
-	_, span := s.tracer.Start(revisionContext(out.revision), "xds-server push", revisionAttributes(out.revision), trace.WithAttributes(
-		attribute.String("fairlead.node", st.node.ID), attribute.String("fairlead.type", sub.url),
-		attribute.Int("fairlead.resources", len(out.blobs)), attribute.Int("fairlead.removed", len(out.removed)),
-		attribute.Int("fairlead.bytes", out.size),
+func (s *Server) startPush(st *stream, out *subscription.Response) trace.Span {
+	_, span := s.tracer.Start(revisionContext(out.Revision), "xds-server push", revisionAttributes(out.Revision), trace.WithAttributes(
+		attribute.String("fairlead.node", st.node.ID), attribute.String("fairlead.type", out.TypeURL),
+		attribute.Int("fairlead.resources", len(out.Blobs)), attribute.Int("fairlead.removed", len(out.Removed)),
+		attribute.Int("fairlead.bytes", out.Size),
 	))
 	return span
 }

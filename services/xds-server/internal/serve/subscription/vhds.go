@@ -1,4 +1,4 @@
-package serve
+package subscription
 
 import (
 	"maps"
@@ -48,8 +48,8 @@ type virtualHosts struct {
 	// them, but would state that it holds them when it reconnects. So they are removed by name.
 	droppedHosts nameset.Set
 	// refusedHosts were requested on demand beyond MaxOnDemandHosts: they are answered with "not found" and forgotten.
-	refusedHosts    nameset.Set
-	hostLimitLogged bool
+	refusedHosts  nameset.Set
+	hostLimitTold bool
 }
 
 // routeConfigOf returns the name of the route configuration that a virtual host belongs to: the part before the last
@@ -62,8 +62,8 @@ func placeholderHost(routeConfigName string) string { return routeConfigName + "
 
 // markHostDirty marks a virtual host if it belongs to a route configuration that the client holds, and reports whether
 // it does.
-func (st *stream) markHostDirty(hosts *subscription, name string) bool {
-	rc := st.routeConfigs[routeConfigOf(name)]
+func (c *Client) markHostDirty(hosts *subscription, name string) bool {
+	rc := c.routeConfigs[routeConfigOf(name)]
 	switch {
 	case rc == nil:
 		return false
@@ -73,21 +73,21 @@ func (st *stream) markHostDirty(hosts *subscription, name string) bool {
 	case rc.sendAll && !hosts.names.Has(name):
 		return true // it is sent with the others
 	default:
-		st.markDirty(hosts, name)
+		c.markDirty(hosts, name)
 		return true
 	}
 }
 
 // markHostsDirty marks all virtual hosts of a route configuration.
-func (st *stream) markHostsDirty(hosts *subscription, current *plan.TypeSnapshot, name string) {
-	if rc := st.routeConfigs[name]; rc != nil && rc.sendAll {
+func (c *Client) markHostsDirty(hosts *subscription, current *plan.TypeSnapshot, name string) {
+	if rc := c.routeConfigs[name]; rc != nil && rc.sendAll {
 		return
 	}
-	st.eachHost(hosts, current, name, func(host string, _ *store.Blob) { st.markDirty(hosts, host) })
+	c.eachHost(hosts, current, name, func(host string, _ *store.Blob) { c.markDirty(hosts, host) })
 }
 
 // eachHost calls f for the virtual hosts that the client should have of a route configuration.
-func (st *stream) eachHost(hosts *subscription, current *plan.TypeSnapshot, name string, f func(host string, blob *store.Blob)) {
+func (c *Client) eachHost(hosts *subscription, current *plan.TypeSnapshot, name string, f func(host string, blob *store.Blob)) {
 	current.ScanPrefix(name+"/", func(host string, item plan.Item) bool {
 		if routeConfigOf(host) == name && (item.Wildcard || hosts.names.Has(host)) {
 			f(host, item.Blob)
@@ -97,55 +97,55 @@ func (st *stream) eachHost(hosts *subscription, current *plan.TypeSnapshot, name
 }
 
 // markAllHostsDirty marks the virtual hosts of all route configurations.
-func (st *stream) markAllHostsDirty(hosts *subscription, current *plan.TypeSnapshot) {
-	for name, rc := range st.routeConfigs {
+func (c *Client) markAllHostsDirty(hosts *subscription, current *plan.TypeSnapshot) {
+	for name, rc := range c.routeConfigs {
 		if !rc.suspended {
-			st.markHostsDirty(hosts, current, name)
+			c.markHostsDirty(hosts, current, name)
 		}
 	}
 }
 
 // routeConfigsSent is called when a response with route configurations was handed out: their virtual hosts follow.
-func (st *stream) routeConfigsSent(out *response, sent []*store.Blob) {
+func (c *Client) routeConfigsSent(out *Response, sent []*store.Blob) {
 	for _, blob := range sent {
-		if blob.VirtualHosts && st.delta {
-			if st.holdRouteConfig(blob.Name()) {
+		if blob.VirtualHosts && c.cfg.Delta {
+			if c.holdRouteConfig(blob.Name()) {
 				out.routeConfigs = append(out.routeConfigs, blob.Name())
 			}
 		} else {
-			st.suspendRouteConfig(blob.Name())
+			c.suspendRouteConfig(blob.Name())
 		}
 	}
-	for _, name := range out.removed {
-		st.suspendRouteConfig(name)
+	for _, name := range out.Removed {
+		c.suspendRouteConfig(name)
 	}
 }
 
 // holdRouteConfig notes that the client holds a route configuration with VHDS, and reports whether it is new.
-func (st *stream) holdRouteConfig(name string) bool {
-	rc, ok := st.routeConfigs[name]
+func (c *Client) holdRouteConfig(name string) bool {
+	rc, ok := c.routeConfigs[name]
 	if !ok {
-		if st.routeConfigs == nil {
-			st.routeConfigs = map[string]*routeConfig{}
+		if c.routeConfigs == nil {
+			c.routeConfigs = map[string]*routeConfig{}
 		}
 		rc = &routeConfig{}
-		st.routeConfigs[name] = rc
-		if hosts := st.subscription(resource.VirtualHostType); hosts != nil {
-			st.markNewRouteConfig(hosts, name, rc)
+		c.routeConfigs[name] = rc
+		if hosts := c.subscription(resource.VirtualHostType); hosts != nil {
+			c.markNewRouteConfig(hosts, name, rc)
 		}
 		return true
 	}
 	if rc.suspended {
 		rc.suspended = false
-		if hosts := st.subscription(resource.VirtualHostType); hosts != nil {
-			st.markHostsDirty(hosts, st.class.Snapshot().Type(hosts.url), name)
+		if hosts := c.subscription(resource.VirtualHostType); hosts != nil {
+			c.markHostsDirty(hosts, c.class.Snapshot().Type(hosts.url), name)
 			for _, host := range rc.changedHosts.Names() {
-				st.markDirty(hosts, host)
+				c.markDirty(hosts, host)
 			}
 		}
 		rc.changedHosts.Clear()
-		if hosts := st.subscription(resource.VirtualHostType); hosts != nil {
-			hosts.responseDue = st.awaitsFirstHosts()
+		if hosts := c.subscription(resource.VirtualHostType); hosts != nil {
+			hosts.responseDue = c.awaitsFirstHosts()
 		}
 	}
 	return false
@@ -153,56 +153,56 @@ func (st *stream) holdRouteConfig(name string) bool {
 
 // suspendRouteConfig notes that the client holds a version of the route configuration without VHDS, or that it was
 // removed.
-func (st *stream) suspendRouteConfig(name string) {
-	rc := st.routeConfigs[name]
+func (c *Client) suspendRouteConfig(name string) {
+	rc := c.routeConfigs[name]
 	if rc == nil || rc.suspended {
 		return
 	}
 	rc.suspended, rc.sendAll = true, false
-	hosts := st.subscription(resource.VirtualHostType)
+	hosts := c.subscription(resource.VirtualHostType)
 	if hosts == nil {
 		return
 	}
-	st.eachHost(hosts, st.class.Snapshot().Type(hosts.url), name, func(host string, _ *store.Blob) { rc.changedHosts.Add(host) })
-	for _, host := range st.hostsIn(&hosts.dirty, name) {
+	c.eachHost(hosts, c.class.Snapshot().Type(hosts.url), name, func(host string, _ *store.Blob) { rc.changedHosts.Add(host) })
+	for _, host := range c.hostsIn(&hosts.dirty, name) {
 		rc.changedHosts.Add(host)
 		hosts.dirty.Remove(host)
 	}
-	hosts.responseDue = st.awaitsFirstHosts()
+	hosts.responseDue = c.awaitsFirstHosts()
 }
 
 // dropRouteConfig forgets a route configuration with all its virtual hosts. It is called when the client unsubscribes.
-func (st *stream) dropRouteConfig(name string) {
-	if _, ok := st.initialRouteConfigs[name]; ok {
-		delete(st.initialRouteConfigs, name)
-		st.forgetInitialHosts(name)
+func (c *Client) dropRouteConfig(name string) {
+	if _, ok := c.initialRouteConfigs[name]; ok {
+		delete(c.initialRouteConfigs, name)
+		c.forgetInitialHosts(name)
 	}
-	rc, ok := st.routeConfigs[name]
+	rc, ok := c.routeConfigs[name]
 	if !ok {
 		return
 	}
-	delete(st.routeConfigs, name)
-	hosts := st.subscription(resource.VirtualHostType)
+	delete(c.routeConfigs, name)
+	hosts := c.subscription(resource.VirtualHostType)
 	if hosts == nil {
 		return
 	}
 	if rc.hostsSent {
-		for _, host := range st.class.Snapshot().Type(hosts.url).Listing(name + "/").Names {
-			st.droppedHosts.Add(host)
+		for _, host := range c.class.Snapshot().Type(hosts.url).Listing(name + "/").Names {
+			c.droppedHosts.Add(host)
 		}
 	}
-	for _, host := range st.hostsIn(&hosts.dirty, name) {
+	for _, host := range c.hostsIn(&hosts.dirty, name) {
 		hosts.dirty.Remove(host)
 	}
-	for _, host := range st.hostsIn(&hosts.unconfirmedRemovals, name) {
-		st.confirmRemoval(hosts, host)
+	for _, host := range c.hostsIn(&hosts.unconfirmedRemovals, name) {
+		c.confirmRemoval(hosts, host)
 	}
 	maps.DeleteFunc(hosts.rejectedVersions, func(host, _ string) bool { return routeConfigOf(host) == name })
-	hosts.responseDue = st.awaitsFirstHosts()
+	hosts.responseDue = c.awaitsFirstHosts()
 }
 
 // hostsIn lists the names of a set that belong to a route configuration.
-func (st *stream) hostsIn(set *nameset.Set, routeConfigName string) []string {
+func (c *Client) hostsIn(set *nameset.Set, routeConfigName string) []string {
 	var found []string
 	for _, host := range set.Names() {
 		if routeConfigOf(host) == routeConfigName {
@@ -214,8 +214,8 @@ func (st *stream) hostsIn(set *nameset.Set, routeConfigName string) []string {
 
 // awaitsFirstHosts reports whether the client waits for the first response about the virtual hosts of some route
 // configuration.
-func (st *stream) awaitsFirstHosts() bool {
-	for _, rc := range st.routeConfigs {
+func (c *Client) awaitsFirstHosts() bool {
+	for _, rc := range c.routeConfigs {
 		if !rc.hostsSent && !rc.suspended {
 			return true
 		}
@@ -225,19 +225,19 @@ func (st *stream) awaitsFirstHosts() bool {
 
 // routeConfigsRejected forgets the route configurations that the client has only seen in a response that it has
 // rejected.
-func (st *stream) routeConfigsRejected(out *response) {
+func (c *Client) routeConfigsRejected(out *Response) {
 	for _, name := range out.routeConfigs {
-		if _, ok := st.initialRouteConfigs[name]; !ok {
-			st.dropRouteConfig(name)
+		if _, ok := c.initialRouteConfigs[name]; !ok {
+			c.dropRouteConfig(name)
 		}
 	}
 }
 
 // covers reports whether the client should hold the resource. It is wants, also for virtual hosts.
-func (st *stream) covers(sub *subscription, name string, item plan.Item) bool {
+func (c *Client) covers(sub *subscription, name string, item plan.Item) bool {
 	if sub.url != resource.VirtualHostType {
 		return sub.wants(name, item)
 	}
-	rc := st.routeConfigs[routeConfigOf(name)]
+	rc := c.routeConfigs[routeConfigOf(name)]
 	return rc != nil && !rc.suspended && (item.Wildcard || sub.names.Has(name))
 }

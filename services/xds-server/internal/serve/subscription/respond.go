@@ -1,4 +1,4 @@
-package serve
+package subscription
 
 import (
 	"maps"
@@ -12,10 +12,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// candidate is a response that respond has collected and may still drop, with what it means for the marked names.
-type candidate struct {
-	*response
-	at plan.Point // the state of the class's snapshot
+// draft is a response that respond has collected and may still drop, with what it means for the marked names.
+type draft struct {
+	*Response
 	// settled names need no other response; deferred, absent and onDemandNames are among them.
 	settled, deferred, absent, onDemandNames []string
 	// incomplete is true if some dirty names have to wait for a later response.
@@ -24,17 +23,18 @@ type candidate struct {
 	answered map[string]bool
 }
 
-// respond makes the next response of a type, if there is anything to say, and hands it out. It returns false if the stream must wait for the budget; nothing has changed in that case.
-func (st *stream) respond(sub *subscription) bool {
-	deferRemovals := st.removalsMustWait(sub)
-	if sub.dirty.Len() == 0 && !sub.responseDue && (sub.deferred.Len() == 0 || deferRemovals) && !st.hasUnsentHostAnswers(sub) {
+// respond makes the next response of a type, if there is anything to say, and hands it out. It returns false if there is
+// no room for it; nothing has changed in that case.
+func (c *Client) respond(sub *subscription, take func(*Response) bool) bool {
+	deferRemovals := c.removalsMustWait(sub)
+	if sub.dirty.Len() == 0 && !sub.responseDue && (sub.deferred.Len() == 0 || deferRemovals) && !c.hasUnsentHostAnswers(sub) {
 		return true
 	}
-	snapshot := st.class.Snapshot()
+	snapshot := c.class.Snapshot()
 	current := snapshot.Type(sub.url)
-	st.retryRejectedTogether(sub, current)
+	c.retryRejectedTogether(sub, current)
 	if sub.resendAll && sub.dirty.Len() > 0 {
-		st.markAllDirty(sub, current)
+		c.markAllDirty(sub, current)
 	}
 	if !deferRemovals {
 		for _, name := range sub.deferred.Sorted() {
@@ -42,115 +42,112 @@ func (st *stream) respond(sub *subscription) bool {
 		}
 		sub.deferred.Clear()
 	}
-	c := &candidate{response: &response{revision: snapshot.Revision}, at: snapshot.Point}
-	c.stream = st
+	d := &draft{Response: &Response{TypeURL: sub.url, First: !sub.answered, Revision: snapshot.Revision, at: snapshot.Point}}
 	if sub.url == resource.VirtualHostType {
-		st.collectHosts(sub, current, c)
+		c.collectHosts(sub, current, d)
 	} else {
-		st.collect(sub, current, c, deferRemovals)
+		c.collect(sub, current, d, deferRemovals)
 	}
-	if !st.delta && !sub.complete() {
-		c.removed = nil // a sotw response of this type cannot say that a resource is gone
+	if !c.cfg.Delta && !sub.complete() {
+		d.Removed = nil // a sotw response of this type cannot say that a resource is gone
 	}
-	out, updated := c.response, c.blobs
-	empty := len(out.blobs)+len(out.removed)+len(out.missing) == 0
+	out, updated := d.Response, d.Blobs
+	empty := len(out.Blobs)+len(out.Removed)+len(out.Missing) == 0
 	if empty && (!sub.responseDue || sub.url == resource.VirtualHostType) {
-		st.clearAnswered(sub, c)
+		c.clearAnswered(sub, d)
 		sub.answered = sub.answered || sub.url != resource.VirtualHostType
 		return true
 	}
-	if !st.delta && sub.complete() {
-		out.blobs = st.allResources(sub, current)
-		updated = sub.unacked(out.blobs)
+	if !c.cfg.Delta && sub.complete() {
+		out.Blobs = c.allResources(sub, current)
+		updated = sub.unacked(out.Blobs)
 	}
 	out.measure()
-	if !st.server.unsent.Take(st, &st.account.Unsent, out.size, !sub.answered, st.budgetTurn) {
+	if !take(out) {
 		return false
 	}
-	out.reserved.Store(int64(out.size))
-	if out.version = strconv.FormatUint(out.revision.GetSequence(), 10); !st.delta {
-		out.version = st.sotwVersion(sub, current)
+	if out.Version = strconv.FormatUint(out.Revision.GetSequence(), 10); !c.cfg.Delta {
+		out.Version = c.sotwVersion(sub, current)
 	}
-	st.clearAnswered(sub, c)
-	if !c.incomplete && sub.dirty.Len()+sub.deferred.Len() == 0 {
-		out.held = st.served
+	c.clearAnswered(sub, d)
+	if !d.incomplete && sub.dirty.Len()+sub.deferred.Len() == 0 {
+		out.held = c.served
 	}
 	sub.outstanding, sub.resendAll, sub.answered = out, false, true
-	st.outbox.push(sub)
-	out.counted = st.server.answers.addResponse(sub.url == resource.EndpointType)
-	sub.responseDue = sub.responseDue && sub.url == resource.VirtualHostType && st.awaitsFirstHosts()
+	sub.noteAhead(out, c.served)
+	sub.responseDue = sub.responseDue && sub.url == resource.VirtualHostType && c.awaitsFirstHosts()
 	switch sub.url {
 	case resource.ClusterType:
-		st.resendEndpoints(updated)
+		c.resendEndpoints(updated)
 	case resource.RouteType:
-		st.routeConfigsSent(out, updated)
+		c.routeConfigsSent(out, updated)
 	case resource.VirtualHostType:
-		out.routeConfigs = slices.Sorted(maps.Keys(c.answered))
-		st.subscribeMirrors(updated)
+		out.routeConfigs = slices.Sorted(maps.Keys(d.answered))
+		c.subscribeMirrors(updated)
 	}
-	st.remember(sub, c.onDemandNames)
+	c.remember(sub, d.onDemandNames)
 	return true
 }
 
 // clearAnswered takes the names that the response answers off the subscription's marks (dirty, requested, absent).
-func (st *stream) clearAnswered(sub *subscription, c *candidate) {
-	if len(c.settled) == sub.dirty.Len() {
+func (c *Client) clearAnswered(sub *subscription, d *draft) {
+	if len(d.settled) == sub.dirty.Len() {
 		sub.dirty.Clear()
 	} else {
-		for _, name := range c.settled {
+		for _, name := range d.settled {
 			sub.dirty.Remove(name)
 		}
 	}
-	if sub.requested.Shares(c.settled) {
+	if sub.requested.Shares(d.settled) {
 		sub.requested.Clear()
 	}
-	for _, name := range c.settled {
+	for _, name := range d.settled {
 		if sub.requested.Len() == 0 {
 			break
 		}
 		sub.requested.Remove(name)
 	}
-	for _, blob := range c.blobs {
+	for _, blob := range d.Blobs {
 		if sub.absent.Len() == 0 {
 			break
 		}
 		sub.absent.Remove(blob.Name())
 	}
-	for _, name := range c.deferred {
+	for _, name := range d.deferred {
 		sub.deferred.Add(name)
 	}
-	for _, name := range c.absent {
+	for _, name := range d.absent {
 		sub.absent.Add(name)
 	}
-	for name := range c.answered {
-		if rc := st.routeConfigs[name]; rc != nil {
+	for name := range d.answered {
+		if rc := c.routeConfigs[name]; rc != nil {
 			rc.hostsSent, rc.sendAll = true, false
 		}
 	}
-	if len(c.missing) > 0 && sub.url == resource.VirtualHostType {
-		for _, name := range st.refusedHosts.Names() {
-			st.refundName(name)
+	if len(d.Missing) > 0 && sub.url == resource.VirtualHostType {
+		for _, name := range c.refusedHosts.Names() {
+			c.refundName(name)
 		}
-		st.refusedHosts.Clear()
+		c.refusedHosts.Clear()
 	}
 	if sub.url == resource.VirtualHostType {
-		st.droppedHosts.Clear()
+		c.droppedHosts.Clear()
 	}
 }
 
 // splittable types may be sent in several responses, because the client waits for each of their resources by itself.
 // Clusters and listeners may not: after the first response Envoy goes on to the next type, or reports that it is ready.
-func (st *stream) splittable(sub *subscription) bool {
-	return sub.url == resource.EndpointType || st.delta && (sub.url == resource.RouteType || sub.url == resource.VirtualHostType)
+func (c *Client) splittable(sub *subscription) bool {
+	return sub.url == resource.EndpointType || c.cfg.Delta && (sub.url == resource.RouteType || sub.url == resource.VirtualHostType)
 }
 
 // collect adds to the response what each dirty name stands for: a resource, a removal, or nothing. With deferRemovals,
 // removals stay in the deferred set unless the client waits for the answer.
-func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *candidate, deferRemovals bool) {
-	size, chunked := 0, st.splittable(sub)
+func (c *Client) collect(sub *subscription, current *plan.TypeSnapshot, d *draft, deferRemovals bool) {
+	size, chunked := 0, c.splittable(sub)
 	if sub.dirty.Shared() && len(sub.rejectedVersions) == 0 {
-		if l := current.Listing(""); sub.dirty.Shares(l.Names) && (!chunked || l.Size <= st.server.maxResponseBytes) {
-			c.blobs, c.settled = slices.Clip(l.Blobs), slices.Clip(l.Names)
+		if l := current.Listing(""); sub.dirty.Shares(l.Names) && (!chunked || l.Size <= c.limits.MaxResponseBytes) {
+			d.Blobs, d.settled = slices.Clip(l.Blobs), slices.Clip(l.Names)
 			return
 		}
 	}
@@ -158,33 +155,33 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 		item, _ := current.Get(name)
 		switch {
 		case item.Pending:
-			c.incomplete = true // the class marks it dirty again once it is known
+			d.incomplete = true // the class marks it dirty again once it is known
 			continue
 		case sub.wants(name, item) && item.Blob != nil:
 			if sub.rejectedVersions[name] == item.Blob.Version() {
 				break
 			}
-			if size += item.Blob.Size(); chunked && size > st.server.maxResponseBytes && len(c.blobs) > 0 {
-				c.incomplete = true
+			if size += item.Blob.Size(); chunked && size > c.limits.MaxResponseBytes && len(d.Blobs) > 0 {
+				d.incomplete = true
 				return
 			}
-			c.blobs = append(c.blobs, item.Blob)
+			d.Blobs = append(d.Blobs, item.Blob)
 			if !item.Wildcard && sub.wildcard {
-				c.onDemandNames = append(c.onDemandNames, name)
+				d.onDemandNames = append(d.onDemandNames, name)
 			}
 		case deferRemovals && !sub.requested.Has(name):
-			c.deferred = append(c.deferred, name)
-			sub.deferredAt = c.at
+			d.deferred = append(d.deferred, name)
+			sub.deferredAt = d.at
 		default:
 			if sub.names.Has(name) {
-				c.absent = append(c.absent, name)
-				if blob := st.emptyEndpoints(sub, name); blob != nil {
-					c.blobs = append(c.blobs, blob)
+				d.absent = append(d.absent, name)
+				if blob := c.emptyEndpoints(sub, name); blob != nil {
+					d.Blobs = append(d.Blobs, blob)
 				}
 			}
-			c.removed = append(c.removed, name)
+			d.Removed = append(d.Removed, name)
 		}
-		c.settled = append(c.settled, name)
+		d.settled = append(d.settled, name)
 	}
 }
 
@@ -192,11 +189,11 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 // exist; nil for anything else. A sotw response cannot say that they are gone. Envoy would keep warming their cluster:
 // it neither uses the cluster nor sends the ACK of its response, and the next update of clusters would wait for that
 // ACK.
-func (st *stream) emptyEndpoints(sub *subscription, name string) *store.Blob {
-	if st.delta || sub.url != resource.EndpointType || !sub.requested.Has(name) {
+func (c *Client) emptyEndpoints(sub *subscription, name string) *store.Blob {
+	if c.cfg.Delta || sub.url != resource.EndpointType || !sub.requested.Has(name) {
 		return nil
 	}
-	blob, err := st.server.emptyEndpoints.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
+	blob, err := c.cfg.EmptyEndpoints.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
 	if err != nil { // the name is not UTF-8, so that it cannot be sent
 		return nil
 	}
@@ -204,21 +201,21 @@ func (st *stream) emptyEndpoints(sub *subscription, name string) *store.Blob {
 }
 
 // measure sets the size of a response: the bytes of its resources and names.
-func (r *response) measure() {
-	r.size = 0
-	for _, blob := range r.blobs {
-		r.size += blob.Size() + len(blob.Name())
+func (r *Response) measure() {
+	r.Size = 0
+	for _, blob := range r.Blobs {
+		r.Size += blob.Size() + len(blob.Name())
 	}
-	for _, names := range [][]string{r.removed, r.missing} {
+	for _, names := range [][]string{r.Removed, r.Missing} {
 		for _, name := range names {
-			r.size += len(name)
+			r.Size += len(name)
 		}
 	}
 }
 
 // allResources lists what the subscription covers. Where the current version was rejected, it lists the last version
 // that the client has acknowledged: the client would remove a resource that a complete sotw response leaves out.
-func (st *stream) allResources(sub *subscription, current *plan.TypeSnapshot) []*store.Blob {
+func (c *Client) allResources(sub *subscription, current *plan.TypeSnapshot) []*store.Blob {
 	var blobs []*store.Blob
 	take := func(name string, item plan.Item) bool {
 		if item.Blob == nil || !sub.wants(name, item) {
@@ -256,9 +253,9 @@ func (sub *subscription) unacked(blobs []*store.Blob) (fresh []*store.Blob) {
 }
 
 // sotwVersion is the version_info of a sotw response: a hash of everything that the client holds after it.
-func (st *stream) sotwVersion(sub *subscription, current *plan.TypeSnapshot) string {
+func (c *Client) sotwVersion(sub *subscription, current *plan.TypeSnapshot) string {
 	if sub.wildcard && sub.names.Len() == 0 && len(sub.rejectedVersions) == 0 {
 		return current.Version()
 	}
-	return plan.VersionOf(st.allResources(sub, current))
+	return plan.VersionOf(c.allResources(sub, current))
 }

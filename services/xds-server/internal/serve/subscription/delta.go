@@ -1,4 +1,4 @@
-package serve
+package subscription
 
 import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -11,23 +11,23 @@ import (
 
 // updateDelta applies the names that the request subscribes to and unsubscribes from. isNew is true for the first
 // request of the type on this stream, which also states the client's initial resource versions.
-func (st *stream) updateDelta(sub *subscription, req *wire.Request, isNew bool) error {
+func (c *Client) updateDelta(sub *subscription, req *wire.Request, isNew bool) error {
 	wasWildcard := sub.wildcard
 	var names []string
 	if sub.url != resource.VirtualHostType {
 		sub.updateWildcard(req, isNew)
 	}
-	listed, err := st.subscribeListing(sub, req.NameTally)
+	listed, err := c.subscribeListing(sub, req.NameTally)
 	if !listed || !isNew {
 		names = req.Names()
 	}
 	if !listed {
 		if sub.url == resource.VirtualHostType {
-			names = st.limitHosts(sub, names)
+			names = c.limitHosts(sub, names)
 		}
-		err = st.subscribe(sub, names)
+		err = c.subscribe(sub, names)
 	}
-	st.account.AddWork(len(names) + len(req.Unsubscribe))
+	c.account.AddWork(len(names) + len(req.Unsubscribe))
 	if err != nil {
 		return err
 	}
@@ -35,41 +35,41 @@ func (st *stream) updateDelta(sub *subscription, req *wire.Request, isNew bool) 
 		if sub.wildcard && sub.names.Has(name) {
 			// The protocol demands an answer for a name that is unsubscribed while the wildcard still covers it: the
 			// resource again, or its removal.
-			defer st.markRequested(sub, name)
+			defer c.markRequested(sub, name)
 		}
 	}
-	st.unsubscribe(sub, req.Unsubscribe)
+	c.unsubscribe(sub, req.Unsubscribe)
 	switch {
 	case isNew && sub.url == resource.VirtualHostType:
-		if err := st.openVirtualHosts(sub, req); err != nil {
+		if err := c.openVirtualHosts(sub, req); err != nil {
 			return err
 		}
-		st.markAllRequested(sub, names, req.Initial())
+		c.markAllRequested(sub, names, req.Initial())
 		if req.InitialTally.Count() > 0 {
-			st.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
+			c.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 		}
 		return nil
 	case isNew:
-		if err := st.checkHeld(req); err != nil {
+		if err := c.checkHeld(req); err != nil {
 			return err
 		}
-		st.openDelta(sub, req)
+		c.openDelta(sub, req)
 		return nil
 	}
-	st.markAllRequested(sub, names, nil)
+	c.markAllRequested(sub, names, nil)
 	if sub.wildcard && !wasWildcard {
-		st.markAllDirty(sub, st.class.Snapshot().Type(sub.url))
+		c.markAllDirty(sub, c.class.Snapshot().Type(sub.url))
 		sub.responseDue = true
 	}
 	return nil
 }
 
 // markAllRequested marks names that the client waits for, except those that it holds in the current version.
-func (st *stream) markAllRequested(sub *subscription, names []string, held map[string]string) {
+func (c *Client) markAllRequested(sub *subscription, names []string, held map[string]string) {
 	if len(names) == 0 {
 		return
 	}
-	current := st.class.Snapshot().Type(sub.url)
+	current := c.class.Snapshot().Type(sub.url)
 	for _, name := range names {
 		if name == "*" || !sub.names.Has(name) {
 			continue
@@ -79,13 +79,13 @@ func (st *stream) markAllRequested(sub *subscription, names []string, held map[s
 				continue
 			}
 		}
-		st.markRequested(sub, name)
+		c.markRequested(sub, name)
 	}
 }
 
 // checkHeld bounds the initial resource versions of a request, which are kept until the first response is made.
-func (st *stream) checkHeld(req *wire.Request) error {
-	if size := req.InitialBytes + req.InitialTally.Count()*nameOverhead; size > st.server.maxSubscribedBytes {
+func (c *Client) checkHeld(req *wire.Request) error {
+	if size := req.InitialBytes + req.InitialTally.Count()*nameOverhead; size > c.limits.MaxSubscribedBytes {
 		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
 	}
 	return nil
@@ -93,31 +93,31 @@ func (st *stream) checkHeld(req *wire.Request) error {
 
 // openDelta handles the first request of a type other than virtual hosts: only what differs from the client's initial
 // resource versions is marked dirty.
-func (st *stream) openDelta(sub *subscription, req *wire.Request) {
-	current := st.class.Snapshot().Type(sub.url)
-	if req.InitialTally.Count() > 0 && st.holdsListing(sub, current, req.InitialTally) {
-		st.requestWarmingEndpoints(sub)
+func (c *Client) openDelta(sub *subscription, req *wire.Request) {
+	current := c.class.Snapshot().Type(sub.url)
+	if req.InitialTally.Count() > 0 && c.holdsListing(sub, current, req.InitialTally) {
+		c.requestWarmingEndpoints(sub)
 		sub.answered = sub.dirty.Len() == 0
 		return
 	}
 	held := req.Initial()
 	if sub.url == resource.ClusterType && sub.wildcard {
-		if st.subscribeHeld(sub, held); len(held) == 0 {
-			st.subscribeRemembered(sub)
+		if c.subscribeHeld(sub, held); len(held) == 0 {
+			c.subscribeRemembered(sub)
 		}
-		current = st.class.Snapshot().Type(sub.url)
+		current = c.class.Snapshot().Type(sub.url)
 	}
-	st.markAllDirty(sub, current)
+	c.markAllDirty(sub, current)
 	for name, version := range held {
 		if item, _ := current.Get(name); item.Blob != nil && sub.wants(name, item) && item.Blob.Version() == version {
 			sub.dirty.Remove(name)
 		} else if sub.wildcard || sub.names.Has(name) {
-			st.markDirty(sub, name)
+			c.markDirty(sub, name)
 		}
 	}
-	st.requestWarmingEndpoints(sub)
+	c.requestWarmingEndpoints(sub)
 	if sub.url == resource.ClusterType && len(held) > 0 {
-		st.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
+		c.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 	}
 	// A client that holds nothing waits for a response, even an empty one.
 	sub.responseDue = sub.wildcard && len(held) == 0
@@ -130,13 +130,13 @@ func (st *stream) openDelta(sub *subscription, req *wire.Request) {
 		}
 	}
 	if sub.url == resource.RouteType {
-		st.openRouteConfigs(sub, held)
+		c.openRouteConfigs(sub, held)
 	}
 }
 
 // holdsListing reports whether the subscription covers exactly the resources that the class lists, and the client holds
 // all of them in the current versions. It compares tallies; the initial versions stay undecoded.
-func (st *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, held plan.Tally) bool {
+func (c *Client) holdsListing(sub *subscription, current *plan.TypeSnapshot, held plan.Tally) bool {
 	if sub.url == resource.RouteType || sub.wildcard == (sub.names.Len() > 0) {
 		return false
 	}

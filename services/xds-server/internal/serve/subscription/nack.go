@@ -1,4 +1,4 @@
-package serve
+package subscription
 
 import (
 	"strings"
@@ -17,11 +17,10 @@ const maxRejectionBytes = 4096
 // handleNACK is called by handleNonce. The versions that the NACK blames are not sent again until they change;
 // the next response of the type, which a later or waiting change causes, carries everything else of the type once
 // more, because it is unknown how much of the rejected response the client has applied.
-func (st *stream) handleNACK(sub *subscription, out *response, message string) {
-	st.endOutstanding(sub, out, message)
+func (c *Client) handleNACK(sub *subscription, out *Response, message string) {
+	sub.ahead = nil
 	sub.newClustersAnswered(out)
-	sub.metrics.nacks.Inc()
-	blamed, named := st.blamedResources(sub, out, message)
+	blamed, named := c.blamedResources(sub, out, message)
 	sub.rejectedTogether = !named && len(blamed) > 1
 	names := make([]string, 0, len(blamed))
 	for _, blob := range blamed {
@@ -29,28 +28,27 @@ func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 		names = append(names, blob.Name())
 	}
 	sub.resendAll = true
-	for _, name := range out.removed {
+	for _, name := range out.Removed {
 		if name != placeholderHost(routeConfigOf(name)) {
-			st.addUnconfirmedRemoval(sub, name)
+			c.addUnconfirmedRemoval(sub, name)
 		}
 	}
 	if sub.url == resource.RouteType {
-		st.routeConfigsRejected(out)
+		c.routeConfigsRejected(out)
 	}
 	if len(message) > maxRejectionBytes {
 		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
 	}
 	sub.rejection = &configv1.Rejection{
-		ResourceNames: names, Message: message, Revision: out.revision, RejectedAt: timestamppb.New(st.server.clock.Now()),
+		ResourceNames: names, Message: message, Revision: out.Revision, RejectedAt: timestamppb.New(c.now),
 	}
-	st.server.log.Warn("proxy rejected a response", "node", st.node.ID, "type", sub.url, "resources", names, "error", message,
-		"revision", out.revision.GetSequence())
+	out.Rejection = sub.rejection
 }
 
 // blamedHosts does the work of blamedResources for virtual hosts. Envoy applies no virtual host of the route
 // configuration that contains the bad one, and an arbitrary part of the others. The others are sent again, and if the
 // message does not name the route configuration, each route configuration in a response of its own.
-func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob) {
+func (c *Client) blamedHosts(sub *subscription, out *Response, message string) (blamed []*store.Blob) {
 	blamedConfig := ""
 	for _, name := range out.routeConfigs {
 		if mentions(message, name) && strings.Contains(message, "route "+name) {
@@ -58,17 +56,17 @@ func (st *stream) blamedHosts(sub *subscription, out *response, message string) 
 		}
 	}
 	if len(out.routeConfigs) == 1 {
-		return out.blobs
+		return out.Blobs
 	}
-	for _, blob := range out.blobs {
+	for _, blob := range out.Blobs {
 		if routeConfigOf(blob.Name()) == blamedConfig {
 			blamed = append(blamed, blob)
 		} else {
-			st.markDirty(sub, blob.Name())
+			c.markDirty(sub, blob.Name())
 		}
 	}
 	for _, name := range out.routeConfigs {
-		if rc := st.routeConfigs[name]; rc != nil && blamedConfig == "" {
+		if rc := c.routeConfigs[name]; rc != nil && blamedConfig == "" {
 			rc.isolated = true
 		}
 	}
@@ -77,12 +75,12 @@ func (st *stream) blamedHosts(sub *subscription, out *response, message string) 
 
 // blamedResources returns the resources that a NACK blames, and whether its message names them. Envoy names clusters
 // and listeners; for other types, the whole response is to blame.
-func (st *stream) blamedResources(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+func (c *Client) blamedResources(sub *subscription, out *Response, message string) (blamed []*store.Blob, named bool) {
 	switch sub.url {
 	case resource.VirtualHostType:
-		return st.blamedHosts(sub, out, message), false
+		return c.blamedHosts(sub, out, message), false
 	case resource.ClusterType, resource.ListenerType:
-		for _, blob := range out.blobs {
+		for _, blob := range out.Blobs {
 			if mentions(message, blob.Name()) {
 				blamed = append(blamed, blob)
 			}
@@ -91,7 +89,7 @@ func (st *stream) blamedResources(sub *subscription, out *response, message stri
 	if len(blamed) > 0 {
 		return blamed, true
 	}
-	return out.blobs, false
+	return out.Blobs, false
 }
 
 // mentions reports whether the text contains the name as a word, and not as part of a longer name.
@@ -122,19 +120,19 @@ func inName(c byte) bool {
 
 // forgetRejections lifts the rejection of versions that the client has accepted after all, and of versions that are not
 // current any more.
-func (st *stream) forgetRejections(sub *subscription, out *response) {
+func (c *Client) forgetRejections(sub *subscription, out *Response) {
 	if len(sub.rejectedVersions) == 0 {
 		return
 	}
-	for _, blob := range out.blobs {
+	for _, blob := range out.Blobs {
 		if sub.rejectedVersions[blob.Name()] == blob.Version() {
 			delete(sub.rejectedVersions, blob.Name())
 		}
 	}
-	current := st.class.Snapshot().Type(sub.url)
+	current := c.class.Snapshot().Type(sub.url)
 	for name, version := range sub.rejectedVersions {
 		item, _ := current.Get(name)
-		if !st.covers(sub, name, item) || item.Blob == nil || item.Blob.Version() != version {
+		if !c.covers(sub, name, item) || item.Blob == nil || item.Blob.Version() != version {
 			delete(sub.rejectedVersions, name)
 		}
 	}
@@ -142,14 +140,14 @@ func (st *stream) forgetRejections(sub *subscription, out *response) {
 
 // retryRejectedTogether lifts the rejection of versions that one NACK has blamed together as soon as one of them has
 // changed: only one of them may have been bad.
-func (st *stream) retryRejectedTogether(sub *subscription, current *plan.TypeSnapshot) {
+func (c *Client) retryRejectedTogether(sub *subscription, current *plan.TypeSnapshot) {
 	if !sub.rejectedTogether {
 		return
 	}
 	for name, version := range sub.rejectedVersions {
 		if item, _ := current.Get(name); item.Blob == nil || item.Blob.Version() != version {
 			for name := range sub.rejectedVersions {
-				st.markDirty(sub, name)
+				c.markDirty(sub, name)
 			}
 			sub.rejectedVersions, sub.rejectedTogether = nil, false
 			return
@@ -167,16 +165,16 @@ func (sub *subscription) rejectVersion(blob *store.Blob) {
 
 // addUnconfirmedRemoval notes that the client may still hold a resource that a rejected response has removed. If the
 // name budget has no room for the name, nothing is noted.
-func (st *stream) addUnconfirmedRemoval(sub *subscription, name string) {
-	if !sub.unconfirmedRemovals.Has(name) && st.chargeName(name) == "" {
+func (c *Client) addUnconfirmedRemoval(sub *subscription, name string) {
+	if !sub.unconfirmedRemovals.Has(name) && c.chargeName(name) == "" {
 		sub.unconfirmedRemovals.Add(name)
 	}
 }
 
 // confirmRemoval notes that the client has acknowledged the removal of a resource.
-func (st *stream) confirmRemoval(sub *subscription, name string) {
+func (c *Client) confirmRemoval(sub *subscription, name string) {
 	if sub.unconfirmedRemovals.Len() > 0 && sub.unconfirmedRemovals.Has(name) {
 		sub.unconfirmedRemovals.Remove(name)
-		st.refundName(name)
+		c.refundName(name)
 	}
 }

@@ -1,19 +1,20 @@
-package serve
+package subscription
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
-	"fairlead.dev/pkg/notify"
 	"fairlead.dev/proto/fairlead/contract"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// sendOrder is the order in which the types of one stream are sent: clusters before everything that refers to them,
+// sendOrder is the order in which the types of one client are sent: clusters before everything that refers to them,
 // their endpoints right after them, and the name table after the listeners at whose addresses its names point.
 // waitsForEarlierTypes and removalsMustWait name types as well: a change of the order must reach them too.
 var sendOrder = []string{
@@ -29,64 +30,49 @@ func rank(url string) int {
 	return len(sendOrder)
 }
 
-// flush hands out every response that can go now, in send order. It is called with mu held after everything that may
-// have made a response possible: a request, a change, an ACK, a timeout, a budget that grants this stream bytes.
-func (st *stream) flush() {
-	if st.ending.Load() {
-		return
-	}
+// compareTypes orders types as they are sent.
+func compareTypes(a, b string) int {
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a, b))
+}
+
+// Flush hands out every response that can go now, in send order, to take. take returns false if there is no room for a
+// response: then Flush stops, and the caller calls it again when there is. Otherwise it is called after everything that
+// may have made a response possible: a request, a change, an ACK, a timeout. wait is true if a response begins to wait
+// for other types: then Flush must be called again when the order timeout has passed.
+func (c *Client) Flush(now time.Time, take func(*Response) bool) (wait bool) {
+	c.now = now
 	waits := false
-	for _, sub := range st.types {
+	for _, sub := range c.types {
 		if sub.outstanding != nil {
 			continue
 		}
-		if st.waitsForEarlierTypes(sub) {
+		if c.waitsForEarlierTypes(sub) {
 			waits = true
 			continue
 		}
-		if !st.respond(sub) {
-			return // the budget calls FlushInTurn later
+		if !c.respond(sub, take) {
+			return false
 		}
 		waits = waits || sub.deferred.Len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.Len() > 0
 	}
-	if st.flushAgain {
-		st.flushAgain = false
-		st.flush()
-		return
+	if c.flushAgain {
+		c.flushAgain = false
+		return c.Flush(now, take)
 	}
 	switch {
 	case !waits:
-		st.waitingSince = time.Time{}
-	case st.waitingSince.IsZero(), st.orderTimedOut():
-		st.waitingSince = st.server.clock.Now()
-		notify.Wake(st.wake)
+		c.waitingSince = time.Time{}
+	case c.waitingSince.IsZero(), c.orderTimedOut():
+		c.waitingSince = now
+		return true
 	}
+	return false
 }
 
-// FlushInTurn implements quota.Waiter: it is called when it is this stream's turn to use bytes.
-func (st *stream) FlushInTurn() {
-	st.lock()
-	defer st.unlock()
-	if st.closed {
-		return
-	}
-	st.budgetTurn = true
-	st.flush()
-	st.budgetTurn = false
-}
-
-// flushAfterTimeout is called by Server.handle when the order timeout has passed: what has waited that long is sent
-// although the types before it are not acknowledged.
-func (st *stream) flushAfterTimeout() {
-	st.lock()
-	defer st.unlock()
-	if st.closed || st.class == nil {
-		return
-	}
-	if st.orderTimedOut() {
-		st.server.metrics.unordered.Inc()
-	}
-	st.flush()
+// Overdue reports whether a response has waited for other types for as long as it may: the next Flush sends it.
+func (c *Client) Overdue(now time.Time) bool {
+	c.now = now
+	return c.orderTimedOut()
 }
 
 // waitsForEarlierTypes reports whether an update must wait for another type ("make before break"):
@@ -97,7 +83,7 @@ func (st *stream) flushAfterTimeout() {
 //   - Virtual hosts wait for new clusters one by one: leadsToNewCluster.
 //
 // First responses never wait, and no response waits longer than the order timeout.
-func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
+func (c *Client) waitsForEarlierTypes(sub *subscription) bool {
 	if !sub.answered || !sub.pending() {
 		return false
 	}
@@ -107,18 +93,18 @@ func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 		return false
 	}
 	hosts := sub.url == resource.VirtualHostType
-	for _, other := range st.types {
+	for _, other := range c.types {
 		switch other.url {
 		case resource.ClusterType:
 			if !hosts && other.newClusters.Len() > 0 && other.pending() {
-				return !st.orderTimedOut()
+				return !c.orderTimedOut()
 			}
 		case resource.EndpointType:
 		case sub.url:
 			return false
 		default:
 			if other.dirty.Len() > 0 && (!hosts || other.url == resource.RouteType) {
-				return !st.orderTimedOut()
+				return !c.orderTimedOut()
 			}
 		}
 	}
@@ -126,26 +112,26 @@ func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 }
 
 // leadsToNewCluster reports whether a virtual host routes to a cluster that the client does not have yet.
-func (st *stream) leadsToNewCluster(blob *store.Blob) bool {
-	cds := st.subscription(resource.ClusterType)
-	if cds == nil || cds.newClusters.Len() == 0 || !cds.pending() || st.orderTimedOut() {
+func (c *Client) leadsToNewCluster(blob *store.Blob) bool {
+	cds := c.subscription(resource.ClusterType)
+	if cds == nil || cds.newClusters.Len() == 0 || !cds.pending() || c.orderTimedOut() {
 		return false
 	}
 	return slices.ContainsFunc(blob.Clusters, cds.newClusters.Has)
 }
 
-func (st *stream) orderTimedOut() bool {
-	return !st.waitingSince.IsZero() && st.server.clock.Now().Sub(st.waitingSince) >= st.server.orderTimeout
+func (c *Client) orderTimedOut() bool {
+	return !c.waitingSince.IsZero() && c.now.Sub(c.waitingSince) >= c.limits.OrderTimeout
 }
 
 // removalsMustWait reports whether removals of the type must wait: those of clusters until the routes, virtual hosts
 // and listeners that may refer to them are replaced, those of endpoints until their clusters are removed.
-func (st *stream) removalsMustWait(sub *subscription) bool {
+func (c *Client) removalsMustWait(sub *subscription) bool {
 	if sub.url != resource.ClusterType && sub.url != resource.EndpointType {
 		return false
 	}
 	waits := false
-	for _, other := range st.types {
+	for _, other := range c.types {
 		switch other.url {
 		case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
 			waits = waits || other.pending() && !other.holds(sub.deferredAt)
@@ -153,7 +139,7 @@ func (st *stream) removalsMustWait(sub *subscription) bool {
 			waits = waits || sub != other && (other.pending() && !other.holds(sub.deferredAt) || other.deferred.Len() > 0)
 		}
 	}
-	return waits && !st.orderTimedOut()
+	return waits && !c.orderTimedOut()
 }
 
 // holds reports whether the client holds everything of the type up to a state.
@@ -161,23 +147,23 @@ func (sub *subscription) holds(state plan.Point) bool {
 	return state.Revision != nil && sub.held.Revision != nil && sub.held.Generation >= state.Generation
 }
 
-// noteNewCluster notes that a dirty cluster is new to the client. It does nothing for other types.
-func (st *stream) noteNewCluster(sub *subscription, name string) {
-	if sub.url == resource.ClusterType && sub.dirty.Has(name) {
+// noteNewCluster notes that a cluster that is dirty or on its way is new to the client. It does nothing for other types.
+func (c *Client) noteNewCluster(sub *subscription, name string) {
+	if sub.url == resource.ClusterType && (sub.dirty.Has(name) || sub.outstanding.has(name)) {
 		sub.newClusters.Add(name)
 	}
 }
 
 // newClustersAnswered is called when the client has acknowledged or rejected a response: its clusters are not new any
 // more.
-func (sub *subscription) newClustersAnswered(out *response) {
+func (sub *subscription) newClustersAnswered(out *Response) {
 	if sub.newClusters.Len() == 0 {
 		return
 	}
-	for _, blob := range out.blobs {
+	for _, blob := range out.Blobs {
 		sub.newClusters.Remove(blob.Name())
 	}
-	for _, name := range out.removed {
+	for _, name := range out.Removed {
 		sub.newClusters.Remove(name)
 	}
 }

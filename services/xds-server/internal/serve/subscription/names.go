@@ -1,4 +1,4 @@
-package serve
+package subscription
 
 import (
 	"google.golang.org/grpc/codes"
@@ -8,8 +8,8 @@ import (
 )
 
 // chargeNewNames charges the account for the added names that the class does not list. The error ends the stream.
-func (st *stream) chargeNewNames(sub *subscription, added []string) error {
-	current := st.class.Snapshot().Type(sub.url)
+func (c *Client) chargeNewNames(sub *subscription, added []string) error {
+	current := c.class.Snapshot().Type(sub.url)
 	var costly []string
 	bytes := 0
 	for _, name := range added {
@@ -21,8 +21,8 @@ func (st *stream) chargeNewNames(sub *subscription, added []string) error {
 	if len(costly) == 0 {
 		return nil
 	}
-	if reason := st.chargeAccount(bytes); reason != "" {
-		return st.account.Refuse(st.node.ID, quota.BudgetNames, reason)
+	if reason := c.chargeAccount(bytes); reason != "" {
+		return &RefusedError{reason}
 	}
 	sub.chargedNames.Add(costly)
 	return nil
@@ -30,48 +30,48 @@ func (st *stream) chargeNewNames(sub *subscription, added []string) error {
 
 // chargeName charges the stream and the account for a name that is kept outside the subscribed names. It returns "" or
 // the reason why it is refused.
-func (st *stream) chargeName(name string) (refused string) {
-	if st.countName(name) != nil {
-		st.uncountName(name)
+func (c *Client) chargeName(name string) (refused string) {
+	if c.countName(name) != nil {
+		c.uncountName(name)
 		return tooManyNames
 	}
-	if refused = st.chargeAccount(len(name) + quota.NameCost); refused != "" {
-		st.uncountName(name)
+	if refused = c.chargeAccount(len(name) + quota.NameCost); refused != "" {
+		c.uncountName(name)
 	}
 	return refused
 }
 
 // refundName reverses chargeName.
-func (st *stream) refundName(name string) {
-	st.uncountName(name)
-	st.refundAccount(name)
+func (c *Client) refundName(name string) {
+	c.uncountName(name)
+	c.refundAccount(name)
 }
 
 // chargeAccount charges the account for bytes of names. It returns "" or the reason why it is refused.
-func (st *stream) chargeAccount(bytes int) (refused string) {
-	if refused = st.account.ChargeNames(int64(bytes)); refused == "" {
-		st.chargedNameBytes += int64(bytes)
+func (c *Client) chargeAccount(bytes int) (refused string) {
+	if refused = c.account.ChargeNames(int64(bytes)); refused == "" {
+		c.chargedNameBytes += int64(bytes)
 	}
 	return refused
 }
 
 // refundAccount returns to the account what one name was charged.
-func (st *stream) refundAccount(name string) {
+func (c *Client) refundAccount(name string) {
 	n := int64(len(name) + quota.NameCost)
-	st.chargedNameBytes -= n
-	st.account.RefundNames(n)
+	c.chargedNameBytes -= n
+	c.account.RefundNames(n)
 }
 
 // countName counts a name against MaxSubscribedBytes, which holds for each stream, whether the name is shared with
 // others or not.
-func (st *stream) countName(name string) error {
-	if st.nameBytes += len(name) + nameOverhead; st.nameBytes > st.server.maxSubscribedBytes {
+func (c *Client) countName(name string) error {
+	if c.nameBytes += len(name) + nameOverhead; c.nameBytes > c.limits.MaxSubscribedBytes {
 		return errTooManyNames
 	}
 	return nil
 }
 
-func (st *stream) uncountName(name string) { st.nameBytes -= len(name) + nameOverhead }
+func (c *Client) uncountName(name string) { c.nameBytes -= len(name) + nameOverhead }
 
 const tooManyNames = "too many resource names subscribed to on one stream"
 

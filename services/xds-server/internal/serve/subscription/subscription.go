@@ -1,12 +1,10 @@
-package serve
+package subscription
 
 import (
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"go.opentelemetry.io/otel/trace"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -18,8 +16,7 @@ import (
 // subscription is one xDS type on one stream. It does not store what the client holds: that is the snapshot of the
 // class, except for the names in dirty and deferred.
 type subscription struct {
-	url     string
-	metrics *typeMetrics
+	url string
 
 	wildcard bool
 	// unnamed is true while an empty list of names stands for everything (the legacy wildcard).
@@ -50,7 +47,7 @@ type subscription struct {
 
 	// outstanding is the response that was handed out and is not acknowledged yet; nil if there is none. Nothing else of
 	// the type is sent meanwhile.
-	outstanding *response
+	outstanding *Response
 
 	// rejectedVersions, by name, are not sent again. With rejectedTogether, one NACK has blamed all of them without
 	// naming one, and a change of one lifts the rejection of all.
@@ -63,6 +60,9 @@ type subscription struct {
 	unconfirmedRemovals nameset.Set
 	rejection           *configv1.Rejection
 
+	// ahead are responses that were made from a snapshot with changes of which the client was not told yet.
+	ahead []*Response
+
 	// ackedBlobs is what a sotw client holds; nil for delta. See noteAcked.
 	ackedBlobs map[string]*store.Blob
 
@@ -72,35 +72,37 @@ type subscription struct {
 	bytes uint64
 }
 
-// response was handed out and is not acknowledged yet.
-type response struct {
-	// reserved are the bytes that it has reserved in the budget for account.
-	reserved atomic.Int64
-	stream   *stream
-	version  string
-	nonce    string // "" until it is sent
-	blobs    []*store.Blob
-	removed  []string
-	// missing are virtual hosts that are answered with "not found".
-	missing  []string
-	revision *configv1.Revision
+// Response is handed out by Flush and is outstanding until the client has acknowledged or rejected it.
+type Response struct {
+	TypeURL string
+	// Version is the version_info of a sotw response, the system_version_info of a delta one.
+	Version string
+	Blobs   []*store.Blob
+	// Removed are the names of resources that are gone; a sotw response cannot name them. Missing are virtual hosts that
+	// are answered with "not found".
+	Removed, Missing []string
+	// Revision is that of the resources, Size their bytes and those of the names.
+	Revision *configv1.Revision
+	Size     int
+	// First is true for the first response of its type.
+	First bool
+	// SentAt is zero until the response is sent. Rejection is set after a NACK.
+	SentAt    time.Time
+	Rejection *configv1.Rejection
+
+	nonce string // "" until it is sent
+	// at is the state of the snapshot that the response was made from.
+	at plan.Point
 	// held is set if the client holds everything up to this state once it acknowledges the response.
 	held plan.Point
 	// routeConfigs are those that the client holds only because of this response; for virtual hosts, those whose
 	// virtual hosts it contains.
 	routeConfigs []string
-	size         int
-	sentAt       time.Time
-	// counted is what answerTracker counts the response for.
-	counted counted
-	span    trace.Span
 }
 
-// release gives the reserved bytes back. Calls after the first do nothing.
-func (r *response) release() {
-	if size := r.reserved.Swap(0); size > 0 {
-		r.stream.server.unsent.GiveBack(&r.stream.account.Unsent, int(size))
-	}
+// has reports whether the response has a resource of the name. A nil response has none.
+func (r *Response) has(name string) bool {
+	return r != nil && slices.ContainsFunc(r.Blobs, func(blob *store.Blob) bool { return blob.Name() == name })
 }
 
 // namedTypes are requested by name only: for them an empty list of names is not the legacy wildcard.

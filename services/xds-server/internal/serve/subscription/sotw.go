@@ -1,42 +1,41 @@
-package serve
+package subscription
 
 import (
 	"slices"
 
-	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
 // updateSotw applies the names of a request, which always lists all names of the subscription.
-func (st *stream) updateSotw(sub *subscription, req *wire.Request, isNew bool) error {
+func (c *Client) updateSotw(sub *subscription, req *wire.Request, isNew bool) error {
 	wasWildcard := sub.wildcard
 	sub.updateWildcard(req, isNew)
 	added, gone := sub.diffNames(req.Names())
-	st.account.AddWork(req.NameTally.Count()/quota.ComparedNames + len(added) + len(gone))
-	if err := st.subscribe(sub, added); err != nil {
+	c.account.AddWork(req.NameTally.Count()/comparedNames + len(added) + len(gone))
+	if err := c.subscribe(sub, added); err != nil {
 		return err
 	}
-	st.unsubscribe(sub, gone)
-	current := st.class.Snapshot().Type(sub.url)
+	c.unsubscribe(sub, gone)
+	current := c.class.Snapshot().Type(sub.url)
 	if isNew {
 		// For a wildcard type, the version in the first request tells what the client holds. For named resources it
 		// does not: the client may have dropped a name and requested it again, and still states the version of the
 		// response before.
 		if sub.wildcard && sub.names.Len() == 0 && req.Version == current.Version() {
 			sub.answered = true
-			sub.noteAcked(st.allResources(sub, current))
+			sub.noteAcked(c.allResources(sub, current))
 			return nil
 		}
-		st.markAllDirty(sub, current)
-		st.requestWarmingEndpoints(sub)
+		c.markAllDirty(sub, current)
+		c.requestWarmingEndpoints(sub)
 		sub.responseDue = sub.wildcard
 		return nil
 	}
 	for _, name := range added {
-		st.markRequested(sub, name)
+		c.markRequested(sub, name)
 	}
 	if sub.wildcard && !wasWildcard {
-		st.markAllDirty(sub, current)
+		c.markAllDirty(sub, current)
 		sub.responseDue = true
 	}
 	return nil
@@ -45,10 +44,10 @@ func (st *stream) updateSotw(sub *subscription, req *wire.Request, isNew bool) e
 // dropLeftOut handles a sotw request with a stale nonce, which changes the subscription no further: the client has
 // already dropped the resources whose names the request leaves out. If it requests one again, the resource must be sent
 // again.
-func (st *stream) dropLeftOut(sub *subscription, req *wire.Request) {
+func (c *Client) dropLeftOut(sub *subscription, req *wire.Request) {
 	if !sub.wildcard {
 		_, gone := sub.diffNames(req.Names())
-		st.unsubscribe(sub, gone)
+		c.unsubscribe(sub, gone)
 	}
 }
 

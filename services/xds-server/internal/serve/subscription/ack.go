@@ -1,0 +1,57 @@
+package subscription
+
+import (
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// handleNonce is called for every request. If the request carries the nonce of the outstanding response, it is an ACK,
+// or a NACK if it has error details. Then handleNonce returns the response. The flush that follows sends what waited for
+// the answer.
+func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus.Status) (out *Response, rejected bool) {
+	out = sub.outstanding
+	if out == nil || nonce == "" || nonce != out.nonce {
+		return nil, false
+	}
+	sub.outstanding = nil
+	if failure != nil {
+		c.handleNACK(sub, out, failure.GetMessage())
+		return out, true
+	}
+	sub.acked = out.Revision
+	sub.newClustersAnswered(out)
+	for _, name := range out.Removed {
+		c.confirmRemoval(sub, name)
+	}
+	if sub.url == resource.VirtualHostType {
+		for _, name := range out.routeConfigs {
+			if rc := c.routeConfigs[name]; rc != nil {
+				rc.isolated = false
+			}
+		}
+	}
+	if !c.cfg.Delta {
+		sub.noteAcked(out.Blobs)
+	}
+	c.forgetRejections(sub, out)
+	if len(sub.rejectedVersions) == 0 {
+		sub.rejection, sub.rejectedTogether = nil, false
+	}
+	if sub.rejection == nil && out.held.Revision != nil {
+		sub.held = out.held
+	}
+	return out, false
+}
+
+// noteAcked keeps what a sotw client holds: the resources of an acknowledged response, or those that the version in its
+// first request stands for.
+func (sub *subscription) noteAcked(blobs []*store.Blob) {
+	if sub.ackedBlobs == nil || sub.complete() {
+		sub.ackedBlobs = make(map[string]*store.Blob, len(blobs))
+	}
+	for _, blob := range blobs {
+		sub.ackedBlobs[blob.Name()] = blob
+	}
+}
