@@ -31,8 +31,8 @@ func (d *delivery) release() {
 	}
 }
 
-// outbox are the deliveries that were not sent yet, in the order of sending. The stream's mutex guards it. The client has
-// one outstanding response for each type, so that there are no more of them than types.
+// outbox are the deliveries that were not sent yet, in the order of sending. The stream's mutex guards it. The client
+// has one outstanding response for each type, so that there are no more of them than types.
 type outbox struct {
 	unsent []*delivery
 	// filled wakes transmit.

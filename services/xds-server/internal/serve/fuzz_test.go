@@ -161,11 +161,10 @@ func play(r *fixture, s *script) error {
 
 // quiet waits until the server keeps nothing of the clients.
 func (r *fixture) quiet() error {
-	for range 3000 {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(time.Millisecond) {
 		if streams, _, _ := r.ADS.Kept(); streams == 0 && r.ADS.Unsent() == 0 && r.ADS.Waiting() == 0 {
 			return nil
 		}
-		<-time.After(time.Millisecond)
 	}
 	streams, _, _ := r.ADS.Kept()
 	return fmt.Errorf("%d streams, %d bytes and %d waiting are left", streams, r.ADS.Unsent(), r.ADS.Waiting())

@@ -134,14 +134,8 @@ func (s *Server) Served() *configv1.Revision { return s.engine.Served().Revision
 // all, every status. Both lists are sorted. Only the reporter calls it.
 func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
 	streams, gone := s.reports.take(all)
-	for _, st := range streams {
-		if status := st.status(); status != nil {
-			statuses = append(statuses, status)
-		}
-	}
-	sortStatuses(statuses)
 	slices.Sort(gone)
-	return statuses, gone
+	return statusesOf(streams), gone
 }
 
 // Statuses lists the connected proxies, sorted by node id and identity. If a node id and identity have several streams,
@@ -153,20 +147,21 @@ func (s *Server) Statuses() []*configv1.ProxyStatus {
 		streams = append(streams, newest(of)...)
 	}
 	s.reports.mu.Unlock()
+	return statusesOf(streams)
+}
+
+// statusesOf lists the statuses of streams, sorted by node id and identity.
+func statusesOf(streams []*stream) []*configv1.ProxyStatus {
 	statuses := make([]*configv1.ProxyStatus, 0, len(streams))
 	for _, st := range streams {
 		if status := st.status(); status != nil {
 			statuses = append(statuses, status)
 		}
 	}
-	sortStatuses(statuses)
-	return statuses
-}
-
-func sortStatuses(statuses []*configv1.ProxyStatus) {
 	slices.SortFunc(statuses, func(a, b *configv1.ProxyStatus) int {
 		return cmp.Or(strings.Compare(a.GetNodeId(), b.GetNodeId()), strings.Compare(a.GetIdentity(), b.GetIdentity()))
 	})
+	return statuses
 }
 
 // noteFailures is called after each Apply. It marks the proxies of classes whose build errors have changed.

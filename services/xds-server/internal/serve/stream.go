@@ -22,7 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve/subscription"
 )
 
-// stream is one ADS stream. It implements plan.Watcher for its class and quota.Waiter. The fields below mu are guarded by mu; doc.go gives the order of the locks.
+// stream is one ADS stream. It implements plan.Watcher for its class and quota.Waiter. The fields below mu are guarded
+// by mu; doc.go gives the order of the locks.
 type stream struct {
 	server *Server
 	grpc   grpc.ServerStream

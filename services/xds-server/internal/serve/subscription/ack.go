@@ -8,17 +8,17 @@ import (
 )
 
 // handleNonce is called for every request. If the request carries the nonce of the outstanding response, it is an ACK,
-// or a NACK if it has error details. Then handleNonce returns the response. The flush that follows sends what waited for
-// the answer.
-func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus.Status) (out *Response, rejected bool) {
-	out = sub.outstanding
+// or a NACK if it has error details. Then handleNonce returns the response, with its Rejection. The flush that follows
+// sends what waited for the answer.
+func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus.Status) *Response {
+	out := sub.outstanding
 	if out == nil || nonce == "" || nonce != out.nonce {
-		return nil, false
+		return nil
 	}
 	sub.outstanding = nil
 	if failure != nil {
 		c.handleNACK(sub, out, failure.GetMessage())
-		return out, true
+		return out
 	}
 	sub.acked = out.Revision
 	sub.newClustersAnswered(out)
@@ -42,7 +42,7 @@ func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus
 	if sub.rejection == nil && out.held.Revision != nil {
 		sub.held = out.held
 	}
-	return out, false
+	return out
 }
 
 // noteAcked keeps what a sotw client holds: the resources of an acknowledged response, or those that the version in its

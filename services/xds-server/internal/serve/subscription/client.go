@@ -24,7 +24,8 @@ type Config struct {
 	Limits  *Limits
 	// EmptyEndpoints holds the empty ClusterLoadAssignments that emptyEndpoints makes.
 	EmptyEndpoints *store.Store
-	// HostRefused is called for each virtual host beyond MaxOnDemandHosts; first is true for the first one of the client.
+	// HostRefused is called for each virtual host beyond MaxOnDemandHosts; first is true for the first one of the
+	// client.
 	HostRefused func(host string, first bool)
 }
 
@@ -87,8 +88,8 @@ type Client struct {
 	types []*subscription
 	// warmingClusters are the clusters sent before the client has subscribed to any endpoints.
 	warmingClusters [][]*store.Blob
-	// nameBytes counts the names that are kept (MaxSubscribedBytes); chargedNameBytes is what the account is charged for
-	// those that the class does not list.
+	// nameBytes counts the names that are kept (MaxSubscribedBytes); chargedNameBytes is what the account is charged
+	// for those that the class does not list.
 	nameBytes        int
 	chargedNameBytes int64
 	// waitingSince is when a response first had to wait for another type; zero if none waits.
@@ -114,15 +115,15 @@ func (c *Client) SetServed(served plan.Point) {
 
 // Outcome is what a request was.
 type Outcome struct {
-	// Answered is the response that the request acknowledges, or rejects if Rejection is set; nil if it does neither.
+	// Answered is the response that the request acknowledges, or rejects if its Rejection is set; nil if it does
+	// neither.
 	Answered *Response
-	Rejected bool
 	// Changed is true if the client's status may have changed.
 	Changed bool
 }
 
-// Request handles a request: a subscription, an ACK, a NACK, or two of them in one. Its errors end the stream: they have
-// gRPC statuses, or are a RefusedError. Flush has the responses.
+// Request handles a request: a subscription, an ACK, a NACK, or two of them in one. Its errors end the stream: they
+// have gRPC statuses, or are a RefusedError. Flush has the responses.
 func (c *Client) Request(now time.Time, req *wire.Request) (did Outcome, err error) {
 	c.now = now
 	sub, isNew, err := c.subscriptionFor(req.TypeURL)
@@ -133,7 +134,7 @@ func (c *Client) Request(now time.Time, req *wire.Request) (did Outcome, err err
 		c.dropLeftOut(sub, req)
 		return did, nil
 	}
-	did.Answered, did.Rejected = c.handleNonce(sub, req.Nonce, req.Failure)
+	did.Answered = c.handleNonce(sub, req.Nonce, req.Failure)
 	did.Changed = did.Answered != nil
 	switch {
 	case !c.cfg.Delta:
@@ -171,8 +172,8 @@ func (c *Client) subscriptionFor(url string) (sub *subscription, isNew bool, err
 	return sub, true, nil
 }
 
-// Changed marks changed resources that the client covers, and reports whether there are any. The class calls it after it
-// has published them; added are those that are new.
+// Changed marks changed resources that the client covers, and reports whether there are any. The class calls it after
+// it has published them; added are those that are new.
 func (c *Client) Changed(changes, added plan.Changes) (dirty bool) {
 	for url, names := range changes {
 		sub := c.subscription(url)

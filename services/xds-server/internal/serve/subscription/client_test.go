@@ -49,8 +49,8 @@ func TestDelta(t *testing.T) {
 	}
 }
 
-// TestAhead has requests between the moment at which the class publishes a change and that at which it tells the client:
-// the client is not sent twice what it has been sent already.
+// TestAhead has requests between the moment at which the class publishes a change and that at which it tells the
+// client: the client is not sent twice what it has been sent already.
 func TestAhead(t *testing.T) {
 	for about, steps := range map[string][]step{
 		"a resource": {
@@ -108,7 +108,8 @@ func TestOrder(t *testing.T) {
 			{"publish cds b", ""}, {"publish rds 80=2", ""}, {"tell", "rds +80"}, {"ack rds", "cds -b"}, {"ack cds", ""},
 		},
 		"endpoints are removed after their cluster": {
-			{"publish cds b", ""}, {"publish eds b", ""}, {"publish rds 80=2", ""}, {"tell", "rds +80"}, {"ack rds", "cds -b"}, {"ack cds", "eds -b"},
+			{"publish cds b", ""}, {"publish eds b", ""}, {"publish rds 80=2", ""}, {"tell", "rds +80"},
+			{"ack rds", "cds -b"}, {"ack cds", "eds -b"},
 		},
 		"nothing waits longer than the order timeout": {
 			{"publish cds c=1", ""}, {"publish rds 80=2", ""}, {"tell", "cds +c"}, {"wait", "rds +80"},
@@ -165,8 +166,9 @@ func TestVirtualHosts(t *testing.T) {
 			{"unsub rds 80", "vhds -80/a -80/b"},
 		},
 		"one that leads to a new cluster waits for it, others do not": {
-			{"sub cds *", "cds +a +b"}, {"ack cds", ""}, {"sub vhds", ""}, {"sub rds 80", "rds +80; vhds +80/a +80/b"}, {"ack rds", ""}, {"ack vhds", ""},
-			{"publish cds c=1", ""}, {"publish vhds 80/a=2 80/c=to:c", ""}, {"tell", "cds +c; vhds +80/a"}, {"ack vhds", ""}, {"ack cds", "vhds +80/c"},
+			{"sub cds *", "cds +a +b"}, {"ack cds", ""}, {"sub vhds", ""}, {"sub rds 80", "rds +80; vhds +80/a +80/b"},
+			{"ack rds", ""}, {"ack vhds", ""}, {"publish cds c=1", ""}, {"publish vhds 80/a=2 80/c=to:c", ""},
+			{"tell", "cds +c; vhds +80/a"}, {"ack vhds", ""}, {"ack cds", "vhds +80/c"},
 		},
 		"a name that does not exist is answered": {
 			{"sub vhds", ""}, {"sub rds 80", "rds +80; vhds +80/a +80/b"}, {"ack rds", ""}, {"ack vhds", ""},

@@ -44,7 +44,9 @@ func (c *Client) updateDelta(sub *subscription, req *wire.Request, isNew bool) e
 		if err := c.openVirtualHosts(sub, req); err != nil {
 			return err
 		}
-		c.markAllRequested(sub, names, req.Initial())
+		if len(names) > 0 { // else the initial versions may stay undecoded
+			c.markAllRequested(sub, names, req.Initial())
+		}
 		if req.InitialTally.Count() > 0 {
 			c.remember(sub, sub.names.Names()) // requested in an earlier stream, perhaps of another replica
 		}
@@ -66,9 +68,6 @@ func (c *Client) updateDelta(sub *subscription, req *wire.Request, isNew bool) e
 
 // markAllRequested marks names that the client waits for, except those that it holds in the current version.
 func (c *Client) markAllRequested(sub *subscription, names []string, held map[string]string) {
-	if len(names) == 0 {
-		return
-	}
 	current := c.class.Snapshot().Type(sub.url)
 	for _, name := range names {
 		if name == "*" || !sub.names.Has(name) {

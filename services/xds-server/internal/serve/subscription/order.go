@@ -147,7 +147,8 @@ func (sub *subscription) holds(state plan.Point) bool {
 	return state.Revision != nil && sub.held.Revision != nil && sub.held.Generation >= state.Generation
 }
 
-// noteNewCluster notes that a cluster that is dirty or on its way is new to the client. It does nothing for other types.
+// noteNewCluster notes that a cluster that is dirty or on its way is new to the client. It does nothing for other
+// types.
 func (c *Client) noteNewCluster(sub *subscription, name string) {
 	if sub.url == resource.ClusterType && (sub.dirty.Has(name) || sub.outstanding.has(name)) {
 		sub.newClusters.Add(name)

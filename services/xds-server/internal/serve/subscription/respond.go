@@ -23,8 +23,8 @@ type draft struct {
 	answered map[string]bool
 }
 
-// respond makes the next response of a type, if there is anything to say, and hands it out. It returns false if there is
-// no room for it; nothing has changed in that case.
+// respond makes the next response of a type, if there is anything to say, and hands it out. It returns false if there
+// is no room for it; nothing has changed in that case.
 func (c *Client) respond(sub *subscription, take func(*Response) bool) bool {
 	deferRemovals := c.removalsMustWait(sub)
 	if sub.dirty.Len() == 0 && !sub.responseDue && (sub.deferred.Len() == 0 || deferRemovals) && !c.hasUnsentHostAnswers(sub) {

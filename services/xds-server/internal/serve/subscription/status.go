@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve/nameset"
 )
 
-// Status describes the subscriptions, sorted by type; acked is the revision up to which the client holds everything, and
-// settled is true if that is all there is.
+// Status describes the subscriptions, sorted by type; acked is the revision up to which the client holds everything,
+// and settled is true if that is all there is.
 func (c *Client) Status() (types []*configv1.ProxyTypeStatus, acked *configv1.Revision, settled bool) {
 	settled = len(c.types) > 0
 	// A revision that changes nothing for the proxy counts as acknowledged at once.

@@ -45,8 +45,8 @@ type subscription struct {
 	// answered is true once a first response was made, or none was needed because the client holds everything.
 	answered bool
 
-	// outstanding is the response that was handed out and is not acknowledged yet; nil if there is none. Nothing else of
-	// the type is sent meanwhile.
+	// outstanding is the response that was handed out and is not acknowledged yet; nil if there is none. Nothing else
+	// of the type is sent meanwhile.
 	outstanding *Response
 
 	// rejectedVersions, by name, are not sent again. With rejectedTogether, one NACK has blamed all of them without
@@ -78,8 +78,8 @@ type Response struct {
 	// Version is the version_info of a sotw response, the system_version_info of a delta one.
 	Version string
 	Blobs   []*store.Blob
-	// Removed are the names of resources that are gone; a sotw response cannot name them. Missing are virtual hosts that
-	// are answered with "not found".
+	// Removed are the names of resources that are gone; a sotw response cannot name them. Missing are virtual hosts
+	// that are answered with "not found".
 	Removed, Missing []string
 	// Revision is that of the resources, Size their bytes and those of the names.
 	Revision *configv1.Revision

@@ -1,6 +1,6 @@
 // Package wire has the messages of an ADS stream in the form in which they are received and sent: requests whose long
-// lists of names and versions are decoded only if somebody needs them, and responses whose resources stay in the store's
-// memory. Both are the same for the two variants of the protocol, delta and state of the world (sotw).
+// lists of names and versions are decoded only if somebody needs them, and responses whose resources stay in the
+// store's memory. Both are the same for the two variants of the protocol, delta and state of the world (sotw).
 package wire
 
 import (
@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec is the codec of gRPC servers that serve ADS (grpc.ForceServerCodecV2): it reads a Request and writes a Response.
-// All other messages are protobuf's.
+// Codec is the codec of gRPC servers that serve ADS (grpc.ForceServerCodecV2): it reads a Request and writes a
+// Response. All other messages are protobuf's.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
 type codec struct{ encoding.CodecV2 }

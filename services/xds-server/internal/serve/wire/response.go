@@ -82,8 +82,8 @@ func appendText(to []byte, field protowire.Number, text string) []byte {
 // marker is the least capacity of a buffer that gRPC returns to its pool.
 const marker = 1<<10 + 1
 
-// pool is the mem.BufferPool of an empty buffer after the response. When gRPC frees it, the network has taken everything
-// before it.
+// pool is the mem.BufferPool of an empty buffer after the response. When gRPC frees it, the network has taken
+// everything before it.
 type pool func()
 
 // Get implements mem.BufferPool; nobody calls it.
