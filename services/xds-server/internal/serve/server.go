@@ -36,7 +36,6 @@ const (
 	DefaultMaxResponseBytes   = 4 << 20
 	DefaultMinStreams         = quota.DefaultMinStreams
 	DefaultMaxAddressStreams  = quota.DefaultMaxAddressStreams
-	DefaultMaxNamesBytes      = quota.DefaultMaxNamesBytes
 )
 
 // Config of a Server. Engine, Log, Registerer and Instance are required.
