@@ -13,7 +13,7 @@ func (st *stream) receive() error {
 	for {
 		req := &wire.Request{Delta: st.delta}
 		if st.grpc.RecvMsg(req) != nil || st.account.Throttle(st.ctx, req.Size) != nil {
-			return nil // the client has left
+			return nil //nolint:nilerr // the client has left
 		}
 		debug, err := st.isDebugRequest(req.TypeURL)
 		switch {
