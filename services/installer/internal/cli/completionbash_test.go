@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 // TestBashCompletesWithoutItsPackage sources the script in a bash that has read no other file. A function stands for
@@ -14,7 +16,7 @@ func TestBashCompletesWithoutItsPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, _, err := run("", "completion", "bash")
+	script, _, err := clitest.Run("", "completion", "bash")
 	if err != nil {
 		t.Fatal(err)
 	}

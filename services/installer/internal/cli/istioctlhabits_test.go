@@ -14,18 +14,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/cli/command"
 )
-
-// split runs a command with an environment and returns standard output and standard error.
-func split(env map[string]string, args ...string) (out, diagnostics string, code int, err error) {
-	var stdout, stderr bytes.Buffer
-	err = cli.Run(context.Background(), command.Env{
-		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Executable: "/nowhere/fairlead",
-		Getenv: func(name string) string { return env[name] },
-	}, args)
-	return stdout.String(), stderr.String(), process.ExitCode(err), err
-}
 
 func TestErrorsSuggestTheNearestName(t *testing.T) {
 	for args, says := range map[string]string{
@@ -101,7 +92,7 @@ func TestErrorsSuggestTheNearestName(t *testing.T) {
 		"proxy-config log web --level a -f x": "accepts 1 arg",
 	} {
 		t.Run(args, func(t *testing.T) {
-			_, _, code, err := split(nil, strings.Fields(args)...)
+			_, _, code, err := clitest.Split(nil, strings.Fields(args)...)
 			if err == nil || !strings.Contains(err.Error(), says) || code == process.ExitOK {
 				t.Errorf("%v (exit code %d) lacks %s", err, code, says)
 			}
@@ -111,12 +102,12 @@ func TestErrorsSuggestTheNearestName(t *testing.T) {
 
 func TestVersionOfItself(t *testing.T) {
 	for _, args := range [][]string{{"--version"}, {"version", "--short"}} {
-		if out, _, _, err := split(nil, args...); err != nil || strings.Count(out, "\n") != 1 || len(out) < 3 {
+		if out, _, _, err := clitest.Split(nil, args...); err != nil || strings.Count(out, "\n") != 1 || len(out) < 3 {
 			t.Errorf("%v: %q, %v", args, out, err)
 		}
 	}
 	for _, as := range []string{"yaml", "json"} {
-		out, _, _, err := split(nil, "version", "-o", as, "--run-dir", t.TempDir())
+		out, _, _, err := clitest.Split(nil, "version", "-o", as, "--run-dir", t.TempDir())
 		if err != nil || !strings.Contains(out, "fairlead") || !strings.Contains(out, "source") {
 			t.Errorf("%s: %q, %v", as, out, err)
 		}
@@ -127,12 +118,12 @@ func TestVersionOfItself(t *testing.T) {
 func TestVersionWithoutACluster(t *testing.T) {
 	for args, code := range map[string]int{"version --remote=false": 0, "version --remote=false --short": 0, "version --remote": 2,
 		"version -i istio-system -s": 2} {
-		out, _, got, _ := split(nil, strings.Fields(args)...)
+		out, _, got, _ := clitest.Split(nil, strings.Fields(args)...)
 		if got != code || !strings.HasPrefix(out, "client version: ") || strings.Count(out, "\n") != 1 {
 			t.Errorf("%s: exit code %d, %q", args, got, out)
 		}
 	}
-	out, _, _, err := split(nil, "version", "--remote=false", "-o", "json")
+	out, _, _, err := clitest.Split(nil, "version", "--remote=false", "-o", "json")
 	var tree map[string]struct{ Version, Service string }
 	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree) != 1 || tree["clientVersion"].Version == "" {
 		t.Errorf("%q, %v", out, err)
@@ -162,34 +153,34 @@ func TestVersionIsInterrupted(t *testing.T) {
 }
 
 func TestRunDirectoryOfTheEnvironment(t *testing.T) {
-	m := newFixture(t)
-	m.SetFleet(twoProxies(), nil)
-	dir := m.runMesh(t)
+	m := clitest.New(t)
+	m.SetFleet(clitest.TwoProxies(), nil)
+	dir := m.RunMesh(t)
 	env := map[string]string{"FAIRLEAD_RUN_DIR": dir}
 	for _, args := range [][]string{{"proxy-status"}, {"config", "get"}, {"config", "bans"}} {
-		if out, _, _, err := split(env, args...); err != nil {
+		if out, _, _, err := clitest.Split(env, args...); err != nil {
 			t.Errorf("%v: %q, %v", args, out, err)
 		}
-		if _, _, code, _ := split(env, append(args, "--run-dir", t.TempDir())...); code != process.ExitFailure {
+		if _, _, code, _ := clitest.Split(env, append(args, "--run-dir", t.TempDir())...); code != process.ExitFailure {
 			t.Errorf("%v: --run-dir does not go before FAIRLEAD_RUN_DIR", args)
 		}
 	}
 }
 
 func TestFilenameTakesListsOfFiles(t *testing.T) {
-	m := newFixture(t)
+	m := clitest.New(t)
 	dir := t.TempDir()
 	var names []string
 	for _, name := range []string{"one", "two", "three,four"} {
 		path := filepath.Join(dir, name+".yaml")
-		testkit.WriteFile(t, path, []byte(strings.ReplaceAll(object, "name: web", "name: "+strings.ReplaceAll(name, ",", "-"))))
+		testkit.WriteFile(t, path, []byte(strings.ReplaceAll(clitest.Object, "name: web", "name: "+strings.ReplaceAll(name, ",", "-"))))
 		names = append(names, path)
 	}
-	out, code, err := m.run("", "config", "apply", "--filename", names[0]+","+names[1], "-f", names[2], "--dry-run")
+	out, code, err := m.Run("", "config", "apply", "--filename", names[0]+","+names[1], "-f", names[2], "--dry-run")
 	if err != nil || strings.Count(out, "created") != 3 {
 		t.Errorf("%q, %d, %v", out, code, err)
 	}
-	if out, _, err := m.run("", "config", "apply", "--file", names[0], "--dry-run"); err != nil || strings.Count(out, "created") != 1 {
+	if out, _, err := m.Run("", "config", "apply", "--file", names[0], "--dry-run"); err != nil || strings.Count(out, "created") != 1 {
 		t.Errorf("--file: %q, %v", out, err)
 	}
 }
@@ -218,8 +209,8 @@ spec: {hosts: [out.side]}
 `
 
 func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
-	m := newFixture(t)
-	if out, _, err := m.run(shopObjects, "config", "apply", "-f", "-"); err != nil {
+	m := clitest.New(t)
+	if out, _, err := m.Run(shopObjects, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)
 	}
 	for args, want := range map[string][]string{
@@ -234,26 +225,26 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 		"virtualservices -l app=no": nil,
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, diagnostics, _, err := split(nil, slices.Concat([]string{"config", "get", "-o", "name"}, strings.Fields(args), m.flags)...)
+			out, diagnostics, _, err := clitest.Split(nil, slices.Concat([]string{"config", "get", "-o", "name"}, strings.Fields(args), m.Flags)...)
 			if err != nil || !slices.Equal(strings.Fields(out), want) || (diagnostics == "") != (want != nil) {
 				t.Errorf("%q, %q, %v; want %q", out, diagnostics, err, want)
 			}
 		})
 	}
 	for _, args := range []string{"vs nothing", "vs/nothing.shop", "vs nothing -A", "vs web.shop -n shop"} {
-		if _, code, err := m.run("", append([]string{"config", "get"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil {
+		if _, code, err := m.Run("", append([]string{"config", "get"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
-	if _, _, err := m.run("", append([]string{"config", "get", "dr/web"}, m.flags...)...); err == nil ||
+	if _, _, err := m.Run("", append([]string{"config", "get", "dr/web"}, m.Flags...)...); err == nil ||
 		!strings.Contains(err.Error(), "there is one in namespace shop: add -n shop") {
 		t.Errorf("the object of another namespace is not pointed to: %v", err)
 	}
-	out, diagnostics, code, err := split(nil, append([]string{"config", "get", "gw", "-o", "json"}, m.flags...)...)
+	out, diagnostics, code, err := clitest.Split(nil, append([]string{"config", "get", "gw", "-o", "json"}, m.Flags...)...)
 	if err != nil || code != process.ExitOK || !json.Valid([]byte(out)) || diagnostics != "no objects\n" {
 		t.Errorf("nothing as JSON: %q, %q, %v", out, diagnostics, err)
 	}
-	if out, _, err := m.run("", "config", "delete", "vs/web.shop", "se/out.side"); err != nil || strings.Count(out, " deleted\n") != 2 ||
+	if out, _, err := m.Run("", "config", "delete", "vs/web.shop", "se/out.side"); err != nil || strings.Count(out, " deleted\n") != 2 ||
 		m.Object("VirtualService", "shop", "web") != nil {
 		t.Errorf("delete: %q, %v", out, err)
 	}
@@ -266,7 +257,7 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 func namespacedFleet() []*configv1.ProxyStatus {
 	proxy := func(pod, namespace string) *configv1.ProxyStatus {
 		return &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + pod + "." + namespace + "~x", Namespace: namespace, Workload: pod,
-			XdsServer: "xds-server-0/1", Identity: "id-" + pod, Acked: revision(3)}
+			XdsServer: "xds-server-0/1", Identity: "id-" + pod, Acked: clitest.Revision(3)}
 	}
 	return []*configv1.ProxyStatus{proxy("web-0", "shop"), proxy("web-1", "shop"), proxy("cart-0", "test")}
 }
@@ -286,9 +277,9 @@ metadata: {name: plain-0, namespace: quiet}
 `
 
 func TestProxiesOfNamespaces(t *testing.T) {
-	m := newFixture(t)
+	m := clitest.New(t)
 	m.SetFleet(namespacedFleet(), nil)
-	if out, _, err := m.run(shopPods, "config", "apply", "-f", "-"); err != nil {
+	if out, _, err := m.Run(shopPods, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)
 	}
 	for args, want := range map[string]string{
@@ -305,7 +296,7 @@ func TestProxiesOfNamespaces(t *testing.T) {
 		"web-1":                    "web-1.shop",
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, diagnostics, _, err := split(nil, slices.Concat([]string{"ps"}, strings.Fields(args), m.flags)...)
+			out, diagnostics, _, err := clitest.Split(nil, slices.Concat([]string{"ps"}, strings.Fields(args), m.Flags)...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -320,11 +311,11 @@ func TestProxiesOfNamespaces(t *testing.T) {
 			}
 		})
 	}
-	if out, _, _, err := split(nil, append([]string{"ps", "-n", "quiet", "-o", "json"}, m.flags...)...); err != nil ||
+	if out, _, _, err := clitest.Split(nil, append([]string{"ps", "-n", "quiet", "-o", "json"}, m.Flags...)...); err != nil ||
 		!json.Valid([]byte(out)) {
 		t.Errorf("none as JSON: %q, %v", out, err)
 	}
-	if out, _, err := m.run("", "ps", "-o", "wide"); err != nil || !strings.Contains(out, "id-cart-0") {
+	if out, _, err := m.Run("", "ps", "-o", "wide"); err != nil || !strings.Contains(out, "id-cart-0") {
 		t.Errorf("wide: %q, %v", out, err)
 	}
 	for args, says := range map[string]string{
@@ -334,7 +325,7 @@ func TestProxiesOfNamespaces(t *testing.T) {
 		"deploy/crat":       "there are cart-0.test",
 		"something -n test": "there are cart-0.test",
 	} {
-		if _, code, err := m.run("", append([]string{"ps"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil ||
+		if _, code, err := m.Run("", append([]string{"ps"}, strings.Fields(args)...)...); code != process.ExitFailure || err == nil ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
@@ -342,12 +333,12 @@ func TestProxiesOfNamespaces(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	m := newFixture(t)
+	m := clitest.New(t)
 	m.SetFleet(namespacedFleet(), nil)
-	if out, _, err := m.run(shopObjects+"---"+shopPods, "config", "apply", "-f", "-"); err != nil {
+	if out, _, err := m.Run(shopObjects+"---"+shopPods, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)
 	}
-	env := map[string]string{"FAIRLEAD_RUN_DIR": m.runMesh(t)}
+	env := map[string]string{"FAIRLEAD_RUN_DIR": m.RunMesh(t)}
 	for typed, want := range map[string]string{
 		"proxy-status |w":            "web-0.shop web-1.shop",
 		"proxy-status -n test |":     "cart-0.test",
@@ -378,7 +369,7 @@ func TestCompletion(t *testing.T) {
 			if !strings.HasSuffix(before, " ") && len(words) > 0 {
 				begun, words = words[len(words)-1]+begun, words[:len(words)-1]
 			}
-			out, _, _, err := split(env, slices.Concat([]string{"__complete"}, words, []string{begun})...)
+			out, _, _, err := clitest.Split(env, slices.Concat([]string{"__complete"}, words, []string{begun})...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -394,11 +385,11 @@ func TestCompletion(t *testing.T) {
 		})
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if out, _, _, err := split(nil, "completion", shell); err != nil || !strings.Contains(out, "__complete") {
+		if out, _, _, err := clitest.Split(nil, "completion", shell); err != nil || !strings.Contains(out, "__complete") {
 			t.Errorf("%s: %d bytes, %v", shell, len(out), err)
 		}
 	}
-	if out, _, _, err := split(map[string]string{"FAIRLEAD_RUN_DIR": t.TempDir()}, "__complete", "ps", ""); err != nil ||
+	if out, _, _, err := clitest.Split(map[string]string{"FAIRLEAD_RUN_DIR": t.TempDir()}, "__complete", "ps", ""); err != nil ||
 		!strings.HasPrefix(out, ":") {
 		t.Errorf("without a mesh: %q, %v", out, err)
 	}

@@ -1,4 +1,4 @@
-package cli_test
+package install_test
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 // installPackage writes a small install package, and returns its directory.
@@ -36,7 +37,7 @@ const configMap = "apiVersion: v1\ndata:\n  hub: %\nkind: ConfigMap\nmetadata:\n
 
 func TestManifestGenerate(t *testing.T) {
 	dir := installPackage(t)
-	operator := file(t, "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  hub: example.com/file\n")
+	operator := clitest.File(t, "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  hub: example.com/file\n")
 	for name, tc := range map[string]struct {
 		stdin, args, hub, says string
 		code                   int
@@ -53,7 +54,7 @@ func TestManifestGenerate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"manifest", "generate", "-d", dir}, strings.Fields(tc.args)...)
-			out, code, err := run(tc.stdin, args...)
+			out, code, err := clitest.Run(tc.stdin, args...)
 			if code != tc.code || tc.says != "" && !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("exit code %d, error %v", code, err)
 			}
@@ -64,7 +65,7 @@ func TestManifestGenerate(t *testing.T) {
 	}
 	t.Run("into a file", func(t *testing.T) {
 		to := filepath.Join(t.TempDir(), "out.yaml")
-		out, code, err := run("", "manifest", "generate", "-d", dir, "-o", to)
+		out, code, err := clitest.Run("", "manifest", "generate", "-d", dir, "-o", to)
 		text, readErr := os.ReadFile(to)
 		if out != "" || code != process.ExitOK || readErr != nil || string(text) != strings.Replace(configMap, "%", "example.com/a", 1) {
 			t.Errorf("output %q, exit code %d, %v, file %q, %v", out, code, err, text, readErr)
@@ -74,7 +75,7 @@ func TestManifestGenerate(t *testing.T) {
 		"-d /none":          "--manifests /none: the install package cannot be opened, name a directory that has charts/ and profiles/",
 		"-d " + t.TempDir(): "the install package has no directory charts/",
 	} {
-		if _, code, err := run("", append([]string{"manifest", "generate"}, strings.Fields(args)...)...); code != process.ExitUsage ||
+		if _, code, err := clitest.Run("", append([]string{"manifest", "generate"}, strings.Fields(args)...)...); code != process.ExitUsage ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: exit code %d, %v", args, code, err)
 		}
@@ -94,7 +95,7 @@ func TestLinksLeadOutOfNoInstallPackage(t *testing.T) {
 		if err := os.Symlink(link, filepath.Join(charts[0], "secret.yaml")); err != nil {
 			t.Fatal(err)
 		}
-		out, code, err := run("", "manifest", "generate", "-d", dir)
+		out, code, err := clitest.Run("", "manifest", "generate", "-d", dir)
 		if code == process.ExitOK || err == nil || strings.Contains(out, "name: secret") || !strings.Contains(err.Error(), "secret.yaml") {
 			t.Errorf("%s link: exit code %d, error %v, output %q", name, code, err, out)
 		}
@@ -103,13 +104,13 @@ func TestLinksLeadOutOfNoInstallPackage(t *testing.T) {
 	if err := os.Symlink("default.yaml", filepath.Join(dir, "profiles/also.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	if _, code, err := run("", "manifest", "generate", "-d", dir, "--set", "profile=also"); code != process.ExitOK {
+	if _, code, err := clitest.Run("", "manifest", "generate", "-d", dir, "--set", "profile=also"); code != process.ExitOK {
 		t.Errorf("a link within the package: exit code %d, %v", code, err)
 	}
 }
 
 func TestManifestGenerateWarnsOnStandardError(t *testing.T) {
-	out, says, code, err := split(nil, "manifest", "generate", "-d", installPackage(t), "--set", "namespace=other")
+	out, says, code, err := clitest.Split(nil, "manifest", "generate", "-d", installPackage(t), "--set", "namespace=other")
 	if code != process.ExitOK || says != "warning: --set: namespace is an older form of values.global.istioNamespace\n" ||
 		!strings.Contains(out, "namespace: other\n") {
 		t.Errorf("exit code %d, %v, output %q, warnings %q", code, err, out, says)
@@ -131,7 +132,7 @@ func TestProfiles(t *testing.T) {
 			"false\n",
 		"diff other other": "",
 	} {
-		out, code, err := run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...)
+		out, code, err := clitest.Run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...)
 		if code != process.ExitOK || out != want {
 			t.Errorf("%s: exit code %d, %v, output %q, want %q", args, code, err, out, want)
 		}
@@ -142,7 +143,7 @@ func TestProfiles(t *testing.T) {
 		"dump -p values.nope": "there is no field values",
 		"dump -p a[":          "a bracket is open",
 	} {
-		if _, code, err := run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...); code == process.ExitOK ||
+		if _, code, err := clitest.Run("", append(append([]string{"profile"}, strings.Fields(args)...), "-d", dir)...); code == process.ExitOK ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: exit code %d, %v", args, code, err)
 		}
@@ -157,7 +158,7 @@ func TestOwnPackageNeedsNoFlag(t *testing.T) {
 		"profile dump compact -p components.compact": "enabled: true\n",
 		"profile diff default minimal":               "+ components.ingressGateways[name:istio-ingressgateway].enabled: false\n",
 	} {
-		if out, code, err := run("", strings.Fields(args)...); code != process.ExitOK || !strings.Contains(out, want) {
+		if out, code, err := clitest.Run("", strings.Fields(args)...); code != process.ExitOK || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d, %v, output without %q:\n%s", args, code, err, want, out[:min(len(out), 2000)])
 		}
 	}

@@ -1,28 +1,12 @@
-package cli_test
+package config_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
-
-// fakeWatcher makes a directory with a config-watcher that prints its arguments and its input, prints "no" on standard
-// error, and exits with code.
-func fakeWatcher(t *testing.T, code string) string {
-	t.Helper()
-	bin := t.TempDir()
-	script := "#!/bin/sh\necho \"{\\\"args\\\": \\\"$*\\\", \\\"input\\\": \\\"$(cat)\\\"}\"\n[ " + code +
-		" = 0 ] || echo 'config-watcher: no' >&2\nexit " + code + "\n"
-	testkit.WriteFile(t, filepath.Join(bin, "config-watcher"), []byte(script))
-	if err := os.Chmod(filepath.Join(bin, "config-watcher"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
 
 func TestValidateRunsConfigWatcher(t *testing.T) {
 	t.Setenv("PATH", "/usr/bin:/bin")
@@ -41,7 +25,7 @@ func TestValidateRunsConfigWatcher(t *testing.T) {
 		"wrong path": {"2", []string{"a"}, `{"args": "validate --output=text -- a", "input": "in"}`, process.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, code, err := run("in", append([]string{"validate", "--bin-dir", fakeWatcher(t, tc.code)}, tc.args...)...)
+			out, code, err := clitest.Run("in", append([]string{"validate", "--bin-dir", clitest.FakeWatcher(t, tc.code)}, tc.args...)...)
 			if strings.TrimSpace(out) != tc.out || code != tc.exit {
 				t.Errorf("output %q, exit code %d, %v", out, code, err)
 			}
@@ -54,13 +38,13 @@ func TestValidateRunsConfigWatcher(t *testing.T) {
 
 func TestValidateUsage(t *testing.T) {
 	t.Setenv("PATH", "")
-	if _, code, err := run("", "validate"); code != process.ExitUsage || !strings.Contains(err.Error(), "-f") {
+	if _, code, err := clitest.Run("", "validate"); code != process.ExitUsage || !strings.Contains(err.Error(), "-f") {
 		t.Errorf("no file: exit code %d, %v", code, err)
 	}
-	if _, code, err := run("", "validate", "a", "-o", "xml"); code != process.ExitUsage {
+	if _, code, err := clitest.Run("", "validate", "a", "-o", "xml"); code != process.ExitUsage {
 		t.Errorf("unknown format: exit code %d, %v", code, err)
 	}
-	if _, code, err := run("", "validate", "a", "--bin-dir", t.TempDir()); code != process.ExitFailure ||
+	if _, code, err := clitest.Run("", "validate", "a", "--bin-dir", t.TempDir()); code != process.ExitFailure ||
 		!strings.Contains(err.Error(), "config-watcher was not found") {
 		t.Errorf("no config-watcher: exit code %d, %v", code, err)
 	}

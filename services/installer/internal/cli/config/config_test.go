@@ -1,98 +1,64 @@
-package cli_test
+package config_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/cli/command"
 )
 
-// newFixtureWithFile is a fixture whose config-watcher has VirtualService shop/web from a file, with findings about it.
-func newFixtureWithFile(t *testing.T) *fixture {
-	m := newFixture(t)
-	until := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	m.SetFiles([]*configv1.Object{{
-		Key:    &configv1.ObjectKey{ApiVersion: "networking.istio.io/v1", Kind: "VirtualService", Namespace: "shop", Name: "web"},
-		Source: "file", Location: "mesh.yaml:515", StaysUntil: until,
-		Manifest: []byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"web","namespace":"shop"},"spec":{"hosts":["web"]}}`),
-	}}, []*configv1.Finding{
-		{Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: "VirtualService shop/web", Source: "file", Location: "mesh.yaml:515",
-			Message: "mesh.yaml is gone", Until: until},
-		{Type: configv1.FindingType_FINDING_TYPE_UNREAD, Object: "HTTPRoute shop/r", Source: "file", Location: "mesh.yaml:600",
-			Message: "kind: nobody reads this kind"},
-	})
-	return m
-}
-
-// mustPrint runs a command that must succeed and print all of want.
-func (m *fixture) mustPrint(t *testing.T, args []string, want ...string) {
-	t.Helper()
-	out, code, err := m.run("", args...)
-	if err != nil || code != process.ExitOK {
-		t.Errorf("%v: %d, %v", args, code, err)
-	}
-	for _, w := range want {
-		if !strings.Contains(out, w) {
-			t.Errorf("%v lacks %q:\n%s", args, w, out)
-		}
-	}
-}
-
 // TestPodsHaveTheirAddress lists Pods alone, and among other objects.
 func TestPodsHaveTheirAddress(t *testing.T) {
-	m := newFixture(t)
-	pod := file(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop}\nstatus: {podIP: 127.66.1.4}\n---\n"+object)
-	m.mustPrint(t, []string{"config", "apply", "-f", pod}, "created")
-	m.mustPrint(t, []string{"config", "get", "pods", "-A"}, "ADDRESS", "127.66.1.4")
-	if out, _, err := m.run("", "config", "get", "-A"); err != nil || strings.Contains(out, "ADDRESS") {
+	m := clitest.New(t)
+	pod := clitest.File(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop}\nstatus: {podIP: 127.66.1.4}\n---\n"+clitest.Object)
+	m.MustPrint(t, []string{"config", "apply", "-f", pod}, "created")
+	m.MustPrint(t, []string{"config", "get", "pods", "-A"}, "ADDRESS", "127.66.1.4")
+	if out, _, err := m.Run("", "config", "get", "-A"); err != nil || strings.Contains(out, "ADDRESS") {
 		t.Errorf("%v:\n%s", err, out)
 	}
-	if _, code, err := m.run("", "config", "apply", "mesh.yaml"); code != process.ExitUsage ||
+	if _, code, err := m.Run("", "config", "apply", "mesh.yaml"); code != process.ExitUsage ||
 		!strings.Contains(err.Error(), "`fairlead config apply -f mesh.yaml`") {
 		t.Errorf("a file without -f: %d, %v", code, err)
 	}
 }
 
 func TestConfigOfEverySource(t *testing.T) {
-	m := newFixtureWithFile(t)
-	m.mustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION",
+	m := clitest.NewWithFile(t)
+	m.MustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION",
 		"file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
-	m.mustPrint(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
-	m.mustPrint(t, []string{"config", "status"}, "SOURCE   STATE", "file     read",
+	m.MustPrint(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
+	m.MustPrint(t, []string{"config", "status"}, "SOURCE   STATE", "file     read",
 		"STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
 	for _, args := range [][]string{{"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "vs", "web", "-n", "shop"}} {
-		m.mustPrint(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
+		m.MustPrint(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
 	}
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`,
+	m.MustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`,
 		`"reason": "Rejected"`)
-	m.mustPrint(t, []string{"config", "status", "-o", "table"},
+	m.MustPrint(t, []string{"config", "status", "-o", "table"},
 		"OBJECT                    SOURCE   GENERATION   ACCEPTED   PROGRAMMED   MESSAGE",
 		"VirtualService shop/web   file     -            True       Rejected     1 of 2 proxies acknowledged")
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"},
+	m.MustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"},
 		"file     Programmed   False    Rejected   -            1 of 2 proxies acknowledged")
-	name := file(t, object)
-	m.mustPrint(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
-	m.mustPrint(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
-	m.mustPrint(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
-	m.mustPrint(t, []string{"config", "get", "--source", "memory"}, "memory")
-	if out, _, err := m.run("", "config", "get", "--source", "file"); err != nil || strings.Contains(out, "web") {
+	name := clitest.File(t, clitest.Object)
+	m.MustPrint(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
+	m.MustPrint(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
+	m.MustPrint(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
+	m.MustPrint(t, []string{"config", "get", "--source", "memory"}, "memory")
+	if out, _, err := m.Run("", "config", "get", "--source", "file"); err != nil || strings.Contains(out, "web") {
 		t.Errorf("of files, where the store's counts: %q, %v", out, err)
 	}
-	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
-	m.mustPrint(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
+	m.MustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
+	m.MustPrint(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
 }
 
 func TestUnknownKindsAndNamespaces(t *testing.T) {
-	m := newFixtureWithFile(t)
+	m := clitest.NewWithFile(t)
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -109,31 +75,31 @@ func TestUnknownKindsAndNamespaces(t *testing.T) {
 		{[]string{"config", "get", "vs", "-n", "shp"}, process.ExitFailure, `namespace "shp"`},
 		{[]string{"proxy-status", "-n", "shp"}, process.ExitFailure, `namespace "shp"`},
 	} {
-		if _, code, err := m.run("", tc.args...); code != tc.code || err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, code, err := m.Run("", tc.args...); code != tc.code || err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%v: %d, %v; want %d, %q", tc.args, code, err, tc.code, tc.want)
 		}
 	}
-	m.mustPrint(t, []string{"proxy-status", "-n", "shop"}, "newest revision")
+	m.MustPrint(t, []string{"proxy-status", "-n", "shop"}, "newest revision")
 }
 
 func TestListsAndUnreadKindsInFiles(t *testing.T) {
-	m := newFixture(t)
-	list := file(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ")+"\n")
-	m.mustPrint(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
-	deployment := file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+object)
-	m.mustPrint(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (",
+	m := clitest.New(t)
+	list := clitest.File(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(clitest.Object), "\n", "\n  ")+"\n")
+	m.MustPrint(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
+	deployment := clitest.File(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+clitest.Object)
+	m.MustPrint(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (",
 		"objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
-	m.mustPrint(t, []string{"config", "apply", "-f", list}, "created")
-	m.mustPrint(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
-	typo := file(t, strings.Replace(object, "VirtualService", "VirtualServce", 1))
-	if _, code, err := m.run("", "config", "delete", "-f", typo); code != process.ExitRefused ||
+	m.MustPrint(t, []string{"config", "apply", "-f", list}, "created")
+	m.MustPrint(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
+	typo := clitest.File(t, strings.Replace(clitest.Object, "VirtualService", "VirtualServce", 1))
+	if _, code, err := m.Run("", "config", "delete", "-f", typo); code != process.ExitRefused ||
 		!strings.Contains(err.Error(), "did you mean VirtualService?") {
 		t.Errorf("a misspelt kind: %d, %v", code, err)
 	}
 }
 
 func TestEdit(t *testing.T) {
-	m := newFixtureWithFile(t)
+	m := clitest.NewWithFile(t)
 	dir := t.TempDir()
 	run := func(script string) (string, error) {
 		t.Helper()
@@ -145,7 +111,7 @@ func TestEdit(t *testing.T) {
 		var out strings.Builder
 		err := cli.Run(t.Context(), command.Env{Out: &out, Err: &out,
 			Getenv: func(name string) string { return map[string]string{"EDITOR": editor}[name] }},
-			append([]string{"config", "edit", "vs/web", "-n", "shop"}, m.flags...))
+			append([]string{"config", "edit", "vs/web", "-n", "shop"}, m.Flags...))
 		return out.String(), err
 	}
 	if out, err := run("true"); err != nil || out != "VirtualService shop/web unchanged\n" ||
@@ -172,46 +138,46 @@ func TestEdit(t *testing.T) {
 
 // TestFilesWithoutAnObject: one that is named is refused, one of a directory is passed over.
 func TestFilesWithoutAnObject(t *testing.T) {
-	m := newFixture(t)
+	m := clitest.New(t)
 	dir := t.TempDir()
 	comment := filepath.Join(dir, "comment.yaml")
 	testkit.WriteFile(t, comment, []byte("# c\n---\n"))
 	for _, command := range []string{"apply", "delete"} {
 		for stdin, args := range map[string][]string{"": {"-f", comment}, "# c\n": {"-f", "-"}} {
-			if _, code, err := m.run(stdin, append([]string{"config", command}, args...)...); code != process.ExitRefused || err == nil ||
+			if _, code, err := m.Run(stdin, append([]string{"config", command}, args...)...); code != process.ExitRefused || err == nil ||
 				!strings.Contains(err.Error(), "holds no object") {
 				t.Errorf("%s %v: %d, %v", command, args, code, err)
 			}
 		}
 	}
-	if _, code, err := m.run("", "config", "apply", "-f", dir); code != process.ExitRefused ||
+	if _, code, err := m.Run("", "config", "apply", "-f", dir); code != process.ExitRefused ||
 		!strings.Contains(err.Error(), dir+": no file in it holds an object") {
 		t.Errorf("a directory without an object: %d, %v", code, err)
 	}
 	testkit.WriteFile(t, filepath.Join(dir, "empty.yaml"), nil)
-	testkit.WriteFile(t, filepath.Join(dir, "web.yaml"), []byte(object))
-	m.mustPrint(t, []string{"config", "apply", "-f", dir}, "warning: "+comment+": holds no object\n", "empty.yaml: holds no object",
+	testkit.WriteFile(t, filepath.Join(dir, "web.yaml"), []byte(clitest.Object))
+	m.MustPrint(t, []string{"config", "apply", "-f", dir}, "warning: "+comment+": holds no object\n", "empty.yaml: holds no object",
 		"VirtualService shop/web created\n")
 }
 
 // TestNameWithItsNamespace: every command takes NAME.NAMESPACE.
 func TestNameWithItsNamespace(t *testing.T) {
-	m := newFixtureWithFile(t)
-	m.mustPrint(t, []string{"config", "status", "vs/web.shop"}, "VirtualService shop/web\nin force:  yes\nsource:    file", "STAYS")
-	m.mustPrint(t, []string{"config", "status", "vs", "web.shop"}, "VirtualService shop/web\nin force:  yes")
-	if _, code, err := m.run("", "config", "status", "vs/other.shop"); code != process.ExitFailure ||
+	m := clitest.NewWithFile(t)
+	m.MustPrint(t, []string{"config", "status", "vs/web.shop"}, "VirtualService shop/web\nin force:  yes\nsource:    file", "STAYS")
+	m.MustPrint(t, []string{"config", "status", "vs", "web.shop"}, "VirtualService shop/web\nin force:  yes")
+	if _, code, err := m.Run("", "config", "status", "vs/other.shop"); code != process.ExitFailure ||
 		!strings.Contains(err.Error(), "VirtualService/default/other.shop is not there") {
 		t.Errorf("status of none: %d, %v", code, err)
 	}
 	var out strings.Builder
 	err := cli.Run(t.Context(), command.Env{Out: &out, Err: &out,
 		Getenv: func(name string) string { return map[string]string{"EDITOR": "true"}[name] }},
-		append([]string{"config", "edit", "vs", "web.shop"}, m.flags...))
+		append([]string{"config", "edit", "vs", "web.shop"}, m.Flags...))
 	if err != nil || out.String() != "VirtualService shop/web unchanged\n" {
 		t.Errorf("edit: %q, %v", out.String(), err)
 	}
 	// The server, which has the object of a file, says why it does not delete it.
-	if _, code, err := m.run("", "config", "delete", "vs/web.shop"); code != process.ExitFailure ||
+	if _, code, err := m.Run("", "config", "delete", "vs/web.shop"); code != process.ExitFailure ||
 		!strings.Contains(err.Error(), "VirtualService/shop/web ") {
 		t.Errorf("delete: %d, %v", code, err)
 	}
@@ -219,7 +185,7 @@ func TestNameWithItsNamespace(t *testing.T) {
 
 // TestWaitForAnObjectThatIsNotThere: at the timeout it names the nearest one.
 func TestWaitForAnObjectThatIsNotThere(t *testing.T) {
-	m := newFixtureWithFile(t)
+	m := clitest.NewWithFile(t)
 	const lists = "; `fairlead config get VirtualService -A` lists what there is"
 	for args, want := range map[string]string{
 		"vs/wbe.shop": `VirtualService shop/wbe: not programmed within 300ms: no such object is known; did you mean "web" in namespace shop?` +
@@ -228,16 +194,16 @@ func TestWaitForAnObjectThatIsNotThere(t *testing.T) {
 		"vs/web":    ": no such object is known; there is one in namespace shop: add -n shop" + lists,
 		"vs/banana": ": no such object is known" + lists,
 	} {
-		if _, code, err := m.run("", "wait", args, "--timeout", "300ms"); code != process.ExitFailure || !strings.Contains(err.Error(), want) {
+		if _, code, err := m.Run("", "wait", args, "--timeout", "300ms"); code != process.ExitFailure || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
 }
 
 func TestWaitCompletesObjects(t *testing.T) {
-	m := newFixtureWithFile(t)
-	args := append([]string{"__complete", "wait"}, m.flags...)
-	if out, _, err := run("", append(args, "vs/w")...); err != nil || !strings.HasPrefix(out, "vs/web.shop\n") {
+	m := clitest.NewWithFile(t)
+	args := append([]string{"__complete", "wait"}, m.Flags...)
+	if out, _, err := clitest.Run("", append(args, "vs/w")...); err != nil || !strings.HasPrefix(out, "vs/web.shop\n") {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -1,4 +1,4 @@
-package cli_test
+package local_test
 
 import (
 	"path/filepath"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 // TestCredentialsRefuses; what the command writes is used by the tests of stock clients (tests/e2e/thirdparty).
@@ -22,7 +23,7 @@ func TestCredentialsRefuses(t *testing.T) {
 		"an empty life":     {[]string{"apps/web", "--out", "x", "--ttl", "1s"}, "less than a minute", process.ExitUsage},
 		"no mesh that runs": {[]string{"apps/web", "--out", "x"}, nowhere, process.ExitFailure},
 	} {
-		_, code, err := run("", append([]string{"credentials", "--run-dir", nowhere}, tc.args...)...)
+		_, code, err := clitest.Run("", append([]string{"credentials", "--run-dir", nowhere}, tc.args...)...)
 		if code != tc.code || err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: exit code %d, %v; want %d and %q", name, code, err, tc.code, tc.says)
 		}

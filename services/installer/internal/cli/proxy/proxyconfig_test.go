@@ -1,4 +1,4 @@
-package cli_test
+package proxy_test
 
 import (
 	"encoding/json"
@@ -17,12 +17,12 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/runstate"
-
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // kept is an Envoy's dump in a file.
-const kept = "../envoyadmin/testdata/config_dump.json"
+const kept = "../../envoyadmin/testdata/config_dump.json"
 
 // firstCells are the first cells of a table's rows, each once.
 func firstCells(out string) (list []string) {
@@ -45,18 +45,18 @@ func TestProxyConfigOfAFile(t *testing.T) {
 		"ecds":                                        "",
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, diagnostics, _, err := split(nil, append(append([]string{"pc"}, strings.Fields(args)...), "--file", kept)...)
+			out, diagnostics, _, err := clitest.Split(nil, append(append([]string{"pc"}, strings.Fields(args)...), "--file", kept)...)
 			if got := strings.Join(firstCells(out), " "); err != nil || got != want || (diagnostics == "") != (want != "") {
 				t.Errorf("%q, %q, %v, want %q", got, diagnostics, err, want)
 			}
 		})
 	}
-	out, _, _, err := split(nil, "pc", "all", "-f", kept)
+	out, _, _, err := clitest.Split(nil, "pc", "all", "-f", kept)
 	if err != nil || strings.Count(out, "\n\n") < 3 || !strings.Contains(out, "SERVICE FQDN") ||
 		!strings.Contains(out, "v1 (50%), v2 (30%), v3 (20%)") {
 		t.Errorf("all: %v\n%s", err, out)
 	}
-	out, _, _, err = split(nil, "pc", "all", "-f", kept, "-o", "json", "--fqdn", "reviews")
+	out, _, _, err = clitest.Split(nil, "pc", "all", "-f", kept, "-o", "json", "--fqdn", "reviews")
 	var tree struct{ Configs []json.RawMessage }
 	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree.Configs) < 4 ||
 		strings.Contains(out, `"name": "PassthroughCluster"`) {
@@ -65,14 +65,14 @@ func TestProxyConfigOfAFile(t *testing.T) {
 	// The output of -o json can be read with --file.
 	file := filepath.Join(t.TempDir(), "dump")
 	testkit.WriteFile(t, file, []byte(out))
-	if out, _, _, err := split(nil, "pc", "c", "-f", file); err != nil ||
+	if out, _, _, err := clitest.Split(nil, "pc", "c", "-f", file); err != nil ||
 		strings.Join(firstCells(out), " ") != "reviews.default.svc.cluster.local" {
 		t.Errorf("again: %q, %v", out, err)
 	}
-	if _, _, code, err := split(nil, "pc", "c", "-f", filepath.Join(t.TempDir(), "none")); code != process.ExitFailure {
+	if _, _, code, err := clitest.Split(nil, "pc", "c", "-f", filepath.Join(t.TempDir(), "none")); code != process.ExitFailure {
 		t.Error(err)
 	}
-	if _, _, code, err := split(nil, "pc", "c", "-f", "proxyconfig_test.go"); code != process.ExitRefused ||
+	if _, _, code, err := clitest.Split(nil, "pc", "c", "-f", "proxyconfig_test.go"); code != process.ExitRefused ||
 		!strings.Contains(err.Error(), "fairlead proxy-config all") {
 		t.Errorf("no dump: %d, %v", code, err)
 	}
@@ -94,7 +94,7 @@ func envoy(t *testing.T) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/config_dump", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, kept) })
 	mux.HandleFunc("/clusters", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFile(w, r, "../envoyadmin/testdata/clusters.json")
+		http.ServeFile(w, r, "../../envoyadmin/testdata/clusters.json")
 	})
 	mux.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"command_line_options": {"log_level": "warning"}}`)
@@ -138,7 +138,7 @@ func addPods(t *testing.T, dir string) {
 }
 
 func TestProxyConfigOfAMesh(t *testing.T) {
-	m := newFixture(t)
+	m := clitest.New(t)
 	const node, far = "sidecar~10.0.0.1~grpc-0.shop~shop.svc.cluster.local#0001", "sidecar~10.0.0.2~far-0.shop~x"
 	m.SetFleet([]*configv1.ProxyStatus{
 		{NodeId: node, Namespace: "shop", XdsServer: "xds-server-0/1"}, {NodeId: far, Namespace: "shop", XdsServer: "xds-server-1/1"},
@@ -158,7 +158,7 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		return json.RawMessage("{" + all["clusters"] + "," + all["listeners"] + "," + all["routes"] + "," + all["endpoints"] + "}"), nil
 	}
 	answers := map[string]func(url.Values) (any, error){"/debug/resources": served}
-	dir := m.runMesh(t, xdsPort(t, node, answers), xdsPort(t, far, answers))
+	dir := m.RunMesh(t, clitest.XdsPort(t, node, answers), clitest.XdsPort(t, far, answers))
 	addPods(t, dir)
 	env := map[string]string{"FAIRLEAD_RUN_DIR": dir}
 	for args, tc := range map[string]struct{ says, notes string }{
@@ -178,7 +178,7 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		"routes far-0.shop --served --fqdn server --port 80": {"", "has no routes"},
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, diagnostics, _, err := split(env, append([]string{"proxy-config"}, strings.Fields(args)...)...)
+			out, diagnostics, _, err := clitest.Split(env, append([]string{"proxy-config"}, strings.Fields(args)...)...)
 			if err != nil || !strings.Contains(out, tc.says) || !strings.Contains(diagnostics, tc.notes) || tc.notes == "" && diagnostics != "" {
 				t.Errorf("%v\n%s\n%s", err, out, diagnostics)
 			}
@@ -192,7 +192,7 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		{"log -l app=web -n shop --level info", "web-0.shop   http     info"},
 		{"log -l app=none -o json", "{}"},
 	} {
-		if out, _, _, err := split(env, append([]string{"pc"}, strings.Fields(tc.args)...)...); err != nil || !strings.Contains(out, tc.says) {
+		if out, _, _, err := clitest.Split(env, append([]string{"pc"}, strings.Fields(tc.args)...)...); err != nil || !strings.Contains(out, tc.says) {
 			t.Errorf("%s: %v\n%s", tc.args, err, out)
 		}
 	}
@@ -205,12 +205,12 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		"bootstrap far-0":          "cannot be asked for bootstrap",
 		"log web --level htpt:off": `did you mean "http"?`,
 	} {
-		_, _, code, err := split(env, append([]string{"proxy-config"}, strings.Fields(args)...)...)
+		_, _, code, err := clitest.Split(env, append([]string{"proxy-config"}, strings.Fields(args)...)...)
 		if code != process.ExitFailure || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
-	if _, _, code, err := split(env, "proxy", "renew", "grpc-0"); code != process.ExitFailure ||
+	if _, _, code, err := clitest.Split(env, "proxy", "renew", "grpc-0"); code != process.ExitFailure ||
 		!strings.Contains(err.Error(), "without an Envoy") {
 		t.Errorf("renew: %d, %v", code, err)
 	}

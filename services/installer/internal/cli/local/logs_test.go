@@ -1,4 +1,4 @@
-package cli_test
+package local_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/runstate"
 	"fairlead.dev/services/installer/internal/cli"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
@@ -73,7 +74,7 @@ func TestLogs(t *testing.T) {
 		"--level error --prefix=false": "xds-server-1 fails|xds-server-0 fails",
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, diagnostics, _, err := split(env, append([]string{"logs"}, strings.Fields(args)...)...)
+			out, diagnostics, _, err := clitest.Split(env, append([]string{"logs"}, strings.Fields(args)...)...)
 			var got []string
 			for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 				if _, message, ok := strings.Cut(line, `"msg":"`); ok {
@@ -88,10 +89,10 @@ func TestLogs(t *testing.T) {
 			}
 		})
 	}
-	if out, _, _, err := split(env, "logs", "xds-server", "--level", "error"); err != nil || !strings.HasPrefix(out, "xds-server-1  {") {
+	if out, _, _, err := clitest.Split(env, "logs", "xds-server", "--level", "error"); err != nil || !strings.HasPrefix(out, "xds-server-1  {") {
 		t.Errorf("several logs without their names: %q, %v", out, err)
 	}
-	if out, _, _, err := split(env, "logs", "xds-server-0", "--prefix"); err != nil || !strings.HasPrefix(out, "xds-server-0  {") {
+	if out, _, _, err := clitest.Split(env, "logs", "xds-server-0", "--prefix"); err != nil || !strings.HasPrefix(out, "xds-server-0  {") {
 		t.Errorf("--prefix: %q, %v", out, err)
 	}
 	for args, says := range map[string]string{
@@ -103,7 +104,7 @@ func TestLogs(t *testing.T) {
 		"-l app=none":        "no process has all",
 		"--run-dir /nowhere": "fairlead up --run-dir",
 	} {
-		if _, _, code, err := split(env, append([]string{"logs"}, strings.Fields(args)...)...); code != process.ExitFailure ||
+		if _, _, code, err := clitest.Split(env, append([]string{"logs"}, strings.Fields(args)...)...); code != process.ExitFailure ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}

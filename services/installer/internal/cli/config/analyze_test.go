@@ -1,4 +1,4 @@
-package cli_test
+package config_test
 
 import (
 	"path/filepath"
@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 func TestAnalyzeRunsConfigWatcher(t *testing.T) {
@@ -37,7 +38,7 @@ func TestAnalyzeRunsConfigWatcher(t *testing.T) {
 		"text":            {"65", []string{"x", "--failure-threshold", "Warning"}, strings.Replace(always, "error", "warning", 1) + " -- x", 65},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, code, err := run("in", append([]string{"analyze", "--bin-dir", fakeWatcher(t, tc.code)}, tc.args...)...)
+			out, code, err := clitest.Run("in", append([]string{"analyze", "--bin-dir", clitest.FakeWatcher(t, tc.code)}, tc.args...)...)
 			if want := `{"args": "` + tc.out + `", "input": "in"}`; strings.TrimSpace(out) != want || code != tc.exit {
 				t.Errorf("output %q, exit code %d, %v, want %q, %d", out, code, err, want, tc.exit)
 			}
@@ -59,7 +60,7 @@ func TestAnalyzeUsage(t *testing.T) {
 		"analyze x --failure-threshold worse": "must be one of info, warning, error",
 		"analyze x --recursive=false":         "subdirectories",
 	} {
-		if _, code, err := run("", strings.Fields(args)...); code != process.ExitUsage || !strings.Contains(err.Error(), says) {
+		if _, code, err := clitest.Run("", strings.Fields(args)...); code != process.ExitUsage || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: exit code %d, %v", args, code, err)
 		}
 	}

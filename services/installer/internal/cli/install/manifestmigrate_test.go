@@ -1,4 +1,4 @@
-package cli_test
+package install_test
 
 import (
 	"os"
@@ -8,12 +8,13 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 func TestManifestMigrate(t *testing.T) {
 	dir := installPackage(t)
-	operator := file(t, "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  values: {hub: example.com/v}\n")
-	values := file(t, "pilot: {traceSampling: 1}\n")
+	operator := clitest.File(t, "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec:\n  values: {hub: example.com/v}\n")
+	values := clitest.File(t, "pilot: {traceSampling: 1}\n")
 	strange := filepath.Join(t.TempDir(), "a=b.yaml")
 	testkit.WriteFile(t, strange, []byte("hub: example.com/bare\ncomponents: {server: {enabled: true}}\n"))
 	missing := filepath.Join(t.TempDir(), "no-kubeconfig")
@@ -37,14 +38,14 @@ func TestManifestMigrate(t *testing.T) {
 		{"no kubeconfig", "", "--kubeconfig " + missing, "", "name a file with --kubeconfig", process.ExitFailure},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out, code, err := run(tc.stdin, append([]string{"manifest", "migrate", "-d", dir}, strings.Fields(tc.args)...)...)
+			out, code, err := clitest.Run(tc.stdin, append([]string{"manifest", "migrate", "-d", dir}, strings.Fields(tc.args)...)...)
 			if code != tc.code || !strings.Contains(out, tc.out) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
 				t.Errorf("exit code %d, output %q, error %v", code, out, err)
 			}
 		})
 	}
 	written := filepath.Join(t.TempDir(), "mesh.yaml")
-	if out, code, err := run("", "manifest", "migrate", "-d", dir, "-f", operator, "-o", written); code != process.ExitOK ||
+	if out, code, err := clitest.Run("", "manifest", "migrate", "-d", dir, "-f", operator, "-o", written); code != process.ExitOK ||
 		strings.Contains(out, "kind:") {
 		t.Errorf("--output: %q, %v", out, err)
 	}

@@ -1,4 +1,4 @@
-package cli_test
+package install_test
 
 import (
 	"encoding/json"
@@ -9,11 +9,12 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 func TestManifestDiff(t *testing.T) {
 	config := strings.Replace(configMap, "%", "a", 1)
-	a, b := file(t, config), file(t, strings.Replace(configMap, "%", "b", 1))
+	a, b := clitest.File(t, config), clitest.File(t, strings.Replace(configMap, "%", "b", 1))
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
@@ -42,13 +43,13 @@ func TestManifestDiff(t *testing.T) {
 		{"a bad selection", "", a + " " + b + " --select a:b:c:d", "", "--select: ", process.ExitUsage},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out, code, err := run(tc.stdin, append([]string{"manifest", "diff"}, strings.Fields(tc.args)...)...)
+			out, code, err := clitest.Run(tc.stdin, append([]string{"manifest", "diff"}, strings.Fields(tc.args)...)...)
 			if code != tc.code || out != tc.out || tc.says != "" && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("exit code %d, output %q, error %v", code, out, err)
 			}
 		})
 	}
-	out, _, _ := run("", "manifest", "diff", a, b, "-o", "json")
+	out, _, _ := clitest.Run("", "manifest", "diff", a, b, "-o", "json")
 	var list []map[string]any
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0]["object"] != "ConfigMap mesh/c" {
 		t.Errorf("JSON %s, %v", out, err)

@@ -1,61 +1,27 @@
-package cli_test
+package proxy_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/proto/fairlead/runstate"
-
-	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-const typePrefix = "type.googleapis.com/envoy.config."
-
-func revision(n uint64) *configv1.Revision { return &configv1.Revision{Sequence: n} }
-
-// twoProxies is a.shop, which has a type in each state, and b.shop, which has asked for nothing.
-func twoProxies() []*configv1.ProxyStatus {
-	return []*configv1.ProxyStatus{
-		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", AgentVersion: "0.9.1", Revision: "canary",
-			Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
-				{TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(4), Acked: revision(4), Resources: 7, BytesSent: 100},
-				{
-					TypeUrl: typePrefix + "endpoint.v3.ClusterLoadAssignment", Sent: revision(5), Acked: revision(4), Awaiting: true, Pending: 4,
-					PendingNames: []string{"one", "two", "three", "four"},
-				},
-				{TypeUrl: typePrefix + "listener.v3.Listener", Sent: revision(5), Acked: revision(3), Rejection: &configv1.Rejection{
-					Message: "bad  filter", Revision: revision(5), ResourceNames: []string{"0.0.0.0_80", "0.0.0.0_81"},
-				}},
-				{TypeUrl: typePrefix + "route.v3.RouteConfiguration"},
-				{TypeUrl: typePrefix + "core.v3.TypedExtensionConfig", Resources: 3}, // held since before it connected
-				{TypeUrl: typePrefix + "route.v3.VirtualHost", Sent: revision(4), Acked: revision(4), Pending: 1, PendingNames: []string{"80/web:80"}},
-			}},
-		{NodeId: "sidecar~127.0.0.2~b.shop~x", XdsServer: "xds-server-1/2"},
-	}
-}
-
 func TestProxyStatus(t *testing.T) {
-	m := newFixture(t)
-	m.SetFleet(twoProxies(), nil)
+	m := clitest.New(t)
+	m.SetFleet(clitest.TwoProxies(), nil)
 	for name, tc := range map[string]struct {
 		args []string
 		file string
@@ -65,77 +31,41 @@ func TestProxyStatus(t *testing.T) {
 		"one":     {[]string{"proxy-status", "a"}, "proxy-status-one.txt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, _, err := m.run("", tc.args...)
+			out, _, err := m.Run("", tc.args...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			testkit.Golden(t, filepath.Join("testdata", tc.file), []byte(out))
 		})
 	}
-	if out, _, err := m.run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") ||
+	if out, _, err := m.Run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") ||
 		!strings.Contains(out, "b.shop") {
 		t.Errorf("one proxy: %q, %v", out, err)
 	}
-	if out, _, err := m.run("", "proxy-status", "a", "-o", "yaml"); err != nil || !strings.Contains(out, "message: bad  filter") {
+	if out, _, err := m.Run("", "proxy-status", "a", "-o", "yaml"); err != nil || !strings.Contains(out, "message: bad  filter") {
 		t.Errorf("yaml: %q, %v", out, err)
 	}
-	if _, code, err := m.run("", "proxy-status", "c"); code != process.ExitFailure || !strings.Contains(err.Error(), "a.shop, b.shop") {
+	if _, code, err := m.Run("", "proxy-status", "c"); code != process.ExitFailure || !strings.Contains(err.Error(), "a.shop, b.shop") {
 		t.Errorf("no such proxy: %d, %v", code, err)
 	}
 }
 
 // What nobody reports any more is told as that.
 func TestProxyStatusWithoutXDSServers(t *testing.T) {
-	m := newFixture(t)
-	m.SetFleet(twoProxies(), nil)
+	m := clitest.New(t)
+	m.SetFleet(clitest.TwoProxies(), nil)
 	const note = "no xds-server reports to config-watcher"
 	for reporters, want := range []bool{true, false} {
 		m.SetReporters(uint32(reporters))
-		if said, _, err := m.run("", "proxy-status"); err != nil || strings.Contains(said, note) != want {
+		if said, _, err := m.Run("", "proxy-status"); err != nil || strings.Contains(said, note) != want {
 			t.Errorf("with %d: %q, %v", reporters, said, err)
 		}
 	}
 	m.SetFleet(nil, nil)
 	m.SetReporters(0)
-	if said, _, err := m.run("", "proxy-status"); err != nil || !strings.Contains(said, note+": which proxies are connected is not known") {
+	if said, _, err := m.Run("", "proxy-status"); err != nil || !strings.Contains(said, note+": which proxies are connected is not known") {
 		t.Errorf("without proxies: %q, %v", said, err)
 	}
-}
-
-// xdsPort runs the operations port of an xds-server that one proxy is connected to. It returns its address.
-func xdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any, error)) string {
-	t.Helper()
-	lis := testkit.LoopbackListener(t)
-	server := ops.New(ops.Config{
-		Listener: lis, Log: testkit.Logger(t), Gatherer: prometheus.NewRegistry(),
-		Authenticate: func(r *http.Request) error {
-			switch r.Header.Get("Authorization") {
-			case "Bearer forbidden":
-				return auth.ErrForbidden
-			case "Bearer unknown":
-				return auth.ErrNoCredentials
-			}
-			return nil
-		},
-	})
-	for path, answer := range answers {
-		server.Debug(path, "canned", ops.JSON(func(r *http.Request) (any, error) {
-			if got := r.URL.Query().Get("proxy"); got != node {
-				return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here", got)}
-			}
-			return answer(r.URL.Query())
-		}))
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return lis.Addr().String()
 }
 
 // explain answers /debug/why as an xds-server does; the name "many" has a virtual host and a cluster, "two" has two
@@ -166,21 +96,14 @@ func explain(q url.Values) (any, error) {
 		"notFound": ["no PeerAuthentication in namespace shop"], "lookedUp": ["MeshConfig"]}`), nil
 }
 
-func tokenFile(t *testing.T, token string) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "token")
-	testkit.WriteFile(t, name, []byte(token))
-	return name
-}
-
 func TestWhy(t *testing.T) {
-	m := newFixture(t)
-	node := twoProxies()[0].GetNodeId()
-	here := xdsPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
-	elsewhere := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
+	m := clitest.New(t)
+	node := clitest.TwoProxies()[0].GetNodeId()
+	here := clitest.XdsPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
+	elsewhere := clitest.XdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
 	ask := func(token string, args ...string) (string, int, error) {
-		return run("", append(append([]string{"why"}, args...),
-			"--xds-server-address", elsewhere+","+here, "--token-file", tokenFile(t, token))...)
+		return clitest.Run("", append(append([]string{"why"}, args...),
+			"--xds-server-address", elsewhere+","+here, "--token-file", clitest.TokenFile(t, token))...)
 	}
 	out, _, err := ask("good", node, "outbound|80||reviews")
 	if err != nil {
@@ -235,38 +158,19 @@ func TestWhy(t *testing.T) {
 			}
 		})
 	}
-	m.SetFleet(twoProxies(), nil)
-	if _, code, err := m.run("", "why", "a", "reviews"); code != process.ExitUsage || !strings.Contains(err.Error(), "--xds-server-address") {
+	m.SetFleet(clitest.TwoProxies(), nil)
+	if _, code, err := m.Run("", "why", "a", "reviews"); code != process.ExitUsage || !strings.Contains(err.Error(), "--xds-server-address") {
 		t.Errorf("no xds-server is known: %d, %v", code, err)
 	}
 }
 
-// runMesh writes the state of a running mesh with two xds-servers and returns its run directory.
-func (m *fixture) runMesh(t *testing.T, addresses ...string) string {
-	t.Helper()
-	s := runstate.State{
-		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,
-		ConfigWatcherAddress: m.Address, RootCertFile: m.RootFile, AdminTokenFile: m.flags[len(m.flags)-1],
-	}
-	for i, a := range addresses {
-		s.Services = append(s.Services, runstate.Service{
-			Process: runstate.Process{Name: fmt.Sprintf("xds-server-%d", i)}, Program: "xds-server", OpsAddress: a,
-		})
-	}
-	dir := t.TempDir()
-	if err := rundir.Write(rundir.Layout{Dir: dir}, &s); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // TestProxyIsFound: the xds-server that config-watcher names is asked, and another one if the proxy has moved.
 func TestProxyIsFound(t *testing.T) {
-	m := newFixture(t)
-	proxies := twoProxies()
+	m := clitest.New(t)
+	proxies := clitest.TwoProxies()
 	m.SetFleet(proxies, nil)
 	live := &configv1.ProxyStatus{NodeId: proxies[0].GetNodeId(), XdsServer: "xds-server-1/2", Types: []*configv1.ProxyTypeStatus{{
-		TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(9), Acked: revision(8), Awaiting: true, Pending: 1,
+		TypeUrl: clitest.TypePrefix + "cluster.v3.Cluster", Sent: clitest.Revision(9), Acked: clitest.Revision(8), Awaiting: true, Pending: 1,
 		PendingNames:  []string{"late"},
 		AwaitingSince: timestamppb.New(time.Now().Add(-time.Hour)),
 	}}}
@@ -285,11 +189,11 @@ func TestProxyIsFound(t *testing.T) {
 			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
 	}
 	// config-watcher names xds-server-0, but the proxy has moved.
-	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+	zero := clitest.XdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
 		"/debug/resources": served})
-	one := xdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+	one := clitest.XdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
 		"/debug/resources": served})
-	dir := m.runMesh(t, zero, one)
+	dir := m.RunMesh(t, zero, one)
 	for name, tc := range map[string]struct {
 		args []string
 		says string
@@ -301,18 +205,18 @@ func TestProxyIsFound(t *testing.T) {
 		"served, of a name":    {[]string{"proxy-config", "a", "clusters", "--served", "--name", "tw", "-o", "yaml"}, "- name: two"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, _, err := run("", append(tc.args, "--run-dir", dir)...)
+			out, _, err := clitest.Run("", append(tc.args, "--run-dir", dir)...)
 			if err != nil || !strings.Contains(out, tc.says) || strings.Contains(out, "c2VjcmV0") {
 				t.Errorf("%q, %v", out, err)
 			}
 		})
 	}
-	if out, _, err := run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil ||
+	if out, _, err := clitest.Run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil ||
 		strings.Contains(out, "one") {
 		t.Errorf("another name is shown: %q, %v", out, err)
 	}
 	m.SetFleet([]*configv1.ProxyStatus{{NodeId: "sidecar~127.0.0.1~web-0.shop~x"}, {NodeId: "sidecar~127.0.0.1~web-1.shop~x"}}, nil)
-	_, code, err := run("", "why", "web", "reviews", "--run-dir", dir)
+	_, code, err := clitest.Run("", "why", "web", "reviews", "--run-dir", dir)
 	if ambiguous := new(proxyname.AmbiguousError); code != process.ExitFailure || !errors.As(err, &ambiguous) {
 		t.Errorf("a name that two proxies have: %d, %v", code, err)
 	}

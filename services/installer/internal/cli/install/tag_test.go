@@ -1,11 +1,11 @@
-package cli_test
+package install_test
 
 import (
 	"path/filepath"
 	"testing"
 
 	"fairlead.dev/pkg/testkit"
-
+	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/install/cluster/clustertest"
 )
 
@@ -24,7 +24,7 @@ func TestTheRemovalOfATagNamesWhoUsesIt(t *testing.T) {
 	for _, tc := range []struct{ tag, want string }{
 		{"prod", "warning: namespaces shop are injected by tag prod, which is removed\ntag prod removed\n"}, {"idle", "tag idle removed\n"},
 	} {
-		if out, _, err := run("", "tag", "remove", tc.tag, "-y", "--kubeconfig", kubeconfig); err != nil || out != tc.want {
+		if out, _, err := clitest.Run("", "tag", "remove", tc.tag, "-y", "--kubeconfig", kubeconfig); err != nil || out != tc.want {
 			t.Errorf("%q, %v", out, err)
 		}
 	}

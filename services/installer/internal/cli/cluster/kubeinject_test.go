@@ -1,4 +1,4 @@
-package cli_test
+package cluster_test
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/cli/clitest"
 )
 
 const (
@@ -25,8 +26,8 @@ const (
 
 func injectFiles(t *testing.T) string {
 	t.Helper()
-	return "--injectConfigFile " + file(t, injectTemplate) + " --valuesFile " + file(t, injectValues) + " --meshConfigFile " +
-		file(t, injectMesh)
+	return "--injectConfigFile " + clitest.File(t, injectTemplate) + " --valuesFile " + clitest.File(t, injectValues) + " --meshConfigFile " +
+		clitest.File(t, injectMesh)
 }
 
 func TestKubeInjectFromFiles(t *testing.T) {
@@ -36,25 +37,25 @@ func TestKubeInjectFromFiles(t *testing.T) {
 		code              int
 		wants             []string
 	}{
-		"a file": {"", "-f " + file(t, injectPod) + " " + files, "", process.ExitOK,
+		"a file": {"", "-f " + clitest.File(t, injectPod) + " " + files, "", process.ExitOK,
 			[]string{"image: example.com/mesh/proxyv2:v1", "net: mesh", `native: "false"`, "rev: r\n"}},
 		"standard input":       {injectPod, "-f - -r canary " + files, "", process.ExitOK, []string{"rev: rcanary"}},
 		"the revision default": {injectPod, "-f - -r default " + files, "", process.ExitOK, []string{"rev: r\n"}},
 		"a whole configuration": {injectPod, "-f - --webhookConfig x " + files + " --injectConfigFile " +
-			file(t, "policy: disabled\ntemplates: {sidecar: 'metadata: {labels: {whole: \"1\"}}'}"), "", process.ExitOK,
+			clitest.File(t, "policy: disabled\ntemplates: {sidecar: 'metadata: {labels: {whole: \"1\"}}'}"), "", process.ExitOK,
 			[]string{"whole: \"1\"", "--webhookConfig is not read"}},
 		"a bad annotation": {strings.Replace(injectPod, "name: a,", "name: a, annotations: {sidecar.istio.io/proxyCPU: x},", 1),
 			"-f - " + files, "-: document 1: Pod shop/a: annotation sidecar.istio.io/proxyCPU", process.ExitRefused, nil},
 		"no file":             {"", files, "name the file with the workloads with -f", process.ExitUsage, nil},
 		"a file that is away": {"", "-f /none.yaml " + files, "/none.yaml", process.ExitUsage, nil},
-		"a bad mesh": {injectPod, "-f - " + files + " --meshConfigFile " + file(t, "defaultConfig: {statusPort: 0}"), "statusPort",
+		"a bad mesh": {injectPod, "-f - " + files + " --meshConfigFile " + clitest.File(t, "defaultConfig: {statusPort: 0}"), "statusPort",
 			process.ExitRefused, nil},
-		"bad values": {injectPod, "-f - " + files + " --valuesFile " + file(t, "- a"), "values of the injection configuration",
+		"bad values": {injectPod, "-f - " + files + " --valuesFile " + clitest.File(t, "- a"), "values of the injection configuration",
 			process.ExitRefused, nil},
 		"no cluster": {injectPod, "-f - --kubeconfig /none", "--injectConfigFile", process.ExitFailure, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, code, err := run(tc.stdin, append([]string{"kube-inject"}, strings.Fields(tc.args)...)...)
+			out, code, err := clitest.Run(tc.stdin, append([]string{"kube-inject"}, strings.Fields(tc.args)...)...)
 			if code != tc.code || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("exit code %d, error %v, output %s", code, err, out)
 			}
@@ -71,13 +72,13 @@ func TestKubeInjectWritesAFileOnlyIfAllIsInjected(t *testing.T) {
 	output := filepath.Join(t.TempDir(), "out.yaml")
 	bad := injectPod + "---\n" + strings.Replace(injectPod, "name: a,", "name: b, annotations: {sidecar.istio.io/proxyCPU: x},", 1)
 	args := append([]string{"kube-inject", "-f", "-", "-o", output}, strings.Fields(injectFiles(t))...)
-	if _, code, err := run(bad, args...); code != process.ExitRefused {
+	if _, code, err := clitest.Run(bad, args...); code != process.ExitRefused {
 		t.Fatalf("exit code %d, error %v", code, err)
 	}
 	if _, err := os.Stat(output); err == nil {
 		t.Error("half of the result is written")
 	}
-	if _, code, err := run(injectPod, args...); code != process.ExitOK {
+	if _, code, err := clitest.Run(injectPod, args...); code != process.ExitOK {
 		t.Fatalf("exit code %d, error %v", code, err)
 	}
 	if text, err := os.ReadFile(output); err != nil || !strings.Contains(string(text), "istio-proxy") {
@@ -109,9 +110,9 @@ func TestKubeInjectFromACluster(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	defer server.Close()
-	config := file(t, "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: '"+server.URL+
+	config := clitest.File(t, "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: '"+server.URL+
 		"'}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n")
-	out, code, err := run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "canary", "-c", config)
+	out, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "canary", "-c", config)
 	if code != process.ExitOK {
 		t.Fatalf("exit code %d, error %v", code, err)
 	}
@@ -120,18 +121,18 @@ func TestKubeInjectFromACluster(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	if _, code, err := run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "other", "-c", config); code != process.ExitRefused ||
+	if _, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "other", "-c", config); code != process.ExitRefused ||
 		!strings.Contains(err.Error(), "no ConfigMap istio-other in the namespace mesh") {
 		t.Errorf("a revision that is not there: exit code %d, error %v", code, err)
 	}
-	if _, code, err := run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-c", config); code != process.ExitRefused ||
+	if _, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-c", config); code != process.ExitRefused ||
 		!strings.Contains(err.Error(), "has no key mesh") {
 		t.Errorf("a ConfigMap without its key: exit code %d, error %v", code, err)
 	}
 	answers["/api/v1/nodes"] = corev1.NodeList{
 		Items: []corev1.Node{{Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.32.0"}}}}}
 	delete(answers, "/apis/networking.istio.io/v1beta1/proxyconfigs")
-	if out, _, err := run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "canary", "-c", config); err != nil ||
+	if out, _, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "canary", "-c", config); err != nil ||
 		!strings.Contains(out, `native: "false"`) || !strings.Contains(out, "net: mesh") {
 		t.Errorf("%v\n%s", err, out)
 	}
