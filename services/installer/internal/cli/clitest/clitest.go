@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/configapi/configapitest"
 	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/meshclient"
 )
 
 // Fixture is a fake config-watcher and the flags to reach it.
@@ -59,6 +60,13 @@ func Run(stdin string, args ...string) (out string, code int, err error) {
 // Run is the function Run for the fixture's config-watcher.
 func (m *Fixture) Run(stdin string, args ...string) (string, int, error) {
 	return Run(stdin, append(args, m.Flags...)...)
+}
+
+// Mesh is the mesh of the fixture, for tests of what commands call.
+func (m *Fixture) Mesh() *meshclient.Mesh {
+	return meshclient.New(meshclient.Config{
+		Address: m.Address, RootFile: m.RootFile, TrustDomain: testkit.TrustDomain, TokenFile: m.Flags[len(m.Flags)-1],
+	})
 }
 
 // File writes a file of objects.
@@ -123,6 +131,7 @@ func (m *Fixture) MustPrint(t *testing.T, args []string, want ...string) {
 	}
 }
 
+// WarningAbout is a warning about a VirtualService.
 func WarningAbout(namespace, name, text string) *configv1.Warning {
 	return &configv1.Warning{Object: &configv1.ObjectKey{Kind: "VirtualService", Namespace: namespace, Name: name}, Text: text}
 }
@@ -200,6 +209,7 @@ func XdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any
 	return lis.Addr().String()
 }
 
+// TokenFile writes a token to a file.
 func TokenFile(t *testing.T, token string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "token")

@@ -1,0 +1,47 @@
+package kinds
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/process"
+)
+
+func TestNamesOfKinds(t *testing.T) {
+	for text, want := range map[string]string{
+		"vs": "VirtualService", "VirtualServices": "VirtualService", "virtualservice.networking.istio.io": "VirtualService",
+		"proxyconfigs": "ProxyConfig", "authorizationpolicies": "AuthorizationPolicy", "endpoints": "Endpoints", "ingressclasses": "IngressClass",
+	} {
+		if got, err := Parse(text); err != nil || got != want {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for text, hint := range map[string]string{"virtualservce": "did you mean VirtualService?", "banana": "; kinds are VirtualService, "} {
+		if _, err := Parse(text); process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if all := Spellings(); !slices.Contains(all, "vs") || !slices.Contains(all, "telemetry") {
+		t.Errorf("spellings: %q", all)
+	}
+}
+
+func TestNamesOfObjects(t *testing.T) {
+	for words, want := range map[string]string{
+		"": "/", "vs": "VirtualService/", "vs/web": "VirtualService/web", "vs web": "VirtualService/web", "vs/web web": "", "vs/": "",
+	} {
+		kind, name, err := ParseObject(strings.Fields(words))
+		if (err != nil) != (want == "") || err == nil && kind+"/"+name != want {
+			t.Errorf("%q: %s/%s, %v", words, kind, name, err)
+		}
+	}
+	for want, key := range map[string][3]string{
+		"VirtualService default/web": {"VirtualService", "", "web"}, "Service shop/web": {"Service", "shop", "web"},
+		"Node n1": {"Node", "", "n1"},
+	} {
+		if got := Text(Key(key[0], key[1], key[2])); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
