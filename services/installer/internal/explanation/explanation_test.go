@@ -28,7 +28,7 @@ func TestHostOfAResource(t *testing.T) {
 	for name, want := range map[string][]string{
 		"outbound|9080|v1|reviews.shop.svc.cluster.local": {"reviews.shop.svc.cluster.local"},
 		"9080/reviews.shop.svc.cluster.local:9080":        {"reviews.shop.svc.cluster.local"},
-		"virtualInbound":                                  nil,
+		"virtualInbound": nil,
 	} {
 		e := &Explanation{}
 		e.Name = name

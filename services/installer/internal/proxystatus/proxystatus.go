@@ -217,35 +217,34 @@ func Waiting(t *configv1.ProxyTypeStatus, now time.Time) string {
 
 // printRejections prints the reasons of NACKs below the table, for which they are too long.
 func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
-	var errs []error
+	var b strings.Builder
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
 			r := ty.GetRejection()
 			if r == nil {
 				continue
 			}
-			_, err := fmt.Fprintf(out, "\n%s, %s, revision %s: %s\n", shownName(p), TypeName(ty.GetTypeUrl()),
-				cmp.Or(revision(r.GetRevision()), "-"), strings.Join(strings.Fields(r.GetMessage()), " "))
-			errs = append(errs, err)
+			fmt.Fprintf(&b, "\n%s, %s, revision %s: %s\n", shownName(p), TypeName(ty.GetTypeUrl()), cmp.Or(revision(r.GetRevision()), "-"),
+				strings.Join(strings.Fields(r.GetMessage()), " "))
 			for _, name := range r.GetResourceNames() {
-				_, err := fmt.Fprintf(out, "  %s\n", name)
-				errs = append(errs, err)
+				fmt.Fprintf(&b, "  %s\n", name)
 			}
 		}
 	}
-	return errors.Join(errs...)
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 // printRefusals prints the streams that xds-servers have refused because their identity exceeds its budget.
 func printRefusals(out io.Writer, res *configv1.ListProxiesResponse) error {
-	var errs []error
+	var b strings.Builder
 	for _, r := range res.GetRefusals() {
-		_, err := fmt.Fprintf(out, "\nREFUSED %s by %s, %d times, last at %s, for %s: %s\n",
+		fmt.Fprintf(&b, "\nREFUSED %s by %s, %d times, last at %s, for %s: %s\n",
 			cmp.Or(meshclient.ProxyName(r.GetNodeId()), "a proxy that has not said its name"),
 			r.GetXdsServer(), r.GetCount(), r.GetAt().AsTime().Format(time.RFC3339), r.GetBudget(), r.GetReason())
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 func revision(r *configv1.Revision) string { return meshclient.RevisionText(r) }

@@ -132,7 +132,7 @@ func (r Request) showConnectedElsewhere(ctx context.Context, mesh *meshclient.Me
 	return r.showServed(ctx, c)
 }
 
-// showProxyless shows what the xds-server has for a meshclient.Proxyless gRPC client: it has no Envoy to ask.
+// showProxyless shows what the xds-server has for a proxyless gRPC client: it has no Envoy to ask.
 func (r Request) showProxyless(ctx context.Context, mesh *meshclient.Mesh, pod *runstate.Pod) error {
 	switch r.Section {
 	case LogLevels:

@@ -267,7 +267,7 @@ func printNewWarnings(out io.Writer, texts []string, dryRun bool) {
 	}
 }
 
-// withoutDeleted drops the warnings about objects that deleteObjects has deleted itself: it deletes one after the
+// withoutDeleted drops the warnings about objects that `config delete` has deleted itself: it deletes one after the
 // other, and the first deletion may cause a warning about an object that goes next.
 func withoutDeleted(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
 	return slices.DeleteFunc(list, func(w *configv1.Warning) bool {

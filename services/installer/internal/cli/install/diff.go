@@ -88,7 +88,7 @@ func changedObjects(plan *apply.Plan) []plannedObject {
 	return list
 }
 
-// writeDiff prints objects with their fields: in colours on a terminal, where NO_COLOR does not forbid them.
+// writeDiff prints objects with their fields.
 func writeDiff(env command.Env, out io.Writer, list []plannedObject) error {
 	var b strings.Builder
 	for _, o := range list {
@@ -109,10 +109,5 @@ func writeDiff(env command.Env, out io.Writer, list []plannedObject) error {
 			}
 		}
 	}
-	if file := colour(env); file != nil {
-		_, err := io.WriteString(file, coloured(b.String()))
-		return err
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return writeColoured(env, out, b.String())
 }

@@ -1,7 +1,6 @@
 package install
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
@@ -152,7 +151,7 @@ func printDifferences(out io.Writer, env command.Env, as string, differences []c
 		}
 		return structured.Print(out, as, differences)
 	}
-	var b bytes.Buffer
+	var b strings.Builder
 	for _, d := range differences {
 		switch d.Only {
 		case compare.First:
@@ -168,11 +167,16 @@ func printDifferences(out io.Writer, env command.Env, as string, differences []c
 			}
 		}
 	}
+	return writeColoured(env, out, b.String())
+}
+
+// writeColoured prints lines: in colours on a terminal, where NO_COLOR does not forbid them.
+func writeColoured(env command.Env, out io.Writer, text string) error {
 	if file := colour(env); file != nil {
-		_, err := io.WriteString(file, coloured(b.String()))
+		_, err := io.WriteString(file, coloured(text))
 		return err
 	}
-	_, err := out.Write(b.Bytes())
+	_, err := io.WriteString(out, text)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,9 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/cli/fileflag"
@@ -183,60 +186,38 @@ func (f *migrateFlags) fromCluster(ctx context.Context, pkg *profile.Package) (*
 func (f *migrateFlags) clusterOperator(ctx context.Context, api dynamic.Interface) (*merge.File, error) {
 	list, err := api.Resource(operators).List(ctx, metav1.ListOptions{Limit: kube.Page})
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		list, err = nil, nil
+		list, err = &unstructured.UnstructuredList{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	if list != nil {
-		for _, u := range list.Items {
-			revision := tree.GetString(u.Object, "spec", "revision")
-			if f.operator != "" && u.GetName() != f.operator || f.Revision != "" && revision != f.Revision {
-				continue
-			}
-			names = append(names, u.GetName())
-		}
-	}
+	found := lists.Filter(list.Items, func(u unstructured.Unstructured) bool {
+		revision := tree.GetString(u.Object, "spec", "revision")
+		return (f.operator == "" || u.GetName() == f.operator) && (f.Revision == "" || revision == f.Revision)
+	})
 	switch {
-	case len(names) == 0 && f.operator != "":
+	case len(found) == 0 && f.operator != "":
 		return nil, process.Usagef("the cluster has no IstioOperator %q", f.operator)
-	case len(names) == 0:
+	case len(found) == 0:
 		return nil, nil //nolint:nilnil // there is none
-	case len(names) > 1:
+	case len(found) > 1:
+		names := lists.Map(found, func(u unstructured.Unstructured) string { return u.GetName() })
 		return nil, process.Usagef("the cluster has several IstioOperators, %s; name one with --operator", strings.Join(names, ", "))
 	}
-	for _, u := range list.Items {
-		if u.GetName() == names[0] {
-			text, err := tree.Text(merge.Operator(tree.GetMap(u.Object, "spec")))
-			return &merge.File{Name: "IstioOperator " + u.GetNamespace() + "/" + u.GetName(), Text: text}, err
-		}
-	}
-	return nil, nil //nolint:nilnil // not reached: the name is of the list
+	text, err := tree.Text(merge.Operator(tree.GetMap(found[0].Object, "spec")))
+	return &merge.File{Name: "IstioOperator " + found[0].GetNamespace() + "/" + found[0].GetName(), Text: text}, err
 }
 
 // objects reads what a cluster has of an installation.
 func (f *migrateFlags) objects(ctx context.Context, api kube.API) (o migrate.Objects, err error) {
 	o.Namespace, o.Revision = f.IstioNamespace, f.Revision
 	every := metav1.ListOptions{}
-	maps, err := api.CoreV1().ConfigMaps(o.Namespace).List(ctx, every)
-	if err != nil {
-		return o, err
-	}
-	deployments, err := api.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, every)
-	if err != nil {
-		return o, err
-	}
-	daemons, err := api.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, every)
-	if err != nil {
-		return o, err
-	}
-	services, err := api.CoreV1().Services(metav1.NamespaceAll).List(ctx, every)
-	if err != nil {
-		return o, err
-	}
-	scalers, err := api.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll).List(ctx, every)
-	if err != nil {
+	maps, noMaps := api.CoreV1().ConfigMaps(o.Namespace).List(ctx, every)
+	deployments, noDeployments := api.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, every)
+	daemons, noDaemons := api.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, every)
+	services, noServices := api.CoreV1().Services(metav1.NamespaceAll).List(ctx, every)
+	scalers, noScalers := api.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll).List(ctx, every)
+	if err := cmp.Or(noMaps, noDeployments, noDaemons, noServices, noScalers); err != nil {
 		return o, err
 	}
 	o.ConfigMaps, o.Deployments, o.DaemonSets, o.Services, o.HPAs = maps.Items, deployments.Items, daemons.Items, services.Items, scalers.Items

@@ -18,7 +18,7 @@ type Command struct {
 	Instead string
 }
 
-// Commands is the table "istioctl → fairlead" of docs/reference/cli.md. istioctlHint looks unknown commands up in
+// Commands is the table "istioctl → fairlead" of docs/reference/cli.md. Hint looks unknown commands up in
 // it.
 var Commands = []Command{
 	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not " +

@@ -134,11 +134,11 @@ func up(ctx context.Context, env command.Env, runDir string, f upFlags) error {
 		return err
 	}
 	defer reserved.Release()
-	p, layout, opts, err := f.plan(env, dir, reserved.Prefix)
+	p, opts, err := f.plan(env, dir, reserved.Prefix)
 	if err != nil {
 		return err
 	}
-	lock, err := rundir.Acquire(layout)
+	lock, err := rundir.Acquire(opts.Layout)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func up(ctx context.Context, env command.Env, runDir string, f upFlags) error {
 	if err := local.CheckPorts(p); err != nil {
 		return err
 	}
-	return f.run(ctx, env, p, layout, opts)
+	return f.run(ctx, env, p, opts)
 }
 
 // starting is the first line that `up` prints.
@@ -173,7 +173,8 @@ func (f upFlags) kept() []string {
 	return list
 }
 
-func (f upFlags) run(ctx context.Context, env command.Env, p *plan.Plan, layout rundir.Layout, opts plan.Options) error {
+func (f upFlags) run(ctx context.Context, env command.Env, p *plan.Plan, opts plan.Options) error {
+	layout := opts.Layout
 	if err := os.MkdirAll(layout.Logs(), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
@@ -230,47 +231,44 @@ func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 }
 
 // plan reads the mesh files and plans what to run.
-func (f upFlags) plan(env command.Env, dir string, prefix netip.Prefix) (*plan.Plan, rundir.Layout, plan.Options, error) {
-	fail := func(err error) (*plan.Plan, rundir.Layout, plan.Options, error) {
-		return nil, rundir.Layout{}, plan.Options{}, err
-	}
+func (f upFlags) plan(env command.Env, dir string, prefix netip.Prefix) (p *plan.Plan, opts plan.Options, err error) {
 	m, err := meshfile.Load(f.files)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(process.Usage(err))
+		return nil, opts, process.Usage(err)
 	}
 	if err != nil {
-		return fail(process.Refused(err))
+		return nil, opts, process.Refused(err)
 	}
 	for _, path := range m.Blank {
 		if slices.Contains(f.files, path) {
-			return fail(fileflag.HoldsNone(path))
+			return nil, opts, fileflag.HoldsNone(path)
 		}
 	}
 	find := env.Programs(f.binDir)
 	envoy, err := find.Envoy(f.envoy)
 	if err != nil {
-		return fail(err)
+		return nil, opts, err
 	}
 	td := cmp.Or(f.trustDomain, m.Config.TrustDomain, "cluster.local")
 	configPaths, err := absolute(f.files)
 	if err != nil {
-		return fail(err)
+		return nil, opts, err
 	}
-	opts := plan.Options{
+	opts = plan.Options{
 		Layout: rundir.NewLayout(dir, plan.LongestPodID(m)),
 		Range:  prefix, XDSServers: f.xdsServers, TrustDomain: td, ConfigPaths: configPaths,
 		LogLevel: f.logLevel, Drain: f.drain, FileGrace: f.fileGrace, Find: find.Program, Envoy: envoy,
 		FreePort: ports.NewFree(dir).Port,
 		BaseEnv:  programs.BaseEnv(env.Getenv),
 	}
-	p, err := plan.New(m, opts)
+	p, err = plan.New(m, opts)
 	if err != nil {
-		return fail(planError(err))
+		return nil, opts, planError(err)
 	}
 	for _, path := range m.Blank {
 		p.Warnings = append(p.Warnings, path+": holds no object")
 	}
-	return p, opts.Layout, opts, nil
+	return p, opts, nil
 }
 
 // planError gives an error of plan.New its exit code: mistakes in mesh files are refused input, those in flags wrong

@@ -59,7 +59,7 @@ func TestUpOfFilesWithoutAnObject(t *testing.T) {
 		f := sound(path)
 		f.binDir = bin
 		env := command.Env{Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }}
-		p, _, _, err := f.plan(env, t.TempDir(), netip.MustParsePrefix(ports.DefaultRange))
+		p, _, err := f.plan(env, t.TempDir(), netip.MustParsePrefix(ports.DefaultRange))
 		return p, err
 	}
 	for _, path := range []string{comment, empty} {

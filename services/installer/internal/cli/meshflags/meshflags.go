@@ -40,7 +40,7 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 		"trust domain of config-watcher (default: that of the run directory, or cluster.local)")
 }
 
-// AddServers adds the flags of register, and the one for commands that also ask xds-servers.
+// AddServers adds the flags of Add, and the one for commands that also ask xds-servers.
 func (f *Flags) AddServers(fs *pflag.FlagSet) {
 	f.Add(fs)
 	fs.StringSliceVar(&f.mesh.XDSAddresses, "xds-server-address", nil,

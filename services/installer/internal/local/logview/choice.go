@@ -128,7 +128,7 @@ func (c Choice) selectByName(all []rundir.MeshProcess, chosen []bool, name strin
 	return nil
 }
 
-// knownNamespace returns a *meshclient.NamespaceError if no Pod is in the c.Namespace.
+// knownNamespace returns a *meshclient.NamespaceError if no Pod is in the namespace.
 func knownNamespace(s *runstate.State, name string) error {
 	there := lists.Map(s.Pods, func(p runstate.Pod) string { return p.Namespace })
 	slices.Sort(there)
