@@ -1,5 +1,11 @@
 package object
 
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
 // HasLabels reports whether labels contain all labels of a selector. An empty selector selects everything.
 func HasLabels(labels, selector map[string]string) bool {
 	for k, v := range selector {
@@ -8,4 +14,13 @@ func HasLabels(labels, selector map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// LabelText writes labels, or a selector, so that equal ones have equal text: "app=web,version=v1".
+func LabelText(labels map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, k+"="+labels[k])
+	}
+	return strings.Join(out, ",")
 }

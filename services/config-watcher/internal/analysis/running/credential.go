@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
@@ -71,20 +72,39 @@ func checkRuleCredentials(r *reader) {
 				return
 			}
 			if i == len(namespaces)-1 {
-				r.checkCredential(field+".tls.credentialName", tls.GetCredentialName(), namespaces[0], need)
+				r.checkCredential(field+".credentialName", tls.GetCredentialName(), namespaces[0], need)
 			}
 		}
 	}
-	each := func(field string, p *networking.TrafficPolicy) {
-		check(field, p.GetTls())
-		for i, port := range p.GetPortLevelSettings() {
-			check(fmt.Sprintf("%s.portLevelSettings[%d]", field, i), port.GetTls())
+	for _, p := range TLSParts(rule) {
+		check(p.Field, p.TLS)
+	}
+}
+
+// TLSPart is a part of a DestinationRule that may have TLS settings.
+type TLSPart struct {
+	Field string
+	TLS   *networking.ClientTLSSettings
+	// Port is 0 for all ports.
+	Port uint32
+	// Subset is the labels of the subset; nil for all workloads.
+	Subset map[string]string
+}
+
+// TLSParts lists the parts of a DestinationRule.
+func TLSParts(rule *networking.DestinationRule) []TLSPart {
+	var out []TLSPart
+	add := func(field string, p *networking.TrafficPolicy, subset map[string]string) {
+		out = append(out, TLSPart{field + ".tls", p.GetTls(), 0, subset})
+		for at, port := range manifest.Items(field+".portLevelSettings", p.GetPortLevelSettings()) {
+			out = append(out, TLSPart{at + ".tls", port.GetTls(), port.GetPort().GetNumber(), subset})
 		}
 	}
-	each("spec.trafficPolicy", rule.GetTrafficPolicy())
-	for i, s := range rule.GetSubsets() {
-		each(fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy())
+	add("spec.trafficPolicy", rule.GetTrafficPolicy(), nil)
+	for at, s := range manifest.Items("spec.subsets", rule.GetSubsets()) {
+		add(at+".trafficPolicy", s.GetTrafficPolicy(), s.GetLabels())
 	}
+	return out
 }
 
 // need is the part of a credential that is needed.

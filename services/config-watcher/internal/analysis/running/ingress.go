@@ -28,7 +28,7 @@ func (m *Mesh) selectIngressGateways() {
 	if m.ingresses > 0 {
 		want = ingress.Selector(m.settings)
 	}
-	if selectorKey(want) == selectorKey(m.ingressGateways) {
+	if object.LabelText(want) == object.LabelText(m.ingressGateways) {
 		return
 	}
 	if m.ingressGateways != nil {
@@ -76,7 +76,7 @@ func checkIngress(r *reader) {
 	namespaces := r.selected(selector)
 	if len(namespaces) == 0 {
 		r.report(finding.NothingSelected, "spec", nil,
-			fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses", selectorKey(selector)),
+			fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses", object.LabelText(selector)),
 			"start the gateway's workload, or set MeshConfig.ingressSelector to the label istio that it has")
 	}
 	ingress.Backends(r.object, r.checkBackend)

@@ -20,26 +20,9 @@ import (
 	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/ingress"
-	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
-
-// checks lists the checks of each kind.
-var checks = map[string][]func(*reader){
-	"Service": {checkExportTo},
-	"VirtualService": {checkOwnNamespace, checkDestinations, checkGateways, checkDelegates, checkExportTo, checkConfined,
-		checkRoutesShadowed},
-	"DestinationRule": {checkOwnNamespace, checkRuleHost, checkRuleCredentials, checkExportTo, checkConfined, checkRuleShadowed},
-	"Gateway":         {checkSelector, checkServerHosts, checkCredentials, checkServersShadowed},
-	"Sidecar":         {checkOwnNamespace, checkEgress},
-	"ServiceEntry":    {checkExportTo, checkConfined},
-	"Ingress":         {checkIngress},
-
-	"PeerAuthentication": {checkOwnNamespace}, "AuthorizationPolicy": {checkOwnNamespace}, "RequestAuthentication": {checkOwnNamespace},
-	"EnvoyFilter": {checkOwnNamespace},
-	"ProxyConfig": {checkOwnNamespace}, "Telemetry": {checkOwnNamespace}, "WasmPlugin": {checkOwnNamespace},
-}
 
 // analyzed is an object that has checks, with their findings and the topics that they read.
 type analyzed struct {
@@ -151,41 +134,11 @@ func (m *Mesh) Separate(enabled bool) {
 	m.tenancy = normalise.Tenancy{Enabled: enabled, Domain: m.domain}
 }
 
-// Concerns reports whether findings depend on objects of the key's kind.
-func Concerns(k object.Key) bool { return updaters[object.Key{Group: k.Group, Kind: k.Kind}] != nil }
-
-// updaters take over a change of an object of each kind.
-var updaters = map[object.Key]func(*Mesh, object.Key, *object.Object){
-	{Kind: "Secret"}: func(m *Mesh, k object.Key, o *object.Object) { m.updateSecret(ref{k.Namespace, k.Name}, secretOf(o)) },
-	{Kind: "ConfigMap"}: func(m *Mesh, k object.Key, o *object.Object) {
-		m.updateConfigMap(ref{k.Namespace, k.Name}, secretOf(o).authority)
-	},
-	{Kind: "Namespace"}: func(m *Mesh, k object.Key, o *object.Object) { m.updateNamespace(k.Name, o != nil) },
-	{Kind: "Pod"}:       (*Mesh).updatePod,
-	{Kind: "Service"}:   (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "WorkloadEntry"}:   (*Mesh).updatePod,
-	{Group: kinds.GroupNetworking, Kind: "VirtualService"}:  (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "DestinationRule"}: (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "EnvoyFilter"}:     (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupNetworking, Kind: "ProxyConfig"}:     (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupIngress, Kind: "Ingress"}:            (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupIngress, Kind: "IngressClass"}:       (*Mesh).updateAnalyzed,
-
-	{Group: kinds.GroupSecurity, Kind: "PeerAuthentication"}:    (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}:   (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}: (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupTelemetry, Kind: "Telemetry"}:            (*Mesh).updateAnalyzed,
-	{Group: kinds.GroupExtensions, Kind: "WasmPlugin"}:          (*Mesh).updateAnalyzed,
-}
-
 // Apply takes over changes: it updates the indices and marks the objects whose checks read about them. Analyze then
 // repeats those checks.
 func (m *Mesh) Apply(changes []normalise.Change) {
 	for _, c := range changes {
-		if update := updaters[object.Key{Group: c.Key.Group, Kind: c.Key.Kind}]; update != nil {
+		if update := rowOf(c.Key).update; update != nil {
 			update(m, c.Key, c.Object)
 		}
 	}
@@ -365,7 +318,7 @@ func (m *Mesh) Analyze(n int) bool {
 			continue // removed since it was marked
 		}
 		r := &reader{mesh: m, object: j.object}
-		for _, check := range checks[j.object.Key.Kind] {
+		for _, check := range rowOf(j.object.Key).checks {
 			check(r)
 		}
 		m.read(j, r.topics)

@@ -157,7 +157,7 @@ func noNamespace(namespace string) string {
 
 // selected lists the namespaces of the workloads that a selector selects, sorted.
 func (r *reader) selected(selector map[string]string) []string {
-	key := selectorKey(selector)
+	key := object.LabelText(selector)
 	r.record(subjectSelected, key, "")
 	return r.mesh.selections[key].namespaces()
 }
@@ -175,7 +175,7 @@ func (r *reader) gatewayNamespaces() []string {
 
 // sharesWorkload reports whether two Gateways have equal selectors or select a common workload.
 func (r *reader) sharesWorkload(a, b *networking.Gateway) bool {
-	one, other := selectorKey(a.GetSelector()), selectorKey(b.GetSelector())
+	one, other := object.LabelText(a.GetSelector()), object.LabelText(b.GetSelector())
 	if one == other {
 		return true
 	}

@@ -3,7 +3,6 @@ package running
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -14,15 +13,6 @@ type selection struct {
 	selector  map[string]string
 	users     int
 	workloads map[object.Key]struct{}
-}
-
-// selectorKey writes a selector so that equal selectors have equal text.
-func selectorKey(selector map[string]string) string {
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(selector)) {
-		b.WriteString(k + "=" + selector[k] + ",")
-	}
-	return strings.TrimSuffix(b.String(), ",")
 }
 
 // namespaces lists the namespaces of the workloads, sorted.
@@ -56,7 +46,7 @@ func (s *selection) meets(o *selection) bool {
 
 // countSelector counts the Gateways with a selector. The first one searches all workloads once.
 func (m *Mesh) countSelector(selector map[string]string, add bool) {
-	key := selectorKey(selector)
+	key := object.LabelText(selector)
 	s := m.selections[key]
 	switch {
 	case add && s == nil:

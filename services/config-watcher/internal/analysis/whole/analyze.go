@@ -1,3 +1,11 @@
+// Package whole looks at a whole mesh at once, for `config-watcher analyze`, which `fairlead analyze` runs. It judges each
+// object with package validate and the references between objects with package running, as a running mesh does. Its own
+// checks need more than a mesh reads: Deployments, the containers and annotations of Pods, labels of namespaces,
+// webhooks, the dates of certificates.
+//
+// Mesh.Load takes over an object, of files (ReadFiles) or of an API server (package apiserver). Mesh.Analyze returns the
+// findings, without those that the user suppresses. Each check is a function of the mesh that calls run.report, and a row
+// in checks; each code has a row in package finding.
 package whole
 
 import (
@@ -30,10 +38,8 @@ var checks = []func(*run){
 	checkPatches, checkConditions, checkJWKS, checkGatewayAPI,
 }
 
-// run is one call of Analyze.
-type run struct {
-	*Mesh
-}
+// run is one call of Analyze, or of Credentials.
+type run struct{ *Mesh }
 
 // Result of an analysis.
 type Result struct {
@@ -105,10 +111,6 @@ func (m *Mesh) check(check func(*run)) {
 		}
 	}()
 	check(&run{m})
-}
-
-func (r *run) report(o *Object, code finding.Code, field string, value any, reason, remedy string) {
-	r.add(o, code, field, value, reason, remedy)
 }
 
 // effectiveSettings is the mesh configuration that holds.

@@ -1,8 +1,6 @@
 package whole
 
 import (
-	"encoding/json"
-
 	security "istio.io/api/security/v1beta1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -48,34 +46,18 @@ var decoders = map[object.Key]func(tree map[string]any) (any, error){
 		}
 		return t, err
 	},
-	{Group: groupApps, Kind: "StatefulSet"}: func(tree map[string]any) (any, error) {
-		d, err := into[appsv1.StatefulSet](tree)
-		return &template{PodTemplateSpec: d.Spec.Template}, err
-	},
-	{Group: groupApps, Kind: "DaemonSet"}: func(tree map[string]any) (any, error) {
-		d, err := into[appsv1.DaemonSet](tree)
-		return &template{PodTemplateSpec: d.Spec.Template}, err
-	},
-	{Group: groupBatch, Kind: "Job"}: func(tree map[string]any) (any, error) {
-		d, err := into[batchv1.Job](tree)
-		return &template{PodTemplateSpec: d.Spec.Template}, err
-	},
-	{Group: groupBatch, Kind: "CronJob"}: func(tree map[string]any) (any, error) {
-		d, err := into[batchv1.CronJob](tree)
-		return &template{PodTemplateSpec: d.Spec.JobTemplate.Spec.Template}, err
-	},
+	{Group: groupApps, Kind: "StatefulSet"}: templateOf(func(s *appsv1.StatefulSet) corev1.PodTemplateSpec { return s.Spec.Template }),
+	{Group: groupApps, Kind: "DaemonSet"}:   templateOf(func(s *appsv1.DaemonSet) corev1.PodTemplateSpec { return s.Spec.Template }),
+	{Group: groupBatch, Kind: "Job"}:        templateOf(func(j *batchv1.Job) corev1.PodTemplateSpec { return j.Spec.Template }),
+	{Group: groupBatch, Kind: "CronJob"}: templateOf(func(j *batchv1.CronJob) corev1.PodTemplateSpec {
+		return j.Spec.JobTemplate.Spec.Template
+	}),
 	{Group: groupAdmission, Kind: "MutatingWebhookConfiguration"}:   typed[admissionv1.MutatingWebhookConfiguration],
 	{Group: groupAdmission, Kind: "ValidatingWebhookConfiguration"}: typed[admissionv1.ValidatingWebhookConfiguration],
 	{Group: groupCRD, Kind: "CustomResourceDefinition"}:             typed[metav1.PartialObjectMetadata],
 	{Group: groupGateway, Kind: "Gateway"}:                          typed[metav1.PartialObjectMetadata],
-	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}: func(tree map[string]any) (any, error) {
-		out := &security.RequestAuthentication{}
-		return out, specInto(tree, out)
-	},
-	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}: func(tree map[string]any) (any, error) {
-		out := &security.AuthorizationPolicy{}
-		return out, specInto(tree, out)
-	},
+	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}:     specOf[security.RequestAuthentication],
+	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}:       specOf[security.AuthorizationPolicy],
 }
 
 // clusterKinds are the kinds of decoders that have no namespace.
@@ -87,11 +69,13 @@ var clusterKinds = map[object.Key]bool{
 
 func typed[T any](tree map[string]any) (any, error) { return into[T](tree) }
 
-// specInto decodes the spec of an Istio kind.
-func specInto(tree map[string]any, out json.Unmarshaler) error {
-	text, err := json.Marshal(tree["spec"])
-	if err != nil {
-		return err
+// templateOf decodes a kind whose template of Pods of gives.
+func templateOf[T any](of func(*T) corev1.PodTemplateSpec) func(tree map[string]any) (any, error) {
+	return func(tree map[string]any) (any, error) {
+		o, err := into[T](tree)
+		return &template{PodTemplateSpec: of(o)}, err
 	}
-	return json.Unmarshal(text, out)
 }
+
+// specOf decodes the spec of an Istio kind.
+func specOf[T any](tree map[string]any) (any, error) { return into[T](tree["spec"]) }

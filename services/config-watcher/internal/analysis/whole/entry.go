@@ -18,8 +18,7 @@ import (
 // checkEntryAddresses finds ServiceEntries with TCP ports and without addresses: a proxy cannot tell their connections
 // from others to the port.
 func checkEntryAddresses(r *run) {
-	for _, o := range r.kind("ServiceEntry") {
-		se := o.Body.(*networking.ServiceEntry)
+	for o, se := range bodies[*networking.ServiceEntry](r, "ServiceEntry") {
 		if len(se.GetAddresses()) > 0 || r.allocates(o, se) {
 			continue
 		}
@@ -54,8 +53,7 @@ func checkEntryProtocols(r *run) {
 		protocol string
 	}
 	by := map[hostPort][]use{}
-	for _, o := range r.kind("ServiceEntry") {
-		se := o.Body.(*networking.ServiceEntry)
+	for o, se := range bodies[*networking.ServiceEntry](r, "ServiceEntry") {
 		for _, host := range se.GetHosts() {
 			for i, p := range se.GetPorts() {
 				key := hostPort{strings.ToLower(host), p.GetNumber()}

@@ -41,11 +41,7 @@ var oldFilters = map[string]string{
 
 // checkPatches finds hazards of EnvoyFilters.
 func checkPatches(r *run) {
-	for _, o := range r.kind("EnvoyFilter") {
-		f, ok := o.Body.(*networking.EnvoyFilter)
-		if !ok {
-			continue
-		}
+	for o, f := range bodies[*networking.EnvoyFilter](r, "EnvoyFilter") {
 		r.report(o, finding.EnvoyFilterInternals, "spec", nil, "depends on how proxies are configured inside, which may change with any version",
 			"prefer another kind where one does the same, and look at it at each upgrade")
 		for i, p := range f.GetConfigPatches() {

@@ -2,31 +2,19 @@ package whole
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
-	extensions "istio.io/api/extensions/v1alpha1"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
-	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
-
-// selectorText writes a selector for people.
-func selectorText(selector map[string]string) string {
-	var out []string
-	for _, k := range slices.Sorted(maps.Keys(selector)) {
-		out = append(out, k+"="+selector[k])
-	}
-	return strings.Join(out, ",")
-}
 
 // selectorOf is the selector of a Service's or a ServiceEntry's workloads.
 func selectorOf(o *Object) map[string]string {
@@ -46,28 +34,16 @@ var policyKinds = []string{"Sidecar", "PeerAuthentication", "RequestAuthenticati
 // policySelector returns the selector of an object of policyKinds, and its JSON path.
 func policySelector(o *Object) (field string, selector map[string]string) {
 	switch b := o.Body.(type) {
-	case *networking.Sidecar:
-		return "spec.workloadSelector.labels", b.GetWorkloadSelector().GetLabels()
-	case *networking.EnvoyFilter:
-		return "spec.workloadSelector.labels", b.GetWorkloadSelector().GetLabels()
-	case *networking.ServiceEntry:
+	case interface {
+		GetSelector() *typev1beta1.WorkloadSelector
+	}:
+		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
+	case interface {
+		GetWorkloadSelector() *networking.WorkloadSelector
+	}:
 		return "spec.workloadSelector.labels", b.GetWorkloadSelector().GetLabels()
 	case *networking.DestinationRule:
 		return "spec.workloadSelector.matchLabels", b.GetWorkloadSelector().GetMatchLabels()
-	case *security.PeerAuthentication:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *security.RequestAuthentication:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *security.AuthorizationPolicy:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *telemetry.Telemetry:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *extensions.WasmPlugin:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *extensions.TrafficExtension:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
-	case *networkingv1beta1.ProxyConfig:
-		return "spec.selector.matchLabels", b.GetSelector().GetMatchLabels()
 	}
 	return "", nil
 }
@@ -89,7 +65,7 @@ func checkSelectors(r *run) {
 			if kind == "Sidecar" || kind == "Telemetry" {
 				code = finding.SelectorSelectsNothing
 			}
-			r.report(o, code, field, selectorText(selector), "no workload has these labels: the object has no effect",
+			r.report(o, code, field, object.LabelText(selector), "no workload has these labels: the object has no effect",
 				"start the workload, or write the labels that it has")
 		}
 	}
@@ -177,7 +153,7 @@ func (r *run) conflicts(namespace string, list []*Object, code finding.Code) {
 			}
 			told[o] = true
 			field, selector := policySelector(o)
-			r.report(o, code, field, selectorText(selector),
+			r.report(o, code, field, object.LabelText(selector),
 				fmt.Sprintf("%s select %s %s/%s, and the oldest counts", sentence(names(by[w])), w.Key.Kind, w.Key.Namespace, w.Key.Name),
 				"give them selectors that exclude each other, or join them")
 		}
@@ -187,11 +163,7 @@ func (r *run) conflicts(namespace string, list []*Object, code finding.Code) {
 // checkTelemetryProviders finds Telemetries that name no provider where no default is set.
 func checkTelemetryProviders(r *run) {
 	defaults := r.settings.GetDefaultProviders()
-	for _, o := range r.kind("Telemetry") {
-		t, ok := o.Body.(*telemetry.Telemetry)
-		if !ok {
-			continue
-		}
+	for o, t := range bodies[*telemetry.Telemetry](r, "Telemetry") {
 		for i, tr := range t.GetTracing() {
 			for j, p := range tr.GetProviders() {
 				if r.lightstep(p.GetName()) {

@@ -14,12 +14,12 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // checkPortNames finds ports of Services that name no protocol, so that proxies have to detect it.
 func checkPortNames(r *run) {
-	for _, o := range r.kind("Service") {
-		s := o.Body.(*corev1.Service)
+	for o, s := range bodies[*corev1.Service](r, "Service") {
 		if slices.Contains(systemNamespaces, o.Key.Namespace) || o.Key.Namespace == r.settings.GetRootNamespace() ||
 			s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
@@ -40,8 +40,7 @@ func portProtocol(p corev1.ServicePort) configv1.Protocol {
 
 // checkExternalNames finds Services of type ExternalName that do not do what they look like.
 func checkExternalNames(r *run) {
-	for _, o := range r.kind("Service") {
-		s := o.Body.(*corev1.Service)
+	for o, s := range bodies[*corev1.Service](r, "Service") {
 		if s.Spec.Type != corev1.ServiceTypeExternalName {
 			continue
 		}
@@ -78,13 +77,12 @@ func (m *Mesh) serviceName(host string) (namespace, name string, ok bool) {
 
 // checkServiceSelectors finds Services that select nothing.
 func checkServiceSelectors(r *run) {
-	for _, o := range r.kind("Service") {
-		s := o.Body.(*corev1.Service)
+	for o, s := range bodies[*corev1.Service](r, "Service") {
 		if len(s.Spec.Selector) == 0 || s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
 		}
 		if len(r.selected(o.Key.Namespace, s.Spec.Selector)) == 0 {
-			r.report(o, finding.ServiceSelectsNothing, "spec.selector", selectorText(s.Spec.Selector),
+			r.report(o, finding.ServiceSelectsNothing, "spec.selector", object.LabelText(s.Spec.Selector),
 				"no workload of the namespace has these labels: requests are answered 503",
 				"start the workload, or write the labels that it has")
 		}
@@ -173,6 +171,33 @@ func checkHiddenServices(r *run) {
 				r.report(o, finding.ServiceHidden, fmt.Sprintf("spec.hosts[%d]", i), host,
 					fmt.Sprintf("Service %s/%s has the host as well: proxies join the two, and the Service's ports and endpoints count", ns, name),
 					"use another host, or add a DestinationRule or a WorkloadEntry to the Service")
+			}
+		}
+	}
+}
+
+// checkGatewayPorts finds ports of Gateways to which no Service of their workloads leads.
+func checkGatewayPorts(r *run) {
+	for o, g := range bodies[*networking.Gateway](r, "Gateway") {
+		served := map[string]bool{}
+		workloads := r.selected("", g.GetSelector())
+		found := !r.cfg.Partial // a Service may be elsewhere; without Kubernetes there is none
+		for _, w := range workloads {
+			for _, s := range r.servicesOf(w) {
+				found = true
+				for _, p := range s.Body.(*corev1.Service).Spec.Ports {
+					served[targetOf(p)], served[fmt.Sprint(p.Port)] = true, true // a Service's port becomes its target port
+					if w.spec != nil {
+						served[fmt.Sprint(r.namedPort(w, p.TargetPort.StrVal))] = true
+					}
+				}
+			}
+		}
+		for i, s := range g.GetServers() {
+			if len(workloads) > 0 && found && !served[fmt.Sprint(s.GetPort().GetNumber())] {
+				r.report(o, finding.GatewayPortNotInService, fmt.Sprintf("spec.servers[%d].port.number", i), s.GetPort().GetNumber(),
+					"no Service of the gateway's workloads leads to the port",
+					"add the port to the Service, or use a port or target port of one that it has")
 			}
 		}
 	}

@@ -39,11 +39,7 @@ func checkConditions(r *run) {
 
 // checkJWKS finds sources of token keys that cannot work, or that let somebody else choose the keys.
 func checkJWKS(r *run) {
-	for _, o := range r.kind("RequestAuthentication") {
-		ra, ok := o.Body.(*security.RequestAuthentication)
-		if !ok {
-			continue
-		}
+	for o, ra := range bodies[*security.RequestAuthentication](r, "RequestAuthentication") {
 		for i, rule := range ra.GetJwtRules() {
 			field := fmt.Sprintf("spec.jwtRules[%d].jwksUri", i)
 			if rule.GetJwksUri() == "" {

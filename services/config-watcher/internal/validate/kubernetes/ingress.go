@@ -38,8 +38,7 @@ func (c checker) ingress(o *object.Object, in *networkingv1.Ingress) {
 		c.ingressBackend("spec.defaultBackend", spec.DefaultBackend)
 	}
 	seen := map[ingressPath]string{}
-	for i, r := range spec.Rules {
-		at := manifest.Index("spec.rules", i)
+	for at, r := range manifest.Items("spec.rules", spec.Rules) {
 		c.ingressHost(at+".host", r.Host, true)
 		switch {
 		case r.HTTP == nil && spec.DefaultBackend == nil:
@@ -50,8 +49,7 @@ func (c checker) ingress(o *object.Object, in *networkingv1.Ingress) {
 			c.ingressPaths(at+".http.paths", r.Host, r.HTTP.Paths, seen)
 		}
 	}
-	for i, t := range spec.TLS {
-		at := manifest.Index("spec.tls", i)
+	for at, t := range manifest.Items("spec.tls", spec.TLS) {
 		for j, h := range t.Hosts {
 			c.ingressHost(manifest.Index(at+".hosts", j), h, false)
 		}
@@ -77,8 +75,7 @@ func (c checker) ingressHost(at, host string, rule bool) {
 
 // ingressPaths checks the paths of a rule; seen has those of the rules before it.
 func (c checker) ingressPaths(list, host string, paths []networkingv1.HTTPIngressPath, seen map[ingressPath]string) {
-	for i, p := range paths {
-		at := manifest.Index(list, i)
+	for at, p := range manifest.Items(list, paths) {
 		c.ingressBackend(at+".backend", &p.Backend)
 		if p.PathType == nil {
 			c.Fail(at+".pathType", nil, "missing", "use Exact, Prefix or ImplementationSpecific")

@@ -24,8 +24,7 @@ func (c checker) caCertificates(at string, m *mesh.MeshConfig) {
 		return
 	}
 	size := 0
-	for i, entry := range list {
-		each := manifest.Index(at, i)
+	for each, entry := range manifest.Items(at, list) {
 		size += len(entry.GetPem())
 		switch {
 		case entry.GetSpiffeBundleUrl() != "":

@@ -53,8 +53,7 @@ func (c Checker) virtualService(vs *networking.VirtualService) {
 		c.tlsRoute(manifest.Index("spec.tls", i), r, vs.Hosts)
 	}
 	for at, r := range manifest.Items("spec.tcp", vs.Tcp) {
-		for j, m := range r.Match {
-			mp := manifest.Index(at+".match", j)
+		for mp, m := range manifest.Items(at+".match", r.Match) {
 			c.l4Match(mp, m.DestinationSubnets, m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
 			if m.SourceSubnet != "" {
 				c.IPOrCIDR(mp+".sourceSubnet", m.SourceSubnet)
@@ -126,8 +125,7 @@ func clusterSNI(s string) bool { return len(s) <= 255 && clusterSNIRE.MatchStrin
 
 func (c Checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
 	c.FailIf(len(r.Match) == 0, at+".match", nil, "missing", "add a match with sniHosts")
-	for j, m := range r.Match {
-		mp := manifest.Index(at+".match", j)
+	for mp, m := range manifest.Items(at+".match", r.Match) {
 		c.FailIf(len(m.SniHosts) == 0, mp+".sniHosts", nil, "missing", "list the server names this route serves")
 		for k, sni := range m.SniHosts {
 			c.sniHost(manifest.Index(mp+".sniHosts", k), sni, hosts)

@@ -7,67 +7,34 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/running"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
-
-// rules calls f for each DestinationRule.
-func (r *run) rules(f func(*Object, *networking.DestinationRule)) {
-	for _, o := range r.kind("DestinationRule") {
-		if rule, ok := o.Body.(*networking.DestinationRule); ok {
-			f(o, rule)
-		}
-	}
-}
-
-// policyPart is a part of a DestinationRule that may have TLS settings.
-type policyPart struct {
-	field string
-	tls   *networking.ClientTLSSettings
-	// port is 0 for all ports.
-	port uint32
-	// subset is the labels of the subset; nil for all workloads.
-	subset map[string]string
-}
-
-// policyParts lists the parts of a DestinationRule.
-func policyParts(rule *networking.DestinationRule) []policyPart {
-	var out []policyPart
-	add := func(field string, p *networking.TrafficPolicy, subset map[string]string) {
-		out = append(out, policyPart{field + ".tls", p.GetTls(), 0, subset})
-		for i, port := range p.GetPortLevelSettings() {
-			out = append(out, policyPart{fmt.Sprintf("%s.portLevelSettings[%d].tls", field, i), port.GetTls(), port.GetPort().GetNumber(), subset})
-		}
-	}
-	add("spec.trafficPolicy", rule.GetTrafficPolicy(), nil)
-	for i, s := range rule.GetSubsets() {
-		add(fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy(), s.GetLabels())
-	}
-	return out
-}
 
 // checkServerVerification finds TLS settings that verify no server.
 func checkServerVerification(r *run) {
-	r.rules(func(o *Object, rule *networking.DestinationRule) {
-		for _, p := range policyParts(rule) {
-			mode := p.tls.GetMode()
-			if p.tls == nil || mode != networking.ClientTLSSettings_SIMPLE && mode != networking.ClientTLSSettings_MUTUAL ||
-				p.tls.GetCaCertificates() != "" || p.tls.GetCredentialName() != "" || p.tls.GetInsecureSkipVerify().GetValue() {
+	for o, rule := range bodies[*networking.DestinationRule](r, "DestinationRule") {
+		for _, p := range running.TLSParts(rule) {
+			mode := p.TLS.GetMode()
+			if p.TLS == nil || mode != networking.ClientTLSSettings_SIMPLE && mode != networking.ClientTLSSettings_MUTUAL ||
+				p.TLS.GetCaCertificates() != "" || p.TLS.GetCredentialName() != "" || p.TLS.GetInsecureSkipVerify().GetValue() {
 				continue
 			}
 			code, what := finding.ServerNotVerified, "host "+rule.GetHost()
-			if p.port != 0 {
-				code, what = finding.ServerNotVerifiedAtPort, fmt.Sprintf("host %s at port %d", rule.GetHost(), p.port)
+			if p.Port != 0 {
+				code, what = finding.ServerNotVerifiedAtPort, fmt.Sprintf("host %s at port %d", rule.GetHost(), p.Port)
 			}
-			r.report(o, code, p.field, mode.String(), "names no certificates of authorities, with which the server of "+what+" would be verified",
+			r.report(o, code, p.Field, mode.String(), "names no certificates of authorities, with which the server of "+what+" would be verified",
 				"set caCertificates or credentialName; `system` stands for those of the operating system")
 		}
-	})
+	}
 }
 
 // checkSubsets finds subsets that select no workload of their host.
 func checkSubsets(r *run) {
 	hosts := r.hosts()
-	r.rules(func(o *Object, rule *networking.DestinationRule) {
+	for o, rule := range bodies[*networking.DestinationRule](r, "DestinationRule") {
 		owners := hosts[normalise.Host(rule.GetHost(), o.Key.Namespace, r.cfg.Domain)]
 		for i, s := range rule.GetSubsets() {
 			if len(s.GetLabels()) == 0 || len(owners) == 0 {
@@ -85,12 +52,12 @@ func checkSubsets(r *run) {
 				}
 			}
 			if selectable && !found {
-				r.report(o, finding.SubsetSelectsNothing, fmt.Sprintf("spec.subsets[%d].labels", i), selectorText(s.GetLabels()),
+				r.report(o, finding.SubsetSelectsNothing, fmt.Sprintf("spec.subsets[%d].labels", i), object.LabelText(s.GetLabels()),
 					"no workload of the host has these labels: requests to the subset are answered 503",
 					"start the workload, or write the labels that it has")
 			}
 		}
-	})
+	}
 }
 
 func hasAll(labels, wanted map[string]string) bool {
@@ -106,36 +73,36 @@ func hasAll(labels, wanted map[string]string) bool {
 func checkMutualTLS(r *run) {
 	hosts := r.hosts()
 	policies := r.peerPolicies()
-	r.rules(func(o *Object, rule *networking.DestinationRule) {
+	for o, rule := range bodies[*networking.DestinationRule](r, "DestinationRule") {
 		host := normalise.Host(rule.GetHost(), o.Key.Namespace, r.cfg.Domain)
 		owners := hosts[host]
 		if strings.HasPrefix(host, "*") || len(owners) == 0 {
-			return
+			continue
 		}
-		for _, p := range policyParts(rule) {
-			if p.tls == nil {
+		for _, p := range running.TLSParts(rule) {
+			if p.TLS == nil {
 				continue
 			}
 			for _, owner := range owners {
 				if reason := r.mismatch(policies, owner, p); reason != "" {
-					r.report(o, finding.MutualTLSMismatch, p.field, p.tls.GetMode().String(), reason,
+					r.report(o, finding.MutualTLSMismatch, p.Field, p.TLS.GetMode().String(), reason,
 						"use ISTIO_MUTUAL, or leave tls out: proxies then choose what the server asks for; or change the PeerAuthentication")
 					break
 				}
 			}
 		}
-	})
+	}
 }
 
 // mismatch says why the workloads of a Service do not take the connections of a policy part; "" if they do.
-func (r *run) mismatch(policies peerPolicies, owner *Object, p policyPart) string {
-	mutual := p.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
-	plain := p.tls.GetMode() == networking.ClientTLSSettings_DISABLE
+func (r *run) mismatch(policies peerPolicies, owner *Object, p running.TLSPart) string {
+	mutual := p.TLS.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
+	plain := p.TLS.GetMode() == networking.ClientTLSSettings_DISABLE
 	if !mutual && !plain || len(selectorOf(owner)) == 0 {
 		return ""
 	}
 	for _, w := range r.selected(owner.Key.Namespace, selectorOf(owner)) {
-		if !hasAll(w.labels, p.subset) {
+		if !hasAll(w.labels, p.Subset) {
 			continue
 		}
 		if w.spec == nil {
@@ -147,7 +114,7 @@ func (r *run) mismatch(policies peerPolicies, owner *Object, p policyPart) strin
 			}
 			continue
 		}
-		for _, port := range r.targets(owner, w, p.port) {
+		for _, port := range r.targets(owner, w, p.Port) {
 			mode, by := policies.mode(w, port)
 			switch {
 			case plain && mode == "STRICT":

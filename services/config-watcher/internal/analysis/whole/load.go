@@ -3,6 +3,7 @@ package whole
 import (
 	"encoding/json"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/running"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/decode"
 	"fairlead.dev/services/config-watcher/internal/kinds"
@@ -91,7 +93,7 @@ func (m *Mesh) Load(doc *manifest.Document) {
 	o := &Object{Key: key, doc: doc, Labels: stringMap(doc.Tree, "labels"), Annotations: stringMap(doc.Tree, "annotations")}
 	if first, twice := m.objects[key]; twice && key.Name != "" {
 		if doc.File != "" && first.doc.File != "" {
-			m.add(o, finding.ObjectTwice, "", nil, "same object as at "+first.doc.Location()+", which counts", "remove one of them")
+			m.report(o, finding.ObjectTwice, "", nil, "same object as at "+first.doc.Location()+", which counts", "remove one of them")
 		}
 		return
 	}
@@ -107,7 +109,7 @@ func (m *Mesh) Load(doc *manifest.Document) {
 			m.problem(o, finding.ObjectRefused, p)
 		}
 	case !errors.Is(err, validate.ErrIgnored):
-		m.add(o, finding.ObjectRefused, "", nil, err.Error(), "see the reference of the kind")
+		m.report(o, finding.ObjectRefused, "", nil, err.Error(), "see the reference of the kind")
 	case !extra:
 		m.ignored[key.Kind]++
 		return
@@ -117,7 +119,7 @@ func (m *Mesh) Load(doc *manifest.Document) {
 		if err == nil {
 			o.Body = body
 		} else if !refused {
-			m.add(o, finding.ObjectRefused, "", nil, "cannot be decoded: "+err.Error(), "see Kubernetes' reference of "+key.Kind)
+			m.report(o, finding.ObjectRefused, "", nil, "cannot be decoded: "+err.Error(), "see Kubernetes' reference of "+key.Kind)
 		}
 	}
 	m.objects[key] = o
@@ -136,7 +138,7 @@ func (m *Mesh) recover(doc *manifest.Document) {
 }
 
 func (m *Mesh) internal(o *Object, p any) {
-	m.add(o, finding.InternalError, "", p, "cannot be analyzed", "report this object as a defect of Fairlead")
+	m.report(o, finding.InternalError, "", p, "cannot be analyzed", "report this object as a defect of Fairlead")
 }
 
 // warnings are the validation's. A deprecated field has a message of its own.
@@ -152,8 +154,8 @@ func (m *Mesh) warnings(o *Object, list object.Problems) {
 	}
 }
 
-// add adds a message about an object.
-func (m *Mesh) add(o *Object, code finding.Code, field string, value any, reason, remedy string) {
+// report adds a finding about an object.
+func (m *Mesh) report(o *Object, code finding.Code, field string, value any, reason, remedy string) {
 	m.problem(o, code, object.Problem{Field: field, Value: object.Quote(value), Reason: reason, Remedy: remedy})
 }
 
@@ -213,7 +215,7 @@ func stringMap(tree map[string]any, name string) map[string]string {
 }
 
 // into decodes a tree into a type of Kubernetes; fields that the type does not have are left out.
-func into[T any](tree map[string]any) (*T, error) {
+func into[T any](tree any) (*T, error) {
 	text, err := json.Marshal(tree)
 	if err != nil {
 		return nil, err
@@ -231,6 +233,17 @@ func (m *Mesh) Ignored() map[string]int { return maps.Clone(m.ignored) }
 // kind lists the objects of a kind, which have been decoded, sorted by key. Kinds of several groups need their group's
 // name before a slash: "gateway.networking.k8s.io/Gateway".
 func (m *Mesh) kind(name string) []*Object { return m.byKind[name] }
+
+// bodies yields the objects of a kind whose body is of the kind's type, with it.
+func bodies[T any](r *run, kind string) iter.Seq2[*Object, T] {
+	return func(yield func(*Object, T) bool) {
+		for _, o := range r.kind(kind) {
+			if body, ok := o.Body.(T); ok && !yield(o, body) {
+				return
+			}
+		}
+	}
+}
 
 // get returns a namespaced object of a kind; nil if it is not there.
 func (m *Mesh) get(group, kind, namespace, name string) *Object {
@@ -261,21 +274,18 @@ func (m *Mesh) Credentials() []object.Key {
 	}
 	r := &run{m}
 	var gateways []string
-	r.gateways(func(_ *Object, g *networking.Gateway) {
-		namespaces := r.namespacesOf(r.selected("", g.GetSelector()))
+	for _, g := range bodies[*networking.Gateway](r, "Gateway") {
+		namespaces := namespacesOf(r.selected("", g.GetSelector()))
 		gateways = append(gateways, namespaces...)
-		for _, s := range g.GetServers() {
-			for _, name := range append([]string{s.GetTls().GetCredentialName(), s.GetTls().GetCaCertCredentialName()},
-				s.GetTls().GetCredentialNames()...) {
-				add(namespaces, name)
-			}
+		for _, name := range serverCredentials(g) {
+			add(namespaces, name)
 		}
-	})
-	r.rules(func(o *Object, rule *networking.DestinationRule) {
-		for _, p := range policyParts(rule) {
-			add(append([]string{o.Key.Namespace}, gateways...), p.tls.GetCredentialName())
+	}
+	for o, rule := range bodies[*networking.DestinationRule](r, "DestinationRule") {
+		for _, p := range running.TLSParts(rule) {
+			add(append([]string{o.Key.Namespace}, gateways...), p.TLS.GetCredentialName())
 		}
-	})
+	}
 	r.ingressCredentials(func(_ *Object, namespaces []string, _, name string) { add(namespaces, name) })
 	slices.SortFunc(out, object.Key.Compare)
 	return slices.Compact(out)

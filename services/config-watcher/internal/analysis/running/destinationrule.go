@@ -25,7 +25,7 @@ func checkRuleHost(r *reader) {
 func checkRuleShadowed(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	host := r.host(rule.GetHost())
-	exported, selector := r.exported(r.object), selectorKey(rule.GetWorkloadSelector().GetMatchLabels())
+	exported, selector := r.exported(r.object), object.LabelText(rule.GetWorkloadSelector().GetMatchLabels())
 	var older []*object.Object
 	rules := r.rules(host)
 	for _, o := range rules[:min(len(rules), maxScanned)] {
@@ -33,7 +33,7 @@ func checkRuleShadowed(r *reader) {
 			break
 		}
 		other := o.Body.(*networking.DestinationRule)
-		if o.Key.Namespace == r.namespace() && selectorKey(other.GetWorkloadSelector().GetMatchLabels()) == selector &&
+		if o.Key.Namespace == r.namespace() && object.LabelText(other.GetWorkloadSelector().GetMatchLabels()) == selector &&
 			within(exported, r.exported(o)) {
 			older = append(older, o)
 		}

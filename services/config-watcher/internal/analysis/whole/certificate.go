@@ -4,54 +4,22 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
-	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/running"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/ingress"
+	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
-
-// gateways calls f for each Gateway.
-func (r *run) gateways(f func(*Object, *networking.Gateway)) {
-	for _, o := range r.kind("Gateway") {
-		if g, ok := o.Body.(*networking.Gateway); ok {
-			f(o, g)
-		}
-	}
-}
-
-// checkGatewayPorts finds ports of Gateways to which no Service of their workloads leads.
-func checkGatewayPorts(r *run) {
-	r.gateways(func(o *Object, g *networking.Gateway) {
-		served := map[string]bool{}
-		workloads := r.selected("", g.GetSelector())
-		found := !r.cfg.Partial // a Service may be elsewhere; without Kubernetes there is none
-		for _, w := range workloads {
-			for _, s := range r.servicesOf(w) {
-				found = true
-				for _, p := range s.Body.(*corev1.Service).Spec.Ports {
-					served[targetOf(p)], served[fmt.Sprint(p.Port)] = true, true // a Service's port becomes its target port
-					if w.spec != nil {
-						served[fmt.Sprint(r.namedPort(w, p.TargetPort.StrVal))] = true
-					}
-				}
-			}
-		}
-		for i, s := range g.GetServers() {
-			if len(workloads) > 0 && found && !served[fmt.Sprint(s.GetPort().GetNumber())] {
-				r.report(o, finding.GatewayPortNotInService, fmt.Sprintf("spec.servers[%d].port.number", i), s.GetPort().GetNumber(),
-					"no Service of the gateway's workloads leads to the port",
-					"add the port to the Service, or use a port or target port of one that it has")
-			}
-		}
-	})
-}
 
 // checkSharedCertificates finds servers of two Gateways with one certificate and different hosts. A browser that has a
 // connection to one of the hosts uses it for the other, which has no routes there.
@@ -61,11 +29,11 @@ func checkSharedCertificates(r *run) {
 		field string
 	}
 	by := map[string][]use{}
-	r.gateways(func(o *Object, g *networking.Gateway) {
+	for o, g := range bodies[*networking.Gateway](r, "Gateway") {
 		for i, s := range g.GetServers() {
 			tls := s.GetTls()
 			field := fmt.Sprintf("spec.servers[%d].tls", i)
-			workloads := selectorText(g.GetSelector()) + "/"
+			workloads := object.LabelText(g.GetSelector()) + "/"
 			switch {
 			case tls == nil || tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
 				tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL:
@@ -75,7 +43,7 @@ func checkSharedCertificates(r *run) {
 				by[workloads+tls.GetServerCertificate()] = append(by[workloads+tls.GetServerCertificate()], use{o, field + ".serverCertificate"})
 			}
 		}
-	})
+	}
 	for key, uses := range by {
 		owners := map[string]bool{}
 		for _, u := range uses {
@@ -121,29 +89,40 @@ func checkCertificateDates(r *run) {
 			r.certificateDates(o, s, field, name)
 		}
 	}
-	r.gateways(func(o *Object, g *networking.Gateway) {
-		for i, s := range g.GetServers() {
-			if s.GetTls() == nil {
-				continue
-			}
-			namespaces := r.namespacesOf(r.selected("", g.GetSelector()))
-			at := fmt.Sprintf("spec.servers[%d].tls.", i)
-			look(o, namespaces, at+"credentialName", s.GetTls().GetCredentialName())
-			look(o, namespaces, at+"caCertCredentialName", s.GetTls().GetCaCertCredentialName())
-			for j, name := range s.GetTls().GetCredentialNames() {
-				look(o, namespaces, fmt.Sprintf("%scredentialNames[%d]", at, j), name)
-			}
+	for o, g := range bodies[*networking.Gateway](r, "Gateway") {
+		namespaces := namespacesOf(r.selected("", g.GetSelector()))
+		for field, name := range serverCredentials(g) {
+			look(o, namespaces, field, name)
 		}
-	})
-	r.rules(func(o *Object, rule *networking.DestinationRule) {
-		for _, p := range policyParts(rule) {
-			look(o, []string{o.Key.Namespace}, p.field+".credentialName", p.tls.GetCredentialName())
+	}
+	for o, rule := range bodies[*networking.DestinationRule](r, "DestinationRule") {
+		for _, p := range running.TLSParts(rule) {
+			look(o, []string{o.Key.Namespace}, p.Field+".credentialName", p.TLS.GetCredentialName())
 		}
-	})
+	}
 	r.ingressCredentials(look)
 }
 
-func (r *run) namespacesOf(list []*workload) []string {
+// serverCredentials yields the credentials that the servers of a Gateway name, with their fields.
+func serverCredentials(g *networking.Gateway) iter.Seq2[string, string] {
+	return func(yield func(field, name string) bool) {
+		for i, s := range g.GetServers() {
+			at := fmt.Sprintf("spec.servers[%d].tls.", i)
+			if !yield(at+"credentialName", s.GetTls().GetCredentialName()) ||
+				!yield(at+"caCertCredentialName", s.GetTls().GetCaCertCredentialName()) {
+				return
+			}
+			for field, name := range manifest.Items(at+"credentialNames", s.GetTls().GetCredentialNames()) {
+				if !yield(field, name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// namespacesOf lists the namespaces of workloads, sorted.
+func namespacesOf(list []*workload) []string {
 	var out []string
 	for _, w := range list {
 		out = append(out, w.Key.Namespace)
@@ -177,6 +156,29 @@ func (r *run) certificateDates(o, s *Object, field, name string) {
 				r.report(o, finding.CredentialExpiring, field, name, what+" ends at "+at, "renew it")
 				return
 			}
+		}
+	}
+}
+
+// ingressCredentials calls do with each secretName of the Ingresses that the mesh serves, and the namespaces of the
+// gateways that serve them.
+func (r *run) ingressCredentials(do func(o *Object, namespaces []string, field, name string)) {
+	settings, classes := r.effectiveSettings(), ingress.Classes{}
+	for _, o := range r.kind("IngressClass") {
+		if o.Valid != nil {
+			classes.Put(o.Key.Name, o.Valid)
+		}
+	}
+	var gateways []string
+	for i, o := range r.kind("Ingress") {
+		if i == 0 {
+			gateways = namespacesOf(r.selected("", ingress.Selector(settings)))
+		}
+		if o.Valid == nil || ingress.Takes(settings, o.Valid, classes.Get) != ingress.Taken {
+			continue
+		}
+		for j, t := range o.Valid.Body.(*networkingv1.Ingress).Spec.TLS {
+			do(o, gateways, fmt.Sprintf("spec.tls[%d].secretName", j), t.SecretName)
 		}
 	}
 }
