@@ -37,7 +37,7 @@ func (v *Verdict) Remark(path, reason, remedy string) {
 	v.add(&v.Warnings, path, nil, reason, remedy)
 }
 
-// FailIf, WarnIf and RemarkIf do so if a field breaks a rule. Their arguments are evaluated either way.
+// FailIf is Fail if a field breaks a rule. Its arguments, as those of WarnIf and RemarkIf, are evaluated either way.
 func (v *Verdict) FailIf(broken bool, path string, value any, reason, remedy string) {
 	if broken {
 		v.Fail(path, value, reason, remedy)

@@ -102,6 +102,7 @@ func (c Checker) portLevelPort(at string, n uint32, i int, seen map[uint32]int) 
 	seen[n] = i
 }
 
+// OutlierDetection checks when endpoints are ejected.
 func (c Checker) OutlierDetection(at string, o *networking.OutlierDetection) {
 	if o == nil {
 		return
@@ -126,6 +127,7 @@ func (c Checker) OutlierDetection(at string, o *networking.OutlierDetection) {
 	}
 }
 
+// ConnectionPool checks the limits of connections to a destination.
 func (c Checker) ConnectionPool(at string, p *networking.ConnectionPoolSettings) {
 	if p == nil {
 		return
@@ -157,7 +159,7 @@ func (c Checker) ConnectionPool(at string, p *networking.ConnectionPoolSettings)
 	}
 }
 
-// keepalive checks keepalive times, which the operating system takes in whole seconds.
+// Keepalive checks keepalive times, which the operating system takes in whole seconds.
 func (c Checker) Keepalive(at string, k *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
 	for _, part := range []struct {
 		at    string
@@ -177,7 +179,7 @@ func (c Checker) requiredDuration(at string, d *durationpb.Duration) {
 	c.Duration(at, d)
 }
 
-// clientTLS checks the TLS settings towards a destination. Certificates come from files or from a credentialName.
+// ClientTLS checks the TLS settings towards a destination. Certificates come from files or from a credentialName.
 func (c Checker) ClientTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return

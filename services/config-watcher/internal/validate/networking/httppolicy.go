@@ -20,6 +20,7 @@ var retryOn = []string{
 	"resource-exhausted", "unavailable",
 }
 
+// Retries checks how often, and upon what, a request is tried again.
 func (c Checker) Retries(at string, r *networking.HTTPRetry) {
 	if r == nil {
 		return

@@ -131,6 +131,7 @@ func prime(n uint64) bool {
 // topologyLabels name region, zone and subzone of a workload.
 var topologyLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
 
+// LocalityLB checks how requests are shared among places.
 func (c Checker) LocalityLB(at string, l *networking.LocalityLoadBalancerSetting) {
 	if l == nil {
 		return

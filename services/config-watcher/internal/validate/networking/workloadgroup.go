@@ -21,6 +21,7 @@ func (c Checker) workloadGroup(wg *networking.WorkloadGroup) {
 	}
 }
 
+// ReadinessProbe checks a probe by which an agent tells the health of its workload.
 func (c Checker) ReadinessProbe(at string, p *networking.ReadinessProbe) {
 	for _, n := range []struct {
 		name  string

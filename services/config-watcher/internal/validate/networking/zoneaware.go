@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// zoneAware checks zone-aware load balancing, which has no effect yet. Envoy itself orders regions, zones and subzones
+// ZoneAware checks zone-aware load balancing, which has no effect yet. Envoy itself orders regions, zones and subzones
 // there, so failoverPriority may name only other labels.
 func (c Checker) ZoneAware(at string, z *networking.ZoneAwareLoadBalancerSetting) {
 	for i, p := range z.GetFailoverPriority() {
