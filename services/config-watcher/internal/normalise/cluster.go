@@ -2,14 +2,15 @@ package normalise
 
 import (
 	"cmp"
-	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
-	mesh "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // Services and workloads of remote clusters. As in Istio, Services of one name and namespace are one service in all
@@ -19,61 +20,34 @@ import (
 // clusterID is the id of a cluster; of the own one for "".
 func (m *Mesh) clusterID(cluster string) string { return cmp.Or(cluster, m.cfg.Cluster) }
 
-// setClusters sets what clusters add to a Service, and whether it is local to each cluster.
-func (m *Mesh) setClusters(h hostKey, svc *configv1.Service) {
-	local := isClusterLocal(m.clusterLocal, h.hostname)
+// setClusters sets what clusters add to a Service, and whether it is local to each cluster. services are the Kubernetes
+// Services behind it.
+func (m *Mesh) setClusters(svc *configv1.Service, services []*owner) {
+	local := isClusterLocal(m.settings.clusterLocal, svc.Hostname)
 	if svc.Source.Kind != "Service" {
 		svc.ClusterLocal = local
 		return
 	}
-	services := m.servicesOf(h)
 	if g := svc.NetworkGateway; g != nil {
-		g.Cluster = m.clusterID(services[0].Key.Cluster)
+		g.Cluster = m.clusterID(services[0].object.Key.Cluster)
 	}
-	if len(services) == 1 && services[0].Key.Cluster == "" {
+	if len(services) == 1 && services[0].object.Key.Cluster == "" {
 		return
 	}
 	svc.ClusterLocal = local
 	for i, o := range services {
-		body := o.Body.(*corev1.Service)
-		at := &configv1.ClusterAddresses{Cluster: m.clusterID(o.Key.Cluster)}
+		at := &configv1.ClusterAddresses{Cluster: m.clusterID(o.object.Key.Cluster)}
 		if !svc.Headless && svc.ExternalName == "" {
-			at.Addresses = clusterIPs(body)
+			at.Addresses = clusterIPs(o.service)
 		}
 		svc.ClusterAddresses = append(svc.ClusterAddresses, at)
-		if g := networkGateway(o, body); i > 0 && g != nil {
+		if g := networkGateway(o.object, o.service); i > 0 && g != nil {
 			g.Cluster = at.Cluster
 			svc.MoreNetworkGateways = append(svc.MoreNetworkGateways, g)
 		}
 	}
 	slices.SortFunc(svc.ClusterAddresses, func(a, b *configv1.ClusterAddresses) int { return strings.Compare(a.Cluster, b.Cluster) })
 	slices.SortFunc(svc.MoreNetworkGateways, func(a, b *configv1.NetworkGateway) int { return strings.Compare(a.Cluster, b.Cluster) })
-}
-
-// clusterLocalHosts reads MeshConfig.serviceSettings: for hosts, which may be wildcards, whether they are local to each
-// cluster. As in Istio, hosts of kube-system, the API server and the discovery address are, unless a setting that says
-// otherwise names them, or a host that one of these wildcards covers.
-func clusterLocalHosts(settings *mesh.MeshConfig, domain string) map[string]bool {
-	out := map[string]bool{"*.kube-system.svc." + domain: true, "kubernetes.default.svc." + domain: true}
-	if host, _, err := net.SplitHostPort(settings.GetDefaultConfig().GetDiscoveryAddress()); err == nil && strings.Contains(host, ".svc") {
-		out[strings.TrimSuffix(host, "."+domain)+"."+domain] = true
-	}
-	for _, s := range settings.GetServiceSettings() {
-		for _, host := range s.GetHosts() {
-			for standard := range out {
-				if suffix, wildcard := strings.CutPrefix(standard, "*"); !s.GetSettings().GetClusterLocal() && wildcard &&
-					strings.HasSuffix(host, suffix) {
-					delete(out, standard)
-				}
-			}
-		}
-	}
-	for _, s := range settings.GetServiceSettings() {
-		for _, host := range s.GetHosts() {
-			out[strings.ToLower(host)] = s.GetSettings().GetClusterLocal()
-		}
-	}
-	return out
 }
 
 // isClusterLocal finds the setting of a host: its own, or that of the longest wildcard that covers it.
@@ -88,4 +62,36 @@ func isClusterLocal(hosts map[string]bool, hostname string) bool {
 		}
 	}
 	return hosts[longest]
+}
+
+// Istio's label of the Services of east-west gateways, and the port of a Service without it.
+const (
+	labelGatewayPort   = "networking.istio.io/gatewayPort"
+	networkGatewayPort = 15443
+)
+
+// networkGateway is the east-west gateway that a Service with a network label is; nil for other Services and while it
+// has no external IP. Host names of load balancers do not count: endpoints need IP addresses.
+func networkGateway(o *object.Object, s *corev1.Service) *configv1.NetworkGateway {
+	network := o.Labels[labelNetwork]
+	if network == "" {
+		return nil
+	}
+	out := &configv1.NetworkGateway{Network: network, Port: networkGatewayPort}
+	if port, err := strconv.ParseUint(o.Labels[labelGatewayPort], 10, 16); err == nil && port > 0 {
+		out.Port = uint32(port)
+	}
+	texts := append([]string{}, s.Spec.ExternalIPs...)
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		texts = append(texts, in.IP)
+	}
+	for _, text := range texts {
+		if ip, err := netip.ParseAddr(text); err == nil && ip.Zone() == "" {
+			out.Addresses = append(out.Addresses, ip.String())
+		}
+	}
+	if out.Addresses = sortedUnique(out.Addresses); len(out.Addresses) == 0 {
+		return nil
+	}
+	return out
 }

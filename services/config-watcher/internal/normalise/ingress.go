@@ -4,68 +4,75 @@ import (
 	"slices"
 	"strconv"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"fairlead.dev/services/config-watcher/internal/ingress"
 	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
+
+var ingressKind = &rules[object.Object]{
+	index: func(m *Mesh, old, now *object.Object) {
+		if old != nil {
+			m.ingresses.byClass.Remove(ingress.ClassName(old), old.Key)
+		}
+		if now != nil {
+			m.ingresses.byClass.Add(ingress.ClassName(now), now.Key)
+		}
+	},
+	touch: func(m *Mesh, o *object.Object) { m.ingresses.dirty.Add(o.Key) },
+}
+
+var ingressClassKind = &rules[object.Object]{
+	index: func(m *Mesh, old, now *object.Object) {
+		if now == nil {
+			m.ingresses.setClass(old.Key.Name, nil)
+		} else {
+			m.ingresses.setClass(now.Key.Name, now)
+		}
+	},
+}
 
 // ingresses holds the Ingresses and IngressClasses, and the Gateways and VirtualServices made from them: a Gateway for
 // each Ingress that the mesh serves, and a VirtualService for each of their hosts.
 type ingresses struct {
 	classes ingress.Classes
-	all     map[object.Key]*object.Object
 	// taken are the Ingresses that the mesh serves, as they were converted last.
 	taken map[object.Key]*object.Object
 	// byClass finds Ingresses by the IngressClass that they name, "" for none; byHost, of those taken, by host, and
 	// byPort by the Services that they name ports of.
-	byClass multimap[string, object.Key]
-	byHost  multimap[string, object.Key]
-	byPort  multimap[namespacedName, object.Key]
+	byClass sets.Multimap[string, object.Key]
+	byHost  sets.Multimap[string, object.Key]
+	byPort  sets.Multimap[namespacedName, object.Key]
 	// names are the names of the hosts' VirtualServices, sharing the hosts that have the same one; routes are the
 	// VirtualServices' keys.
 	names   map[string]namespacedName
-	sharing multimap[namespacedName, string]
+	sharing sets.Multimap[namespacedName, string]
 	routes  map[string]object.Key
 	// made are all generated objects. An object of a user with the same key is in force instead.
 	made map[object.Key]*object.Object
 
-	// dirty and dirtyHosts are what rebuildIngresses converts again.
-	dirty      set[object.Key]
-	dirtyHosts set[string]
+	// dirty and dirtyHosts are what convertIngresses converts again.
+	dirty      sets.Set[object.Key]
+	dirtyHosts sets.Set[string]
 }
 
 func newIngresses() ingresses {
 	return ingresses{
-		classes: ingress.Classes{}, all: map[object.Key]*object.Object{}, taken: map[object.Key]*object.Object{},
-		byClass: multimap[string, object.Key]{}, byHost: multimap[string, object.Key]{}, byPort: multimap[namespacedName, object.Key]{},
-		names: map[string]namespacedName{}, sharing: multimap[namespacedName, string]{}, routes: map[string]object.Key{},
-		made: map[object.Key]*object.Object{}, dirty: set[object.Key]{}, dirtyHosts: set[string]{},
+		classes: ingress.Classes{}, taken: map[object.Key]*object.Object{}, byClass: sets.Multimap[string, object.Key]{},
+		byHost: sets.Multimap[string, object.Key]{}, byPort: sets.Multimap[namespacedName, object.Key]{}, names: map[string]namespacedName{},
+		sharing: sets.Multimap[namespacedName, string]{}, routes: map[string]object.Key{}, made: map[object.Key]*object.Object{},
+		dirty: sets.Set[object.Key]{}, dirtyHosts: sets.Set[string]{},
 	}
 }
 
-// updateIngress takes over an Ingress.
-func (x *ingresses) updateIngress(k object.Key, o *object.Object) {
-	x.dirty.add(k)
-	if old := x.all[k]; old != nil {
-		x.byClass.remove(ingress.ClassName(old), k)
-	}
-	if o == nil {
-		delete(x.all, k)
-		return
-	}
-	x.all[k] = o
-	x.byClass.add(ingress.ClassName(o), k)
-}
-
-// updateClass takes over an IngressClass, and marks the Ingresses of it, and those without a class if it is, or was, a
+// setClass takes over an IngressClass, and marks the Ingresses of it, and those without a class if it is, or was, a
 // default one.
-func (x *ingresses) updateClass(name string, o *object.Object) {
+func (x *ingresses) setClass(name string, o *object.Object) {
 	touch := func(class string) {
-		for k := range x.byClass[class].all {
-			x.dirty.add(k)
+		for k := range x.byClass[class].All {
+			x.dirty.Add(k)
 		}
 	}
 	touch(name)
@@ -76,14 +83,14 @@ func (x *ingresses) updateClass(name string, o *object.Object) {
 
 // touchService marks the hosts whose routes name a port of a Service.
 func (x *ingresses) touchService(service namespacedName) {
-	for k := range x.byPort[service].all {
+	for k := range x.byPort[service].All {
 		x.touchHosts(x.taken[k])
 	}
 }
 
 func (x *ingresses) touchHosts(o *object.Object) {
 	for _, h := range ingress.Hosts(o) {
-		x.dirtyHosts.add(h)
+		x.dirtyHosts.Add(h)
 	}
 }
 
@@ -101,22 +108,22 @@ func (x *ingresses) setTaken(k object.Key, o *object.Object) {
 		})
 	}
 	if old := x.taken[k]; old != nil {
-		each(old, x.byHost.remove, x.byPort.remove)
+		each(old, x.byHost.Remove, x.byPort.Remove)
 	}
 	if o == nil {
 		delete(x.taken, k)
 		return
 	}
 	x.taken[k] = o
-	each(o, x.byHost.add, x.byPort.add)
+	each(o, x.byHost.Add, x.byPort.Add)
 }
 
-// rebuildIngresses converts the Ingresses and the hosts that are dirty. Apply calls it after all updates.
-func (m *Mesh) rebuildIngresses() {
+// convertIngresses converts the Ingresses and the hosts that are dirty. Apply calls it after all updates.
+func (m *Mesh) convertIngresses() {
 	x := &m.ingresses
 	for k := range x.dirty {
-		now := x.all[k]
-		if now != nil && ingress.Takes(m.settings, now, x.classes.Get) != ingress.Taken {
+		now := m.stored[k].object
+		if now != nil && ingress.Takes(m.Settings(), now, x.classes.Get) != ingress.Taken {
 			now = nil
 		}
 		x.setTaken(k, now)
@@ -124,7 +131,7 @@ func (m *Mesh) rebuildIngresses() {
 		if now == nil {
 			m.generate(key, nil)
 		} else {
-			m.generate(key, ingress.Gateway(m.settings, now))
+			m.generate(key, ingress.Gateway(m.Settings(), now))
 		}
 	}
 	hosts := map[string][]*object.Object{}
@@ -156,7 +163,7 @@ func (m *Mesh) rebuildIngresses() {
 // serving lists the Ingresses with rules for a host, the oldest first.
 func (x *ingresses) serving(host string) []*object.Object {
 	var out []*object.Object
-	for k := range x.byHost[host].all {
+	for k := range x.byHost[host].All {
 		out = append(out, x.taken[k])
 	}
 	slices.SortFunc(out, object.CompareAge)
@@ -176,17 +183,17 @@ func (x *ingresses) rename(host string, serving []*object.Object) {
 		return
 	}
 	if had {
-		x.sharing.remove(old, host)
+		x.sharing.Remove(old, host)
 		delete(x.names, host)
 	}
 	for _, name := range []namespacedName{old, now} {
-		for h := range x.sharing[name].all {
-			x.dirtyHosts.add(h)
+		for h := range x.sharing[name].All {
+			x.dirtyHosts.Add(h)
 		}
 	}
 	if len(serving) > 0 {
 		x.names[host] = now
-		x.sharing.add(now, host)
+		x.sharing.Add(now, host)
 	}
 }
 
@@ -194,7 +201,7 @@ func (x *ingresses) rename(host string, serving []*object.Object) {
 // number behind it.
 func (x *ingresses) nameOf(host string) string {
 	name, before := x.names[host], 0
-	for h := range x.sharing[name].all {
+	for h := range x.sharing[name].All {
 		if h < host {
 			before++
 		}
@@ -212,18 +219,18 @@ func (m *Mesh) generate(k object.Key, o *object.Object) {
 	} else {
 		m.ingresses.made[k] = o
 	}
-	if now := m.configs[k]; (now != nil && now.Origin != nil) || (now == nil && o != nil) {
-		m.updateConfig(k, o)
+	if now := m.stored[k].object; (now != nil && now.Origin != nil) || (now == nil && o != nil) {
+		m.kindOf(k).put(m, k, o)
 	}
 }
 
 // namedPort finds the port of a Service by its name; 0 if there is none.
 func (m *Mesh) namedPort(namespace, service, port string) uint32 {
-	o := m.owners[owner{"Service", namespace, service, ""}]
+	o := m.service(namespacedName{namespace: namespace, name: service})
 	if o == nil {
 		return 0
 	}
-	for _, p := range o.Body.(*corev1.Service).Spec.Ports {
+	for _, p := range o.service.Spec.Ports {
 		if p.Name == port {
 			return uint32(p.Port)
 		}

@@ -310,12 +310,10 @@ func TestIngressEventTouchesItsHostsOnly(t *testing.T) {
 		an("named", "rules: [{host: named, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: named, port: {name: web}}}}]}}]"))
 	touched := func(yaml string) (ingresses, hosts int) {
 		t.Helper()
-		for _, c := range put(objects(t, yaml)...) {
-			s.mesh.update(c, &Delta{})
-		}
+		s.mesh.updateAll(put(objects(t, yaml)...), false)
 		ingresses = len(s.mesh.ingresses.dirty)
 		for k := range s.mesh.ingresses.dirty {
-			s.mesh.ingresses.setTaken(k, s.mesh.ingresses.all[k])
+			s.mesh.ingresses.setTaken(k, s.mesh.stored[k].object)
 		}
 		hosts = len(s.mesh.ingresses.dirtyHosts)
 		s.change()

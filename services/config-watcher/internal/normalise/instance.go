@@ -2,12 +2,11 @@ package normalise
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
-	"strings"
-
-	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -24,17 +23,10 @@ const (
 	labelServiceName  = "kubernetes.io/service-name"
 )
 
-// instKey names a workload instance; kind is Pod or WorkloadEntry.
-type instKey struct{ kind, namespace, name, cluster string }
-
-func (k instKey) place() place { return place{k.namespace, k.cluster} }
-
-// workload is the name of the instance's Workload.
-func (k instKey) workload() namespacedName { return namespacedName{k.namespace, k.name, k.cluster} }
-
-// instance is what a Pod or a WorkloadEntry contributes to endpoints and Workloads. Selectors match both alike.
+// instance is what a Pod or a WorkloadEntry contributes to endpoints and Workloads. Selectors match both alike. For an
+// endpoint that is neither, the name in key is empty.
 type instance struct {
-	key       instKey
+	key       object.Key
 	object    *object.Object
 	addresses []string
 	labels    map[string]string
@@ -54,127 +46,155 @@ type instance struct {
 	hostname, subdomain string
 }
 
-// fromPod makes an instance of a Pod; nil if the Pod has ended.
-func fromPod(o *object.Object, p *object.Pod) *instance {
-	if p.Ended {
-		return nil
-	}
-	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: o.Labels,
-		account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
-		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
-		hostname: p.Hostname, subdomain: p.Subdomain,
-	}
-	if o.Labels[labelTLSMode] == "istio" {
-		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
-	}
-	in.locality, in.copied = podLocality(o.Labels), topologyLocality(o.Labels)
-	return in
-}
-
-func podHealth(p *object.Pod) configv1.Health {
-	switch {
-	case p.Ready && p.Ending:
-		return configv1.Health_HEALTH_DRAINING
-	case p.Ready:
-		return configv1.Health_HEALTH_READY
-	default:
-		return configv1.Health_HEALTH_NOT_READY
+func instanceRules(decode func(*object.Object) *instance) *rules[instance] {
+	return &rules[instance]{
+		decode: func(_ *Mesh, o *object.Object) (*instance, error) { return decode(o), nil },
+		same:   (*instance).same,
+		index:  func(m *Mesh, old, now *instance) { m.instances.replace(old, now) },
+		touch:  (*Mesh).touchInstance,
 	}
 }
 
-// endpointAddresses are the instance's addresses. A WorkloadEntry of a network may have none, because only the
-// network's gateways reach it; it yields one empty address.
-func (in *instance) endpointAddresses() []string {
-	if len(in.addresses) == 0 && in.network != "" && in.key.kind != "Pod" {
-		return []string{""}
-	}
-	return in.addresses
-}
+const kindPod = "Pod"
 
-// podLocality reads the Pod's istio-locality label; nil if the Pod has none. The label separates "region.zone.subzone"
-// by dots, since labels have no slashes.
-func podLocality(labels map[string]string) *configv1.Locality {
-	s := labels[labelLocality]
-	if !strings.Contains(s, "/") {
-		s = strings.ReplaceAll(s, ".", "/")
-	}
-	return parseLocality(s)
-}
+func (in *instance) isPod() bool { return in.key.Kind == kindPod }
 
-func topologyLocality(labels map[string]string) *configv1.Locality {
-	region, zone := cmp.Or(labels[labelRegion], labels[labelRegionLegacy]), cmp.Or(labels[labelZone], labels[labelZoneLegacy])
-	if region == "" && zone == "" {
-		return nil
-	}
-	return &configv1.Locality{Region: region, Zone: zone, Subzone: labels[labelSubzone]}
-}
-
-// parseLocality reads "region/zone/subzone"; nil for an empty text.
-func parseLocality(s string) *configv1.Locality {
-	if s == "" {
-		return nil
-	}
-	parts := strings.SplitN(s, "/", 3)
-	l := &configv1.Locality{Region: parts[0]}
-	if len(parts) > 1 {
-		l.Zone = parts[1]
-	}
-	if len(parts) > 2 {
-		l.Subzone = parts[2]
-	}
-	return l
-}
-
-// fromWorkloadEntry makes an instance of a WorkloadEntry, or of one endpoint of a ServiceEntry (then o is the
-// ServiceEntry).
-func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
-	in := &instance{
-		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name, o.Key.Cluster}, object: o, labels: we.Labels, account: we.ServiceAccount,
-		network: we.Network,
-		health:  configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
-		locality: parseLocality(we.Locality),
-	}
-	if h := o.Health; h != nil && h.Counts && !h.Well {
-		in.health = configv1.Health_HEALTH_NOT_READY
-	}
-	// Without the label a service account means that the workload has an identity, and therefore a proxy.
-	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
-		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
-	}
-	if we.Address != "" {
-		in.addresses = []string{strings.TrimPrefix(we.Address, "unix://")}
-	}
-	return in
-}
-
-// nodeKey names the instance's node.
-func (in *instance) nodeKey() nodeKey { return nodeKey{in.node, in.key.cluster} }
+func (in *instance) place() place { return place{in.key.Namespace, in.key.Cluster} }
 
 // same reports whether two instances contribute the same to endpoints and Workloads.
 func (in *instance) same(o *instance) bool {
-	if in == nil || o == nil {
-		return in == o
-	}
 	a, b := *in, *o
 	a.object, b.object = nil, nil
 	return reflect.DeepEqual(a, b) && reflect.DeepEqual(MeshAnnotations(in.object.Annotations), MeshAnnotations(o.object.Annotations)) &&
 		in.object.Location == o.object.Location && in.object.Source == o.object.Source && in.object.Generation == o.object.Generation
 }
 
-func sameLabels(a, b *instance) bool {
-	return a != nil && b != nil && reflect.DeepEqual(a.labels, b.labels)
+// touchInstance marks the Workload of the instance and the endpoints of every service that leads to it.
+func (m *Mesh) touchInstance(in *instance) {
+	m.touchWorkload(in)
+	m.owners.of(in, func(o *owner) {
+		for _, h := range o.hosts {
+			m.dirty.endpoints.Add(h)
+		}
+	})
+	for s := range m.slices.of(in) {
+		m.dirty.endpoints.Add(s.host)
+	}
 }
 
-// matches reports whether a selector selects the labels. An empty selector selects nothing, as in a Kubernetes Service.
-func matches(selector, labels map[string]string) bool {
-	if len(selector) == 0 {
-		return false
+func (m *Mesh) touchWorkload(in *instance) { m.dirty.workloads.Add(nameOf(in.key)) }
+
+// pod finds a Pod; nil if there is none.
+func (m *Mesh) pod(n namespacedName) *instance {
+	in, _ := m.stored[n.key("", kindPod)].value.(*instance)
+	return in
+}
+
+// endpointAddresses are the instance's addresses. A WorkloadEntry of a network may have none, because only the
+// network's gateways reach it; it yields one empty address.
+func (in *instance) endpointAddresses() []string {
+	if len(in.addresses) == 0 && in.network != "" && !in.isPod() {
+		return []string{""}
 	}
-	for k, v := range selector {
-		if got, ok := labels[k]; k != "" && (!ok || got != v) {
-			return false
+	return in.addresses
+}
+
+// identity is the SPIFFE URI of a service account; empty if the account is unknown.
+func (m *Mesh) identity(namespace, account string) string {
+	if account == "" {
+		return ""
+	}
+	return fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", m.settings.GetTrustDomain(), namespace, account)
+}
+
+func (m *Mesh) localityOf(in *instance) *configv1.Locality {
+	return cmp.Or(in.locality, m.nodeLocality(in), in.copied)
+}
+
+func (m *Mesh) networkOf(in *instance) string {
+	return cmp.Or(in.network, m.clusterNetwork(in.key.Cluster))
+}
+
+// instances finds the workload instances that a selector matches.
+type instances struct {
+	byPair map[place]sets.Multimap[label, *instance]
+	byNode sets.Multimap[nodeKey, *instance]
+	// clusters counts the instances of each cluster.
+	clusters map[string]int
+}
+
+func newInstances() instances {
+	return instances{
+		byPair: map[place]sets.Multimap[label, *instance]{}, byNode: sets.Multimap[nodeKey, *instance]{}, clusters: map[string]int{},
+	}
+}
+
+// replace takes over a new instance for an old one; either may be nil.
+func (x *instances) replace(old, now *instance) {
+	if old != nil {
+		ns := x.byPair[old.place()]
+		ns.Remove(label{}, old)
+		for k, v := range old.labels {
+			ns.Remove(label{k, v}, old)
+		}
+		if old.node != "" {
+			x.byNode.Remove(old.nodeKey(), old)
+		}
+		if x.clusters[old.key.Cluster]--; x.clusters[old.key.Cluster] == 0 {
+			delete(x.clusters, old.key.Cluster)
 		}
 	}
-	return true
+	if now != nil {
+		ns := x.byPair[now.place()]
+		if ns == nil {
+			ns = sets.Multimap[label, *instance]{}
+			x.byPair[now.place()] = ns
+		}
+		ns.Add(label{}, now)
+		for k, v := range now.labels {
+			ns.Add(label{k, v}, now)
+		}
+		if now.node != "" {
+			x.byNode.Add(now.nodeKey(), now)
+		}
+		x.clusters[now.key.Cluster]++
+	}
+}
+
+// matching calls f for every instance of the namespace that the selector matches, in no order. It compares only the
+// instances with the rarest pair of the selector.
+func (x *instances) matching(at place, selector map[string]string, f func(*instance)) {
+	ns := x.byPair[at]
+	if ns == nil || len(selector) == 0 {
+		return
+	}
+	var smallest sets.Small[*instance]
+	first := true
+	for k, v := range selector {
+		b := ns[label{k, v}]
+		if first || b.Len() < smallest.Len() {
+			smallest, first = b, false
+		}
+	}
+	for in := range smallest.All {
+		if matches(selector, in.labels) {
+			f(in)
+		}
+	}
+}
+
+// everywhere is matching for a namespace of all clusters.
+func (x *instances) everywhere(namespace string, selector map[string]string, f func(*instance)) {
+	for cluster := range x.clusters {
+		x.matching(place{namespace, cluster}, selector, f)
+	}
+}
+
+// selectedBy is matching for what an owner selects: a Service workloads of its cluster, a ServiceEntry those of all.
+func (x *instances) selectedBy(o *owner, f func(*instance)) {
+	if o.service != nil {
+		x.matching(o.place(), o.selector, f)
+	} else {
+		x.everywhere(o.place().namespace, o.selector, f)
+	}
 }

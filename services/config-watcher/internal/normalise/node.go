@@ -1,14 +1,58 @@
 package normalise
 
 import (
+	"cmp"
 	"strings"
 
-	networking "istio.io/api/networking/v1alpha3"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
+
+var nodeKind = &rules[node]{
+	decode: func(_ *Mesh, o *object.Object) (*node, error) {
+		if l := topologyLocality(o.Labels); l != nil {
+			return &node{nodeKey{o.Key.Name, o.Key.Cluster}, l}, nil
+		}
+		return nil, nil //nolint:nilnil // the Node says nothing of its locality
+	},
+	same: func(old, now *node) bool { return proto.Equal(old.locality, now.locality) },
+	touch: func(m *Mesh, n *node) {
+		for in := range m.instances.byNode[n.key].All {
+			m.touchInstance(in)
+		}
+	},
+}
+
+// node is a Node with a locality.
+type node struct {
+	key      nodeKey
+	locality *configv1.Locality
+}
+
+// nodeKey names a Node.
+type nodeKey struct{ name, cluster string }
+
+// nodeKey names the instance's node.
+func (in *instance) nodeKey() nodeKey { return nodeKey{in.node, in.key.Cluster} }
+
+// nodeLocality is the locality of an instance's node; nil if it is not known.
+func (m *Mesh) nodeLocality(in *instance) *configv1.Locality {
+	if n, ok := m.stored[object.Key{Kind: "Node", Name: in.node, Cluster: in.key.Cluster}].value.(*node); ok {
+		return n.locality
+	}
+	return nil
+}
+
+func topologyLocality(labels map[string]string) *configv1.Locality {
+	region, zone := cmp.Or(labels[labelRegion], labels[labelRegionLegacy]), cmp.Or(labels[labelZone], labels[labelZoneLegacy])
+	if region == "" && zone == "" {
+		return nil
+	}
+	return &configv1.Locality{Region: region, Zone: zone, Subzone: labels[labelSubzone]}
+}
 
 // labelHostname names a workload's node. Workloads always have it; endpoints have it only if byNode says so, because
 // every node makes a label set of its own.
@@ -36,60 +80,8 @@ func (m *Mesh) byNode(svc *configv1.Service) bool {
 	return false
 }
 
-// touchNodeRule updates nodeRules with a DestinationRule.
-func (m *Mesh) touchNodeRule(k object.Key, o *object.Object) {
-	before, now := m.nodeRules[k], ""
-	if o != nil {
-		if rule, ok := o.Body.(*networking.DestinationRule); ok && usesNode(rule) {
-			now = Host(rule.Host, k.Namespace, m.cfg.Domain)
-		}
-	}
-	if before == now {
-		return
-	}
-	if delete(m.nodeRules, k); now != "" {
-		m.nodeRules[k] = now
-	}
-	for h := range m.claims {
-		if covers(before, h.hostname) || covers(now, h.hostname) {
-			m.dirty.endpoints.add(h)
-		}
-	}
-}
-
 // covers reports whether a host, possibly a wildcard or empty, matches a hostname.
 func covers(host, hostname string) bool {
 	suffix, wildcard := strings.CutPrefix(host, "*")
 	return wildcard && strings.HasSuffix(hostname, suffix) || host == hostname
-}
-
-// usesNode reports whether a rule orders endpoints by node, or chooses those of a subset by node.
-func usesNode(rule *networking.DestinationRule) bool {
-	policies := []*networking.TrafficPolicy{rule.GetTrafficPolicy()}
-	for _, s := range rule.GetSubsets() {
-		if _, tested := s.GetLabels()[labelHostname]; tested {
-			return true
-		}
-		policies = append(policies, s.GetTrafficPolicy())
-	}
-	for _, p := range policies {
-		if prefersNode(p.GetLoadBalancer().GetLocalityLbSetting()) {
-			return true
-		}
-		for _, port := range p.GetPortLevelSettings() {
-			if prefersNode(port.GetLoadBalancer().GetLocalityLbSetting()) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func prefersNode(l *networking.LocalityLoadBalancerSetting) bool {
-	for _, label := range l.GetFailoverPriority() {
-		if key, _, _ := strings.Cut(label, "="); key == labelHostname {
-			return true
-		}
-	}
-	return false
 }

@@ -9,6 +9,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/normalise/virtualservice"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -71,7 +72,9 @@ func bindsMesh(vs *networking.VirtualService) bool {
 		return true
 	}
 	found := false
-	eachMatch(vs, func(m sourceMatch) { found = found || slices.Contains(m.GetGateways(), contract.MeshGateway) })
+	virtualservice.EachMatch(vs, func(m virtualservice.SourceMatch) {
+		found = found || slices.Contains(m.GetGateways(), contract.MeshGateway)
+	})
 	return found
 }
 

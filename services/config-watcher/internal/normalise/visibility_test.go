@@ -28,7 +28,7 @@ func seenFrom(held map[resource.Key]*configv1.Resource, namespace string) map[st
 		if s == nil || !VisibleTo(s.ExportedTo, namespace) {
 			continue
 		}
-		h := hostKey{s.Namespace, s.Hostname}
+		h := hostKey{Namespace: s.Namespace, Hostname: s.Hostname}
 		if old := visible[h]; old == nil || old.Audience == "" {
 			visible[h] = s
 		}
@@ -36,15 +36,15 @@ func seenFrom(held map[resource.Key]*configv1.Resource, namespace string) map[st
 	out := map[string]proto.Message{}
 	for h, s := range visible {
 		for k, r := range held {
-			if set := r.GetEndpointSet(); set != nil && k.Namespace == h.namespace && set.Hostname == h.hostname && set.Audience == s.Audience {
+			if set := r.GetEndpointSet(); set != nil && k.Namespace == h.Namespace && set.Hostname == h.Hostname && set.Audience == s.Audience {
 				set = proto.CloneOf(set)
 				set.Audience = ""
-				out[fmt.Sprintf("%s/%s:%d", h.namespace, h.hostname, set.Port)] = set
+				out[fmt.Sprintf("%s/%s:%d", h.Namespace, h.Hostname, set.Port)] = set
 			}
 		}
 		s = proto.CloneOf(s)
 		s.ExportedTo, s.Audience = nil, ""
-		out[h.namespace+"/"+h.hostname] = s
+		out[h.Namespace+"/"+h.Hostname] = s
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/normalise/virtualservice"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -219,7 +220,7 @@ func (r *reader) httpMatches(o *object.Object, in *networking.HTTPRoute) []*netw
 		if d == nil {
 			return nil
 		}
-		routes = normalise.MergeDelegate(in, proto.CloneOf(d).GetHttp())
+		routes = virtualservice.MergeDelegate(in, proto.CloneOf(d).GetHttp())
 	}
 	var out []*networking.HTTPMatchRequest
 	for _, route := range routes {

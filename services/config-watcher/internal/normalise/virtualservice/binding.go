@@ -1,4 +1,4 @@
-package normalise
+package virtualservice
 
 import (
 	"slices"
@@ -8,12 +8,12 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// bindMatches makes a VirtualService list all gateways that its matches name. A match's own gateways replace those of
-// the VirtualService; so that the longer list does not widen the other matches, bindMatches writes the VirtualService's
+// BindMatches makes a VirtualService list all gateways that its matches name. A match's own gateways replace those of
+// the VirtualService; so that the longer list does not widen the other matches, BindMatches writes the VirtualService's
 // former gateways into each of them. Gateway names are resolved before.
-func bindMatches(vs *networking.VirtualService) {
+func BindMatches(vs *networking.VirtualService) {
 	all := slices.Clone(vs.Gateways)
-	eachMatch(vs, func(m sourceMatch) {
+	EachMatch(vs, func(m SourceMatch) {
 		for _, g := range m.GetGateways() {
 			if !slices.Contains(all, g) {
 				all = append(all, g)
@@ -47,14 +47,15 @@ func bindMatches(vs *networking.VirtualService) {
 	vs.Gateways = all
 }
 
-// sourceMatch is what HTTP, TLS and TCP matches have in common about the source of a request.
-type sourceMatch interface {
+// SourceMatch is what HTTP, TLS and TCP matches have in common about the source of a request.
+type SourceMatch interface {
 	GetGateways() []string
 	GetSourceLabels() map[string]string
 	GetSourceNamespace() string
 }
 
-func eachMatch(vs *networking.VirtualService, f func(sourceMatch)) {
+// EachMatch calls f for every match of the routes.
+func EachMatch(vs *networking.VirtualService, f func(SourceMatch)) {
 	for _, r := range vs.Http {
 		for _, m := range r.Match {
 			f(m)
@@ -74,7 +75,7 @@ func eachMatch(vs *networking.VirtualService, f func(sourceMatch)) {
 
 // boundGateways returns the gateways of a match in an object with the gateways own. A match of source labels or of a
 // source namespace holds for sidecars alone.
-func boundGateways(own []string, m sourceMatch) []string {
+func boundGateways(own []string, m SourceMatch) []string {
 	if len(m.GetGateways()) > 0 {
 		return m.GetGateways()
 	}

@@ -1,4 +1,4 @@
-package normalise
+package vip
 
 import (
 	"fmt"
@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-func hostsOf(n int) map[hostKey]time.Time {
-	out := map[hostKey]time.Time{}
+func hostsOf(n int) map[Host]time.Time {
+	out := map[Host]time.Time{}
 	for i := range n {
-		out[hostKey{fmt.Sprint("ns", i%7), fmt.Sprintf("h%d.example.com", i)}] = time.Unix(int64(i/3), 0)
+		out[Host{fmt.Sprint("ns", i%7), fmt.Sprintf("h%d.example.com", i)}] = time.Unix(int64(i/3), 0)
 	}
 	return out
 }
 
-func allocated(v *vips) map[hostKey]string {
-	v.takeMoved()
-	out := map[hostKey]string{}
+func allocated(v *Table) map[Host]string {
+	v.TakeMoved()
+	out := map[Host]string{}
 	for h := range v.created {
-		out[h] = fmt.Sprint(v.addresses(h))
+		out[h] = fmt.Sprint(v.Addresses(h))
 	}
 	return out
 }
 
-func filled(hosts map[hostKey]time.Time) *vips {
-	v := newVIPs()
+func filled(hosts map[Host]time.Time) *Table {
+	v := New()
 	for h, at := range hosts { // in another order each time
-		v.want(h, at)
+		v.Want(h, at)
 	}
 	return v
 }
@@ -61,10 +61,10 @@ func TestVIPsFollowFromTheHosts(t *testing.T) {
 	v := filled(hosts)
 	for h, at := range hostsOf(25_000) {
 		if _, ok := hosts[h]; !ok {
-			v.want(h, at.Add(time.Hour))
+			v.Want(h, at.Add(time.Hour))
 			hosts[h] = at
 			if rand.IntN(100) == 0 {
-				v.takeMoved()
+				v.TakeMoved()
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func TestVIPsFollowFromTheHosts(t *testing.T) {
 		delete(hosts, h)
 	}
 	for h := range hosts {
-		v.drop(h)
+		v.Drop(h)
 	}
 	if !maps.Equal(allocated(v), want) {
 		t.Error("what came and went left a trace")
@@ -84,21 +84,21 @@ func TestVIPsFollowFromTheHosts(t *testing.T) {
 }
 
 func TestMoreHostsThanAddresses(t *testing.T) {
-	v := newVIPs()
+	v := New()
 	for i := range vipSlots + 2 {
-		v.want(hostKey{"a", fmt.Sprint(i)}, time.Unix(int64(i), 0))
+		v.Want(Host{"a", fmt.Sprint(i)}, time.Unix(int64(i), 0))
 	}
 	without := 0
 	for i := range vipSlots + 2 {
-		if v.addresses(hostKey{"a", fmt.Sprint(i)}) == nil {
+		if v.Addresses(Host{"a", fmt.Sprint(i)}) == nil {
 			without++
 		}
 	}
-	if without != 2 || v.addresses(hostKey{"a", "0"}) == nil {
+	if without != 2 || v.Addresses(Host{"a", "0"}) == nil {
 		t.Errorf("%d hosts have no address", without)
 	}
-	v.drop(hostKey{"a", "7"})
-	if moved := v.takeMoved(); len(moved) == 0 || v.addresses(hostKey{"a", fmt.Sprint(vipSlots)}) == nil {
+	v.Drop(Host{"a", "7"})
+	if moved := v.TakeMoved(); len(moved) == 0 || v.Addresses(Host{"a", fmt.Sprint(vipSlots)}) == nil {
 		t.Error("an address that is free again is not used")
 	}
 }

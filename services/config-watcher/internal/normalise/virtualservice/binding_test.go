@@ -1,4 +1,4 @@
-package normalise
+package virtualservice
 
 import (
 	"testing"
@@ -34,7 +34,7 @@ func TestGatewaysOfMatches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, want := virtualService(t, tc.in), virtualService(t, tc.want)
-			bindMatches(got)
+			BindMatches(got)
 			if !proto.Equal(got, want) {
 				t.Errorf("got  %v\nwant %v", protojson.Format(got), protojson.Format(want))
 			}

@@ -1,4 +1,6 @@
-package normalise
+// Package vip allocates addresses for hosts that have none, from Istio's networks for ServiceEntries. Package normalise
+// calls it while it rebuilds Services.
+package vip
 
 import (
 	"cmp"
@@ -24,44 +26,49 @@ const (
 	lastOctets = 254
 )
 
-// vips allocates an IPv4 and an IPv6 address for every host that needs one. The allocation follows from the set of
+// Host is a hostname of one namespace.
+type Host struct{ Namespace, Hostname string }
+
+// Table allocates an IPv4 and an IPv6 address for every host that needs one. The allocation follows from the set of
 // hosts alone: each host tries the slots of a sequence made from its name, and the older host wins a slot. So a new
 // host moves no older one, and all replicas agree after any restart. Hosts without a creation time, which files have,
-// are ordered by name.
-type vips struct {
-	created map[hostKey]time.Time
-	owners  map[uint32]hostKey
+// are ordered by name. It is not safe for concurrent use.
+type Table struct {
+	created map[Host]time.Time
+	owners  map[uint32]Host
 	// attempt is the index in its sequence of the slot that a host has.
-	attempt map[hostKey]uint32
-	// moved are hosts whose address may have changed since the last takeMoved.
-	moved set[hostKey]
+	attempt map[Host]uint32
+	// moved are hosts whose address may have changed since the last TakeMoved.
+	moved map[Host]struct{}
 	// stale is true if a host was dropped whose slot others may take over.
 	stale   bool
 	retried int
 }
 
-func newVIPs() *vips {
-	return &vips{created: map[hostKey]time.Time{}, owners: map[uint32]hostKey{}, attempt: map[hostKey]uint32{}, moved: set[hostKey]{}}
+// New returns an empty table.
+func New() *Table {
+	return &Table{created: map[Host]time.Time{}, owners: map[uint32]Host{}, attempt: map[Host]uint32{}, moved: map[Host]struct{}{}}
 }
 
 // compare orders hosts by age, and those of one age by name.
-func (v *vips) compare(a, b hostKey) int {
-	return cmp.Or(v.created[a].Compare(v.created[b]), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.hostname, b.hostname))
+func (v *Table) compare(a, b Host) int {
+	return cmp.Or(v.created[a].Compare(v.created[b]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Hostname, b.Hostname))
 }
 
-// want records that a host needs an address.
-func (v *vips) want(h hostKey, created time.Time) {
+// Want records that a host needs an address.
+func (v *Table) Want(h Host, created time.Time) {
 	if had, ok := v.created[h]; ok {
 		if had.Equal(created) {
 			return
 		}
-		v.drop(h)
+		v.Drop(h)
 	}
 	v.created[h] = created
 	v.place(h, 0)
 }
 
-func (v *vips) drop(h hostKey) {
+// Drop records that a host needs no address any more.
+func (v *Table) Drop(h Host) {
 	if _, ok := v.created[h]; !ok {
 		return
 	}
@@ -74,12 +81,12 @@ func (v *vips) drop(h hostKey) {
 		v.stale = v.stale || v.retried > 0
 	}
 	delete(v.created, h)
-	v.moved.add(h)
+	v.moved[h] = struct{}{}
 }
 
 // place gives h the first slot that it wins, from its n-th attempt on, and then goes on with the host that h displaced.
 // The result does not depend on the order in which hosts come.
-func (v *vips) place(h hostKey, n uint32) {
+func (v *Table) place(h Host, n uint32) {
 	for tries := attemptsOf(h); n < vipSlots; n++ {
 		at := tries.at(n)
 		other, taken := v.owners[at]
@@ -87,7 +94,7 @@ func (v *vips) place(h hostKey, n uint32) {
 			continue
 		}
 		v.owners[at], v.attempt[h] = h, n
-		v.moved.add(h)
+		v.moved[h] = struct{}{}
 		if n > 0 {
 			v.retried++
 		}
@@ -98,33 +105,33 @@ func (v *vips) place(h hostKey, n uint32) {
 			v.retried--
 		}
 		delete(v.attempt, other)
-		v.moved.add(other)
+		v.moved[other] = struct{}{}
 		h, tries = other, attemptsOf(other)
 	}
 }
 
-// takeMoved returns the hosts whose address may have changed since its last call.
-func (v *vips) takeMoved() set[hostKey] {
+// TakeMoved returns the hosts whose address may have changed since its last call.
+func (v *Table) TakeMoved() map[Host]struct{} {
 	if v.stale {
 		hosts := slices.SortedFunc(maps.Keys(v.created), v.compare)
 		before, moved := v.attempt, v.moved
-		v.owners, v.attempt, v.moved, v.stale, v.retried = map[uint32]hostKey{}, map[hostKey]uint32{}, set[hostKey]{}, false, 0
+		v.owners, v.attempt, v.moved, v.stale, v.retried = map[uint32]Host{}, map[Host]uint32{}, map[Host]struct{}{}, false, 0
 		for _, h := range hosts {
 			v.place(h, 0)
 			was, had := before[h]
 			if is, has := v.attempt[h]; was != is || had != has {
-				moved.add(h)
+				moved[h] = struct{}{}
 			}
 		}
 		v.moved = moved
 	}
 	out := v.moved
-	v.moved = set[hostKey]{}
+	v.moved = map[Host]struct{}{}
 	return out
 }
 
-// addresses are the host's IPv4 and IPv6 address; none if it needs none, or if all slots belong to older hosts.
-func (v *vips) addresses(h hostKey) []string {
+// Addresses returns the host's IPv4 and IPv6 address; none if it needs none, or if all slots belong to older hosts.
+func (v *Table) Addresses(h Host) []string {
 	n, ok := v.attempt[h]
 	if !ok {
 		return nil
@@ -137,14 +144,14 @@ func (v *vips) addresses(h hostKey) []string {
 	return []string{netip.AddrFrom4(four).String(), netip.AddrFrom16(six).String()}
 }
 
-func digest(h hostKey) [sha256.Size]byte {
-	return sha256.Sum256([]byte(strings.Join([]string{h.namespace, h.hostname}, "/")))
+func digest(h Host) [sha256.Size]byte {
+	return sha256.Sum256([]byte(strings.Join([]string{h.Namespace, h.Hostname}, "/")))
 }
 
 // attempts is the sequence of slots that a host tries.
 type attempts struct{ first, step uint32 }
 
-func attemptsOf(h hostKey) attempts {
+func attemptsOf(h Host) attempts {
 	sum := digest(h)
 	return attempts{binary.BigEndian.Uint32(sum[0:]) % vipSlots, binary.BigEndian.Uint32(sum[4:])%(vipSlots-1) + 1}
 }

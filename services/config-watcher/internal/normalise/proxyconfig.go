@@ -9,6 +9,37 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/ondemand"
 )
 
+var proxyConfigKind = &rules[object.Object]{
+	index: func(m *Mesh, old, now *object.Object) {
+		if onDemandVariable(old) != "" {
+			delete(m.onDemandConfigs, old.Key)
+		}
+		if onDemandVariable(now) != "" {
+			m.onDemandConfigs.Add(now.Key)
+		}
+	},
+	touch: (*Mesh).touchProxyConfig,
+	build: istioConfig((*Mesh).plain),
+}
+
+// touchProxyConfig marks the workloads that a ProxyConfig with the on-demand variable applies to.
+func (m *Mesh) touchProxyConfig(o *object.Object) {
+	selector := proxyConfigOf(o).GetSelector().GetMatchLabels()
+	switch {
+	case onDemandVariable(o) == "":
+	case len(selector) > 0:
+		m.instances.everywhere(o.Key.Namespace, selector, m.touchWorkload)
+	case o.Key.Namespace == m.settings.GetRootNamespace():
+		for _, e := range m.stored {
+			if in, ok := e.value.(*instance); ok {
+				m.touchWorkload(in)
+			}
+		}
+	default:
+		m.instances.everywhere(o.Key.Namespace, allWorkloads, m.touchWorkload)
+	}
+}
+
 // workloadAnnotations are the annotations of a Workload resource. If a ProxyConfig decides about on-demand
 // configuration, workloadAnnotations writes its value into the annotation that a user could set on the workload.
 func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
@@ -39,17 +70,17 @@ func (m *Mesh) onDemand(in *instance) string {
 		}
 	}
 	for k := range m.onDemandConfigs {
-		o := m.configs[k]
+		o := m.stored[k].object
 		selector := proxyConfigOf(o).GetSelector().GetMatchLabels()
 		switch {
-		case k.Namespace == in.key.namespace && len(selector) > 0:
+		case k.Namespace == in.key.Namespace && len(selector) > 0:
 			if matches(selector, in.labels) {
 				older(&selecting, o)
 			}
 		case len(selector) > 0:
 		case k.Namespace == m.settings.GetRootNamespace():
 			older(&root, o)
-		case k.Namespace == in.key.namespace:
+		case k.Namespace == in.key.Namespace:
 			older(&namespace, o)
 		}
 	}
@@ -63,34 +94,6 @@ func (m *Mesh) onDemand(in *instance) string {
 		return onDemandVariable(namespace)
 	}
 	return onDemandVariable(root)
-}
-
-// touchProxyConfig updates onDemandConfigs and marks the workloads that the old or the new ProxyConfig applies to.
-func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
-	for _, o := range []*object.Object{m.configs[k], o} {
-		if onDemandVariable(o) == "" {
-			continue
-		}
-		selector := proxyConfigOf(o).GetSelector().GetMatchLabels()
-		if len(selector) > 0 {
-			m.instances.everywhere(k.Namespace, selector, m.touchWorkload)
-			continue
-		}
-		for _, in := range m.instances.byKey {
-			if in.key.namespace == k.Namespace || k.Namespace == m.settings.GetRootNamespace() {
-				m.touchWorkload(in)
-			}
-		}
-	}
-	if onDemandVariable(o) != "" {
-		m.onDemandConfigs.add(k)
-	} else {
-		delete(m.onDemandConfigs, k)
-	}
-}
-
-func (m *Mesh) touchWorkload(in *instance) {
-	m.dirty.workloads.add(in.key.workload())
 }
 
 func onDemandVariable(o *object.Object) string {

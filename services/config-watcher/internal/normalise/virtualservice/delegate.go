@@ -1,4 +1,6 @@
-package normalise
+// Package virtualservice has what normalising a VirtualService needs beside names: the routes of delegates, and gateways
+// of single matches. Package normalise calls it, and package running MergeDelegate.
+package virtualservice
 
 import (
 	"cmp"

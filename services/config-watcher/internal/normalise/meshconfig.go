@@ -1,0 +1,120 @@
+package normalise
+
+import (
+	"fmt"
+	"net"
+	"reflect"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	mesh "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"fairlead.dev/pkg/meshdefaults"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
+)
+
+var meshConfigKind = &rules[settings]{
+	is:     traits{first: true, unreported: true},
+	decode: (*Mesh).decodeSettings,
+	index:  (*Mesh).indexSettings,
+}
+
+// settings are the mesh configuration.
+type settings struct {
+	*mesh.MeshConfig
+	object *object.Object // nil for the defaults
+	// clusterLocal says of hosts, which may be wildcards, whether they are local to each cluster.
+	clusterLocal map[string]bool
+	// discovery are the discoverySelectors, which are alternatives; none selects every namespace.
+	discovery []labels.Selector
+}
+
+func (m *Mesh) defaultSettings() *settings {
+	s := &settings{MeshConfig: meshdefaults.MeshConfig()}
+	s.TrustDomain = m.cfg.TrustDomain
+	s.clusterLocal = clusterLocalHosts(s.MeshConfig, m.cfg.Domain)
+	return s
+}
+
+// decodeSettings reads a ConfigMap. Sources validate before they deliver, so an error is a defect of Fairlead.
+func (m *Mesh) decodeSettings(o *object.Object) (*settings, error) {
+	text := o.Body.(*corev1.ConfigMap).Data[kinds.MeshKey]
+	config, _, problems := meshconfig.ParseOver(m.defaultSettings().MeshConfig, "", []byte(text))
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain)}
+	for _, d := range config.GetDiscoverySelectors() {
+		selector, err := meshconfig.LabelSelector(d)
+		if err != nil {
+			return nil, fmt.Errorf("MeshConfig.discoverySelectors: %w", err)
+		}
+		s.discovery = append(s.discovery, selector)
+	}
+	return s, nil
+}
+
+// indexSettings puts settings, or without any the defaults, in force.
+func (m *Mesh) indexSettings(_, now *settings) {
+	if now == nil {
+		now = m.defaultSettings()
+	}
+	before := m.settings
+	moved := before.GetRootNamespace() != now.GetRootNamespace()
+	for k := range m.stored {
+		if kind := m.kindOf(k); moved && k.Namespace == "" && !kind.traits().meshWide {
+			m.emit(m.resourceKey(kind, k), nil) // touchAll makes it in the new root namespace
+		}
+	}
+	m.settings = now
+	m.dirty.mesh = true
+	if !proto.Equal(before.MeshConfig, now.MeshConfig) {
+		m.rediscover = m.rediscover || moved || !reflect.DeepEqual(before.discovery, now.discovery)
+		m.touchAll()
+	}
+}
+
+func (m *Mesh) rebuildMeshConfig() {
+	packed, err := resource.Any(m.settings.MeshConfig)
+	if err != nil {
+		m.delta.Errors = append(m.delta.Errors, fmt.Errorf("mesh configuration: %w", err))
+		return
+	}
+	body := &configv1.MeshConfig{Settings: packed, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster}
+	if m.settings.object != nil {
+		body.Source = sourceRef(m.settings.object)
+	}
+	m.emit(resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
+}
+
+// clusterLocalHosts reads MeshConfig.serviceSettings: for hosts, which may be wildcards, whether they are local to each
+// cluster. As in Istio, hosts of kube-system, the API server and the discovery address are, unless a setting that says
+// otherwise names them, or a host that one of these wildcards covers.
+func clusterLocalHosts(settings *mesh.MeshConfig, domain string) map[string]bool {
+	out := map[string]bool{"*.kube-system.svc." + domain: true, "kubernetes.default.svc." + domain: true}
+	if host, _, err := net.SplitHostPort(settings.GetDefaultConfig().GetDiscoveryAddress()); err == nil && strings.Contains(host, ".svc") {
+		out[strings.TrimSuffix(host, "."+domain)+"."+domain] = true
+	}
+	for _, s := range settings.GetServiceSettings() {
+		for _, host := range s.GetHosts() {
+			for standard := range out {
+				if suffix, wildcard := strings.CutPrefix(standard, "*"); !s.GetSettings().GetClusterLocal() && wildcard &&
+					strings.HasSuffix(host, suffix) {
+					delete(out, standard)
+				}
+			}
+		}
+	}
+	for _, s := range settings.GetServiceSettings() {
+		for _, host := range s.GetHosts() {
+			out[strings.ToLower(host)] = s.GetSettings().GetClusterLocal()
+		}
+	}
+	return out
+}

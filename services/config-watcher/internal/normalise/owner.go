@@ -1,0 +1,176 @@
+package normalise
+
+import (
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise/sets"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// owner is a Service or a ServiceEntry: it claims hostnames and selects workloads.
+type owner struct {
+	object *object.Object
+	// service is the body of a Service, entry that of a ServiceEntry.
+	service *corev1.Service
+	entry   *networking.ServiceEntry
+	hosts   []hostKey
+	ports   []*configv1.ServicePort
+	// selector of workloads; nil if it selects none.
+	selector map[string]string
+}
+
+func ownerRules(decode func(*Mesh, *object.Object) *owner) *rules[owner] {
+	return &rules[owner]{
+		decode: func(m *Mesh, o *object.Object) (*owner, error) {
+			out := decode(m, o)
+			out.object = o
+			for _, h := range HostsOf(o, m.cfg.Domain) {
+				out.hosts = append(out.hosts, hostKey{Namespace: o.Key.Namespace, Hostname: h})
+			}
+			return out, nil
+		},
+		index: (*Mesh).indexOwner,
+		touch: (*Mesh).touchOwner,
+	}
+}
+
+func (o *owner) place() place { return place{o.object.Key.Namespace, o.object.Key.Cluster} }
+
+func (o *owner) name() namespacedName { return nameOf(o.object.Key) }
+
+// build makes the Service of one of the owner's hostnames, without what other owners add.
+func (o *owner) build(hostname string) *configv1.Service {
+	if o.service != nil {
+		return fromService(o.object, o.service, hostname)
+	}
+	return fromServiceEntry(o.object, o.entry, hostname)
+}
+
+func (m *Mesh) indexOwner(old, now *owner) {
+	if old != nil {
+		for _, h := range old.hosts {
+			m.hosts[h].owners.Remove(old)
+		}
+		m.owners.remove(old)
+	}
+	if now != nil {
+		for _, h := range now.hosts {
+			if m.hosts[h] == nil {
+				m.hosts[h] = &host{}
+			}
+			m.hosts[h].owners.Add(now)
+		}
+		m.owners.add(now)
+	}
+}
+
+// touchOwner marks the hosts of an owner, and the workloads behind it, whose ServiceTargets name its ports.
+func (m *Mesh) touchOwner(o *owner) {
+	for _, h := range o.hosts {
+		m.dirty.services.Add(h)
+		m.dirty.endpoints.Add(h)
+	}
+	m.instances.selectedBy(o, m.touchWorkload)
+	if o.service == nil {
+		return
+	}
+	for s := range m.slices.ofService[o.name()].All {
+		for pod := range s.pods {
+			m.dirty.workloads.Add(pod)
+		}
+	}
+	if o.object.Key.Cluster == "" {
+		m.ingresses.touchService(o.name())
+	}
+}
+
+// service finds a Kubernetes Service; nil if there is none.
+func (m *Mesh) service(n namespacedName) *owner {
+	o, _ := m.stored[n.key("", "Service")].value.(*owner)
+	return o
+}
+
+// allWorkloads is the selector of a ServiceEntry whose workloadSelector has no labels: as in Istio it selects all
+// workloads of the namespace. It is indexed under a pair that no workload has as label.
+var allWorkloads = map[string]string{"": ""}
+
+// owners finds the owners whose selector matches given labels. Each is indexed under one pair of its selector.
+type owners map[place]sets.Multimap[label, *owner]
+
+// label is one key: value pair of an object's labels.
+type label struct{ key, value string }
+
+// indexPair is the pair that a selector is indexed under: the one with the smallest key.
+func indexPair(selector map[string]string) label {
+	var out label
+	first := true
+	for k, v := range selector {
+		if first || k < out.key {
+			out, first = label{k, v}, false
+		}
+	}
+	return out
+}
+
+func (x owners) add(o *owner) {
+	if len(o.selector) == 0 {
+		return
+	}
+	at := o.place()
+	if x[at] == nil {
+		x[at] = sets.Multimap[label, *owner]{}
+	}
+	x[at].Add(indexPair(o.selector), o)
+}
+
+func (x owners) remove(o *owner) {
+	if len(o.selector) > 0 {
+		x[o.place()].Remove(indexPair(o.selector), o)
+	}
+}
+
+// of calls f for every owner that selects the instance: Services of its cluster, and ServiceEntries, which select
+// workloads of all clusters.
+func (x owners) of(in *instance, f func(*owner)) {
+	x.matching(in.place(), in.labels, f)
+	if in.key.Cluster != "" {
+		x.matching(place{namespace: in.key.Namespace}, in.labels, func(o *owner) {
+			if o.entry != nil {
+				f(o)
+			}
+		})
+	}
+}
+
+// matching calls f for every owner of the namespace that selects the labels.
+func (x owners) matching(at place, labels map[string]string, f func(*owner)) {
+	ns := x[at]
+	if ns == nil {
+		return
+	}
+	for o := range ns[label{}].All {
+		f(o)
+	}
+	for k, v := range labels {
+		for o := range ns[label{k, v}].All {
+			if k != "" && matches(o.selector, labels) {
+				f(o)
+			}
+		}
+	}
+}
+
+// matches reports whether a selector selects the labels. An empty selector selects nothing, as in a Kubernetes Service.
+func matches(selector, labels map[string]string) bool {
+	if len(selector) == 0 {
+		return false
+	}
+	for k, v := range selector {
+		if got, ok := labels[k]; k != "" && (!ok || got != v) {
+			return false
+		}
+	}
+	return true
+}

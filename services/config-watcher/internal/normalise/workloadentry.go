@@ -1,0 +1,54 @@
+package normalise
+
+import (
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+var workloadEntryKind = instanceRules(func(o *object.Object) *instance {
+	in := fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
+	in.labels = merged(o.Labels, in.labels)
+	return in
+})
+
+// fromWorkloadEntry makes an instance of a WorkloadEntry, or of one endpoint of a ServiceEntry (then o is the
+// ServiceEntry).
+func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
+	in := &instance{
+		key: o.Key, object: o, labels: we.Labels, account: we.ServiceAccount,
+		network: we.Network,
+		health:  configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
+		locality: parseLocality(we.Locality),
+	}
+	if h := o.Health; h != nil && h.Counts && !h.Well {
+		in.health = configv1.Health_HEALTH_NOT_READY
+	}
+	// Without the label a service account means that the workload has an identity, and therefore a proxy.
+	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
+		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
+	}
+	if we.Address != "" {
+		in.addresses = []string{strings.TrimPrefix(we.Address, "unix://")}
+	}
+	return in
+}
+
+// parseLocality reads "region/zone/subzone"; nil for an empty text.
+func parseLocality(s string) *configv1.Locality {
+	if s == "" {
+		return nil
+	}
+	parts := strings.SplitN(s, "/", 3)
+	l := &configv1.Locality{Region: parts[0]}
+	if len(parts) > 1 {
+		l.Zone = parts[1]
+	}
+	if len(parts) > 2 {
+		l.Subzone = parts[2]
+	}
+	return l
+}
