@@ -15,6 +15,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lanes"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -65,10 +66,7 @@ type Pipeline struct {
 	sequence uint64
 	advanced notify.Notifier
 
-	// cost is the measured time per change of configuration, and endpointsAt when endpoints have changed last. Used by
-	// Run's goroutine only.
-	cost        time.Duration
-	endpointsAt time.Time
+	pace lanes.Pace // of configuration; used by Run's goroutine only
 }
 
 const (
@@ -77,18 +75,13 @@ const (
 	shortBatch = 150 * time.Microsecond
 	batchPause = 200 * time.Microsecond
 	longBatch  = 5 * time.Millisecond
-	// endpointsActiveFor is how long after a change of an endpoint the next one is expected.
-	endpointsActiveFor = time.Second
-	// minBatch and maxBatch bound the changes of a batch, whatever they cost. A single submission may have more.
-	minBatch = 2
-	maxBatch = 256
-	// firstCost is the assumed cost per change before the first batch.
-	firstCost = 50 * time.Microsecond
+	maxBatch   = 256
 )
 
 // New makes a pipeline; Run does the work.
 func New(cfg Config) *Pipeline {
-	return &Pipeline{cfg: cfg, queue: newQueue(), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), cost: firstCost}
+	pace := lanes.Pace{Short: shortBatch, Long: longBatch, Min: 2, Max: maxBatch, Cost: 50 * time.Microsecond, Memory: 7}
+	return &Pipeline{cfg: cfg, queue: newQueue(), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), pace: pace}
 }
 
 // Submit queues changes that take effect together. The ban table calls it with changes of the aggregate. The caller
@@ -148,33 +141,18 @@ func (p *Pipeline) round(ctx context.Context) {
 	default:
 	}
 	endpoints, spent := p.build(ctx, (*queue).takeEndpoints, false)
+	now := p.cfg.Clock.Now()
 	if endpoints > 0 {
-		p.endpointsAt = p.cfg.Clock.Now()
+		p.pace.Endpoints(now)
 	}
-	limit := min(max(int(max(p.batchTime(), spent)/max(p.cost, 1)), minBatch), maxBatch)
-	changes, took := p.build(ctx, func(q *queue) batch { return q.takeOrdered(limit) }, false)
-	if changes > 0 {
-		// A batch that took long because the process had to wait says little.
-		p.cost = (7*p.cost + min(took/time.Duration(changes), 4*p.cost)) / 8
-	}
-}
-
-// endpointsActive reports whether endpoints have changed lately.
-func (p *Pipeline) endpointsActive() bool {
-	return p.cfg.Clock.Now().Sub(p.endpointsAt) < endpointsActiveFor
-}
-
-func (p *Pipeline) batchTime() time.Duration {
-	if p.endpointsActive() {
-		return shortBatch
-	}
-	return longBatch
+	limit := p.pace.Limit(now, spent)
+	p.pace.Took(p.build(ctx, func(q *queue) batch { return q.takeOrdered(limit) }, false))
 }
 
 // pause is the time between two batches. It is never 0, so that goroutines which wait for the processor or the network
 // get their turn.
 func (p *Pipeline) pause() time.Duration {
-	if p.endpointsActive() {
+	if p.pace.Active(p.cfg.Clock.Now()) {
 		return batchPause
 	}
 	return time.Microsecond

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"fairlead.dev/pkg/lanes"
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -23,11 +24,10 @@ type queue struct {
 	ordered []submission
 	size    int // changes in ordered
 
-	endpoints []normalise.Change
-	place     map[object.Key]int // index in endpoints
-	oldest    uint64             // the first submission in endpoints
-	trace     context.Context    // of that submission
-	since     time.Time          // of that submission
+	endpoints lanes.Latest[object.Key, normalise.Change]
+	oldest    uint64          // the first submission in endpoints
+	trace     context.Context // of that submission
+	since     time.Time       // of that submission
 
 	// overtakable are the endpoint objects in ordered.
 	overtakable map[object.Key]overtakable
@@ -48,7 +48,7 @@ type overtakable struct {
 }
 
 func newQueue() queue {
-	return queue{place: map[object.Key]int{}, overtakable: map[object.Key]overtakable{}}
+	return queue{overtakable: map[object.Key]overtakable{}}
 }
 
 // add reports whether the changes, which are submitted now, go into the lane of endpoints.
@@ -66,7 +66,7 @@ func (q *queue) add(trace context.Context, now time.Time, changes []normalise.Ch
 		}
 		return false
 	}
-	if len(q.endpoints) == 0 {
+	if len(q.endpoints.List) == 0 {
 		q.oldest, q.trace, q.since = q.submitted, trace, now
 	}
 	for _, c := range changes {
@@ -74,13 +74,8 @@ func (q *queue) add(trace context.Context, now time.Time, changes []normalise.Ch
 			o.newest = q.submitted
 			q.overtakable[c.Key] = o
 		}
-		if at, ok := q.place[c.Key]; ok {
-			q.endpoints[at] = c
-			continue
-		}
-		q.place[c.Key] = len(q.endpoints)
-		q.endpoints = append(q.endpoints, c)
 	}
+	q.endpoints.Merge(func(c normalise.Change) object.Key { return c.Key }, changes)
 	return true
 }
 
@@ -97,9 +92,8 @@ type batch struct {
 
 // takeEndpoints takes the whole lane of endpoints: a part of it could divide a submission.
 func (q *queue) takeEndpoints() batch {
-	out := batch{q.endpoints, q.trace, q.since}
-	q.endpoints, q.trace, q.since = nil, nil, time.Time{}
-	q.place = map[object.Key]int{} // clear would keep the memory of a large map
+	out := batch{q.endpoints.List, q.trace, q.since}
+	q.endpoints, q.trace, q.since = lanes.Latest[object.Key, normalise.Change]{}, nil, time.Time{}
 	return out
 }
 
@@ -122,9 +116,7 @@ func (q *queue) takeOrdered(limit int) batch {
 				continue
 			}
 			out.changes = append(out.changes, c)
-			if at, ok := q.place[c.Key]; ok {
-				q.endpoints[at] = c // what came into the lane since it was last taken is older
-			}
+			q.endpoints.Replace(c.Key, c) // what came into the lane since it was last taken is older
 		}
 	}
 	clear(q.ordered[:n]) // for the garbage collector
@@ -169,10 +161,10 @@ func (q *queue) done() uint64 {
 	if len(q.ordered) > 0 {
 		done = q.ordered[0].number - 1
 	}
-	if len(q.endpoints) > 0 {
+	if len(q.endpoints.List) > 0 {
 		done = min(done, q.oldest-1)
 	}
 	return done
 }
 
-func (q *queue) len() int { return len(q.endpoints) + q.size }
+func (q *queue) len() int { return len(q.endpoints.List) + q.size }

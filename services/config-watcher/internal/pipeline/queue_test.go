@@ -83,8 +83,8 @@ func TestQueue(t *testing.T) {
 			if !slices.Equal(ordered, c.ordered) {
 				t.Errorf("batches %s, want %s", ordered, c.ordered)
 			}
-			if q.done() != uint64(len(c.given)) || len(q.overtakable)+len(q.place) > 0 {
-				t.Errorf("done %d of %d, remembers %v %v", q.done(), len(c.given), q.overtakable, q.place)
+			if q.done() != uint64(len(c.given)) || len(q.overtakable)+len(q.endpoints.List) > 0 {
+				t.Errorf("done %d of %d, remembers %v %v", q.done(), len(c.given), q.overtakable, q.endpoints)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"fairlead.dev/pkg/lanes"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
@@ -20,30 +21,25 @@ const (
 const maxGather = 10 * time.Millisecond
 
 // While configuration is applied, endpoints cannot be: it is applied in batches of about batchTime, or of longBatch
-// while no endpoint has changed for endpointsActiveFor.
+// while endpoints rest.
 const (
-	batchTime          = 10 * time.Millisecond
-	longBatch          = 50 * time.Millisecond
-	endpointsActiveFor = time.Second
+	batchTime = 10 * time.Millisecond
+	longBatch = 50 * time.Millisecond
 	// batchEvery is the time between the beginnings of two batches while endpoints change: their updates find the
 	// processor free in between.
 	batchEvery = 50 * time.Millisecond
-	// minBatch is how many changes a batch may have, whatever they cost. A single revision may have more.
-	minBatch = 16
-	// firstCost is the assumed cost per change before the first batch.
-	firstCost = 500 * time.Microsecond
 )
 
 // applier applies what is in the queue. Its fields are used by its goroutine only.
 type applier struct {
 	*Client
 	debounce debounce
-	// gatherUntil is when the next update of endpoints may begin, endpointsAt when the last one has begun.
-	gatherUntil, endpointsAt time.Time
+	// gatherUntil is when the next update of endpoints may begin.
+	gatherUntil time.Time
 	// orderedAt is when a batch of configuration was last begun.
 	orderedAt time.Time
-	// cost is the measured time per change of configuration.
-	cost time.Duration
+	// pace is that of configuration.
+	pace lanes.Pace
 	// acked is the last revision that was acknowledged to config-watcher.
 	acked *configv1.Revision
 }
@@ -84,7 +80,7 @@ func (a *applier) run(ctx context.Context) {
 // into the queue, or the proxies have answered.
 func (a *applier) step() (wait time.Duration, applied bool) {
 	a.mu.Lock()
-	endpoints, ordered, urgent := len(a.queue.endpoints.list) > 0, len(a.queue.ordered) > 0, a.queue.urgent
+	endpoints, ordered, urgent := len(a.queue.endpoints.List) > 0, len(a.queue.ordered) > 0, a.queue.urgent
 	a.mu.Unlock()
 	now := a.cfg.Clock.Now()
 	gathered := !now.Before(a.gatherUntil)
@@ -114,10 +110,10 @@ func (a *applier) step() (wait time.Duration, applied bool) {
 
 // nextBatch is when the next batch of configuration may begin.
 func (a *applier) nextBatch(now time.Time) time.Time {
-	if now.Sub(a.endpointsAt) >= endpointsActiveFor {
-		return now
+	if a.pace.Active(now) {
+		return a.orderedAt.Add(batchEvery)
 	}
-	return a.orderedAt.Add(batchEvery)
+	return now
 }
 
 // debounced reports whether the ordered lane has waited long enough for the proxies.
@@ -149,7 +145,7 @@ func (a *applier) debounced(now time.Time) bool {
 
 // applyEndpoints applies the lane of endpoints.
 func (a *applier) applyEndpoints(now time.Time) {
-	a.endpointsAt = now
+	a.pace.Endpoints(now)
 	a.apply(a.cfg.ApplyEndpoints, func(q *queue) []*revision {
 		if len(q.ordered) > 0 {
 			a.metrics.overtaken.Inc()
@@ -162,19 +158,11 @@ func (a *applier) applyEndpoints(now time.Time) {
 // applyOrdered applies a batch of the ordered lane; urgent is true if endpoints wait for it.
 func (a *applier) applyOrdered(now time.Time, urgent bool) {
 	if urgent {
-		a.endpointsAt = now
+		a.pace.Endpoints(now)
 	}
 	a.orderedAt = now
-	budget := longBatch
-	if now.Sub(a.endpointsAt) < endpointsActiveFor {
-		budget = batchTime
-	}
-	n := a.apply(a.cfg.Apply, func(q *queue) []*revision { return q.takeOrdered(max(minBatch, int(budget/max(a.cost, 1)))) })
-	took := a.cfg.Clock.Now().Sub(now)
-	if n > 0 {
-		// A batch that took long because the process had to wait says little.
-		a.cost = (3*a.cost + min(took/time.Duration(n), 4*a.cost)) / 4
-	}
+	n := a.apply(a.cfg.Apply, func(q *queue) []*revision { return q.takeOrdered(a.pace.Limit(now, 0)) })
+	a.pace.Took(n, a.cfg.Clock.Now().Sub(now))
 	if urgent {
 		a.gather(now)
 	}
@@ -207,7 +195,7 @@ func (a *applier) apply(to func(*mesh.Snapshot, *mesh.Change), take func(*queue)
 		} else {
 			change.Merge(c)
 		}
-		n += len(r.list)
+		n += len(r.List)
 	}
 	state := a.state
 	a.stateMu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lanes"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -148,7 +149,8 @@ func (c *Client) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		(&applier{Client: c, cost: firstCost}).run(ctx)
+		pace := lanes.Pace{Short: batchTime, Long: longBatch, Min: 16, Cost: 500 * time.Microsecond, Memory: 3}
+		(&applier{Client: c, pace: pace}).run(ctx)
 	}()
 	defer func() { <-done }()
 	watch := func(ctx context.Context) (bool, error) {

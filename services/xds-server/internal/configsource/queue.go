@@ -3,6 +3,7 @@ package configsource
 import (
 	"slices"
 
+	"fairlead.dev/pkg/lanes"
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
@@ -60,7 +61,7 @@ type revision struct {
 
 // receive adds a chunk of the revision.
 func (r *revision) receive(chunk *configv1.WatchResponse) {
-	to := &r.list
+	to := &r.List
 	if chunk.GetEndpoints() {
 		to = &r.endpoints
 	}
@@ -80,34 +81,34 @@ func (q *queue) add(r *revision) {
 	q.newest = r.at
 	q.revisions++
 	if first := r.before.revision == nil; first || !onlyEndpoints(r.endpoints) {
-		r.list, r.endpoints = append(r.list, r.endpoints...), nil
-		if !first && onlyEndpoints(r.list) {
-			r.list, r.endpoints = nil, r.list
+		r.List, r.endpoints = append(r.List, r.endpoints...), nil
+		if !first && onlyEndpoints(r.List) {
+			r.List, r.endpoints = nil, r.List
 		}
 	}
-	if len(r.list) == 0 && len(r.endpoints) > 0 && !q.mentions(r.endpoints) {
+	if len(r.List) == 0 && len(r.endpoints) > 0 && !q.mentions(r.endpoints) {
 		q.inEndpoints++
 		q.endpoints.merge(r.endpoints)
 		return
 	}
-	q.count(r.list, 1)
+	q.count(r.List, 1)
 	switch {
 	case len(r.endpoints) == 0:
 	case q.mentions(r.endpoints):
 		r.urgent, q.urgent = true, true
 		q.count(r.endpoints, 1)
-		r.list = append(r.list, r.endpoints...)
+		r.List = append(r.List, r.endpoints...)
 	default:
 		q.endpoints.merge(r.endpoints)
 	}
 	r.endpoints = nil
 	if n := len(q.ordered); n >= maxOrdered || n > 1 && q.size >= maxOrderedChanges {
 		last := q.ordered[n-1]
-		q.count(last.list, -1)
-		q.count(r.list, -1)
-		last.merge(r.list)
+		q.count(last.List, -1)
+		q.count(r.List, -1)
+		last.merge(r.List)
 		last.at, last.extra, last.urgent = r.at, last.extra+1, last.urgent || r.urgent
-		q.count(last.list, 1)
+		q.count(last.List, 1)
 		return
 	}
 	q.ordered = append(q.ordered, r)
@@ -165,11 +166,11 @@ func (q *queue) takeOrdered(limit int) []*revision {
 	taken := []*revision{q.takeEndpoints()}
 	n, size := 0, 0
 	for _, r := range q.ordered {
-		if n > 0 && size+len(r.list) > limit {
+		if n > 0 && size+len(r.List) > limit {
 			break
 		}
-		n, size = n+1, size+len(r.list)
-		q.count(r.list, -1)
+		n, size = n+1, size+len(r.List)
+		q.count(r.List, -1)
 		q.revisions -= 1 + r.extra
 		taken = append(taken, r)
 	}
@@ -184,11 +185,7 @@ func (q *queue) all() []*revision {
 }
 
 // changes are changed resources, each in its newest state.
-type changes struct {
-	list []change
-	// place is the index of each key in list; nil if merge was never called.
-	place map[mesh.Key]int
-}
+type changes struct{ lanes.Latest[mesh.Key, change] }
 
 // change is a resource that was upserted or, if upsert is nil, removed.
 type change struct {
@@ -198,25 +195,11 @@ type change struct {
 
 // merge adds newer changes.
 func (c *changes) merge(newer []change) {
-	if c.place == nil {
-		c.place = make(map[mesh.Key]int, len(c.list)+len(newer))
-		for i, old := range c.list {
-			c.place[mesh.KeyOf(old.key)] = i
-		}
-	}
-	for _, n := range newer {
-		key := mesh.KeyOf(n.key)
-		if i, ok := c.place[key]; ok {
-			c.list[i] = n
-			continue
-		}
-		c.place[key] = len(c.list)
-		c.list = append(c.list, n)
-	}
+	c.Merge(func(ch change) mesh.Key { return mesh.KeyOf(ch.key) }, newer)
 }
 
 func (c *changes) upserts() (upserts []*configv1.Resource) {
-	for _, ch := range c.list {
+	for _, ch := range c.List {
 		if ch.upsert != nil {
 			upserts = append(upserts, ch.upsert)
 		}
@@ -225,7 +208,7 @@ func (c *changes) upserts() (upserts []*configv1.Resource) {
 }
 
 func (c *changes) removals() (removed []*configv1.ResourceKey) {
-	for _, ch := range c.list {
+	for _, ch := range c.List {
 		if ch.upsert == nil {
 			removed = append(removed, ch.key)
 		}
@@ -235,11 +218,13 @@ func (c *changes) removals() (removed []*configv1.ResourceKey) {
 
 // only returns the changes of a kind.
 func (c *changes) only(kind string) *changes {
-	return &changes{list: lists.Filter(c.list, func(ch change) bool { return ch.key.GetKind() == kind })}
+	out := &changes{}
+	out.List = lists.Filter(c.List, func(ch change) bool { return ch.key.GetKind() == kind })
+	return out
 }
 
 func (c *changes) has(kind string) bool {
-	return slices.ContainsFunc(c.list, func(ch change) bool { return ch.key.GetKind() == kind })
+	return slices.ContainsFunc(c.List, func(ch change) bool { return ch.key.GetKind() == kind })
 }
 
 // onlyEndpoints reports whether the changes are those of a revision of endpoints (contract.IsEndpointKind).

@@ -34,10 +34,10 @@ func (r *rig) commit(upserts []*configv1.Resource, removed ...*configv1.Resource
 	r.received, _ = r.received.Apply(&configv1.Revision{Epoch: "e", Sequence: r.sequence}, upserts, removed)
 	next := &revision{}
 	next.receive(&configv1.WatchResponse{Upserts: upserts, Removed: removed})
-	for _, c := range next.list {
-		r.configured[mesh.KeyOf(c.key)] = r.configured[mesh.KeyOf(c.key)] || !onlyEndpoints(next.list)
+	for _, c := range next.List {
+		r.configured[mesh.KeyOf(c.key)] = r.configured[mesh.KeyOf(c.key)] || !onlyEndpoints(next.List)
 	}
-	r.behind.merge(next.list)
+	r.behind.merge(next.List)
 }
 
 // receive commits a revision and receives it, with all that were committed before.
@@ -45,7 +45,8 @@ func (r *rig) receive(upserts []*configv1.Resource, removed ...*configv1.Resourc
 	r.commit(upserts, removed...)
 	next := &revision{at: position{revision: r.received.Revision()}}
 	for _, marked := range []bool{false, true} {
-		part := changes{list: lists.Filter(r.behind.list, func(c change) bool { return r.configured[mesh.KeyOf(c.key)] != marked })}
+		var part changes
+		part.List = lists.Filter(r.behind.List, func(c change) bool { return r.configured[mesh.KeyOf(c.key)] != marked })
 		next.receive(&configv1.WatchResponse{Upserts: part.upserts(), Removed: part.removals(), Endpoints: marked})
 	}
 	r.behind, r.configured = changes{}, map[mesh.Key]bool{}
@@ -135,7 +136,7 @@ func TestEndpointsAreNeverOfAnotherVersionThanTheirService(t *testing.T) {
 			before := r.applied.Revision().GetSequence()
 			switch random.IntN(4) {
 			case 0, 1:
-				if len(r.queue.endpoints.list) > 0 {
+				if len(r.queue.endpoints.List) > 0 {
 					r.apply(r.queue.takeEndpoints())
 					if len(r.queue.ordered) > 0 {
 						overtaken++
