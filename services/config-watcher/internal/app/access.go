@@ -9,23 +9,23 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
+	"fairlead.dev/services/config-watcher/internal/revision"
 )
-
-// meshWide lists namespaces whose objects hold for the whole mesh.
-func (s *Server) meshWide() []string {
-	return []string{s.cfg.SystemNamespace, s.root.of(s)}
-}
 
 // rootNamespace caches MeshConfig's root namespace, by the hash of the MeshConfig.
 type rootNamespace struct {
+	revisions *revision.Log
+
 	mu         sync.Mutex
 	hash, name string
 }
 
-func (r *rootNamespace) of(s *Server) string {
-	snapshot, _ := s.revisions.Current()
+// current is the root namespace of the newest revision; "" before the first.
+func (r *rootNamespace) current() string {
+	snapshot, _ := r.revisions.Current()
 	res := snapshot.Get(resource.Key{Kind: resource.KindMeshConfig, Name: "default"})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,25 +38,27 @@ func (r *rootNamespace) of(s *Server) string {
 	return r.name
 }
 
-// sight implements fleet.Sight: xds-servers and other replicas see all proxies, other callers those of the namespaces
-// whose objects they may list.
-func (s *Server) sight(ctx context.Context, namespace string) (func(string) bool, error) {
-	p, err := access.Caller(ctx)
-	if err != nil {
-		return nil, err
+// sight is what callers see of the fleet: xds-servers and other replicas see all proxies, other callers those of the
+// namespaces whose objects they may list.
+func (c *config) sight(roles *access.Access) fleet.Sight {
+	return func(ctx context.Context, namespace string) (func(string) bool, error) {
+		p, err := access.Caller(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if p.ID == c.xdsServer || p.ID == c.own {
+			return nil, nil //nolint:nilnil // all
+		}
+		may := func(namespace string) error {
+			return roles.May(p.ID.String(), access.List, object.Key{Kind: "Proxy", Namespace: namespace})
+		}
+		err = roles.Anywhere(p.ID.String(), access.List)
+		if namespace != "" {
+			err = may(namespace)
+		}
+		if err != nil {
+			return nil, status.Error(codes.PermissionDenied, err.Error())
+		}
+		return func(namespace string) bool { return may(namespace) == nil }, nil
 	}
-	if p.ID == s.cfg.xdsServer || p.ID == s.cfg.own {
-		return nil, nil //nolint:nilnil // all
-	}
-	may := func(namespace string) error {
-		return s.access.May(p.ID.String(), access.List, object.Key{Kind: "Proxy", Namespace: namespace})
-	}
-	err = s.access.Anywhere(p.ID.String(), access.List)
-	if namespace != "" {
-		err = may(namespace)
-	}
-	if err != nil {
-		return nil, status.Error(codes.PermissionDenied, err.Error())
-	}
-	return func(namespace string) bool { return may(namespace) == nil }, nil
 }

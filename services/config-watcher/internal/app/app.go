@@ -15,9 +15,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/dirlock"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/process"
@@ -42,14 +42,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/pipeline"
 	"fairlead.dev/services/config-watcher/internal/quota"
-	"fairlead.dev/services/config-watcher/internal/registration"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
-	"fairlead.dev/services/config-watcher/internal/source/lastgood"
-	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
-	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/status"
 	"fairlead.dev/services/config-watcher/internal/storeapi"
 )
@@ -72,44 +67,14 @@ type deps struct {
 	Sources []source.Source
 }
 
-// Server is an opened config-watcher: its ports are bound.
+// Server is an opened config-watcher: its ports are bound. With --webhook-only it has only cfg, dirs and stop.
 type Server struct {
 	*service.Process
-	cfg      *config
-	storeFS  fileio.FS
-	identity tlsconf.Source
-
-	locks   []*dirlock.Lock
-	saved   *lastgood.Dir
-	counter *revision.Counter
-	codec   record.Codec
-	sources []source.Source
-	store   *memory.Store
-	// kubernetes is nil without --kubernetes.
-	kubernetes *kubernetes.Source
-	// remotes is nil without --kubernetes or with --remote-clusters=false.
-	remotes   *remote.Clusters
-	joined    *aggregate.Aggregate
-	quota     *quota.Table
-	secrets   *credential.Table
-	bans      *ban.Table
-	health    *health.Table
-	access    *access.Access
+	cfg       *config
+	dirs      directories
 	audit     *audit.Log
-	root      rootNamespace
-	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
-	fleet     *fleet.Table
-	// others returns the proxies of the other replicas; nil if there are none.
-	others func() ([]fleet.View, bool)
-	// registering returns those that want to be registered; nil if there are no other replicas.
-	registering  func() fleet.Registering
-	registration *registration.Table
-	// registrar writes WorkloadEntries into the API server; nil without --kubernetes.
-	registrar *registration.KubernetesWriter
-	findings  *background.Analyzer
-	statuses  *status.Tracker
-	ingresses *status.Ingresses
+	pipeline  *pipeline.Pipeline
 	watch     *fanout.Server
 	grpc      *grpc.Server
 	stop      chan struct{}
@@ -125,105 +90,176 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, d.Deps), storeFS: d.StoreFS, identity: d.Identity,
-		stop: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	// Directories that no other process may use.
-	if err := s.openDirectories(); err != nil {
-		return nil, process.WithExitCode(err, process.ExitUsage)
-	}
-	// The own certificate.
-	if err := s.buildIdentity(); err != nil {
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, d.Deps), stop: make(chan struct{})}
+	if err := s.wire(ctx, d); err != nil {
+		s.close()
 		return nil, err
+	}
+	return s, nil
+}
+
+// wire makes the parts and the tasks that run them.
+func (s *Server) wire(ctx context.Context, d deps) error {
+	cfg := s.cfg
+
+	// Directories that no other process may use, and the own certificate.
+	if err := s.openDirectories(); err != nil {
+		return process.WithExitCode(err, process.ExitUsage)
+	}
+	identity, err := s.ownIdentity(d.Identity)
+	if err != nil {
+		return err
 	}
 	if cfg.WebhookOnly {
-		return s, s.openWebhookOnly(ctx)
+		return s.openWebhookOnly(ctx, identity)
 	}
 
-	// From the sources to the revision log. Of one object in several sources the oldest counts, after the file of
-	// --mesh-config-file.
+	// The revision log, and the fleet that follows it.
 	epoch, err := newEpoch()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: s.Log, Registerer: s.Registry, Clock: s.Clock}); err != nil {
-		return nil, err
-	}
-	recorder := audit.NewRecorder(s.audit)
-	if err := s.buildSources(recorder); err != nil {
-		return nil, err
-	}
-	s.sources = append(s.sources, d.Sources...)
 	s.revisions = revision.NewLog(epoch, s.Clock)
-	if s.counter != nil {
-		s.revisions.Continue(s.counter, func(err error) {
+	if s.dirs.counter != nil {
+		s.revisions.Continue(s.dirs.counter, func(err error) {
 			s.Log.Warn("the number of a revision was not kept; after a restart, numbers may be used again", "error", err)
 		})
 	}
-	s.fleet = fleet.NewTable(s.Clock)
-	observer := metrics.New(s.Registry, metrics.State{
-		Sources: s.sources, Revisions: s.revisions, Fleet: s.fleet.Counts,
-		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
-		Refused: s.store.Refused, Unsaved: s.unsaved, Remotes: s.remotes,
-	}, s.fleet)
-	s.findings = background.New(background.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: s.lookup(), Log: s.Log,
-		Clock: s.Clock})
+	root := &rootNamespace{revisions: s.revisions}
+	meshWide := func() []string { return []string{cfg.SystemNamespace, root.current()} } // their objects hold for the whole mesh
+	proxies := fleet.NewTable(s.Clock)
+	others := s.newReplicas(identity)
+	observer := metrics.New(s.Registry, proxies)
+
+	// What leads to the revision log: changes of sources pass bans, health and the pipeline.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
 			Tenancy: s.tenancy()}),
-		Log:        s.Log,
-		Out:        s.revisions,
-		Settled:    s.settled,
-		Clock:      s.Clock,
-		Tracer:     s.tracer(),
-		Observe:    observer,
-		Discovered: s.discovered,
+		Log: s.Log, Out: s.revisions, Clock: s.Clock, Tracer: s.tracer(), Observe: observer,
 	})
-	// Secrets are taken out here: they are never part of a revision.
-	s.secrets = credential.NewTable()
-	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.buildHealth(), Clock: s.Clock, Log: s.Log})
-	s.joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
-		s.quota.Take(changes)
-		s.findings.SubmitCredentials(changes)
-		if others := s.secrets.Take(changes); len(others) > 0 {
-			s.bans.Submit(ctx, others)
-		}
-	}, meshConfigSource, s.sources...)
-	if err := s.buildStatus(); err != nil {
-		return nil, err
+	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
+	bans := ban.NewTable(ban.Config{Protected: cfg.needed, Next: healths.Submit, Clock: s.Clock, Log: s.Log})
+
+	// Sources. Of one object in several sources the oldest counts, after the file of --mesh-config-file. Secrets are taken
+	// out here: they are never part of a revision.
+	s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+	if err != nil {
+		return err
 	}
+	recorder := audit.NewRecorder(s.audit)
+	quotas := quota.New(cfg.MaxNamespaceMemory, meshWide, s.Clock)
+	from, err := s.newSources(d, recorder, quotas, s.pipeline.Submit)
+	if err != nil {
+		return err
+	}
+	found := background.New(background.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: from.lookup(), Log: s.Log,
+		Clock: s.Clock})
+	secrets := credential.NewTable()
+	joined := aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
+		quotas.Take(changes)
+		found.SubmitCredentials(changes)
+		if rest := secrets.Take(changes); len(rest) > 0 {
+			bans.Submit(ctx, rest)
+		}
+	}, meshConfigSource, from.all...)
+	metrics.Collect(s.Registry, metrics.State{
+		Sources: from.all, Revisions: s.revisions, Fleet: proxies.Counts, Conflicts: func() int { return len(joined.Conflicts()) },
+		Pending: s.pipeline.Pending, Refused: from.store.Refused, Unsaved: s.dirs.unsaved, Remotes: from.remotes,
+	})
+
+	// Who judges objects after each revision, and writes back to their sources.
+	machines, registrar, err := s.newRegistration(proxies, others, from)
+	if err != nil {
+		return err
+	}
+	sinks, err := s.statusSinks(from, registrar)
+	if err != nil {
+		return err
+	}
+	statuses := status.NewTracker(status.Config{
+		Domain: cfg.DomainSuffix, Revisions: s.revisions, Fleet: proxies, Credentials: secrets, Sources: from.all,
+		Overridden: joined.Overridden, Findings: found.Of, Peers: others.verified, PeerReporters: others.reporters, Sinks: sinks, Log: s.Log,
+		Clock: s.Clock,
+	})
+	ingresses := status.NewIngresses(sinks)
+	ends := pipeline.Ends{Settled: from.settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig) {
+		found.Submit(changes, settings)
+		machines.Submit(changes)
+		statuses.Submit(changes)
+		ingresses.Submit(changes, settings)
+	}}
+
 	// Who may do what in the configuration API.
-	s.access, err = access.New(access.Config{
-		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: s.Log, Registerer: s.Registry,
+	roles, err := access.New(access.Config{
+		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: meshWide, Bans: bans, Log: s.Log, Registerer: s.Registry,
 		Clock: s.Clock,
 	})
 	if err != nil {
-		return nil, process.WithExitCode(fmt.Errorf("--roles-file: %w", err), process.ExitUsage)
+		return process.WithExitCode(fmt.Errorf("--roles-file: %w", err), process.ExitUsage)
 	}
+
 	// From the revision log to subscribers.
 	self := &configv1.Subscriber{Instance: "config-watcher/" + epoch, Version: version.Version}
 	s.watch = fanout.NewServer(s.revisions, s.Log, self, observer)
+
 	// Ports, so that one in use is told before anything runs.
-	lis, err := s.Listen(ctx, "grpc-address", o.GRPCAddress)
+	lis, err := s.Listen(ctx, "grpc-address", cfg.GRPCAddress)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.ServeOps(ctx, service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}); err != nil {
-		return nil, err
+		return err
 	}
-	if err := s.buildGRPC(lis, recorder); err != nil {
-		return nil, err
+	if s.grpc, err = s.serveGRPC(lis, identity, roles); err != nil {
+		return err
 	}
-	if err := s.serveWebhook(ctx); err != nil {
-		return nil, err
+	fleetService := fleet.NewService(proxies, s.revisions, s.stop, cfg.sight(roles), machines.Refused)
+	configv1.RegisterConfigServiceServer(s.grpc, configService{watch: s.watch, report: fleetService})
+	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
+	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
+		Table: secrets, References: credential.NewReferences(s.revisions), Fleet: proxies, Bans: bans, TrustDomain: cfg.trustDomain,
+		Stop: s.stop, Clock: s.Clock, Log: s.Log, Lookup: from.lookup(),
+		// When there is a first revision, every source has been read, so the table holds all Secrets.
+		Ready: func() <-chan struct{} {
+			snapshot, changed := s.revisions.Current()
+			if snapshot != nil {
+				return nil
+			}
+			return changed
+		},
+	}))
+	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
+		Store: from.store, Sources: from.all, Remotes: from.remotes, Cluster: cfg.ClusterID, Revisions: s.pipeline, Elsewhere: joined,
+		Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Log: s.Log, Stop: s.stop,
+	}))
+	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(roles, s.audit))
+	if err := s.serveWebhook(ctx, identity, root.current, quotas); err != nil {
+		return err
 	}
-	s.registerOps()
-	s.addTasks()
-	return s, nil
+	s.Ops.Ready("own-certificate", certificateReady(identity))
+	s.Ops.Ready("sources", func() error { return from.ready(s.revisions) })
+	(&pages{sources: from, statuses: statuses, joined: joined, findings: found, secrets: secrets, fleet: proxies, revisions: s.revisions,
+		unsaved: s.dirs.unsaved}).register(s.Ops)
+
+	s.Task("status of objects", statuses.Run)
+	if others.run != nil {
+		awaited := func() bool { return statuses.Awaited() || healths.Following() || machines.Following() }
+		s.Task("proxies of other replicas", tlsconf.Identified(identity, func(ctx context.Context) error { return others.run(ctx, awaited) }))
+	}
+	s.Task("pipeline", func(ctx context.Context) error { return s.pipeline.Run(ctx, ends) })
+	s.Task("findings", found.Run)
+	s.Task("bans", bans.Run)
+	s.Task("roles", roles.Run)
+	s.Task("health of workloads", healths.Run)
+	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
+	s.runSources(from)
+	if from.kubernetes != nil {
+		s.Task("wanted credentials", credential.NewWanted(s.revisions, proxies, from.kubernetes.Want).Run)
+	}
+	if s.dirs.saved != nil {
+		s.Task("last good state", s.dirs.saved.Run)
+	}
+	return nil
 }
 
 // newEpoch makes the random name of this run, within which revisions are numbered.
@@ -242,23 +278,23 @@ func (s *Server) tracer() trace.Tracer {
 	return s.Tracer.Tracer(tracerName)
 }
 
-func (s *Server) buildIdentity() (err error) {
-	if s.identity != nil {
-		return nil
+// ownIdentity is the certificate from the ca, or that given by a test.
+func (s *Server) ownIdentity(given tlsconf.Source) (tlsconf.Source, error) {
+	if given != nil {
+		return given, nil
 	}
 	cache := ""
 	if s.cfg.StateDir != "" {
 		cache = filepath.Join(s.cfg.StateDir, "svid")
 	}
-	s.identity, err = s.Identity(svid.Config{
+	return s.Identity(svid.Config{
 		CAAddress: s.cfg.CAAddress, CAIDs: []spiffeid.ID{s.cfg.ca}, TokenFile: s.cfg.CATokenFile, RootFile: s.cfg.RootCertFile,
 		Identity: s.cfg.own, TTL: contract.CertificateTTL, CacheDir: cache,
 	})
-	return err
 }
 
-// buildGRPC registers the gRPC services and says who may call them.
-func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
+// serveGRPC opens the gRPC port and says who may call its services.
+func (s *Server) serveGRPC(lis net.Listener, identity tlsconf.Source, roles *access.Access) (*grpc.Server, error) {
 	var authenticator = auth.MTLSAt(s.Clock)
 	if s.cfg.JWKSFile != "" {
 		jwt, err := auth.NewJWT(auth.JWTConfig{
@@ -266,15 +302,14 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 			Clock: s.Clock,
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		authenticator = auth.FirstOf(authenticator, jwt)
 	}
-	xds, users := auth.IDs(s.cfg.xdsServer.String()), s.access.Rule()
-	var err error
-	s.grpc, err = s.ServeGRPC("grpc", lis, rpc.ServerConfig{
+	xds, users := auth.IDs(s.cfg.xdsServer.String()), roles.Rule()
+	return s.ServeGRPC("grpc", lis, rpc.ServerConfig{
 		Service:       "config-watcher",
-		TLS:           tlsconf.Server(s.identity, tls.VerifyClientCertIfGiven),
+		TLS:           tlsconf.Server(identity, tls.VerifyClientCertIfGiven),
 		Authenticator: authenticator,
 		Policy: auth.Policy{
 			"/" + configv1.ConfigService_ServiceDesc.ServiceName + "/*":      xds,
@@ -286,30 +321,6 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 		},
 		MaxRecvBytes: maxMessageBytes,
 	})
-	if err != nil {
-		return err
-	}
-	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop, s.sight, s.registration.Refused)
-	configv1.RegisterConfigServiceServer(s.grpc, configService{watch: s.watch, report: fleetService})
-	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
-	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
-		Table: s.secrets, References: credential.NewReferences(s.revisions), Fleet: s.fleet, Bans: s.bans, TrustDomain: s.cfg.trustDomain,
-		Stop: s.stop, Clock: s.Clock, Log: s.Log, Lookup: s.lookup(),
-		// When there is a first revision, every source has been read, so the table holds all Secrets.
-		Ready: func() <-chan struct{} {
-			snapshot, changed := s.revisions.Current()
-			if snapshot != nil {
-				return nil
-			}
-			return changed
-		},
-	}))
-	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Sources: s.sources, Remotes: s.remotes, Cluster: s.cfg.ClusterID, Revisions: s.pipeline, Elsewhere: s.joined,
-		Access: s.access, Audit: recorder, Findings: s.findings, Statuses: s.statuses, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
-	}))
-	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
-	return nil
 }
 
 // configService joins the two halves of ConfigService.
@@ -329,31 +340,20 @@ func (c configService) Report(stream grpc.BidiStreamingServer[configv1.ReportReq
 	return c.report.Report(stream)
 }
 
-// registerOps adds checks and pages to the HTTP port.
-func (s *Server) registerOps() {
-	s.Ops.Ready("own-certificate", s.certificateReady)
-	s.Ops.Ready("sources", s.sourcesReady)
-	s.registerDebug()
-}
-
 // certificateReady is the readiness of the own certificate.
-func (s *Server) certificateReady() error {
-	m, err := s.identity.Current()
-	if err == nil && m.Certificate == nil {
-		err = tlsconf.ErrNoCertificate
+func certificateReady(identity tlsconf.Source) func() error {
+	return func() error {
+		m, err := identity.Current()
+		if err == nil && m.Certificate == nil {
+			err = tlsconf.ErrNoCertificate
+		}
+		return err
 	}
-	return err
 }
 
-// addTasks adds the tasks besides those of the ports.
-func (s *Server) addTasks() {
-	s.Task("pipeline", s.pipeline.Run)
-	s.Task("findings", s.findings.Run)
-	s.Task("bans", s.bans.Run)
-	s.Task("roles", s.access.Run)
-	s.Task("health of workloads", s.health.Run)
-	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
-	for _, src := range s.sources {
+// runSources adds a task for each source. A store that another process has locked is wrong usage.
+func (s *Server) runSources(from *sources) {
+	for _, src := range from.all {
 		s.Task("source "+src.Name(), func(ctx context.Context) error {
 			err := src.Run(ctx)
 			if errors.Is(err, record.ErrLocked) {
@@ -362,18 +362,12 @@ func (s *Server) addTasks() {
 			return err
 		})
 	}
-	if s.kubernetes != nil {
-		s.Task("wanted credentials", credential.NewWanted(s.revisions, s.fleet, s.kubernetes.Want).Run)
-	}
-	if s.saved != nil {
-		s.Task("last good state", s.saved.Run)
-	}
 }
 
 // Run serves until ctx ends. Watches and reports are then ended, so that subscribers move on; unary calls may finish.
 func (s *Server) Run(ctx context.Context) error {
 	if s.cfg.WebhookOnly {
-		defer s.unlock()
+		defer s.dirs.unlock()
 		s.Log.Info("the validating webhook serves", "address", s.Addr("webhook-address").String(), "identity", s.cfg.own.String())
 		return s.Process.Run(ctx)
 	}
@@ -383,17 +377,17 @@ func (s *Server) Run(ctx context.Context) error {
 		s.watch.Stop()
 		close(s.stop)
 	})()
-	defer s.unlock()
+	defer s.dirs.unlock()
 	err := s.Process.Run(ctx)
-	if s.saved != nil {
+	if s.dirs.saved != nil {
 		// What the sources have read last must be there after the next start; a failure has been logged.
-		_ = s.saved.Flush()
+		_ = s.dirs.saved.Flush()
 	}
 	return err
 }
 
 func (s *Server) close() {
-	s.unlock()
+	s.dirs.unlock()
 	if s.audit != nil {
 		_ = s.audit.Close() // every line is on disk already
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,13 +10,16 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"encoding/json"
-
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/analysis/background"
+	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
+	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/status"
 )
 
 // sourceState is a source as /readyz/sources and /debug/sources show it.
@@ -66,9 +70,25 @@ type stayingState struct {
 	Text string `json:"text,omitempty"`
 }
 
-func (s *Server) sourceStates(withProblems bool) []sourceState {
+// pages are those under /readyz and /debug.
+type pages struct {
+	sources   *sources
+	statuses  *status.Tracker
+	joined    *aggregate.Aggregate
+	findings  *background.Analyzer
+	secrets   *credential.Table
+	fleet     *fleet.Table
+	revisions *revision.Log
+	unsaved   func() error
+}
+
+func (p *pages) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
-	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
+	all := p.sources.all
+	if p.sources.remotes != nil {
+		all = slices.Concat(all, p.sources.remotes.Sources())
+	}
+	for _, src := range all {
 		st := src.Status()
 		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held,
 			Unread: st.UnreadTotal}
@@ -98,7 +118,7 @@ func (s *Server) sourceStates(withProblems bool) []sourceState {
 				row.Alarm += ": " + st.Alarm.Error()
 			}
 		}
-		if err := s.statuses.Unwritten(src.Name()); err != nil {
+		if err := p.statuses.Unwritten(src.Name()); err != nil {
 			row.Unwritten = "the status of objects cannot be written"
 			if withProblems {
 				row.Unwritten = err.Error()
@@ -154,33 +174,33 @@ const maxFindings = 1000
 // pageSize bounds one answer of /debug/resources.
 const pageSize = 500
 
-func (s *Server) registerDebug() {
-	s.Ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready",
+func (p *pages) register(s *ops.Server) {
+	s.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready",
 		ops.JSON(func(*http.Request) (any, error) {
-			return s.sourceStates(false), nil
+			return p.sourceStates(false), nil
 		}))
-	s.Ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, "+
+	s.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, "+
 		"or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
-		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()),
+		page := sourcesPage{Sources: p.sourceStates(true), Conflicts: p.joined.Conflicts(), Warnings: texts(p.joined.Warnings()),
 			Findings: []string{}}
-		for i, f := range s.findings.All() {
+		for i, f := range p.findings.All() {
 			if i == maxFindings {
 				break
 			}
 			page.Findings = append(page.Findings, f.Error())
 		}
-		if err := s.unsaved(); err != nil {
+		if err := p.unsaved(); err != nil {
 			page.Unsaved = err.Error()
 		}
 		return page, nil
 	}))
-	s.Ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
-	s.Ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
-		ops.JSON(func(*http.Request) (any, error) { return s.secrets.Summaries(), nil }))
-	s.Ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
+	s.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(p.resources))
+	s.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
+		ops.JSON(func(*http.Request) (any, error) { return p.secrets.Summaries(), nil }))
+	s.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
 		out := []json.RawMessage{}
-		for _, p := range s.fleet.List(r.URL.Query().Get("namespace")) {
-			js, err := protojson.Marshal(p)
+		for _, proxy := range p.fleet.List(r.URL.Query().Get("namespace")) {
+			js, err := protojson.Marshal(proxy)
 			if err != nil {
 				return nil, err
 			}
@@ -190,12 +210,12 @@ func (s *Server) registerDebug() {
 	}))
 }
 
-func (s *Server) resources(r *http.Request) (any, error) {
+func (p *pages) resources(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	offset, _ := strconv.Atoi(q.Get("offset"))
-	snapshot, _ := s.revisions.Current()
+	snapshot, _ := p.revisions.Current()
 	if snapshot == nil {
-		return nil, fmt.Errorf("no revision yet: %w", s.sourcesReady())
+		return nil, fmt.Errorf("no revision yet: %w", p.sources.ready(p.revisions))
 	}
 	page := resourcesPage{Resources: []json.RawMessage{}}
 	var err error

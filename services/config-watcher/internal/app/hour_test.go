@@ -52,7 +52,7 @@ func TestAwayForAnHour(t *testing.T) {
 			sub := first.subscribe(nil, nil)
 			sub.next()
 			if !c.stateless {
-				if err := first.saved.Flush(); err != nil {
+				if err := first.dirs.saved.Flush(); err != nil {
 					t.Fatal(err)
 				}
 				// What the end of a process would save besides is lost to one that is killed.

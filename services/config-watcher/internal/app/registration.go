@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/registration"
 )
 
@@ -13,27 +14,27 @@ func registrationController(revision string) string {
 	return "fairlead-config-watcher-" + revision
 }
 
-// buildRegistration makes the table of the machines that register themselves. WorkloadGroups of the API server get
-// their entries there, all others in the store. buildStatus adds the proxies of other replicas.
-func (s *Server) buildRegistration() error {
+// newRegistration makes the table of the machines that register themselves. WorkloadGroups of the API server get their
+// entries there, by registrar, which is nil without --kubernetes; all others in the store.
+func (s *Server) newRegistration(
+	proxies *fleet.Table, others replicas, from *sources,
+) (table *registration.Table, registrar *registration.KubernetesWriter, err error) {
 	cfg := registration.Config{
-		Fleet: s.fleet, Controller: registrationController(s.cfg.IstioRevision), Fallback: registration.StoreWriter{Store: s.store},
+		Fleet: proxies, Controller: registrationController(s.cfg.IstioRevision), Fallback: registration.StoreWriter{Store: from.store},
 		Writers: map[string]registration.Writer{}, Clock: s.Clock, Log: s.Log,
 		Synced: func() bool {
 			snapshot, _ := s.revisions.Current()
 			return snapshot != nil
 		},
-		Peers: s.registering,
+		Peers: others.registering,
 	}
-	if s.kubernetes != nil {
-		w, err := registration.NewKubernetesWriter(s.kubernetes.API())
-		if err != nil {
-			return err
+	if from.kubernetes != nil {
+		if registrar, err = registration.NewKubernetesWriter(from.kubernetes.API()); err != nil {
+			return nil, nil, err
 		}
-		s.registrar = w
-		cfg.Writers[s.kubernetes.Name()] = w
+		cfg.Writers[from.kubernetes.Name()] = registrar
 	}
-	s.registration = registration.NewTable(cfg)
-	s.Task("registration of workloads", s.registration.Run)
-	return nil
+	table = registration.NewTable(cfg)
+	s.Task("registration of workloads", table.Run)
+	return table, registrar, nil
 }

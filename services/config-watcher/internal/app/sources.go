@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +16,10 @@ import (
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/config-watcher/internal/aggregate"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/kinds"
-	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -47,6 +46,15 @@ const (
 	meshConfigSource = "mesh-config-file"
 	fileSource       = "file"
 )
+
+// directories are what --store-dir and --state-dir hold, and the locks on them. saved and counter are nil without
+// --state-dir.
+type directories struct {
+	locks   []*dirlock.Lock
+	saved   *lastgood.Dir
+	counter *revision.Counter
+	codec   record.Codec
+}
 
 // openDirectories makes and locks --store-dir and --state-dir, and reads the keys that encrypt what is kept there.
 func (s *Server) openDirectories() error {
@@ -80,12 +88,12 @@ func (s *Server) openDirectories() error {
 		case err != nil:
 			return fmt.Errorf("%s: %w", d.flag, err)
 		}
-		s.locks = append(s.locks, lock)
+		s.dirs.locks = append(s.dirs.locks, lock)
 	}
 	if s.cfg.StateDir != "" {
-		s.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.Log, Clock: s.Clock})
+		s.dirs.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.Log, Clock: s.Clock})
 		var err error
-		if s.counter, err = revision.OpenCounter(filepath.Join(s.cfg.StateDir, counterName)); err != nil {
+		if s.dirs.counter, err = revision.OpenCounter(filepath.Join(s.cfg.StateDir, counterName)); err != nil {
 			return fmt.Errorf("--state-dir: %w", err)
 		}
 	}
@@ -104,41 +112,61 @@ func (s *Server) readKeys() error {
 	if err != nil {
 		return fmt.Errorf("--store-encryption-key-file: %w", err)
 	}
-	s.codec.Sealer = keys
+	s.dirs.codec.Sealer = keys
 	s.Log.Info("Secrets on disk are encrypted", "key", keys.Key())
 	return nil
 }
 
 // unlock releases the directories.
-func (s *Server) unlock() {
-	for _, l := range s.locks {
+func (d *directories) unlock() {
+	for _, l := range d.locks {
 		_ = l.Release()
 	}
-	s.locks = nil
-	if s.counter != nil {
-		_ = s.counter.Close()
+	d.locks = nil
+	if d.counter != nil {
+		_ = d.counter.Close()
 	}
 }
 
-func (s *Server) buildSources(recorder *audit.Recorder) error {
-	s.quota = quota.New(s.cfg.MaxNamespaceMemory, s.meshWide, s.Clock)
-	if s.cfg.MeshConfigFile != "" {
-		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
+// unsaved says why the sources' last good state is not on disk; nil if it is, or is kept nowhere.
+func (d *directories) unsaved() error {
+	if d.saved == nil {
+		return nil
 	}
-	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock,
-		Audit: recorder.Accept, Admit: func(changed []*object.Object) object.Problems {
-			return s.quota.Check(false, changed...) // they are in force before the next ones are asked about
+	return d.saved.Failure()
+}
+
+// sources are where objects come from. all has them in the order of their precedence.
+type sources struct {
+	all   []source.Source
+	store *memory.Store
+	// kubernetes is nil without --kubernetes, remotes also with --remote-clusters=false.
+	kubernetes *kubernetes.Source
+	remotes    *remote.Clusters
+}
+
+// newSources makes the sources that flags ask for, and more. Writes into the store are admitted by quotas, and what
+// remote clusters have is submitted.
+func (s *Server) newSources(d deps, recorder *audit.Recorder, quotas *quota.Table, submit aggregate.Sink) (*sources, error) {
+	out := &sources{}
+	if s.cfg.MeshConfigFile != "" {
+		out.all = append(out.all, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
+	}
+	out.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.dirs.codec, Saved: s.dirs.saved, FS: d.StoreFS, Log: s.Log,
+		Clock: s.Clock, Audit: recorder.Accept, Admit: func(changed []*object.Object) object.Problems {
+			return quotas.Check(false, changed...) // they are in force before the next ones are asked about
 		}})
-	s.sources = append(s.sources, s.store)
+	out.all = append(out.all, out.store)
 	if s.cfg.Kubernetes {
-		if err := s.buildKubernetes(); err != nil {
-			return err
+		if err := s.addKubernetes(out, submit); err != nil {
+			return nil, err
 		}
 	}
 	if len(s.cfg.ConfigDirs) > 0 {
-		s.sources = append(s.sources, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
+		out.all = append(out.all, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
 	}
-	return nil
+	out.all = append(out.all, d.Sources...)
+	return out, nil
 }
 
 // clientGoLog sends what client-go logs apart from a call's context to the first log of the process.
@@ -157,90 +185,69 @@ func (s *Server) connectKubernetes(flag string) (*rest.Config, error) {
 	return api, nil
 }
 
-func (s *Server) buildKubernetes() error {
+// addKubernetes adds the API server of --kubernetes and the clusters that its Secrets name.
+func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	api, err := s.connectKubernetes("kubernetes")
 	if err != nil {
 		return err
 	}
-	s.kubernetes, err = kubernetes.New(kubernetes.Config{
-		Cluster: s.cfg.ClusterID, API: api, Revision: s.cfg.IstioRevision, Saved: s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+	to.kubernetes, err = kubernetes.New(kubernetes.Config{
+		Cluster: s.cfg.ClusterID, API: api, Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 	})
 	if err != nil {
 		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
 	}
-	s.sources = append(s.sources, s.kubernetes)
-	if s.cfg.RemoteClusters {
-		return s.buildRemoteClusters(api)
+	to.all = append(to.all, to.kubernetes)
+	if !s.cfg.RemoteClusters {
+		return nil
 	}
-	return nil
-}
-
-// buildRemoteClusters adds the clusters that Secrets of the API server name. A client of its own reads these, so that
-// they do not wait for the objects of the own cluster.
-func (s *Server) buildRemoteClusters(api *rest.Config) error {
+	// A client of its own reads the Secrets, so that they do not wait for the objects of the own cluster.
 	own := rest.CopyConfig(api)
 	own.RateLimiter = nil
 	client, err := corev1client.NewForConfig(own)
 	if err != nil {
 		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
 	}
-	s.remotes = remote.New(remote.Config{
+	to.remotes = remote.New(remote.Config{
 		Own: s.cfg.ClusterID, Secrets: client.Secrets(kinds.MeshNamespace), Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
 		Timeout: s.cfg.RemoteClusterTimeout,
 		QPS:     s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
-		Submit: func(ctx context.Context, changes []normalise.Change) { s.pipeline.Submit(ctx, changes) },
-		Saved:  s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+		Submit: submit, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 	})
-	s.sources = append(s.sources, s.remotes)
+	to.all = append(to.all, to.remotes)
 	return nil
-}
-
-// remoteSources are those of the remote clusters that are read now.
-func (s *Server) remoteSources() []source.Source {
-	if s.remotes == nil {
-		return nil
-	}
-	return s.remotes.Sources()
-}
-
-// lookup is the source that reads credentials one by one; nil if there is none.
-func (s *Server) lookup() credential.Lookup {
-	if s.kubernetes == nil {
-		return nil
-	}
-	return s.kubernetes
 }
 
 func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
 	return file.New(file.Config{
-		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.Log,
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log,
 		Clock: s.Clock,
 	})
 }
 
-// unsaved says why the sources' last good state is not on disk; nil if it is, or is kept nowhere.
-func (s *Server) unsaved() error {
-	if s.saved == nil {
+// lookup is the source that reads credentials one by one; nil if there is none.
+func (from *sources) lookup() credential.Lookup {
+	if from.kubernetes == nil {
 		return nil
 	}
-	return s.saved.Failure()
+	return from.kubernetes
 }
 
 // settled reports whether the first revision may be made: each source has been read, or is served from its last good
 // state. A revision without the objects of a source that was not read would remove their routes and their policies.
-func (s *Server) settled() bool {
-	return lists.All(s.sources, func(src source.Source) bool { return src.Status().Settled() })
+func (from *sources) settled() bool {
+	return lists.All(from.all, func(src source.Source) bool { return src.Status().Settled() })
 }
 
-// sourcesReady is a readiness check: it fails until there is a revision, and names the sources that it waits for. The
-// service stays ready when a source degrades later, because all others still work. The text is public: it names flags,
-// never paths.
-func (s *Server) sourcesReady() error {
-	if snapshot, _ := s.revisions.Current(); snapshot != nil {
+// ready is a readiness check: it fails until there is a revision, and names the sources that it waits for. The service
+// stays ready when a source degrades later, because all others still work. The text is public: it names flags, never
+// paths.
+func (from *sources) ready(revisions *revision.Log) error {
+	if snapshot, _ := revisions.Current(); snapshot != nil {
 		return nil
 	}
 	var waiting []string
-	for _, src := range s.sources {
+	for _, src := range from.all {
 		switch st := src.Status(); {
 		case st.Settled():
 		case st.Degraded == nil:

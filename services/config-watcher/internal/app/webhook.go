@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
@@ -13,6 +14,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/admission"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/quota"
 )
 
 // checkWebhookOnly refuses flags that would have no effect.
@@ -28,9 +30,10 @@ func (o Options) checkWebhookOnly(errs *service.FlagErrors) {
 	}
 }
 
-// serveWebhook binds the port of the validating webhook, if there is one, and adds its task.
-func (s *Server) serveWebhook(ctx context.Context) error {
-	if err := s.watchWebhookConfiguration(); err != nil || s.cfg.WebhookAddress == "" {
+// serveWebhook binds the port of the validating webhook, if there is one, and adds its task. root is the mesh's root
+// namespace; quotas may be nil.
+func (s *Server) serveWebhook(ctx context.Context, identity tlsconf.Source, root func() string, quotas *quota.Table) error {
+	if err := s.watchWebhookConfiguration(identity); err != nil || s.cfg.WebhookAddress == "" {
 		return err
 	}
 	if s.cfg.APIServers == nil {
@@ -44,15 +47,15 @@ func (s *Server) serveWebhook(ctx context.Context) error {
 		return err
 	}
 	handler := admission.NewHandler(admission.Config{APIServers: s.cfg.APIServers, Tenancy: s.tenancy(),
-		Root: func() string { return s.root.of(s) }, Quota: s.quota, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
+		Root: root, Quota: quotas, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	// The API server shows no certificate by default. What it asks is no secret, and the answer changes nothing.
-	of := s.cfg.APIServers.TLS(tlsconf.Server(s.identity, tls.NoClientCert))
+	of := s.cfg.APIServers.TLS(tlsconf.Server(identity, tls.NoClientCert))
 	s.Task("webhook", ops.HTTP{Listener: lis, TLS: of, Handler: handler, Log: s.Log}.Serve)
 	return nil
 }
 
 // watchWebhookConfiguration adds the task that watches over --webhook-configuration.
-func (s *Server) watchWebhookConfiguration() error {
+func (s *Server) watchWebhookConfiguration(identity tlsconf.Source) error {
 	if s.cfg.WebhookConfiguration == "" {
 		return nil
 	}
@@ -61,7 +64,7 @@ func (s *Server) watchWebhookConfiguration() error {
 		return err
 	}
 	keeper, err := admission.NewConfiguration(admission.ConfigurationConfig{
-		Name: s.cfg.WebhookConfiguration, API: api, Identity: s.identity, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
+		Name: s.cfg.WebhookConfiguration, API: api, Identity: identity, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
 	})
 	if err != nil {
 		return err
@@ -78,13 +81,13 @@ func (s *Server) watchWebhookConfiguration() error {
 	return nil
 }
 
-// openWebhookOnly adds what --webhook-only runs besides the identity.
-func (s *Server) openWebhookOnly(ctx context.Context) error {
+// openWebhookOnly adds what --webhook-only runs besides the identity. It knows no mesh configuration but the default.
+func (s *Server) openWebhookOnly(ctx context.Context, identity tlsconf.Source) error {
 	if err := s.ServeOps(ctx, service.Admin{ID: s.cfg.admin, Audience: contract.AdminAudience}); err != nil {
 		return err
 	}
-	s.Ops.Ready("own-certificate", s.certificateReady)
-	return s.serveWebhook(ctx)
+	s.Ops.Ready("own-certificate", certificateReady(identity))
+	return s.serveWebhook(ctx, identity, meshdefaults.MeshConfig().GetRootNamespace, nil)
 }
 
 // tenancy is that of --multi-tenant.

@@ -108,14 +108,14 @@ func newRig(t *testing.T, dir string, api apiservertest.Config) (*rig, func()) {
 	sources := []source.Source{r.store, r.cluster, files}
 	r.line = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{}), Log: log, Out: r.log, Clock: clock.Real(), Observe: r.gate,
-		Settled: func() bool {
-			return !slices.ContainsFunc(sources, func(s source.Source) bool { return !s.HasSynced() })
-		},
 	})
+	settled := func() bool {
+		return !slices.ContainsFunc(sources, func(s source.Source) bool { return !s.HasSynced() })
+	}
 	r.joined = aggregate.New(log, r.line.Submit, "", sources...)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = r.line.Run(ctx) })
+	running.Go(func() { _ = r.line.Run(ctx, pipeline.Ends{Settled: settled}) })
 	for _, s := range sources {
 		running.Go(func() { _ = s.Run(ctx) })
 	}

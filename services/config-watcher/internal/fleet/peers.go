@@ -19,18 +19,11 @@ const (
 	answerTimeout = 2 * time.Second
 )
 
-// PeersConfig are the parts of Peers. All fields are required.
-type PeersConfig struct {
-	Peers *rpc.Peers
-	// Awaited reports whether somebody waits for what proxies acknowledge.
-	Awaited func() bool
-	Clock   clock.Clock
-}
-
 // Peers follows the proxies that report to the other replicas of config-watcher: each xds-server reports to one
 // replica. It is safe for concurrent use.
 type Peers struct {
-	cfg PeersConfig
+	peers *rpc.Peers
+	clock clock.Clock
 
 	mu sync.Mutex
 	// asked is set after the first round.
@@ -50,27 +43,29 @@ type answered struct {
 }
 
 // NewPeers returns peers; Run asks them.
-func NewPeers(cfg PeersConfig) *Peers { return &Peers{cfg: cfg, answers: map[string]answered{}} }
+func NewPeers(peers *rpc.Peers, c clock.Clock) *Peers {
+	return &Peers{peers: peers, clock: c, answers: map[string]answered{}}
+}
 
-// Run asks the replicas until ctx ends.
-func (p *Peers) Run(ctx context.Context) error {
-	defer p.cfg.Peers.Close()
+// Run asks the replicas until ctx ends. awaited reports whether somebody waits for what proxies acknowledge.
+func (p *Peers) Run(ctx context.Context, awaited func() bool) error {
+	defer p.peers.Close()
 	last := time.Time{}
 	for {
-		if now := p.cfg.Clock.Now(); p.cfg.Awaited() || now.Sub(last) >= restEvery {
+		if now := p.clock.Now(); awaited() || now.Sub(last) >= restEvery {
 			last = now
 			p.ask(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.cfg.Clock.After(askEvery):
+		case <-p.clock.After(askEvery):
 		}
 	}
 }
 
 func (p *Peers) ask(ctx context.Context) {
-	conns := p.cfg.Peers.Conns(ctx)
+	conns := p.peers.Conns(ctx)
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -86,12 +81,12 @@ func (p *Peers) ask(ctx context.Context) {
 				before, known := p.answers[address]
 				p.mu.Unlock()
 				if !known {
-					before = answered{at: p.cfg.Clock.Now(), none: true}
+					before = answered{at: p.clock.Now(), none: true}
 				}
 				answers[address] = before
 				return
 			}
-			a := answered{at: p.cfg.Clock.Now(), registering: Registering{Reporters: int(res.GetReporters()), Unsettled: res.GetUnsettled()}}
+			a := answered{at: p.clock.Now(), registering: Registering{Reporters: int(res.GetReporters()), Unsettled: res.GetUnsettled()}}
 			for _, status := range res.GetProxies() {
 				v := View{Status: status, Acked: status.GetAcked(), Reported: true}
 				if !status.GetUnverified() {
@@ -115,7 +110,7 @@ func (p *Peers) ask(ctx context.Context) {
 func (p *Peers) Verified() (proxies []View, incomplete bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.cfg.Clock.Now()
+	now := p.clock.Now()
 	for _, a := range p.answers {
 		if now.Sub(a.at) >= LostServerGrace {
 			continue
@@ -130,7 +125,7 @@ func (p *Peers) Verified() (proxies []View, incomplete bool) {
 func (p *Peers) Registering() (r Registering) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.cfg.Clock.Now()
+	now := p.clock.Now()
 	r.Unsettled = !p.asked
 	for _, a := range p.answers {
 		late := now.Sub(a.at) > askEvery+answerTimeout

@@ -1,5 +1,5 @@
-// Package metrics registers config-watcher's Prometheus metrics. Metrics observes the pipeline and the fan-out; a
-// collector reads State on every scrape.
+// Package metrics registers config-watcher's Prometheus metrics: Metrics observes the pipeline and the fan-out, and
+// Collect reads State on every scrape.
 package metrics
 
 import (
@@ -54,8 +54,11 @@ type Metrics struct {
 	acks        prometheus.Counter
 }
 
-// New registers all metrics. watchers may be nil.
-func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
+// Collect registers the metrics that a scrape reads from state.
+func Collect(reg prometheus.Registerer, state State) { reg.MustRegister(newCollector(state)) }
+
+// New registers the metrics of what the pipeline and the fan-out do. watchers may be nil.
+func New(reg prometheus.Registerer, watchers Watchers) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
 	}
@@ -76,8 +79,7 @@ func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
 		sentCount: counter("sent_revisions_total", "Revisions sent to subscribers."),
 		acks:      counter("acknowledged_revisions_total", "Revisions that subscribers have taken over."),
 	}
-	reg.MustRegister(m.build, m.delay, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks,
-		newCollector(state))
+	reg.MustRegister(m.build, m.delay, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks)
 	return m
 }
 

@@ -29,17 +29,21 @@ type Observer interface {
 	Failed(err error)
 }
 
-// Config of a pipeline. Tracer, Observe and Discovered are optional.
+// Config of a pipeline. Tracer and Observe are optional.
 type Config struct {
-	Mesh *normalise.Mesh
-	Log  *slog.Logger
-	Out  *revision.Log
-	// Settled reports whether every source has synced or is served from its last good state. It is called until it has
-	// returned true once.
-	Settled func() bool
+	Mesh    *normalise.Mesh
+	Log     *slog.Logger
+	Out     *revision.Log
 	Clock   clock.Clock
 	Tracer  trace.Tracer
 	Observe Observer
+}
+
+// Ends are what is at both ends of a running pipeline: the sources before it, and who judges objects behind it.
+type Ends struct {
+	// Settled reports whether every source has synced or is served from its last good state. It is called until it has
+	// returned true once.
+	Settled func() bool
 	// Discovered receives the changed objects of discovered namespaces, and the mesh configuration, after the commit of
 	// their revision. It may be nil.
 	Discovered func(changes []normalise.Change, settings *mesh.MeshConfig)
@@ -66,7 +70,9 @@ type Pipeline struct {
 	sequence uint64
 	advanced notify.Notifier
 
-	pace lanes.Pace // of configuration; used by Run's goroutine only
+	// Used by Run's goroutine only.
+	ends Ends
+	pace lanes.Pace // of configuration
 }
 
 const (
@@ -104,7 +110,8 @@ func (p *Pipeline) Poke() { notify.Wake(p.wake) }
 const pollSettled = 50 * time.Millisecond
 
 // Run applies changes until ctx ends.
-func (p *Pipeline) Run(ctx context.Context) error {
+func (p *Pipeline) Run(ctx context.Context, ends Ends) error {
+	p.ends = ends
 	settled := false
 	for {
 		wake, pause := p.wake, time.Duration(0)
@@ -114,7 +121,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 				// Configuration that is added meanwhile waits too.
 				wake, pause = p.urgent, p.pause()
 			}
-		case p.cfg.Settled():
+		case p.ends.Settled():
 			settled = true
 			// Subscribers start with everything, so the first revision is not cut into batches.
 			p.build(ctx, (*queue).takeAll, true)
@@ -199,8 +206,8 @@ func (p *Pipeline) build(ctx context.Context, take func(*queue) batch, first boo
 		}
 	}
 	span.End()
-	if p.cfg.Discovered != nil {
-		p.cfg.Discovered(delta.Discovered, p.cfg.Mesh.Settings())
+	if p.ends.Discovered != nil {
+		p.ends.Discovered(delta.Discovered, p.cfg.Mesh.Settings())
 	}
 	p.advance(sequence)
 	return len(changes), p.cfg.Clock.Now().Sub(start)

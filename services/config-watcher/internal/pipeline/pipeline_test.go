@@ -36,11 +36,11 @@ func TestChangesGatherWhileARevisionIsBuilt(t *testing.T) {
 	var settled atomic.Bool
 	log := revision.NewLog("e", clock.Real())
 	obs := slow{entered: make(chan uint64), leave: make(chan struct{})}
-	p := New(Config{Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: log, Settled: settled.Load, Clock: clock.Real(),
+	p := New(Config{Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: log, Clock: clock.Real(),
 		Observe: obs})
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = p.Run(ctx) }()
+	go func() { defer close(done); _ = p.Run(ctx, Ends{Settled: settled.Load}) }()
 	defer func() { cancel(); <-done }()
 
 	p.Submit(ctx, change("early", "1"))

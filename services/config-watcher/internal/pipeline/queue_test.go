@@ -125,8 +125,7 @@ func TestAnEndpointWaitsForOneBatch(t *testing.T) {
 	obs := &overtaker{pending: true}
 	p := New(Config{
 		Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: revision.NewLog("e", clock.Real()),
-		Settled: func() bool { return true },
-		Clock:   clock.Real(), Observe: obs,
+		Clock: clock.Real(), Observe: obs,
 	})
 	obs.submit = func(n int) {
 		k := object.Key{Kind: "Pod", Namespace: "apps", Name: "p"}
@@ -137,7 +136,7 @@ func TestAnEndpointWaitsForOneBatch(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), testkit.Patience)
 	defer stop()
 	done := make(chan struct{})
-	go func() { defer close(done); _ = p.Run(ctx) }()
+	go func() { defer close(done); _ = p.Run(ctx, Ends{Settled: func() bool { return true }}) }()
 	if _, err := p.Wait(ctx); err != nil { // for the first revision, which is not cut
 		t.Fatal(err)
 	}
