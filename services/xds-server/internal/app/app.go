@@ -96,15 +96,13 @@ func (s *Server) wire(ctx context.Context) error {
 
 	// The engine: snapshots of the mesh in, bytes per class out. It subscribes to the credentials that resources refer
 	// to.
-	var engine *plan.Engine
 	credentials, err := credential.NewClient(credential.Config{
 		Watcher: secretv1.NewSecretServiceClient(conn), Instance: self.GetInstance(), Log: s.Log, Registerer: s.Registry,
-		Apply: func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) },
 	})
 	if err != nil {
 		return err
 	}
-	engine, err = plan.NewEngine(plan.Config{
+	engine, err := plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: s.Log, Registerer: s.Registry, Credentials: credentials,
 		Prebuild: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
 	})
@@ -171,7 +169,9 @@ func (s *Server) wire(ctx context.Context) error {
 	debug.Register(s.Ops, ops.JSON, ads, engine)
 
 	s.Task("mesh", tlsconf.Identified(identity, mesh.Run))
-	s.Task("credentials", tlsconf.Identified(identity, credentials.Run))
+	s.Task("credentials", tlsconf.Identified(identity, func(ctx context.Context) error {
+		return credentials.Run(ctx, func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) })
+	}))
 	s.Task("report", tlsconf.Identified(identity, reporter.Run))
 	s.Task("engine", engine.Run)
 	s.Task("balance", tlsconf.Identified(identity, balancer.Run))

@@ -29,15 +29,12 @@ type Watcher interface {
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[secretv1.WatchRequest, secretv1.WatchResponse], error)
 }
 
-// Config of a Client. Watcher, Apply, Log and Registerer are required.
+// Config of a Client. Watcher, Log and Registerer are required.
 type Config struct {
 	Watcher Watcher
 	// Instance is the instance under which the proxies are reported. config-watcher answers only for identities that
 	// this instance reports as connected.
-	Instance string
-	// Apply takes a newer set, which differs from the last one in the changed references. It no longer holds
-	// credentials that are not followed. One goroutine calls it.
-	Apply      func(set *Set, changed []Ref)
+	Instance   string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -64,8 +61,8 @@ type Client struct {
 
 // NewClient checks the configuration; Run does the work.
 func NewClient(cfg Config) (*Client, error) {
-	if cfg.Watcher == nil || cfg.Apply == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("credential: Watcher, Apply, Log and Registerer are required")
+	if cfg.Watcher == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("credential: Watcher, Log and Registerer are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
 	c := &Client{
@@ -115,10 +112,11 @@ func (c *Client) Unfollow(ref Ref) {
 	notify.Wake(c.ready)
 }
 
-// Run watches, and opens the watch again after an error, until ctx ends.
-func (c *Client) Run(ctx context.Context) error {
+// Run watches, and opens the watch again after an error, until ctx ends. One goroutine calls apply with each newer set,
+// which differs from the last one in the changed references and no longer holds credentials that are not followed.
+func (c *Client) Run(ctx context.Context, apply func(set *Set, changed []Ref)) error {
 	var group sync.WaitGroup
-	group.Go(func() { c.apply(ctx) })
+	group.Go(func() { c.applyAll(ctx, apply) })
 	defer group.Wait()
 	rpc.Reopener{Clock: c.cfg.Clock, Rand: c.cfg.Rand}.Run(ctx, c.watch, func(err error, pause time.Duration) {
 		c.retries.Inc()
@@ -127,8 +125,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// apply calls Apply with the newest set after each change.
-func (c *Client) apply(ctx context.Context) {
+// applyAll calls apply with the newest set after each change.
+func (c *Client) applyAll(ctx context.Context, apply func(set *Set, changed []Ref)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,7 +141,7 @@ func (c *Client) apply(ctx context.Context) {
 		}
 		clear(c.changed)
 		c.mu.Unlock()
-		c.cfg.Apply(set, changed)
+		apply(set, changed)
 	}
 }
 

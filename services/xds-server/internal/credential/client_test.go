@@ -1,6 +1,7 @@
 package credential_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,16 +89,16 @@ func start(t *testing.T) *rig {
 	var err error
 	r.client, err = credential.NewClient(credential.Config{
 		Watcher: secretv1.NewSecretServiceClient(conn), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Apply: func(set *credential.Set, _ []credential.Ref) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.set = set
-		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Background(t, r.client.Run)
+	apply := func(set *credential.Set, _ []credential.Ref) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.set = set
+	}
+	testkit.Background(t, func(ctx context.Context) error { return r.client.Run(ctx, apply) })
 	return r
 }
 
