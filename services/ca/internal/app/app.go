@@ -24,7 +24,6 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/proto/fairlead/contract"
-	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/issuance"
@@ -63,14 +62,10 @@ const (
 type Server struct {
 	*service.Process
 	cfg       *config
-	cluster   connect
 	ownCert   *servercert.Source
 	bundle    *trustbundle.Manager
 	publisher *trustbundle.Publisher
 	gate      *admission.Gate
-	// accounts and bans are nil outside of Kubernetes.
-	accounts *accounts.Registry
-	bans     *accounts.Bans
 }
 
 // connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
@@ -92,7 +87,7 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps.Deps), cluster: deps.Cluster}
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps.Deps)}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -124,7 +119,8 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		return nil, err
 	}
 
-	if err := s.joinCluster(ctx); err != nil {
+	members, err := s.joinCluster(ctx, deps.Cluster, s.publisher)
+	if err != nil {
 		return nil, err
 	}
 
@@ -135,24 +131,26 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	}
 	admin := service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}
 	if cfg.Kubernetes {
-		admin.JWKSFile, admin.Issuer = cfg.JWKSFile, cfg.Issuer
+		admin.JWKSFile, admin.Issuer = members.jwksFile, members.issuer
 	}
 	if err := s.ServeOps(ctx, admin); err != nil {
 		return nil, err
 	}
 	watches := trustbundle.NewWatches(o.MaxWatches)
-	metrics, tokens, err := s.buildGRPC(lis, sign, watches)
+	metrics, tokens, err := s.buildGRPC(lis, sign, watches, members)
 	if err != nil {
 		return nil, err
 	}
-	s.buildOps(root, watches, metrics, tokens)
+	s.buildOps(root, watches, metrics, tokens, members)
 	s.Task("own certificate", s.ownCert.Run)
 	s.Task("trust bundle", s.bundle.Run)
 	return s, nil
 }
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
-func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trustbundle.Watches) (*issuance.Metrics, *auth.JWT, error) {
+func (s *Server) buildGRPC(
+	lis net.Listener, sign *signer.Signer, watches *trustbundle.Watches, members *membership,
+) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
 	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.Clock})
 	if err != nil {
@@ -160,7 +158,7 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 	}
 	metrics := issuance.NewMetrics(s.Registry, s.gate)
 	tokens, err := auth.NewJWT(auth.JWTConfig{
-		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
+		JWKSFile: members.jwksFile, Issuer: members.issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
 		MaxLifetime: s.cfg.MaxTokenLifetime, Clock: s.Clock,
 	})
 	if err != nil {
@@ -191,8 +189,8 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 	}
 	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics,
 		Random: rand.Float64}
-	if s.accounts != nil {
-		issue.Accounts, issue.Bans = s.accounts, s.bans
+	if members.accounts != nil {
+		issue.Accounts, issue.Bans = members.accounts, members.bans
 	}
 	certificates := issuance.New(issue)
 	security.RegisterIstioCertificateServiceServer(server, certificates)
@@ -202,13 +200,15 @@ func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, watches *trust
 }
 
 // buildOps adds checks, pages and metrics to the HTTP port, which shares nothing with the gRPC port's queue.
-func (s *Server) buildOps(root *store.Root, watches *trustbundle.Watches, metrics *issuance.Metrics, tokens *auth.JWT) {
+func (s *Server) buildOps(
+	root *store.Root, watches *trustbundle.Watches, metrics *issuance.Metrics, tokens *auth.JWT, members *membership,
+) {
 	s.Ops.Ready("own-certificate", s.certificateValid)
 	s.Ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.Clock.Now()) })
 	s.Ops.Ready("jwks", once(tokens.Check))
-	if s.accounts != nil {
-		s.Ops.Ready("accounts", once(s.accounts.Ready))
-		s.Ops.Ready("bans", once(s.bans.Ready))
+	if members.accounts != nil {
+		s.Ops.Ready("accounts", once(members.accounts.Ready))
+		s.Ops.Ready("bans", once(members.bans.Ready))
 	}
 	s.Ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
 		return s.bundlePage(watches)

@@ -8,40 +8,48 @@ import (
 
 	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/kube"
+	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
 // keysFile is the file in --ca-dir that holds the API server's keys without --jwks-file.
 const keysFile = "kubernetes-jwks.json"
 
+// membership is what the ca knows of its callers: the keys and the issuer of their tokens, of flags or of the cluster.
+type membership struct {
+	jwksFile, issuer string
+	// accounts and bans are nil outside of Kubernetes.
+	accounts *accounts.Registry
+	bans     *accounts.Bans
+}
+
 // joinCluster takes keys and issuer of tokens from the API server, with --kubernetes, and adds the tasks that keep the
 // cluster's ConfigMaps.
-func (s *Server) joinCluster(ctx context.Context) error {
+func (s *Server) joinCluster(ctx context.Context, connect connect, publisher *trustbundle.Publisher) (*membership, error) {
 	if !s.cfg.Kubernetes {
-		return nil
+		return &membership{jwksFile: s.cfg.JWKSFile, issuer: s.cfg.Issuer}, nil
 	}
-	clients, err := s.cluster()
+	clients, err := connect()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	file := cmp.Or(s.cfg.JWKSFile, filepath.Join(s.cfg.Dir, keysFile))
 	cluster, issuer, err := kube.Discover(ctx, kube.Config{
 		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap,
-		Roots: s.rootsPEM, Clock: s.Clock, Log: s.Log,
+		Clock: s.Clock, Log: s.Log, Roots: func() (string, <-chan struct{}) {
+			bundle, changed := publisher.Current()
+			return strings.Join(bundle.Roots, ""), changed
+		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.cfg.JWKSFile, s.cfg.Issuer = file, issuer
 	s.Task("token keys of the cluster", cluster.RunKeys)
 	s.Task("root of trust in every namespace", cluster.RunRoots)
-	s.accounts = accounts.New(clients.Metadata, s.Clock)
-	s.bans = accounts.NewBans(clients.Dynamic, s.Clock, s.cfg.needed()...)
-	s.Task("service accounts and Pods of the cluster", s.accounts.Run)
-	s.Task("identity bans", s.bans.Run)
-	return nil
-}
-
-func (s *Server) rootsPEM() (string, <-chan struct{}) {
-	bundle, changed := s.publisher.Current()
-	return strings.Join(bundle.Roots, ""), changed
+	m := &membership{
+		jwksFile: file, issuer: issuer, accounts: accounts.New(clients.Metadata, s.Clock),
+		bans: accounts.NewBans(clients.Dynamic, s.Clock, s.cfg.needed()...),
+	}
+	s.Task("service accounts and Pods of the cluster", m.accounts.Run)
+	s.Task("identity bans", m.bans.Run)
+	return m, nil
 }
