@@ -92,16 +92,8 @@ type candidate struct {
 // order in which objects came.
 func (c candidate) compare(o candidate) int {
 	x, y := c.endpoint, o.endpoint
-	if order := cmp.Or(strings.Compare(x.Address, y.Address), cmp.Compare(x.Port, y.Port), strings.Compare(x.Network, y.Network)); order != 0 {
-		return order
-	}
-	if c.pod != o.pod {
-		if c.pod {
-			return -1
-		}
-		return 1
-	}
-	if order := cmp.Or(cmp.Compare(x.Health, y.Health), strings.Compare(x.Workload, y.Workload)); order != 0 {
+	if order := cmp.Or(strings.Compare(x.Address, y.Address), cmp.Compare(x.Port, y.Port), strings.Compare(x.Network, y.Network),
+		trueFirst(c.pod, o.pod), cmp.Compare(x.Health, y.Health), strings.Compare(x.Workload, y.Workload)); order != 0 {
 		return order
 	}
 	return cmp.Or(strings.Compare(labelText(c.labels), labelText(o.labels)), cmp.Compare(x.TlsMode, y.TlsMode),

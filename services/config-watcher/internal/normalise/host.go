@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -43,18 +44,23 @@ func (h *host) claimants() (all, services []*owner) {
 	}
 	slices.SortFunc(all, func(a, b *owner) int { return object.CompareAge(a.object, b.object) })
 	slices.SortFunc(services, func(a, b *owner) int {
-		if own := a.object.Key.Cluster == ""; own != (b.object.Key.Cluster == "") {
-			if own {
-				return -1
-			}
-			return 1
-		}
-		return object.CompareAge(a.object, b.object)
+		return cmp.Or(trueFirst(a.object.Key.Cluster == "", b.object.Key.Cluster == ""), object.CompareAge(a.object, b.object))
 	})
 	if len(services) > 0 {
 		all = append(services[:1:1], all...)
 	}
 	return all, services
+}
+
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // rebuildServices builds the Services and then writes the allocated addresses into them, and into others whose address

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -25,13 +26,7 @@ var ingressKind = &rules[object.Object]{
 }
 
 var ingressClassKind = &rules[object.Object]{
-	index: func(m *Mesh, old, now *object.Object) {
-		if now == nil {
-			m.ingresses.setClass(old.Key.Name, nil)
-		} else {
-			m.ingresses.setClass(now.Key.Name, now)
-		}
-	},
+	index: func(m *Mesh, old, now *object.Object) { m.ingresses.setClass(cmp.Or(now, old).Key.Name, now) },
 }
 
 // ingresses holds the Ingresses and IngressClasses, and the Gateways and VirtualServices made from them: a Gateway for

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -26,16 +27,9 @@ type place struct{ namespace, cluster string }
 // indexNamespace marks what the labels of a namespace decide: whether the mesh discovers it, and the network of its
 // cluster.
 func (m *Mesh) indexNamespace(old, now *object.Object) {
-	var before, after map[string]string
-	var k object.Key
-	if old != nil {
-		k, before = old.Key, old.Labels
-	}
-	if now != nil {
-		k, after = now.Key, now.Labels
-	}
-	m.rediscover = m.rediscover || m.selected(k.Name, before) != m.selected(k.Name, after)
-	if k.Name == kinds.MeshNamespace && before[labelNetwork] != after[labelNetwork] {
+	name, before, after := cmp.Or(now, old).Key.Name, labelsOf(old), labelsOf(now)
+	m.rediscover = m.rediscover || m.selected(name, before) != m.selected(name, after)
+	if name == kinds.MeshNamespace && before[labelNetwork] != after[labelNetwork] {
 		m.touchAll()
 	}
 }
@@ -47,10 +41,15 @@ func (m *Mesh) clusterNetwork(cluster string) string {
 }
 
 func (m *Mesh) namespaceLabels(at place) map[string]string {
-	if o := m.stored[object.Key{Kind: "Namespace", Name: at.namespace, Cluster: at.cluster}].object; o != nil {
-		return o.Labels
+	return labelsOf(m.stored[object.Key{Kind: "Namespace", Name: at.namespace, Cluster: at.cluster}].object)
+}
+
+// labelsOf are the labels of an object, which may be nil.
+func labelsOf(o *object.Object) map[string]string {
+	if o == nil {
+		return nil
 	}
-	return nil
+	return o.Labels
 }
 
 // namespaceNameLabel is a label of every namespace of a cluster, so it is matched even if the Namespace object of a

@@ -1,8 +1,6 @@
 package normalise
 
 import (
-	"maps"
-
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -47,15 +45,9 @@ func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
 	if _, own := out[object.OnDemandAnnotation]; own {
 		return out
 	}
-	value := m.onDemand(in)
-	if value == "" {
-		return out
+	if value := m.onDemand(in); value != "" {
+		return merged(out, map[string]string{object.OnDemandAnnotation: value})
 	}
-	out = maps.Clone(out)
-	if out == nil {
-		out = map[string]string{}
-	}
-	out[object.OnDemandAnnotation] = value
 	return out
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/pkg/lists"
 )
 
 // MergeDelegate combines a delegating route with the routes of its delegate
@@ -57,7 +59,7 @@ func mergeMatches(root, own []*networking.HTTPMatchRequest) (out []*networking.H
 		return own, true
 	}
 	if len(own) == 0 {
-		return cloneMatches(root), true
+		return lists.Map(root, proto.CloneOf[*networking.HTTPMatchRequest]), true
 	}
 	for _, b := range own {
 		found := false
@@ -74,20 +76,12 @@ func mergeMatches(root, own []*networking.HTTPMatchRequest) (out []*networking.H
 	return out, true
 }
 
-func cloneMatches(in []*networking.HTTPMatchRequest) []*networking.HTTPMatchRequest {
-	out := make([]*networking.HTTPMatchRequest, len(in))
-	for i, m := range in {
-		out[i] = proto.Clone(m).(*networking.HTTPMatchRequest)
-	}
-	return out
-}
-
 // mergeMatch is the match that holds where both do; nil if they contradict each other.
 func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
 	if root.Uri != nil && own.Uri != nil && root.IgnoreUriCase != own.IgnoreUriCase {
 		return nil
 	}
-	out := proto.Clone(own).(*networking.HTTPMatchRequest)
+	out := proto.CloneOf(own)
 	for _, f := range []struct {
 		root *networking.StringMatch
 		own  **networking.StringMatch
@@ -104,10 +98,7 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 		if got, ok := out.SourceLabels[k]; ok && got != v {
 			return nil
 		}
-		if out.SourceLabels == nil {
-			out.SourceLabels = map[string]string{}
-		}
-		out.SourceLabels[k] = v
+		set(&out.SourceLabels, k, v)
 	}
 	if root.Port != 0 {
 		if out.Port != 0 && out.Port != root.Port {
@@ -123,6 +114,14 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 	}
 	out.Name, out.StatPrefix = joinNames(root.Name, out.Name), cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
+}
+
+// set sets an entry of a map that may be nil.
+func set[V any](in *map[string]V, k string, v V) {
+	if *in == nil {
+		*in = map[string]V{}
+	}
+	(*in)[k] = v
 }
 
 func joinNames(root, own string) string {
@@ -150,10 +149,7 @@ func narrowAll(root map[string]*networking.StringMatch, own *map[string]*network
 		if !narrow(v, &got) {
 			return false
 		}
-		if *own == nil {
-			*own = map[string]*networking.StringMatch{}
-		}
-		(*own)[k] = got
+		set(own, k, got)
 	}
 	return true
 }
@@ -164,10 +160,7 @@ func excludeAll(root map[string]*networking.StringMatch, own *map[string]*networ
 		if got, ok := (*own)[k]; ok && !proto.Equal(got, v) {
 			return false
 		}
-		if *own == nil {
-			*own = map[string]*networking.StringMatch{}
-		}
-		(*own)[k] = v
+		set(own, k, v)
 	}
 	return true
 }
