@@ -47,11 +47,11 @@ func remotes(b *bootstrapv3.Bootstrap, in Input) error {
 		if err := add(name, t.Tracer.Remote, false); err != nil {
 			return err
 		}
-		var err error
-		if b.Tracing, err = tracer(t.Tracer,
-			in.Node.GetCluster()); err != nil { //nolint:staticcheck // listeners without a tracer of their own use it
+		tracing, err := tracer(t.Tracer, in.Node.GetCluster())
+		if err != nil {
 			return err
 		}
+		b.Tracing = tracing //nolint:staticcheck // listeners without a tracer of their own use it
 	}
 	if t.AccessLog != nil {
 		if err := add(AccessLogCluster, *t.AccessLog, true); err != nil {
