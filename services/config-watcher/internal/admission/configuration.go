@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -41,7 +39,7 @@ type ConfigurationConfig struct {
 // configuration decides about the whole cluster, and this process faces everybody. fairlead-keeper writes.
 type Configuration struct {
 	cfg    ConfigurationConfig
-	client registrationclient.ValidatingWebhookConfigurationInterface
+	client *registrationclient.AdmissionregistrationV1Client
 	keeper *webhook.Keeper
 }
 
@@ -51,7 +49,7 @@ func NewConfiguration(cfg ConfigurationConfig) (*Configuration, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Configuration{cfg: cfg, client: client.ValidatingWebhookConfigurations()}
+	c := &Configuration{cfg: cfg, client: client}
 	c.keeper = webhook.NewKeeper(webhook.KeeperConfig{
 		Metrics: "fairlead_config_watcher", Name: cfg.Name, Identity: cfg.Identity, Keep: c.keep, Log: cfg.Log, Registerer: cfg.Registerer,
 		Clock: cfg.Clock,
@@ -61,18 +59,9 @@ func NewConfiguration(cfg ConfigurationConfig) (*Configuration, error) {
 
 // Run watches over the object until ctx ends.
 func (c *Configuration) Run(ctx context.Context) error {
-	one := fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name).String()
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = one
-				return c.client.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = one
-				return c.client.Watch(ctx, o)
-			},
-		},
+		ListerWatcher: cache.NewListWatchFromClient(c.client.RESTClient(), "validatingwebhookconfigurations", metav1.NamespaceAll,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name)),
 		ObjectType: &registrationv1.ValidatingWebhookConfiguration{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { c.keeper.Wake() }, UpdateFunc: func(any, any) { c.keeper.Wake() }, DeleteFunc: func(any) { c.keeper.Wake() },
@@ -84,7 +73,7 @@ func (c *Configuration) Run(ctx context.Context) error {
 
 // keep compares the object with what it should be.
 func (c *Configuration) keep(ctx context.Context, trust *tlsconf.Material) error {
-	found, err := c.client.Get(ctx, c.cfg.Name, metav1.GetOptions{})
+	found, err := c.client.ValidatingWebhookConfigurations().Get(ctx, c.cfg.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("no ValidatingWebhookConfiguration %s; apply it, or leave --webhook-configuration out", c.cfg.Name)
 	}

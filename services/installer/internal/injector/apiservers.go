@@ -6,8 +6,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -20,7 +18,6 @@ func apiServers(api *rest.Config, set func(addresses []string)) (func(context.Co
 	if err != nil {
 		return nil, err
 	}
-	slices, one := client.EndpointSlices(metav1.NamespaceDefault), fields.OneTermEqualSelector(metav1.ObjectNameField, "kubernetes").String()
 	told := func(o any) {
 		var addresses []string
 		if slice, ok := o.(*discoveryv1.EndpointSlice); ok {
@@ -31,16 +28,8 @@ func apiServers(api *rest.Config, set func(addresses []string)) (func(context.Co
 		set(addresses)
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = one
-				return slices.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = one
-				return slices.Watch(ctx, o)
-			},
-		},
+		ListerWatcher: cache.NewListWatchFromClient(client.RESTClient(), "endpointslices", metav1.NamespaceDefault,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, "kubernetes")),
 		ObjectType: &discoveryv1.EndpointSlice{},
 		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: told, UpdateFunc: func(_, o any) { told(o) }, DeleteFunc: func(any) { set(nil) }},
 	})
