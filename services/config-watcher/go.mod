@@ -18,7 +18,7 @@ require (
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.45.0 // indirect
 	go.opentelemetry.io/otel/sdk v1.45.0 // indirect
 	golang.org/x/sync v0.22.0
-	golang.org/x/sys v0.49.0
+	golang.org/x/sys v0.49.0 // indirect
 	google.golang.org/grpc v1.83.0
 	google.golang.org/protobuf v1.36.12
 	istio.io/api v1.31.1

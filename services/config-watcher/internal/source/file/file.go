@@ -35,8 +35,7 @@ import (
 // incomplete file.
 const (
 	debounce = 15 * time.Millisecond
-	// quiet is how long a file must not have been written to before content that lacks objects is trusted, if it is not
-	// known whether a writer still has it open.
+	// quiet is how long a file must not have been written to before content that lacks objects is trusted.
 	quiet = 250 * time.Millisecond
 	// quietInGrace is quiet for a file that was just gone, empty or cut off: its writer is slow.
 	quietInGrace = time.Second

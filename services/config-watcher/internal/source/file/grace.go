@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -28,8 +24,6 @@ const (
 	MinGrace = time.Second
 	// loggedAfter is how old a grace is when it is logged. Most end before, with the editor's next system call.
 	loggedAfter = 400 * time.Millisecond
-	// openPoll is when a file is read again that a process has open for writing.
-	openPoll = 100 * time.Millisecond
 )
 
 // Reasons why objects of a file stay; they follow the file's name in messages.
@@ -198,22 +192,6 @@ func emptiness(content []byte) (why string, ok bool) {
 		return isEmpty, true
 	}
 	return isBlank, true
-}
-
-// openForWriting reports whether a process has the file open for writing. It asks the kernel for a read lease, which is
-// only given while no process has, and returns the lease at once. If leases are not available, as on a network file
-// system or for another user's file, it returns false.
-func openForWriting(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
-	if err == nil {
-		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
-	}
-	return errors.Is(err, syscall.EAGAIN)
 }
 
 // The start of a grace is saved beside the file's objects, so that a restart does not prolong it.

@@ -144,15 +144,14 @@ type fileState struct {
 }
 
 // read brings the state up to date with the file. It returns when to read again, 0 for no need, and whether objects or
-// problems may have changed. Content that removes objects is taken over at once if it is complete and valid and nobody
-// writes the file; otherwise the objects stay for a grace.
+// problems may have changed. Content that removes objects is taken over at once if it is complete and valid and the
+// file is at rest; otherwise the objects stay for a grace.
 func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
 	expired := st.grace != nil && s.graceLeft(st, now) == 0
 	if sameFile(st.info, f.info) && !full && !expired {
 		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
-	writing := openForWriting(f.path)
 	content, failure := readFile(f.path)
 	if failure != nil {
 		st.info = nil
@@ -184,7 +183,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	fresh := age >= 0 && age < rest
 	why, none := emptiness(content)
 	endsInLine := len(content) > 0 && content[len(content)-1] != '\n'
-	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || none || fresh || writing || endsInLine || s.inGrace(f)) {
+	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || none || fresh || endsInLine || s.inGrace(f)) {
 		// The last good versions may be needed.
 		if err := s.restore(st); err != nil {
 			return 0, false, err
@@ -195,8 +194,6 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	if len(st.objects) > 0 && !expired {
 		switch {
 		case none:
-		case writing:
-			why = isWritten
 		case fresh && (len(lost) > 0 || st.grace != nil && (d.Unreadable || d.LastRefused)):
 			// Perhaps only the first part has been written so far.
 			why = isWritten
@@ -204,7 +201,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		if why != "" {
 			if again, changed = s.extendGrace(st, now, why, nil); again > 0 {
 				if why == isWritten {
-					again = min(again, max(rest-age, openPoll))
+					again = min(again, rest-age)
 				}
 				return again, changed, nil
 			}
