@@ -105,17 +105,17 @@ func must(t *testing.T, err error) {
 func TestABurstCoalescesAndNothingIsLost(t *testing.T) {
 	f := newFixture(t, nil)
 	w := f.watcher("", "Service")
-	must(t, w.Replace([]any{w.state("a", "1"), w.state("b", "1")}, ""))
+	must(t, w.replace([]any{w.state("a", "1"), w.state("b", "1")}, ""))
 	f.delivered("Service apps/a 1", "Service apps/b 1")
 	for i := range 100 {
-		must(t, w.Update(w.state("a", fmt.Sprint(i))))
+		must(t, w.put(w.state("a", fmt.Sprint(i)), false))
 	}
-	must(t, w.Add(w.state("c", "1")))
-	must(t, w.Delete(w.state("c", "1")))
+	must(t, w.put(w.state("c", "1"), false))
+	must(t, w.put(w.state("c", "1"), true))
 	f.delivered("Service apps/a 99")
-	must(t, w.Update(w.state("a", "99"))) // its status has changed
+	must(t, w.put(w.state("a", "99"), false)) // its status has changed
 	f.delivered()
-	must(t, w.Replace([]any{w.state("b", "1"), w.state("d", "1")}, ""))
+	must(t, w.replace([]any{w.state("b", "1"), w.state("d", "1")}, ""))
 	f.delivered("Service apps/a gone", "Service apps/d 1")
 }
 
@@ -124,9 +124,9 @@ func TestABurstCoalescesAndNothingIsLost(t *testing.T) {
 func TestAListThatComesDuringDelivery(t *testing.T) {
 	f := newFixture(t, nil)
 	w := f.watcher("", "Service")
-	must(t, w.Add(w.state("a", "1")))
+	must(t, w.put(w.state("a", "1"), false))
 	batch := f.take(laneConfig)
-	must(t, w.Replace(nil, ""))
+	must(t, w.replace(nil, ""))
 	if _, err := f.eventsOf(batch); err != nil {
 		t.Fatal(err)
 	}
@@ -137,12 +137,12 @@ func TestEndpointsOvertakeConfiguration(t *testing.T) {
 	f := newFixture(t, nil)
 	services, slices := f.watcher("", "Service"), f.watcher(kinds.GroupDiscovery, "EndpointSlice")
 	for i := range maxEvents + 1 {
-		must(t, services.Add(services.state(fmt.Sprintf("s-%04d", i), "1")))
+		must(t, services.put(services.state(fmt.Sprintf("s-%04d", i), "1"), false))
 	}
 	calls := 0
 	f.Handle(func(_ context.Context, _ string, events []source.Event) {
 		if calls++; calls == 1 {
-			must(t, slices.Add(slices.state("e", "1"))) // while the first batch is delivered
+			must(t, slices.put(slices.state("e", "1"), false)) // while the first batch is delivered
 		}
 		if first := events[0].Key.Kind == "EndpointSlice"; first != (calls == 2) || len(events) > maxEvents {
 			t.Errorf("call %d has %d events, the first of %s", calls, len(events), events[0].Key)
@@ -157,16 +157,16 @@ func TestEndpointsOvertakeConfiguration(t *testing.T) {
 func TestARefusedObjectKeepsItsLastVersion(t *testing.T) {
 	f := newFixture(t, nil)
 	w := f.watcher(kinds.GroupSecurity, "PeerAuthentication")
-	must(t, w.Add(w.state("a", "good")))
+	must(t, w.put(w.state("a", "good"), false))
 	f.delivered("PeerAuthentication apps/a good")
-	must(t, w.Update(w.bad("a")))
-	must(t, w.Add(w.bad("b")))
+	must(t, w.put(w.bad("a"), false))
+	must(t, w.put(w.bad("b"), false))
 	f.delivered("PeerAuthentication apps/b held")
 	if st := f.Status(); len(st.Problems) != 3 || st.Held != 1 || st.Objects != 2 {
 		t.Errorf("%d problems, %d held, %d objects", len(st.Problems), st.Held, st.Objects)
 	}
-	must(t, w.Delete(w.bad("b")))
-	must(t, w.Update(w.state("a", "better")))
+	must(t, w.put(w.bad("b"), true))
+	must(t, w.put(w.state("a", "better"), false))
 	f.delivered("PeerAuthentication apps/a better", "PeerAuthentication apps/b gone")
 	if st := f.Status(); len(st.Problems) != 0 || st.Held != 0 || st.Objects != 1 {
 		t.Errorf("%d problems, %d held, %d objects", len(st.Problems), st.Held, st.Objects)
@@ -178,7 +178,7 @@ func TestARefusedObjectKeepsItsLastVersion(t *testing.T) {
 func TestAKindIsGoneOnlyWhenItIsCertain(t *testing.T) {
 	f := newFixture(t, nil)
 	w := f.watcher(kinds.GroupNetworking, "VirtualService")
-	must(t, w.Replace([]any{w.state("a", "1")}, ""))
+	must(t, w.replace([]any{w.state("a", "1")}, ""))
 	f.delivered("VirtualService apps/a 1")
 	missing := func(after time.Duration) (unsure bool) {
 		f.clock.Advance(after)
@@ -224,7 +224,7 @@ func TestRestoredObjectsGiveWay(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		e := w.state(name, "saved")
 		e.name.Namespace, e.object.Key.Namespace, e.object.APIVersion = "", "", "v1"
-		must(t, w.Add(e))
+		must(t, w.put(e, false))
 	}
 	w.listed, w.delivered, w.kind.settled = true, true, true
 	before.delivered("Namespace a saved", "Namespace b saved")
@@ -244,7 +244,7 @@ func TestRestoredObjectsGiveWay(t *testing.T) {
 	w = f.watcher("", "Namespace")
 	e := w.state("a", "new")
 	e.name.Namespace, e.object.Key.Namespace = "", ""
-	must(t, w.Replace([]any{e}, ""))
+	must(t, w.replace([]any{e}, ""))
 	f.delivered("Namespace a new", "Namespace b gone")
 }
 
@@ -277,14 +277,14 @@ func TestLastGoodVersionIsOfTheSameObject(t *testing.T) {
 	w := f.watcher("networking.istio.io", "Gateway")
 	good, bad := w.state("a", "good"), w.bad("a")
 	good.object.UID, bad.uid = "uid-1", "uid-1"
-	must(t, w.Add(good))
+	must(t, w.put(good, false))
 	f.delivered("Gateway apps/a good")
-	must(t, w.Update(bad))
+	must(t, w.put(bad, false))
 	f.delivered()
 	again := w.bad("a")
 	again.uid = "uid-2"
-	must(t, w.Delete(bad))
-	must(t, w.Add(again))
+	must(t, w.put(bad, true))
+	must(t, w.put(again, false))
 	f.delivered("Gateway apps/a gone")
 }
 
@@ -316,12 +316,12 @@ func TestVersionsTellWhatWasDelivered(t *testing.T) {
 		e.version = version
 		return e
 	}
-	must(t, services.Replace([]any{changed(services, "a", "3")}, "5"))
+	must(t, services.replace([]any{changed(services, "a", "3")}, "5"))
 	versions("", "")
-	round(func() { must(t, services.Update(changed(services, "a", "7"))) })
+	round(func() { must(t, services.put(changed(services, "a", "7"), false)) })
 	versions("5", "")
-	must(t, secret.Add(changed(secret, "cert", "6")))
-	must(t, services.Delete(changed(services, "a", "8")))
+	must(t, secret.put(changed(secret, "cert", "6"), false))
+	must(t, services.put(changed(services, "a", "8"), true))
 	versions("5", "")
 	round(func() {})
 	versions("8", "6")

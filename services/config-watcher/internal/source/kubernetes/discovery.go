@@ -206,28 +206,10 @@ func (s *Source) watchDefinitions(ctx context.Context) error {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(lw, nil, wakingStore{s.rediscover}, cache.ReflectorOptions{
+	wake := func() error { notify.Wake(s.rediscover); return nil }
+	store := ReflectorStore{func(any, bool) error { return wake() }, func([]any, string) error { return wake() }}
+	cache.NewReflectorWithOptions(lw, nil, store, cache.ReflectorOptions{
 		Logger: &logger, Name: s.name, TypeDescription: "CustomResourceDefinition", Backoff: new(*s.cfg.Backoff),
 	}).RunWithContext(ctx)
 	return nil
 }
-
-// wakingStore is a cache.ReflectorStore that keeps nothing. Each change wakes the goroutine that waits at changed.
-type wakingStore struct{ changed chan struct{} }
-
-func (w wakingStore) wake() error { notify.Wake(w.changed); return nil }
-
-// Add implements cache.ReflectorStore.
-func (w wakingStore) Add(any) error { return w.wake() }
-
-// Update implements cache.ReflectorStore.
-func (w wakingStore) Update(any) error { return w.wake() }
-
-// Delete implements cache.ReflectorStore.
-func (w wakingStore) Delete(any) error { return w.wake() }
-
-// Replace implements cache.ReflectorStore.
-func (w wakingStore) Replace([]any, string) error { return w.wake() }
-
-// Resync implements cache.ReflectorStore.
-func (w wakingStore) Resync() error { return nil }

@@ -27,11 +27,11 @@ func TestAStalledDiskStopsNoEndpoints(t *testing.T) {
 	flushed, listed := make(chan error, 1), make(chan error, 1)
 	go func() { flushed <- saved.Flush() }()
 	<-stalled
-	go func() { listed <- services.Replace([]any{services.bad("a")}, "1") }()
+	go func() { listed <- services.replace([]any{services.bad("a")}, "1") }()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := slices.Replace([]any{slices.state("a", "1")}, "1"); err != nil {
+		if err := slices.replace([]any{slices.state("a", "1")}, "1"); err != nil {
 			t.Error(err)
 		}
 		f.delivered("EndpointSlice apps/a 1")

@@ -27,8 +27,8 @@ var backoff = wait.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Jitter: 
 // wait for it any more. Rights that are granted at the same time as the process starts come in time.
 const deniedAfter = 5 * time.Second
 
-// watcher follows all objects of a kind, or one of them. It is the store of its reflector: client-go calls Replace with
-// the result of each list, and the other methods with events. Source.mu guards the fields below name.
+// watcher follows all objects of a kind, or one of them. Its reflector calls replace with the result of each list, and
+// put with events. Source.mu guards the fields below name.
 type watcher struct {
 	source *Source
 	kind   *kind
@@ -63,7 +63,7 @@ func (s *Source) start(k *kind, name types.NamespacedName) {
 	w := &watcher{source: s, kind: k, name: name, stop: cancel}
 	k.watchers[name] = w
 	logger := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(&listWatch{source: s, watcher: w, requests: calls}, nil, w, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(&listWatch{source: s, watcher: w, requests: calls}, nil, ReflectorStore{w.put, w.replace}, cache.ReflectorOptions{
 		Logger: &logger, Name: s.name, TypeDescription: gvk.String(), Backoff: new(*s.cfg.Backoff),
 	})
 	s.watchers.Go(func() { r.RunWithContext(ctx) })
@@ -169,20 +169,8 @@ func (k *kind) change(s *Source, name types.NamespacedName, e *entry) {
 	s.lanes[k.lane][k.key(name)] = e
 }
 
-// Add implements cache.ReflectorStore.
-func (w *watcher) Add(o any) error { return w.put(o, false) }
-
-// Update implements cache.ReflectorStore.
-func (w *watcher) Update(o any) error { return w.put(o, false) }
-
-// Delete implements cache.ReflectorStore.
-func (w *watcher) Delete(o any) error { return w.put(o, true) }
-
-// Resync implements cache.ReflectorStore. Nothing needs to be delivered again.
-func (w *watcher) Resync() error { return nil }
-
-// Replace implements cache.ReflectorStore: the list is all that there is.
-func (w *watcher) Replace(list []any, version string) error {
+// replace takes over a list, which is all that there is.
+func (w *watcher) replace(list []any, version string) error {
 	s, k := w.source, w.kind
 	list = w.withSaved(list)
 	s.mu.Lock()

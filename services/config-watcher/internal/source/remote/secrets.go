@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 )
 
 // Label marks the Secrets that name remote clusters, as in Istio.
@@ -77,7 +78,8 @@ func (c *Clusters) watchSecrets(ctx context.Context) {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{}, secretStore{c},
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{},
+		kubernetes.ReflectorStore{Put: c.put, All: c.replace},
 		cache.ReflectorOptions{
 			Logger: &logger, Name: Name, TypeDescription: "Secret " + Label, Backoff: new(secretsBackoff),
 		}).RunWithContext(ctx)
@@ -111,15 +113,12 @@ func (c *Clusters) asked(ctx context.Context, err error) {
 	c.unread = err
 }
 
-// secretStore is the cache.ReflectorStore of Clusters.
-type secretStore struct{ clusters *Clusters }
-
-func (s secretStore) change(o any, gone bool) error {
+// put takes over an event of the Secrets.
+func (c *Clusters) put(o any, gone bool) error {
 	secret, ok := o.(*corev1.Secret)
 	if !ok {
 		return fmt.Errorf("%T is no Secret", o)
 	}
-	c := s.clusters
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if name := nameOf(secret); gone {
@@ -139,20 +138,8 @@ func trimmed(s *corev1.Secret) *corev1.Secret {
 		Data: s.Data}
 }
 
-// Add implements cache.ReflectorStore.
-func (s secretStore) Add(o any) error { return s.change(o, false) }
-
-// Update implements cache.ReflectorStore.
-func (s secretStore) Update(o any) error { return s.change(o, false) }
-
-// Delete implements cache.ReflectorStore.
-func (s secretStore) Delete(o any) error { return s.change(o, true) }
-
-// Resync implements cache.ReflectorStore.
-func (s secretStore) Resync() error { return nil }
-
-// Replace implements cache.ReflectorStore.
-func (s secretStore) Replace(list []any, _ string) error {
+// replace takes over a list of the Secrets.
+func (c *Clusters) replace(list []any, _ string) error {
 	all := make(map[string]*corev1.Secret, len(list))
 	for _, o := range list {
 		secret, ok := o.(*corev1.Secret)
@@ -161,7 +148,6 @@ func (s secretStore) Replace(list []any, _ string) error {
 		}
 		all[nameOf(secret)] = trimmed(secret)
 	}
-	c := s.clusters
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.secrets, c.listed = all, true
