@@ -94,7 +94,7 @@ func TestFaultsOfTheCA(t *testing.T) {
 	_, request := keyAndRequest(t)
 	burns := []string{"CaSlow", "CaBudgetBurnsFast", "CaBudgetBurnsSlow", "CaBudgetBurnsSteady", "CaBudgetBurnsCreeping"}
 	l.provoke(fault{service: "ca", alerts: burns, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
-		halting(t, p.CA.Process(), 5*time.Millisecond, func(ctx context.Context) error {
+		halting(t, p.CA.Process(), time.Millisecond, func(ctx context.Context) error {
 			conn := byToken(t, p, p.CA.GRPC, "default", "client")
 			for ctx.Err() == nil {
 				if _, err := sign(ctx, conn, request); err != nil && ctx.Err() == nil && status.Code(err) != codes.ResourceExhausted {
