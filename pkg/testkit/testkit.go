@@ -48,6 +48,23 @@ func (w *testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Must returns what a call has returned, and fails the test if that is an error: x := testkit.Must(f())(t).
+func Must[T any](value T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		NoError(t, err)
+		return value
+	}
+}
+
+// NoError fails the test, which goes no further, if err is not nil.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Patience bounds waits for what must happen; it is long enough for a busy machine.
 const Patience = time.Minute
 

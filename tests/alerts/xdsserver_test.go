@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,59 +10,23 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
 )
 
 const clusters = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
-// proxy is a state-of-the-world stream to an xds-server that a test drives by hand.
-type proxy struct {
-	t      *testing.T
-	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-}
-
-// join opens a stream and asks for clusters.
-func join(t *testing.T, conn *grpc.ClientConn, n int) proxy {
+// join opens a state-of-the-world stream in the place of proxy number n, and asks for clusters.
+func join(t *testing.T, conn *grpc.ClientConn, n int) *adstest.Sotw {
 	t.Helper()
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := proxy{t, stream}
-	p.send(&discovery.DiscoveryRequest{TypeUrl: clusters,
-		Node: &corev3.Node{Id: fmt.Sprintf("sidecar~10.0.0.%d~client-%d.default~default.svc.cluster.local", n%250, n)}})
+	id := adstest.Sidecar(fmt.Sprintf("10.0.0.%d", n%250), fmt.Sprintf("client-%d", n), "default")
+	p := testkit.Must(adstest.OpenSotw(t.Context(), conn, adstest.Node(id, nil)))(t)
+	testkit.NoError(t, p.Send(&discovery.DiscoveryRequest{TypeUrl: clusters}))
 	return p
-}
-
-func (p proxy) send(m *discovery.DiscoveryRequest) {
-	p.t.Helper()
-	if err := p.stream.Send(m); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p proxy) next() *discovery.DiscoveryResponse {
-	p.t.Helper()
-	m, err := p.stream.Recv()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return m
-}
-
-func (p proxy) answer(m *discovery.DiscoveryResponse, version, problem string) {
-	p.t.Helper()
-	r := &discovery.DiscoveryRequest{TypeUrl: clusters, VersionInfo: version, ResponseNonce: m.GetNonce()}
-	if problem != "" {
-		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: problem}
-	}
-	p.send(r)
 }
 
 func TestFaultsOfXDSServers(t *testing.T) {
@@ -109,31 +74,31 @@ func TestFaultsOfXDSServers(t *testing.T) {
 	dial := func(t *testing.T) *grpc.ClientConn { return byCertificate(t, p, one.GRPC, "default", "client") }
 
 	good := join(t, dial(t), 0)
-	first := good.next()
-	good.answer(first, first.GetVersionInfo(), "")
+	first := testkit.Must(good.Recv())(t)
+	testkit.NoError(t, good.Answer(first, first.GetVersionInfo(), nil))
 	l.strangers("xds-server", one.GRPC, dial, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := xdsv1.NewReplicaServiceClient(conn).GetLoad(ctx, &xdsv1.GetLoadRequest{})
 		return err
 	})
 	provoke(fault{alerts: []string{"ProxyRejects"}, until: positive(m + "nacks_total"), make_: func(t *testing.T) func() {
 		bad := join(t, dial(t), 1)
-		bad.answer(bad.next(), "", "test: refused")
+		testkit.NoError(t, bad.Answer(testkit.Must(bad.Recv())(t), "", errors.New("test: refused")))
 		return nil
 	}})
 	slow := []string{"SlowAcks", "XdsServerBudgetBurnsFast", "XdsServerBudgetBurnsSlow", "XdsServerBudgetBurnsSteady",
 		"XdsServerBudgetBurnsCreeping"}
 	provoke(fault{alerts: slow, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
-		var waiting []proxy
+		var waiting []*adstest.Sotw
 		var held []*discovery.DiscoveryResponse
 		conn := dial(t)
 		for i := range 8 {
 			waiting = append(waiting, join(t, conn, 10+i))
-			held = append(held, waiting[i].next())
+			held = append(held, testkit.Must(waiting[i].Recv())(t))
 		}
 		time.Sleep(2500 * time.Millisecond) // how long the proxies take, which is the fault
 		acked := l.look(t.Context()).sum(m + "ack_duration_seconds_count")
 		for i, w := range waiting {
-			w.answer(held[i], held[i].GetVersionInfo(), "")
+			testkit.NoError(t, w.Answer(held[i], held[i].GetVersionInfo(), nil))
 		}
 		for l.look(t.Context()).sum(m+"ack_duration_seconds_count") < acked+8 {
 			if t.Context().Err() != nil {
@@ -152,7 +117,7 @@ func TestFaultsOfXDSServers(t *testing.T) {
 	provoke(fault{alerts: []string{"Unbalanced"}, minutes: 12, make_: func(t *testing.T) func() {
 		conn := dial(t)
 		for i := range 44 {
-			join(t, conn, 100+i).next()
+			testkit.Must(join(t, conn, 100+i).Recv())(t)
 		}
 		return nil
 	}, until: func(s scrape) bool { return s.sum(m+"streams") >= 44 }})

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
@@ -161,11 +163,10 @@ func TestRejectionIsShown(t *testing.T) {
 		message = "Error adding/updating cluster(s) " + cluster + ": this proxy does not like it"
 	)
 	proxy := m.ADS(t, "late-0", "xds-server-1")
-	proxy.Subscribe(clusterType, "*")
-	refused := proxy.Next(clusterType)
-	proxy.Nack(refused, message)
-	proxy.Subscribe(listenerType, "*")
-	unanswered := proxy.Next(listenerType)
+	testkit.NoError(t, proxy.Subscribe(clusterType, "*"))
+	testkit.NoError(t, proxy.Answer(testkit.Must(proxy.Next(clusterType))(t), errors.New(message)))
+	testkit.NoError(t, proxy.Subscribe(listenerType, "*"))
+	unanswered := testkit.Must(proxy.Next(listenerType))(t)
 
 	m.Eventually(t, takesEffect, func() error {
 		code, out, errOut := m.CLI(t, "proxy-status", "late-0")
@@ -190,7 +191,7 @@ func TestRejectionIsShown(t *testing.T) {
 		t.Errorf("why: %+v", r)
 	}
 
-	proxy.Ack(unanswered)
+	testkit.NoError(t, proxy.Answer(unanswered, nil))
 	m.Eventually(t, takesEffect, func() error {
 		if _, out, _ := m.CLI(t, "proxy-status", "late-0"); strings.Contains(out, "STALE") {
 			return fmt.Errorf("still waits: %s", out)

@@ -10,18 +10,15 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/structpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/testkit/adstest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/tests/internal/kubeapi"
 )
@@ -103,42 +100,19 @@ type endpointsSeen struct {
 // followEndpoints subscribes, as a Pod of a cluster, to the endpoints of a cluster of Envoy.
 func followEndpoints(t testing.TB, w *watcher, xds, cluster, pod, account, name string) *endpointsSeen {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Target: xds,
-		TLS: tlsconf.Client(w.ca.NewSVID("shop", account), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	metadata, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": cluster})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := testkit.Must(adstest.OpenDelta(ctx, w.dialADS(xds, account),
+		adstest.Node(adstest.Sidecar("10.9.9.9", pod, "shop"), map[string]any{"CLUSTER_ID": cluster})))(t)
+	testkit.NoError(t, stream.Subscribe(resource.EndpointType, name))
 	seen := &endpointsSeen{t: t}
-	if err := stream.Send(&discovery.DeltaDiscoveryRequest{
-		Node:    &corev3.Node{Id: "sidecar~10.9.9.9~" + pod + ".shop~shop.svc.cluster.local", Metadata: metadata},
-		TypeUrl: resource.EndpointType, ResourceNamesSubscribe: []string{name},
-	}); err != nil {
-		t.Fatal(err)
-	}
 	go func() {
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				return
-			}
+		_ = stream.Follow(func(m *discovery.DeltaDiscoveryResponse) error { // ends with the test
 			for _, r := range m.GetResources() {
 				seen.take(r)
 			}
-			if stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}) != nil {
-				return
-			}
-		}
+			return nil
+		})
 	}()
 	return seen
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,13 +16,9 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/structpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -29,6 +26,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/tests/internal/kubeapi"
 )
@@ -106,54 +104,38 @@ func (p *proxy) rejects(cluster, words string) {
 	p.refuse, p.words = cluster, words
 }
 
+// dialADS connects to an xds-server as a workload of namespace shop.
+func (w *watcher) dialADS(address, account string) *grpc.ClientConn {
+	w.t.Helper()
+	conn := testkit.Must(rpc.Dial(rpc.ClientConfig{Target: address,
+		TLS: tlsconf.Client(w.ca.NewSVID("shop", account), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20}))(w.t)
+	w.t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	return conn
+}
+
 // connectProxy connects a workload of namespace shop, whose service account and WorkloadEntry have its name.
 // metadata is added to its node.
-func connectProxy(t testing.TB, w *watcher, address, name, ip string, metadata ...map[string]any) *proxy {
+func connectProxy(t testing.TB, w *watcher, address, name, ip string, metadata map[string]any) *proxy {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Target: address,
-		TLS: tlsconf.Client(w.ca.NewSVID("shop", name), w.ca.ID(meshNamespace, "xds-server")), MaxRecvBytes: 32 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := w.dialADS(address, name)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	late := time.AfterFunc(patience, cancel)
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	stream, err := adstest.OpenDelta(ctx, conn, adstest.Node(adstest.Sidecar(ip, name, "shop"), metadata))
 	if err != nil || !late.Stop() {
 		t.Fatalf("the xds-server does not answer: %v", err)
 	}
+	testkit.NoError(t, stream.Subscribe(resource.ClusterType, "*"))
 	p := &proxy{leave: cancel}
-	first := &discovery.DeltaDiscoveryRequest{
-		Node:    &corev3.Node{Id: fmt.Sprintf("sidecar~%s~%s.shop~shop.svc.cluster.local", ip, name)},
-		TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"},
-	}
-	for _, m := range metadata {
-		if first.Node.Metadata, err = structpb.NewStruct(m); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := stream.Send(first); err != nil {
-		t.Fatal(err)
-	}
 	go func() {
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				return
-			}
-			answer := &discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}
+		_ = stream.Follow(func(m *discovery.DeltaDiscoveryResponse) error { // ends with the test
 			p.mu.Lock()
-			for _, r := range m.GetResources() {
-				if r.GetName() == p.refuse {
-					answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: p.words}
-				}
+			defer p.mu.Unlock()
+			if slices.ContainsFunc(m.GetResources(), func(r *discovery.Resource) bool { return r.GetName() == p.refuse }) {
+				return errors.New(p.words)
 			}
-			p.mu.Unlock()
-			if stream.Send(answer) != nil {
-				return
-			}
-		}
+			return nil
+		})
 	}()
 	return p
 }

@@ -50,7 +50,7 @@ func TestStatusInKubernetes(t *testing.T) {
 	leader, other := startReplicas(t, s)
 	// The xds-server reports to the replica that does not write.
 	address := startXDSServer(t, other)
-	one, _ := connectProxy(t, other, address, "one", "10.9.0.1"), connectProxy(t, other, address, "two", "10.9.0.2")
+	one, _ := connectProxy(t, other, address, "one", "10.9.0.1", nil), connectProxy(t, other, address, "two", "10.9.0.2", nil)
 	testkit.Eventually(t, patience, func() error {
 		if n := other.metric("proxies"); n != 2 {
 			return fmt.Errorf("%v proxies", n)
@@ -129,7 +129,7 @@ func TestStatusInKubernetes(t *testing.T) {
 			return o.GetResourceVersion()
 		}
 		before := version()
-		connectProxy(t, other, address, "one", "10.9.0.1")
+		connectProxy(t, other, address, "one", "10.9.0.1", nil)
 		s.Apply(t, strings.Replace(webRule(1), "name: web", "name: later", 1))
 		kubectlWait(t, s, "Programmed", "destinationrules/later", patience)
 		if after := version(); after != before {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
@@ -203,9 +204,9 @@ func (f *fixture) brief(t *testing.T) *brief {
 	go func() {
 		// One that is sent away to another xds-server comes again while it may.
 		for ok := true; ok && time.Now().Before(b.until); ok = rested(ctx) {
-			stream, err := deltaOn(ctx, conn)
-			if err == nil && stream.Send(subscribe(node(b.id.pod), resource.ClusterType, "*")) == nil {
-				<-drainedDelta(stream)
+			stream, err := adstest.OpenDelta(ctx, conn, node(b.id.pod))
+			if err == nil && stream.Subscribe(resource.ClusterType, "*") == nil {
+				_ = stream.Drain()
 			}
 		}
 		b.ended <- time.Now()
@@ -221,14 +222,11 @@ func (b *brief) call(ctx context.Context, service string, within time.Duration) 
 		_, err := request(ctx, b.conns[service], time.Hour)
 		return err
 	}
-	stream, err := deltaOn(ctx, b.conns[service])
-	if err != nil {
-		return err
+	stream, err := adstest.OpenDelta(ctx, b.conns[service], node(b.id.pod))
+	if err == nil {
+		_ = stream.Subscribe(resource.ClusterType, "*") // Recv tells why the stream has ended
+		_, err = stream.Recv()
 	}
-	if stream.Send(subscribe(node(b.id.pod), resource.ClusterType, "*")) != nil {
-		return streamError(stream)
-	}
-	_, err = stream.Recv()
 	return err
 }
 

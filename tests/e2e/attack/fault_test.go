@@ -71,12 +71,12 @@ func (f *fixture) asked(ctx context.Context, service, path string, t *testing.T)
 func (f *fixture) clusters(ctx context.Context, id *identity, t *testing.T) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	stream, closeAll, err := openDelta(ctx, id, f.service(t, "xds-server-0").GRPCAddress)
+	stream, closeAll, err := openDelta(ctx, id, f.service(t, "xds-server-0").GRPCAddress, node(id.pod))
 	if err != nil {
 		return 0, err
 	}
 	defer closeAll()
-	if err := stream.Send(subscribe(node(id.pod), resource.ClusterType, "*")); err != nil {
+	if err := stream.Subscribe(resource.ClusterType, "*"); err != nil {
 		return 0, err
 	}
 	m, err := stream.Recv()

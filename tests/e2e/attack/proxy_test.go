@@ -12,16 +12,13 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/structpb"
 
+	"fairlead.dev/pkg/testkit/adstest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
-
-type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 
 // node is what a Pod's own proxy says of itself.
 func node(p *fleet.Pod) *corev3.Node {
@@ -29,37 +26,27 @@ func node(p *fleet.Pod) *corev3.Node {
 }
 
 func nodeNamed(kind, ip, name, namespace, domain string) *corev3.Node {
-	return &corev3.Node{Id: fmt.Sprintf("%s~%s~%s.%s~%s", kind, ip, name, namespace, domain)}
+	return adstest.Node(fmt.Sprintf("%s~%s~%s.%s~%s", kind, ip, name, namespace, domain), nil)
 }
 
 // withLabels adds labels to what a node says of itself.
 func withLabels(n *corev3.Node, labels map[string]any) *corev3.Node {
-	meta, err := structpb.NewStruct(map[string]any{"LABELS": labels})
-	if err != nil {
-		panic(err) // only text is given
-	}
-	n.Metadata = meta
-	return n
+	return adstest.Node(n.GetId(), map[string]any{"LABELS": labels})
 }
 
 // openDelta opens a delta stream on a connection of its own; close ends both.
-func openDelta(ctx context.Context, id *identity, address string) (stream deltaStream, closeAll func(), err error) {
+func openDelta(ctx context.Context, id *identity, address string, n *corev3.Node) (stream *adstest.Delta, closeAll func(), err error) {
 	conn, err := id.dial(address)
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	closeAll = func() { cancel(); _ = conn.Close() }
-	stream, err = discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
-	if err != nil {
+	if stream, err = adstest.OpenDelta(ctx, conn, n); err != nil {
 		closeAll()
 		return nil, nil, err
 	}
 	return stream, closeAll, nil
-}
-
-func subscribe(n *corev3.Node, url string, names ...string) *discovery.DeltaDiscoveryRequest {
-	return &discovery.DeltaDiscoveryRequest{Node: n, TypeUrl: url, ResourceNamesSubscribe: names}
 }
 
 // firstConfiguration connects as a proxy that starts, and returns how long it took until clusters and listeners had
@@ -68,17 +55,15 @@ func firstConfiguration(ctx context.Context, id *identity, address string) (time
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	start := time.Now()
-	stream, closeAll, err := openDelta(ctx, id, address)
+	stream, closeAll, err := openDelta(ctx, id, address, node(id.pod))
 	if err != nil {
 		return time.Since(start), err
 	}
 	defer closeAll()
-	n := node(id.pod)
 	for _, url := range []string{resource.ClusterType, resource.ListenerType} {
-		if err := stream.Send(subscribe(n, url, "*")); err != nil {
-			return time.Since(start), errors.Join(err, streamError(stream))
+		if err := stream.Subscribe(url, "*"); err != nil {
+			return time.Since(start), errors.Join(err, stream.Drain())
 		}
-		n = nil
 		if err := answered(stream, url); err != nil {
 			return time.Since(start), err
 		}
@@ -87,24 +72,19 @@ func firstConfiguration(ctx context.Context, id *identity, address string) (time
 }
 
 // answered receives and acknowledges until something of the type has come.
-func answered(stream deltaStream, url string) error {
+func answered(stream *adstest.Delta, url string) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}); err != nil {
+		if err := stream.Answer(m, nil); err != nil {
 			return err
 		}
 		if m.GetTypeUrl() == url {
 			return nil
 		}
 	}
-}
-
-// streamError is why a stream on which nothing can be sent any more has ended.
-func streamError(stream grpc.ClientStream) error {
-	return stream.RecvMsg(&discovery.DeltaDiscoveryResponse{})
 }
 
 // observer is a rightful proxy that stays connected. It notes when it has acknowledged a version of the cluster whose
@@ -133,7 +113,7 @@ func (o *observer) run(ctx context.Context) {
 }
 
 func (o *observer) session(ctx context.Context) error {
-	stream, closeAll, err := openDelta(ctx, o.id, o.address)
+	stream, closeAll, err := openDelta(ctx, o.id, o.address, node(o.id.pod))
 	if err != nil {
 		return err
 	}
@@ -141,7 +121,7 @@ func (o *observer) session(ctx context.Context) error {
 	o.mu.Lock()
 	o.sessions++
 	o.mu.Unlock()
-	if err := stream.Send(subscribe(node(o.id.pod), resource.ClusterType, "*")); err != nil {
+	if err := stream.Subscribe(resource.ClusterType, "*"); err != nil {
 		return err
 	}
 	for {
@@ -149,7 +129,7 @@ func (o *observer) session(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}); err != nil {
+		if err := stream.Answer(m, nil); err != nil {
 			return err
 		}
 		for _, r := range m.GetResources() {

@@ -13,6 +13,8 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/testkit/adstest"
 )
 
 // types are what a proxy may ask for by name.
@@ -64,37 +66,33 @@ func testNames(t *testing.T, f *fixture) {
 	}
 	attacks := map[string]func(ctx context.Context, conn *grpc.ClientConn, s *score) error{
 		"delta": func(ctx context.Context, conn *grpc.ClientConn, s *score) error {
-			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+			stream, err := adstest.OpenDelta(ctx, conn, node(id.pod), grpc.WaitForReady(false))
 			if err != nil {
 				return err
 			}
-			ended := drained(stream, func() any { return new(discovery.DeltaDiscoveryResponse) })
-			n := node(id.pod)
+			ended := drained(stream.Drain)
 			for i := 0; number.Load() < most; i++ {
-				if stream.Send(subscribe(n, types[i%len(types)], next()...)) != nil {
+				if stream.Subscribe(types[i%len(types)], next()...) != nil {
 					return <-ended
 				}
-				n = nil
 				s.did("names asked for", each)
 			}
 			s.loaded()
 			return <-ended
 		},
 		"state of the world": func(ctx context.Context, conn *grpc.ClientConn, s *score) error {
-			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+			stream, err := adstest.OpenSotw(ctx, conn, node(id.pod), grpc.WaitForReady(false))
 			if err != nil {
 				return err
 			}
-			ended := drained(stream, func() any { return new(discovery.DiscoveryResponse) })
-			n := node(id.pod)
+			ended := drained(stream.Drain)
 			names := map[string][]string{}
 			for i := 0; number.Load() < most; i++ {
 				url := types[i%len(types)]
 				names[url] = append(names[url], next()...)
-				if stream.Send(&discovery.DiscoveryRequest{Node: n, TypeUrl: url, ResourceNames: names[url]}) != nil {
+				if stream.Send(&discovery.DiscoveryRequest{TypeUrl: url, ResourceNames: names[url]}) != nil {
 					return <-ended
 				}
-				n = nil
 				s.did("names asked for", each)
 			}
 			s.loaded()
@@ -126,17 +124,10 @@ func testNames(t *testing.T, f *fixture) {
 	}
 }
 
-// drained receives whatever comes on a stream, and tells why it ended.
-func drained(stream grpc.ClientStream, into func() any) <-chan error {
+// drained drains a stream while the caller sends, and tells why it ended.
+func drained(drain func() error) <-chan error {
 	ended := make(chan error, 1)
-	go func() {
-		for {
-			if err := stream.RecvMsg(into()); err != nil {
-				ended <- err
-				return
-			}
-		}
-	}()
+	go func() { ended <- drain() }()
 	return ended
 }
 
@@ -182,15 +173,14 @@ func stay(ctx context.Context, conn *grpc.ClientConn, n *corev3.Node, turns chan
 	}
 	release := sync.OnceFunc(func() { <-turns })
 	defer release()
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	stream, err := adstest.OpenDelta(ctx, conn, n, grpc.WaitForReady(false))
 	if err != nil {
 		return err
 	}
 	for _, url := range []string{resource.ClusterType, resource.ListenerType} {
-		if stream.Send(subscribe(n, url, "*")) != nil {
-			return streamError(stream)
+		if stream.Subscribe(url, "*") != nil {
+			return stream.Drain()
 		}
-		n = nil
 		if _, err := stream.Recv(); err != nil {
 			return err
 		}
@@ -198,7 +188,7 @@ func stay(ctx context.Context, conn *grpc.ClientConn, n *corev3.Node, turns chan
 	s.did("streams configured", 1)
 	release()
 	opened()
-	return <-drainedDelta(stream)
+	return stream.Drain()
 }
 
 // testClasses: one identity claims another DNS domain, other labels and another place on every stream.

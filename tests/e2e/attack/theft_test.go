@@ -16,12 +16,12 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/tests/e2e/internal/fleet"
@@ -30,49 +30,32 @@ import (
 // asked is how long an attacker waits for a secret that is not sent at once.
 const asked = 2 * time.Second
 
-func deltaOn(ctx context.Context, conn *grpc.ClientConn) (deltaStream, error) {
-	return discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
-}
-
-func drainedDelta(stream deltaStream) <-chan error {
-	return drained(stream, func() any { return new(discovery.DeltaDiscoveryResponse) })
-}
-
 // loot asks as a node for everything there is and for secrets by name, and returns all bytes that come within a while,
 // and how the stream ended.
 func loot(ctx context.Context, id *identity, address string, n *corev3.Node, secrets ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, asked)
 	defer cancel()
-	stream, closeAll, err := openDelta(ctx, id, address)
+	stream, closeAll, err := openDelta(ctx, id, address, n)
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll()
-	for _, r := range []*discovery.DeltaDiscoveryRequest{
-		subscribe(n, resource.ClusterType, "*"), subscribe(nil, resource.ListenerType, "*"), subscribe(nil, resource.SecretType, secrets...),
-	} {
-		if stream.Send(r) != nil {
-			return nil, streamError(stream)
-		}
+	if errors.Join(stream.Subscribe(resource.ClusterType, "*"), stream.Subscribe(resource.ListenerType, "*"),
+		stream.Subscribe(resource.SecretType, secrets...)) != nil {
+		return nil, stream.Drain()
 	}
 	var all []byte
-	for {
-		m, err := stream.Recv()
-		if status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) {
-			return all, nil
-		}
-		if err != nil {
-			return all, err
-		}
+	var broken error
+	ended := stream.Follow(func(m *discovery.DeltaDiscoveryResponse) error {
 		content, err := proto.Marshal(m)
-		if err != nil {
-			return all, err
-		}
+		broken = errors.Join(broken, err)
 		all = append(all, content...)
-		if stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}) != nil {
-			return all, streamError(stream)
-		}
+		return nil
+	})
+	if status.Code(ended) == codes.DeadlineExceeded || errors.Is(ended, context.DeadlineExceeded) {
+		ended = nil
 	}
+	return all, errors.Join(broken, ended)
 }
 
 // holds is true if loot has a private key in it.
@@ -149,28 +132,22 @@ func testForgedRejection(t *testing.T, f *fixture) {
 	thief := f.identity(t, batch, time.Hour)
 	gateway := f.Pod(t, "edge-gateway-0")
 	for _, kind := range []string{"router", "sidecar"} {
-		stream, closeAll, err := openDelta(t.Context(), thief, f.service(t, "xds-server-0").GRPCAddress)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeAll()
 		n := nodeNamed(kind, gateway.IP, gateway.Name, gateway.Namespace, "edge.svc.cluster.local")
 		if kind == "router" {
 			n.Id = gateway.NodeID
 		}
-		err = stream.Send(subscribe(n, resource.ClusterType, "*"))
-		var m *discovery.DeltaDiscoveryResponse
-		if err == nil {
-			m, err = stream.Recv()
+		stream, closeAll, err := openDelta(t.Context(), thief, f.service(t, "xds-server-0").GRPCAddress, n)
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer closeAll()
+		_ = stream.Subscribe(resource.ClusterType, "*") // Recv tells why the stream has ended
+		m, err := stream.Recv()
 		if err != nil {
 			t.Logf("%s: refused: %v", kind, err)
 			continue
 		}
-		if err := stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(),
-			ErrorDetail: &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: lie}}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, stream.Answer(m, errors.New(lie)))
 		t.Logf("%s: served %d clusters, and rejected them", kind, len(m.GetResources()))
 	}
 	// Whatever was believed is reported after the rejection, so a change is made and waited for; what the list then

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 )
 
 const (
@@ -64,9 +65,7 @@ func TestAgentResource(t *testing.T) {
 	for round := range 2 {
 		stream := f.open(client)
 		for range 3 {
-			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, stream.Subscribe(envoyType))
 			resp, err := stream.Recv()
 			if err != nil || resp.GetTypeUrl() != envoyType {
 				t.Fatalf("Envoy received %v, %v", resp, err)
@@ -110,9 +109,7 @@ func TestTwoAgentResources(t *testing.T) {
 			{TypeURL: "never", Authority: "elsewhere"}},
 	}))
 	for range 3 {
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, stream.Subscribe(envoyType))
 		resp, err := stream.Recv()
 		if err != nil || resp.GetTypeUrl() != envoyType {
 			t.Fatalf("Envoy received %v, %v", resp, err)
@@ -140,12 +137,8 @@ func TestAgentResourceIsRejected(t *testing.T) {
 	var got taken
 	stream := f.open(f.relay(Config{Addresses: []string{server.address},
 		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, stream.Subscribe(envoyType))
+	testkit.Must(stream.Recv())(t)
 	go func() { _, _ = stream.Recv() }() // until the test ends
 	testkit.Eventually(t, testkit.Patience, func() error {
 		requests := server.requestsOf(agentType)
@@ -168,14 +161,9 @@ func TestAgentResourceSotW(t *testing.T) {
 		client := f.relay(Config{Addresses: []string{server.address},
 			AgentResource: &AgentResource{TypeURL: sotwType, Authority: authority, Take: got.take}})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		stream, err := client.StreamAggregatedResources(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := testkit.Must(adstest.OpenSotw(ctx, client, nil))(t)
 		for range 2 {
-			if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: envoyType}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: envoyType}))
 			if resp, err := stream.Recv(); err != nil || resp.GetTypeUrl() != envoyType {
 				t.Errorf("Envoy received %v, %v", resp, err)
 			}

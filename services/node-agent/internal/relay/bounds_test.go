@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 )
 
 // A response for the agent beyond the bounds is not decoded, and the stream ends with the reason. The versions held are
@@ -27,13 +28,8 @@ func TestAgentResourceIsBounded(t *testing.T) {
 	var got taken
 	stream := f.open(f.relay(Config{Addresses: []string{server.address},
 		AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	for err == nil {
-		_, err = stream.Recv()
-	}
+	testkit.NoError(t, stream.Subscribe(envoyType))
+	err := stream.Drain()
 	if !strings.Contains(err.Error(), "more than 16 resources") || len(got.all()) > 0 {
 		t.Errorf("%v, took %d", err, len(got.all()))
 	}
@@ -64,16 +60,13 @@ func TestStreamsAreBounded(t *testing.T) {
 		if i == 0 {
 			of = first
 		}
-		stream, err := client.DeltaAggregatedResources(of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := testkit.Must(adstest.OpenDelta(of, client, nil))(t)
 		if _, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	another := func() error {
-		stream, err := client.DeltaAggregatedResources(ctx)
+		stream, err := adstest.OpenDelta(ctx, client, nil)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/agenttest"
@@ -152,14 +153,14 @@ func (f *fixture) xds(addr string) *xdsServer {
 	return s
 }
 
-// relay starts a Relay, by default with the certificate of shop/web, and returns a client of its socket.
-func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
+// relay starts a Relay, by default with the certificate of shop/web, and returns a connection to its socket.
+func (f *fixture) relay(c Config) *grpc.ClientConn {
 	f.t.Helper()
-	_, client := f.newRelay(c)
-	return client
+	_, conn := f.newRelay(c)
+	return conn
 }
 
-func (f *fixture) newRelay(c Config) (*Relay, discoveryv3.AggregatedDiscoveryServiceClient) {
+func (f *fixture) newRelay(c Config) (*Relay, *grpc.ClientConn) {
 	f.t.Helper()
 	if c.Source == nil {
 		c.Source = f.PKI.NewSVID("shop", "web")
@@ -170,26 +171,19 @@ func (f *fixture) newRelay(c Config) (*Relay, discoveryv3.AggregatedDiscoverySer
 		c.Log = testkit.Logger(f.t)
 	}
 	r := New(c)
-	conn := agenttest.Socket(f.t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...)
-	return r, discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	return r, agenttest.Socket(f.t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...)
 }
 
-type deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
-
 // open opens a delta stream that ends with the test, or after two minutes.
-func (f *fixture) open(c discoveryv3.AggregatedDiscoveryServiceClient) deltaStream {
+func (f *fixture) open(conn *grpc.ClientConn) *adstest.Delta {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	f.t.Cleanup(cancel)
-	stream, err := c.DeltaAggregatedResources(ctx)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return stream
+	return testkit.Must(adstest.OpenDelta(ctx, conn, nil))(f.t)
 }
 
 // ask sends one request and returns the address of the server that answers.
-func (f *fixture) ask(s deltaStream, req *discoveryv3.DeltaDiscoveryRequest) (string, error) {
+func (f *fixture) ask(s *adstest.Delta, req *discoveryv3.DeltaDiscoveryRequest) (string, error) {
 	f.t.Helper()
 	if err := s.Send(req); err != nil {
 		return "", err

@@ -8,13 +8,9 @@ import (
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus"
 
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/pkg/tlsconf"
-	"fairlead.dev/proto/fairlead/contract"
-	"fairlead.dev/services/node-agent/internal/agenttest"
+	"fairlead.dev/pkg/testkit/adstest"
 )
 
 // told are the types and error details of the requests of all delta streams, in order.
@@ -39,13 +35,7 @@ func (s *xdsServer) told() string {
 func TestHealthIsTold(t *testing.T) {
 	f := newFixture(t)
 	server := f.xds("")
-	source := f.PKI.NewSVID("shop", "web")
-	r := New(Config{
-		Addresses: []string{server.address}, Source: source, Registerer: prometheus.NewRegistry(), Log: testkit.Logger(t),
-		TLS: tlsconf.Client(source, f.PKI.ID(contract.SystemNamespace, contract.XDSServerAccount)),
-	})
-	client := discoveryv3.NewAggregatedDiscoveryServiceClient(agenttest.Socket(t, serviceName, r.Register,
-		rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...))
+	r, client := f.newRelay(Config{Addresses: []string{server.address}})
 	want := func(text string) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {
@@ -64,22 +54,15 @@ func TestHealthIsTold(t *testing.T) {
 	want("other refused")
 	r.SetHealth(nil)
 	want("other refused well")
-	if err := first.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, first.CloseSend())
 	if _, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 		t.Fatal(err)
 	}
 	want("other refused well other well")
 
 	r.SetHealth(errors.New("gone"))
-	stream, err := client.StreamAggregatedResources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: sotwType}); err != nil {
-		t.Fatal(err)
-	}
+	stream := testkit.Must(adstest.OpenSotw(t.Context(), client, nil))(t)
+	testkit.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: sotwType}))
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if !slices.ContainsFunc(server.sotwRequests(), func(r *discoveryv3.DiscoveryRequest) bool {
 			return r.GetTypeUrl() == HealthInformation && r.GetErrorDetail().GetMessage() == "gone"

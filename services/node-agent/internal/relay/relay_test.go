@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -57,13 +58,8 @@ func TestForwardsNameTablesWithoutAnAgentResource(t *testing.T) {
 	server.resources = []*discoveryv3.Resource{{Name: "nametable", Version: "1", Resource: &anypb.Any{TypeUrl: nameTable, Value: content}}}
 	stream := f.open(f.relay(Config{Addresses: []string{server.address}}))
 	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: nameTable, InitialResourceVersions: map[string]string{"nametable": "0"}}
-	if err := stream.Send(req); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, stream.Send(req))
+	resp := testkit.Must(stream.Recv())(t)
 	if resp.GetTypeUrl() != nameTable || len(resp.GetResources()) != 1 || !proto.Equal(resp.GetResources()[0], server.resources[0]) {
 		t.Errorf("received %v", resp)
 	}
@@ -78,14 +74,9 @@ func TestForwardsSotW(t *testing.T) {
 	f := newFixture(t)
 	server := f.xds("")
 	client := f.relay(Config{Addresses: []string{server.address}})
-	stream, err := client.StreamAggregatedResources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := testkit.Must(adstest.OpenSotw(t.Context(), client, nil))(t)
 	for _, url := range []string{"a", "b", "c"} {
-		if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: url}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: url}))
 		if resp, err := stream.Recv(); err != nil || resp.GetTypeUrl() != url {
 			t.Fatalf("asked for %q, got %v, %v", url, resp, err)
 		}
@@ -136,9 +127,7 @@ func TestReconnectRequestEndsTheStreamWithoutAWarning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "n"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "n"}))
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable ||
 		!strings.Contains(err.Error(), first+" asks to reconnect: more proxies") {
 		t.Errorf("stream ended with %v, want Unavailable with address and reason", err)
@@ -156,9 +145,7 @@ func TestStreamWaitsForAServer(t *testing.T) {
 	gone := f.xds("")
 	gone.stop()
 	stream := f.open(f.relay(Config{Addresses: []string{gone.address}}))
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, stream.Subscribe(""))
 	f.xds(gone.address)
 	if resp, err := stream.Recv(); err != nil || resp.GetSystemVersionInfo() != gone.address {
 		t.Errorf("got %v, %v", resp, err)
@@ -200,9 +187,7 @@ func TestWithoutATokenTheStreamWaitsForACertificate(t *testing.T) {
 	source := f.PKI.RootsOnly()
 	clock := testkit.NewClock(time.Now())
 	stream := f.open(f.relay(Config{Addresses: []string{server.address}, Source: source, Clock: clock}))
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, stream.Subscribe(""))
 	clock.WaitFor(t, 2)
 	clock.Advance(certificateGrace)
 	if n := server.streams(); n != 0 {

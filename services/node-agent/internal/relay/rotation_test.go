@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -102,13 +103,8 @@ func TestDebugTypesPassAndTheirRefusalIsNoLoss(t *testing.T) {
 	clock := testkit.NewClock(time.Now()) // stands still, so a stream that waits for a back-off waits for ever
 	client := f.relay(Config{Addresses: []string{server.address}, Clock: clock})
 	ask := func(url string) (*discoveryv3.DiscoveryResponse, error) {
-		stream, err := client.StreamAggregatedResources(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: []string{"x"}}); err != nil {
-			t.Fatal(err)
-		}
+		stream := testkit.Must(adstest.OpenSotw(t.Context(), client, nil))(t)
+		testkit.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: []string{"x"}}))
 		return stream.Recv()
 	}
 	if resp, err := ask("istio.io/debug/syncz"); err != nil || resp.GetTypeUrl() != "istio.io/debug/syncz" {

@@ -12,11 +12,13 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/services/node-agent/internal/lastgood"
 )
 
@@ -37,7 +39,7 @@ func (f *fixture) keeper(path string, source *testkit.Static) (last *LastGood, s
 }
 
 // accept asks for a type and acknowledges the response, from the xds-server or from what was kept, which it returns.
-func accept(t *testing.T, s deltaStream, url string, held map[string]string) *discoveryv3.DeltaDiscoveryResponse {
+func accept(t *testing.T, s *adstest.Delta, url string, held map[string]string) *discoveryv3.DeltaDiscoveryResponse {
 	t.Helper()
 	if err := s.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: held}); err != nil {
 		t.Fatal(err)
@@ -61,7 +63,7 @@ type kept struct {
 }
 
 // acceptAll accepts a whole configuration, and waits until the agent's keeper has it.
-func acceptAll(t *testing.T, stream deltaStream, last *LastGood) {
+func acceptAll(t *testing.T, stream *adstest.Delta, last *LastGood) {
 	t.Helper()
 	accept(t, stream, clusters, nil)
 	accept(t, stream, listeners, nil)
@@ -90,7 +92,7 @@ func keptConfiguration(t *testing.T) kept {
 }
 
 // restart starts another relay, as the agent does that follows.
-func (k kept) restart(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
+func (k kept) restart(c Config) *grpc.ClientConn {
 	c.LastGood, _ = k.keeper(k.path, k.source)
 	c.Addresses, c.Source = []string{k.address}, k.source
 	return k.relay(c)

@@ -23,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
@@ -59,9 +60,8 @@ func redirect(to string) *configv1.Resource {
 
 // proxyStream is one delta stream, driven by hand.
 type proxyStream struct {
-	t      *testing.T
-	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
-	node   *core.Node
+	*adstest.Delta
+	t *testing.T
 	// held is the version of each resource that the stream was given, by type and name; removed for one that it was
 	// told is not there.
 	held map[string]string
@@ -83,20 +83,13 @@ func dial(t *testing.T, address string, cfg rpc.ClientConfig) *grpc.ClientConn {
 
 func openStream(t *testing.T, conn *grpc.ClientConn) *proxyStream {
 	t.Helper()
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context(), grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	node := &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"}
-	return &proxyStream{t: t, stream: stream, node: node, held: map[string]string{}}
+	stream := testkit.Must(adstest.OpenDelta(t.Context(), conn, someProxy()))(t)
+	return &proxyStream{Delta: stream, t: t, held: map[string]string{}}
 }
 
-func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
-	p.t.Helper()
-	m.Node, p.node = p.node, nil
-	if err := p.stream.Send(m); err != nil {
-		p.t.Fatal(err)
-	}
+// someProxy is the proxy of bookMesh.
+func someProxy() *core.Node {
+	return adstest.Node(adstest.Sidecar("10.1.0.9", "productpage", "default"), nil)
 }
 
 // next receives the next response that says something new, which must be of the type, and acknowledges it. A change
@@ -105,11 +98,8 @@ func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
 func (p *proxyStream) next(url string) *discovery.DeltaDiscoveryResponse {
 	p.t.Helper()
 	for {
-		m, err := p.stream.Recv()
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()})
+		m := testkit.Must(p.Recv())(p.t)
+		testkit.NoError(p.t, p.Answer(m, nil))
 		if repeated := p.hold(m); repeated {
 			continue
 		}
@@ -138,9 +128,10 @@ func (p *proxyStream) hold(m *discovery.DeltaDiscoveryResponse) (repeated bool) 
 	return repeated
 }
 
-func (p *proxyStream) subscribe(url string, names ...string) *discovery.DeltaDiscoveryResponse {
+// ask subscribes, and returns the response.
+func (p *proxyStream) ask(url string, names ...string) *discovery.DeltaDiscoveryResponse {
 	p.t.Helper()
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names})
+	testkit.NoError(p.t, p.Subscribe(url, names...))
 	return p.next(url)
 }
 
@@ -155,8 +146,8 @@ func names(m *discovery.DeltaDiscoveryResponse) []string {
 // virtualHosts subscribes to a route configuration, which has its virtual hosts apart, and returns these.
 func (p *proxyStream) virtualHosts(table string) *discovery.DeltaDiscoveryResponse {
 	p.t.Helper()
-	p.subscribe(resource.RouteType, table)
-	return p.subscribe(resource.VirtualHostType)
+	p.ask(resource.RouteType, table)
+	return p.ask(resource.VirtualHostType)
 }
 
 // redirects returns where the first redirect of some virtual hosts leads.
@@ -188,13 +179,13 @@ func TestWholeServer(t *testing.T) {
 		rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 	p := openStream(t, conn)
 	cluster := "outbound|9080||" + reviews
-	if got := names(p.subscribe(resource.ClusterType, "*")); !slices.Contains(got, cluster) {
+	if got := names(p.ask(resource.ClusterType, "*")); !slices.Contains(got, cluster) {
 		t.Errorf("clusters %v", got)
 	}
-	if got := names(p.subscribe(resource.EndpointType, cluster)); !slices.Equal(got, []string{cluster}) {
+	if got := names(p.ask(resource.EndpointType, cluster)); !slices.Equal(got, []string{cluster}) {
 		t.Errorf("endpoints %v", got)
 	}
-	if got := names(p.subscribe(resource.ListenerType, "*")); !slices.Contains(got, "virtualOutbound") {
+	if got := names(p.ask(resource.ListenerType, "*")); !slices.Contains(got, "virtualOutbound") {
 		t.Errorf("listeners %v", got)
 	}
 	if got := redirects(t, p.virtualHosts("9080")); got != "/one" {
@@ -229,7 +220,7 @@ func TestWholeServer(t *testing.T) {
 		t.Errorf("not ready without config-watcher: %s", body)
 	}
 	late := openStream(t, conn)
-	late.node.Id = strings.Replace(late.node.GetId(), "productpage", "latecomer", 1)
+	late.Node.Id = strings.Replace(late.Node.GetId(), "productpage", "latecomer", 1)
 	if got := redirects(t, late.virtualHosts("9080")); got != "/two" {
 		t.Errorf("a new proxy is redirected to %q", got)
 	}
@@ -258,8 +249,8 @@ func TestNotReadyBeforeTheFirstRevision(t *testing.T) {
 	})
 	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"))})
 	p := openStream(t, conn)
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"}})
-	if _, err := p.stream.Recv(); status.Code(err) != codes.Unavailable {
+	testkit.NoError(t, p.Subscribe(resource.ClusterType, "*"))
+	if _, err := p.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v, want Unavailable", err)
 	}
 }
@@ -298,14 +289,9 @@ func TestWhoMayConnect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dial(t, tc.to.secure, tc.cfg)
-			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+			stream, err := adstest.OpenDelta(t.Context(), conn, someProxy(), grpc.WaitForReady(false))
 			if err == nil {
-				err = stream.Send(&discovery.DeltaDiscoveryRequest{
-					Node:    &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"},
-					TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"},
-				})
-			}
-			if stream != nil {
+				_ = stream.Subscribe(resource.ClusterType, "*") // Recv tells why the stream has ended
 				_, err = stream.Recv()
 			}
 			if got := status.Code(err); got != tc.want {
@@ -324,7 +310,7 @@ func TestDebugPages(t *testing.T) {
 	server.WaitReady()
 	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"))})
 	p := openStream(t, conn)
-	p.subscribe(resource.ClusterType, "*")
+	p.ask(resource.ClusterType, "*")
 	watcher.acked(t, "productpage", 1)
 	admin := issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)
 	for path, want := range map[string]string{

@@ -98,7 +98,7 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 			xds := startServer(t, pki, watcher.address, noop.NewTracerProvider())
 			xds.WaitReady()
 			gateway := func(namespace, address string) *envoytest.Process {
-				config := envoytest.Bootstrap(t, gatewayNode(t, namespace, address), apiType, "", xds.secure)
+				config := envoytest.Bootstrap(t, gatewayNode(namespace, address), apiType, "", xds.secure)
 				return envoytest.Start(t, envoytest.Secure(t, config, pki, namespace, "gateway",
 					pki.ID(contract.SystemNamespace, contract.XDSServerAccount).String()), nil)
 			}

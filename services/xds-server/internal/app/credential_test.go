@@ -12,11 +12,11 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
@@ -34,15 +34,9 @@ func gatewayWorkload(namespace, address string) *configv1.Resource {
 }
 
 // gatewayNode is the router of a gatewayWorkload.
-func gatewayNode(t *testing.T, namespace, address string) *core.Node {
-	t.Helper()
-	metadata, err := structpb.NewStruct(map[string]any{
-		"NAMESPACE": namespace, "INTERCEPTION_MODE": "NONE",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &core.Node{Id: "router~" + address + "~gateway." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: metadata}
+func gatewayNode(namespace, address string) *core.Node {
+	return adstest.Node("router~"+address+"~gateway."+namespace+"~"+namespace+".svc.cluster.local",
+		map[string]any{"NAMESPACE": namespace, "INTERCEPTION_MODE": "NONE"})
 }
 
 // httpsServer is a server of a Gateway.
@@ -117,25 +111,25 @@ func TestCredentials(t *testing.T) {
 		conn := dial(t, server.secure,
 			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID(namespace, "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))})
 		p := openStream(t, conn)
-		p.node = gatewayNode(t, namespace, address)
+		p.Node = gatewayNode(namespace, address)
 		return p
 	}
 	p := open("edge", "10.1.0.20")
 	// What is not known yet is neither sent nor said to be absent, and nothing else waits for it.
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{"kubernetes://shop-tls"}})
+	testkit.NoError(t, p.Subscribe(resource.SecretType, "kubernetes://shop-tls"))
 	f.follows(t, "edge/shop-tls")
-	if got := names(p.subscribe(resource.ListenerType, "*")); !slices.Equal(got, []string{"10.1.0.20_443"}) {
+	if got := names(p.ask(resource.ListenerType, "*")); !slices.Equal(got, []string{"10.1.0.20_443"}) {
 		t.Errorf("listeners %v", got)
 	}
 	f.hold(false)
 	if got := keyOf(secretsIn(t, p.next(resource.SecretType))["kubernetes://shop-tls"]); got != string(key) {
 		t.Error("not the key of the Secret")
 	}
-	got := secretsIn(t, p.subscribe(resource.SecretType, "kubernetes://mutual-cacert"))["kubernetes://mutual-cacert"]
+	got := secretsIn(t, p.ask(resource.SecretType, "kubernetes://mutual-cacert"))["kubernetes://mutual-cacert"]
 	if string(got.GetValidationContext().GetTrustedCa().GetInlineBytes()) != string(authority) || got.GetTlsCertificate() != nil {
 		t.Error("not the authority, or more than that")
 	}
-	if got := keyOf(secretsIn(t, p.subscribe(resource.SecretType, "kubernetes://client"))["kubernetes://client"]); got != string(key) {
+	if got := keyOf(secretsIn(t, p.ask(resource.SecretType, "kubernetes://client"))["kubernetes://client"]); got != string(key) {
 		t.Error("not the key that a DestinationRule names")
 	}
 
@@ -156,7 +150,7 @@ func TestCredentials(t *testing.T) {
 	// Names that are not there, not named by any Gateway, or not the proxy's to have.
 	absent := func(p *proxyStream, name string) {
 		t.Helper()
-		m := p.subscribe(resource.SecretType, name)
+		m := p.ask(resource.SecretType, name)
 		if !slices.Equal(m.GetRemovedResources(), []string{name}) || len(m.GetResources()) > 0 {
 			t.Errorf("%s: %v", name, names(m))
 		}
@@ -166,7 +160,7 @@ func TestCredentials(t *testing.T) {
 	absent(p, "kubernetes://unused")
 	absent(p, "default")
 	absent(p, "kubernetes://edge/unused")
-	if got := keyOf(secretsIn(t, p.subscribe(resource.SecretType, "kubernetes://edge/shop-tls"))["kubernetes://edge/shop-tls"]); got != string(
+	if got := keyOf(secretsIn(t, p.ask(resource.SecretType, "kubernetes://edge/shop-tls"))["kubernetes://edge/shop-tls"]); got != string(
 		key) {
 		t.Error("the own namespace may be named")
 	}
@@ -174,11 +168,11 @@ func TestCredentials(t *testing.T) {
 	absent(elsewhere, "kubernetes://shop-tls")
 	absent(elsewhere, "kubernetes://edge/shop-tls")
 	anonymous := openStream(t, dial(t, server.plaintext, rpc.ClientConfig{Insecure: true}))
-	anonymous.node = gatewayNode(t, "edge", "10.1.0.22")
+	anonymous.Node = gatewayNode("edge", "10.1.0.22")
 	absent(anonymous, "kubernetes://shop-tls")
 	sidecar := openStream(t, dial(t, server.secure,
 		rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", "gateway"), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
-	sidecar.node = &core.Node{Id: "sidecar~10.1.0.23~app.edge~edge.svc.cluster.local"}
+	sidecar.Node = &core.Node{Id: "sidecar~10.1.0.23~app.edge~edge.svc.cluster.local"}
 	absent(sidecar, "kubernetes://shop-tls")
 	if got, want := f.everAsked(),
 		[]string{"edge/client", "edge/mutual", "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls"}; !slices.Equal(got, want) {
@@ -224,13 +218,11 @@ func TestCredentials(t *testing.T) {
 	}
 
 	// Whoever asks no longer, needs no key.
-	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType,
-		ResourceNamesUnsubscribe: []string{"kubernetes://client", "kubernetes://mutual"}})
+	testkit.NoError(t, p.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType,
+		ResourceNamesUnsubscribe: []string{"kubernetes://client", "kubernetes://mutual"}}))
 	f.follows(t, "edge/mutual-cacert", "edge/shop-tls", "other/shop-tls")
 	for _, s := range []*proxyStream{p, elsewhere} {
-		if err := s.stream.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, s.CloseSend())
 	}
 	f.follows(t)
 }

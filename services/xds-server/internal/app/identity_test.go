@@ -1,22 +1,22 @@
 package app_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
@@ -31,13 +31,8 @@ func ofAccount(account, label, value string) func(*configv1.Workload) {
 }
 
 // claims is a node with the labels of somebody else.
-func claims(t *testing.T, id string, labels map[string]any) *core.Node {
-	t.Helper()
-	metadata, err := structpb.NewStruct(map[string]any{"LABELS": labels, "INSTANCE_IPS": "10.1.0.20,10.1.0.31"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &core.Node{Id: id, Metadata: metadata}
+func claims(id string, labels map[string]any) *core.Node {
+	return adstest.Node(id, map[string]any{"LABELS": labels, "INSTANCE_IPS": "10.1.0.20,10.1.0.31"})
 }
 
 // TestClaimsGiveNoCredentials: edge/batch, an ordinary workload of a gateway's namespace, says in all ways it can that
@@ -78,7 +73,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 		t.Helper()
 		p := openStream(t, dial(t, server.secure,
 			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
-		p.node = node
+		p.Node = node
 		return p
 	}
 	router := map[string]any{"istio": "ingressgateway", "app": "payments"}
@@ -88,30 +83,30 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 		want    []string
 		refused string
 	}{
-		"the gateway itself": {account: "gateway", node: claims(t, "router~10.1.0.20~gateway.edge~edge.svc.cluster.local", nil),
+		"the gateway itself": {account: "gateway", node: claims("router~10.1.0.20~gateway.edge~edge.svc.cluster.local", nil),
 			want: []string{"shop-tls", "for-all", "upstream"}},
-		"what a rule selects": {account: "payments", node: claims(t, "sidecar~10.1.0.31~payments.edge~x", nil),
+		"what a rule selects": {account: "payments", node: claims("sidecar~10.1.0.31~payments.edge~x", nil),
 			want: []string{"payments"}},
-		"a made-up router":         {account: "batch", node: claims(t, "router~10.1.0.66~made-up.edge~edge.svc.cluster.local", router)},
-		"at the gateway's address": {account: "batch", node: claims(t, "router~10.1.0.20~made-up.edge~edge.svc.cluster.local", router)},
-		"a router that is a sidecar": {account: "batch", node: claims(t, "router~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
+		"a made-up router":         {account: "batch", node: claims("router~10.1.0.66~made-up.edge~edge.svc.cluster.local", router)},
+		"at the gateway's address": {account: "batch", node: claims("router~10.1.0.20~made-up.edge~edge.svc.cluster.local", router)},
+		"a router that is a sidecar": {account: "batch", node: claims("router~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
 			want: []string{"batch"}},
-		"a sidecar with other labels": {account: "batch", node: claims(t, "sidecar~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
+		"a sidecar with other labels": {account: "batch", node: claims("sidecar~10.1.0.30~batch.edge~edge.svc.cluster.local", router),
 			want: []string{"batch"}},
-		"a made-up sidecar": {account: "batch", node: claims(t, "sidecar~10.1.0.31~made-up.edge~edge.svc.cluster.local", router)},
+		"a made-up sidecar": {account: "batch", node: claims("sidecar~10.1.0.31~made-up.edge~edge.svc.cluster.local", router)},
 		"the gateway's node id": {
-			account: "batch", node: claims(t, "router~10.1.0.20~gateway.edge~edge.svc.cluster.local", router),
+			account: "batch", node: claims("router~10.1.0.20~gateway.edge~edge.svc.cluster.local", router),
 			refused: `Workload edge/gateway of service account "gateway", the caller is spiffe://cluster.local/ns/edge/sa/batch`,
 		},
 		"another address, the gateway's name": {
-			account: "batch", node: claims(t, "sidecar~10.1.0.30~gateway.edge~edge.svc.cluster.local", router), refused: `Workload edge/gateway`,
+			account: "batch", node: claims("sidecar~10.1.0.30~gateway.edge~edge.svc.cluster.local", router), refused: `Workload edge/gateway`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, tc.account, tc.node)
 			if tc.refused != "" {
-				p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{"kubernetes://shop-tls"}})
-				_, err := p.stream.Recv()
+				testkit.NoError(t, p.Subscribe(resource.SecretType, "kubernetes://shop-tls"))
+				_, err := p.Recv()
 				if status.Code(err) != codes.PermissionDenied || !strings.Contains(status.Convert(err).Message(), tc.refused) {
 					t.Errorf("got %v, want PermissionDenied: %s", err, tc.refused)
 				}
@@ -119,7 +114,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 			}
 			var got []string
 			for _, credential := range all {
-				m := p.subscribe(resource.SecretType, "kubernetes://"+credential)
+				m := p.ask(resource.SecretType, "kubernetes://"+credential)
 				if len(m.GetRemovedResources()) == 0 && keyOf(secretsIn(t, m)["kubernetes://"+credential]) == string(key) {
 					got = append(got, credential)
 				}
@@ -131,7 +126,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 				return
 			}
 			// Neither do the Gateway's listeners come by labels that are claimed.
-			if listeners := names(p.subscribe(resource.ListenerType, "*")); slices.ContainsFunc(listeners,
+			if listeners := names(p.ask(resource.ListenerType, "*")); slices.ContainsFunc(listeners,
 				func(name string) bool { return strings.HasSuffix(name, "_443") }) {
 				t.Errorf("listeners %v", listeners)
 			}
@@ -158,19 +153,14 @@ func TestForgedRejections(t *testing.T) {
 	open := func(account string) *proxyStream {
 		p := openStream(t, dial(t, server.secure,
 			rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("edge", account), pki.ID(contract.SystemNamespace, contract.XDSServerAccount))}))
-		p.node = &core.Node{Id: id}
+		p.Node = &core.Node{Id: id}
 		return p
 	}
 	owner, thief := open("machine"), open("batch")
-	owner.subscribe(resource.ClusterType, "*")
-	thief.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"}})
-	m, err := thief.stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	nack := &discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResponseNonce: m.GetNonce(),
-		ErrorDetail: status.New(codes.InvalidArgument, "forged").Proto()}
-	thief.send(nack)
+	owner.ask(resource.ClusterType, "*")
+	testkit.NoError(t, thief.Subscribe(resource.ClusterType, "*"))
+	m := testkit.Must(thief.Recv())(t)
+	testkit.NoError(t, thief.Answer(m, errors.New("forged")))
 	testkit.Eventually(t, patience, func() error {
 		last := watcher.statuses()
 		own, forged := last[id+" spiffe://cluster.local/ns/edge/sa/machine"], last[id+" spiffe://cluster.local/ns/edge/sa/batch"]
@@ -184,9 +174,7 @@ func TestForgedRejections(t *testing.T) {
 		}
 		return nil
 	})
-	if err := thief.stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, thief.CloseSend())
 	testkit.Eventually(t, patience, func() error {
 		last := watcher.statuses()
 		if last[id+" spiffe://cluster.local/ns/edge/sa/batch"] != nil || last[id+" spiffe://cluster.local/ns/edge/sa/machine"] == nil {

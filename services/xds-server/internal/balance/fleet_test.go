@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
@@ -24,6 +23,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit/adstest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -234,11 +234,10 @@ func (p *proxy) run(ctx context.Context) {
 func (p *proxy) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	client, err := discovery.NewAggregatedDiscoveryServiceClient(p.service.pick()).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	client, err := adstest.OpenDelta(ctx, p.service.pick(), adstest.Node(p.id, nil))
 	if err != nil {
 		return err
 	}
-	node := &core.Node{Id: p.id}
 	again := len(p.held) == len(order)
 	subscribe := func(url string) {
 		names := []string{"*"}
@@ -252,10 +251,7 @@ func (p *proxy) stream(ctx context.Context) error {
 			names = []string{"80"}
 		}
 		// An error of Send is io.EOF; Recv returns the reason.
-		_ = client.Send(&discovery.DeltaDiscoveryRequest{
-			Node: node, TypeUrl: url, ResourceNamesSubscribe: names, InitialResourceVersions: p.held[url],
-		})
-		node = nil
+		_ = client.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names, InitialResourceVersions: p.held[url]})
 	}
 	if again {
 		for _, url := range order {
@@ -287,7 +283,7 @@ func (p *proxy) stream(ctx context.Context) error {
 		for _, name := range m.GetRemovedResources() {
 			delete(p.held[url], name)
 		}
-		_ = client.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: m.GetNonce()}) // as above
+		_ = client.Answer(m, nil) // as above
 		if !first {
 			continue
 		}
@@ -305,7 +301,7 @@ func (s *kubeService) connect(n int) (proxies []*proxy, seen *observed, stop fun
 	var running sync.WaitGroup
 	seen = &observed{}
 	for i := range n {
-		id := fmt.Sprintf("sidecar~10.%d.%d.%d~app-%d.default~default.svc.cluster.local", i>>16, i>>8&255, i&255, i)
+		id := adstest.Sidecar(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), fmt.Sprintf("app-%d", i), "default")
 		p := &proxy{service: s, seen: seen, id: id, held: map[string]map[string]string{}}
 		proxies = append(proxies, p)
 		running.Go(func() { p.run(ctx) })
