@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/scenarios/internal/apiserver"
+	"fairlead.dev/tests/scenarios/internal/eligible"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/harness"
 	"fairlead.dev/tests/scenarios/internal/report"
@@ -66,7 +67,7 @@ func inCluster(t *testing.T, all []*format.Scenario, table *report.Report) []*fo
 	t.Helper()
 	var can []*format.Scenario
 	for _, s := range all {
-		if why := harness.NeedsMachines(s); why != "" {
+		if why := eligible.NeedsMachines(s); why != "" {
 			table.Add(report.Result{Topology: s.Topology.Name, Name: s.Name, Skipped: why})
 			continue
 		}
@@ -123,7 +124,7 @@ func TestSample(t *testing.T) {
 func TestEnoughRunInACluster(t *testing.T) {
 	can := 0
 	for _, s := range all(t, "cases", "examples") {
-		if harness.NeedsMachines(s) == "" {
+		if eligible.NeedsMachines(s) == "" {
 			can++
 		}
 	}

@@ -24,8 +24,11 @@ import (
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/caller"
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/store"
 )
 
 // Node is a Kubernetes cluster of one node on this machine, in which Fairlead is installed with one Pod for the whole
@@ -103,7 +106,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	for i := range c.topology.Workloads {
-		l := &workload{harness: c.Harness, spec: &c.topology.Workloads[i]}
+		l := c.newWorkload(&c.topology.Workloads[i])
 		c.workloads[l.spec.Name] = l
 		c.order = append(c.order, l)
 	}
@@ -117,7 +120,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	c.log("Pods are made after %s", since(began))
-	if err := each(c.order, func(l *workload) error { return c.await(ctx, l) }); err != nil {
+	if err := wait.Each(c.order, func(l *workload) error { return c.await(ctx, l) }); err != nil {
 		return err
 	}
 	c.log("Pods are ready after %s", since(began))
@@ -130,7 +133,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.restarts, err = c.counts(ctx); err != nil {
 		return err
 	}
-	if err := c.store.acked(ctx, 0); err != nil {
+	if err := c.store.Acked(ctx, 0); err != nil {
 		return err
 	}
 	c.log("configured after %s", since(began))
@@ -164,26 +167,27 @@ func (c *Cluster) reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at := watcher{
-		grpc: netip.AddrPortFrom(c.host.IP, watcherGRPC).String(), ops: fmt.Sprintf("127.0.0.1:%d", watcherOps), rootFile: c.path("roots.pem"),
-		tokenFile: c.path("token-admin"), from: c.host,
-		id: spiffeid.RequireFromSegments(spiffeid.RequireTrustDomainFromString(c.mesh.trustDomain), "ns", contract.SystemNamespace, "sa",
+	at := store.Watcher{
+		GRPC: netip.AddrPortFrom(c.host.IP, watcherGRPC).String(), Ops: fmt.Sprintf("127.0.0.1:%d", watcherOps), RootFile: c.path("roots.pem"),
+		TokenFile: c.path("token-admin"), Dial: dialFrom(c.host),
+		ID: spiffeid.RequireFromSegments(spiffeid.RequireTrustDomainFromString(c.mesh.trustDomain), "ns", contract.SystemNamespace, "sa",
 			account),
 	}
-	if err := errors.Join(os.WriteFile(at.rootFile, []byte(roots.Data["root-cert.pem"]), 0o600),
-		os.WriteFile(at.tokenFile, []byte(token.Status.Token), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(at.RootFile, []byte(roots.Data["root-cert.pem"]), 0o600),
+		os.WriteFile(at.TokenFile, []byte(token.Status.Token), 0o600)); err != nil {
 		return err
 	}
-	if c.store, err = newStore(c.Harness, at); err != nil {
+	config := c.storeConfig(at)
+	config.FirstVIP = firstClusterVIP
+	if c.store, err = store.New(config); err != nil {
 		return err
 	}
-	c.store.next = firstClusterVIP
 	services, err := c.node.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	for i := range services.Items {
-		for _, ip := range addressesOf(anyList(services.Items[i].Spec.ClusterIPs)) {
+		for _, ip := range document.Addresses(anyList(services.Items[i].Spec.ClusterIPs)) {
 			c.kept[ip] = true
 		}
 	}
@@ -220,17 +224,17 @@ func anyList(texts []string) []any {
 
 // settings lays the MeshConfig of the topology over that of the installation, and makes the topology's namespaces.
 func (c *Cluster) settings(ctx context.Context) error {
-	installed, err := c.node.CoreV1().ConfigMaps(contract.SystemNamespace).Get(ctx, meshObject, metav1.GetOptions{})
+	installed, err := c.node.CoreV1().ConfigMaps(contract.SystemNamespace).Get(ctx, document.MeshObject, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	c.installed = installed.Data["mesh"]
-	merged, own := tree{}, tree{}
+	merged, own := document.Tree{}, document.Tree{}
 	if err := errors.Join(yaml.Unmarshal([]byte(c.installed), &merged), yaml.Unmarshal(c.mesh.config, &own)); err != nil {
 		return err
 	}
-	if proxy, ok := own["defaultConfig"].(tree); ok {
-		if under, ok := merged["defaultConfig"].(tree); ok {
+	if proxy, ok := own["defaultConfig"].(document.Tree); ok {
+		if under, ok := merged["defaultConfig"].(document.Tree); ok {
 			maps.Copy(under, proxy)
 			own["defaultConfig"] = under
 		}
@@ -239,11 +243,11 @@ func (c *Cluster) settings(ctx context.Context) error {
 	if c.mesh.config, err = yaml.Marshal(merged); err != nil {
 		return err
 	}
-	docs := []string{encode(object("ConfigMap", format.RootNamespace, meshObject, tree{"data": tree{"mesh": string(c.mesh.config)}}))}
+	docs := []string{document.Encode(c.mesh.object())}
 	for _, name := range c.namespaces() {
-		docs = append(docs, encode(withLabels(object("Namespace", "", name, tree{}), c.topology.Namespaces[name])))
+		docs = append(docs, document.Encode(document.WithLabels(document.Object("Namespace", "", name, nil), c.topology.Namespaces[name])))
 	}
-	_, err = c.store.apply(ctx, strings.Join(docs, "\n---\n"))
+	_, err = c.store.Apply(ctx, strings.Join(docs, "\n---\n"))
 	return err
 }
 
@@ -270,9 +274,9 @@ func (c *Cluster) writeServices(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.store.applied[doc.ref()] = doc
+		c.store.Knows(doc)
 	}
-	_, err := c.store.apply(ctx, strings.Join(c.serviceDocuments(), "\n---\n"))
+	_, err := c.store.Apply(ctx, strings.Join(c.serviceDocuments(), "\n---\n"))
 	return err
 }
 
@@ -280,7 +284,7 @@ func (c *Cluster) writeServices(ctx context.Context) error {
 func (c *Cluster) Close(ctx context.Context) error {
 	var failed []error
 	if c.store != nil {
-		failed = append(failed, c.store.close())
+		failed = append(failed, c.store.Close())
 	}
 	if c.stopNames != nil {
 		failed = append(failed, c.stopNames())
@@ -298,7 +302,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.installed != "" {
 		failed = append(failed, c.restoreMesh(ctx))
 	}
-	failed = append(failed, each(c.namespaces(), func(name string) error {
+	failed = append(failed, wait.Each(c.namespaces(), func(name string) error {
 		err := c.node.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -306,7 +310,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return patiently(ctx, goneWithin, func() error {
+		return wait.Until(ctx, lookAgain, goneWithin, func() error {
 			_, err := c.node.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
@@ -321,27 +325,13 @@ func (c *Cluster) Close(ctx context.Context) error {
 }
 
 func (c *Cluster) restoreMesh(ctx context.Context) error {
-	config, err := c.node.CoreV1().ConfigMaps(contract.SystemNamespace).Get(ctx, meshObject, metav1.GetOptions{})
+	config, err := c.node.CoreV1().ConfigMaps(contract.SystemNamespace).Get(ctx, document.MeshObject, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	config.Data["mesh"] = c.installed
 	_, err = c.node.CoreV1().ConfigMaps(contract.SystemNamespace).Update(ctx, config, metav1.UpdateOptions{})
 	return err
-}
-
-// patiently is until, with longer rests.
-func patiently(ctx context.Context, within time.Duration, try func() error) error {
-	return until(ctx, within, func() error {
-		err := try()
-		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(lookAgain):
-			}
-		}
-		return err
-	})
 }
 
 // revive implements ground: what runs in a cluster, the cluster keeps running.
@@ -369,7 +359,7 @@ func (c *Cluster) died() (out []string) {
 
 // disconnect implements ground.
 func (c *Cluster) disconnect() error {
-	return each(c.order, func(l *workload) error {
+	return wait.Each(c.order, func(l *workload) error {
 		return l.host.Disconnect(func(_, remote netip.AddrPort) bool { return c.kept[remote.Addr().Unmap()] })
 	})
 }
@@ -426,7 +416,7 @@ func refuse(verb, target string) error { return fmt.Errorf("%s %s: %w", verb, ta
 func (c *Cluster) counts(ctx context.Context) (map[string]int32, error) {
 	out := map[string]int32{}
 	var mu sync.Mutex
-	err := each(append(c.namespaces(), contract.SystemNamespace), func(namespace string) error {
+	err := wait.Each(append(c.namespaces(), contract.SystemNamespace), func(namespace string) error {
 		pods, err := c.node.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return err

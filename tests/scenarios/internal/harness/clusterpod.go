@@ -19,6 +19,8 @@ import (
 
 	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -47,7 +49,7 @@ type livePod struct {
 // writePods makes the Pods with their service accounts. The applications have the directory of the topology, where
 // their configuration is, and tell there what came.
 func (c *Cluster) writePods(ctx context.Context) error {
-	return each(c.order, func(l *workload) error {
+	return wait.Each(c.order, func(l *workload) error {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: l.spec.ServiceAccount, Namespace: l.spec.Namespace}}
 		if _, err := c.node.CoreV1().ServiceAccounts(l.spec.Namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil &&
 			!apierrors.IsAlreadyExists(err) {
@@ -114,7 +116,7 @@ func (c *Cluster) manifest(l *workload) (*corev1.Pod, error) {
 // asOnMachines has the proxy be as those on machines are: it writes its access log soon, and has one worker, whose
 // connections every request can use. What the annotation says otherwise counts.
 func asOnMachines(annotations map[string]string) error {
-	config, own := tree{"fileFlushInterval": "0.05s", "concurrency": 1}, tree{}
+	config, own := document.Tree{"fileFlushInterval": "0.05s", "concurrency": 1}, document.Tree{}
 	if err := yaml.Unmarshal([]byte(annotations[proxyconfig.Annotation]), &own); err != nil {
 		return fmt.Errorf("annotation %s: %w", proxyconfig.Annotation, err)
 	}
@@ -127,7 +129,7 @@ func asOnMachines(annotations map[string]string) error {
 // await waits until the workload's Pod is ready, and finds its parts on this machine.
 func (c *Cluster) await(ctx context.Context, l *workload) error {
 	var pod *corev1.Pod
-	err := patiently(ctx, startWithin, func() (err error) {
+	err := wait.Until(ctx, lookAgain, startWithin, func() (err error) {
 		if pod, err = c.node.CoreV1().Pods(l.spec.Namespace).Get(ctx, l.spec.Name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -214,27 +216,27 @@ func processOf(container string) (pid int, err error) {
 }
 
 // documentOf is an object of the API server as scenarios write it.
-func documentOf(p *corev1.Pod) (document, error) {
+func documentOf(p *corev1.Pod) (document.Document, error) {
 	p = p.DeepCopy()
 	p.APIVersion, p.Kind, p.ManagedFields = "v1", "Pod", nil
 	raw, err := json.Marshal(p)
 	if err != nil {
-		return document{}, err
+		return document.Document{}, err
 	}
-	d := document{text: string(raw)}
-	return d, json.Unmarshal(raw, &d.content)
+	d := document.Document{Text: string(raw)}
+	return d, json.Unmarshal(raw, &d.Content)
 }
 
 // serviceDocuments are the Services of the topology: its own, and those made for workloads.
 func (h *Harness) serviceDocuments() (docs []string) {
 	written := map[string]bool{}
-	for _, doc := range splitDocuments(h.topology.Services) {
-		written[doc.ref()] = true
-		docs = append(docs, doc.text)
+	for _, doc := range document.Split(h.topology.Services) {
+		written[doc.Ref()] = true
+		docs = append(docs, doc.Text)
 	}
 	for _, s := range h.services() {
-		if d := (document{content: s}); !written[d.ref()] {
-			docs = append(docs, encode(s))
+		if d := (document.Document{Content: s}); !written[d.Ref()] {
+			docs = append(docs, document.Encode(s))
 		}
 	}
 	return slices.Clip(docs)

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // deprecatedStat counts the deprecated fields that a proxy was configured with, deprecatedOption is how its log names
@@ -31,10 +32,10 @@ type deprecations struct {
 // deprecated lists what proxies have said of deprecated fields since the last look, but for fields that an EnvoyFilter
 // of the scenario names itself.
 func (h *Harness) deprecated(ctx context.Context) []string {
-	asked := h.store.patchedWith()
+	asked := h.store.PatchedWith()
 	var mu sync.Mutex
 	var out []string
-	_ = each(h.proxies(), func(l *workload) error {
+	_ = wait.Each(h.proxies(), func(l *workload) error {
 		told, err := l.deprecated(ctx, asked)
 		if err != nil {
 			told = append(told, err.Error())
@@ -98,13 +99,4 @@ func names(filters, option string) bool {
 		}
 	}
 	return regexp.MustCompile(`\b(?:` + regexp.QuoteMeta(field) + `|` + regexp.QuoteMeta(strings.Join(words, "")) + `)\b`).MatchString(filters)
-}
-
-// patchedWith has the texts of the EnvoyFilters that were applied since it was asked last.
-func (s *store) patchedWith() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := strings.Join(s.filters, "\n")
-	s.filters = nil
-	return all
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // Evidence says, for a failed step, what else is known, and keeps configuration dumps beside the logs.
@@ -15,7 +15,7 @@ func (h *Harness) Evidence(ctx context.Context, scenario string) []string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return append(out, err.Error())
 	}
-	_ = each(h.proxies(), func(l *workload) error {
+	_ = wait.Each(h.proxies(), func(l *workload) error {
 		for name, path := range map[string]string{"config.json": "/config_dump?include_eds", "clusters.txt": "/clusters",
 			"stats.txt": "/stats?usedonly"} {
 			raw, err := l.admin(ctx, path)
@@ -31,14 +31,12 @@ func (h *Harness) Evidence(ctx context.Context, scenario string) []string {
 
 // rejections tells the last update that each proxy rejected.
 func (h *Harness) rejections(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, ackedWithin)
-	defer cancel()
-	resp, err := h.store.fleet.ListProxies(ctx, &configv1.ListProxiesRequest{})
+	proxies, err := h.store.Proxies(ctx)
 	if err != nil {
-		return []string{fmt.Sprintf("the proxies' last rejections are not known: %v", explain(err))}
+		return []string{fmt.Sprintf("the proxies' last rejections are not known: %v", err)}
 	}
 	var out []string
-	for _, p := range resp.Proxies {
+	for _, p := range proxies {
 		for _, t := range p.Types {
 			if r := t.GetRejection(); r != nil {
 				out = append(out, fmt.Sprintf("%s has rejected %s %v: %s", p.NodeId, t.TypeUrl, r.ResourceNames, r.Message))

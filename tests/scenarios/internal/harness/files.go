@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -48,5 +49,5 @@ func (h *Harness) Files(_ context.Context, workload string, files map[string]*fo
 
 // dropFiles takes away what workloads were given.
 func (h *Harness) dropFiles() error {
-	return each(h.order, func(l *workload) error { return os.RemoveAll(l.path("files")) })
+	return wait.Each(h.order, func(l *workload) error { return os.RemoveAll(l.path("files")) })
 }

@@ -17,8 +17,10 @@ import (
 	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/process"
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/apiserver"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/store"
 )
 
 // Options say how to run a topology.
@@ -56,8 +58,6 @@ const (
 	startWithin = 3 * time.Minute
 	// readyWithin is how long one process may take.
 	readyWithin = time.Minute
-	// ackedWithin is how long the proxies may take to acknowledge a change.
-	ackedWithin = 10 * time.Second
 	// endWithin is how long a process may take from SIGTERM to its end.
 	endWithin = 30 * time.Second
 	// often is how long to rest between two looks at something that will come.
@@ -79,7 +79,7 @@ type Harness struct {
 	// order is that of the topology.
 	order []*workload
 	plane *plane
-	store *store
+	store *store.Store
 	// ground is what the workloads stand on.
 	ground ground
 	// resolver is the name server of the workloads, IP:port.
@@ -135,7 +135,7 @@ func (h *Harness) start(ctx context.Context) error {
 	if h.issuer, err = format.NewMaterial("applications of "+h.topology.Name, format.Certificate{CA: true}, nil, began); err != nil {
 		return err
 	}
-	if err := both(
+	if err := wait.Both(
 		func() error { return h.connect() },
 		func() error { return h.provide(ctx) },
 	); err != nil {
@@ -162,14 +162,14 @@ func (h *Harness) start(ctx context.Context) error {
 		return err
 	}
 	started := slices.DeleteFunc(slices.Clone(h.order), func(l *workload) bool { return !l.spec.Started() })
-	if err := each(started, func(l *workload) error { return l.start(ctx) }); err != nil {
+	if err := wait.Each(started, func(l *workload) error { return l.start(ctx) }); err != nil {
 		return err
 	}
 	h.log("workloads ready after %s", since(began))
 	if err := h.showPods(ctx, started...); err != nil {
 		return err
 	}
-	if err := h.store.acked(ctx, 0); err != nil {
+	if err := h.store.Acked(ctx, 0); err != nil {
 		return err
 	}
 	h.log("configured after %s", since(began))
@@ -185,7 +185,7 @@ func (h *Harness) connect() error {
 	}
 	var hosts []*netns.Host
 	for i := range h.topology.Workloads {
-		l := &workload{harness: h, spec: &h.topology.Workloads[i]}
+		l := h.newWorkload(&h.topology.Workloads[i])
 		if l.host, err = netns.New(name + l.spec.Name); err != nil {
 			return err
 		}
@@ -207,9 +207,9 @@ func (h *Harness) Close(context.Context) error {
 			failed = append(failed, err)
 		}
 	}
-	collect(each(h.order, func(l *workload) error { return l.stop() }))
+	collect(wait.Each(h.order, func(l *workload) error { return l.stop() }))
 	if h.store != nil {
-		collect(h.store.close())
+		collect(h.store.Close())
 	}
 	if h.plane != nil {
 		collect(h.plane.Stop(endWithin))
@@ -273,7 +273,7 @@ func (h *Harness) IP(name string) (string, error) {
 }
 
 // VIP is the address of a Service, by name.namespace.
-func (h *Harness) VIP(service string) (string, error) { return h.store.vip(service) }
+func (h *Harness) VIP(service string) (string, error) { return h.store.VIP(service) }
 
 // Identity is the SPIFFE URI of a workload.
 func (h *Harness) Identity(name string) (string, error) {
@@ -306,38 +306,3 @@ func (h *Harness) log(format string, args ...any) {
 }
 
 func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
-
-// both does two things at once.
-func both(a, b func() error) error {
-	return each([]func() error{a, b}, func(f func() error) error { return f() })
-}
-
-// each does the same to all items at once.
-func each[T any](items []T, do func(T) error) error {
-	failed := make([]error, len(items))
-	var wg sync.WaitGroup
-	for i, item := range items {
-		wg.Go(func() { failed[i] = do(item) })
-	}
-	wg.Wait()
-	return errors.Join(failed...)
-}
-
-// until tries something until it succeeds or the time is over.
-func until(ctx context.Context, within time.Duration, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		timer := time.NewTimer(often)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("not within %s: %w", within, err)
-		case <-timer.C:
-		}
-	}
-}

@@ -15,11 +15,11 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/userns"
-
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/harness"
+	"fairlead.dev/tests/scenarios/internal/store"
 )
 
 // TestMain makes the user root of namespaces of its own.
@@ -188,7 +188,7 @@ func TestWorld(t *testing.T) {
 	scenario("a refused object changes nothing", func(t *testing.T) {
 		err := h.Apply(ctx, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: apps}\nspec: {hosts: "+
 			"[server], htpp: []}\n", true)
-		var refused *harness.Refused
+		var refused *store.Refused
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "htpp") {
 			t.Errorf("got %v", err)
 		}

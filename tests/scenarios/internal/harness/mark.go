@@ -9,15 +9,18 @@ import (
 	"time"
 
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
+	"fairlead.dev/tests/scenarios/internal/document"
+	"fairlead.dev/tests/scenarios/internal/held"
 )
 
 // Snapshot is how a fleet was at a time.
 type Snapshot struct {
-	objects map[string]document
+	objects map[string]document.Document
 	running map[string]bool
-	held    map[string]known
+	held    map[string]held.Known
 	// sent is what the proxies had been sent by then.
-	sent    map[string]map[string]string
+	sent    map[string]held.Sent
 	counted map[string]counters
 	// logs are the lengths of the log files.
 	logs map[string]int64
@@ -31,8 +34,8 @@ func (h *Harness) Mark(ctx context.Context) (*Snapshot, error) {
 }
 
 // snapshot looks at the fleet; held is what all proxies hold and counted what they have counted, if that is known.
-func (h *Harness) snapshot(ctx context.Context, held map[string]known, counted map[string]counters) (*Snapshot, error) {
-	s := &Snapshot{objects: h.store.snapshot(), running: map[string]bool{}, held: held, counted: counted, logs: h.logLengths()}
+func (h *Harness) snapshot(ctx context.Context, held map[string]held.Known, counted map[string]counters) (*Snapshot, error) {
+	s := &Snapshot{objects: h.store.Snapshot(), running: map[string]bool{}, held: held, counted: counted, logs: h.logLengths()}
 	for _, l := range h.order {
 		s.running[l.spec.Name] = l.shown
 	}
@@ -40,7 +43,7 @@ func (h *Harness) snapshot(ctx context.Context, held map[string]known, counted m
 	if s.sent, err = h.sent(ctx); err != nil {
 		return s, err
 	}
-	return s, both(
+	return s, wait.Both(
 		func() (err error) {
 			if counted == nil {
 				s.counted, err = h.counters(ctx)
@@ -71,13 +74,13 @@ func (h *Harness) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 	if err := h.ground.revive(ctx, s); err != nil {
 		return nil, err
 	}
-	if _, err := h.store.restore(ctx, s.objects); err != nil {
+	if err := h.store.Restore(ctx, s.objects); err != nil {
 		return nil, err
 	}
-	if err := h.store.acked(ctx, 0); err != nil {
+	if err := h.store.Acked(ctx, 0); err != nil {
 		return nil, err
 	}
-	if err := both(h.ground.disconnect, h.dropFiles); err != nil {
+	if err := wait.Both(h.ground.disconnect, h.dropFiles); err != nil {
 		return nil, err
 	}
 	return h.diff(ctx, s)
@@ -104,7 +107,7 @@ func (h *Harness) revive(ctx context.Context, s *Snapshot) error {
 			}
 		}
 	}
-	if err := each(down, func(l *workload) error { return l.start(ctx) }); err != nil {
+	if err := wait.Each(down, func(l *workload) error { return l.start(ctx) }); err != nil {
 		return err
 	}
 	for _, l := range h.order {
@@ -121,7 +124,7 @@ func (h *Harness) disconnect() error {
 	keep := func(local, remote netip.AddrPort) bool {
 		return remote.Addr() == hub.IP || remote.Addr() == hub.IP6 || local.Addr() == hub.IP || local.Addr() == hub.IP6
 	}
-	return each(h.hosts(), func(host *netns.Host) error {
+	return wait.Each(h.hosts(), func(host *netns.Host) error {
 		return host.Disconnect(func(local, remote netip.AddrPort) bool {
 			return keep(local, remote) || host == hub && local.Addr().IsLoopback() // config-watcher's to the API server
 		})
@@ -152,7 +155,7 @@ const seldom = 40 * time.Millisecond
 func (h *Harness) Begin(ctx context.Context) error {
 	h.changing.Lock()
 	defer h.changing.Unlock()
-	var held map[string]known
+	var held map[string]held.Known
 	var counted map[string]counters
 	if h.mark != nil {
 		held, counted = h.mark.held, h.mark.counted // as End has found them

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/proxyconfig"
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -19,6 +20,12 @@ type mesh struct {
 	rootNamespace string
 	// proxyConfig is defaultConfig, completed.
 	proxyConfig proxyconfig.Config
+}
+
+// object is the ConfigMap that config-watcher reads them from.
+func (m *mesh) object() document.Tree {
+	data := document.Tree{"mesh": string(m.config)}
+	return document.Object("ConfigMap", format.RootNamespace, document.MeshObject, document.Tree{"data": data})
 }
 
 // AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a
@@ -46,6 +53,18 @@ var AccessLogFields = map[string]string{
 
 // onDemandKey is the switch in a mesh's defaultConfig.
 const onDemandKey = "onDemand"
+
+// complete has in a ConfigMap of mesh settings what the fleet needs besides. What is no MeshConfig is config-watcher's to
+// refuse.
+func (h *Harness) complete(d document.Document) document.Document {
+	data, _ := d.Content["data"].(document.Tree)
+	m, err := meshOf(d.Member("data", "mesh"), h.options.OnDemand)
+	if err != nil || data == nil {
+		return d
+	}
+	data["mesh"] = string(m.config)
+	return document.New(d.Content)
+}
 
 // meshOf completes a MeshConfig in YAML; with onDemand it says so, too, unless it says something of that already.
 func meshOf(text string, onDemand bool) (mesh, error) {

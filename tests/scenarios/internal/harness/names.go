@@ -3,7 +3,6 @@ package harness
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"fairlead.dev/tests/internal/netns"
@@ -47,7 +46,7 @@ func (h *Harness) answer(from netip.Addr, name string) resolver.Answer {
 		if from == h.outside.IP || from == h.outside.IP6 {
 			return resolver.Answer{}
 		}
-		return h.store.lookup(inCluster)
+		return h.store.Lookup(inCluster)
 	}
 	return h.outsideName(from, name)
 }
@@ -64,53 +63,6 @@ func (h *Harness) outsideName(_ netip.Addr, name string) resolver.Answer {
 		}
 	}
 	return a
-}
-
-// lookup answers for [HOSTNAME.]SERVICE.NAMESPACE.
-func (s *store) lookup(name string) resolver.Answer {
-	parts := strings.Split(name, ".")
-	if len(parts) < 2 || len(parts) > 3 {
-		return resolver.Answer{}
-	}
-	hostname := ""
-	if len(parts) == 3 {
-		hostname, parts = parts[0], parts[1:]
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	service, ok := s.applied[ref("Service", parts[1], parts[0])]
-	if !ok {
-		return resolver.Answer{}
-	}
-	if service.member("spec", "type") == "ExternalName" {
-		return resolver.Answer{Name: service.member("spec", "externalName")}
-	}
-	a := resolver.Answer{Exists: hostname == ""}
-	if service.member("spec", "clusterIP") != "None" {
-		if hostname == "" {
-			a.IPs = addressesOf(append([]any{service.member("spec", "clusterIP")}, service.list("spec", "clusterIPs")...))
-		}
-		return a
-	}
-	for _, pod := range s.pods(service) {
-		if hostname == "" || pod.member("spec", "hostname") == hostname && pod.member("spec", "subdomain") == parts[0] {
-			a.Exists, a.IPs = true, append(a.IPs, pod.addresses()...)
-		}
-	}
-	slices.SortFunc(a.IPs, netip.Addr.Compare)
-	return a
-}
-
-// addressesOf are the IP addresses among texts, each once.
-func addressesOf(texts []any) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range texts {
-		s, _ := text.(string)
-		if ip, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, ip) {
-			out = append(out, ip)
-		}
-	}
-	return out
 }
 
 // Machine is where the calls of a workload start, or of the machine outside.

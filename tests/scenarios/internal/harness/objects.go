@@ -2,19 +2,16 @@ package harness
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
 // cluster is the id of the only one.
 const cluster = "Kubernetes"
-
-// meshObject is the ConfigMap with the mesh's settings.
-const meshObject = "istio"
 
 // Labels that say something to the mesh.
 const (
@@ -25,31 +22,19 @@ const (
 	labelSubzone = "topology.istio.io/subzone"
 )
 
-type tree = map[string]any
-
-func object(kind, namespace, name string, members tree) tree {
-	metadata := tree{"name": name}
-	if namespace != "" {
-		metadata["namespace"] = namespace
-	}
-	o := tree{"apiVersion": "v1", "kind": kind, "metadata": metadata}
-	maps.Copy(o, members)
-	return o
-}
-
 // writeObjects applies what the topology itself consists of, all Pods not ready yet.
 func (h *Harness) writeObjects(ctx context.Context) error {
 	var docs []string
-	add := func(o tree) { docs = append(docs, encode(o)) }
-	add(object("ConfigMap", format.RootNamespace, meshObject, tree{"data": tree{"mesh": string(h.mesh.config)}}))
+	add := func(o document.Tree) { docs = append(docs, document.Encode(o)) }
+	add(h.mesh.object())
 	for _, name := range slices.Sorted(maps.Keys(h.topology.Namespaces)) {
-		add(withLabels(object("Namespace", "", name, tree{}), h.topology.Namespaces[name]))
+		add(document.WithLabels(document.Object("Namespace", "", name, nil), h.topology.Namespaces[name]))
 	}
 	nodes := map[string]bool{}
 	for _, l := range h.order {
 		if name := l.node(); !nodes[name] {
 			nodes[name] = true
-			add(withLabels(object("Node", "", name, tree{}), l.locality()))
+			add(document.WithLabels(document.Object("Node", "", name, nil), l.locality()))
 		}
 	}
 	for _, l := range h.order {
@@ -58,30 +43,30 @@ func (h *Harness) writeObjects(ctx context.Context) error {
 			add(l.pod(false))
 		}
 	}
-	_, err := h.store.apply(ctx, strings.Join(append(docs, h.serviceDocuments()...), "\n---\n"))
+	_, err := h.store.Apply(ctx, strings.Join(append(docs, h.serviceDocuments()...), "\n---\n"))
 	return err
 }
 
 // services makes the Services of the workloads.
-func (h *Harness) services() []tree {
-	var out []tree
+func (h *Harness) services() []document.Tree {
+	var out []document.Tree
 	made := map[string][]any{}
 	for _, l := range h.order {
 		name := l.spec.Service
 		if name == format.NoService {
 			continue
 		}
-		key := ref("Service", l.spec.Namespace, name)
+		key := document.Ref("Service", l.spec.Namespace, name)
 		if _, ok := made[key]; !ok {
-			spec := tree{"selector": tree{"app": l.spec.Labels["app"]}}
+			spec := document.Tree{"selector": document.Tree{"app": l.spec.Labels["app"]}}
 			if l.spec.Headless {
 				spec["clusterIP"] = "None"
 			}
-			out = append(out, object("Service", l.spec.Namespace, name, tree{"spec": spec}))
+			out = append(out, document.Object("Service", l.spec.Namespace, name, document.Tree{"spec": spec}))
 		}
 		for _, p := range l.spec.Ports {
-			if !slices.ContainsFunc(made[key], func(have any) bool { return have.(tree)["name"] == p.Name }) {
-				port := tree{"name": p.Name, "port": p.Port, "targetPort": p.TargetPort, "protocol": "TCP"}
+			if !slices.ContainsFunc(made[key], func(have any) bool { return have.(document.Tree)["name"] == p.Name }) {
+				port := document.Tree{"name": p.Name, "port": p.Port, "targetPort": p.TargetPort, "protocol": "TCP"}
 				if p.AppProtocol != "" {
 					port["appProtocol"] = p.AppProtocol
 				}
@@ -93,8 +78,8 @@ func (h *Harness) services() []tree {
 		}
 	}
 	for _, s := range out {
-		meta := s["metadata"].(tree)
-		s["spec"].(tree)["ports"] = made[ref("Service", meta["namespace"].(string), meta["name"].(string))]
+		meta := s["metadata"].(document.Tree)
+		s["spec"].(document.Tree)["ports"] = made[document.Ref("Service", meta["namespace"].(string), meta["name"].(string))]
 	}
 	return out
 }
@@ -135,31 +120,31 @@ func (l *workload) locality() map[string]string {
 }
 
 // pod is the workload's Pod object.
-func (l *workload) pod(ready bool) tree {
+func (l *workload) pod(ready bool) document.Tree {
 	var ports []any
 	for _, p := range l.spec.Ports {
-		ports = append(ports, tree{"name": p.Name, "containerPort": p.TargetPort})
+		ports = append(ports, document.Tree{"name": p.Name, "containerPort": p.TargetPort})
 	}
-	spec := tree{"serviceAccountName": l.spec.ServiceAccount, "nodeName": l.node(),
-		"containers": []any{tree{"name": "app", "image": "app", "ports": ports}}}
+	spec := document.Tree{"serviceAccountName": l.spec.ServiceAccount, "nodeName": l.node(),
+		"containers": []any{document.Tree{"name": "app", "image": "app", "ports": ports}}}
 	if l.spec.Headless {
 		spec["hostname"], spec["subdomain"] = l.spec.Name, l.spec.Service
 	}
 	var ips []any
 	for _, ip := range l.addresses() {
-		ips = append(ips, tree{"ip": ip})
+		ips = append(ips, document.Tree{"ip": ip})
 	}
-	condition := tree{"type": "Ready", "status": "False"}
+	condition := document.Tree{"type": "Ready", "status": "False"}
 	if ready {
 		condition["status"] = "True"
 	}
-	o := object("Pod", l.spec.Namespace, l.spec.Name, tree{
+	o := document.Object("Pod", l.spec.Namespace, l.spec.Name, document.Tree{
 		"spec":   spec,
-		"status": tree{"phase": "Running", "podIP": l.host.IP.String(), "podIPs": ips, "conditions": []any{condition}},
+		"status": document.Tree{"phase": "Running", "podIP": l.host.IP.String(), "podIPs": ips, "conditions": []any{condition}},
 	})
-	withLabels(o, l.labels())
+	document.WithLabels(o, l.labels())
 	if len(l.spec.Annotations) > 0 {
-		o["metadata"].(tree)["annotations"] = anyMap(l.spec.Annotations)
+		o["metadata"].(document.Tree)["annotations"] = document.Texts(l.spec.Annotations)
 	}
 	return o
 }
@@ -170,35 +155,12 @@ func (h *Harness) showPods(ctx context.Context, workloads ...*workload) error {
 	for _, l := range workloads {
 		if ready := l.running(); !l.shown || ready != l.ready {
 			l.shown, l.ready = true, ready
-			docs = append(docs, encode(l.pod(ready)))
+			docs = append(docs, document.Encode(l.pod(ready)))
 		}
 	}
 	if len(docs) == 0 {
 		return nil
 	}
-	_, err := h.store.apply(ctx, strings.Join(docs, "\n---\n"))
+	_, err := h.store.Apply(ctx, strings.Join(docs, "\n---\n"))
 	return err
-}
-
-func withLabels(o tree, labels map[string]string) tree {
-	if len(labels) > 0 {
-		o["metadata"].(tree)["labels"] = anyMap(labels)
-	}
-	return o
-}
-
-func anyMap(m map[string]string) tree {
-	out := tree{}
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
-}
-
-func encode(o tree) string {
-	raw, err := json.Marshal(o)
-	if err != nil {
-		return err.Error() // it has strings and numbers only
-	}
-	return string(raw)
 }

@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/probe"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/store"
 )
 
 // xdsServers is how many there are.
@@ -84,11 +85,18 @@ func (h *Harness) startPlane(ctx context.Context) error {
 	if err := p.watcher.WaitReady(ctx); err != nil {
 		return err
 	}
-	h.store, err = newStore(h, watcher{
-		grpc: p.watcher.GRPC, ops: p.watcher.Ops, id: p.ID(contract.SystemNamespace, contract.ConfigWatcherAccount),
-		rootFile: p.RootFile, tokenFile: h.path("token-admin"), from: h.network.Hub,
+	config := h.storeConfig(store.Watcher{
+		GRPC: p.watcher.GRPC, Ops: p.watcher.Ops, ID: p.ID(contract.SystemNamespace, contract.ConfigWatcherAccount),
+		RootFile: p.RootFile, TokenFile: h.path("token-admin"), Dial: dialFrom(h.network.Hub),
 	})
+	config.Translate = h.network.Translate
+	h.store, err = store.New(config)
 	return err
+}
+
+// storeConfig says how the objects of the fleet are written to a config-watcher.
+func (h *Harness) storeConfig(at store.Watcher) store.Config {
+	return store.Config{Watcher: at, API: h.options.API, IPv6: h.options.IPv6, Complete: h.complete, Log: h.log}
 }
 
 // dialFrom connects as a program on a machine.

@@ -15,6 +15,8 @@ import (
 
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/probe"
+	"fairlead.dev/tests/internal/wait"
+	"fairlead.dev/tests/scenarios/internal/store"
 	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
@@ -38,7 +40,7 @@ const (
 
 // stats reads the Counters or the Gauges whose names match.
 func (l *workload) stats(ctx context.Context, kind, filter string) (map[string]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, ackedWithin)
+	ctx, cancel := context.WithTimeout(ctx, store.AckedWithin)
 	defer cancel()
 	return probe.Stats(ctx, l.envoy(), filter, "&usedonly&type="+kind)
 }
@@ -52,7 +54,7 @@ func (h *Harness) proxies() []*workload {
 func (h *Harness) counters(ctx context.Context) (map[string]counters, error) {
 	out := map[string]counters{}
 	var mu sync.Mutex
-	err := each(h.proxies(), func(l *workload) error {
+	err := wait.Each(h.proxies(), func(l *workload) error {
 		c := counters{process: l.agent}
 		var err error
 		if c.values, err = l.stats(ctx, "Counters", rejectedStats); err != nil {
@@ -97,7 +99,7 @@ var errWarming = errors.New("resources are not in use yet")
 
 // warm waits until the proxy uses all that it has acknowledged.
 func (l *workload) warm(ctx context.Context, within time.Duration) error {
-	return until(ctx, within, func() error {
+	return wait.Until(ctx, often, within, func() error {
 		stats, err := l.stats(ctx, "Gauges", warmingStats)
 		if err != nil {
 			return err
@@ -114,14 +116,14 @@ func (l *workload) warm(ctx context.Context, within time.Duration) error {
 // settle gives the proxies a moment to use what they have acknowledged. What they cannot use is for the end of the
 // scenario to tell.
 func (h *Harness) settle(ctx context.Context) {
-	_ = each(h.proxies(), func(l *workload) error { return l.warm(ctx, settleSoon) })
+	_ = wait.Each(h.proxies(), func(l *workload) error { return l.warm(ctx, settleSoon) })
 }
 
 // warming lists what proxies have not got into use.
 func (h *Harness) warming(ctx context.Context) []string {
 	var mu sync.Mutex
 	var out []string
-	_ = each(h.proxies(), func(l *workload) error {
+	_ = wait.Each(h.proxies(), func(l *workload) error {
 		if err := l.warm(ctx, settleWithin); err != nil {
 			mu.Lock()
 			defer mu.Unlock()

@@ -8,6 +8,8 @@ import (
 
 	"fairlead.dev/tests/internal/controlplane"
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
+	"fairlead.dev/tests/scenarios/internal/document"
 )
 
 // part is a part of the fleet that can be started and ended.
@@ -65,7 +67,7 @@ func (h *Harness) Stop(ctx context.Context, target string) error {
 
 func (h *Harness) stopPart(p part) error {
 	if p.workload == nil {
-		return each(p.services, func(s *controlplane.Service) error { return s.Stop(endWithin) })
+		return wait.Each(p.services, func(s *controlplane.Service) error { return s.Stop(endWithin) })
 	}
 	switch p.what {
 	case partApp:
@@ -106,7 +108,7 @@ func (h *Harness) Start(ctx context.Context, target string) error {
 
 func (h *Harness) startPart(ctx context.Context, p part) error {
 	if p.workload == nil {
-		return each(p.services, func(s *controlplane.Service) error { return restart(ctx, s) })
+		return wait.Each(p.services, func(s *controlplane.Service) error { return restart(ctx, s) })
 	}
 	l := p.workload
 	err := l.prepare(ctx)
@@ -143,7 +145,7 @@ func (h *Harness) Evict(ctx context.Context, name string, end func(app *netns.Pr
 		return fmt.Errorf("%s does not run", name)
 	}
 	l.shown, l.ready = false, false
-	err = errors.Join(h.store.delete(ctx, []string{ref("Pod", l.spec.Namespace, l.spec.Name)}), l.stopAgent(), end(l.app))
+	err = errors.Join(h.store.Delete(ctx, []string{document.Ref("Pod", l.spec.Namespace, l.spec.Name)}), l.stopAgent(), end(l.app))
 	l.kill(&l.app)
 	return err
 }
@@ -175,7 +177,7 @@ func (h *Harness) Add(ctx context.Context, name string) error {
 	if err := h.showPods(ctx, l); err != nil {
 		return err
 	}
-	return h.store.acked(ctx, 0)
+	return h.store.Acked(ctx, 0)
 }
 
 // show makes the Pod, which is not ready.
@@ -184,7 +186,7 @@ func (l *workload) show(ctx context.Context) error {
 		return nil
 	}
 	l.shown, l.ready = true, false
-	_, err := l.harness.store.apply(ctx, encode(l.pod(false)))
+	_, err := l.harness.store.Apply(ctx, document.Encode(l.pod(false)))
 	return err
 }
 
@@ -200,10 +202,10 @@ func (h *Harness) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("%s does not run", name)
 	}
 	l.shown, l.ready = false, false
-	if err := h.store.delete(ctx, []string{ref("Pod", l.spec.Namespace, l.spec.Name)}); err != nil {
+	if err := h.store.Delete(ctx, []string{document.Ref("Pod", l.spec.Namespace, l.spec.Name)}); err != nil {
 		return err
 	}
-	if err := h.store.acked(ctx, 0); err != nil {
+	if err := h.store.Acked(ctx, 0); err != nil {
 		return err
 	}
 	return l.stop()
@@ -214,7 +216,7 @@ func (h *Harness) Remove(ctx context.Context, name string) error {
 func (h *Harness) Apply(ctx context.Context, yaml string, wait bool) error {
 	h.changing.Lock()
 	defer h.changing.Unlock()
-	revision, err := h.store.apply(ctx, yaml)
+	revision, err := h.store.Apply(ctx, yaml)
 	if err != nil || !wait {
 		return err
 	}
@@ -225,7 +227,7 @@ func (h *Harness) Apply(ctx context.Context, yaml string, wait bool) error {
 func (h *Harness) Delete(ctx context.Context, refs []string, wait bool) error {
 	h.changing.Lock()
 	defer h.changing.Unlock()
-	if err := h.store.delete(ctx, refs); err != nil || !wait {
+	if err := h.store.Delete(ctx, refs); err != nil || !wait {
 		return err
 	}
 	return h.inForce(ctx, 0)
@@ -233,7 +235,7 @@ func (h *Harness) Delete(ctx context.Context, refs []string, wait bool) error {
 
 // inForce waits until every connected proxy has acknowledged a revision, the newest if it is 0, and uses it.
 func (h *Harness) inForce(ctx context.Context, revision uint64) error {
-	if err := h.store.acked(ctx, revision); err != nil {
+	if err := h.store.Acked(ctx, revision); err != nil {
 		return err
 	}
 	h.settle(ctx)

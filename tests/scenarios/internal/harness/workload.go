@@ -23,8 +23,10 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/probe"
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/held"
 	"fairlead.dev/tests/scenarios/internal/resolver"
 )
 
@@ -48,10 +50,16 @@ type workload struct {
 	agent, app *netns.Process
 	// shown tells whether there is a Pod object, and ready what it says.
 	shown, ready bool
-	// draining are route configurations that were seen to belong to listeners which are gone but for their last
-	// connections.
-	draining     map[string]bool
+	// xds is the workload's proxy.
+	xds          held.Proxy
 	deprecations deprecations
+}
+
+// newWorkload is one of the topology's, on no machine yet.
+func (h *Harness) newWorkload(spec *format.Workload) *workload {
+	l := &workload{harness: h, spec: spec}
+	l.xds = held.Proxy{Name: spec.Name, Get: l.admin}
+	return l
 }
 
 func (l *workload) path(name string) string { return l.harness.path(name + "-" + l.spec.Name) }
@@ -195,15 +203,14 @@ func (l *workload) environment() []string {
 // proxyConfig is what the workload's proxy is started with now.
 func (l *workload) proxyConfig() proxyconfig.Config {
 	var resources []proxyconfig.Resource
-	for _, doc := range l.harness.store.snapshot() {
-		if doc.kind() != "ProxyConfig" {
+	for _, doc := range l.harness.store.Snapshot() {
+		if doc.Kind() != "ProxyConfig" {
 			continue
 		}
-		raw, _ := json.Marshal(doc.at("spec"))
+		raw, _ := json.Marshal(doc.At("spec"))
 		spec := &networking.ProxyConfig{}
 		if json.Unmarshal(raw, spec) == nil {
-			resources = append(resources, proxyconfig.Resource{Namespace: doc.member("metadata", "namespace"), Name: doc.member("metadata", "name"),
-				Spec: spec})
+			resources = append(resources, proxyconfig.Resource{Namespace: doc.Namespace(), Name: doc.Name(), Spec: spec})
 		}
 	}
 	var own proxyconfig.Config
@@ -291,7 +298,7 @@ func (l *workload) wait(ctx context.Context) error {
 }
 
 func (l *workload) stop() error {
-	return both(l.stopAgent, l.stopApp)
+	return wait.Both(l.stopAgent, l.stopApp)
 }
 
 func (l *workload) stopAgent() error {
@@ -372,7 +379,7 @@ func (l *workload) startApp(ctx context.Context) error {
 	var env []string
 	if file := l.bootstrap(); file != "" {
 		env = append(env, "GRPC_XDS_BOOTSTRAP="+file)
-		if err := until(ctx, readyWithin, func() error { _, err := os.Stat(file); return err }); err != nil {
+		if err := wait.Until(ctx, often, readyWithin, func() error { _, err := os.Stat(file); return err }); err != nil {
 			return err
 		}
 	}

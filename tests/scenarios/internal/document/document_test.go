@@ -1,17 +1,17 @@
-package harness
+package document
 
 import (
 	"slices"
 	"testing"
 )
 
-func TestSplitDocuments(t *testing.T) {
+func TestSplit(t *testing.T) {
 	text := "# nothing\n---\nkind: A\nmetadata: {name: a}\n---\napiVersion: v1\nkind: List\nitems:\n- {kind: B, metadata: {name: b, " +
 		"namespace: x}}\n- {kind: C, metadata: {name: c}}\n" +
 		"--- # text\napiVersion: v1\nkind: List\nitems: []\n---\n{\n"
 	var got []string
-	for _, d := range splitDocuments(text) {
-		got = append(got, d.ref())
+	for _, d := range Split(text) {
+		got = append(got, d.Ref())
 	}
 	if want := []string{"A/default/a", "B/x/b", "C/default/c", "List/default/", "/default/"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -1,4 +1,5 @@
-package harness
+// Package eligible tells which scenarios can run with Pods of a cluster for machines.
+package eligible
 
 import (
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -33,9 +35,9 @@ func NeedsMachines(s *format.Scenario) string {
 func lateService(t *format.Topology, steps []format.Step, made map[string]bool) string {
 	for i := range steps {
 		s := &steps[i]
-		for _, d := range splitDocuments(s.Apply + "\n---\n" + s.ApplyNoWait) {
-			if d.kind() == "Service" {
-				made[d.member("metadata", "name")] = true
+		for _, d := range document.Split(s.Apply + "\n---\n" + s.ApplyNoWait) {
+			if d.Kind() == "Service" {
+				made[d.Name()] = true
 			}
 		}
 		if s.Eventually != nil {
@@ -62,7 +64,7 @@ func lateService(t *format.Topology, steps []format.Step, made map[string]bool) 
 }
 
 func machinesOfTopology(t *format.Topology) string {
-	settings := tree{}
+	settings := document.Tree{}
 	if yaml.Unmarshal([]byte(t.Mesh), &settings) != nil {
 		return "the MeshConfig cannot be read"
 	}
@@ -168,24 +170,24 @@ var (
 )
 
 func machinesOfObjects(t *format.Topology, text string) string {
-	for _, d := range splitDocuments(text) {
+	for _, d := range document.Split(text) {
 		switch {
-		case slices.Contains(machineKinds, d.kind()):
-			return "writes a " + d.kind()
-		case d.ref() == ref("ConfigMap", format.RootNamespace, meshObject):
+		case slices.Contains(machineKinds, d.Kind()):
+			return "writes a " + d.Kind()
+		case d.Ref() == document.Ref("ConfigMap", format.RootNamespace, document.MeshObject):
 			return "writes the mesh's settings, which are the installation's too"
-		case unixSocket.MatchString(d.text):
+		case unixSocket.MatchString(d.Text):
 			return "has a proxy use a unix socket of the machine"
-		case fileGiven.MatchString(d.text):
+		case fileGiven.MatchString(d.Text):
 			return "gives proxies files"
-		case nodes.MatchString(d.text):
+		case nodes.MatchString(d.Text):
 			return "tells nodes apart, of which the cluster has one"
-		case looksUp.MatchString(d.text):
+		case looksUp.MatchString(d.Text):
 			return "has a proxy look up the names that requests ask for"
-		case ip6.MatchString(d.text):
+		case ip6.MatchString(d.Text):
 			return "needs IPv6"
 		}
-		if why := outsideNames(t, d.text); why != "" && !slices.Contains(unresolved, d.kind()) {
+		if why := outsideNames(t, d.Text); why != "" && !slices.Contains(unresolved, d.Kind()) {
 			return why
 		}
 	}

@@ -1,4 +1,4 @@
-package harness
+package held
 
 import (
 	"encoding/json"
@@ -13,8 +13,8 @@ func TestDifferenceOnDemand(t *testing.T) {
 	}
 	const fixed, inbound, asked = `{"name":"BlackHoleCluster","type":"STATIC"}`, `{"name":"inbound|80||"}`,
 		`{"name":"outbound|80||a","type":"EDS","version":1}`
-	set := func(clustersNow map[string]string, hosts ...string) holdings {
-		h := holdings{clusters: {}, listeners: {}, routes: table(hosts...), endpoints: {}}
+	set := func(clustersNow map[string]string, hosts ...string) Holdings {
+		h := Holdings{clusters: {}, listeners: {}, routes: table(hosts...), endpoints: {}}
 		for name, text := range clustersNow {
 			h[clusters][name] = json.RawMessage(text)
 		}
@@ -33,7 +33,7 @@ func TestDifferenceOnDemand(t *testing.T) {
 	before := set(start, `{"name":"80/any"}`)
 	for _, step := range []struct {
 		name string
-		now  holdings
+		now  Holdings
 		want string
 	}{
 		{"nothing", set(start, `{"name":"80/any"}`), ""},
