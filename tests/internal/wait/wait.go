@@ -9,8 +9,11 @@ import (
 	"time"
 )
 
-// Pause waits for a time, or until ctx ends, which is an error.
+// Pause waits for a time, if there is any, or until ctx ends, which is an error.
 func Pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

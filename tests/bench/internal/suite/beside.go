@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 	"fairlead.dev/tests/bench/internal/services"
 	"fairlead.dev/tests/bench/internal/wire"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // beside is a mesh in a Kubernetes API server that Fairlead and istiod read, one after the other.
@@ -96,10 +97,8 @@ func (c *contender) settle(ctx context.Context) error {
 			return fmt.Errorf("%s does not come to rest", c.name)
 		}
 		used := c.CPU()
-		select {
-		case <-time.After(window):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := wait.Pause(ctx, window); err != nil {
+			return err
 		}
 		for _, p := range c.processes {
 			if err := p.Died(); err != nil {
@@ -312,7 +311,7 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 		return nil, err
 	}
 	used := c.CPU()
-	if err := pause(ctx, idleFor); err != nil {
+	if err := wait.Pause(ctx, idleFor); err != nil {
 		return nil, err
 	}
 	rest := float64(c.CPU()-used) / idleFor.Seconds()
@@ -326,7 +325,7 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 		}
 		s.Delays = append(s.Delays, delays...)
 	}
-	if err := pause(ctx, afterChanges); err != nil {
+	if err := wait.Pause(ctx, afterChanges); err != nil {
 		return nil, err
 	}
 	s.CPU = max(0, c.CPU()-used-time.Duration(rest*time.Since(began).Seconds())) / time.Duration(b.repeat)
@@ -342,15 +341,6 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 		if _, err := change(c.seen); err != nil {
 			return nil, err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

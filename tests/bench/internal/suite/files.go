@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/tests/bench/internal/mesh"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // The mesh of the rows about files: about 20,000 documents in files of 100, and 10 MB.
@@ -62,10 +63,8 @@ func (l *lab) files(ctx context.Context, t *table) error {
 			return err
 		}
 	}
-	select {
-	case <-time.After(filesWatched - time.Since(began)):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := wait.Pause(ctx, filesWatched-time.Since(began)); err != nil {
+		return err
 	}
 	cpu := watcher.CPU()
 	memory, err := watcher.Memory()

@@ -11,20 +11,11 @@ import (
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/proxy"
 	"fairlead.dev/tests/bench/internal/services"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // memorySettles is how long after a cold start memory is read: what a burst took is given back within some seconds.
 const memorySettles = 10 * time.Second
-
-// rest waits for that long.
-func rest(ctx context.Context) error {
-	select {
-	case <-time.After(memorySettles):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // memory measures xds-server with the real config-watcher, which reads the mesh from a file.
 func (l *lab) memory(ctx context.Context, t *table) error {
@@ -93,7 +84,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 
 // settled reads the memory of both.
 func (l *lab) settled(ctx context.Context, s *server, watcher *services.Server) (xds, config machine.Memory, err error) {
-	if err := rest(ctx); err != nil {
+	if err := wait.Pause(ctx, memorySettles); err != nil {
 		return xds, config, err
 	}
 	if xds, err = s.Memory(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 	"fairlead.dev/tests/bench/internal/services"
 	"fairlead.dev/tests/bench/internal/wire"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // The first mesh of the benchmark: 1,000 services, 100 rules of each kind, sidecars of 100 Deployments.
@@ -75,7 +76,7 @@ func (f *fixture) of(row string) string { return fmt.Sprintf("%s, %d sidecars", 
 // unrelated measures what nobody needs to know.
 func (f *fixture) unrelated(ctx context.Context, t *table, peer func(string) string) error {
 	// Giving back the cold start's memory is a collection of the whole heap, which is none of these rows' doing.
-	if err := rest(ctx); err != nil {
+	if err := wait.Pause(ctx, memorySettles); err != nil {
 		return err
 	}
 	for _, row := range []struct {
@@ -113,7 +114,7 @@ func (f *fixture) pushed(ctx context.Context, t *table, peer func(string) string
 	}
 	t.bytesLine(f.id("endpoints/bytes"), what+": bytes per proxy", got.PerProxy(), -1, peer("1.3 KB"))
 
-	if err := rest(ctx); err != nil {
+	if err := wait.Pause(ctx, memorySettles); err != nil {
 		return err
 	}
 	if got, base, err = f.change(ctx, "endpoints-few", n, f.spec.FewEndpoints, nil); err != nil {

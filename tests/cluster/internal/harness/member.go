@@ -19,6 +19,7 @@ import (
 
 	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // member is a node of the cluster, in namespaces of its own: what every node runs.
@@ -193,10 +194,8 @@ func eventually(ctx context.Context, what string, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if wait.Pause(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("waiting for %s: %w", what, err)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"fairlead.dev/tests/internal/wait"
 )
 
 // Denied is the error of an object that the API server does not take; nothing was changed.
@@ -242,12 +244,7 @@ func (s *Server) awaitTurn(ctx context.Context, u *unstructured.Unstructured) er
 	if left <= 0 || last.key < keyOf(u) {
 		return nil
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(left):
-		return nil
-	}
+	return wait.Pause(ctx, left)
 }
 
 // created remembers an object for awaitTurn.

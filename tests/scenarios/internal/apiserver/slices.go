@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"fairlead.dev/tests/internal/wait"
 )
 
 // Endpoints are the addresses of a Service's Pods, and whether each is ready.
@@ -43,24 +44,15 @@ func (s *Server) removeSlices(ctx context.Context, namespace, service string) er
 
 // AwaitSlices returns when the EndpointSlices of the Services that have selectors are those of the Pods; want has the
 // endpoints of each by namespace/name. It returns the newest version of any EndpointSlice.
-func (s *Server) AwaitSlices(ctx context.Context, want map[string]Endpoints) (Written, error) {
-	ctx, cancel := context.WithTimeout(ctx, slicesWithin)
-	defer cancel()
-	seen := "none has been read"
-	for {
-		newest, difference, err := s.slices(ctx, want)
-		switch {
-		case err == nil && difference == "":
-			return newest, nil
-		case err == nil:
-			seen = difference
+func (s *Server) AwaitSlices(ctx context.Context, want map[string]Endpoints) (newest Written, err error) {
+	err = wait.Until(ctx, often, slicesWithin, func() error {
+		now, difference, err := s.slices(ctx, want)
+		if newest = now; err == nil && difference != "" {
+			err = fmt.Errorf("EndpointSlices are not those of the Pods: %s", difference)
 		}
-		select {
-		case <-ctx.Done():
-			return newest, errors.Join(fmt.Errorf("EndpointSlices are not those of the Pods: %s", seen), err)
-		case <-time.After(often):
-		}
-	}
+		return err
+	})
+	return newest, err
 }
 
 // slices compares what there is with what should be.

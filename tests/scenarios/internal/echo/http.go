@@ -5,8 +5,8 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"time"
 
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -54,7 +54,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 		s.Status = httpStatus(code)
 	}
 	p.server.journal.add(s)
-	if !pause(r.Context(), b.delay) {
+	if wait.Pause(r.Context(), b.delay) != nil {
 		return
 	}
 	switch {
@@ -101,21 +101,6 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, s *Seen, b *behavi
 	}
 	w.WriteHeader(s.Status)
 	_, _ = w.Write(s.encode(b.size))
-}
-
-// pause waits; false if the caller has gone meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // webSocket opens one and answers each text message with what was seen.
@@ -217,7 +202,7 @@ func (c *conn) lines(ctx context.Context) {
 		s.Attempt = number
 		s.Status = httpStatus(b.code(&c.port.server.decks, func() int { return number }))
 		c.port.server.journal.add(s)
-		if !pause(ctx, b.delay) {
+		if wait.Pause(ctx, b.delay) != nil {
 			return
 		}
 		if b.cut {

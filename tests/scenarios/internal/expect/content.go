@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
 )
@@ -214,10 +215,10 @@ func (c *check) copies(ctx context.Context) {
 		switch {
 		case holds && settle:
 			settle = false
-			if !pause(ctx, quiet) {
+			if wait.Pause(ctx, quiet) != nil {
 				return
 			}
-		case holds || waited >= limit || !pause(ctx, again):
+		case holds || waited >= limit || wait.Pause(ctx, again) != nil:
 			return
 		}
 		if err := c.read(ctx); err != nil {
@@ -279,17 +280,5 @@ func (c *check) mirrored() {
 			}
 		}
 		c.share("mirrored", name, c.expect.Mirrored[name], got, len(c.results))
-	}
-}
-
-// pause waits; false if ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

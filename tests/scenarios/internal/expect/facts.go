@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/wire"
@@ -133,7 +134,7 @@ func (c *check) flows(ctx context.Context, server *Server, s *echo.Seen) []wire.
 			near) > 0 {
 			flows = near
 		}
-		if len(flows) > 0 || waited >= flowTime || !pause(ctx, again) {
+		if len(flows) > 0 || waited >= flowTime || wait.Pause(ctx, again) != nil {
 			return flows
 		}
 	}
@@ -197,7 +198,7 @@ func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen, flows 
 		if e := c.entry(entries, server, s, flows); e != nil {
 			return fact{identity: e.Peer, from: e.From(), why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
 		}
-		if server.Log.Path == "" || c.logWaited >= logTime || !pause(ctx, again) {
+		if server.Log.Path == "" || c.logWaited >= logTime || wait.Pause(ctx, again) != nil {
 			return fact{why: "the proxy logged nothing of it"}
 		}
 	}

@@ -140,10 +140,8 @@ func (h *Harness) diff(ctx context.Context, s *Snapshot) ([]string, error) {
 			return out, err
 		}
 		proxies = of // the others have settled
-		select {
-		case <-ctx.Done():
-			return out, ctx.Err()
-		case <-time.After(seldom):
+		if err := wait.Pause(ctx, seldom); err != nil {
+			return out, err
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/tests/internal/wait"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
@@ -188,7 +189,7 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 		}
 		return nil
 	case s.Wait != 0:
-		return pause(ctx, s.Wait.D())
+		return wait.Pause(ctx, s.Wait.D())
 	case s.Eventually != nil:
 		return r.eventually(ctx, prefix, s.Eventually)
 	case s.Config != nil:
@@ -237,20 +238,9 @@ func (r *run) eventually(ctx context.Context, prefix string, e *format.Eventuall
 		if time.Since(begin) >= e.Within.D() {
 			return fmt.Errorf("not within %s: %w", e.Within.D(), err)
 		}
-		if err := pause(ctx, again); err != nil {
+		if err := wait.Pause(ctx, again); err != nil {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/tests/internal/wait"
 )
 
 // Acked waits until every connected proxy has acknowledged a revision, the newest if it is 0.
@@ -55,10 +56,7 @@ func (s *Store) ackedSoon(ctx context.Context, revision uint64) ([]string, error
 	}
 	if len(resp.Rejected) > 0 && len(resp.Pending) > 0 {
 		// Without waiting: config-watcher answers at once that something was left out.
-		select {
-		case <-time.After(leftOutPause):
-		case <-ctx.Done():
-		}
+		_ = wait.Pause(ctx, leftOutPause) // the caller looks at ctx
 	}
 	return resp.Pending, nil
 }
