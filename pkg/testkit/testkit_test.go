@@ -2,6 +2,7 @@ package testkit_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -150,4 +151,25 @@ func TestFreeAddresses(t *testing.T) {
 	}
 	_ = testkit.Listen(t, a).Close()
 	testkit.Listen(t, a)
+}
+
+func waits(end <-chan struct{}) { <-end }
+
+func TestGoroutines(t *testing.T) {
+	stop := make(chan struct{})
+	for range 3 {
+		go waits(stop)
+	}
+	counted := func(want int) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			if n := testkit.Goroutines("nothing.here", "testkit_test.waits"); n != want {
+				return fmt.Errorf("%d goroutines, want %d", n, want)
+			}
+			return nil
+		})
+	}
+	counted(3)
+	close(stop)
+	counted(0)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,7 +87,7 @@ type fixture struct {
 // start runs a Server with the given upstream servers until the test ends, and checks that it leaves no goroutine.
 func start(t *testing.T, table bool, upstream ...string) *fixture {
 	t.Helper()
-	before := runtime.NumGoroutine()
+	before := serving()
 	conf := &dns.ClientConfig{Port: "53", Search: []string{"apps.svc.cluster.local"}}
 	f := &fixture{t: t, clock: testkit.NewClock(time.Now())}
 	var err error
@@ -106,7 +105,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 	}
 	t.Cleanup(func() { // after the end of Run
 		testkit.Eventually(t, testkit.Patience, func() error {
-			if n := runtime.NumGoroutine(); n > before {
+			if n := serving(); n > before {
 				return fmt.Errorf("%d goroutines, %d before", n, before)
 			}
 			return nil
@@ -115,6 +114,9 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 	testkit.Background(t, f.Run)
 	return f
 }
+
+// serving counts the goroutines of Servers, and those that answer queries by UDP or TCP, for upstream servers too.
+func serving() int { return testkit.Goroutines("nameserver.(*Server)", "miekg/dns.(*Server)") }
 
 func (f *fixture) take() {
 	f.t.Helper()

@@ -90,7 +90,14 @@ func TestNamespacesWithASidecarKeepOnlyWhatTheyReach(t *testing.T) {
 		return k
 	}
 	measure(joining, "./*", "team0/*") // warms up
-	small, large := measure(joining, "./*", "team0/*"), measure(20*joining, "./*", "team0/*")
+	var small, large kept
+	// What ends meanwhile of other tests is in the heap as well: that does not happen three times.
+	for range 3 {
+		small, large = measure(joining, "./*", "team0/*"), measure(20*joining, "./*", "team0/*")
+		if large.heap <= 2*small.heap {
+			break
+		}
+	}
 	if large.nodes != small.nodes {
 		t.Errorf("%d nodes in a mesh of twenty times the size, %d in the small one", large.nodes, small.nodes)
 	}
