@@ -9,8 +9,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,6 +119,21 @@ func (ca *CA) Sign(id spiffeid.ID, public crypto.PublicKey, opts ...Option) []by
 		o(tmpl)
 	}
 	return CertPEM(sign(ca.t, tmpl, ca.Cert, public, ca.Key))
+}
+
+// On adds an IP address to those that the certificate serves.
+func On(ip netip.Addr) Option {
+	return func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, ip.AsSlice()) }
+}
+
+// WriteSVID writes a key and the certificate of a service account, which is valid for a year, into one file, as a service
+// keeps its own: a service that has one does not ask a ca. It makes the file's directory.
+func (ca *CA) WriteSVID(path, namespace, serviceAccount string, opts ...Option) {
+	ca.t.Helper()
+	key, now := newKey(ca.t), time.Now()
+	opts = append([]Option{Valid(now.Add(-time.Minute), now.AddDate(1, 0, 0))}, opts...)
+	NoError(ca.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	WriteFile(ca.t, path, slices.Concat(KeyPEM(ca.t, key), ca.Sign(ca.ID(namespace, serviceAccount), key.Public(), opts...)))
 }
 
 // WriteRoot writes root-cert.pem into dir and returns its path.

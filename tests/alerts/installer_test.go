@@ -1,20 +1,12 @@
 package alerts
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +18,7 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/internal/probe"
 	"fairlead.dev/tests/internal/process"
@@ -40,43 +33,16 @@ func installerLab(t *testing.T) (*lab, *kubeapi.Server) {
 	return l, kubeapi.Start(t, kubeapi.Options{})
 }
 
-// installerProgram is the path of one of the installer's programs.
-func installerProgram(t *testing.T, name string) string {
-	t.Helper()
-	dir := os.Getenv("BIN_DIR")
-	if dir == "" {
-		t.Fatalf("BIN_DIR names no directory with %s: run `make alerts`", name)
-	}
-	return filepath.Join(dir, name)
-}
-
 // generate returns the objects of an installation or of an operator.
 func generate(t *testing.T, args ...string) string {
 	t.Helper()
-	var out, said bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), installerProgram(t, "fairlead"), args...) //nolint:gosec // the program under test
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("fairlead %v: %v: %s", args, err, said.String())
-	}
-	return out.String()
+	return process.MustDo(t, exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), args...)) //nolint:gosec // the program under test
 }
 
 // serve runs one of the installer's programs until the test ends, and waits until its operations port answers.
 func serve(t *testing.T, program, ops, ready string, args ...string) *process.Process {
 	t.Helper()
-	log := filepath.Join(t.TempDir(), program+".log")
-	p, err := process.Start(process.Program{Name: program, Path: installerProgram(t, program), Args: append(args, "--ops-address", ops),
-		Stdout: log, Stderr: log}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(p.LogTail())
-		}
-		p.Kill()
-	})
+	p := process.Run(t, process.Program{Name: program, Path: binaries.Built(t, program), Args: append(args, "--ops-address", ops)})
 	if err := p.Until(t.Context(), testkit.Patience, func() error {
 		return probe.Ready(t.Context(), probe.Client(nil), "http://"+ops+ready)
 	}); err != nil {
@@ -94,14 +60,7 @@ func TestFaultsOfTheInjector(t *testing.T) {
 		"values.sidecarInjectorWebhook.injectionURL=https://"+webhook.String()+"/inject"))
 	dir := t.TempDir()
 	ca, state := testkit.PKI(t), filepath.Join(dir, "state")
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err = errors.Join(err, os.MkdirAll(filepath.Join(state, "svid"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.IP(webhook.Addr().AsSlice())) }
-	own := ca.Sign(ca.ID(contract.SystemNamespace, "injector"), key.Public(),
-		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named)
-	testkit.WriteFile(t, filepath.Join(state, "svid", svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), own))
+	ca.WriteSVID(filepath.Join(state, "svid", svid.CacheFile), contract.SystemNamespace, "injector", testkit.On(webhook.Addr()))
 	roots := ca.WriteRoot(dir)
 	injector := serve(t, "fairlead-injector", ops, "/readyz", "--webhook-address", webhook.String(), "--webhook-configuration",
 		sidecarInjector,

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/oracle"
 )
@@ -21,7 +22,7 @@ func TestAnalysisIsIstios(t *testing.T) {
 	if bin == "" {
 		t.Skip("ISTIO_BIN names no directory with istioctl: run `make test-kube`")
 	}
-	istioctl, watcher := filepath.Join(bin, "istioctl"), program(t, "config-watcher")
+	istioctl, watcher := filepath.Join(bin, "istioctl"), binaries.Built(t, "config-watcher")
 	cases, err := oracle.Cases(root)
 	if err != nil {
 		t.Fatal(err)
@@ -79,15 +80,6 @@ func TestAnalysisIsIstios(t *testing.T) {
 }
 
 // program finds a program of the build.
-func program(t testing.TB, name string) string {
-	t.Helper()
-	dir := os.Getenv("BIN_DIR")
-	if dir == "" {
-		t.Fatalf("BIN_DIR names no directory with %s: run `make test-kube`", name)
-	}
-	return filepath.Join(dir, name)
-}
-
 func compare(t *testing.T, c oracle.Case, a oracle.Analyses, shown oracle.Shown) {
 	t.Helper()
 	unlisted, rows := a.Unlisted(false)

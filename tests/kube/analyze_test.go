@@ -1,9 +1,7 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,7 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // analysis is what `config-watcher analyze` says of an API server.
@@ -35,20 +35,14 @@ func (a analysis) tells(message string) bool { return slices.Contains(a.told, me
 
 func analyzeKube(t *testing.T, kubeconfig string, args ...string) analysis {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program(t, "config-watcher"),
+	cmd := exec.CommandContext(t.Context(), binaries.Built(t, "config-watcher"),
 		append([]string{"analyze", "--kube", "--kubeconfig", kubeconfig, "-o", "json"}, args...)...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	printed, err := cmd.Output()
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
-		t.Fatal(err)
-	}
-	out := analysis{said: said.String(), code: cmd.ProcessState.ExitCode()}
+	a := process.MustAsk(t, cmd)
+	out := analysis{said: a.Said, code: a.Code}
 	var list []struct{ Name, Origin string }
-	if len(printed) > 0 {
-		if err := json.Unmarshal(printed, &list); err != nil {
-			t.Fatalf("%v in %.300q", err, printed)
+	if a.Out != "" {
+		if err := json.Unmarshal([]byte(a.Out), &list); err != nil {
+			t.Fatalf("%v in %.300q", err, a.Out)
 		}
 	}
 	for _, m := range list {

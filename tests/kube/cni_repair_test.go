@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // TestCNIRepairsPodsWithTheRightsOfTheChart: with the rights and flags that the installation gives to the CNI agent, a
@@ -99,12 +100,9 @@ func TestCNIRepairsPodsWithTheRightsOfTheChart(t *testing.T) {
 // test's.
 func startCNI(t *testing.T, s *kubeapi.Server, node string, settings ...string) {
 	t.Helper()
-	rendered, err := exec.CommandContext(t.Context(), program(t, "fairlead"),
-		append([]string{"manifest", "generate", "--set", "components.cni.enabled=true"}, settings...)...).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := kubeapi.Decode(rendered)
+	rendered := process.MustDo(t, exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"),
+		append([]string{"manifest", "generate", "--set", "components.cni.enabled=true"}, settings...)...))
+	objects, err := kubeapi.Decode([]byte(rendered))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,22 +136,10 @@ func startCNI(t *testing.T, s *kubeapi.Server, node string, settings ...string) 
 			t.Fatal(err)
 		}
 	}
-	agent := program(t, "node-agent")
-	cmd := exec.Command(agent, append(set.Spec.Template.Spec.Containers[0].Args,
+	agent := binaries.Built(t, "node-agent")
+	process.Run(t, process.Program{Name: "node-agent", Path: agent, Args: append(set.Spec.Template.Spec.Containers[0].Args,
 		"--cni-bin-dir", dir, "--cni-conf-dir", dir, "--plugin", agent, "--socket", filepath.Join(dir, "s"), "--ops-address",
 		testkit.FreeAddress(t).String(),
 		"--node-name", node, "--pod-namespace", set.Namespace, "--kubernetes-dir", dir, "--kubernetes-address",
-		strings.TrimPrefix(api.Host, "https://"))...)
-	var log testkit.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("the CNI agent's log:\n%s", log.String())
-		}
-	})
+		strings.TrimPrefix(api.Host, "https://"))})
 }

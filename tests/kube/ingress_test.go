@@ -122,7 +122,7 @@ func TestIngressFromTheAPIServerToAGateway(t *testing.T) {
 	podReady(t, client, "istio-system", "gateway-0", "198.18.0.9")
 
 	w := startWatcher(t, s.Kubeconfig)
-	startGateway(t, w, startXDS(t, w), "gateway-0", "198.18.0.9", "gateway")
+	startGateway(t, w, startXDSServer(t, w), "gateway-0", "198.18.0.9", "gateway")
 	answers := func(want, scheme string, port int, path string, roots *x509.CertPool) {
 		t.Helper()
 		testkit.Eventually(t, patience, func() error {

@@ -39,7 +39,7 @@ func TestMachinesRegisterInKubernetes(t *testing.T) {
 	s.ApplyCRDs(t)
 	s.Apply(t, registrationShop)
 	_, other := startReplicas(t, s)
-	address := startXDSServer(t, other)
+	address := startXDSServer(t, other).String()
 	joins := map[string]any{"AUTO_REGISTER_GROUP": "machines"}
 	vm := connectProxy(t, other, address, "vm", "127.0.0.1", joins)
 	connectProxy(t, other, address, "vm", "10.9.0.9", joins)

@@ -62,7 +62,7 @@ func TestARemoteCluster(t *testing.T) {
 	own, east := twoClusters(t)
 	kubeconfig := reader(t, east, "reader")
 	w := startWatcher(t, own.Kubeconfig, "--remote-cluster-allow-addresses", "127.0.0.0/8")
-	xds := startXDS(t, w).String()
+	xds := startXDSServer(t, w).String()
 	v := w.subscribe()
 	here := followEndpoints(t, w, xds, clusterID, "cart-0", "cart", cartCluster)
 	here.become("one cluster", ownCart)

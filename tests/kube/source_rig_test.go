@@ -2,15 +2,10 @@ package kube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +21,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/tests/internal/binaries"
+	"fairlead.dev/tests/internal/process"
 )
 
 const (
@@ -44,9 +41,7 @@ type watcher struct {
 	ca        *testkit.CA
 	grpc, ops string
 	state     string
-	log       *testkit.Buffer
-	process   *os.Process
-	finished  chan struct{}
+	process   *process.Process
 }
 
 // newWatcher prepares a config-watcher that reads the API server of a kubeconfig. Its certificate lasts longer than the
@@ -62,20 +57,8 @@ func newReplica(t testing.TB, ca *testkit.CA, kubeconfig string, args ...string)
 	dir := t.TempDir()
 	w := &watcher{
 		t: t, ca: ca, grpc: testkit.FreeAddress(t).String(), ops: testkit.FreeAddress(t).String(), state: filepath.Join(dir, "state"),
-		log: &testkit.Buffer{},
 	}
-	if err := os.MkdirAll(filepath.Join(w.state, "svid"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain := w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(),
-		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
-	if err := os.WriteFile(filepath.Join(w.state, "svid", svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), chain), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	w.ca.WriteSVID(filepath.Join(w.state, "svid", svid.CacheFile), meshNamespace, "config-watcher")
 	w.args = append([]string{
 		"--grpc-address", w.grpc, "--ops-address", w.ops, "--trust-domain", testkit.TrustDomain, "--root-cert-file", w.ca.WriteRoot(dir),
 		"--state-dir", w.state, "--ca-address", "127.0.0.1:1", "--kubernetes", "--kubeconfig", kubeconfig, "--cluster-id", clusterID,
@@ -95,43 +78,18 @@ func startWatcher(t testing.TB, kubeconfig string, args ...string) *watcher {
 // start starts the process, which ends with the test.
 func (w *watcher) start() {
 	w.t.Helper()
-	cmd := exec.Command(program(w.t, "config-watcher"), w.args...)
-	cmd.Stdout, cmd.Stderr = w.log, w.log
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	finished := make(chan struct{})
-	w.process, w.finished = cmd.Process, finished
-	go func() {
-		defer close(finished)
-		_ = cmd.Wait()
-	}()
-	w.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-finished
-		if w.t.Failed() {
-			text := w.log.String()
-			w.t.Logf("end of config-watcher's log:\n%s", text[max(0, len(text)-10_000):])
-		}
-	})
+	w.process = process.Run(w.t, process.Program{Name: "config-watcher", Path: binaries.Built(w.t, "config-watcher"), Args: w.args})
 }
 
 // stop ends the process as Kubernetes does.
 func (w *watcher) stop() {
 	w.t.Helper()
-	w.signal(syscall.SIGTERM)
-	select {
-	case <-w.finished:
-	case <-time.After(patience):
-		w.t.Fatal("config-watcher does not stop")
-	}
+	testkit.NoError(w.t, w.process.Stop(patience))
 }
 
-func (w *watcher) signal(s os.Signal) {
+func (w *watcher) signal(s syscall.Signal) {
 	w.t.Helper()
-	if err := w.process.Signal(s); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.NoError(w.t, w.process.Signal(s))
 }
 
 // get asks the HTTP port.

@@ -127,7 +127,7 @@ func TestTenThousandObjects(t *testing.T) {
 		})
 	}
 	counted()
-	if st, err := testkit.ProcessStatus(w.process.Pid); err != nil {
+	if st, err := testkit.ProcessStatus(w.process.PID()); err != nil {
 		t.Error(err)
 	} else {
 		t.Logf("it uses %d MiB, at most %d MiB so far", st.VmRSS>>20, st.VmHWM>>20)
@@ -267,7 +267,7 @@ func TestFirstList(t *testing.T) {
 			if n := listRequests(t, client) - before; n != c.requests {
 				t.Errorf("%v lists, want %v", n, c.requests)
 			}
-			if strings.Contains(w.log.String(), "kind cannot be read") {
+			if strings.Contains(w.process.Log(), "kind cannot be read") {
 				t.Error("it says that a kind cannot be read")
 			}
 		})

@@ -93,8 +93,8 @@ func TestANetworkThatDropsEverything(t *testing.T) {
 		if n := fresh.metric("revision_sequence"); n != 0 {
 			t.Errorf("it serves revision %v", n)
 		}
-		if address := kubeapi.Load(t, kubeconfig).Host; !strings.Contains(fresh.log.String(), address) ||
-			!strings.Contains(fresh.log.String(), "correct --kubeconfig") {
+		if address := kubeapi.Load(t, kubeconfig).Host; !strings.Contains(fresh.process.Log(), address) ||
+			!strings.Contains(fresh.process.Log(), "correct --kubeconfig") {
 			t.Errorf("its log says nothing of %s, or of a remedy", address)
 		}
 		c.thaw()

@@ -2,14 +2,9 @@ package kube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +19,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"fairlead.dev/pkg/rpc"
-	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/adstest"
 	"fairlead.dev/pkg/tlsconf"
@@ -48,44 +42,6 @@ func startReplicas(t *testing.T, s *kubeapi.Server) (leader, other *watcher) {
 	other.start()
 	other.ready()
 	return leader, other
-}
-
-// startXDSServer starts a built xds-server that follows a config-watcher, and returns the address of its ADS port.
-func startXDSServer(t testing.TB, w *watcher) (address string) {
-	t.Helper()
-	dir := t.TempDir()
-	state := filepath.Join(dir, "state")
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain := w.ca.Sign(w.ca.ID(meshNamespace, "xds-server"), key.Public(),
-		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)))
-	if err := os.WriteFile(filepath.Join(state, svid.CacheFile), slices.Concat(testkit.KeyPEM(t, key), chain), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	address = testkit.FreeAddress(t).String()
-	var log testkit.Buffer
-	cmd := exec.Command(program(t, "xds-server"),
-		"--secure-address", address, "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain", testkit.TrustDomain,
-		"--config-watcher-address", w.grpc, "--ca-address", "127.0.0.1:1", "--root-cert-file", w.ca.WriteRoot(dir), "--state-dir", state,
-		"--forward-certificate-requests=false", "--instance", "xds-server-test")
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			text := log.String()
-			t.Logf("end of xds-server's log:\n%s", text[max(0, len(text)-5000):])
-		}
-	})
-	return address
 }
 
 // proxy is a client of ADS in place of a workload's Envoy.

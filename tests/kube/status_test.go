@@ -49,7 +49,7 @@ func TestStatusInKubernetes(t *testing.T) {
 	s.Apply(t, statusShop)
 	leader, other := startReplicas(t, s)
 	// The xds-server reports to the replica that does not write.
-	address := startXDSServer(t, other)
+	address := startXDSServer(t, other).String()
 	one, _ := connectProxy(t, other, address, "one", "10.9.0.1", nil), connectProxy(t, other, address, "two", "10.9.0.2", nil)
 	testkit.Eventually(t, patience, func() error {
 		if n := other.metric("proxies"); n != 2 {
@@ -139,9 +139,7 @@ func TestStatusInKubernetes(t *testing.T) {
 	t.Run("another replica takes over within the lease time", func(t *testing.T) {
 		// Both replicas look at the lease once every retry.
 		limit := leaseTime + leaseTime*2/15*2 + programmedWithin
-		if err := leader.process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		leader.process.Kill()
 		began := time.Now()
 		s.Apply(t, webRule(10))
 		testkit.Eventually(t, patience, func() error {

@@ -24,7 +24,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // right is a line of services/installer/manifests/testdata/rights: who may do what, where. An empty namespace is every
@@ -156,11 +158,8 @@ func TestAStolenTokenDoesNothingButItsOwn(t *testing.T) {
 	}
 	rendered := func(args ...string) func(t *testing.T) []*unstructured.Unstructured {
 		return func(t *testing.T) []*unstructured.Unstructured {
-			out, err := exec.CommandContext(t.Context(), program(t, "fairlead"), args...).Output() //nolint:gosec // the program under test
-			if err != nil {
-				t.Fatalf("fairlead %q: %v", args, err)
-			}
-			objects, err := kubeapi.Decode(out)
+			out := process.MustDo(t, exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), args...)) //nolint:gosec // under test
+			objects, err := kubeapi.Decode([]byte(out))
 			if err != nil {
 				t.Fatal(err)
 			}

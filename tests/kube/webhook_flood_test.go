@@ -66,7 +66,7 @@ func TestObjectsAreReviewedDuringAFlood(t *testing.T) {
 		"ordinary": flood.Matches(10)} {
 		t.Run(name, func(t *testing.T) {
 			const limit = 1 << 30
-			memory := flood.Watch(t, w.process.Pid, limit)
+			memory := flood.Watch(t, w.process.PID(), limit)
 			stop := flood.Attack{URL: url, Body: body, Addresses: 2, Connections: 32}.Start(t)
 			flood.Rightful(t, 8*time.Second, write)
 			answers := stop()

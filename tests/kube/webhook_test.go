@@ -1,19 +1,14 @@
 package kube
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,21 +30,8 @@ const webhookName = "fairlead-validator"
 // newWebhook prepares config-watcher --webhook-only. Its certificate is for the address that the API server calls.
 func newWebhook(t *testing.T, kubeconfig, address string) *watcher {
 	w := newWatcher(t, kubeconfig)
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.ParseIP(host)) }
-	own := slices.Concat(testkit.KeyPEM(t, key),
-		w.ca.Sign(w.ca.ID(meshNamespace, "config-watcher"), key.Public(),
-			testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
-	if err := os.WriteFile(filepath.Join(w.state, "svid", svid.CacheFile), own, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	w.ca.WriteSVID(filepath.Join(w.state, "svid", svid.CacheFile), meshNamespace, "config-watcher",
+		testkit.On(netip.MustParseAddrPort(address).Addr()))
 	w.args = []string{
 		"--webhook-only", "--webhook-address", address, "--webhook-configuration", webhookName, "--kubeconfig", kubeconfig, "--ops-address",
 		w.ops,

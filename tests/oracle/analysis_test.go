@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/process"
 )
 
 var drawnMeshes = flag.Int("meshes", 400, "how many random meshes are analyzed")
@@ -66,11 +67,7 @@ func TestAnalysis(t *testing.T) {
 	for _, stale := range shown.Stale(true) {
 		t.Error(stale)
 	}
-	listing, err := exec.CommandContext(t.Context(), watcher, "analyze", "-L").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(listing)) {
+	for line := range strings.Lines(process.MustDo(t, exec.CommandContext(t.Context(), watcher, "analyze", "-L"))) {
 		// A defect of the analysis has no case; CredentialExpired and CredentialUnusable share a code.
 		if code := strings.Fields(line)[1]; code != "-" && code != "IST0001" && !codes[code] {
 			t.Errorf("no case makes Fairlead tell %s", strings.TrimSpace(line))

@@ -1,10 +1,8 @@
 package oracle
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 // Case is a small mesh that both analyses are asked about.
@@ -115,21 +115,22 @@ func Analyze(ctx context.Context, istioctl, watcher string, istio, ours []string
 
 // told runs an analysis. Its exit codes 0, 65 and 79 are results.
 func told(ctx context.Context, program string, args []string) ([]Found, error) {
-	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null")
-	cmd.Stderr = &said
-	printed, err := cmd.Output()
-	var exited *exec.ExitError
-	if err != nil && (!errors.As(err, &exited) || exited.ExitCode() != 65 && exited.ExitCode() != 79) {
-		return nil, fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, said.String())
+	answer, err := process.Ask(cmd)
+	if err != nil {
+		return nil, err
 	}
+	if !slices.Contains([]int{0, 65, 79}, answer.Code) {
+		return nil, fmt.Errorf("%s %s: exit code %d: %s", program, strings.Join(args, " "), answer.Code, answer.Said)
+	}
+	printed := answer.Out
 	// istioctl prints its log before the result.
-	if i := bytes.Index(append([]byte("\n"), printed...), []byte("\n[")); i >= 0 {
+	if i := strings.Index("\n"+printed, "\n["); i >= 0 {
 		printed = printed[i:]
 	}
 	var list []Found
-	if err := json.Unmarshal(printed, &list); err != nil {
+	if err := json.Unmarshal([]byte(printed), &list); err != nil {
 		return nil, fmt.Errorf("%s prints %.300q: %w", program, printed, err)
 	}
 	slices.SortFunc(list, func(a, b Found) int { return strings.Compare(a.Code+" "+a.Origin, b.Code+" "+b.Origin) })

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 // Verdict is what one side says of an object: why it refuses it, nothing if it accepts.
@@ -78,25 +79,22 @@ var errorLine = regexp.MustCompile(`^\t\* [A-Za-z]+/[^/]*/(o-[0-9][^:]*): (.*)$`
 // askIstio runs `istioctl validate`. It prints an error a line, "\t* Kind/namespace/name: text"; a line that is none
 // belongs to the one before.
 func askIstio(ctx context.Context, istioctl, file string) (map[int]Verdict, error) {
-	var printed bytes.Buffer
 	cmd := exec.CommandContext(ctx, istioctl, "validate", "-f", file)
 	cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null")
-	cmd.Stderr = &printed
-	err := cmd.Run()
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
+	answer, err := process.Ask(cmd)
+	if err != nil {
 		return nil, err
 	}
 	verdicts := map[int]Verdict{}
-	if err == nil {
+	if answer.Code == 0 {
 		return verdicts, nil
 	}
-	begin := errorsBegin.FindIndex(printed.Bytes())
+	begin := errorsBegin.FindStringIndex(answer.Said)
 	if begin == nil {
-		return nil, fmt.Errorf("istioctl: %w: %s", err, printed.String())
+		return nil, fmt.Errorf("istioctl: exit code %d: %s", answer.Code, answer.Said)
 	}
 	last := -1
-	for line := range strings.Lines(printed.String()[begin[1]:]) {
+	for line := range strings.Lines(answer.Said[begin[1]:]) {
 		if i, says, ok := entry(line); ok {
 			verdicts[i] = append(verdicts[i], says)
 			last = i
@@ -122,13 +120,12 @@ func entry(line string) (i int, says string, ok bool) {
 
 // askWatcher runs `config-watcher validate`.
 func askWatcher(ctx context.Context, watcher, file string, objects int) (map[int]Verdict, error) {
-	cmd := exec.CommandContext(ctx, watcher, "validate", "-o", "json", file)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	printed, err := cmd.Output()
-	var exited *exec.ExitError
-	if err != nil && (!errors.As(err, &exited) || exited.ExitCode() != 3) {
-		return nil, fmt.Errorf("config-watcher validate: %w: %s", err, said.String())
+	printed, err := process.Ask(exec.CommandContext(ctx, watcher, "validate", "-o", "json", file))
+	if err != nil {
+		return nil, err
+	}
+	if printed.Code != 0 && printed.Code != 3 {
+		return nil, fmt.Errorf("config-watcher validate: exit code %d: %s", printed.Code, printed.Said)
 	}
 	var answer struct {
 		Objects []struct {
@@ -138,7 +135,7 @@ func askWatcher(ctx context.Context, watcher, file string, objects int) (map[int
 			Errors     []struct{ Field, Message string }
 		}
 	}
-	if err := json.Unmarshal(printed, &answer); err != nil {
+	if err := json.Unmarshal([]byte(printed.Out), &answer); err != nil {
 		return nil, err
 	}
 	if len(answer.Objects) != objects {

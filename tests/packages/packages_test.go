@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 const unit = "/usr/lib/systemd/system/fairlead-node-agent.service"
@@ -45,14 +47,7 @@ func built(t *testing.T, kind string) string {
 
 func output(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	var said bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s%s", name, args, err, out, said.Bytes())
-	}
-	return out
+	return []byte(process.MustDo(t, exec.CommandContext(t.Context(), name, args...)))
 }
 
 func TestDebHasProgramsUnitAndDirectories(t *testing.T) {

@@ -3,7 +3,6 @@
 package mesh
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +23,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 func TestMain(m *testing.M) {
@@ -126,14 +126,7 @@ func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 // kubectl runs kubectl, which must succeed, and returns what it prints.
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	var stderr bytes.Buffer
-	cmd := c.command(t.Context(), args...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, stderr.String())
-	}
-	return string(out)
+	return process.MustDo(t, c.command(t.Context(), args...))
 }
 
 // apply applies YAML documents.

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // readyWithin is how long an installation may take until everything of it is ready.
@@ -208,15 +209,9 @@ func (c *cluster) run(t *testing.T, path string, args ...string) string {
 			t.Fatal(err)
 		}
 	}
-	var stderr strings.Builder
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s%s", filepath.Base(path), strings.Join(args, " "), err, out, stderr.String())
-	}
-	return string(out)
+	return process.MustDo(t, cmd)
 }
 
 // unpublish removes what a ca has published in all namespaces, which only fairlead uninstall --purge does by itself.

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/process"
 )
 
 // Server is an API server with its etcd, until the end of a test.
@@ -42,8 +42,8 @@ type Server struct {
 	t     testing.TB
 	plane ControlPlane
 	args  []string
-	etcd  *netns.Process
-	api   *netns.Process
+	etcd  *process.Process
+	api   *process.Process
 }
 
 // Options of Start.
@@ -123,14 +123,14 @@ func (s *Server) Client(t testing.TB) *kubernetes.Clientset {
 const patience = 60 * time.Second
 
 // start runs a program until the test of Start ends, of which t may be a part.
-func (s *Server) start(t testing.TB, name string, args []string) *netns.Process {
+func (s *Server) start(t testing.TB, name string, args []string) *process.Process {
 	t.Helper()
 	path, err := Program(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := filepath.Join(s.Dir, name+".log")
-	p, err := netns.Start(netns.Program{Name: name, Path: path, Args: args, Stdout: log, Stderr: log})
+	p, err := process.Start(process.Program{Name: name, Path: path, Args: args, Stdout: log, Stderr: log}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,9 +165,9 @@ func (s *Server) Resume(t testing.TB) {
 	s.api = s.start(t, "kube-apiserver", append(args, s.args...))
 	client := s.Client(t)
 	testkit.Eventually(t, testkit.Patience, func() error {
-		for _, p := range []*netns.Process{s.etcd, s.api} {
+		for _, p := range []*process.Process{s.etcd, s.api} {
 			if err := p.Died(); err != nil {
-				t.Fatalf("%s ended by itself: %v\n%s", p.Name, err, tail(filepath.Join(s.Dir, p.Name+".log")))
+				t.Fatalf("%s ended by itself: %v\n%s", p.Name, err, p.LogTail())
 			}
 		}
 		if err := Ready(t.Context(), client); err != nil {
@@ -229,13 +229,4 @@ func (s *Server) Compact(t testing.TB) {
 	}
 	now := call("range", `{"key":"AA=="}`).Header.Revision
 	call("compaction", `{"revision":"`+now+`","physical":true}`)
-}
-
-// tail returns the last lines of a log.
-func tail(path string) string {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	return string(raw[max(0, len(raw)-4000):])
 }

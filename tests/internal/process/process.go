@@ -231,11 +231,19 @@ func Tails(pattern string) string {
 }
 
 // Tail is the end of a log.
-func Tail(log string) string {
+func Tail(log string) string { return end(read(log), 3000) }
+
+// Log is what the process has written to its Stderr.
+func (p *Process) Log() string { return read(p.log) }
+
+func read(log string) string {
 	raw, err := os.ReadFile(log)
 	if err != nil {
 		return err.Error()
 	}
-	const limit = 3000
-	return strings.TrimRight(string(raw[max(0, len(raw)-limit):]), "\n")
+	return string(raw)
+}
+
+func end(text string, limit int) string {
+	return strings.TrimRight(text[max(0, len(text)-limit):], "\n")
 }

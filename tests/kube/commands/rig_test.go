@@ -1,18 +1,16 @@
 package commands
 
 import (
-	"bytes"
-	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // start starts an API server that asks no webhooks: nothing serves them here.
@@ -32,24 +30,15 @@ func run(t *testing.T, path, kubeconfig, stdin string, a ...string) (out, said s
 
 func program(t *testing.T, path, stdin string, a ...string) (out, said string, code int) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), path, a...) //nolint:gosec // the programs under test
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	err := cmd.Run()
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
-		t.Fatal(err)
-	}
-	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	cmd.Stdin = strings.NewReader(stdin)
+	answer := process.MustAsk(t, cmd)
+	return answer.Out, answer.Said, answer.Code
 }
 
 func fairlead(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("BIN_DIR")
-	if dir == "" {
-		t.Fatal("BIN_DIR names no directory with fairlead: run `make test-kube`")
-	}
-	return filepath.Join(dir, "fairlead")
+	return binaries.Built(t, "fairlead")
 }
 
 // does runs fairlead as the administrator; the exit code must be the expected one.
@@ -74,18 +63,7 @@ func decode(t *testing.T, text string) []*unstructured.Unstructured {
 // istio returns istioctl of ISTIO_BIN, and Istio's own install package in the module cache.
 func istio(t *testing.T) (istioctl, manifests string) {
 	t.Helper()
-	bin := os.Getenv("ISTIO_BIN")
-	if bin == "" {
-		t.Skip("ISTIO_BIN names no directory with istioctl: run `make test-kube`")
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
-	cmd.Dir = filepath.Join("..", "..", "..", "tools", "istio")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("the module cache has no Istio: run `make test-kube`: %v", err)
-	}
-	return filepath.Join(bin, "istioctl"), filepath.Join(strings.TrimSpace(string(out)), "manifests")
+	return binaries.Istioctl(t), binaries.IstioManifests(t)
 }
 
 // tokenOf asks for a token of an audience.

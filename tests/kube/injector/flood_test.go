@@ -22,7 +22,7 @@ func TestPodsAreMadeDuringAFloodOfReviews(t *testing.T) {
 	for name, body := range map[string][]byte{"variables": flood.Variables(1000, 2200), "containers": flood.Containers(750_000),
 		"many containers": flood.Containers(49_000)} {
 		t.Run(name, func(t *testing.T) {
-			memory := flood.Watch(t, r.process.Process.Pid, limit)
+			memory := flood.Watch(t, r.process.PID(), limit)
 			stop := flood.Attack{URL: "https://" + r.address + "/inject", Body: body, Addresses: 2, Connections: 32}.Start(t)
 			flood.Rightful(t, 5*time.Second, func() error {
 				stored, err := r.dryRun(flood.Victim, pod("app"))

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
+	"fairlead.dev/tests/internal/process"
 )
 
 // TestLabelsDecide holds which Pods get a sidecar, by the webhooks and the rights of an installation.
@@ -106,11 +108,10 @@ func TestLabelsDecide(t *testing.T) {
 
 	// Pods that were made before their namespace asked for sidecars lack them, and analyze says so.
 	r.patchNamespace("plain", `{"metadata":{"labels":{"istio-injection":"enabled"}}}`)
-	cmd := exec.CommandContext(t.Context(), program(t, "fairlead"), "analyze", "--kube", "--kubeconfig", r.Kubeconfig, "-n",
-		"plain") //nolint:gosec // the program under test
-	said, _ := cmd.CombinedOutput()
-	if !strings.Contains(string(said), "PodWithoutSidecar") || !strings.Contains(string(said), "early") ||
-		strings.Contains(string(said), "Pod stored") {
+	a := process.MustAsk(t, exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), "analyze", "--kube", "--kubeconfig",
+		r.Kubeconfig, "-n", "plain")) //nolint:gosec // the program under test
+	if said := a.Out + a.Said; !strings.Contains(said, "PodWithoutSidecar") || !strings.Contains(said, "early") ||
+		strings.Contains(said, "Pod stored") {
 		t.Errorf("fairlead analyze: %s", said)
 	}
 }

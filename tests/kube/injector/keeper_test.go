@@ -65,7 +65,7 @@ func TestNothingCanTalkToTheKeeper(t *testing.T) {
 			}
 		}
 	}
-	dir := fmt.Sprintf("/proc/%d/fd", r.keeper.Process.Pid)
+	dir := fmt.Sprintf("/proc/%d/fd", r.keeper.PID())
 	fds, err := os.ReadDir(dir)
 	if err != nil || len(fds) == 0 {
 		t.Fatalf("%d files, %v", len(fds), err)
@@ -75,7 +75,7 @@ func TestNothingCanTalkToTheKeeper(t *testing.T) {
 			t.Errorf("the keeper listens: %s", sockets[to])
 		}
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.keeper.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.keeper.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}

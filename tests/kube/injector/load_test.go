@@ -88,7 +88,7 @@ func TestRateAndLatency(t *testing.T) {
 	}
 
 	// What else runs on this machine must not decide. Without the privilege the test tries as it is.
-	for _, pid := range []int{os.Getpid(), r.process.Process.Pid} {
+	for _, pid := range []int{os.Getpid(), r.process.PID()} {
 		if err := prefer(pid); err != nil {
 			t.Logf("no priority for process %d: %v", pid, err)
 		}
@@ -200,7 +200,7 @@ func prefer(pid int) error {
 // processorTime is that of the injector's process until now. The kernel counts it in hundredths of a second.
 func (r *rig) processorTime() time.Duration {
 	r.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.process.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.process.PID()))
 	if err != nil {
 		r.t.Fatal(err)
 	}

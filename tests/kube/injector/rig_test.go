@@ -2,23 +2,15 @@ package injector
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +18,9 @@ import (
 
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 const (
@@ -44,20 +38,8 @@ type rig struct {
 	roots        string
 	args         []string
 	// tags are the webhooks of tags that the keeper may keep.
-	tags     []string
-	log      *testkit.Buffer
-	process  *exec.Cmd
-	keeper   *exec.Cmd
-	finished chan struct{}
-}
-
-func program(t *testing.T, name string) string {
-	t.Helper()
-	dir := os.Getenv("BIN_DIR")
-	if dir == "" {
-		t.Fatalf("BIN_DIR names no directory with %s: run `make test-kube`", name)
-	}
-	return filepath.Join(dir, name)
+	tags            []string
+	process, keeper *process.Process
 }
 
 // newRig applies what `fairlead install` would, and prepares an injector with the rights of the installation, whose
@@ -66,7 +48,7 @@ func newRig(t *testing.T, set ...string) *rig {
 	t.Helper()
 	r := &rig{
 		Server: kubeapi.Start(t, kubeapi.Options{}), t: t, ca: testkit.PKI(t), address: testkit.FreeAddress(t).String(),
-		ops: testkit.FreeAddress(t).String(), log: &testkit.Buffer{},
+		ops: testkit.FreeAddress(t).String(),
 	}
 	args := []string{"manifest", "generate", "--set", "profile=minimal", "--set", "values.sidecarInjectorWebhook.injectionURL=https://" +
 		r.address + "/inject/cluster/c1"}
@@ -81,23 +63,7 @@ func newRig(t *testing.T, set ...string) *rig {
 
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")
-	if err := os.MkdirAll(filepath.Join(state, "svid"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, _, err := net.SplitHostPort(r.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.ParseIP(host)) }
-	own := slices.Concat(testkit.KeyPEM(t, key),
-		r.ca.Sign(r.ca.ID(system, "injector"), key.Public(), testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
-	if err := os.WriteFile(filepath.Join(state, "svid", svid.CacheFile), own, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	r.ca.WriteSVID(filepath.Join(state, "svid", svid.CacheFile), system, "injector", testkit.On(netip.MustParseAddrPort(r.address).Addr()))
 	r.roots = r.ca.WriteRoot(dir)
 	r.args = []string{
 		"--webhook-address", r.address, "--ops-address", r.ops, "--webhook-configuration", hookName, "--kubeconfig",
@@ -111,13 +77,7 @@ func newRig(t *testing.T, set ...string) *rig {
 // fairlead runs the command and returns its output.
 func (r *rig) fairlead(args ...string) string {
 	r.t.Helper()
-	var out, said bytes.Buffer
-	cmd := exec.CommandContext(r.t.Context(), program(r.t, "fairlead"), args...) //nolint:gosec // the program under test
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Run(); err != nil {
-		r.t.Fatalf("fairlead %s: %v: %s", strings.Join(args, " "), err, said.String())
-	}
-	return out.String()
+	return process.MustDo(r.t, exec.CommandContext(r.t.Context(), binaries.Built(r.t, "fairlead"), args...)) //nolint:gosec // the program under test
 }
 
 // start starts the injector, and the keeper that writes its bundle if none runs. Both end with the test. It waits until
@@ -128,25 +88,7 @@ func (r *rig) start() {
 		r.keeper = kubeapi.Keeper(r.t, r.ServiceAccount(r.t, system, "keeper"), r.roots,
 			append(r.tags, "--injection", hookName, "--validation", "fairlead-validator")...)
 	}
-	cmd := exec.Command(program(r.t, "fairlead-injector"), r.args...) //nolint:gosec // the program under test
-	cmd.Stdout, cmd.Stderr = r.log, r.log
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	finished := make(chan struct{})
-	r.process, r.finished = cmd, finished
-	go func() {
-		defer close(finished)
-		_ = cmd.Wait()
-	}()
-	r.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-finished
-		if r.t.Failed() {
-			text := r.log.String()
-			r.t.Logf("end of the injector's log:\n%s", text[max(0, len(text)-10_000):])
-		}
-	})
+	r.process = process.Run(r.t, process.Program{Name: "fairlead-injector", Path: binaries.Built(r.t, "fairlead-injector"), Args: r.args})
 	testkit.Eventually(r.t, patience, func() error {
 		code, body, err := r.get("/readyz")
 		if err == nil && code != http.StatusOK {
@@ -159,14 +101,7 @@ func (r *rig) start() {
 // stop ends the injector as Kubernetes does.
 func (r *rig) stop() {
 	r.t.Helper()
-	if err := r.process.Process.Signal(syscall.SIGTERM); err != nil {
-		r.t.Fatal(err)
-	}
-	select {
-	case <-r.finished:
-	case <-time.After(patience):
-		r.t.Fatal("the injector does not stop")
-	}
+	testkit.NoError(r.t, r.process.Stop(patience))
 }
 
 // get asks the HTTP port.

@@ -2,30 +2,17 @@ package install
 
 import (
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
-
-// istiosPackage is the directory of Istio's own install package, in the module cache.
-func istiosPackage(t *testing.T) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
-	cmd.Dir = filepath.Join("..", "..", "..", "tools", "istio")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	dir, err := cmd.Output()
-	if err != nil || len(dir) < 2 {
-		t.Fatalf("the module cache has no Istio: run `make test-kube`: %v", err)
-	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "manifests")
-}
 
 // TestBesideIstio installs Fairlead in a cluster in which an Istio runs that istioctl has installed: it changes none of
 // Istio's objects, in whichever way it ends.
@@ -33,13 +20,10 @@ func TestBesideIstio(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.manifests = "" // Fairlead's own
-	istio, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), "manifest", "generate", "-d",
-		istiosPackage(t), "--set", "profile=minimal").Output() //nolint:gosec // the program under test
-	if err != nil {
-		t.Fatal(err)
-	}
+	istio := process.MustDo(t, exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), "manifest", "generate", "-d",
+		binaries.IstioManifests(t), "--set", "profile=minimal")) //nolint:gosec // the program under test
 	r.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system, labels: {team: mesh}}}")
-	r.kubectl(t, "istio-operator", string(istio))
+	r.takeOver(t, "istio-operator", istio)
 	before := r.snapshot(t)
 	unchanged := func(t *testing.T) {
 		t.Helper()

@@ -2,13 +2,8 @@ package install
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/tests/internal/kubeapi"
 )
 
 // thingDefinition is the definition of the small package, with further metadata, versions and properties of spec.
@@ -62,9 +57,9 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 	} {
 		ok := t.Run(name, func(t *testing.T) {
 			if tc.clientSide {
-				r.kubectlApply(t, tc.definition)
+				r.kubectl(t, tc.definition, "apply") // on the client's side, with an annotation of what was applied
 			} else {
-				r.kubectl(t, "helm", tc.definition)
+				r.takeOver(t, "helm", tc.definition)
 			}
 			eventually(t, func() error { // the kind is served
 				_, said, code := r.run(t, r.Kubeconfig, "diff", "-d", r.manifests)
@@ -129,20 +124,4 @@ func testDefinitionOfOthers(t *testing.T, r *rig) {
 			`{"spec":{"type":"object","properties":{"size":{"type":"integer"},"shape":{"type":"string"},"color":{"type":"string"}}}}}}}]}}`)
 	out, _ := r.install(t)
 	says(t, out, "10 unchanged")
-}
-
-// kubectlApply applies a document on the client's side, with an annotation of what was applied.
-func (r *rig) kubectlApply(t *testing.T, document string) {
-	t.Helper()
-	program, err := kubeapi.Program("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "object.yaml")
-	testkit.WriteFile(t, file, []byte(document))
-	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "-f",
-		file).CombinedOutput() //nolint:gosec // Kubernetes' own program
-	if err != nil {
-		t.Fatalf("kubectl: %v: %s", err, out)
-	}
 }

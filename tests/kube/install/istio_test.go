@@ -3,6 +3,8 @@ package install
 import (
 	"reflect"
 	"testing"
+
+	"fairlead.dev/tests/internal/binaries"
 )
 
 // TestIstiosOwnPackage installs Istio's own install package, from the module cache, in two revisions. The API server's
@@ -10,7 +12,7 @@ import (
 func TestIstiosOwnPackage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.manifests = istiosPackage(t)
+	r.manifests = binaries.IstioManifests(t)
 	r.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
 	before := contents(r.snapshot(t))
 	// The demo profile has gateways, whose Pods a webhook of istiod would inject; there are no Pods here.

@@ -3,7 +3,6 @@ package install
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/process"
 )
 
@@ -26,26 +26,12 @@ var (
 // startOperator runs `fairlead operator` with the small install package until the test ends.
 func (r *rig) startOperator(t *testing.T, kubeconfig string, more ...string) *process.Process {
 	t.Helper()
-	log := filepath.Join(t.TempDir(), "operator.log")
 	args := append([]string{
 		"operator", "--kubeconfig", kubeconfig, "--ops-address", testkit.FreeAddress(t).String(), "--operator-namespace", "ops",
 		"--watch-namespaces", "mesh",
 		"--manifests", r.manifests, "--lease-duration", "6s", "--resync", "1h", "--log-level", "debug",
 	}, more...)
-	p, err := process.Start(process.Program{Name: "operator", Path: filepath.Join(os.Getenv("BIN_DIR"), "fairlead"), Args: args, Stdout: log,
-		Stderr: log}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			if text, err := os.ReadFile(log); err == nil {
-				t.Logf("log of the operator:\n%s", text[max(0, len(text)-8000):])
-			}
-		}
-		p.Kill()
-	})
-	return p
+	return process.Run(t, process.Program{Name: "operator", Path: binaries.Built(t, "fairlead"), Args: args})
 }
 
 // writeKubeconfig writes a kubeconfig of a proxy.

@@ -2,35 +2,20 @@ package install
 
 import (
 	"encoding/base64"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/tests/internal/kubeapi"
 )
 
 var deleteNow = metav1.DeleteOptions{}
 
-// kubectl applies a document on the server's side, as another manager that takes everything over.
-func (r *rig) kubectl(t *testing.T, manager, document string) {
+// takeOver applies a document on the server's side, as another manager that takes everything over.
+func (r *rig) takeOver(t *testing.T, manager, document string) {
 	t.Helper()
-	program, err := kubeapi.Program("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "object.yaml")
-	testkit.WriteFile(t, file, []byte(document))
-	out, err := exec.CommandContext(t.Context(), program, "--kubeconfig", r.Kubeconfig, "apply", "--server-side", "--force-conflicts",
-		"--field-manager", manager, "-f", file).CombinedOutput() //nolint:gosec // Kubernetes' own program
-	if err != nil {
-		t.Fatalf("kubectl: %v: %s", err, out)
-	}
+	r.kubectl(t, document, "apply", "--server-side", "--force-conflicts", "--field-manager", manager)
 }
 
 func testPrune(t *testing.T, r *rig) {
@@ -44,7 +29,7 @@ func testPrune(t *testing.T, r *rig) {
 
 	for name, take := range map[string]func(){
 		"argocd applies it": func() {
-			r.kubectl(t, "argocd", "{apiVersion: v1, kind: ConfigMap, metadata: {name: server-extra, namespace: mesh}, data: {extra: theirs}}")
+			r.takeOver(t, "argocd", "{apiVersion: v1, kind: ConfigMap, metadata: {name: server-extra, namespace: mesh}, data: {extra: theirs}}")
 		},
 		"it is of the Helm release other": func() {
 			r.patch(t, configMaps, "mesh", "server-extra", "helm", `{"metadata":{"annotations":{"meta.helm.sh/release-name":"other"}}}`)

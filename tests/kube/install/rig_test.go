@@ -1,16 +1,13 @@
 package install
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -27,7 +24,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/binaries"
 	"fairlead.dev/tests/internal/kubeapi"
+	"fairlead.dev/tests/internal/process"
 )
 
 // rig is an API server behind a proxy that sees every request of the command under test.
@@ -149,26 +148,26 @@ func (p *proxy) seen() []string {
 // command is `fairlead` with a kubeconfig.
 func (r *rig) command(t *testing.T, kubeconfig string, a ...string) *exec.Cmd {
 	t.Helper()
-	dir := os.Getenv("BIN_DIR")
-	if dir == "" {
-		t.Fatal("BIN_DIR names no directory with fairlead: run `make test-kube`")
-	}
-	return exec.CommandContext(t.Context(), filepath.Join(dir, "fairlead"),
-		append(a, "--kubeconfig", kubeconfig)...) //nolint:gosec // the program under test
+	return exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), append(a, "--kubeconfig", kubeconfig)...) //nolint:gosec // under test
 }
 
 // run runs `fairlead` and returns what it printed and its exit code.
 func (r *rig) run(t *testing.T, kubeconfig string, a ...string) (out, said string, code int) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd := r.command(t, kubeconfig, a...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
+	answer := process.MustAsk(t, r.command(t, kubeconfig, a...))
+	return answer.Out, answer.Said, answer.Code
+}
+
+// kubectl runs kubectl on a document, which must succeed.
+func (r *rig) kubectl(t *testing.T, document string, args ...string) {
+	t.Helper()
+	program, err := kubeapi.Program("kubectl")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	file := filepath.Join(t.TempDir(), "object.yaml")
+	testkit.WriteFile(t, file, []byte(document))
+	process.MustDo(t, exec.CommandContext(t.Context(), program, append(args, "--kubeconfig", r.Kubeconfig, "-f", file)...)) //nolint:gosec // Kubernetes' own
 }
 
 // does runs `fairlead` through the proxy; the exit code must be the expected one.

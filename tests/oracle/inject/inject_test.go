@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/tests/internal/binaries"
+	"fairlead.dev/tests/internal/process"
 )
 
 var (
@@ -30,10 +30,7 @@ const root = "../../.."
 // programs finds istioctl, builds fairlead unless `make oracle` has, and renders Configs.
 func programs(t *testing.T) (istioctl, fairlead Program) {
 	t.Helper()
-	istio := os.Getenv("ISTIO_BIN")
-	if istio == "" {
-		t.Skip("ISTIO_BIN names no directory with istioctl: run `make oracle`")
-	}
+	path := binaries.Istioctl(t)
 	bin := os.Getenv("BIN_DIR")
 	if bin == "" {
 		bin = t.TempDir()
@@ -42,19 +39,13 @@ func programs(t *testing.T) (istioctl, fairlead Program) {
 		}
 	}
 	dir := t.TempDir()
-	istioctl, fairlead = Program{filepath.Join(istio, "istioctl"), dir}, Program{filepath.Join(bin, "fairlead"), dir}
+	istioctl, fairlead = Program{path, dir}, Program{filepath.Join(bin, "fairlead"), dir}
 	if err := os.WriteFile(filepath.Join(dir, "none"), []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
-	cmd.Dir, cmd.Env = filepath.Join(root, "tools", "istio"), append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
-	module := strings.TrimSpace(string(out))
-	if err != nil || module == "" {
-		t.Fatalf("the module cache has no Istio: run `make oracle`: %v", err)
-	}
+	manifests := binaries.IstioManifests(t)
 	for name, set := range Configs {
-		render(t, istioctl.Path, filepath.Join(module, "manifests"), filepath.Join(dir, name), set)
+		render(t, istioctl.Path, manifests, filepath.Join(dir, name), set)
 	}
 	return istioctl, fairlead
 }
@@ -66,18 +57,12 @@ func render(t *testing.T, istioctl, manifests, dir string, set []string) {
 	for _, s := range set {
 		a = append(a, "--set", s)
 	}
-	var said bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), istioctl, a...) //nolint:gosec // the program that the test compares with
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("istioctl %v: %v\n%s", a, err, said.String())
-	}
+	out := process.MustDo(t, exec.CommandContext(t.Context(), istioctl, a...)) //nolint:gosec // the program that the test compares with
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	for doc := range strings.SplitSeq(string(out), "\n---\n") {
+	for doc := range strings.SplitSeq(out, "\n---\n") {
 		if !strings.Contains(doc, "kind: ConfigMap\n") {
 			continue
 		}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,10 +28,7 @@ const root = "../../.."
 // programs finds istioctl, and builds fairlead unless `make oracle` has.
 func programs(t *testing.T) Programs {
 	t.Helper()
-	istio := os.Getenv("ISTIO_BIN")
-	if istio == "" {
-		t.Skip("ISTIO_BIN names no directory with istioctl: run `make oracle`")
-	}
+	istioctl := binaries.Istioctl(t)
 	bin := os.Getenv("BIN_DIR")
 	if bin == "" {
 		bin = t.TempDir()
@@ -41,21 +36,7 @@ func programs(t *testing.T) Programs {
 			t.Fatal(err)
 		}
 	}
-	return Programs{Istioctl: filepath.Join(istio, "istioctl"), Fairlead: filepath.Join(bin, "fairlead"), Manifests: manifests(t)}
-}
-
-// manifests is Istio's own install package, in the module cache.
-func manifests(t *testing.T) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
-	cmd.Dir = filepath.Join(root, "tools", "istio")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
-	dir := strings.TrimSpace(string(out))
-	if err != nil || dir == "" {
-		t.Fatalf("the module cache has no Istio: run `make oracle`: %v", err)
-	}
-	return filepath.Join(dir, "manifests")
+	return Programs{Istioctl: istioctl, Fairlead: filepath.Join(bin, "fairlead"), Manifests: binaries.IstioManifests(t)}
 }
 
 func corpus(t *testing.T) []Case {

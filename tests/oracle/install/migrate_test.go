@@ -1,14 +1,14 @@
 package install
 
 import (
-	"bytes"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 // TestMigratedInstallations migrates the IstioOperators of the corpus and drawn ones: what `manifest generate` makes of
@@ -32,15 +32,8 @@ func TestMigratedInstallations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var out, said bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), p.Fairlead,
-			append([]string{"manifest", "migrate", "--manifests", p.Manifests}, a...)...) //nolint:gosec // the program under test
-		cmd.Stdout, cmd.Stderr = &out, &said
-		err = cmd.Run()
-		var exited *exec.ExitError
-		if err != nil && !errors.As(err, &exited) {
-			t.Fatal(err)
-		}
+		answer := process.MustAsk(t, exec.CommandContext(t.Context(), p.Fairlead,
+			append([]string{"manifest", "migrate", "--manifests", p.Manifests}, a...)...)) //nolint:gosec // the program under test
 		before, err := generate(t.Context(), p.Fairlead, append([]string{"manifest", "generate", "--manifests", p.Manifests}, a...))
 		if err != nil {
 			t.Fatal(err)
@@ -52,12 +45,12 @@ func TestMigratedInstallations(t *testing.T) {
 			dropped++
 			continue
 		}
-		if exited != nil {
-			t.Errorf("%s: manifest migrate refuses what manifest generate takes: %s\n%s", c.Name, said.String(), c.Text())
+		if answer.Code != 0 {
+			t.Errorf("%s: manifest migrate refuses what manifest generate takes: %s\n%s", c.Name, answer.Said, c.Text())
 			continue
 		}
 		file := filepath.Join(dir, "migrated.yaml")
-		if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(answer.Out), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		after, err := generate(t.Context(), p.Fairlead, []string{"manifest", "generate", "--manifests", p.Manifests, "-f", file})
@@ -77,7 +70,7 @@ func TestMigratedInstallations(t *testing.T) {
 			return strings.HasPrefix(id, "ConfigMap ") && strings.Contains(id, "/values")
 		})
 		if len(differ) > 0 {
-			t.Errorf("%s: the migrated installation differs in %v\n%s\nmigrated:\n%s", c.Name, differ, c.Text(), out.String())
+			t.Errorf("%s: the migrated installation differs in %v\n%s\nmigrated:\n%s", c.Name, differ, c.Text(), answer.Out)
 		}
 		migrated++
 	}

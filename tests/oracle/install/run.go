@@ -3,7 +3,6 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/tests/internal/process"
 )
 
 // Case is the inputs of one installation.
@@ -83,16 +84,12 @@ func inputs(dir string, c Case) ([]string, error) {
 }
 
 func generate(ctx context.Context, program string, a []string) (Outcome, error) {
-	var out, said bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, a...) //nolint:gosec // the programs that the test compares
-	cmd.Stdout, cmd.Stderr = &out, &said
-	err := cmd.Run()
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
+	answer, err := process.Ask(exec.CommandContext(ctx, program, a...)) //nolint:gosec // the programs that the test compares
+	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{Said: said.String(), Objects: divide(out.String())}
-	if err != nil {
+	o := Outcome{Said: answer.Said, Objects: divide(answer.Out)}
+	if answer.Code != 0 {
 		o.Refused = firstLine(o.Said)
 	}
 	return o, nil

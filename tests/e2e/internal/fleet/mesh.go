@@ -348,15 +348,8 @@ func (m *Mesh) CLI(t *testing.T, args ...string) (code int, stdout, stderr strin
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(m.gates.bin, "fairlead"), append(args, "--run-dir", m.runDir)...)
-	var out, errOut strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("fairlead %v: %v", args, err)
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), errOut.String()
+	answer := process.MustAsk(t, m.Command(ctx, args...))
+	return answer.Code, answer.Out, answer.Said
 }
 
 // Command is a command of fairlead about this mesh, which the caller starts and ends.

@@ -4,19 +4,12 @@
 package apiserver
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,7 +25,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/kubeapi"
-	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/internal/process"
 )
 
 // ServiceRanges are those that the addresses of scenarios' Services are in.
@@ -119,31 +112,17 @@ func (s *Server) serveWebhook(t testing.TB, api *kubeapi.Server, program string)
 	t.Helper()
 	ca, at := testkit.PKI(t), testkit.FreeAddress(t)
 	state := filepath.Join(api.Dir, "webhook")
-	if err := os.MkdirAll(filepath.Join(state, "svid"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, net.IP(at.Addr().AsSlice())) }
-	own := slices.Concat(testkit.KeyPEM(t, key), ca.Sign(ca.ID(contract.SystemNamespace, contract.ConfigWatcherAccount), key.Public(),
-		testkit.Valid(time.Now().Add(-time.Minute), time.Now().AddDate(1, 0, 0)), named))
-	testkit.WriteFile(t, filepath.Join(state, "svid", svid.CacheFile), own)
+	ca.WriteSVID(filepath.Join(state, "svid", svid.CacheFile), contract.SystemNamespace, contract.ConfigWatcherAccount, testkit.On(at.Addr()))
 	roots, log := ca.WriteRoot(state), filepath.Join(api.Dir, "webhook.log")
-	p, err := netns.Start(netns.Program{Name: "webhook", Path: program, Stdout: log, Stderr: log, Args: []string{
+	p := process.Run(t, process.Program{Name: "webhook", Path: program, Stdout: log, Stderr: log, Args: []string{
 		"--webhook-only", "--webhook-address", at.String(), "--ops-address", testkit.FreeAddress(t).String(), "--trust-domain",
 		testkit.TrustDomain,
 		"--root-cert-file", roots, "--state-dir", state, "--ca-address", "127.0.0.1:1",
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		if err := p.Died(); err != nil {
 			t.Errorf("the webhook ended by itself: %v", err)
 		}
-		p.Kill()
 	})
 	bundle, err := os.ReadFile(roots)
 	if err != nil {
