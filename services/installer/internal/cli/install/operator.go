@@ -54,7 +54,8 @@ type operatorFlags struct {
 	manifests string
 }
 
-func (f *operatorFlags) add(cmd *cobra.Command) {
+// addSettings adds the flags.
+func (f *operatorFlags) addSettings(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.Hub, "hub", "", "registry of the operator's image, instead of the install package's")
 	fs.StringVarP(&f.Tag, "tag", "t", "", "tag of the operator's image, instead of the install package's")
@@ -106,7 +107,7 @@ func newOperatorDump() *cobra.Command {
 			return err
 		},
 	}
-	f.add(cmd)
+	f.addSettings(cmd)
 	output.Flag(cmd, out)
 	return cmd
 }
@@ -136,7 +137,7 @@ and no Pod is started again.`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, env) },
 	}
-	f.operatorFlags.add(cmd)
+	f.addSettings(cmd)
 	f.Add(cmd)
 	f.addChanges(cmd)
 	fs := cmd.Flags()
