@@ -173,8 +173,8 @@ func TwoProxies() []*configv1.ProxyStatus {
 	}
 }
 
-// XdsPort runs the operations port of an xds-server that one proxy is connected to. It returns its address.
-func XdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any, error)) string {
+// XDSPort runs the operations port of an xds-server that one proxy is connected to. It returns its address.
+func XDSPort(t *testing.T, node string, answers map[string]func(url.Values) (any, error)) string {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
 	server := ops.New(ops.Config{

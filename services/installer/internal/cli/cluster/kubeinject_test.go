@@ -121,8 +121,8 @@ func TestKubeInjectFromACluster(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	if _, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "other", "-c", config); code != process.ExitRefused ||
-		!strings.Contains(err.Error(), "no ConfigMap istio-other in the namespace mesh") {
+	if _, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-r", "other", "-c", config); code !=
+		process.ExitRefused || !strings.Contains(err.Error(), "no ConfigMap istio-other in the namespace mesh") {
 		t.Errorf("a revision that is not there: exit code %d, error %v", code, err)
 	}
 	if _, code, err := clitest.Run(injectPod, "kube-inject", "-f", "-", "-i", "mesh", "-c", config); code != process.ExitRefused ||

@@ -16,7 +16,8 @@ import (
 // TestPodsHaveTheirAddress lists Pods alone, and among other objects.
 func TestPodsHaveTheirAddress(t *testing.T) {
 	m := clitest.New(t)
-	pod := clitest.File(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop}\nstatus: {podIP: 127.66.1.4}\n---\n"+clitest.Object)
+	pod := clitest.File(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop}\nstatus: {podIP: 127.66.1.4}\n---\n"+
+		clitest.Object)
 	m.MustPrint(t, []string{"config", "apply", "-f", pod}, "created")
 	m.MustPrint(t, []string{"config", "get", "pods", "-A"}, "ADDRESS", "127.66.1.4")
 	if out, _, err := m.Run("", "config", "get", "-A"); err != nil || strings.Contains(out, "ADDRESS") {

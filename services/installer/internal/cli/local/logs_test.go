@@ -89,7 +89,8 @@ func TestLogs(t *testing.T) {
 			}
 		})
 	}
-	if out, _, _, err := clitest.Split(env, "logs", "xds-server", "--level", "error"); err != nil || !strings.HasPrefix(out, "xds-server-1  {") {
+	if out, _, _, err := clitest.Split(env, "logs", "xds-server", "--level", "error"); err != nil ||
+		!strings.HasPrefix(out, "xds-server-1  {") {
 		t.Errorf("several logs without their names: %q, %v", out, err)
 	}
 	if out, _, _, err := clitest.Split(env, "logs", "xds-server-0", "--prefix"); err != nil || !strings.HasPrefix(out, "xds-server-0  {") {

@@ -10,8 +10,8 @@ import (
 func TestAServiceThatIsNotThereIsNamedWhereItIs(t *testing.T) {
 	m := clitest.New(t)
 	m.SetFleet(nil, nil)
-	name := clitest.File(t, "{apiVersion: v1, kind: Service, metadata: {name: reviews, namespace: default}}\n---\n{apiVersion: v1, kind: Service, "+
-		"metadata: {name: ratings, namespace: shop}}\n")
+	name := clitest.File(t, "{apiVersion: v1, kind: Service, metadata: {name: reviews, namespace: default}}\n---\n"+
+		"{apiVersion: v1, kind: Service, metadata: {name: ratings, namespace: shop}}\n")
 	if out, _, err := m.Run("", "config", "apply", "-f", name); err != nil {
 		t.Fatalf("%s, %v", out, err)
 	}

@@ -158,7 +158,7 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		return json.RawMessage("{" + all["clusters"] + "," + all["listeners"] + "," + all["routes"] + "," + all["endpoints"] + "}"), nil
 	}
 	answers := map[string]func(url.Values) (any, error){"/debug/resources": served}
-	dir := m.RunMesh(t, clitest.XdsPort(t, node, answers), clitest.XdsPort(t, far, answers))
+	dir := m.RunMesh(t, clitest.XDSPort(t, node, answers), clitest.XDSPort(t, far, answers))
 	addPods(t, dir)
 	env := map[string]string{"FAIRLEAD_RUN_DIR": dir}
 	for args, tc := range map[string]struct{ says, notes string }{
@@ -192,7 +192,8 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		{"log -l app=web -n shop --level info", "web-0.shop   http     info"},
 		{"log -l app=none -o json", "{}"},
 	} {
-		if out, _, _, err := clitest.Split(env, append([]string{"pc"}, strings.Fields(tc.args)...)...); err != nil || !strings.Contains(out, tc.says) {
+		if out, _, _, err := clitest.Split(env, append([]string{"pc"}, strings.Fields(tc.args)...)...); err != nil ||
+			!strings.Contains(out, tc.says) {
 			t.Errorf("%s: %v\n%s", tc.args, err, out)
 		}
 	}

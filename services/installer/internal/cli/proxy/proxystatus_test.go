@@ -99,8 +99,8 @@ func explain(q url.Values) (any, error) {
 func TestWhy(t *testing.T) {
 	m := clitest.New(t)
 	node := clitest.TwoProxies()[0].GetNodeId()
-	here := clitest.XdsPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
-	elsewhere := clitest.XdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
+	here := clitest.XDSPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
+	elsewhere := clitest.XDSPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
 	ask := func(token string, args ...string) (string, int, error) {
 		return clitest.Run("", append(append([]string{"why"}, args...),
 			"--xds-server-address", elsewhere+","+here, "--token-file", clitest.TokenFile(t, token))...)
@@ -189,9 +189,9 @@ func TestProxyIsFound(t *testing.T) {
 			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
 	}
 	// config-watcher names xds-server-0, but the proxy has moved.
-	zero := clitest.XdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+	zero := clitest.XDSPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
 		"/debug/resources": served})
-	one := clitest.XdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
+	one := clitest.XDSPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status,
 		"/debug/resources": served})
 	dir := m.RunMesh(t, zero, one)
 	for name, tc := range map[string]struct {

@@ -19,7 +19,8 @@ func TestWhyShowsWarnings(t *testing.T) {
 		{Source: "reviews.shop.svc.cluster.local", Text: "of the host"},
 		{Source: "ratings.shop.svc.cluster.local", Text: "of another host"},
 	}, nil)
-	dir := m.RunMesh(t, clitest.XdsPort(t, clitest.TwoProxies()[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain}))
+	answers := map[string]func(url.Values) (any, error){"/debug/why": explain}
+	dir := m.RunMesh(t, clitest.XDSPort(t, clitest.TwoProxies()[0].GetNodeId(), answers))
 	for _, name := range []string{"outbound|80|v1|reviews.shop.svc.cluster.local", "15080/reviews.shop.svc.cluster.local:9080"} {
 		out, _, err := clitest.Run("", "why", "a", name, "--run-dir", dir)
 		if err != nil || !strings.HasSuffix(out, "\nwarnings:\n  made from\n  passed over\n  of the host\n") {
