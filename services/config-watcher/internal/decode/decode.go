@@ -1,8 +1,8 @@
-// Package decode makes objects of Istio's and Kubernetes' types from generic ones, strictly: it reports what does not fit
-// the schema of the type, such as an unknown field, a wrong type or a value that an enum does not have, each with its
-// path, its line and what may be meant. It knows no rule of any kind; package validate calls it, and then the rules,
-// which add to the same Verdict. A field that is refused hides no mistake in others: Spec and Body leave it out and decode
-// the rest (repair.go).
+// Package decode makes objects of Istio's and Kubernetes' types from generic ones, strictly: it reports what does not
+// fit the schema of the type, such as an unknown field, a wrong type or a value that an enum does not have, each with
+// its path, its line and what may be meant. It knows no rule of any kind; package validate calls it, and then the
+// rules, which add to the same Verdict. A field that is refused hides no mistake in others: Spec and Body leave it out
+// and decode the rest (repair.go).
 package decode
 
 import (
@@ -85,8 +85,8 @@ func cleanProtoError(err error) string {
 	return msg
 }
 
-// Body decodes the whole document strictly into a Go type of a kind of Kubernetes. It returns false if there is nothing to
-// check.
+// Body decodes the whole document strictly into a Go type of a kind of Kubernetes. It returns false if there is nothing
+// to check.
 func (d *Decoder) Body(kind string, into any) (usable bool) {
 	tree := d.Doc.Tree
 	js, err := d.Doc.JSON()

@@ -53,8 +53,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestRefusedFieldsAreLeftOut: the rest is decoded, items of lists keep their places, and problems that only follow from
-// a refused field are dropped.
+// TestRefusedFieldsAreLeftOut: the rest is decoded, items of lists keep their places, and problems that only follow
+// from a refused field are dropped.
 func TestRefusedFieldsAreLeftOut(t *testing.T) {
 	docs, _ := manifest.Parse("f", []byte("spec: {hosts: [5, b], gatways: [g]}"))
 	d := Decoder{Verdict: &Verdict{Doc: docs[0]}}

@@ -227,8 +227,8 @@ func mayBePeerAuthentication(group, kind string) bool {
 
 var objectName = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
 
-// newHold makes the object. It has no creation time, so it wins over others of its rank. If namespace or name are unknown,
-// it gets a name that no user's object has.
+// newHold makes the object. It has no creation time, so it wins over others of its rank. If namespace or name are
+// unknown, it gets a name that no user's object has.
 func newHold(namespace, name, location string, labels map[string]string) Hold {
 	h := Hold{Uncertain: namespace == "" || !objectName.MatchString(name)}
 	if h.Uncertain {

@@ -1,6 +1,7 @@
 // Package kinds names what the mesh reads: the kinds of objects with their API groups, versions and scopes (this file),
 // the kinds that unread ones may be mistaken for (similar.go), and the keys of objects with a meaning of their own
-// (key.go). It knows no rule of any kind: package decode makes objects of the table's types, package validate checks them.
+// (key.go). It knows no rule of any kind: package decode makes objects of the table's types, package validate checks
+// them.
 package kinds
 
 import (

@@ -39,8 +39,8 @@ func Similar(kind string) string {
 }
 
 // Mistaken returns the API version that is meant by a known kind in a group that can only be a mistake: an empty one,
-// another one of Istio's, a part of the kind's own, or one written almost like it. It returns "" for all other groups: a
-// kind of this name there is another API's.
+// another one of Istio's, a part of the kind's own, or one written almost like it. It returns "" for all other groups:
+// a kind of this name there is another API's.
 func Mistaken(group, kind string) (meant string) {
 	groups := groupsOf(kind)
 	if len(groups) == 0 || slices.Contains(groups, group) {

@@ -19,8 +19,8 @@ const (
 	DefaultIngressClassAnnotation = networkingv1.AnnotationIsDefaultIngressClass
 
 	// OnDemandAnnotation switches on-demand configuration of a workload's sidecar. In a ProxyConfig the field onDemand
-	// does, which is Fairlead's own: it is stored as the entry OnDemandMetadata of proxyMetadata (environmentVariables in
-	// the resource), because Istio's types have no such field.
+	// does, which is Fairlead's own: it is stored as the entry OnDemandMetadata of proxyMetadata (environmentVariables
+	// in the resource), because Istio's types have no such field.
 	OnDemandAnnotation = "fairlead.dev/on-demand"
 	OnDemandMetadata   = proxyconfig.OnDemand
 )

@@ -1,8 +1,9 @@
-// Package validate judges objects of Kubernetes' and Istio's kinds: it decodes them strictly (package decode) and checks
-// every field by Istio's own rules, which are in one package for each API group below it. All configuration passes it: the
-// sources, the config API (package storeapi) and the webhook (package admission) call Document for each object, or Typed
-// for one that client-go has decoded; `config-watcher validate` calls it through package offline. A new kind is a row of
-// kinds.table, a case in Check of its group, and a file there. The package has no state and does no I/O.
+// Package validate judges objects of Kubernetes' and Istio's kinds: it decodes them strictly (package decode) and
+// checks every field by Istio's own rules, which are in one package for each API group below it. All configuration
+// passes it: the sources, the config API (package storeapi) and the webhook (package admission) call Document for each
+// object, or Typed for one that client-go has decoded; `config-watcher validate` calls it through package offline. A
+// new kind is a row of kinds.table, a case in Check of its group, and a file there. The package has no state and does
+// no I/O.
 package validate
 
 import (

@@ -1,5 +1,5 @@
-// Package background runs package running behind the revisions. The pipeline submits each revision's changes to Analyzer,
-// which analyzes them in the background and keeps the findings for the config API (Of, Since, DryRun), for
+// Package background runs package running behind the revisions. The pipeline submits each revision's changes to
+// Analyzer, which analyzes them in the background and keeps the findings for the config API (Of, Since, DryRun), for
 // /debug/sources (All) and for the log.
 package background
 

@@ -1,6 +1,6 @@
-// Package finding has what the two analyses find: Finding, and in one place every code with its severity and description
-// (table.go), from which docs/reference/findings.md is generated, and the messages of Istio that no code stands for
-// (istio.go). Packages running and whole make findings, package report prints them.
+// Package finding has what the two analyses find: Finding, and in one place every code with its severity and
+// description (table.go), from which docs/reference/findings.md is generated, and the messages of Istio that no code
+// stands for (istio.go). Packages running and whole make findings, package report prints them.
 package finding
 
 import (

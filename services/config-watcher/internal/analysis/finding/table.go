@@ -11,7 +11,8 @@ type Description struct {
 	// Severity is that of a whole analysis, which is Istio's. In a running mesh every finding is a warning: it may be
 	// intended, or repaired by an object that comes later.
 	Severity Severity
-	// Istio is the code of the message of Istio's analyzers for the same mistake, such as "IST0101"; "" if there is none.
+	// Istio is the code of the message of Istio's analyzers for the same mistake, such as "IST0101"; "" if there is
+	// none.
 	Istio string
 	// Needs are the kinds of which some object must be known for the finding to be certain.
 	Needs []string

@@ -1,11 +1,11 @@
 // Package running finds mistakes in the running mesh that one object alone does not show: references to objects that do
-// not exist, and objects that older ones leave without effect. Package validate checks each object alone and refuses it; a
-// finding is a warning, because the missing object may come later.
+// not exist, and objects that older ones leave without effect. Package validate checks each object alone and refuses
+// it; a finding is a warning, because the missing object may come later.
 //
-// Package background feeds Mesh and keeps the results; Mesh.DryRun previews changes for the config API; package whole runs
-// the same checks on the objects that it has read. Each check is a function of one object and of what it reads through a
-// reader. The reader records the topics that the check read, so that a change repeats only the checks that read something
-// about it.
+// Package background feeds Mesh and keeps the results; Mesh.DryRun previews changes for the config API; package whole
+// runs the same checks on the objects that it has read. Each check is a function of one object and of what it reads
+// through a reader. The reader records the topics that the check read, so that a change repeats only the checks that
+// read something about it.
 package running
 
 import (

@@ -1,6 +1,6 @@
 // Package check has what the rules of several groups share: Checker, and its checks of single values such as a port, a
-// duration, the labels of a selector or exportTo. The methods named after a field or a type check it; their first argument
-// is its JSON path.
+// duration, the labels of a selector or exportTo. The methods named after a field or a type check it; their first
+// argument is its JSON path.
 package check
 
 import (
@@ -15,7 +15,8 @@ type Checker struct {
 	Namespace string
 }
 
-// Unenforced refuses every object of a policy kind: one that is stored but not enforced would only look like protection.
+// Unenforced refuses every object of a policy kind: one that is stored but not enforced would only look like
+// protection.
 func (c *Checker) Unenforced(o *object.Object, consequence string) {
 	c.Fail("spec", nil, o.Key.Kind+" is not enforced by this version of Fairlead, "+consequence,
 		"remove the object, or keep the workload out of reach by other means")

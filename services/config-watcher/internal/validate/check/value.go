@@ -173,8 +173,8 @@ func (c *Checker) HeaderValue(at, s string) {
 	}
 }
 
-// Printable refuses control characters, and returns false if there are some. No request line and no header has them, and
-// they would forge lines of a log.
+// Printable refuses control characters, and returns false if there are some. No request line and no header has them,
+// and they would forge lines of a log.
 func (c *Checker) Printable(at, s string) bool {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return true

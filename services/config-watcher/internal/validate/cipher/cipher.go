@@ -1,5 +1,5 @@
-// Package cipher knows the cipher suites and curves of Envoy's TLS library, and the expressions of suites that a Gateway
-// may have.
+// Package cipher knows the cipher suites and curves of Envoy's TLS library, and the expressions of suites that a
+// Gateway may have.
 package cipher
 
 import (
@@ -22,8 +22,8 @@ var Curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 // all stands for every suite in an expression.
 const all = "ALL"
 
-// Known returns the cipher suites of a server that Envoy accepts, each once. Envoy would refuse the whole listener for any
-// other suite, and for a suite listed twice. Package normalise writes the result into the resource.
+// Known returns the cipher suites of a server that Envoy accepts, each once. Envoy would refuse the whole listener for
+// any other suite, and for a suite listed twice. Package normalise writes the result into the resource.
 func Known(list []string) []string {
 	var out []string
 	for _, s := range list {
@@ -35,8 +35,8 @@ func Known(list []string) []string {
 }
 
 // IsExpression reports whether s is a suite that Envoy knows, or an expression of such suites: "-AES128-SHA" removes a
-// suite, "!AES128-SHA" bans it, "+AES128-SHA" moves it to the end, "[AES128-SHA|AES256-SHA]" gives two the same rank, and
-// "@STRENGTH" sorts.
+// suite, "!AES128-SHA" bans it, "+AES128-SHA" moves it to the end, "[AES128-SHA|AES256-SHA]" gives two the same rank,
+// and "@STRENGTH" sorts.
 func IsExpression(s string) bool {
 	if len(parts(s)) == 0 {
 		return s == "@STRENGTH"

@@ -1,5 +1,5 @@
-// Package meshconfig reads the mesh configuration: it decodes what the user wrote over the defaults (package meshdefaults),
-// and has its rules.
+// Package meshconfig reads the mesh configuration: it decodes what the user wrote over the defaults (package
+// meshdefaults), and has its rules.
 package meshconfig
 
 import (
@@ -24,14 +24,14 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/support"
 )
 
-// Parse decodes a mesh configuration (the ConfigMap's entry, or a file) over meshdefaults.MeshConfig. Only warnings
-// and problems name file.
+// Parse decodes a mesh configuration (the ConfigMap's entry, or a file) over meshdefaults.MeshConfig. Only warnings and
+// problems name file.
 func Parse(file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	return ParseOver(meshdefaults.MeshConfig(), file, text)
 }
 
-// IsBare reports whether a document is a mesh configuration without an object around it: it has no member of
-// an object and at least one field of MeshConfig.
+// IsBare reports whether a document is a mesh configuration without an object around it: it has no member of an object
+// and at least one field of MeshConfig.
 func IsBare(tree map[string]any) bool {
 	has := func(name string) bool { _, has := tree[name]; return has }
 	return !slices.ContainsFunc(decode.Top, has) &&

@@ -1,5 +1,5 @@
-// Package ondemand reads Fairlead's own field onDemand of ProxyConfig, in the mesh configuration, in a ProxyConfig and in a
-// workload's annotation proxy.istio.io/config, and the annotation of the same meaning, object.OnDemandAnnotation.
+// Package ondemand reads Fairlead's own field onDemand of ProxyConfig, in the mesh configuration, in a ProxyConfig and
+// in a workload's annotation proxy.istio.io/config, and the annotation of the same meaning, object.OnDemandAnnotation.
 package ondemand
 
 import (
@@ -29,8 +29,8 @@ var Beside = map[protoreflect.FullName]string{
 	"istio.mesh.v1alpha1.ProxyConfig": field, "istio.networking.v1beta1.ProxyConfig": field,
 }
 
-// Lift moves the field onDemand of a ProxyConfig's tree into the map named into, and returns the tree. It
-// reports a value that is not boolean or contradicts the map's.
+// Lift moves the field onDemand of a ProxyConfig's tree into the map named into, and returns the tree. It reports a
+// value that is not boolean or contradicts the map's.
 func Lift(v *decode.Verdict, path string, tree map[string]any, into string) map[string]any {
 	at := manifest.Field(path, into)
 	metadata, _ := tree[into].(map[string]any)
@@ -123,8 +123,7 @@ func proxyConfigTree(text string) (tree map[string]any, reason string) {
 	return tree, ""
 }
 
-// Of returns onDemand in a workload's annotation proxy.istio.io/config: "true", "false", or "" if it is not
-// set.
+// Of returns onDemand in a workload's annotation proxy.istio.io/config: "true", "false", or "" if it is not set.
 func Of(annotations map[string]string) string {
 	text := annotations[proxyconfig.Annotation]
 	if text == "" {

@@ -1,6 +1,6 @@
 // Package support knows which fields and values of Istio's API Fairlead does not support. Two tables list them by field
-// ("VirtualService.http.name") or value: those of unsupported.txt are refused, those of ineffective.txt are accepted with
-// a warning.
+// ("VirtualService.http.name") or value: those of unsupported.txt are refused, those of ineffective.txt are accepted
+// with a warning.
 package support
 
 import (
