@@ -1,0 +1,29 @@
+package normalise
+
+import (
+	"testing"
+
+	"fairlead.dev/services/config-watcher/internal/kinds"
+)
+
+// TestEveryKindHasRules: a kind that is read has a line in the table, or is known to make no part of the mesh.
+func TestEveryKindHasRules(t *testing.T) {
+	elsewhere := map[kindName]string{
+		{"", "Secret"}:                                 "package credential takes Secrets out",
+		{"", "ServiceAccount"}:                         "no part of the mesh",
+		{kinds.GroupNetworking, "WorkloadGroup"}:       "package registration makes WorkloadEntries of it",
+		{kinds.GroupSecurity, "AuthorizationPolicy"}:   "refused",
+		{kinds.GroupSecurity, "RequestAuthentication"}: "refused",
+	}
+	table := newKinds()
+	for _, k := range kinds.All() {
+		name := kindName{k.Group, k.Name}
+		if why := elsewhere[name]; (table[name] == nil) != (why != "") {
+			t.Errorf("%v has rules: %v, want that unless there is a reason: %q", name, table[name] != nil, why)
+		}
+		delete(table, name)
+	}
+	for name := range table {
+		t.Errorf("%v has rules, and is not read", name)
+	}
+}
