@@ -5,6 +5,7 @@
 package fairshare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,9 @@ type Config struct {
 	// all. WaitingPolicy says who leaves the queue for a newcomer that finds it full.
 	Waiting, WaitingPerOwner int
 	WaitingPolicy            Policy
+	// NewcomersFirst lets an owner that holds nothing go before those that have had a turn and still wait. Otherwise it
+	// goes after all that wait already.
+	NewcomersFirst bool
 	// Patience is how long a place may wait; 0 is no limit. Where places are spared, one that waits looks for another
 	// that is no longer spared ten times meanwhile.
 	Patience time.Duration
@@ -67,7 +71,7 @@ type Pool struct {
 	// free is what is left of the budget; large is true while a large place is held.
 	free  int64
 	large bool
-	// turns orders the owners that wait: it is counted up when one joins the queue, and when one gets a place.
+	// turns is how many places were ever held.
 	turns uint64
 }
 
@@ -120,8 +124,10 @@ func (p *Pool) take(name string, place *Place) (lost *Place, err error) {
 	}
 	place.decided = make(chan struct{})
 	if p.waiting.add(name, place); len(place.owner.places) == 1 {
-		p.turns++
 		place.owner.turn = p.turns
+		if p.cfg.NewcomersFirst {
+			place.owner.turn = p.held.owner(name).turn
+		}
 	}
 	p.give() // it may come before those that only lack some of the budget
 	return nil, nil
@@ -146,11 +152,16 @@ func (p *Pool) takeNow(name string, place *Place) (lost *Place, ok bool) {
 
 // hold takes the place out of the queue if it waits.
 func (p *Pool) hold(name string, place *Place, now time.Time) {
+	p.turns++
+	if waits := p.waiting.owners[name]; waits != nil {
+		waits.turn = p.turns
+	}
 	if place.owner != nil {
 		p.waiting.remove(place)
 		close(place.decided)
 	}
 	p.held.add(name, place)
+	place.owner.turn = p.turns
 	place.held, place.since, place.spared = true, now, now.Add(p.cfg.Spare)
 	p.free -= place.cost
 	p.large = p.large || place.large
@@ -174,22 +185,22 @@ func (p *Pool) give() {
 		if next == nil || next.cost > p.free {
 			return
 		}
-		p.turns++
-		next.owner.turn = p.turns
 		p.hold(next.owner.name, next, p.cfg.Clock.Now())
 	}
 }
 
 // next returns the place that waits and is the first to be held; nil if none may be. It is one of the owner with the
-// fewest places, and of several such owners the one whose last turn, or arrival, was the longest ago.
+// fewest places, of several such owners one whose turn was the longest ago, and of several of these the oldest.
 func (p *Pool) next() (found *Place) {
 	fewest := 0
 	for name, o := range p.waiting.owners {
 		held := p.held.count(name)
-		if held >= p.held.perOwner || found != nil && (held > fewest || held == fewest && o.turn > found.owner.turn) {
+		if held >= p.held.perOwner {
 			continue
 		}
-		if first := o.oldest(func(w *Place) bool { return !w.large || !p.large }); first != nil {
+		first := o.oldest(func(w *Place) bool { return !w.large || !p.large })
+		if first != nil && (found == nil || cmp.Or(cmp.Compare(held, fewest), cmp.Compare(o.turn, found.owner.turn),
+			cmp.Compare(first.number, found.number)) < 0) {
 			found, fewest = first, held
 		}
 	}

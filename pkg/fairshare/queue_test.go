@@ -130,6 +130,20 @@ func TestNewcomersDoNotStarveWhoWaits(t *testing.T) {
 	}
 }
 
+// A newcomer goes before owners that have had their turns and wait for more, also when these hold nothing.
+func TestNewcomersFirst(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		p := New(Config{Places: 2, Waiting: Unlimited, NewcomersFirst: first})
+		running := []*Place{ask(t, p, "a", 0), ask(t, p, "b", 0)}
+		again := ask(t, p, "a", 0)
+		newcomer := ask(t, p, "c", 0)
+		running[0].Release()
+		if newcomer.isHeld() != first || again.isHeld() == first {
+			t.Errorf("newcomers first %v: the newcomer's %v, the other's %v", first, newcomer.isHeld(), again.isHeld())
+		}
+	}
+}
+
 func TestWhoseTimeIsOverGivesItsPlaceUp(t *testing.T) {
 	p := reviews(1)
 	running := ask(t, p, "a", 1)

@@ -111,7 +111,8 @@ func newClass(cfg *Config, places, perAddress, turns int) class {
 	return class{
 		places: fairshare.New(fairshare.Config{Places: places, PerOwner: perAddress, Policy: fairshare.OldestUnfixed, Spare: slowAfter,
 			Clock: cfg.Clock}),
-		turns: fairshare.New(fairshare.Config{Places: turns, Budget: cfg.Memory, Waiting: fairshare.Unlimited, Clock: cfg.Clock}),
+		turns: fairshare.New(fairshare.Config{Places: turns, Budget: cfg.Memory, Waiting: fairshare.Unlimited, NewcomersFirst: true,
+			Clock: cfg.Clock}),
 	}
 }
 
