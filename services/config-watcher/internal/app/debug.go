@@ -83,6 +83,15 @@ type pages struct {
 }
 
 func (p *pages) sourceStates(withProblems bool) []sourceState {
+	told := func(err error, briefly string) string {
+		switch {
+		case err == nil:
+			return ""
+		case withProblems:
+			return err.Error()
+		}
+		return briefly
+	}
 	out := []sourceState{}
 	all := p.sources.all
 	if p.sources.remotes != nil {
@@ -118,18 +127,8 @@ func (p *pages) sourceStates(withProblems bool) []sourceState {
 				row.Alarm += ": " + st.Alarm.Error()
 			}
 		}
-		if err := p.statuses.Unwritten(src.Name()); err != nil {
-			row.Unwritten = "the status of objects cannot be written"
-			if withProblems {
-				row.Unwritten = err.Error()
-			}
-		}
-		if st.Degraded != nil {
-			row.Degraded = "cannot be read"
-			if withProblems {
-				row.Degraded = st.Degraded.Error()
-			}
-		}
+		row.Unwritten = told(p.statuses.Unwritten(src.Name()), "the status of objects cannot be written")
+		row.Degraded = told(st.Degraded, "cannot be read")
 		if withProblems {
 			row.Versions = st.Versions
 			row.Problems, row.Duplicates, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Duplicates.Sorted()), texts(st.Unread)

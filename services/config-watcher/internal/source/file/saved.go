@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -96,7 +94,7 @@ func (s *Source) save(e entry, next, d Decoded) {
 		}
 	}
 	if len(kept) > 0 {
-		records, _, _, err := s.saved(s.savedFile(e))
+		records, _, _, err := s.cfg.Saved.Records(s.cfg.Name, s.savedFile(e), s.cfg.Codec)
 		if err != nil {
 			s.cfg.Log.Error("last good versions cannot be saved again", "file", e.path, "error", err)
 		}
@@ -161,47 +159,12 @@ func (s *Source) prune() {
 	}
 }
 
-// saved reads the records of a saved file. It logs damaged records, and returns a hold for each that may have been a
-// security object. An error means a record whose key was not given.
-func (s *Source) saved(rel string) (records []record.Record, lost []hold.Hold, at time.Time, err error) {
-	content, at, err := s.cfg.Saved.Get(rel)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, time.Time{}, nil
-	}
-	if err != nil {
-		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.cfg.Name, "file", rel, "error", err)
-		return nil, nil, time.Time{}, nil
-	}
-	for i, line := range bytes.Split(content, []byte("\n")) {
-		if len(line) == 0 {
-			continue
-		}
-		r, err := s.cfg.Codec.Decode(line)
-		switch {
-		case errors.Is(err, record.ErrLocked):
-			return nil, nil, time.Time{}, fmt.Errorf(
-				"saved state %s, line %d: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", rel, i+1,
-				err)
-		case err != nil:
-			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.cfg.Name, "file", rel, "line", i+1, "object", r.Key.String(),
-				"error", err)
-			// Nothing in a damaged line is certain, not even its namespace.
-			if h, ok := hold.OfDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
-				lost = append(lost, h)
-			}
-		default:
-			records = append(records, r)
-		}
-	}
-	return records, lost, at, nil
-}
-
 // restore fills a file that has not been seen with its saved objects.
 func (s *Source) restore(st *fileState) error {
 	if s.cfg.Saved == nil || !st.restored.IsZero() {
 		return nil
 	}
-	records, lost, at, err := s.saved(s.savedFile(st.entry))
+	records, lost, at, err := s.cfg.Saved.Records(s.cfg.Name, s.savedFile(st.entry), s.cfg.Codec)
 	if err != nil {
 		return err
 	}
@@ -285,7 +248,7 @@ func (s *Source) restoreFiles(path string, except map[string]bool) (newest time.
 		if !strings.HasSuffix(rel, savedSuffix) || except[rel] {
 			continue
 		}
-		records, lost, saved, err := s.saved(rel)
+		records, lost, saved, err := s.cfg.Saved.Records(s.cfg.Name, rel, s.cfg.Codec)
 		if err != nil {
 			return time.Time{}, err
 		}

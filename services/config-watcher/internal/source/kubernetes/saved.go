@@ -3,10 +3,8 @@ package kubernetes
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -243,52 +241,29 @@ func (s savedShard) version(name types.NamespacedName) *object.Object {
 	return nil
 }
 
-// readShard reads a file of records. It logs damaged ones, and returns a hold for each that may have been a security
-// object. It waits for the disk, so mu is not held.
+// readShard reads a file of records. Holds stand for security objects that cannot be restored. It waits for the disk, so
+// mu is not held.
 func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 	rel := k.shardFile(shard)
-	content, at, err := s.cfg.Saved.Get(rel)
-	if errors.Is(err, fs.ErrNotExist) {
-		return out
-	}
+	records, lost, at, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)
 	if err != nil {
-		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.name, "file", rel, "error", err)
-		return out
+		return savedShard{err: err}
 	}
-	held := func(h hold.Hold) {
-		key := h.Object.Key
-		out.entries = append(out.entries, &entry{name: nameOf(key), hold: &h, problems: object.Problems{h.Problem()}, restored: true,
-			savedAt: at})
-	}
-	for i, line := range bytes.Split(content, []byte("\n")) {
-		if len(line) == 0 {
-			continue
-		}
-		place := fmt.Sprintf("%s:%d", rel, i+1)
-		r, err := s.cfg.Codec.Decode(line)
-		switch {
-		case errors.Is(err, record.ErrLocked):
-			return savedShard{
-				err: fmt.Errorf("saved state %s: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds",
-					place, err)}
-		case err != nil:
-			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.name, "file", rel, "line", i+1, "object", r.Key.String(), "error",
-				err)
-			if h, ok := hold.OfDamaged(place, line); ok {
-				held(h)
-			}
-			continue
-		}
+	for _, r := range records {
 		o, err := objectOf(r.Content)
 		if err != nil {
 			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.name, "object", r.Key.String(), "error", err)
-			if h, ok := hold.OfKey(r.Key, place); ok {
-				held(h)
+			if h, ok := hold.OfKey(r.Key, rel); ok {
+				lost = append(lost, h)
 			}
 			continue
 		}
 		o.Source, o.Key.Cluster = s.name, k.cluster
 		out.entries = append(out.entries, &entry{name: nameOf(o.Key), object: o, restored: true, savedAt: at})
+	}
+	for _, h := range lost {
+		out.entries = append(out.entries, &entry{name: nameOf(h.Object.Key), hold: &h, problems: object.Problems{h.Problem()}, restored: true,
+			savedAt: at})
 	}
 	return out
 }

@@ -274,13 +274,9 @@ func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Resul
 	if err := s.admit(changed); err != nil || dryRun || len(changed) == 0 {
 		return results, err
 	}
-	if err := s.audit(ctx, changed); err != nil {
+	if err := s.install(ctx, version, changed); err != nil {
 		return nil, err
 	}
-	if err := s.persist(changed, nil); err != nil {
-		return nil, err
-	}
-	s.install(ctx, version, changed)
 	return results, nil
 }
 
@@ -289,15 +285,18 @@ func (s *Store) admit(changed []*Item) error {
 	if s.cfg.Admit == nil {
 		return nil
 	}
-	objects := make([]*object.Object, len(changed))
-	for i, it := range changed {
-		objects[i] = it.object
-	}
-	return s.cfg.Admit(objects).Err()
+	return s.cfg.Admit(lists.Map(changed, (*Item).Object)).Err()
 }
 
-// install makes persisted items visible, of which the newest has a version.
-func (s *Store) install(ctx context.Context, version uint64, changed []*Item) {
+// install audits and persists items, of which the newest has a version, and makes them visible. If it fails nothing has
+// changed.
+func (s *Store) install(ctx context.Context, version uint64, changed []*Item) error {
+	if err := s.audit(ctx, changed); err != nil {
+		return err
+	}
+	if err := s.persist(changed, nil); err != nil {
+		return err
+	}
 	events := make([]source.Event, len(changed))
 	s.update(func() {
 		s.version = version
@@ -310,6 +309,7 @@ func (s *Store) install(ctx context.Context, version uint64, changed []*Item) {
 		}
 	})
 	s.handler(ctx, Name, events)
+	return nil
 }
 
 // createdLayout is RFC 3339 with fractions of a second, so that "the oldest wins" also holds for objects that were
@@ -464,15 +464,12 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	if err != nil || !r.Changed {
 		return r, err
 	}
-	if err := s.admit([]*Item{r.Item}); err != nil {
+	changed := []*Item{r.Item}
+	if err := s.admit(changed); err != nil {
 		return Result{}, err
 	}
-	if err := s.audit(ctx, []*Item{r.Item}); err != nil {
+	if err := s.install(ctx, s.version+1, changed); err != nil {
 		return Result{}, err
 	}
-	if err := s.persist([]*Item{r.Item}, nil); err != nil {
-		return Result{}, err
-	}
-	s.install(ctx, s.version+1, []*Item{r.Item})
 	return r, nil
 }
