@@ -14,7 +14,8 @@ type ahead struct {
 	files map[string]chan decodedContent
 	slots *semaphore.Weighted
 	ended <-chan struct{} // closed when no further file is begun
-	stop  context.CancelFunc
+	// stop ends what is not needed any more.
+	stop context.CancelFunc
 }
 
 // decodedContent is the decoded content of a file; zero if it could not be read or need not be decoded.
@@ -23,8 +24,8 @@ type decodedContent struct {
 	decoded *Decoded
 }
 
-// decodeAhead starts to decode the files that may have changed since they were last read. The caller must call done for
-// each file in the order of the list, and end at last.
+// decodeAhead starts to decode the files that may have changed since they were last read. The caller must take each file
+// in the order of the list, and stop at last.
 func (s *Source) decodeAhead(ctx context.Context, files []entry, full bool) *ahead {
 	ctx, stop := context.WithCancel(ctx)
 	a := &ahead{files: map[string]chan decodedContent{}, slots: semaphore.NewWeighted(int64(2 * runtime.GOMAXPROCS(0))), ended: ctx.Done(),
@@ -67,44 +68,17 @@ func (s *Source) decodeAhead(ctx context.Context, files []entry, full bool) *ahe
 	return a
 }
 
-// of returns what was decoded of a file's content with the given hash; nil if that was not done.
-func (a *ahead) of(path string, sum [sha256.Size]byte) *Decoded {
+// take returns what was decoded of the next file of the list, and makes room for a file further on.
+func (a *ahead) take(path string) decodedContent {
 	out, ok := a.files[path]
 	if !ok {
-		return nil
+		return decodedContent{}
 	}
 	select {
 	case d := <-out:
-		out <- d // for done
-		if d.sum == sum {
-			return d.decoded
-		}
-	case <-a.ended:
-	}
-	return nil
-}
-
-// done makes room for a file further on.
-func (a *ahead) done(path string) {
-	out, ok := a.files[path]
-	if !ok {
-		return
-	}
-	delete(a.files, path)
-	select {
-	case <-out:
 		a.slots.Release(1)
+		return d
 	case <-a.ended:
+		return decodedContent{}
 	}
-}
-
-// end ends what is not needed any more.
-func (a *ahead) end() { a.stop() }
-
-// decoded decodes a file's content, or returns what was decoded ahead.
-func (s *Source) decoded(f entry, sum [sha256.Size]byte, content []byte) Decoded {
-	if d := s.ahead.of(f.path, sum); d != nil {
-		return *d
-	}
-	return s.cfg.Decode.Decode(f.name, content)
 }

@@ -84,7 +84,6 @@ type Source struct {
 	files     map[string]*fileState
 	delivered map[object.Key]*object.Object
 	reported  map[string]bool
-	ahead     *ahead // of the scan under way
 }
 
 // New returns a source; Run reads.
@@ -242,22 +241,21 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	if err := s.restoreMissing(found); err != nil {
 		return 0, err
 	}
-	s.ahead = s.decodeAhead(ctx, found.files, full)
-	defer s.ahead.end()
+	ahead := s.decodeAhead(ctx, found.files, full)
+	defer ahead.stop()
 	for _, f := range found.files {
 		st := s.files[f.path]
 		if st == nil {
 			st = &fileState{entry: f}
 			s.files[f.path] = st
 		}
-		wait, differs, err := s.read(st, f, full, now)
+		wait, differs, err := s.read(st, f, ahead.take(f.path), full, now)
 		if err != nil {
 			return 0, err
 		}
 		if changed = changed || differs; wait > 0 {
 			later(wait)
 		}
-		s.ahead.done(f.path)
 	}
 	for path, st := range s.files {
 		// A configured path that cannot be listed says nothing about its files: their objects stay.

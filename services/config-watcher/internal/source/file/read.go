@@ -143,10 +143,10 @@ type fileState struct {
 	failure error
 }
 
-// read brings the state up to date with the file. It returns when to read again, 0 for no need, and whether objects or
-// problems may have changed. Content that removes objects is taken over at once if it is complete and valid and the
-// file is at rest; otherwise the objects stay for a grace.
-func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
+// read brings the state up to date with the file, whose content may have been decoded before, early. It returns when to
+// read again, 0 for no need, and whether objects or problems may have changed. Content that removes objects is taken
+// over at once if it is complete and valid and the file is at rest; otherwise the objects stay for a grace.
+func (s *Source) read(st *fileState, f entry, early decodedContent, full bool, now time.Time) (again time.Duration, changed bool, err error) {
 	expired := st.grace != nil && s.graceLeft(st, now) == 0
 	if sameFile(st.info, f.info) && !full && !expired {
 		again, changed = s.unchanged(st, now)
@@ -174,7 +174,10 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
-	d := s.decoded(f, sum, content)
+	d := early.decoded
+	if early.sum != sum || d == nil {
+		d = new(s.cfg.Decode.Decode(f.name, content))
+	}
 	age := now.Sub(f.info.ModTime())
 	rest := quiet
 	if st.grace != nil {
@@ -189,7 +192,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			return 0, false, err
 		}
 	}
-	next := st.merge(d, s.cfg.Name)
+	next := st.merge(*d, s.cfg.Name)
 	lost := st.removed(next)
 	if len(st.objects) > 0 && !expired {
 		switch {
@@ -208,7 +211,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			expired = true
 		}
 	}
-	if kept, why := st.keptBy(content, d, lost); len(kept) > 0 && !expired {
+	if kept, why := st.keptBy(content, *d, lost); len(kept) > 0 && !expired {
 		if again, _ = s.extendGrace(st, now, why, kept); again > 0 {
 			next = st.withKept(next, kept)
 		} else {
@@ -222,7 +225,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	default:
 		s.endGrace(st)
 	}
-	s.save(f, next, d)
+	s.save(f, next, *d)
 	st.info, st.sum, st.wholeLine = f.info, sum, !endsInLine || again > 0
 	st.objects, st.problems, st.unread = next.Objects, next.Problems, d.Unread
 	st.seen, st.restored = true, time.Time{}
