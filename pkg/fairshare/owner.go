@@ -12,8 +12,8 @@ type owner struct {
 	// places are its own, oldest first; fixed counts those that are Fixed.
 	places []*Place
 	fixed  int
-	// turn is the number of the owner's last turn; without one, or if it had left, that of the last turn of anybody before
-	// it came, or 0 with Config.NewcomersFirst. Pool.next compares it.
+	// turn is the number of the owner's last turn; without one, or if it had left, that of the last turn of anybody
+	// before it came, or 0 with Config.NewcomersFirst. Pool.next compares it.
 	turn uint64
 }
 

@@ -63,7 +63,8 @@ func TestOneLargePlaceAtATimeLeavesHalf(t *testing.T) {
 	}
 }
 
-// Small ones do not overtake one that only lacks some of the budget. One that is large while another is large lacks more.
+// Small ones do not overtake one that only lacks some of the budget. One that is large while another is large lacks
+// more.
 func TestNobodyOvertakesWhatOnlyLacksBudget(t *testing.T) {
 	p := reviews(10)
 	running, large, small := ask(t, p, "a", 60), ask(t, p, "b", 60), ask(t, p, "b", 1)

@@ -24,8 +24,8 @@ const (
 	StatusPort     = 15020
 )
 
-// MeshConfig are the defaults of MeshConfig (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). The caller owns
-// the result.
+// MeshConfig are the defaults of MeshConfig (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). The
+// caller owns the result.
 func MeshConfig() *mesh.MeshConfig {
 	return &mesh.MeshConfig{
 		ProxyListenPort:                15001,
@@ -52,7 +52,8 @@ func MeshConfig() *mesh.MeshConfig {
 	}
 }
 
-// ProxyConfig are the defaults of ProxyConfig. Templates of injection leave out what equals them. The caller owns the result.
+// ProxyConfig are the defaults of ProxyConfig. Templates of injection leave out what equals them. The caller owns the
+// result.
 func ProxyConfig() *mesh.ProxyConfig {
 	return &mesh.ProxyConfig{
 		ConfigPath:               ConfigPath,

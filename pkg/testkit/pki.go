@@ -126,8 +126,8 @@ func On(ip netip.Addr) Option {
 	return func(c *x509.Certificate) { c.IPAddresses = append(c.IPAddresses, ip.AsSlice()) }
 }
 
-// WriteSVID writes a key and the certificate of a service account, which is valid for a year, into one file, as a service
-// keeps its own: a service that has one does not ask a ca. It makes the file's directory.
+// WriteSVID writes a key and the certificate of a service account, which is valid for a year, into one file, as a
+// service keeps its own: a service that has one does not ask a ca. It makes the file's directory.
 func (ca *CA) WriteSVID(path, namespace, serviceAccount string, opts ...Option) {
 	ca.t.Helper()
 	key, now := newKey(ca.t), time.Now()

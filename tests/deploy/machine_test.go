@@ -81,8 +81,8 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 	}
 }
 
-// TestTheUnitsInitReadsAMachinesFile runs the unit's first command with the file of fairlead vm bootstrap: it prints its
-// rules. What the agent itself makes of the files is held by node-agent's package config.
+// TestTheUnitsInitReadsAMachinesFile runs the unit's first command with the file of fairlead vm bootstrap: it prints
+// its rules. What the agent itself makes of the files is held by node-agent's package config.
 func TestTheUnitsInitReadsAMachinesFile(t *testing.T) {
 	_, u := readUnit(t)
 	dir := t.TempDir()

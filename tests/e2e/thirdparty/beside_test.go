@@ -368,8 +368,8 @@ func localNames(t *testing.T, a *agent) {
 		return nil
 	}
 	p99 := time.Hour
-	// The best of five, since other work on the machine decides the rest, and of more while that is too slow. A time may
-	// be a quarter above its goal, as docs/performance.md says.
+	// The best of five, since other work on the machine decides the rest, and of more while that is too slow. A time
+	// may be a quarter above its goal, as docs/performance.md says.
 	const slow = latencyGoal * 5 / 4
 	for n := 0; n < 5 || n < 25 && p99 > slow; n++ {
 		var all []time.Duration

@@ -140,8 +140,8 @@ func review(group, version, kind, resource, object string) []byte {
 const answersWithin = 2 * time.Second
 
 // Rightful does for so long what must go on during an attack, all of it in turn, and fails the test if anything fails
-// or takes more than 2 s. This machine runs attackers and attacked, and perhaps other tests, which only add time: a call
-// is late if one is each of five times.
+// or takes more than 2 s. This machine runs attackers and attacked, and perhaps other tests, which only add time: a
+// call is late if one is each of five times.
 func Rightful(t *testing.T, during time.Duration, calls ...func() error) {
 	t.Helper()
 	var late []time.Duration

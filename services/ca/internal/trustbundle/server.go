@@ -45,7 +45,8 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 	watch, ok := s.watches.add(peer.ID.String())
 	if !ok {
 		return s.reject(rejection.WatchLimit,
-			"as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots", peer.ID.String())
+			"as many bundle watches are open as may be, and %s has its share of them; retry later, or follow the file with the roots",
+			peer.ID.String())
 	}
 	defer s.watches.remove(watch)
 	requests := rpc.Requests(stream)

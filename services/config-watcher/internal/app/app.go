@@ -140,8 +140,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
 	bans := ban.NewTable(ban.Config{Protected: cfg.needed, Next: healths.Submit, Clock: s.Clock, Log: s.Log})
 
-	// Sources. Of one object in several sources the oldest counts, after the file of --mesh-config-file. Secrets are taken
-	// out here: they are never part of a revision.
+	// Sources. Of one object in several sources the oldest counts, after the file of --mesh-config-file. Secrets are
+	// taken out here: they are never part of a revision.
 	s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: s.Log, Registerer: s.Registry, Clock: s.Clock})
 	if err != nil {
 		return err

@@ -220,7 +220,8 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 
 func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
 	return file.New(file.Config{
-		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log,
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.dirs.saved, Codec: s.dirs.codec,
+		Log:   s.Log,
 		Clock: s.Clock,
 	})
 }

@@ -222,7 +222,8 @@ func mayBePeerAuthentication(group, kind string) bool {
 	if group != kinds.GroupSecurity {
 		return false
 	}
-	return kinds.Find(group, kind) == nil && (strings.HasPrefix(peerAuthentication, kind) || nearest.Name(kind, kinds.NamesOf(group)) == peerAuthentication)
+	return kinds.Find(group, kind) == nil &&
+		(strings.HasPrefix(peerAuthentication, kind) || nearest.Name(kind, kinds.NamesOf(group)) == peerAuthentication)
 }
 
 var objectName = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)

@@ -233,8 +233,8 @@ func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
 	return out
 }
 
-// addService adds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, otherwise the Pods that it
-// selects, and the WorkloadEntries that it selects in either case.
+// addService adds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, otherwise the Pods that
+// it selects, and the WorkloadEntries that it selects in either case.
 func (m *Mesh) addService(b *setBuilder, o *owner) {
 	ownSlices := m.slices.ofService[o.name()]
 	for s := range ownSlices.All {

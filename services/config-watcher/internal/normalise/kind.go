@@ -69,8 +69,8 @@ type rules[T any] struct {
 	same func(old, now *T) bool
 	// index replaces a value in the indices; old or now may be nil.
 	index func(m *Mesh, old, now *T)
-	// touch marks as dirty what others build with the value. It is called for the former value before index, for the new
-	// one after index, and for every value when the mesh configuration changes.
+	// touch marks as dirty what others build with the value. It is called for the former value before index, for the
+	// new one after index, and for every value when the mesh configuration changes.
 	touch func(*Mesh, *T)
 	// build makes the resource that an object of the own cluster becomes; nil if it becomes none.
 	build func(*Mesh, *object.Object) (proto.Message, error)

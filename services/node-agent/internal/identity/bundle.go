@@ -90,10 +90,11 @@ var _ tlsconf.Source = (*Bundle)(nil)
 // newBundle checks the roots. Run follows the list of revoked certificates and the URLs.
 func newBundle(c bundleConfig) (*Bundle, error) {
 	c.Clock = clock.Or(c.Clock)
-	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1), errors: promauto.With(c.Registerer).NewCounter(prometheus.CounterOpts{
-		Name: "fairlead_node_agent_trust_bundle_failures_total",
-		Help: "Attempts to fetch a SPIFFE bundle that failed.",
-	})}
+	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1),
+		errors: promauto.With(c.Registerer).NewCounter(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_trust_bundle_failures_total",
+			Help: "Attempts to fetch a SPIFFE bundle that failed.",
+		})}
 	return b, b.join()
 }
 

@@ -79,7 +79,8 @@ type Handler struct {
 func New(c Config) *Handler {
 	h := &Handler{
 		cfg: c, failing: map[string]bool{},
-		scrapes: promauto.With(c.Registry).NewCounter(prometheus.CounterOpts{Name: "istio_agent_scrapes_total", Help: "Scrapes of /stats/prometheus."}),
+		scrapes: promauto.With(c.Registry).NewCounter(prometheus.CounterOpts{Name: "istio_agent_scrapes_total",
+			Help: "Scrapes of /stats/prometheus."}),
 		failures: telemetry.CounterVec(c.Registry, prometheus.CounterOpts{
 			Name: "istio_agent_scrape_failures_total", Help: "Sources that were missing from a scrape of /stats/prometheus, or cut short.",
 		}, "type", ofEnvoy, ofApplication, ofAgent),

@@ -20,9 +20,9 @@ type meshSettings struct {
 	source        *configv1.SourceRef
 }
 
-// defaultSettings apply until config-watcher has sent the mesh's settings, and to fields that a config-watcher of another
-// version leaves out. They are those defaults of fields that xds-server reads which a user cannot replace by the field's
-// zero value: in the message, that value and a field that was left out are the same.
+// defaultSettings apply until config-watcher has sent the mesh's settings, and to fields that a config-watcher of
+// another version leaves out. They are those defaults of fields that xds-server reads which a user cannot replace by
+// the field's zero value: in the message, that value and a field that was left out are the same.
 func defaultSettings() *meshSettings {
 	d := meshdefaults.MeshConfig()
 	return &meshSettings{clusterDomain: "cluster.local", settings: &meshv1alpha1.MeshConfig{

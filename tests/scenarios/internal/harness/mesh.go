@@ -54,8 +54,8 @@ var AccessLogFields = map[string]string{
 // onDemandKey is the switch in a mesh's defaultConfig.
 const onDemandKey = "onDemand"
 
-// complete has in a ConfigMap of mesh settings what the fleet needs besides. What is no MeshConfig is config-watcher's to
-// refuse.
+// complete has in a ConfigMap of mesh settings what the fleet needs besides. What is no MeshConfig is config-watcher's
+// to refuse.
 func (h *Harness) complete(d document.Document) document.Document {
 	data, _ := d.Content["data"].(document.Tree)
 	m, err := meshOf(d.Member("data", "mesh"), h.options.OnDemand)

@@ -156,8 +156,8 @@ func (s Sent) since(before Sent) func(kind string) bool {
 }
 
 // Compare lists what the proxy holds otherwise than it did; only kinds of which it was sent something since, before and
-// now, are looked into. onDemand tells that it holds some because it asked. The short form of what is no difference, and
-// what was asked for, are remembered in k.
+// now, are looked into. onDemand tells that it holds some because it asked. The short form of what is no difference,
+// and what was asked for, are remembered in k.
 func (p *Proxy) Compare(ctx context.Context, k *Known, onDemand bool, before, now Sent) ([]string, error) {
 	all := k.all
 	if k.remembered != nil {

@@ -1,5 +1,6 @@
-// Package store has the objects of a fleet: it writes them to config-watcher's own store or to an API server, knows what
-// it has written, and does of Kubernetes' work what depends on them alone, the addresses of Services and their names.
+// Package store has the objects of a fleet: it writes them to config-watcher's own store or to an API server, knows
+// what it has written, and does of Kubernetes' work what depends on them alone, the addresses of Services and their
+// names.
 package store
 
 import (

@@ -44,7 +44,8 @@ func table(out io.Writer, messages []finding.Finding) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SEVERITY\tCODE\tISTIO\tOBJECT\tPLACE\tMESSAGE")
 	for _, m := range messages {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", level(m.Severity), m.Code, orDash(m.Istio()), orDash(m.Resource()), orDash(m.Location), text(m))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", level(m.Severity), m.Code, orDash(m.Istio()), orDash(m.Resource()), orDash(m.Location),
+			text(m))
 	}
 	return w.Flush()
 }

@@ -22,9 +22,11 @@ func checkDelegates(r *reader) {
 		o := r.config("VirtualService", ns, name)
 		switch {
 		case o == nil && !r.namespaceExists(ns):
-			r.report(finding.DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService; "+noNamespace(ns), "create it, or correct the name")
+			r.report(finding.DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService; "+noNamespace(ns),
+				"create it, or correct the name")
 		case o == nil:
-			r.report(finding.DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService", "create it, without hosts, or correct the name")
+			r.report(finding.DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService",
+				"create it, without hosts, or correct the name")
 		case len(o.Body.(*networking.VirtualService).GetHosts()) > 0:
 			r.report(finding.DelegateNotFound, field, ns+"/"+name, "that VirtualService has hosts of its own and can be no delegate",
 				"remove its hosts and gateways")

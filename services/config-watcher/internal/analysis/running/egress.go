@@ -59,6 +59,7 @@ func (r *reader) checkEgressHost(field, entry, ns, host string) {
 		r.report(finding.HostNotFound, field, entry, "no Service, ServiceEntry or VirtualService has such a host",
 			fmt.Sprintf("write the full name, %s.<namespace>.svc.%s", host, r.mesh.domain))
 	default:
-		r.report(finding.HostNotFound, field, entry, "no Service, ServiceEntry or VirtualService has such a host", "create it, or correct the name")
+		r.report(finding.HostNotFound, field, entry, "no Service, ServiceEntry or VirtualService has such a host",
+			"create it, or correct the name")
 	}
 }

@@ -82,7 +82,8 @@ func checkGateways(r *reader) {
 func checkSelector(r *reader) {
 	selector := r.object.Body.(*networking.Gateway).GetSelector()
 	if len(selector) > 0 && len(r.selected(selector)) == 0 {
-		r.report(finding.NothingSelected, "spec.selector", nil, fmt.Sprintf("no workload of the mesh has the labels %s", object.LabelText(selector)),
+		r.report(finding.NothingSelected, "spec.selector", nil,
+			fmt.Sprintf("no workload of the mesh has the labels %s", object.LabelText(selector)),
 			"start the gateway's workload, or write the labels that it has")
 	}
 }

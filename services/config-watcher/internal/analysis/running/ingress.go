@@ -62,7 +62,8 @@ func checkIngress(r *reader) {
 	const field = "spec.ingressClassName"
 	switch ingress.Takes(r.settings(), r.object, r.ingressClass) {
 	case ingress.ClassMissing:
-		r.report(finding.IngressClassNotFound, field, ingress.ClassName(r.object), "there is no such IngressClass", "create it, or correct the name")
+		r.report(finding.IngressClassNotFound, field, ingress.ClassName(r.object), "there is no such IngressClass",
+			"create it, or correct the name")
 		return
 	case ingress.Unclassed:
 		r.report(finding.IngressClassNotFound, field, nil, "it names no class, and no IngressClass is the default one",
@@ -76,7 +77,8 @@ func checkIngress(r *reader) {
 	namespaces := r.selected(selector)
 	if len(namespaces) == 0 {
 		r.report(finding.NothingSelected, "spec", nil,
-			fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses", object.LabelText(selector)),
+			fmt.Sprintf("no workload of the mesh has the labels %s, by which MeshConfig finds the gateways of Ingresses",
+				object.LabelText(selector)),
 			"start the gateway's workload, or set MeshConfig.ingressSelector to the label istio that it has")
 	}
 	ingress.Backends(r.object, r.checkBackend)
@@ -115,6 +117,7 @@ func (r *reader) checkBackend(field string, b *networkingv1.IngressServiceBacken
 	if b.Port.Name != "" {
 		at, value = field+".port.name", b.Port.Name
 	}
-	r.report(finding.PortNotFound, at, value, fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, r.namespace(), services[0].Key.Name),
+	r.report(finding.PortNotFound, at, value,
+		fmt.Sprintf("%s %s/%s has no such port", services[0].Key.Kind, r.namespace(), services[0].Key.Name),
 		"use one of its ports: "+listed(slices.Compact(has)))
 }

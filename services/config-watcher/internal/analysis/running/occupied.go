@@ -48,6 +48,7 @@ func checkOwnNamespace(r *reader) {
 	}
 	remedy := "correct the namespace, or create its Namespace object if it is the right one"
 	known := slices.Sorted(maps.Keys(r.mesh.occupied))
-	r.report(finding.NamespaceEmpty, "metadata.namespace", ns, "no workload, Service or other object that this one could be about is in namespace "+ns,
+	r.report(finding.NamespaceEmpty, "metadata.namespace", ns,
+		"no workload, Service or other object that this one could be about is in namespace "+ns,
 		remedy+nearest.Hint(ns, known))
 }

@@ -134,7 +134,8 @@ func checkNamespaces(r *run) {
 func checkPods(r *run) {
 	for _, w := range r.workloads {
 		if w.pod && w.proxy() == nil && r.injected(w) {
-			r.report(w.Object, finding.PodWithoutSidecar, "spec.containers", nil, "the Pod has no container "+proxyName+", although a sidecar is asked for",
+			r.report(w.Object, finding.PodWithoutSidecar, "spec.containers", nil,
+				"the Pod has no container "+proxyName+", although a sidecar is asked for",
 				"make the Pod again, for example with `kubectl rollout restart`: sidecars are injected when a Pod is made")
 		}
 	}
@@ -164,8 +165,9 @@ func checkUsers(r *run) {
 			if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
 				field = w.path("spec.securityContext.runAsUser")
 			}
-			r.report(w.Object, finding.ReservedUser, field, user, fmt.Sprintf("container %s runs as the proxy's user: what it sends passes the proxy by",
-				c.Name), "run it as another user")
+			r.report(w.Object, finding.ReservedUser, field, user,
+				fmt.Sprintf("container %s runs as the proxy's user: what it sends passes the proxy by",
+					c.Name), "run it as another user")
 		}
 	}
 }

@@ -84,7 +84,8 @@ func (r *run) names(o *Object, at string, p *networking.EnvoyFilter_EnvoyConfigO
 		case now != "":
 			r.report(o, finding.PatchInternals, field, name, "Envoy no longer has a filter of this name: the match matches nothing", "write "+now)
 		case internals[name] != "":
-			r.report(o, finding.PatchInternals, field, name, "is a filter of Istio's own proxy, which Fairlead's proxies do not have", internals[name])
+			r.report(o, finding.PatchInternals, field, name, "is a filter of Istio's own proxy, which Fairlead's proxies do not have",
+				internals[name])
 		}
 	}
 	look(at+".match.listener.filterChain.filter.name", filter.GetName())
@@ -92,7 +93,8 @@ func (r *run) names(o *Object, at string, p *networking.EnvoyFilter_EnvoyConfigO
 	if p.GetPatch().GetOperation() != networking.EnvoyFilter_Patch_REMOVE {
 		name := p.GetPatch().GetValue().GetFields()["name"].GetStringValue()
 		if remedy := internals[name]; remedy != "" {
-			r.report(o, finding.PatchInternals, at+".patch.value.name", name, "is a filter of Istio's own proxy, which Fairlead's proxies do not have",
+			r.report(o, finding.PatchInternals, at+".patch.value.name", name,
+				"is a filter of Istio's own proxy, which Fairlead's proxies do not have",
 				remedy)
 		}
 	}

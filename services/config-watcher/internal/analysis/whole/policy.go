@@ -199,7 +199,8 @@ func checkReach(r *run) {
 				continue
 			}
 			if !slices.ContainsFunc(r.selected(ns, nil), r.inMesh) && !r.injects(ns) {
-				r.report(o, finding.NamespaceWithoutProxies, "metadata.namespace", ns, "no workload of the namespace has a proxy, and none would be injected",
+				r.report(o, finding.NamespaceWithoutProxies, "metadata.namespace", ns,
+					"no workload of the namespace has a proxy, and none would be injected",
 					"put the object where the workloads are, or have sidecars injected")
 			}
 		}

@@ -77,8 +77,9 @@ func (m *Mesh) SettingsOf(name string) error {
 		return fmt.Errorf("%s is no mesh configuration: %w", name, errors.Join(problems.Err()))
 	}
 	for _, w := range warnings {
-		m.messages = append(m.messages, finding.Finding{Code: finding.FieldWithoutEffect, Severity: finding.FieldWithoutEffect.Describe().Severity,
-			Problem: w, FromFile: true})
+		m.messages = append(m.messages,
+			finding.Finding{Code: finding.FieldWithoutEffect, Severity: finding.FieldWithoutEffect.Describe().Severity,
+				Problem: w, FromFile: true})
 	}
 	m.cfg.Settings = settings
 	return nil

@@ -119,7 +119,8 @@ func (r *run) order(o *Object, path string, list []matcher) {
 	}
 	for route, n := range lost {
 		if n == all[route] {
-			r.report(o, finding.RouteUnreachable, fmt.Sprintf("%s[%d]", path, route), nil, "is never used: routes before it take all that it matches",
+			r.report(o, finding.RouteUnreachable, fmt.Sprintf("%s[%d]", path, route), nil,
+				"is never used: routes before it take all that it matches",
 				"remove it, or write it before them: the first route that matches counts")
 		}
 	}
@@ -223,8 +224,9 @@ func checkGatewayHosts(r *run) {
 				}
 			}
 			if len(missing) > 0 {
-				r.report(o, finding.HostNotInGateway, field, name, fmt.Sprintf("no server of Gateway %s/%s has the host %s for namespace %s", g.Key.Namespace,
-					g.Key.Name, sentence(missing), o.Key.Namespace),
+				r.report(o, finding.HostNotInGateway, field, name,
+					fmt.Sprintf("no server of Gateway %s/%s has the host %s for namespace %s", g.Key.Namespace,
+						g.Key.Name, sentence(missing), o.Key.Namespace),
 					"add the host to a server of the Gateway, or correct it")
 			}
 		}

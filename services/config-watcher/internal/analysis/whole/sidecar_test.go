@@ -25,7 +25,8 @@ func TestSidecarsThatDoNotRunAreTold(t *testing.T) {
 		want    string
 	}{
 		"a sidecar that crashes": {[]string{pod("containerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-proxy") + "]")},
-			finding.SidecarNotRunning, "container istio-proxy does not run: CrashLoopBackOff: back-off 40s; it ended with exit code 1 (Error); `kubectl " +
+			finding.SidecarNotRunning, "container istio-proxy does not run: CrashLoopBackOff: back-off 40s; it ended with exit code 1 (Error); " +
+				"`kubectl " +
 				"logs -n shop web -c istio-proxy --previous` says why"},
 		"redirection that fails": {[]string{pod("initContainerStatuses: [" + strings.ReplaceAll(crashed, "%", "istio-init") + "]")},
 			finding.SidecarNotRunning, "container istio-init does not run"},

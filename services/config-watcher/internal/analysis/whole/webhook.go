@@ -43,7 +43,8 @@ func (r *run) webhookClient(o *Object, i int, name string, client admissionv1.We
 		if err != nil || u.Scheme != "https" || u.Hostname() == "" {
 			r.report(o, finding.WebhookHostInvalid, field+".url", *client.URL, "is no https URL with a host", "write https://HOST:PORT/PATH")
 		} else if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-			r.report(o, finding.WebhookAddress, field+".url", *client.URL, "names an address: the webhook fails when the address changes", "name a host")
+			r.report(o, finding.WebhookAddress, field+".url", *client.URL, "names an address: the webhook fails when the address changes",
+				"name a host")
 		}
 	case client.Service != nil:
 		at := field + ".service"

@@ -1,5 +1,5 @@
-// Package virtualservice has what normalising a VirtualService needs beside names: the routes of delegates, and gateways
-// of single matches. Package normalise calls it, and package running MergeDelegate.
+// Package virtualservice has what normalising a VirtualService needs beside names: the routes of delegates, and
+// gateways of single matches. Package normalise calls it, and package running MergeDelegate.
 package virtualservice
 
 import (

@@ -24,8 +24,8 @@ type decodedContent struct {
 	decoded *Decoded
 }
 
-// decodeAhead starts to decode the files that may have changed since they were last read. The caller must take each file
-// in the order of the list, and stop at last.
+// decodeAhead starts to decode the files that may have changed since they were last read. The caller must take each
+// file in the order of the list, and stop at last.
 func (s *Source) decodeAhead(ctx context.Context, files []entry, full bool) *ahead {
 	ctx, stop := context.WithCancel(ctx)
 	a := &ahead{files: map[string]chan decodedContent{}, slots: semaphore.NewWeighted(int64(2 * runtime.GOMAXPROCS(0))), ended: ctx.Done(),

@@ -146,7 +146,8 @@ type fileState struct {
 // read brings the state up to date with the file, whose content may have been decoded before, early. It returns when to
 // read again, 0 for no need, and whether objects or problems may have changed. Content that removes objects is taken
 // over at once if it is complete and valid and the file is at rest; otherwise the objects stay for a grace.
-func (s *Source) read(st *fileState, f entry, early decodedContent, full bool, now time.Time) (again time.Duration, changed bool, err error) {
+func (s *Source) read(st *fileState, f entry, early decodedContent, full bool, now time.Time) (again time.Duration, changed bool,
+	err error) {
 	expired := st.grace != nil && s.graceLeft(st, now) == 0
 	if sameFile(st.info, f.info) && !full && !expired {
 		again, changed = s.unchanged(st, now)

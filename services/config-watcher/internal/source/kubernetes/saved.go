@@ -241,8 +241,8 @@ func (s savedShard) version(name types.NamespacedName) *object.Object {
 	return nil
 }
 
-// readShard reads a file of records. Holds stand for security objects that cannot be restored. It waits for the disk, so
-// mu is not held.
+// readShard reads a file of records. Holds stand for security objects that cannot be restored. It waits for the disk,
+// so mu is not held.
 func (s *Source) readShard(k *kind, shard int) (out savedShard) {
 	rel := k.shardFile(shard)
 	records, lost, at, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)

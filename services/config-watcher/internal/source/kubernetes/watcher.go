@@ -63,9 +63,10 @@ func (s *Source) start(k *kind, name types.NamespacedName) {
 	w := &watcher{source: s, kind: k, name: name, stop: cancel}
 	k.watchers[name] = w
 	logger := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(&listWatch{source: s, watcher: w, requests: calls}, nil, ReflectorStore{w.put, w.replace}, cache.ReflectorOptions{
-		Logger: &logger, Name: s.name, TypeDescription: gvk.String(), Backoff: new(*s.cfg.Backoff),
-	})
+	r := cache.NewReflectorWithOptions(&listWatch{source: s, watcher: w, requests: calls}, nil, ReflectorStore{w.put, w.replace},
+		cache.ReflectorOptions{
+			Logger: &logger, Name: s.name, TypeDescription: gvk.String(), Backoff: new(*s.cfg.Backoff),
+		})
 	s.watchers.Go(func() { r.RunWithContext(ctx) })
 }
 

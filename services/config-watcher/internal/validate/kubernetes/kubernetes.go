@@ -57,7 +57,8 @@ func (c checker) service(o *object.Object, s *corev1.Service) {
 		c.ExportTo(manifest.Field("metadata.annotations", object.ExportToAnnotation), to, check.Exporter{Service: true})
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		c.FailIf(!check.FQDN(s.Spec.ExternalName), "spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")
+		c.FailIf(!check.FQDN(s.Spec.ExternalName), "spec.externalName", s.Spec.ExternalName, "not a DNS name",
+			"name the host the service stands for")
 	} else if len(s.Spec.Ports) == 0 && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		c.Fail("spec.ports", nil, "missing", "list the ports")
 	}

@@ -51,7 +51,8 @@ func (c checker) caCertificates(at string, m *mesh.MeshConfig) {
 	}
 	for i, alias := range m.TrustDomainAliases {
 		if _, err := spiffeid.TrustDomainFromString(alias); err != nil {
-			c.Fail(manifest.Index("trustDomainAliases", i), alias, "cannot be one beside caCertificates: "+err.Error(), "write a trust domain in lower case")
+			c.Fail(manifest.Index("trustDomainAliases", i), alias, "cannot be one beside caCertificates: "+err.Error(),
+				"write a trust domain in lower case")
 		}
 	}
 }

@@ -44,7 +44,8 @@ func (c Checker) serviceEntry(o *object.Object, se *networking.ServiceEntry) {
 	const waypoint = "istio.io/use-waypoint"
 	if v := o.Labels[waypoint]; v != "" && !strings.EqualFold(v, "none") {
 		if se.Resolution == networking.ServiceEntry_DYNAMIC_DNS && se.Location == networking.ServiceEntry_MESH_INTERNAL {
-			c.Fail(manifest.Field("metadata.labels", waypoint), v, "not possible with resolution DYNAMIC_DNS and location MESH_INTERNAL", "remove the label")
+			c.Fail(manifest.Field("metadata.labels", waypoint), v, "not possible with resolution DYNAMIC_DNS and location MESH_INTERNAL",
+				"remove the label")
 		} else {
 			c.Warn(manifest.Field("metadata.labels", waypoint), "waypoints are of ambient mode, which is not supported", "remove the label")
 		}
@@ -137,7 +138,8 @@ func (c Checker) entryResolution(se *networking.ServiceEntry) {
 		if len(se.Endpoints) == 0 {
 			for i, h := range se.Hosts {
 				if strings.HasPrefix(h, "*") {
-					c.Fail(manifest.Index("spec.hosts", i), h, "a wildcard host cannot be looked up in DNS", "add endpoints, or use resolution NONE or DYNAMIC_DNS")
+					c.Fail(manifest.Index("spec.hosts", i), h, "a wildcard host cannot be looked up in DNS",
+						"add endpoints, or use resolution NONE or DYNAMIC_DNS")
 				} else if !dnsName(h) {
 					c.Fail(manifest.Index("spec.hosts", i), h, "a number cannot be looked up in DNS", "add endpoints")
 				}
@@ -160,7 +162,8 @@ func (c Checker) entryResolution(se *networking.ServiceEntry) {
 				"remove endpoints, or use resolution DNS")
 		}
 		for i, h := range se.Hosts {
-			c.FailIf(!strings.HasPrefix(h, "*"), manifest.Index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
+			c.FailIf(!strings.HasPrefix(h, "*"), manifest.Index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts",
+				"use resolution DNS")
 		}
 		if len(se.Addresses) > 0 {
 			c.Fail("spec.addresses", nil, "resolution DYNAMIC_DNS looks up the requested host, addresses have no effect",

@@ -188,5 +188,6 @@ func (c Checker) egressHost(at, s string) {
 	case !dnsName(strings.TrimPrefix(host, "*.")):
 		c.Fail(at, s, "not a valid host", `use letters, digits, '-' and '.'; a wildcard is the whole first label: "*.example.com"`)
 	}
-	c.RemarkIf(!special && check.NameLabel(ns) && !check.DNSLabel(ns), at, "matches nothing: no namespace is called so", "write it in lower case")
+	c.RemarkIf(!special && check.NameLabel(ns) && !check.DNSLabel(ns), at, "matches nothing: no namespace is called so",
+		"write it in lower case")
 }

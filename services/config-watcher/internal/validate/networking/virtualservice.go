@@ -170,7 +170,8 @@ func (c Checker) gatewayRefs(path string, list []string) {
 		case s == contract.MeshGateway:
 		case short:
 			// Istio's webhook stops at the first name without a namespace.
-			c.WarnIf(ok && (!check.DNSLabel(ns) || !check.DNSLabel(name)) || !ok && nameProblem(s) != "", at, "no Gateway can have this name", remedy)
+			c.WarnIf(ok && (!check.DNSLabel(ns) || !check.DNSLabel(name)) || !ok && nameProblem(s) != "", at, "no Gateway can have this name",
+				remedy)
 		case !ok:
 			if reason := nameProblem(s); reason != "" {
 				c.Fail(at, s, "not a gateway's name: "+reason, remedy)
