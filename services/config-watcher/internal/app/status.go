@@ -6,6 +6,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/pkg/lease"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/config-watcher/internal/fleet"
@@ -84,19 +87,24 @@ func (s *Server) writeIntoKubernetes(
 	if err != nil {
 		return nil, err
 	}
-	var leader *statuskube.Leader
+	var election *lease.Election
 	d := status.NewDispatcher(status.DispatcherConfig{
-		Name: cluster.Name(), Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return leader.Failure() }, Metrics: metrics,
+		Name: cluster.Name(), Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return election.Failure() }, Metrics: metrics,
 		Log: s.Log,
 	})
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
-	leader, err = statuskube.NewLeader(statuskube.LeaderConfig{
-		API: api, Namespace: s.cfg.SystemNamespace, Name: statuskube.LeaseName(s.cfg.IstioRevision), Identity: host + "_" + s.revisions.Epoch(),
-		Terms: statuskube.TermsOf(statusLease), Log: s.Log, Registerer: s.Registry,
-		Lead: func(ctx context.Context) {
+	leads := prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_config_watcher_status_leader",
+		Help: "1 while this replica holds the lease of those that write statuses into Kubernetes."})
+	s.Registry.MustRegister(leads)
+	name := statuskube.LeaseName(s.cfg.IstioRevision)
+	election, err = lease.New(lease.Config{
+		API: api, Namespace: s.cfg.SystemNamespace, Name: name, Identity: host + "_" + s.revisions.Epoch(), Duration: statusLease,
+		Account: "config-watcher's service account", Leads: leads, Log: s.Log,
+		Work: func(ctx context.Context) {
+			s.Log.Info("this replica writes statuses into Kubernetes", "lease", s.cfg.SystemNamespace+"/"+name)
 			writer.Reset()
 			registrar.Lead(true)
 			defer registrar.Lead(false)
@@ -107,6 +115,6 @@ func (s *Server) writeIntoKubernetes(
 		return nil, err
 	}
 	metrics.Add(d)
-	s.Task("status in Kubernetes", leader.Run)
+	s.Task("status in Kubernetes", election.Run)
 	return d, nil
 }

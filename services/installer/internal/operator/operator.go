@@ -1,5 +1,5 @@
 // Package operator reconciles IstioOperator resources of a cluster: `fairlead operator`. Open wires the process; of
-// several replicas the one with the lease runs a reconciler (leader.go), which takes resources from a queue
+// several replicas the one with the lease runs a reconciler (leader.go, pkg/lease), which takes resources from a queue
 // (reconciler.go) and makes each the cluster's with the engine of `fairlead install` (reconcile.go, remove.go).
 // claim.go says whose a revision is, owned.go watches what was installed, and status.go writes what has become of a
 // resource.
@@ -12,7 +12,6 @@ import (
 	"os"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/pkg/ops"
@@ -43,7 +42,6 @@ type Operator struct {
 	lease string
 	// client sends requests, watches the watches, which last longer than a request may.
 	client, watches *cluster.Client
-	leases          coordinationv1.LeasesGetter
 	metrics         *metrics
 }
 
@@ -82,11 +80,14 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Operator, err 
 	if err := op.ServeOps(ctx, service.Admin{ID: admin, Audience: contract.AdminAudience}); err != nil {
 		return nil, err
 	}
-	leader := newLeader(op)
-	op.Ops.Ready("lease", leader.failed)
+	leader, err := newLeader(op, config)
+	if err != nil {
+		return nil, err
+	}
+	op.Ops.Ready("lease", leader.election.Failure)
 	op.Ops.Debug("/debug/resources", "the IstioOperators that this replica reconciles, with their revisions",
 		ops.JSON(func(*http.Request) (any, error) { return leader.page(), nil }))
-	op.Task("reconciler", leader.run)
+	op.Task("reconciler", leader.election.Run)
 	return op, nil
 }
 
@@ -103,11 +104,6 @@ func (op *Operator) connect(config *rest.Config) (err error) {
 	}
 	lasting := rest.CopyConfig(config)
 	lasting.Timeout = 0
-	if op.watches, err = cluster.Connect(lasting); err != nil {
-		return err
-	}
-	own := rest.CopyConfig(config)
-	own.Timeout = max(op.options.LeaseDuration/3, minLease/3)
-	op.leases, err = coordinationv1.NewForConfig(own)
+	op.watches, err = cluster.Connect(lasting)
 	return err
 }

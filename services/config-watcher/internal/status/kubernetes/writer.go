@@ -1,5 +1,5 @@
 // Package kubernetes writes statuses into the objects of an API server. Writer.Write changes the subresource `status`
-// of one object; Leader runs what writes in one replica at a time.
+// of one object. The replica that holds the lease of LeaseName writes.
 package kubernetes
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,6 +37,15 @@ const (
 	pageSize  = 500
 	maxListed = 50_000
 )
+
+// LeaseName is the name of the lease for a revision of the control plane; "" is the only one.
+func LeaseName(revision string) string {
+	name := "fairlead-config-watcher-status"
+	if revision != "" {
+		name += "-" + strings.Trim(strings.ToLower(strings.ReplaceAll(revision, "_", "-")), "-.")
+	}
+	return name
+}
 
 // Config of a Writer. All fields are required.
 type Config struct {
