@@ -7,6 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
@@ -66,6 +70,20 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 // Wake makes Run call Keep, after the call that runs now if there is one. Who follows the objects calls it when one has
 // changed. It never blocks.
 func (k *Keeper) Wake() { notify.Wake(k.wake) }
+
+// Follow returns a store of webhook configurations, and the informer that fills it and wakes the Keeper when one has
+// changed. The caller runs the informer. kind is an empty object.
+func (k *Keeper) Follow(from cache.ListerWatcher, kind runtime.Object) (cache.Store, cache.Controller) {
+	return cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: from, ObjectType: kind, Handler: cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { k.Wake() }, UpdateFunc: func(any, any) { k.Wake() }, DeleteFunc: func(any) { k.Wake() },
+	}})
+}
+
+// SameServer compares what two webhooks call, but not how API servers verify it.
+func SameServer(a, b registrationv1.WebhookClientConfig) bool {
+	a.CABundle, b.CABundle = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
 
 // Run keeps the objects until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {

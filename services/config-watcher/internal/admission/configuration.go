@@ -59,14 +59,8 @@ func NewConfiguration(cfg ConfigurationConfig) (*Configuration, error) {
 
 // Run watches over the object until ctx ends.
 func (c *Configuration) Run(ctx context.Context) error {
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(c.client.RESTClient(), "validatingwebhookconfigurations", metav1.NamespaceAll,
-			fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name)),
-		ObjectType: &registrationv1.ValidatingWebhookConfiguration{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { c.keeper.Wake() }, UpdateFunc: func(any, any) { c.keeper.Wake() }, DeleteFunc: func(any) { c.keeper.Wake() },
-		},
-	})
+	_, informer := c.keeper.Follow(cache.NewListWatchFromClient(c.client.RESTClient(), "validatingwebhookconfigurations", metav1.NamespaceAll,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, c.cfg.Name)), &registrationv1.ValidatingWebhookConfiguration{})
 	go informer.RunWithContext(ctx)
 	return c.keeper.Run(ctx)
 }

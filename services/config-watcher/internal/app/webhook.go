@@ -73,7 +73,7 @@ func (s *Server) watchWebhookConfiguration(identity tlsconf.Source) error {
 	if s.cfg.WebhookAddress == "" {
 		return nil
 	}
-	callers, err := admission.APIServers(api, s.cfg.APIServers.Set)
+	callers, err := s.cfg.APIServers.Follow(api)
 	if err != nil {
 		return err
 	}

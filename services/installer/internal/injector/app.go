@@ -98,7 +98,7 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 	})
 	p.Task("webhook", ops.HTTP{Listener: lis, TLS: o.APIServers.TLS(tlsconf.Server(identity, tls.NoClientCert)), Handler: handler,
 		Log: p.Log}.Serve)
-	callers, err := apiServers(api, o.APIServers.Set)
+	callers, err := o.APIServers.Follow(api)
 	if err != nil {
 		return nil, err
 	}

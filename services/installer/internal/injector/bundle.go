@@ -10,10 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -47,9 +44,9 @@ type bundleConfig struct {
 // configuration decides about the whole cluster, and this process faces everybody's Pods. fairlead-keeper writes.
 type bundle struct {
 	cfg      bundleConfig
-	client   registrationclient.MutatingWebhookConfigurationInterface
-	informer cache.SharedIndexInformer
 	keeper   *webhook.Keeper
+	store    cache.Store
+	informer cache.Controller
 }
 
 func newBundle(cfg bundleConfig) (*bundle, error) {
@@ -57,25 +54,14 @@ func newBundle(cfg bundleConfig) (*bundle, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bundle{cfg: cfg, client: client.MutatingWebhookConfigurations()}
+	b := &bundle{cfg: cfg}
 	b.keeper = webhook.NewKeeper(webhook.KeeperConfig{
 		Metrics: metricsPrefix, Name: cfg.Name, Identity: cfg.Identity, Keep: b.keep, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
 	})
-	ofRevision := revisionLabel + "=" + cfg.Revision
-	b.informer = cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = ofRevision
-			return b.client.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = ofRevision
-			return b.client.Watch(ctx, o)
-		},
-	}, &registrationv1.MutatingWebhookConfiguration{}, 0, nil)
-	_, err = b.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { b.keeper.Wake() }, UpdateFunc: func(any, any) { b.keeper.Wake() }, DeleteFunc: func(any) { b.keeper.Wake() },
-	})
-	return b, err
+	b.store, b.informer = b.keeper.Follow(cache.NewFilteredListWatchFromClient(client.RESTClient(), "mutatingwebhookconfigurations",
+		metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + cfg.Revision }),
+		&registrationv1.MutatingWebhookConfiguration{})
+	return b, nil
 }
 
 // Run watches over the objects until ctx ends.
@@ -91,7 +77,7 @@ func (b *bundle) Run(ctx context.Context) error {
 func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 	var own *registrationv1.MutatingWebhookConfiguration
 	var tags []*registrationv1.MutatingWebhookConfiguration
-	for _, o := range b.informer.GetStore().List() {
+	for _, o := range b.store.List() {
 		switch hook := o.(*registrationv1.MutatingWebhookConfiguration); {
 		case hook.Name == b.cfg.Name:
 			own = hook
@@ -110,7 +96,7 @@ func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 	}
 	for _, tag := range tags {
 		if name := tag.Labels[tagLabel]; lacks(tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
-			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
+			return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return webhook.SameServer(w.ClientConfig, c) })
 		}) {
 			errs = append(errs, fmt.Errorf(
 				"MutatingWebhookConfiguration %s of tag %s lacks the trust bundle; list the tag in values.injector.tags, "+
@@ -119,12 +105,6 @@ func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// sameServer compares what two webhooks call, but not how they verify it.
-func sameServer(a, b registrationv1.WebhookClientConfig) bool {
-	a.CABundle, b.CABundle = nil, nil
-	return equality.Semantic.DeepEqual(a, b)
 }
 
 // lacks reports whether one of those webhooks of an object that lead here has another bundle.

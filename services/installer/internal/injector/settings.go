@@ -20,8 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -100,37 +98,15 @@ func newSettings(cfg settingsConfig) (*settings, error) {
 		AddFunc: func(any) { notify.Wake(s.changed) }, UpdateFunc: func(any, any) { notify.Wake(s.changed) },
 		DeleteFunc: func(any) { notify.Wake(s.changed) },
 	}
-	follow := func(list func(context.Context, metav1.ListOptions) (runtime.Object, error),
-		changes func(context.Context, metav1.ListOptions) (watch.Interface, error),
-		object runtime.Object, name string, indexers cache.Indexers,
-	) cache.SharedIndexInformer {
-		narrow := func(o *metav1.ListOptions) {
-			if name != "" {
-				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-			}
-		}
-		return cache.NewSharedIndexInformer(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				narrow(&o)
-				return list(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				narrow(&o)
-				return changes(ctx, o)
-			},
-		}, object, 0, indexers)
-	}
 	maps := func(namespace, name string) cache.SharedIndexInformer {
-		c := core.ConfigMaps(namespace)
-		return follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) }, c.Watch,
-			&corev1.ConfigMap{}, name, nil)
+		one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
+		return cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core.RESTClient(), "configmaps", namespace, one), &corev1.ConfigMap{}, 0, nil)
 	}
 	s.config, s.mesh = maps(cfg.Namespace, cfg.ConfigMap), maps(cfg.MeshNamespace, cfg.MeshConfigMap)
-	all, configs := core.Namespaces(), mesh.ProxyConfigs(metav1.NamespaceAll)
-	s.namespaces = follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return all.List(ctx, o) }, all.Watch,
-		&corev1.Namespace{}, "", nil)
-	s.proxies = follow(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return configs.List(ctx, o) }, configs.Watch,
-		&networking.ProxyConfig{}, "", cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	s.namespaces = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core.RESTClient(), "namespaces", metav1.NamespaceAll,
+		fields.Everything()), &corev1.Namespace{}, 0, nil)
+	s.proxies = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(mesh.RESTClient(), "proxyconfigs", metav1.NamespaceAll,
+		fields.Everything()), &networking.ProxyConfig{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	// The informer has not started yet, so that this cannot fail.
 	_ = s.proxies.SetWatchErrorHandlerWithContext(s.unlisted)
 	for _, informer := range []cache.SharedIndexInformer{s.config, s.mesh} {

@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/tools/cache"
@@ -25,7 +25,7 @@ import (
 type injection struct {
 	name   string
 	tags   []string
-	client registrationclient.MutatingWebhookConfigurationInterface
+	client *registrationclient.AdmissionregistrationV1Client
 	log    *slog.Logger
 
 	stores []cache.Store
@@ -37,7 +37,13 @@ func (k *injection) run(cfg webhook.KeeperConfig) func(context.Context) error {
 	keeper := webhook.NewKeeper(cfg)
 	return func(ctx context.Context) error {
 		for i, name := range append([]string{k.name}, k.tags...) {
-			k.stores = append(k.stores, follow(ctx, k.client, &registrationv1.MutatingWebhookConfiguration{}, name, i == 0, keeper.Wake))
+			store, informer := keeper.Follow(cache.NewListWatchFromClient(k.client.RESTClient(), "mutatingwebhookconfigurations",
+				metav1.NamespaceAll, fields.OneTermEqualSelector(metav1.ObjectNameField, name)), &registrationv1.MutatingWebhookConfiguration{})
+			k.stores = append(k.stores, store)
+			go informer.RunWithContext(ctx)
+			if i == 0 {
+				cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+			}
 		}
 		return keeper.Run(ctx)
 	}
@@ -60,17 +66,11 @@ func (k *injection) keep(ctx context.Context, trust *tlsconf.Material) error {
 	for i, name := range k.tags {
 		if tag := k.find(i+1, name); tag != nil {
 			errs = append(errs, k.write(ctx, tag, trust.RootsPEM, func(c registrationv1.WebhookClientConfig) bool {
-				return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return sameServer(w.ClientConfig, c) })
+				return slices.ContainsFunc(own.Webhooks, func(w registrationv1.MutatingWebhook) bool { return webhook.SameServer(w.ClientConfig, c) })
 			}))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// sameServer compares what two webhooks call, but not how they verify it.
-func sameServer(a, b registrationv1.WebhookClientConfig) bool {
-	a.CABundle, b.CABundle = nil, nil
-	return equality.Semantic.DeepEqual(a, b)
 }
 
 // write patches those webhooks of an object that lead to the injector.
@@ -83,7 +83,7 @@ func (k *injection) write(ctx context.Context, hook *registrationv1.MutatingWebh
 		}
 	}
 	written, err := p.send(ctx, func(ctx context.Context, text []byte) error {
-		_, err := k.client.Patch(ctx, hook.Name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
+		_, err := k.client.MutatingWebhookConfigurations().Patch(ctx, hook.Name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
 		return err
 	})
 	switch {

@@ -136,11 +136,11 @@ func Open(_ context.Context, o *Options, deps service.Deps) (*service.Process, e
 	roots := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: o.RootCertFile, Clock: p.Clock, Log: p.Log})
 	p.Task("roots", roots.Run)
 	if o.Injection != "" {
-		k := &injection{name: o.Injection, tags: o.Tags, client: client.MutatingWebhookConfigurations(), log: p.Log}
+		k := &injection{name: o.Injection, tags: o.Tags, client: client, log: p.Log}
 		p.Task("injection", k.run(webhook.KeeperConfig{Name: o.Injection, Identity: roots, Log: p.Log, Clock: p.Clock}))
 	}
 	if o.Validation != "" {
-		k := &validation{name: o.Validation, client: client.ValidatingWebhookConfigurations(), log: p.Log}
+		k := &validation{name: o.Validation, client: client, log: p.Log}
 		p.Task("validation", k.run(webhook.KeeperConfig{Name: o.Validation, Identity: roots, Log: p.Log, Clock: p.Clock}))
 	}
 	return p, nil

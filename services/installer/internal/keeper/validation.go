@@ -17,6 +17,7 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/tools/cache"
@@ -35,7 +36,7 @@ const probeTimeout = 5 * time.Second
 // Fail stays. The webhook that only advises has Ignore. Several replicas may keep one object.
 type validation struct {
 	name   string
-	client registrationclient.ValidatingWebhookConfigurationInterface
+	client *registrationclient.AdmissionregistrationV1Client
 	log    *slog.Logger
 
 	store cache.Store
@@ -46,7 +47,11 @@ func (k *validation) run(cfg webhook.KeeperConfig) func(context.Context) error {
 	cfg.Keep = k.keep
 	keeper := webhook.NewKeeper(cfg)
 	return func(ctx context.Context) error {
-		k.store = follow(ctx, k.client, &registrationv1.ValidatingWebhookConfiguration{}, k.name, true, keeper.Wake)
+		var informer cache.Controller
+		k.store, informer = keeper.Follow(cache.NewListWatchFromClient(k.client.RESTClient(), "validatingwebhookconfigurations",
+			metav1.NamespaceAll, fields.OneTermEqualSelector(metav1.ObjectNameField, k.name)), &registrationv1.ValidatingWebhookConfiguration{})
+		go informer.RunWithContext(ctx)
+		cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 		return keeper.Run(ctx)
 	}
 }
@@ -76,7 +81,7 @@ func (k *validation) keep(ctx context.Context, trust *tlsconf.Material) error {
 		p.add(i, w.Name, "failurePolicy", registrationv1.Fail)
 	}
 	written, err := p.send(ctx, func(ctx context.Context, text []byte) error {
-		_, err := k.client.Patch(ctx, k.name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
+		_, err := k.client.ValidatingWebhookConfigurations().Patch(ctx, k.name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
 		return err
 	})
 	switch {

@@ -1,4 +1,4 @@
-package injector
+package webhook
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// apiServers returns a task that tells set the addresses of the API servers, which they keep in EndpointSlice
-// default/kubernetes. Without a right to read it, none are told.
-func apiServers(api *rest.Config, set func(addresses []string)) (func(context.Context) error, error) {
+// Follow returns a task that calls Set with the addresses of the API servers, which they keep in EndpointSlice
+// default/kubernetes. Without a right to read it, none are set.
+func (a *APIServers) Follow(api *rest.Config) (func(context.Context) error, error) {
 	client, err := discoveryclient.NewForConfig(api)
 	if err != nil {
 		return nil, err
@@ -25,13 +25,13 @@ func apiServers(api *rest.Config, set func(addresses []string)) (func(context.Co
 				addresses = append(addresses, e.Addresses...)
 			}
 		}
-		set(addresses)
+		a.Set(addresses)
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(client.RESTClient(), "endpointslices", metav1.NamespaceDefault,
 			fields.OneTermEqualSelector(metav1.ObjectNameField, "kubernetes")),
 		ObjectType: &discoveryv1.EndpointSlice{},
-		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: told, UpdateFunc: func(_, o any) { told(o) }, DeleteFunc: func(any) { set(nil) }},
+		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: told, UpdateFunc: func(_, o any) { told(o) }, DeleteFunc: func(any) { a.Set(nil) }},
 	})
 	return func(ctx context.Context) error {
 		informer.RunWithContext(ctx)
