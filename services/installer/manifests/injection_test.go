@@ -9,13 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"istio.io/api/annotation"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/inject"
+	"fairlead.dev/services/installer/internal/tag"
 )
 
 // injection is what the injector of an installation does.
@@ -189,5 +193,54 @@ func TestNoTextOfAPodBecomesYAML(t *testing.T) {
 	}
 	if checked < 500 {
 		t.Errorf("only %d Pods were injected", checked)
+	}
+}
+
+// A tag's selectors are those of the injector: what is silenced, and written again from the code, is what the chart says.
+func TestTagsSelectWhatTheInjectorDoes(t *testing.T) {
+	for name, set := range map[string][]string{
+		"where somebody asks":  {"revision=default"},
+		"where nobody refuses": {"revision=default", "values.sidecarInjectorWebhook.enableNamespacesByDefault=true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, err := decode(text(t, withoutCRDs(generate(t, open(t), "default", nil, set...).Objects)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, o := range objects {
+				chart, ok := o.(*admissionv1.MutatingWebhookConfiguration)
+				if !ok {
+					continue
+				}
+				found = true
+				own := chart.DeepCopy()
+				if !tag.Deactivate(own) || cmp.Equal(chart, own) {
+					t.Error("it is not silenced")
+				}
+				if changed, unknown := tag.Restore(own); !changed || len(unknown) > 0 {
+					t.Errorf("changed: %v; unknown: %v", changed, unknown)
+				}
+				if diff := cmp.Diff(chart, own); diff != "" {
+					t.Error(diff)
+				}
+			}
+			if !found {
+				t.Error("no MutatingWebhookConfiguration")
+			}
+		})
+	}
+}
+
+// The namespaces that the chart leaves out are those of the code.
+func TestNoSystemNamespaceIsInjected(t *testing.T) {
+	config := injection(t, "", "values.global.proxy.autoInject=enabled")
+	for _, ns := range contract.SystemNamespaces {
+		if d := config.Decide(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns}}); d.Inject {
+			t.Errorf("a Pod in %s is injected", ns)
+		}
+	}
+	if d := config.Decide(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}); !d.Inject {
+		t.Errorf("no Pod in another namespace is injected: %s", d.Reason)
 	}
 }

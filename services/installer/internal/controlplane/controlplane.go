@@ -42,9 +42,6 @@ const (
 	Injector      = "injector"
 )
 
-// revisionLabel names the revision of a Pod of the control plane.
-const revisionLabel = "istio.io/rev"
-
 // candidates selects the Pods among which replicas are looked for; fairlead is the one of the compact profile.
 const candidates = "app in (config-watcher, xds-server, ca, injector, fairlead)"
 
@@ -145,7 +142,7 @@ func (m *Mesh) list(ctx context.Context, namespace, revision string, programs ..
 			return fmt.Errorf("namespace %s has more than %d Pods with the label app of a control plane; delete those that have ended", namespace,
 				maxCandidates)
 		}
-		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil || !ofRevision(pod.Labels[revisionLabel], revision) {
+		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil || !ofRevision(pod.Labels[contract.RevisionLabel], revision) {
 			return nil
 		}
 		conn := podconn.New(m.config, m.api, namespace, pod.Name)
@@ -167,7 +164,7 @@ func ofRevision(label, wanted string) bool {
 // replica reads a container's flags; nil if it is none of the control plane's.
 func (m *Mesh) replica(pod *corev1.Pod, c corev1.Container, conn *podconn.Pod) *Replica {
 	r := &Replica{
-		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[revisionLabel], "default"),
+		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[contract.RevisionLabel], "default"),
 		Image:   c.Image,
 		account: pod.Spec.ServiceAccountName, trustDomain: cmp.Or(argument(c.Args, "trust-domain"), "cluster.local"), args: c.Args, mesh: m,
 		conn: conn,

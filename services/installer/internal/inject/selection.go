@@ -8,10 +8,9 @@ import (
 	"istio.io/api/label"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-)
 
-// ignoredNamespaces are Kubernetes' own; no Pod of theirs is injected.
-var ignoredNamespaces = []string{"kube-system", "kube-public", "kube-node-lease", "local-path-storage"}
+	"fairlead.dev/proto/fairlead/contract"
+)
 
 // Decision says whether a Pod is injected.
 type Decision struct {
@@ -22,12 +21,12 @@ type Decision struct {
 }
 
 // Decide says whether Inject would inject a Pod that reaches the webhook. The webhook's selectors, of namespaces and
-// revisions, are the API server's to apply.
+// revisions, are the API server's to apply: contract.InjectionLabel says where they are.
 func (c *Config) Decide(pod *corev1.Pod) Decision {
 	if pod.Spec.HostNetwork {
 		return Decision{Reason: "it uses the network of its host"}
 	}
-	if slices.Contains(ignoredNamespaces, pod.Namespace) {
+	if slices.Contains(contract.SystemNamespaces, pod.Namespace) {
 		return Decision{Reason: fmt.Sprintf("no Pod of the namespace %s is injected", pod.Namespace)}
 	}
 	kind, name, value := "annotation", annotation.SidecarInject.Name, pod.Annotations[annotation.SidecarInject.Name]

@@ -17,16 +17,13 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/kube"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // Labels that ask for a sidecar, or refuse one: of a Pod, and of a namespace.
-const (
-	injectLabel    = "sidecar.istio.io/inject"
-	injectionLabel = "istio-injection"
-	revisionLabel  = "istio.io/rev"
-)
+const ()
 
 // Verdict says whether a configuration of webhooks is asked about a Pod, and why.
 type Verdict struct {
@@ -143,7 +140,7 @@ func injects(h *admissionv1.MutatingWebhookConfiguration) bool {
 
 // check applies the selectors of a configuration's webhooks.
 func check(h *admissionv1.MutatingWebhookConfiguration, ns *corev1.Namespace, pod labels.Set) Verdict {
-	c := Verdict{Webhook: h.Name, Revision: h.Labels[revisionLabel]}
+	c := Verdict{Webhook: h.Name, Revision: h.Labels[contract.RevisionLabel]}
 	for _, w := range h.Webhooks {
 		of, err := metav1.LabelSelectorAsSelector(w.NamespaceSelector)
 		object, wrong := metav1.LabelSelectorAsSelector(w.ObjectSelector)
@@ -165,18 +162,18 @@ func check(h *admissionv1.MutatingWebhookConfiguration, ns *corev1.Namespace, po
 // by names the labels that decide about injection.
 func by(ns *corev1.Namespace, pod labels.Set) string {
 	var said []string
-	for _, name := range []string{injectionLabel, revisionLabel} {
+	for _, name := range []string{contract.InjectionLabel, contract.RevisionLabel} {
 		if value, ok := ns.Labels[name]; ok {
 			said = append(said, fmt.Sprintf("the namespace's %s=%s", name, value))
 		}
 	}
-	for _, name := range []string{injectLabel, revisionLabel} {
+	for _, name := range []string{contract.InjectLabel, contract.RevisionLabel} {
 		if value, ok := pod[name]; ok {
 			said = append(said, fmt.Sprintf("the Pod's %s=%s", name, value))
 		}
 	}
 	if len(said) == 0 {
-		return fmt.Sprintf("a namespace without %s and %s, and a Pod without %s", injectionLabel, revisionLabel, injectLabel)
+		return fmt.Sprintf("a namespace without %s and %s, and a Pod without %s", contract.InjectionLabel, contract.RevisionLabel, contract.InjectLabel)
 	}
 	return strings.Join(said, " and ")
 }

@@ -8,29 +8,30 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/tag"
 )
 
 // Uninjected is why a Pod that was made has no proxy, by its own fields and the labels of its namespace; asked is the
 // revision or tag that they name, if they ask for one.
 func Uninjected(p *corev1.Pod, namespace map[string]string) (why, asked string) {
-	own := p.Labels[injectLabel]
+	own := p.Labels[contract.InjectLabel]
 	if own == "" {
-		own = p.Annotations[injectLabel]
+		own = p.Annotations[contract.InjectLabel]
 	}
-	revision := cmp.Or(namespace[revisionLabel], p.Labels[revisionLabel])
+	revision := cmp.Or(namespace[contract.RevisionLabel], p.Labels[contract.RevisionLabel])
 	switch {
 	case own == "false":
-		return injectLabel + " of the Pod is false", ""
+		return contract.InjectLabel + " of the Pod is false", ""
 	case p.Spec.HostNetwork:
 		return "it is in the node's network (hostNetwork), in which nothing can be redirected", ""
-	case namespace[injectionLabel] == "disabled":
-		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, injectionLabel), ""
-	case namespace[injectionLabel] != "enabled" && revision == "" && own != "true":
+	case namespace[contract.InjectionLabel] == "disabled":
+		return fmt.Sprintf("namespace %s has the label %s=disabled", p.Namespace, contract.InjectionLabel), ""
+	case namespace[contract.InjectionLabel] != "enabled" && revision == "" && own != "true":
 		return fmt.Sprintf("neither namespace %s has the label %s=enabled, or %s with a revision, nor the Pod %s=true", p.Namespace,
-			injectionLabel, revisionLabel, injectLabel), ""
+			contract.InjectionLabel, contract.RevisionLabel, contract.InjectLabel), ""
 	}
-	if asked = revision; namespace[injectionLabel] == "enabled" {
+	if asked = revision; namespace[contract.InjectionLabel] == "enabled" {
 		asked = ""
 	}
 	return fmt.Sprintf("it was made before it was to have one, or the injector of revision %s did not answer; `fairlead tag list` says "+
@@ -43,5 +44,5 @@ func Nobodys(asked string, known []string) string {
 		return ""
 	}
 	return fmt.Sprintf("its label %s or that of its namespace is %s, and no revision or tag is named so; there are %s (`fairlead tag list`)",
-		revisionLabel, asked, strings.Join(known, ", "))
+		contract.RevisionLabel, asked, strings.Join(known, ", "))
 }

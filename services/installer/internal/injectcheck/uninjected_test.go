@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 func TestALabelThatNamesNoRevisionIsTheReason(t *testing.T) {
@@ -14,12 +16,12 @@ func TestALabelThatNamesNoRevisionIsTheReason(t *testing.T) {
 		known  []string
 		want   string
 	}{
-		{map[string]string{revisionLabel: "prd"}, []string{"canary", "prod"},
+		{map[string]string{contract.RevisionLabel: "prd"}, []string{"canary", "prod"},
 			"is prd, and no revision or tag is named so; there are canary, prod (`fairlead tag list`)"},
-		{map[string]string{revisionLabel: "prod"}, []string{"canary", "prod"}, ""},
-		{map[string]string{revisionLabel: "prd"}, nil, ""},
-		{map[string]string{revisionLabel: "prd", injectionLabel: "enabled"}, []string{"canary"}, ""},
-		{map[string]string{injectionLabel: "enabled"}, []string{"canary"}, ""},
+		{map[string]string{contract.RevisionLabel: "prod"}, []string{"canary", "prod"}, ""},
+		{map[string]string{contract.RevisionLabel: "prd"}, nil, ""},
+		{map[string]string{contract.RevisionLabel: "prd", contract.InjectionLabel: "enabled"}, []string{"canary"}, ""},
+		{map[string]string{contract.InjectionLabel: "enabled"}, []string{"canary"}, ""},
 	} {
 		_, asked := Uninjected(pod, tc.labels)
 		if got := Nobodys(asked, tc.known); !strings.HasSuffix(got, tc.want) || tc.want == "" && got != "" {

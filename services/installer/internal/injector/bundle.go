@@ -18,12 +18,10 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/webhook"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
-const (
-	revisionLabel = "istio.io/rev"
-	tagLabel      = "istio.io/tag"
-)
+const tagLabel = "istio.io/tag"
 
 // bundleConfig says which webhooks are watched over. All but Clock are required.
 type bundleConfig struct {
@@ -59,7 +57,7 @@ func newBundle(cfg bundleConfig) (*bundle, error) {
 		Metrics: metricsPrefix, Name: cfg.Name, Identity: cfg.Identity, Keep: b.keep, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
 	})
 	b.store, b.informer = b.keeper.Follow(cache.NewFilteredListWatchFromClient(client.RESTClient(), "mutatingwebhookconfigurations",
-		metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + cfg.Revision }),
+		metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = contract.RevisionLabel + "=" + cfg.Revision }),
 		&registrationv1.MutatingWebhookConfiguration{})
 	return b, nil
 }
@@ -87,7 +85,7 @@ func (b *bundle) keep(_ context.Context, trust *tlsconf.Material) error {
 	}
 	if own == nil {
 		return fmt.Errorf("no MutatingWebhookConfiguration %s with label %s=%s; install the injector again, or leave --webhook-configuration out",
-			b.cfg.Name, revisionLabel, b.cfg.Revision)
+			b.cfg.Name, contract.RevisionLabel, b.cfg.Revision)
 	}
 	var errs []error
 	if lacks(own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true }) {

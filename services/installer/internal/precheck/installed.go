@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install/apply"
 	"fairlead.dev/services/installer/internal/install/manifest"
 )
 
 const (
-	labelRevision = "istio.io/rev"
-	labelTag      = "istio.io/tag"
+	labelTag = "istio.io/tag"
 )
 
 // hook is a webhook of either kind of configuration.
@@ -50,7 +50,7 @@ func (c *checker) webhooks(ctx context.Context) error {
 					"webhook %s asks Service %s/%s, which does not exist, and the API server refuses what it asks about", h.name, s.Namespace, s.Name)
 			}
 		}
-		revision := h.labels[labelRevision]
+		revision := h.labels[contract.RevisionLabel]
 		if h.mutating && revision == c.Revision && h.labels[labelTag] == "" && !slices.Contains(injectors, h.origin) {
 			injectors = append(injectors, h.origin)
 			if s := h.server.Service; s != nil && s.Namespace != c.Namespace {
@@ -118,7 +118,7 @@ func (c *checker) controlPlanes(ctx context.Context) error {
 		return err
 	}
 	for _, d := range list.Items {
-		revision := d.Labels[labelRevision]
+		revision := d.Labels[contract.RevisionLabel]
 		if revision == "" {
 			revision = "default"
 		}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/kube"
 )
 
@@ -35,7 +36,7 @@ type state struct {
 
 func (c Client) read(ctx context.Context) (state, error) {
 	var s state
-	hooks, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: labelRevision})
+	hooks, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: contract.RevisionLabel})
 	if err != nil {
 		return s, err
 	}
@@ -96,12 +97,12 @@ func (c Client) Make(ctx context.Context, o Options, overwrite bool) (Plan, erro
 		return p, err
 	}
 	if o.Tag != Default && slices.ContainsFunc(s.webhooks, func(w admissionv1.MutatingWebhookConfiguration) bool {
-		return w.Labels[labelTag] == "" && w.Labels[labelRevision] == o.Tag
+		return w.Labels[labelTag] == "" && w.Labels[contract.RevisionLabel] == o.Tag
 	}) {
 		return p, refuse("%q is a revision of the control plane, and cannot be a tag too; choose another name", o.Tag)
 	}
 	for _, old := range s.tagged(o.Tag) {
-		if p.Old = old.Labels[labelRevision]; !overwrite {
+		if p.Old = old.Labels[contract.RevisionLabel]; !overwrite {
 			return p, refuse("tag %q is there, for revision %q; --overwrite replaces it", o.Tag, p.Old)
 		}
 	}
@@ -127,7 +128,7 @@ func (c Client) Make(ctx context.Context, o Options, overwrite bool) (Plan, erro
 // besides plans what happens to the injector of the revision "default" itself: its webhooks select what the tag does.
 func (p *Plan) besides(s state, revision string) {
 	i := slices.IndexFunc(s.webhooks, func(w admissionv1.MutatingWebhookConfiguration) bool {
-		return w.Labels[labelTag] == "" && w.Labels[labelRevision] == Default
+		return w.Labels[labelTag] == "" && w.Labels[contract.RevisionLabel] == Default
 	})
 	if i < 0 {
 		return
@@ -153,8 +154,8 @@ func (s state) injector(revision string) (*admissionv1.MutatingWebhookConfigurat
 		if w.Labels[labelTag] != "" {
 			continue
 		}
-		known = append(known, w.Labels[labelRevision])
-		if w.Labels[labelRevision] == revision {
+		known = append(known, w.Labels[contract.RevisionLabel])
+		if w.Labels[contract.RevisionLabel] == revision {
 			found = append(found, w)
 		}
 	}
@@ -167,10 +168,10 @@ func (s state) injector(revision string) (*admissionv1.MutatingWebhookConfigurat
 			found[0].Name, found[1].Name)
 	case len(known) == 0:
 		return nil, refuse("revision %q has no injector: there is no MutatingWebhookConfiguration with label %s; install the revision with its "+
-			"injector first", revision, labelRevision)
+			"injector first", revision, contract.RevisionLabel)
 	}
 	return nil, refuse("revision %q has no injector: no MutatingWebhookConfiguration with label %s=%s; there are revisions %s", revision,
-		labelRevision, revision, strings.Join(slices.Compact(known), ", "))
+		contract.RevisionLabel, revision, strings.Join(slices.Compact(known), ", "))
 }
 
 func (s state) tagged(name string) []admissionv1.MutatingWebhookConfiguration {
@@ -313,7 +314,7 @@ func (c Client) Remove(ctx context.Context, name string) (warnings []string, err
 func (c Client) wake(ctx context.Context, s state) (warnings []string, err error) {
 	for i := range s.webhooks {
 		w := &s.webhooks[i]
-		if w.Labels[labelTag] != "" || w.Labels[labelRevision] != Default {
+		if w.Labels[labelTag] != "" || w.Labels[contract.RevisionLabel] != Default {
 			continue
 		}
 		changed, unknown := Restore(w)

@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/kube"
 )
 
@@ -19,7 +20,7 @@ func Names(ctx context.Context, api kube.API) []string {
 }
 
 func names(ctx context.Context, api kube.API, of func(Tag) string) (list []string) {
-	hooks, err := api.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: labelRevision})
+	hooks, err := api.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: contract.RevisionLabel})
 	if err != nil {
 		return nil
 	}

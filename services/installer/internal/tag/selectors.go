@@ -5,6 +5,8 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // selector says where one webhook of a tag injects.
@@ -16,23 +18,23 @@ type selector struct {
 func (s selector) name() string { return s.prefix + "sidecar-injector.istio.io" }
 
 // selectors are Istio's, of revisions and tags alike: a namespace's label goes before a Pod's, istio-injection before
-// istio.io/rev, and a Pod can refuse.
+// istio.io/rev, and a Pod can refuse. The chart of the injector has the same.
 func selectors(revision string, auto bool) []selector {
 	all := []selector{
-		{"rev.namespace.", where(in(labelRevision, revision), absent(labelInject)), where(notIn(labelPod, "false"))},
-		{"rev.object.", where(absent(labelRevision), absent(labelInject)), where(notIn(labelPod, "false"), in(labelRevision, revision))},
+		{"rev.namespace.", where(in(contract.RevisionLabel, revision), absent(contract.InjectionLabel)), where(notIn(contract.InjectLabel, "false"))},
+		{"rev.object.", where(absent(contract.RevisionLabel), absent(contract.InjectionLabel)), where(notIn(contract.InjectLabel, "false"), in(contract.RevisionLabel, revision))},
 	}
 	if revision != Default {
 		return all
 	}
 	all = append(all,
-		selector{"namespace.", where(in(labelInject, "enabled")), where(notIn(labelPod, "false"))},
-		selector{"object.", where(absent(labelInject), absent(labelRevision)), where(in(labelPod, "true"), absent(labelRevision))},
+		selector{"namespace.", where(in(contract.InjectionLabel, "enabled")), where(notIn(contract.InjectLabel, "false"))},
+		selector{"object.", where(absent(contract.InjectionLabel), absent(contract.RevisionLabel)), where(in(contract.InjectLabel, "true"), absent(contract.RevisionLabel))},
 	)
 	if auto {
-		system := notIn("kubernetes.io/metadata.name", "kube-system", "kube-public", "kube-node-lease", "local-path-storage")
-		all = append(all, selector{"auto.", where(absent(labelInject), absent(labelRevision), system),
-			where(absent(labelPod), absent(labelRevision))})
+		system := notIn("kubernetes.io/metadata.name", contract.SystemNamespaces...)
+		all = append(all, selector{"auto.", where(absent(contract.InjectionLabel), absent(contract.RevisionLabel), system),
+			where(absent(contract.InjectLabel), absent(contract.RevisionLabel))})
 	}
 	return all
 }

@@ -15,16 +15,15 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
 	// Default is the name of the tag, and of the revision, that is meant where none is named.
 	Default = "default"
 
-	labelTag      = "istio.io/tag"
-	labelRevision = "istio.io/rev"
-	labelInject   = "istio-injection"
-	labelPod      = "sidecar.istio.io/inject"
+	labelTag = "istio.io/tag"
 	// deactivated is a label that nothing has: istioctl's way to silence a webhook and keep it.
 	deactivated, never = "istio.io/deactivated", "never-match"
 
@@ -47,13 +46,13 @@ func List(webhooks []admissionv1.MutatingWebhookConfiguration, namespaces []core
 	var list []Tag
 	tagged := map[string]bool{}
 	for i := range webhooks {
-		if name, revision := webhooks[i].Labels[labelTag], webhooks[i].Labels[labelRevision]; name != "" && revision != "" {
+		if name, revision := webhooks[i].Labels[labelTag], webhooks[i].Labels[contract.RevisionLabel]; name != "" && revision != "" {
 			tagged[revision] = true
 			list = append(list, Tag{name, revision, labelled(namespaces, name)})
 		}
 	}
 	for i := range webhooks {
-		name, revision := webhooks[i].Labels[labelTag], webhooks[i].Labels[labelRevision]
+		name, revision := webhooks[i].Labels[labelTag], webhooks[i].Labels[contract.RevisionLabel]
 		if name == "" && revision != "" && !tagged[revision] {
 			tagged[revision] = true
 			list = append(list, Tag{"", revision, []string{}})
@@ -66,7 +65,7 @@ func List(webhooks []admissionv1.MutatingWebhookConfiguration, namespaces []core
 func labelled(namespaces []corev1.Namespace, revision string) []string {
 	names := []string{}
 	for _, ns := range namespaces {
-		if ns.Labels[labelRevision] == revision {
+		if ns.Labels[contract.RevisionLabel] == revision {
 			names = append(names, ns.Name)
 		}
 	}
@@ -79,7 +78,7 @@ func labelled(namespaces []corev1.Namespace, revision string) []string {
 func Using(namespaces []corev1.Namespace, name string) []string {
 	names := labelled(namespaces, name)
 	for _, ns := range namespaces {
-		if name == Default && ns.Labels[labelInject] == "enabled" && !slices.Contains(names, ns.Name) {
+		if name == Default && ns.Labels[contract.InjectionLabel] == "enabled" && !slices.Contains(names, ns.Name) {
 			names = append(names, ns.Name)
 		}
 	}
@@ -167,7 +166,7 @@ func meta(of metav1.ObjectMeta, o Options) metav1.ObjectMeta {
 			m.Labels[k] = v
 		}
 	}
-	m.Labels[labelTag], m.Labels[labelRevision] = o.Tag, o.Revision
+	m.Labels[labelTag], m.Labels[contract.RevisionLabel] = o.Tag, o.Revision
 	return m
 }
 
@@ -208,7 +207,7 @@ func validating(m metav1.ObjectMeta, server admissionv1.WebhookClientConfig) *ad
 					APIVersions: []string{"*"}, Resources: []string{"*"},
 				},
 			}},
-			ObjectSelector: where(absent(labelRevision)),
+			ObjectSelector: where(absent(contract.RevisionLabel)),
 		}},
 	}
 	v.Name, v.Labels["app"], v.Labels["istio"] = validator, "istiod", "istiod"

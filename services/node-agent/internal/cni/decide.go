@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/cni/kube"
 	"fairlead.dev/services/node-agent/internal/cni/plugin"
 	"fairlead.dev/services/node-agent/internal/config"
@@ -17,7 +18,6 @@ import (
 const (
 	proxyContainer   = "istio-proxy"
 	initContainer    = "istio-init"
-	injectKey        = "sidecar.istio.io/inject"
 	statusAnnotation = "sidecar.istio.io/status"
 	disabled         = "DISABLE_ENVOY"
 )
@@ -29,9 +29,9 @@ func decide(p *kube.Pod, nameservers []netip.Addr) (answer plugin.Answer, why st
 	named := func(name string) int {
 		return slices.IndexFunc(containers, func(c kube.Container) bool { return c.Name == name })
 	}
-	inject := p.Metadata.Labels[injectKey]
-	if _, found := p.Metadata.Labels[injectKey]; !found {
-		inject = p.Metadata.Annotations[injectKey]
+	inject := p.Metadata.Labels[contract.InjectLabel]
+	if _, found := p.Metadata.Labels[contract.InjectLabel]; !found {
+		inject = p.Metadata.Annotations[contract.InjectLabel]
 	}
 	at := named(proxyContainer)
 	switch {
@@ -47,7 +47,7 @@ func decide(p *kube.Pod, nameservers []netip.Addr) (answer plugin.Answer, why st
 		return answer, "its proxy is a " + proxy.Args[1], nil
 	}
 	if on, err := strconv.ParseBool(inject); err == nil && !on {
-		return answer, injectKey + " is false", nil
+		return answer, contract.InjectLabel + " is false", nil
 	}
 	if _, found := p.Metadata.Annotations[statusAnnotation]; !found {
 		return answer, "it has no annotation " + statusAnnotation, nil

@@ -43,10 +43,6 @@ const (
 // generatorGRPC is the value of metadata GENERATOR that Istio's agents send for proxyless gRPC.
 const generatorGRPC = "grpc"
 
-// revisionKey is the annotation of an injected Pod, and the label of a gateway's, that names the control plane's
-// revision.
-const revisionKey = "istio.io/rev"
-
 // Errors of ParseNode and Node.Authorize.
 var (
 	// ErrMalformed means that the node lacks something required, or exceeds a bound.
@@ -140,7 +136,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
 	n.Cluster = m.text("CLUSTER_ID")
 	n.AgentVersion = cmp.Or(m.release("FAIRLEAD_VERSION"), m.release("ISTIO_VERSION"))
-	n.Revision = cmp.Or(m.within("ANNOTATIONS").release(revisionKey), m.within("LABELS").release(revisionKey))
+	n.Revision = cmp.Or(m.within("ANNOTATIONS").release(contract.RevisionLabel), m.within("LABELS").release(contract.RevisionLabel))
 	n.RegisterGroup = m.text(registerGroupMetadata)
 	n.OnDemand = m.text(OnDemandMetadata)
 	if n.OnDemand == "" {

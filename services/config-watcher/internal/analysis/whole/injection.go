@@ -12,23 +12,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// Labels and annotations that decide on injection.
+// Names that decide on injection, beside those of package contract.
 const (
-	injectionLabel = "istio-injection"
-	revisionLabel  = "istio.io/rev"
-	injectLabel    = "sidecar.istio.io/inject"
 	dataplaneLabel = "istio.io/dataplane-mode"
 	injectorConfig = "istio-sidecar-injector"
 	// defaultRevision is what Pods of a control plane without a revision have in their annotation istio.io/rev.
 	defaultRevision = "default"
 )
-
-// systemNamespaces are Kubernetes' own; nobody injects there.
-var systemNamespaces = []string{"kube-system", "kube-public", "kube-node-lease", "local-path-storage"}
 
 // injectorValues are the parts of the injector's values that the checks read.
 type injectorValues struct {
@@ -65,17 +60,18 @@ func (m *Mesh) namespaceLabels(namespace string) labels.Set {
 	return out
 }
 
-// injected reports whether the workload's Pods get a sidecar when they are made.
+// injected reports whether the workload's Pods get a sidecar when they are made. contract.InjectionLabel says where else
+// that is decided.
 func (m *Mesh) injected(w *workload) bool {
-	if w.spec == nil || w.spec.HostNetwork || slices.Contains(systemNamespaces, w.Key.Namespace) {
+	if w.spec == nil || w.spec.HostNetwork || slices.Contains(contract.SystemNamespaces, w.Key.Namespace) {
 		return false
 	}
 	switch {
-	case w.labels[injectLabel] != "":
-		return w.labels[injectLabel] == "true"
-	case w.annotations[injectLabel] != "":
-		return w.annotations[injectLabel] == "true" && m.injects(w.Key.Namespace)
-	case w.labels[revisionLabel] != "" && m.namespaceLabels(w.Key.Namespace)[injectionLabel] == "":
+	case w.labels[contract.InjectLabel] != "":
+		return w.labels[contract.InjectLabel] == "true"
+	case w.annotations[contract.InjectLabel] != "":
+		return w.annotations[contract.InjectLabel] == "true" && m.injects(w.Key.Namespace)
+	case w.labels[contract.RevisionLabel] != "" && m.namespaceLabels(w.Key.Namespace)[contract.InjectionLabel] == "":
 		return true
 	}
 	return m.injects(w.Key.Namespace)
@@ -85,9 +81,9 @@ func (m *Mesh) injected(w *workload) bool {
 func (m *Mesh) injects(namespace string) bool {
 	set := m.namespaceLabels(namespace)
 	switch {
-	case set[injectionLabel] != "":
-		return set[injectionLabel] == "enabled"
-	case set[revisionLabel] != "":
+	case set[contract.InjectionLabel] != "":
+		return set[contract.InjectionLabel] == "enabled"
+	case set[contract.RevisionLabel] != "":
 		return true
 	}
 	values, _ := m.injector()
@@ -97,15 +93,16 @@ func (m *Mesh) injects(namespace string) bool {
 // checkInjectionLabels finds namespaces with two labels of which only one can decide.
 func checkInjectionLabels(r *run) {
 	for name, o := range r.namespaces {
-		injection, one := o.Labels[injectionLabel]
-		revision, two := o.Labels[revisionLabel]
-		field := manifest.Field("metadata.labels", revisionLabel)
+		injection, one := o.Labels[contract.InjectionLabel]
+		revision, two := o.Labels[contract.RevisionLabel]
+		field := manifest.Field("metadata.labels", contract.RevisionLabel)
 		switch {
 		case one && two:
 			r.report(o, finding.InjectionLabelsConflict, field, revision,
-				fmt.Sprintf("namespace %s has the label %s=%s as well, which counts", name, injectionLabel, injection), "keep one of the two labels")
+				fmt.Sprintf("namespace %s has the label %s=%s as well, which counts", name, contract.InjectionLabel, injection),
+				"keep one of the two labels")
 		case one && injection != "enabled" && injection != "disabled":
-			r.report(o, finding.InjectionLabelsConflict, manifest.Field("metadata.labels", injectionLabel), injection,
+			r.report(o, finding.InjectionLabelsConflict, manifest.Field("metadata.labels", contract.InjectionLabel), injection,
 				"is neither enabled nor disabled, so that nothing is injected",
 				"write enabled or disabled")
 		}
@@ -116,16 +113,18 @@ func checkInjectionLabels(r *run) {
 func checkNamespaces(r *run) {
 	values, _ := r.injector()
 	for name, o := range r.namespaces {
-		_, one := o.Labels[injectionLabel]
-		_, two := o.Labels[revisionLabel]
+		_, one := o.Labels[contract.InjectionLabel]
+		_, two := o.Labels[contract.RevisionLabel]
 		switch {
-		case one || two || o.Labels[dataplaneLabel] != "" || name == r.settings.GetRootNamespace() || slices.Contains(systemNamespaces, name):
+		case one || two || o.Labels[dataplaneLabel] != "" || name == r.settings.GetRootNamespace() ||
+			slices.Contains(contract.SystemNamespaces, name):
 		case values.Webhook.Everywhere:
 			r.report(o, finding.InjectedByDefault, "metadata.labels", nil, "Pods get a sidecar, because enableNamespacesByDefault is set",
-				fmt.Sprintf("label the namespace %s=enabled, or disabled, to say what is meant", injectionLabel))
+				fmt.Sprintf("label the namespace %s=enabled, or disabled, to say what is meant", contract.InjectionLabel))
 		default:
 			r.report(o, finding.NamespaceNotInjected, "metadata.labels", nil, "Pods get no sidecar",
-				fmt.Sprintf("run `kubectl label namespace %s %s=enabled`, or %s=disabled if none is meant", name, injectionLabel, injectionLabel))
+				fmt.Sprintf("run `kubectl label namespace %s %s=enabled`, or %s=disabled if none is meant", name, contract.InjectionLabel,
+					contract.InjectionLabel))
 		}
 	}
 }
@@ -191,7 +190,7 @@ func checkProxyImages(r *run) {
 	together := map[place][]*workload{}
 	for _, w := range r.workloads {
 		if c := w.proxy(); c != nil && w.pod && c.Image != "auto" {
-			at := place{w.Key.Namespace, cmp.Or(w.annotations[revisionLabel], w.labels[revisionLabel], defaultRevision)}
+			at := place{w.Key.Namespace, cmp.Or(w.annotations[contract.RevisionLabel], w.labels[contract.RevisionLabel], defaultRevision)}
 			together[at] = append(together[at], w)
 		}
 	}
@@ -254,7 +253,7 @@ func checkImageAuto(r *run) {
 		}
 		r.report(w.Object, code, r.proxyField(w), "auto",
 			"no injection webhook is called for the Pod, so that the image stays as it is and cannot be pulled",
-			fmt.Sprintf("label the namespace %s=enabled, or the Pod %s=true", injectionLabel, injectLabel))
+			fmt.Sprintf("label the namespace %s=enabled, or the Pod %s=true", contract.InjectionLabel, contract.InjectLabel))
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // checkPortNames finds ports of Services that name no protocol, so that proxies have to detect it.
 func checkPortNames(r *run) {
 	for o, s := range bodies[*corev1.Service](r, "Service") {
-		if slices.Contains(systemNamespaces, o.Key.Namespace) || o.Key.Namespace == r.settings.GetRootNamespace() ||
+		if slices.Contains(contract.SystemNamespaces, o.Key.Namespace) || o.Key.Namespace == r.settings.GetRootNamespace() ||
 			s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 )
 
@@ -72,8 +73,8 @@ func (r *run) webhookClient(o *Object, i int, name string, client admissionv1.We
 
 // situations are label sets of namespaces and Pods in which at most one injector may be called.
 var situations = []struct{ namespace, pod labels.Set }{
-	{labels.Set{injectionLabel: "enabled"}, labels.Set{}},
-	{labels.Set{}, labels.Set{injectLabel: "true"}},
+	{labels.Set{contract.InjectionLabel: "enabled"}, labels.Set{}},
+	{labels.Set{}, labels.Set{contract.InjectLabel: "true"}},
 	{labels.Set{}, labels.Set{}},
 }
 

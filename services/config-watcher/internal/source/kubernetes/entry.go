@@ -14,15 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
-
-// revisionLabel says which revision of the control plane reads an object of Istio's kinds.
-const revisionLabel = "istio.io/rev"
 
 // entry is what a reflector passes on of one object of the API server: the object as the mesh reads it, and the little
 // that client-go reads. It is immutable.
@@ -106,7 +104,7 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 // foreign reports whether labels are those of an object that another revision of the control plane reads. As in Istio,
 // an object without the label is everybody's, and a control plane without a revision reads all.
 func (k *kind) foreign(labels map[string]string) bool {
-	of, labelled := labels[revisionLabel]
+	of, labelled := labels[contract.RevisionLabel]
 	return k.desc.NewSpec != nil && k.revision != "" && labelled && of != k.revision
 }
 

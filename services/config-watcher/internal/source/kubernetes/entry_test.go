@@ -25,6 +25,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/protorand"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -332,7 +333,7 @@ func TestRevisions(t *testing.T) {
 	} {
 		labels := map[string]string{"app": "a"}
 		if c.labelled {
-			labels[revisionLabel] = c.label
+			labels[contract.RevisionLabel] = c.label
 		}
 		k := kindNamed(t, "VirtualService")
 		k.revision = c.revision

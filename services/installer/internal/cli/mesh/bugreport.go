@@ -3,12 +3,15 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/bugreport"
 	"fairlead.dev/services/installer/internal/bugreport/gather"
 	"fairlead.dev/services/installer/internal/cli/command"
@@ -17,7 +20,7 @@ import (
 )
 
 // systemNamespaces are left out of a report unless --exclude says otherwise, as in istioctl.
-const systemNamespaces = "kube-node-lease,kube-public,kube-system,local-path-storage"
+var systemNamespaces = strings.Join(slices.Sorted(slices.Values(contract.SystemNamespaces)), ",")
 
 // reportFlags are the flags of `fairlead bug-report`. The fields with names in JSON may come from --filename.
 type reportFlags struct {

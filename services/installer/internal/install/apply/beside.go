@@ -40,7 +40,7 @@ func (p *Plan) beside(ctx context.Context, c *cluster.Client, force bool) error 
 		if replicas, found, _ := unstructured.NestedInt64(list[i].Object, "spec", "replicas"); found && replicas == 0 {
 			continue
 		}
-		id, revision := cluster.Of(&list[i]), cmp.Or(list[i].GetLabels()["istio.io/rev"], inventory.Default)
+		id, revision := cluster.Of(&list[i]), cmp.Or(list[i].GetLabels()[contract.RevisionLabel], inventory.Default)
 		other := ""
 		if revision == p.Revision {
 			other = "--revision fairlead "

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/wait"
 )
@@ -116,7 +117,7 @@ func (r *run) puller(ctx context.Context, ch *Change, containers []any) *unstruc
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": spec}}
 	u.SetName(strings.TrimRight(ch.Name[:min(len(ch.Name), maxPullerName)], "-.") + "-image-" + hex.EncodeToString(sum[:4]))
 	u.SetNamespace(ch.Namespace)
-	u.SetLabels(map[string]string{"sidecar.istio.io/inject": "false"})
+	u.SetLabels(map[string]string{contract.InjectLabel: "false"})
 	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: ch.Live.GetAPIVersion(), Kind: ch.Live.GetKind(), Name: ch.Name,
 		UID: ch.Live.GetUID()}})
 	return u

@@ -116,8 +116,7 @@ func NewRemoval(ctx context.Context, c *cluster.Client, records, all []*inventor
 
 // Labels of the webhooks of tags and revisions.
 const (
-	tagLabel      = "istio.io/tag"
-	revisionLabel = "istio.io/rev"
+	tagLabel = "istio.io/tag"
 )
 
 // tagsOf judges the webhooks of tags that lead to what is deleted, which no inventory has, and with purge the tags'
@@ -131,7 +130,7 @@ func tagsOf(ctx context.Context, c *cluster.Client, verdicts []Verdict, records 
 			return nil, err
 		}
 		for i := range list {
-			revision := list[i].GetLabels()[revisionLabel]
+			revision := list[i].GetLabels()[contract.RevisionLabel]
 			if slices.ContainsFunc(records, func(r *inventory.Record) bool { return r.Revision == revision }) && leadsToGone(&list[i], verdicts) {
 				out = append(out, tagVerdict(&list[i], purge))
 			}

@@ -12,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
 	"fairlead.dev/services/installer/internal/tag"
 )
 
-// injected is the annotation of Pods that have a proxy, which says in revisionLabel whose it is.
+// injected is the annotation of Pods that have a proxy, which says in contract.RevisionLabel whose it is.
 const injected = "sidecar.istio.io/status"
 
 // Use says who uses a revision.
@@ -127,7 +128,7 @@ func (r *Removal) use(ctx context.Context, c *cluster.Client, revision string) (
 	slices.Sort(u.Namespaces)
 	u.Namespaces = slices.Compact(u.Namespaces)
 	for _, ns := range namespaces {
-		if ns.Labels["istio-injection"] == "enabled" && slices.Contains(u.Namespaces, ns.Name) {
+		if ns.Labels[contract.InjectionLabel] == "enabled" && slices.Contains(u.Namespaces, ns.Name) {
 			u.Enabled = append(u.Enabled, ns.Name)
 		}
 	}
@@ -137,7 +138,7 @@ func (r *Removal) use(ctx context.Context, c *cluster.Client, revision string) (
 	}
 	pods, err := c.List(ctx, cluster.ID{Version: "v1", Kind: "Pod"}, metav1.ListOptions{})
 	for i := range pods {
-		if a := pods[i].GetAnnotations(); a[injected] != "" && a[revisionLabel] == revision && !r.takes(&pods[i]) {
+		if a := pods[i].GetAnnotations(); a[injected] != "" && a[contract.RevisionLabel] == revision && !r.takes(&pods[i]) {
 			u.Proxies++
 		}
 	}
@@ -200,7 +201,7 @@ func namesOf(ctx context.Context, c *cluster.Client, revision string) ([]string,
 	var names []string
 	for i := range hooks {
 		name := hooks[i].GetLabels()[tagLabel]
-		if hooks[i].GetLabels()[revisionLabel] == revision {
+		if hooks[i].GetLabels()[contract.RevisionLabel] == revision {
 			names = append(names, name)
 		}
 		taken = taken || name == revision

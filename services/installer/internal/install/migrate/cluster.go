@@ -10,6 +10,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install/profile"
 	"fairlead.dev/services/installer/internal/install/tree"
 )
@@ -29,9 +30,8 @@ type Objects struct {
 }
 
 const (
-	labelRevision = "istio.io/rev"
-	labelApp      = "app"
-	unrevised     = "default"
+	labelApp  = "app"
+	unrevised = "default"
 )
 
 // Cluster migrates an installation that runs.
@@ -85,7 +85,7 @@ func (o Objects) istiod() (*appsv1.Deployment, string, error) {
 		if d.Namespace != o.Namespace || d.Spec.Template.Labels[labelApp] != "istiod" {
 			continue
 		}
-		revision := d.Labels[labelRevision]
+		revision := d.Labels[contract.RevisionLabel]
 		if revision == "" {
 			revision = unrevised
 		}

@@ -9,14 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
 // Istio's labels and annotations that decide a Pod's Kind.
 const (
-	injectKey      = "sidecar.istio.io/inject"
 	templatesKey   = "inject.istio.io/templates"
-	namespaceLabel = "istio-injection"
 	proxyContainer = "istio-proxy"
 	// tlsModeLabel tells callers that a sidecar terminates mutual TLS there; Istio's injection sets it, too.
 	tlsModeLabel = "security.istio.io/tlsMode"
@@ -58,8 +57,8 @@ func newPods(m *meshfile.Mesh, d meshfile.Deployment, o Options, addrs *addresse
 // unless it or its namespace turns that off.
 func podKind(m *meshfile.Mesh, d meshfile.Deployment) Kind {
 	t := d.Spec.Template
-	switch inject := cmp.Or(t.Labels[injectKey], t.Annotations[injectKey]); {
-	case inject == "false" || inject == "" && m.Namespaces[d.Namespace][namespaceLabel] == "disabled":
+	switch inject := cmp.Or(t.Labels[contract.InjectLabel], t.Annotations[contract.InjectLabel]); {
+	case inject == "false" || inject == "" && m.Namespaces[d.Namespace][contract.InjectionLabel] == "disabled":
 		return Plain
 	case t.Annotations[templatesKey] == "gateway":
 		return Gateway
@@ -104,7 +103,7 @@ func (w *planner) check() error {
 		field := fmt.Sprintf("spec.template.spec.containers[%d]", i)
 		switch {
 		case c.Name == proxyContainer && w.kind == Plain:
-			refuse(field, "is a proxy in a Pod without injection", "remove it, or remove "+injectKey+": \"false\"")
+			refuse(field, "is a proxy in a Pod without injection", "remove it, or remove "+contract.InjectLabel+": \"false\"")
 		case c.Name == proxyContainer:
 		case w.kind == Gateway:
 			refuse(field, "is an application in a gateway Pod", "keep only the container istio-proxy, or remove the annotation "+templatesKey)
