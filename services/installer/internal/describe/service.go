@@ -116,9 +116,6 @@ type Exposure struct {
 	Missing bool `json:"missing,omitempty"`
 }
 
-// inMesh is the gateway by which a VirtualService is for sidecars.
-const inMesh = "mesh"
-
 // Exposures lists the Gateways that lead to a host, by the VirtualServices that route there.
 func (m *Mesh) Exposures(host string) ([]Exposure, error) {
 	list := []Exposure{}
@@ -132,7 +129,7 @@ func (m *Mesh) Exposures(host string) ([]Exposure, error) {
 			continue
 		}
 		for _, g := range spec.GetGateways() {
-			if g == inMesh {
+			if g == contract.MeshGateway {
 				continue
 			}
 			if !strings.Contains(g, "/") {

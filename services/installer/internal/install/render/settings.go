@@ -63,7 +63,8 @@ func Settings(component string, objects []*manifest.Object, k8s tree.Map, w prof
 	return warnings, nil
 }
 
-// patchOf returns what a setting changes, and how; why says that it changes nothing.
+// patchOf returns what a setting, a field of validate.KubernetesSettings, changes, and how; why says that it changes
+// nothing.
 func patchOf(setting string, value any, w profile.Workload, workload, service string) (to target, patch tree.Map, why string) {
 	to = target{kind: w.Kind, name: workload, typed: typeOf(w.Kind)}
 	if to.typed == nil {
