@@ -81,7 +81,7 @@ func election(t *testing.T, s *server, duration time.Duration, work func(context
 	return e
 }
 
-// Another replica takes the lease only when this one works no more: at the end, when the lease is renewed meanwhile...
+// Another replica takes the lease only when this one works no more: at the end, when the lease is renewed meanwhile.
 func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 	leading, finish := make(chan struct{}), make(chan struct{})
 	s := serve(t)
@@ -95,7 +95,7 @@ func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 	go func() { ended <- e.Run(ctx) }()
 	<-leading
 	stop()
-	// Three times the lease's duration: were it not renewed, another replica would have it.
+	// Twenty renewals take longer than the lease: were it not renewed, another replica would have it.
 	for renewed := s.renewed.Load(); s.renewed.Load() < renewed+20; {
 		select {
 		case <-s.given:
@@ -116,7 +116,7 @@ func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 	}
 }
 
-// ... and when it cannot be renewed any more, though the API server takes writes again before the work has ended.
+// A lease that cannot be renewed any more stays, too, though the API server takes writes again before the work has ended.
 func TestALostLeaseIsGivenBackWhenTheWorkHasEnded(t *testing.T) {
 	s := serve(t)
 	told, finish := make(chan struct{}), make(chan struct{})
@@ -205,7 +205,7 @@ func TestAFailureStaysUntilARequestShowsThatAllIsWell(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := &Election{cfg: Config{Namespace: "mesh", Name: "work", Identity: "a", Account: "the account", Log: testkit.Logger(t)},
 				failure: c.before, holder: c.holder}
-			if err := e.note(t.Context(), c.verb, c.err); err != c.err {
+			if err := e.note(t.Context(), c.verb, c.err); !errors.Is(err, c.err) {
 				t.Errorf("the error becomes %v", err)
 			}
 			err := e.Failure()
