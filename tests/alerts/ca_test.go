@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/controlplane"
 )
 
 func TestFaultsOfTheCA(t *testing.T) {
@@ -46,7 +47,7 @@ func TestFaultsOfTheCA(t *testing.T) {
 	})
 	l.provoke(fault{service: "ca", alerts: []string{"CaRefusesMany"}, make_: func(t *testing.T) func() {
 		often(t, 1600, func(ctx context.Context) error {
-			if _, err := sign(ctx, workload, "no request"); err == nil {
+			if _, err := (controlplane.Request{PEM: "no request"}).Send(ctx, workload, 0); err == nil {
 				return errors.New("the ca signed what is no request")
 			}
 			return nil
@@ -91,13 +92,13 @@ func TestFaultsOfTheCA(t *testing.T) {
 		return func() { write(t, root) }
 	}, until: func(s scrape) bool { return s.sum("fairlead_ca_bundle_problem") > 0 }})
 
-	_, request := keyAndRequest(t)
+	request := testkit.Must(controlplane.NewRequest())(t)
 	burns := []string{"CaSlow", "CaBudgetBurnsFast", "CaBudgetBurnsSlow", "CaBudgetBurnsSteady", "CaBudgetBurnsCreeping"}
 	l.provoke(fault{service: "ca", alerts: burns, minutes: 70, gap: time.Millisecond, make_: func(t *testing.T) func() {
 		halting(t, p.CA.Process(), time.Millisecond, func(ctx context.Context) error {
 			conn := byToken(t, p, p.CA.GRPC, "default", "client")
 			for ctx.Err() == nil {
-				if _, err := sign(ctx, conn, request); err != nil && ctx.Err() == nil && status.Code(err) != codes.ResourceExhausted {
+				if _, err := request.Send(ctx, conn, 0); err != nil && ctx.Err() == nil && status.Code(err) != codes.ResourceExhausted {
 					return err
 				}
 			}

@@ -2,12 +2,7 @@ package alerts
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"net"
 	"path/filepath"
@@ -19,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
-	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
@@ -63,43 +57,12 @@ func byCertificate(t *testing.T, p *controlplane.Plane, address, namespace, acco
 	return conn
 }
 
-// keyAndRequest makes a key, and the request for its certificate.
-func keyAndRequest(t *testing.T) (*ecdsa.PrivateKey, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))
-}
-
 // certificate asks the ca for one, until it answers.
 func certificate(t *testing.T, conn *grpc.ClientConn) *tls.Certificate {
 	t.Helper()
-	key, csr := keyAndRequest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	chain, err := sign(ctx, conn, csr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := &tls.Certificate{PrivateKey: key}
-	for _, text := range chain {
-		for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
-			out.Certificate = append(out.Certificate, block.Bytes)
-		}
-	}
-	return out
-}
-
-func sign(ctx context.Context, conn *grpc.ClientConn, csr string) ([]string, error) {
-	answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx,
-		&securityv1alpha1.IstioCertificateRequest{Csr: csr}, grpc.WaitForReady(true))
-	return answer.GetCertChain(), err
+	return testkit.Must(testkit.Must(controlplane.NewRequest())(t).Send(ctx, conn, 0))(t)
 }
 
 // often does something many times, by several at once, and ends with the first error.

@@ -2,13 +2,8 @@ package mesh
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"os"
@@ -23,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	security "istio.io/api/security/v1alpha1"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -34,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/tests/internal/controlplane"
 	"fairlead.dev/tests/internal/flood"
 )
 
@@ -186,11 +181,7 @@ func (c *cluster) certificate(t *testing.T, token string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	request, err := controlplane.NewRequest()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,9 +193,7 @@ func (c *cluster) certificate(t *testing.T, token string) string {
 	defer conn.Close() //nolint:errcheck // a test
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), patience)
 	defer cancel()
-	_, err = security.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &security.IstioCertificateRequest{
-		Csr: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})),
-	})
+	_, err = request.Send(ctx, conn, 0)
 	if err == nil {
 		return "issued"
 	}

@@ -2,14 +2,8 @@ package attack
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -18,12 +12,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/tests/e2e/internal/fleet"
+	"fairlead.dev/tests/internal/controlplane"
 )
 
 // Pods of testdata/mesh.yaml whose own agents do not run, so that the tests may act with their identities. The attacker
@@ -148,30 +142,11 @@ func (f *fixture) issue(ctx context.Context, ca, tokenFile, from string, ttl tim
 
 // request makes a key and has it signed.
 func request(ctx context.Context, conn *grpc.ClientConn, ttl time.Duration) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	r, err := controlplane.NewRequest()
 	if err != nil {
 		return nil, err
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &securityv1alpha1.IstioCertificateRequest{
-		Csr: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})), ValidityDuration: int64(ttl / time.Second),
-	}, grpc.WaitForReady(true))
-	if err != nil {
-		return nil, err
-	}
-	cert := &tls.Certificate{PrivateKey: key}
-	for _, text := range answer.GetCertChain() {
-		for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
-			cert.Certificate = append(cert.Certificate, block.Bytes)
-		}
-	}
-	if len(cert.Certificate) == 0 {
-		return nil, errors.New("the ca answered without a certificate")
-	}
-	return cert, nil
+	return r.Send(ctx, conn, ttl)
 }
 
 // dialerFrom dials from an address of this machine, by which the services tell who calls from where.

@@ -129,6 +129,15 @@ func (c *ControlPlane) EtcdArgs() []string {
 // Issuer is of the tokens of service accounts.
 const Issuer = "https://kubernetes.default.svc.cluster.local"
 
+// AloneArgs are the arguments of a kube-apiserver without nodes and controllers.
+func (c *ControlPlane) AloneArgs() []string {
+	return append(c.APIServerArgs(),
+		"--endpoint-reconciler-type=none",            // the endpoints of the Service kubernetes may not be loopback addresses
+		"--disable-admission-plugins=ServiceAccount", // no controller makes service accounts
+		"--advertise-address="+c.API.Addr().String(),
+		"--shutdown-watch-termination-grace-period=1s") // else its end waits a minute for watches
+}
+
 // APIServerArgs are the arguments of kube-apiserver.
 func (c *ControlPlane) APIServerArgs() []string {
 	return []string{

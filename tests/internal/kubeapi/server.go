@@ -158,11 +158,7 @@ func (s *Server) Kill() { s.api.Kill() }
 // ready.
 func (s *Server) Resume(t testing.TB) {
 	t.Helper()
-	// The endpoints of the Service kubernetes may not be loopback addresses.
-	args := append(s.plane.APIServerArgs(), "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
-		"--advertise-address="+s.plane.API.Addr().String(),
-		"--shutdown-watch-termination-grace-period=1s") // else Stop waits a minute for watches
-	s.api = s.start(t, "kube-apiserver", append(args, s.args...))
+	s.api = s.start(t, "kube-apiserver", append(s.plane.AloneArgs(), s.args...))
 	client := s.Client(t)
 	testkit.Eventually(t, testkit.Patience, func() error {
 		for _, p := range []*process.Process{s.etcd, s.api} {
@@ -170,11 +166,7 @@ func (s *Server) Resume(t testing.TB) {
 				t.Fatalf("%s ended by itself: %v\n%s", p.Name, err, p.LogTail())
 			}
 		}
-		if err := Ready(t.Context(), client); err != nil {
-			return fmt.Errorf("the API server is not ready: %w", err)
-		}
-		_, err := client.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
-		return err
+		return Serves(t.Context(), client)
 	})
 }
 
@@ -190,6 +182,15 @@ func Ready(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+}
+
+// Serves tells of an API server that it is ready and has made the namespace default.
+func Serves(ctx context.Context, client kubernetes.Interface) error {
+	if err := Ready(ctx, client); err != nil {
+		return fmt.Errorf("the API server is not ready: %w", err)
+	}
+	_, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+	return err
 }
 
 // Compact makes etcd forget all revisions but the current one: after a Restart, a paged list that began before ends

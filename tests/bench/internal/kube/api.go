@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -68,25 +67,16 @@ func StartAPI(ctx context.Context, dir string, on *unix.CPUSet) (*API, error) {
 	if a.Client, err = kubernetes.NewForConfig(binary); err != nil {
 		return nil, err
 	}
-	// The endpoints of the Service kubernetes may not be loopback addresses; no controller makes service accounts.
-	args := append(plane.APIServerArgs(), "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount",
-		"--advertise-address="+plane.API.Addr().String(), "--shutdown-watch-termination-grace-period=1s")
 	for _, p := range []struct {
 		name string
 		args []string
-	}{{"etcd", plane.EtcdArgs()}, {"kube-apiserver", args}} {
+	}{{"etcd", plane.EtcdArgs()}, {"kube-apiserver", plane.AloneArgs()}} {
 		if err := a.start(dir, p.name, p.args, on); err != nil {
 			a.Stop()
 			return nil, err
 		}
 	}
-	err = a.processes[1].Until(ctx, startWithin, func() error {
-		if err := kubeapi.Ready(ctx, a.Client); err != nil {
-			return err
-		}
-		_, err := a.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
-		return err
-	})
+	err = a.processes[1].Until(ctx, startWithin, func() error { return kubeapi.Serves(ctx, a.Client) })
 	if err != nil {
 		a.Stop()
 		return nil, err

@@ -251,11 +251,6 @@ func (p *Proxy) Received() float64 {
 	return n
 }
 
-// Streams is how many ADS streams of Envoy the agent relays to an xds-server.
-func (p *Proxy) Streams() (float64, error) {
-	return p.AgentMetric("fairlead_node_agent_relay_streams", nil)
-}
-
 // ServerOf finds the number of the xds-server that the proxy's agent is connected to.
 func (m *Mesh) ServerOf(p *Proxy) (int, error) {
 	const remote, state, established = 2, 3, "01"

@@ -3,28 +3,22 @@ package harness
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"google.golang.org/grpc"
-	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/controlplane"
 )
 
 // mountCertificate asks the ca for a certificate of the workload, by its token, and writes key, chain and roots into a
@@ -34,11 +28,7 @@ func (l *workload) mountCertificate(ctx context.Context) error {
 	defer cancel()
 	plane := l.harness.plane
 	id := plane.ID(l.spec.Namespace, l.spec.ServiceAccount)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{id.URL()}}, key)
+	request, err := controlplane.NewRequest(id.URL())
 	if err != nil {
 		return err
 	}
@@ -53,24 +43,21 @@ func (l *workload) mountCertificate(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &securityv1alpha1.IstioCertificateRequest{
-		Csr:              string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})),
-		ValidityDuration: int64(contract.CertificateTTL / time.Second),
-	}, grpc.WaitForReady(true))
-	if err != nil {
-		return fmt.Errorf("certificate of %s: %w", l.spec.Name, err)
-	}
-	certs, err := tlsconf.ParseCertificates([]byte(strings.Join(answer.GetCertChain(), "\n")))
+	cert, err := request.Send(ctx, conn, contract.CertificateTTL)
 	if err != nil {
 		return fmt.Errorf("certificate of %s: %w", l.spec.Name, err)
 	}
 	var chain bytes.Buffer
-	for _, c := range certs {
+	for _, der := range cert.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("certificate of %s: %w", l.spec.Name, err)
+		}
 		if c.CheckSignatureFrom(c) != nil { // roots are of a file of their own
 			chain.Write(testkit.CertPEM(c))
 		}
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	der, err := x509.MarshalPKCS8PrivateKey(request.Key)
 	if err != nil {
 		return err
 	}
