@@ -128,6 +128,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list 
 	hack/crds.sh services/installer/manifests/charts/base/files/crds
 	go test ./services/installer/manifests -run 'TestSharedTemplates|TestSettingsPage|TestOperatorRights|TestRights' -update
 	go test ./tests/alerts -run TestRunbooks -update
+	go test ./tests/ownership -run TestPackageListsAreCurrent -update
 	go run ./services/installer/manifests/kustomize deploy/kustomize
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference

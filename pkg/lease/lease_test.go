@@ -116,7 +116,8 @@ func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 	}
 }
 
-// A lease that cannot be renewed any more stays, too, though the API server takes writes again before the work has ended.
+// A lease that cannot be renewed any more stays, too, though the API server takes writes again before the work has
+// ended.
 func TestALostLeaseIsGivenBackWhenTheWorkHasEnded(t *testing.T) {
 	s := serve(t)
 	told, finish := make(chan struct{}), make(chan struct{})

@@ -196,7 +196,8 @@ func TestNoTextOfAPodBecomesYAML(t *testing.T) {
 	}
 }
 
-// A tag's selectors are those of the injector: what is silenced, and written again from the code, is what the chart says.
+// A tag's selectors are those of the injector: what is silenced, and written again from the code, is what the chart
+// says.
 func TestTagsSelectWhatTheInjectorDoes(t *testing.T) {
 	for name, set := range map[string][]string{
 		"where somebody asks":  {"revision=default"},

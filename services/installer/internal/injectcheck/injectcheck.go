@@ -173,7 +173,8 @@ func by(ns *corev1.Namespace, pod labels.Set) string {
 		}
 	}
 	if len(said) == 0 {
-		return fmt.Sprintf("a namespace without %s and %s, and a Pod without %s", contract.InjectionLabel, contract.RevisionLabel, contract.InjectLabel)
+		return fmt.Sprintf("a namespace without %s and %s, and a Pod without %s", contract.InjectionLabel, contract.RevisionLabel,
+			contract.InjectLabel)
 	}
 	return strings.Join(said, " and ")
 }

@@ -100,7 +100,8 @@ func newSettings(cfg settingsConfig) (*settings, error) {
 	}
 	maps := func(namespace, name string) cache.SharedIndexInformer {
 		one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
-		return cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core.RESTClient(), "configmaps", namespace, one), &corev1.ConfigMap{}, 0, nil)
+		return cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core.RESTClient(), "configmaps", namespace, one), &corev1.ConfigMap{},
+			0, nil)
 	}
 	s.config, s.mesh = maps(cfg.Namespace, cfg.ConfigMap), maps(cfg.MeshNamespace, cfg.MeshConfigMap)
 	s.namespaces = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core.RESTClient(), "namespaces", metav1.NamespaceAll,

@@ -83,7 +83,8 @@ func (k *injection) write(ctx context.Context, hook *registrationv1.MutatingWebh
 		}
 	}
 	written, err := p.send(ctx, func(ctx context.Context, text []byte) error {
-		_, err := k.client.MutatingWebhookConfigurations().Patch(ctx, hook.Name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
+		_, err := k.client.MutatingWebhookConfigurations().Patch(ctx, hook.Name, types.JSONPatchType, text,
+			metav1.PatchOptions{FieldManager: manager})
 		return err
 	})
 	switch {

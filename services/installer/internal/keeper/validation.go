@@ -81,7 +81,8 @@ func (k *validation) keep(ctx context.Context, trust *tlsconf.Material) error {
 		p.add(i, w.Name, "failurePolicy", registrationv1.Fail)
 	}
 	written, err := p.send(ctx, func(ctx context.Context, text []byte) error {
-		_, err := k.client.ValidatingWebhookConfigurations().Patch(ctx, k.name, types.JSONPatchType, text, metav1.PatchOptions{FieldManager: manager})
+		_, err := k.client.ValidatingWebhookConfigurations().Patch(ctx, k.name, types.JSONPatchType, text,
+			metav1.PatchOptions{FieldManager: manager})
 		return err
 	})
 	switch {

@@ -36,7 +36,8 @@ type state struct {
 
 func (c Client) read(ctx context.Context) (state, error) {
 	var s state
-	hooks, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: contract.RevisionLabel})
+	hooks, err := c.API.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx,
+		metav1.ListOptions{LabelSelector: contract.RevisionLabel})
 	if err != nil {
 		return s, err
 	}

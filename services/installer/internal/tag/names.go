@@ -20,7 +20,8 @@ func Names(ctx context.Context, api kube.API) []string {
 }
 
 func names(ctx context.Context, api kube.API, of func(Tag) string) (list []string) {
-	hooks, err := api.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: contract.RevisionLabel})
+	hooks, err := api.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx,
+		metav1.ListOptions{LabelSelector: contract.RevisionLabel})
 	if err != nil {
 		return nil
 	}

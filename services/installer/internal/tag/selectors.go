@@ -21,15 +21,18 @@ func (s selector) name() string { return s.prefix + "sidecar-injector.istio.io" 
 // istio.io/rev, and a Pod can refuse. The chart of the injector has the same.
 func selectors(revision string, auto bool) []selector {
 	all := []selector{
-		{"rev.namespace.", where(in(contract.RevisionLabel, revision), absent(contract.InjectionLabel)), where(notIn(contract.InjectLabel, "false"))},
-		{"rev.object.", where(absent(contract.RevisionLabel), absent(contract.InjectionLabel)), where(notIn(contract.InjectLabel, "false"), in(contract.RevisionLabel, revision))},
+		{"rev.namespace.", where(in(contract.RevisionLabel, revision), absent(contract.InjectionLabel)),
+			where(notIn(contract.InjectLabel, "false"))},
+		{"rev.object.", where(absent(contract.RevisionLabel), absent(contract.InjectionLabel)),
+			where(notIn(contract.InjectLabel, "false"), in(contract.RevisionLabel, revision))},
 	}
 	if revision != Default {
 		return all
 	}
 	all = append(all,
 		selector{"namespace.", where(in(contract.InjectionLabel, "enabled")), where(notIn(contract.InjectLabel, "false"))},
-		selector{"object.", where(absent(contract.InjectionLabel), absent(contract.RevisionLabel)), where(in(contract.InjectLabel, "true"), absent(contract.RevisionLabel))},
+		selector{"object.", where(absent(contract.InjectionLabel), absent(contract.RevisionLabel)),
+			where(in(contract.InjectLabel, "true"), absent(contract.RevisionLabel))},
 	)
 	if auto {
 		system := notIn("kubernetes.io/metadata.name", contract.SystemNamespaces...)

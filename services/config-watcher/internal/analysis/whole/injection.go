@@ -60,8 +60,8 @@ func (m *Mesh) namespaceLabels(namespace string) labels.Set {
 	return out
 }
 
-// injected reports whether the workload's Pods get a sidecar when they are made. contract.InjectionLabel says where else
-// that is decided.
+// injected reports whether the workload's Pods get a sidecar when they are made. contract.InjectionLabel says where
+// else that is decided.
 func (m *Mesh) injected(w *workload) bool {
 	if w.spec == nil || w.spec.HostNetwork || slices.Contains(contract.SystemNamespaces, w.Key.Namespace) {
 		return false

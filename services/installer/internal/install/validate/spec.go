@@ -40,8 +40,8 @@ type Component struct {
 	K8s       KubernetesSettings `json:"k8s,omitempty"`
 }
 
-// KubernetesSettings are a component's Kubernetes settings, which patchOf in package render lays on objects. Tests compare
-// with the fields here what render knows, what migrate writes, and what warnings about deprecated values name.
+// KubernetesSettings are a component's Kubernetes settings, which patchOf in package render lays on objects. Tests
+// compare with the fields here what render knows, what migrate writes, and what warnings about deprecated values name.
 type KubernetesSettings struct {
 	Affinity                  *corev1.Affinity                           `json:"affinity,omitempty"`
 	Env                       []*corev1.EnvVar                           `json:"env,omitempty"`
