@@ -15,5 +15,6 @@ const (
 	InjectLabel = "sidecar.istio.io/inject"
 )
 
-// SystemNamespaces are Kubernetes' own; no Pod there is injected. The chart of the injector has them, too.
+// SystemNamespaces are Kubernetes' own; no Pod there is injected. The chart of
+// the injector has them, too: webhook "auto" in services/installer/manifests/charts/injector/templates/injector.yaml.
 var SystemNamespaces = []string{"kube-system", "kube-public", "kube-node-lease", "local-path-storage"}

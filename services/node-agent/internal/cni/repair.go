@@ -119,7 +119,8 @@ func (r *repairer) broken(p *kube.Pod) bool {
 	return false
 }
 
-// look has a Pod repaired that is broken, once. It does not wait: what a Pod has under its control may take any time,
+// look has a Pod repaired that is broken, once, and at once: its init container has tried the rules for --probe-timeout
+// (package config) before. It does not wait for the repair: what a Pod has under its control may take any time,
 // and then takes it from the Pods of its namespace alone.
 func (r *repairer) look(ctx context.Context, p *kube.Pod) {
 	if !r.broken(p) {

@@ -25,7 +25,8 @@ const retry = 100 * time.Millisecond
 
 // Validate tries the rules: it listens where the proxy will and connects, as the proxy's user, to an address that
 // nothing but a rule leads to the listener. It returns nil once a connection has arrived, and an error if none has when
-// ctx ends. It needs no privileges if this process runs as the proxy's user, and otherwise CAP_SETUID.
+// ctx ends, which "node-agent init" lets end after --probe-timeout. It needs no privileges if this process runs as the
+// proxy's user, and otherwise CAP_SETUID.
 func Validate(ctx context.Context, o *Options) error {
 	if o.Mode == None {
 		return nil

@@ -82,7 +82,8 @@ type Removal struct {
 	rest []inventory.Entry
 }
 
-// NewRemoval judges the objects of records, which are among all. It changes nothing.
+// NewRemoval judges the objects of records, which are among all. It changes nothing. judgement.one (judge.go) decides
+// about what the records name; tagsOf and madeByCA find what else goes.
 func NewRemoval(ctx context.Context, c *cluster.Client, records, all []*inventory.Record, o RemovalOptions) (*Removal, error) {
 	r := &Removal{Records: records}
 	var rest []*inventory.Record
