@@ -52,7 +52,7 @@ func productPackages(t *testing.T, below string) []productPackage {
 			}
 			p.files++
 			p.lines += strings.Count(string(text), "\n")
-			if s := doc.Synopsis(syntax.Doc.Text()); s != "" {
+			if s := new(doc.Package).Synopsis(syntax.Doc.Text()); s != "" {
 				p.synopsis = s
 			}
 		}

@@ -233,8 +233,9 @@ func render(o *object.Object) ([]byte, error) {
 // isWhole reports whether a body is kept as it was decoded.
 func isWhole(body any) bool {
 	switch body.(type) {
-	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice, *networkingv1.Ingress,
-		*networkingv1.IngressClass: //nolint:staticcheck // users have Endpoints
+	case *corev1.Endpoints: //nolint:staticcheck // users have them
+		return true
+	case *corev1.Service, *corev1.ConfigMap, *discoveryv1.EndpointSlice, *networkingv1.Ingress, *networkingv1.IngressClass:
 		return true
 	}
 	return false
