@@ -113,9 +113,6 @@ func keyText(k any) string {
 	return fmt.Sprint(k)
 }
 
-// Text writes a tree as YAML, keys in order: the same bytes for the same tree.
-func Text(v any) ([]byte, error) { return yaml.Marshal(toYAML(v)) }
-
 // toYAML gives whole numbers their short form.
 func toYAML(v any) any {
 	switch v := v.(type) {
