@@ -26,9 +26,11 @@ const dnsCaptureMetadata = "DNS_CAPTURE"
 // whose members they are.
 const registerGroupMetadata = "AUTO_REGISTER_GROUP"
 
-// Bounds on the node that a proxy sends. Envoy lists some hundreds of extensions in it, hence the size.
+// MaxNodeBytes bounds the node that a proxy sends. Envoy lists some hundreds of extensions in it.
+const MaxNodeBytes = 256 << 10
+
+// Bounds on parts of the node.
 const (
-	maxNodeBytes     = 256 << 10
 	maxNodeIDBytes   = 1024
 	maxMetadataText  = 4096
 	maxReleaseText   = 128
@@ -98,8 +100,8 @@ func ParseNode(n *core.Node) (*Node, error) {
 	if n == nil || n.GetId() == "" {
 		return nil, fmt.Errorf("%w: the first request must carry a node with an id", ErrMalformed)
 	}
-	if size := proto.Size(n); size > maxNodeBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrMalformed, size, maxNodeBytes)
+	if size := proto.Size(n); size > MaxNodeBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrMalformed, size, MaxNodeBytes)
 	}
 	if len(n.GetId()) > maxNodeIDBytes {
 		return nil, fmt.Errorf("%w: id of %d bytes", ErrMalformed, len(n.GetId()))

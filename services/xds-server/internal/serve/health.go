@@ -22,7 +22,7 @@ func (st *stream) noteUnserved(typeURL string, detail *rpcstatus.Status) {
 		return
 	}
 	message := detail.GetMessage()
-	message = strings.ToValidUTF8(message[:min(len(message), maxHealthMessage)], "")
+	message = strings.Clone(strings.ToValidUTF8(message[:min(len(message), maxHealthMessage)], "")) // the rest is not kept
 	if h := st.health; h != nil && h.GetHealthy() == (detail == nil) && h.GetMessage() == message {
 		return
 	}

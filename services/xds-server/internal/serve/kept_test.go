@@ -89,6 +89,26 @@ func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	c.endsWith(codes.InvalidArgument)
 }
 
+// TestRequestsThatGrowAreRefused sends requests of many elements in few bytes.
+func TestRequestsThatGrowAreRefused(t *testing.T) {
+	r := startQuiet(t, basicMesh()...)
+	large := node("pod", "default")
+	large.Extensions = make([]*core.Extension, 150_000)
+	for i := range large.Extensions {
+		large.Extensions[i] = &core.Extension{}
+	}
+	c := r.deltaWith(t.Context(), large)
+	c.subscribe(cds)
+	c.endsWith(codes.InvalidArgument)
+	names := make([]string, 1<<19+1)
+	c = r.delta("pod", "default")
+	c.subscribe(eds, names...)
+	c.endsWith(codes.ResourceExhausted)
+	w := r.sotw("pod", "default")
+	w.subscribe(eds, names...)
+	w.endsWith(codes.ResourceExhausted)
+}
+
 // TestUnservedTypesAreBounded requests types that do not exist.
 func TestUnservedTypesAreBounded(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)

@@ -15,18 +15,26 @@ func (st *stream) receive() error {
 		if st.grpc.RecvMsg(req) != nil || st.account.Throttle(st.ctx, req.Size) != nil {
 			return nil //nolint:nilerr // the client has left
 		}
-		debug, err := st.isDebugRequest(req.TypeURL)
-		switch {
-		case err != nil:
-		case debug:
-			err = st.answerDebug(req)
-		default:
-			err = st.handleRequest(req)
+		err := req.Refusal
+		if err == nil {
+			err = st.answer(req)
 		}
 		req.Release()
 		if err != nil {
 			return err
 		}
+	}
+}
+
+func (st *stream) answer(req *wire.Request) error {
+	debug, err := st.isDebugRequest(req.TypeURL)
+	switch {
+	case err != nil:
+		return err
+	case debug:
+		return st.answerDebug(req)
+	default:
+		return st.handleRequest(req)
 	}
 }
 

@@ -49,7 +49,7 @@ func (st *stream) acceptRequest(req *wire.Request) error {
 	if req.TypeURL == "" {
 		return status.Error(codes.InvalidArgument, "type URL is required for ADS")
 	}
-	if err := st.identify(req.Node); err != nil {
+	if err := st.identify(req); err != nil {
 		return err
 	}
 	if !st.server.engine.Knows(req.TypeURL) {

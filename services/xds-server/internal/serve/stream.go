@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/serve/subscription"
+	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
 // stream is one ADS stream. It implements plan.Watcher for its class and quota.Waiter. The fields below mu are guarded
@@ -30,7 +30,7 @@ type stream struct {
 	delta  bool
 	peer   *auth.Peer // nil on the plaintext port
 	ctx    context.Context
-	// account is charged for what the stream uses (quota.go).
+	// account is charged for what the stream uses.
 	account *quota.Account
 
 	connectedAt time.Time
@@ -66,11 +66,15 @@ type stream struct {
 
 // identify reads the node of the first request, checks it against the peer's identity and joins the stream to its
 // class. The caller holds mu. Later calls do nothing.
-func (st *stream) identify(n *core.Node) error {
+func (st *stream) identify(req *wire.Request) error {
 	if st.node != nil {
 		return nil
 	}
-	node, err := class.ParseNode(n)
+	claims, err := req.Node()
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "%v: %v", class.ErrMalformed, err)
+	}
+	node, err := class.ParseNode(claims)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

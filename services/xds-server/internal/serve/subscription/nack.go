@@ -37,7 +37,7 @@ func (c *Client) handleNACK(sub *subscription, out *Response, message string) {
 		c.routeConfigsRejected(out)
 	}
 	if len(message) > maxRejectionBytes {
-		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
+		message = strings.Clone(strings.ToValidUTF8(message[:maxRejectionBytes], "")) // the rest is not kept
 	}
 	sub.rejection = &configv1.Rejection{
 		ResourceNames: names, Message: message, Revision: out.Revision, RejectedAt: timestamppb.New(c.now),

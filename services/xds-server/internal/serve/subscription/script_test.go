@@ -63,13 +63,15 @@ type script struct {
 	nonces    map[string]string
 	count     int
 	full      bool
+	// charged is what the account is charged, and allowed how much that may be.
+	charged, allowed int64
 }
 
 func start(t *testing.T, delta bool, change func(*Config)) *script {
 	t.Helper()
 	s := &script{
 		t: t, delta: delta, store: store.New(), items: map[string]map[string]plan.Item{}, now: time.Unix(1, 0), nonces: map[string]string{},
-		changed: plan.Changes{}, added: plan.Changes{},
+		changed: plan.Changes{}, added: plan.Changes{}, allowed: 1 << 20,
 	}
 	cfg := Config{
 		Delta: delta, Class: s, Account: s, Memory: s, EmptyEndpoints: s.store, HostRefused: func(string, bool) {},
@@ -93,11 +95,18 @@ func (s *script) Release(string, []string)       {}
 func (s *script) Snapshot() *plan.Snapshot       { return s.published }
 func (s *script) Failures(string) []plan.Failure { return nil }
 func (s *script) OnDemand() bool                 { return s.onDemand }
-func (s *script) ChargeNames(int64) string       { return "" }
-func (s *script) RefundNames(int64)              {}
+func (s *script) RefundNames(n int64)            { s.charged -= n }
 func (s *script) AddWork(int)                    {}
 func (s *script) Names(string) []string          { return nil }
 func (s *script) Remember(string, []string)      {}
+
+func (s *script) ChargeNames(n int64) (refused string) {
+	if s.charged+n > s.allowed {
+		return "too many names"
+	}
+	s.charged += n
+	return ""
+}
 
 // message is a resource whose bytes depend on a version. Route configurations have their virtual hosts apart, and a
 // virtual host of version "to:NAME" routes to that cluster.
@@ -177,8 +186,15 @@ func (s *script) tell() {
 	s.told = s.published.Point
 }
 
-// request sends a request in its wire form.
+// request sends a request in its wire form, which is not refused.
 func (s *script) request(url, nonce string, names, unsubscribe []string, edit func(*discovery.DeltaDiscoveryRequest)) {
+	if err := s.try(url, nonce, names, unsubscribe, edit); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// try sends a request and returns the error that ends the stream.
+func (s *script) try(url, nonce string, names, unsubscribe []string, edit func(*discovery.DeltaDiscoveryRequest)) error {
 	var m proto.Message
 	delta := &discovery.DeltaDiscoveryRequest{
 		TypeUrl: url, ResponseNonce: nonce, ResourceNamesSubscribe: names, ResourceNamesUnsubscribe: unsubscribe,
@@ -197,9 +213,8 @@ func (s *script) request(url, nonce string, names, unsubscribe []string, edit fu
 	if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, req); err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := s.client.Request(s.now, req); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err = s.client.Request(s.now, req)
+	return err
 }
 
 // names are those that a sotw request repeats.

@@ -114,3 +114,21 @@ func eachField(data mem.BufferSlice, f func(protoField) error) error {
 	}
 	return nil
 }
+
+// eachFieldIn is eachField for a message in one piece.
+func eachFieldIn(raw []byte, f func(protoField) error) error {
+	for len(raw) > 0 {
+		at, err := measureField(raw)
+		if err != nil {
+			return err
+		}
+		if at.size == 0 || at.size > len(raw) {
+			return io.ErrUnexpectedEOF
+		}
+		at.raw, raw = raw[:at.size], raw[at.size:]
+		if err := f(at); err != nil {
+			return err
+		}
+	}
+	return nil
+}

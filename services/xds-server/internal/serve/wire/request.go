@@ -1,16 +1,18 @@
 package wire
 
 import (
-	"slices"
+	"strings"
 	"unicode/utf8"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -20,9 +22,11 @@ type Request struct {
 	// Delta is set by the receiver before it receives: the variant of the protocol.
 	Delta bool
 
-	Node           *core.Node
+	// Refusal is why nothing else of the request is to be used: it would take too much memory. It has a gRPC status.
+	Refusal error
+
 	TypeURL, Nonce string
-	// Failure is set in a NACK.
+	// Failure is set in a NACK. It has no details.
 	Failure *rpcstatus.Status
 	// Version is the version_info of a sotw request.
 	Version     string
@@ -34,6 +38,7 @@ type Request struct {
 	// Size is the number of bytes of the request.
 	Size int
 
+	node     []byte // encoded, without what nobody reads
 	wildcard bool
 	names    []string          // nil until they are decoded
 	initial  map[string]string // nil until they are decoded
@@ -44,12 +49,18 @@ type Request struct {
 // eagerNames is the number of names up to which they are decoded at once.
 const eagerNames = 16
 
+// Node decodes what class.ParseNode reads of the node. It is empty if the request has none.
+func (r *Request) Node() (*core.Node, error) {
+	n := &core.Node{}
+	return n, proto.Unmarshal(r.node, n)
+}
+
 // Names lists what a delta request subscribes to, or all that a sotw request asks for. "*" may be among them. The
 // request must not be released yet if it is the first call.
 func (r *Request) Names() []string {
 	if r.names == nil && r.NameTally.Count() > 0 {
 		r.names = make([]string, 0, r.NameTally.Count())
-		r.each(resourceNamesSubscribe, func(content []byte) { r.names = append(r.names, string(content)) })
+		r.each(r.fields().names, func(content []byte) { r.names = append(r.names, string(content)) })
 	}
 	return r.names
 }
@@ -62,7 +73,7 @@ func (r *Request) Wildcard() bool { return r.wildcard }
 func (r *Request) Initial() map[string]string {
 	if r.initial == nil && r.InitialTally.Count() > 0 {
 		r.initial = make(map[string]string, r.InitialTally.Count())
-		r.each(initialResourceVersions, func(content []byte) {
+		r.each(r.fields().initial, func(content []byte) {
 			if name, version, ok := consumeEntry(content); ok && utf8.Valid(name) && utf8.Valid(version) {
 				r.initial[string(name)] = string(version)
 			}
@@ -84,47 +95,84 @@ func (r *Request) each(number protowire.Number, f func(content []byte)) {
 // Release frees the encoded request. Names and initial versions cannot be decoded any more.
 func (r *Request) Release() { r.buffers.Free() }
 
-// Field numbers of DeltaDiscoveryRequest.
+// fieldNumbers are those of the fields that are read of a request; 0 if the variant has no such field.
+type fieldNumbers struct {
+	version, node, names, unsubscribe, initial, typeURL, nonce, failure protowire.Number
+}
+
+// fields returns the field numbers of DeltaDiscoveryRequest or DiscoveryRequest.
+func (r *Request) fields() fieldNumbers {
+	if r.Delta {
+		return fieldNumbers{node: 1, typeURL: 2, names: 3, unsubscribe: 4, initial: 5, nonce: 6, failure: 7}
+	}
+	return fieldNumbers{version: 1, node: 2, names: 3, typeURL: 4, nonce: 5, failure: 6}
+}
+
+// Bounds on a request. An element of two bytes takes up to a hundred when it is decoded, so that elements are counted
+// before.
 const (
-	resourceNamesSubscribe  = 3
-	initialResourceVersions = 5
+	// maxNames bounds the names of a request, with those that it unsubscribes from and those of its initial versions:
+	// a stream may subscribe to half as many (serve.DefaultMaxSubscribedBytes).
+	maxNames = 1 << 19
+	// maxFailureBytes is how much is read of the message of a NACK; Envoy names in it what it blames.
+	maxFailureBytes = 64 << 10
 )
 
-// decode reads a request. The codec calls it.
+var errTooManyNames = status.Errorf(codes.ResourceExhausted, "more than %d resource names in one request", maxNames)
+
+// decode reads the fields that somebody needs. The codec calls it.
 func (r *Request) decode(data mem.BufferSlice) error {
 	r.Size = data.Len()
-	if !r.Delta {
-		return r.decodeSotw(data)
-	}
-	var rest []byte
-	err := eachField(data, func(f protoField) error {
-		switch {
-		case f.number == initialResourceVersions && f.delimited:
-			if _, version, ok := consumeEntry(f.content()); ok {
-				r.InitialBytes += len(f.content())
+	number, nodeBytes, names := r.fields(), 0, 0
+	err := eachField(data, func(f protoField) (err error) {
+		if !f.delimited {
+			return nil
+		}
+		content := f.content()
+		switch f.number {
+		case number.node:
+			if nodeBytes += len(content); nodeBytes > class.MaxNodeBytes {
+				return status.Errorf(codes.InvalidArgument, "%v: more than %d bytes, which is all that is read", class.ErrMalformed, class.MaxNodeBytes)
+			}
+			return r.keepNode(content)
+		case number.initial:
+			names++
+			if _, version, ok := consumeEntry(content); ok {
+				r.InitialBytes += len(content)
 				r.InitialTally.Add(version)
 			}
-		case f.number == resourceNamesSubscribe && f.delimited:
-			name := f.content()
-			if !utf8.Valid(name) {
+		case number.names:
+			names++
+			r.NameTally.Add(content)
+			r.wildcard = r.wildcard || string(content) == "*"
+			if !utf8.Valid(content) {
 				return errNotUTF8
 			}
-			r.NameTally.Add(name)
-			r.wildcard = r.wildcard || string(name) == "*"
-		default:
-			rest = append(rest, f.raw...)
+		case number.unsubscribe:
+			names++
+			var name string
+			name, err = text(content)
+			r.Unsubscribe = append(r.Unsubscribe, name)
+		case number.typeURL:
+			r.TypeURL, err = text(content)
+		case number.nonce:
+			r.Nonce, err = text(content)
+		case number.version:
+			r.Version, err = text(content)
+		case number.failure:
+			return r.readFailure(content)
 		}
-		return nil
+		if names > maxNames {
+			return errTooManyNames
+		}
+		return err
 	})
 	if err != nil {
+		if _, refused := status.FromError(err); refused {
+			r.Refusal, err = err, nil
+		}
 		return err
 	}
-	m := &discovery.DeltaDiscoveryRequest{}
-	if err := proto.Unmarshal(rest, m); err != nil {
-		return err
-	}
-	r.Node, r.TypeURL, r.Nonce, r.Failure = m.GetNode(), m.GetTypeUrl(), m.GetResponseNonce(), m.GetErrorDetail()
-	r.Unsubscribe = m.GetResourceNamesUnsubscribe()
 	r.buffers = data
 	few := r.NameTally.Count() <= eagerNames
 	if few {
@@ -138,30 +186,47 @@ func (r *Request) decode(data mem.BufferSlice) error {
 	return nil
 }
 
-func (r *Request) decodeSotw(data mem.BufferSlice) error {
-	m := &discovery.DiscoveryRequest{}
-	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer raw.Free()
-	if err := proto.Unmarshal(raw.ReadOnlyData(), m); err != nil {
-		return err
+// text copies a string of a message.
+func text(content []byte) (string, error) {
+	if !utf8.Valid(content) {
+		return "", errNotUTF8
 	}
-	r.Node, r.TypeURL, r.Nonce, r.Failure = m.GetNode(), m.GetTypeUrl(), m.GetResponseNonce(), m.GetErrorDetail()
-	r.Version, r.names = m.GetVersionInfo(), m.GetResourceNames()
-	for _, name := range r.names {
-		r.NameTally.AddString(name)
+	return string(content), nil
+}
+
+// keepNode copies the fields of a node that class.ParseNode reads: id, metadata and version. Extensions and listening
+// addresses would take up to seventy times as much when they are decoded.
+func (r *Request) keepNode(content []byte) error {
+	return eachFieldIn(content, func(f protoField) error {
+		switch f.number {
+		case 1, 3, 7, 8:
+			r.node = append(r.node, f.raw...)
+		}
+		return nil
+	})
+}
+
+// readFailure reads code and message of an error_detail, and not its details.
+func (r *Request) readFailure(content []byte) error {
+	if r.Failure == nil {
+		r.Failure = &rpcstatus.Status{}
 	}
-	r.wildcard = slices.Contains(r.names, "*")
-	return nil
+	return eachFieldIn(content, func(f protoField) error {
+		switch {
+		case f.number == 1 && !f.delimited:
+			code, _ := protowire.ConsumeVarint(f.content())
+			r.Failure.Code = int32(code) //nolint:gosec // as protobuf does
+		case f.number == 2 && f.delimited:
+			message := f.content()
+			r.Failure.Message = strings.ToValidUTF8(string(message[:min(len(message), maxFailureBytes)]), "")
+		}
+		return nil
+	})
 }
 
 // consumeEntry reads an entry of a map<string, string>.
 func consumeEntry(raw []byte) (key, value []byte, ok bool) {
-	for len(raw) > 0 {
-		f, err := measureField(raw)
-		if err != nil || f.size == 0 || f.size > len(raw) {
-			return nil, nil, false
-		}
-		f.raw, raw = raw[:f.size], raw[f.size:]
+	err := eachFieldIn(raw, func(f protoField) error {
 		switch {
 		case !f.delimited:
 		case f.number == 1:
@@ -169,6 +234,7 @@ func consumeEntry(raw []byte) (key, value []byte, ok bool) {
 		case f.number == 2:
 			value = f.content()
 		}
-	}
-	return key, value, true
+		return nil
+	})
+	return key, value, err == nil
 }

@@ -4,17 +4,22 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"testing"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -64,8 +69,12 @@ func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
 		if got.Size != len(raw) || got.Wildcard() != slices.Contains(want.GetResourceNamesSubscribe(), "*") {
 			t.Fatalf("%d bytes, wildcard: %v", got.Size, got.Wildcard())
 		}
+		gotNode, err := got.Node()
+		if err != nil {
+			t.Fatal(err)
+		}
 		rest := &discovery.DeltaDiscoveryRequest{
-			Node: got.Node, TypeUrl: got.TypeURL, ResponseNonce: got.Nonce, ErrorDetail: got.Failure, ResourceNamesUnsubscribe: got.Unsubscribe,
+			Node: gotNode, TypeUrl: got.TypeURL, ResponseNonce: got.Nonce, ErrorDetail: got.Failure, ResourceNamesUnsubscribe: got.Unsubscribe,
 		}
 		want.ResourceNamesSubscribe, want.InitialResourceVersions = nil, nil
 		if !proto.Equal(rest, want) {
@@ -76,7 +85,7 @@ func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
 }
 
 func TestRequestThatIsNoMessage(t *testing.T) {
-	name := protowire.AppendString(protowire.AppendTag(nil, resourceNamesSubscribe, protowire.BytesType), "name")
+	name := protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), "name")
 	for about, raw := range map[string][]byte{
 		"cut in the content":     name[:len(name)-1],
 		"cut in the header":      name[:1],
@@ -84,7 +93,7 @@ func TestRequestThatIsNoMessage(t *testing.T) {
 		"group":                  protowire.AppendTag(nil, 9, protowire.StartGroupType),
 		"longer than any":        protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40),
 		"length that never ends": append(protowire.AppendTag(nil, 1, protowire.BytesType), bytes.Repeat([]byte{0xff}, 20)...),
-		"name that is not UTF-8": protowire.AppendString(protowire.AppendTag(nil, resourceNamesSubscribe, protowire.BytesType), "\xff"),
+		"name that is not UTF-8": protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), "\xff"),
 	} {
 		for _, cuts := range [][]int{nil, {1}, {1, 1, 1}} {
 			r := &Request{Delta: true}
@@ -108,11 +117,93 @@ func TestSotwRequest(t *testing.T) {
 	if err := Codec().Unmarshal(inPieces(raw, []int{3}), r); err != nil {
 		t.Fatal(err)
 	}
+	gotNode, err := r.Node()
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := &discovery.DiscoveryRequest{
-		Node: r.Node, TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: r.Version, ResourceNames: r.Names(), ErrorDetail: r.Failure,
+		Node: gotNode, TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: r.Version, ResourceNames: r.Names(), ErrorDetail: r.Failure,
 	}
 	if !proto.Equal(got, want) || r.Size != len(raw) || !r.Wildcard() || r.NameTally.Count() != 2 {
 		t.Errorf("%v, %d bytes, want %v", got, r.Size, want)
+	}
+}
+
+// TestNodeIsReadAsFarAsSomebodyNeedsIt has the parts of a node that proxies are told apart by, and those that nobody reads.
+func TestNodeIsReadAsFarAsSomebodyNeedsIt(t *testing.T) {
+	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "LABELS": map[string]any{"app": "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &core.Node{
+		Id: "id", Metadata: metadata, UserAgentVersionType: &core.Node_UserAgentBuildVersion{UserAgentBuildVersion: &core.BuildVersion{}},
+	}
+	sent := proto.CloneOf(want)
+	sent.Extensions, sent.Cluster, sent.Locality = []*core.Extension{{Name: "e"}}, "c", &core.Locality{Region: "r"}
+	raw, err := proto.Marshal(&discovery.DeltaDiscoveryRequest{Node: sent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{Delta: true}
+	if err := r.decode(inPieces(raw, []int{5, 9})); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Node(); err != nil || !proto.Equal(got, want) {
+		t.Errorf("%v, error %v, want %v", got, err, want)
+	}
+}
+
+// TestRequestTakesLittleMoreThanItsBytes has requests of many elements that take many times their bytes once they are
+// decoded.
+func TestRequestTakesLittleMoreThanItsBytes(t *testing.T) {
+	const size = 4 << 20
+	empties := func(number protowire.Number) []byte {
+		return bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), nil), size/2)
+	}
+	in := func(number protowire.Number, content []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), content)
+	}
+	for about, c := range map[string]struct {
+		delta   bool
+		raw     []byte
+		refusal codes.Code
+	}{
+		"node.extensions":                 {true, in(1, empties(9)), codes.InvalidArgument},
+		"node.extensions, below the size": {true, in(1, empties(9)[:class.MaxNodeBytes]), codes.OK},
+		"node in parts":                   {true, bytes.Repeat(in(1, empties(11)[:100<<10]), 3), codes.InvalidArgument},
+		"error_detail.details":            {true, in(7, empties(3)), codes.OK},
+		"many errors":                     {true, empties(7), codes.OK},
+		"locators":                        {true, empties(8), codes.OK},
+		"names":                           {true, empties(3), codes.ResourceExhausted},
+		"unsubscribed":                    {true, empties(4), codes.ResourceExhausted},
+		"initial versions":                {true, empties(5), codes.ResourceExhausted},
+		"sotw node.extensions":            {false, in(2, empties(9)), codes.InvalidArgument},
+		"sotw error_detail.details":       {false, in(6, empties(3)), codes.OK},
+		"sotw names":                      {false, empties(3), codes.ResourceExhausted},
+		"sotw locators":                   {false, empties(7), codes.OK},
+	} {
+		t.Run(about, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			r := &Request{Delta: c.delta}
+			if err := Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Refusal == nil {
+				if _, err := r.Node(); err != nil {
+					t.Fatal(err)
+				}
+				r.Names()
+				r.Initial()
+			}
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 48<<20 {
+				t.Errorf("%d KiB are %d KiB decoded", len(c.raw)>>10, took>>10)
+			}
+			if got := status.Code(r.Refusal); got != c.refusal {
+				t.Errorf("refused with %s, want %s", got, c.refusal)
+			}
+		})
 	}
 }
 
