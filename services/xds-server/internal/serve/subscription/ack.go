@@ -46,12 +46,14 @@ func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus
 }
 
 // noteAcked keeps what a sotw client holds: the resources of an acknowledged response, or those that the version in its
-// first request stands for.
+// first request stands for. If the response is not complete, unsubscribe drops them again.
 func (sub *subscription) noteAcked(blobs []*store.Blob) {
 	if sub.ackedBlobs == nil || sub.complete() {
 		sub.ackedBlobs = make(map[string]*store.Blob, len(blobs))
 	}
 	for _, blob := range blobs {
-		sub.ackedBlobs[blob.Name()] = blob
+		if sub.complete() || sub.names.Has(blob.Name()) {
+			sub.ackedBlobs[blob.Name()] = blob
+		}
 	}
 }

@@ -28,6 +28,10 @@ func TestDelta(t *testing.T) {
 			{"sub cds * a", "cds +a +b"}, {"ack cds", ""}, {"unsub cds *", ""},
 			{"set cds b=2", ""}, {"set cds a=2", "cds +a"},
 		},
+		"a request subscribes first and unsubscribes then": {
+			{"sub cds *", "cds +a +b"}, {"ack cds", ""}, {"both cds *", ""}, {"set cds a=2", ""},
+			{"both cds a", ""}, {"set cds a=3", ""},
+		},
 		"a name that the wildcard still covers is sent again when it is unsubscribed from": {
 			{"sub cds * a x", "cds +a +b -x"}, {"ack cds", ""}, {"unsub cds a", "cds +a"}, {"ack cds", ""}, {"unsub cds x", "cds -x"},
 		},

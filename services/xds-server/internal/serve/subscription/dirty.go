@@ -113,13 +113,8 @@ func (sub *subscription) forgetAhead(told plan.Point) {
 // removal if blob is nil.
 func (sub *subscription) sentAhead(name string, blob *store.Blob) bool {
 	for _, out := range slices.Backward(sub.ahead) {
-		switch {
-		case blob != nil && slices.Contains(out.Blobs, blob):
-			return true
-		case slices.Contains(out.Removed, name):
-			return blob == nil
-		case out.has(name):
-			return false
+		if sent, mentioned := out.find(name); mentioned {
+			return sent == blob
 		}
 	}
 	return false

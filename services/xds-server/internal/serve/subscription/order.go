@@ -150,7 +150,10 @@ func (sub *subscription) holds(state plan.Point) bool {
 // noteNewCluster notes that a cluster that is dirty or on its way is new to the client. It does nothing for other
 // types.
 func (c *Client) noteNewCluster(sub *subscription, name string) {
-	if sub.url == resource.ClusterType && (sub.dirty.Has(name) || sub.outstanding.has(name)) {
+	if sub.url != resource.ClusterType {
+		return
+	}
+	if sent, _ := sub.outstanding.find(name); sent != nil || sub.dirty.Has(name) {
 		sub.newClusters.Add(name)
 	}
 }

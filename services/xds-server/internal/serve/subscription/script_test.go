@@ -37,6 +37,7 @@ var urls = map[string]string{
 //	sub TYPE NAMES…      a request that subscribes to names; a sotw request that asks for all of these names
 //	has TYPE NAMES…      the same, as a client that reconnects and holds everything that the class has
 //	unsub TYPE NAMES…    a request that unsubscribes
+//	both TYPE NAMES…     a request that does both with the same names
 //	ack TYPE             a request with the nonce of the last response of the type
 //	nack TYPE MESSAGE    the same with an error
 //	old TYPE NAMES…      a sotw request with a nonce that is not the last one
@@ -249,6 +250,8 @@ func (s *script) do(event string) string {
 		})
 	case "unsub":
 		s.request(url, "", nil, rest, nil)
+	case "both":
+		s.request(url, "", rest, rest, nil)
 	case "ack":
 		s.request(url, s.nonces[url], s.asked(url), nil, nil)
 	case "nack":

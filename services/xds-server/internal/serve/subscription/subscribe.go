@@ -120,6 +120,9 @@ func (c *Client) unsubscribe(sub *subscription, names []string) {
 			sub.dirty.Remove(name)
 			delete(sub.rejectedVersions, name)
 		}
+		if !sub.complete() {
+			delete(sub.ackedBlobs, name)
+		}
 		if sub.url == resource.RouteType {
 			c.dropRouteConfig(name)
 		}

@@ -98,11 +98,34 @@ type Response struct {
 	// routeConfigs are those that the client holds only because of this response; for virtual hosts, those whose
 	// virtual hosts it contains.
 	routeConfigs []string
+	// byName is what find looks up in a long response; nil before.
+	byName map[string]*store.Blob
 }
 
-// has reports whether the response has a resource of the name. A nil response has none.
-func (r *Response) has(name string) bool {
-	return r != nil && slices.ContainsFunc(r.Blobs, func(blob *store.Blob) bool { return blob.Name() == name })
+// find returns the resource of a name, nil if the response removes it, and whether the response mentions the name at
+// all. A nil response mentions none.
+func (r *Response) find(name string) (blob *store.Blob, mentioned bool) {
+	if r == nil {
+		return nil, false
+	}
+	const few = 16
+	if r.byName == nil && len(r.Blobs)+len(r.Removed) > few {
+		r.byName = make(map[string]*store.Blob, len(r.Blobs)+len(r.Removed))
+		for _, removed := range r.Removed {
+			r.byName[removed] = nil
+		}
+		for _, blob := range r.Blobs {
+			r.byName[blob.Name()] = blob
+		}
+	}
+	if r.byName != nil {
+		blob, mentioned = r.byName[name]
+		return blob, mentioned
+	}
+	if i := slices.IndexFunc(r.Blobs, func(blob *store.Blob) bool { return blob.Name() == name }); i >= 0 {
+		return r.Blobs[i], true
+	}
+	return nil, slices.Contains(r.Removed, name)
 }
 
 // namedTypes are requested by name only: for them an empty list of names is not the legacy wildcard.
@@ -111,7 +134,8 @@ var namedTypes = []string{
 	resource.RuntimeType, resource.ExtensionConfigType,
 }
 
-// updateWildcard applies a request to the wildcard: "*", or no name at all as long as none was ever requested.
+// updateWildcard applies a request to the wildcard: "*", or no name at all as long as none was ever requested. A request
+// subscribes first and unsubscribes then.
 func (sub *subscription) updateWildcard(req *wire.Request, isNew bool) {
 	if isNew && !slices.Contains(namedTypes, sub.url) {
 		sub.unnamed, sub.wildcard = true, req.NameTally.Count() == 0
@@ -120,7 +144,7 @@ func (sub *subscription) updateWildcard(req *wire.Request, isNew bool) {
 		return
 	}
 	sub.unnamed = false
-	sub.wildcard = req.Wildcard() || req.Delta && sub.wildcard && !slices.Contains(req.Unsubscribe, "*")
+	sub.wildcard = (req.Wildcard() || req.Delta && sub.wildcard) && !slices.Contains(req.Unsubscribe, "*")
 }
 
 // wants reports whether the subscription covers the resource. For virtual hosts, see covers.

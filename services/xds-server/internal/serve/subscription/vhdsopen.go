@@ -39,6 +39,9 @@ func (c *Client) openVirtualHosts(hosts *subscription, req *wire.Request) error 
 		if c.initialHosts[name] == nil {
 			c.initialHosts[name] = map[string]string{}
 		}
+		if len(version) > maxVersionBytes {
+			version = "" // not ours
+		}
 		c.initialHosts[name][host] = version
 	}
 	for name, rc := range c.routeConfigs {
@@ -50,6 +53,9 @@ func (c *Client) openVirtualHosts(hosts *subscription, req *wire.Request) error 
 	hosts.answered = hosts.dirty.Len() == 0 && !hosts.responseDue && len(held) > 0
 	return nil
 }
+
+// maxVersionBytes is twice the length of the versions of resources.
+const maxVersionBytes = 32
 
 // openRouteConfigs handles the first request for route configurations: those that the client states and that need not
 // be sent again are in routeConfigs from now on.
