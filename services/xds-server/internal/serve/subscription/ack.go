@@ -16,6 +16,7 @@ func (c *Client) handleNonce(sub *subscription, nonce string, failure *rpcstatus
 		return nil
 	}
 	sub.outstanding = nil
+	c.refundOwed(out.owed)
 	if failure != nil {
 		c.handleNACK(sub, out, failure.GetMessage())
 		return out

@@ -92,6 +92,8 @@ type Client struct {
 	// for those that the class does not list.
 	nameBytes        int
 	chargedNameBytes int64
+	// freeOwed counts the bytes that oweHeld was called for.
+	freeOwed int
 	// waitingSince is when a response first had to wait for another type; zero if none waits.
 	waitingSince time.Time
 	// flushAgain is true if the flush in progress has marked a type dirty that it has passed already.
@@ -248,8 +250,11 @@ func (c *Client) Close(joined bool) {
 func (c *Client) Kept() (subscribed, kept, bytes int) {
 	for _, sub := range c.types {
 		subscribed += sub.names.Len()
-		for _, set := range []*nameset.Set{&sub.unconfirmedRemovals, &sub.absent, &sub.requested, &sub.deferred} {
+		for _, set := range []*nameset.Set{&sub.unconfirmedRemovals, &sub.absent, &sub.dirty, &sub.requested, &sub.deferred} {
 			kept += set.Len()
+		}
+		if sub.outstanding != nil {
+			kept += len(sub.outstanding.Removed)
 		}
 		kept += len(sub.rejectedVersions)
 	}

@@ -31,14 +31,24 @@ func (c *Client) updateDelta(sub *subscription, req *wire.Request, isNew bool) e
 	if err != nil {
 		return err
 	}
+	var owed []string
 	for _, name := range req.Unsubscribe {
 		if sub.wildcard && sub.names.Has(name) {
 			// The protocol demands an answer for a name that is unsubscribed while the wildcard still covers it: the
 			// resource again, or its removal.
+			owed = append(owed, name)
 			defer c.markRequested(sub, name)
 		}
 	}
 	c.unsubscribe(sub, req.Unsubscribe)
+	if err := c.owe(sub, owed); err != nil {
+		return err
+	}
+	if isNew {
+		if err := c.checkHeld(req); err != nil {
+			return err
+		}
+	}
 	switch {
 	case isNew && sub.url == resource.VirtualHostType:
 		if err := c.openVirtualHosts(sub, req); err != nil {
@@ -52,11 +62,7 @@ func (c *Client) updateDelta(sub *subscription, req *wire.Request, isNew bool) e
 		}
 		return nil
 	case isNew:
-		if err := c.checkHeld(req); err != nil {
-			return err
-		}
-		c.openDelta(sub, req)
-		return nil
+		return c.openDelta(sub, req)
 	}
 	c.markAllRequested(sub, names, nil)
 	if sub.wildcard && !wasWildcard {
@@ -82,7 +88,7 @@ func (c *Client) markAllRequested(sub *subscription, names []string, held map[st
 	}
 }
 
-// checkHeld bounds the initial resource versions of a request, which are kept until the first response is made.
+// checkHeld bounds the initial resource versions of a request before they are decoded. What is kept of them is charged.
 func (c *Client) checkHeld(req *wire.Request) error {
 	if size := req.InitialBytes + req.InitialTally.Count()*nameOverhead; size > c.limits.MaxSubscribedBytes {
 		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
@@ -92,12 +98,12 @@ func (c *Client) checkHeld(req *wire.Request) error {
 
 // openDelta handles the first request of a type other than virtual hosts: only what differs from the client's initial
 // resource versions is marked dirty.
-func (c *Client) openDelta(sub *subscription, req *wire.Request) {
+func (c *Client) openDelta(sub *subscription, req *wire.Request) error {
 	current := c.class.Snapshot().Type(sub.url)
 	if req.InitialTally.Count() > 0 && c.holdsListing(sub, current, req.InitialTally) {
 		c.requestWarmingEndpoints(sub)
 		sub.answered = sub.dirty.Len() == 0
-		return
+		return nil
 	}
 	held := req.Initial()
 	if sub.url == resource.ClusterType && sub.wildcard {
@@ -107,12 +113,21 @@ func (c *Client) openDelta(sub *subscription, req *wire.Request) {
 		current = c.class.Snapshot().Type(sub.url)
 	}
 	c.markAllDirty(sub, current)
+	var gone []string
 	for name, version := range held {
-		if item, _ := current.Get(name); item.Blob != nil && sub.wants(name, item) && item.Blob.Version() == version {
+		item, _ := current.Get(name)
+		switch wanted := sub.wants(name, item); {
+		case wanted && item.Blob != nil && item.Blob.Version() == version:
 			sub.dirty.Remove(name)
-		} else if sub.wildcard || sub.names.Has(name) {
+		case wanted:
+			c.markDirty(sub, name)
+		case sub.wildcard && len(name) <= c.limits.MaxNameBytes:
+			gone = append(gone, name)
 			c.markDirty(sub, name)
 		}
+	}
+	if err := c.oweHeld(sub, gone); err != nil {
+		return err
 	}
 	c.requestWarmingEndpoints(sub)
 	if sub.url == resource.ClusterType && len(held) > 0 {
@@ -131,6 +146,7 @@ func (c *Client) openDelta(sub *subscription, req *wire.Request) {
 	if sub.url == resource.RouteType {
 		c.openRouteConfigs(sub, held)
 	}
+	return nil
 }
 
 // holdsListing reports whether the subscription covers exactly the resources that the class lists, and the client holds

@@ -7,7 +7,8 @@
 //	event                       state before           action, state after
 //	first request               –                      what differs from the initial versions is dirty
 //	request with names          any                    new names are dirty and requested: answered in any case
-//	request that drops names    any                    released; neither dirty nor rejected
+//	request that drops names    any                    released; neither dirty nor rejected, unless under a wildcard
+//	request that drops names    wildcard               released; delta: dirty and requested, charged until answered
 //	the class has changed       covered                dirty, unless sent already (ahead)
 //	Flush                       dirty                  a response: outstanding, dirty no more
 //	Flush                       outstanding            nothing of this type
@@ -18,8 +19,8 @@
 //
 // The tables in client_test.go are these rules with examples. Where to look:
 //
-//   - client.go: the events. delta.go and sotw.go: the requests of the two variants. subscribe.go and names.go: names,
-//     and what they are charged.
+//   - client.go: the events. delta.go and sotw.go: the requests of the two variants. subscribe.go, names.go and
+//     owed.go: names, and what they are charged.
 //   - dirty.go: marks. respond.go: what a response has. order.go: which types wait for which (make before break).
 //   - ack.go and nack.go: what an answer means. status.go: what is reported.
 //   - Virtual hosts are a policy on their subscription: vhds.go follows the route configurations whose virtual hosts

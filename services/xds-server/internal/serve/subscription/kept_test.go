@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 )
 
 // heap returns the bytes in use on the heap.
@@ -39,7 +41,7 @@ func TestSotwClientIsNotRememberedWhatItHasDropped(t *testing.T) {
 
 // TestVersionsOfVirtualHostsAreBounded states a version that is none of this server's.
 func TestVersionsOfVirtualHostsAreBounded(t *testing.T) {
-	s := start(t, true, nil)
+	s := start(t, true, func(c *Config) { c.Limits.MaxSubscribedBytes = 16 << 20 })
 	s.run(mesh)
 	before := heap()
 	s.request(urls["vhds"], "", nil, nil, func(m *discovery.DeltaDiscoveryRequest) {
@@ -83,6 +85,140 @@ func TestManyChangesThatWereSentAhead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// refused reports whether the account has refused names.
+func refused(err error) bool {
+	var refusal *RefusedError
+	return errors.As(err, &refusal)
+}
+
+// TestNamesDroppedBesideAWildcardAreCharged subscribes to names and unsubscribes at once, while a response is not
+// answered.
+func TestNamesDroppedBesideAWildcardAreCharged(t *testing.T) {
+	for about, c := range map[string]struct {
+		delta bool
+		first string
+	}{"delta": {true, "sub cds *"}, "sotw": {false, "full"}} {
+		t.Run(about, func(t *testing.T) {
+			const enough = 20_000
+			s := start(t, c.delta, func(c *Config) { c.Limits.MaxSubscribedBytes = 16 << 20 })
+			s.run(mesh)
+			s.do(c.first)
+			churn := func(i int) error {
+				name := fmt.Sprintf("%06d", i)
+				if c.delta {
+					return s.try(urls["cds"], "", []string{name}, []string{name}, nil)
+				}
+				return errors.Join(s.try(urls["cds"], "", []string{"*", name}, nil, nil), s.try(urls["cds"], "", []string{"*"}, nil, nil))
+			}
+			for i := range 10 {
+				if err := churn(i); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s.charged == 0 {
+				t.Error("nothing is charged before the answer")
+			}
+			s.do("free")
+			s.do("ack cds")
+			s.do("ack cds")
+			if _, kept, bytes := s.client.Kept(); s.charged != 0 || bytes != 0 || kept != 0 {
+				t.Errorf("%d bytes charged, %d names and %d bytes kept after the answer", s.charged, kept, bytes)
+			}
+			s.do("full")
+			s.do("set cds a=2") // not sent
+			var err error
+			for i := 0; err == nil && i < enough; i++ {
+				err = churn(i)
+			}
+			if _, kept, _ := s.client.Kept(); !refused(err) || kept > enough {
+				t.Errorf("%d names are kept, error %v", kept, err)
+			}
+			if s.client.Close(true); s.charged != 0 {
+				t.Errorf("%d bytes charged after the end", s.charged)
+			}
+		})
+	}
+}
+
+// TestInventedInitialVersionsAreCharged says to hold resources that do not exist.
+func TestInventedInitialVersionsAreCharged(t *testing.T) {
+	hold := func(s *script, kind string, n int) error {
+		return s.try(urls[kind], "", nil, nil, func(m *discovery.DeltaDiscoveryRequest) {
+			m.InitialResourceVersions = map[string]string{strings.Repeat("x", 101): "longer than any name"}
+			for i := range n {
+				m.InitialResourceVersions[fmt.Sprintf("80/%s-%06d", kind, i)] = "x"
+			}
+		})
+	}
+	t.Run("some are free", func(t *testing.T) {
+		s := start(t, true, nil)
+		s.run(mesh)
+		if err := hold(s, "cds", 50); err != nil || s.charged != 0 {
+			t.Errorf("%d bytes charged, error %v", s.charged, err)
+		}
+		if sent := s.do("wait"); strings.Count(sent, "-80/cds-") != 50 || strings.Contains(sent, "xxx") {
+			t.Errorf("sent %s", sent)
+		}
+	})
+	t.Run("many are charged until the answer", func(t *testing.T) {
+		s := start(t, true, nil)
+		s.run(mesh)
+		for _, kind := range []string{"cds", "lds"} {
+			if err := hold(s, kind, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.do("wait")
+		if s.charged < 200_000 {
+			t.Errorf("%d bytes charged before the answer", s.charged)
+		}
+		s.do("ack cds")
+		s.do("nack lds no")
+		s.do("set lds 80=2")
+		s.do("ack lds")
+		s.do("ack cds") // of the removals, which have waited for the listeners
+		if _, _, bytes := s.client.Kept(); s.charged != 0 || bytes != 0 {
+			t.Errorf("%d bytes charged, %d kept after the answer", s.charged, bytes)
+		}
+	})
+	t.Run("virtual hosts too", func(t *testing.T) {
+		s := start(t, true, nil)
+		s.run(mesh)
+		if err := hold(s, "vhds", 1000); err != nil {
+			t.Fatal(err)
+		}
+		s.do("has rds 80")
+		if s.charged < 100_000 {
+			t.Errorf("%d bytes charged before the answer", s.charged)
+		}
+		if s.do("ack vhds"); s.charged != int64(len("80")+quota.NameCost) {
+			t.Errorf("%d bytes charged after the answer", s.charged)
+		}
+	})
+	t.Run("too many are refused", func(t *testing.T) {
+		s := start(t, true, func(c *Config) { c.Limits.MaxSubscribedBytes = 16 << 20 })
+		s.run(mesh)
+		if err := hold(s, "cds", 20_000); !refused(err) {
+			t.Errorf("error %v", err)
+		}
+		if s.client.Close(true); s.charged != 0 {
+			t.Errorf("%d bytes charged after the end", s.charged)
+		}
+	})
+	t.Run("of all types together", func(t *testing.T) {
+		s := start(t, true, nil)
+		s.run(mesh)
+		s.allowed = 1 << 30
+		var err error
+		for _, kind := range []string{"cds", "lds", "ecds"} {
+			err = errors.Join(err, hold(s, kind, 6000))
+		}
+		if err == nil || s.client.nameBytes > s.client.limits.MaxSubscribedBytes {
+			t.Errorf("%d bytes are kept, error %v", s.client.nameBytes, err)
+		}
+	})
 }
 
 // TestRejectionKeepsWhatIsShown has clients that reject a response with a message that is much longer.

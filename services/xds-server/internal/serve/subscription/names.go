@@ -44,7 +44,7 @@ func (c *Client) chargeName(name string) (refused string) {
 // refundName reverses chargeName.
 func (c *Client) refundName(name string) {
 	c.uncountName(name)
-	c.refundAccount(name)
+	c.refundAccount(len(name) + quota.NameCost)
 }
 
 // chargeAccount charges the account for bytes of names. It returns "" or the reason why it is refused.
@@ -55,11 +55,13 @@ func (c *Client) chargeAccount(bytes int) (refused string) {
 	return refused
 }
 
-// refundAccount returns to the account what one name was charged.
-func (c *Client) refundAccount(name string) {
-	n := int64(len(name) + quota.NameCost)
-	c.chargedNameBytes -= n
-	c.account.RefundNames(n)
+// refundAccount reverses chargeAccount.
+func (c *Client) refundAccount(bytes int) {
+	if bytes == 0 {
+		return
+	}
+	c.chargedNameBytes -= int64(bytes)
+	c.account.RefundNames(int64(bytes))
 }
 
 // countName counts a name against MaxSubscribedBytes, which holds for each stream, whether the name is shared with

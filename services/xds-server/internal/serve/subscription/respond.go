@@ -55,6 +55,7 @@ func (c *Client) respond(sub *subscription, take func(*Response) bool) bool {
 	empty := len(out.Blobs)+len(out.Removed)+len(out.Missing) == 0
 	if empty && (!sub.responseDue || sub.url == resource.VirtualHostType) {
 		c.clearAnswered(sub, d)
+		c.refundOwed(out.owed)
 		sub.answered = sub.answered || sub.url != resource.VirtualHostType
 		return true
 	}
@@ -119,6 +120,7 @@ func (c *Client) clearAnswered(sub *subscription, d *draft) {
 	for _, name := range d.absent {
 		sub.absent.Add(name)
 	}
+	sub.settleOwed(d)
 	for name := range d.answered {
 		if rc := c.routeConfigs[name]; rc != nil {
 			rc.hostsSent, rc.sendAll = true, false

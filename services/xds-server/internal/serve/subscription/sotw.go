@@ -16,6 +16,11 @@ func (c *Client) updateSotw(sub *subscription, req *wire.Request, isNew bool) er
 		return err
 	}
 	c.unsubscribe(sub, gone)
+	if sub.wildcard {
+		if err := c.owe(sub, slices.DeleteFunc(gone, func(name string) bool { return !sub.dirty.Has(name) })); err != nil {
+			return err
+		}
+	}
 	current := c.class.Snapshot().Type(sub.url)
 	if isNew {
 		// For a wildcard type, the version in the first request tells what the client holds. For named resources it

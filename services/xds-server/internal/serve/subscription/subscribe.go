@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 )
 
 // manyNames is the number of names from which a client is expected to request all that its class lists.
@@ -111,13 +112,14 @@ func (c *Client) unsubscribe(sub *subscription, names []string) {
 		}
 		c.uncountName(name)
 		if sub.chargedNames.Remove(name) {
-			c.refundAccount(name)
+			c.refundAccount(len(name) + quota.NameCost)
 		}
 		sub.absent.Remove(name)
 		sub.requested.Remove(name)
 		sub.deferred.Remove(name)
 		if !sub.wildcard {
 			sub.dirty.Remove(name)
+			c.forgetOwed(sub, name)
 			delete(sub.rejectedVersions, name)
 		}
 		if !sub.complete() {

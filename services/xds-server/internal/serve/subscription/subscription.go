@@ -33,6 +33,8 @@ type subscription struct {
 	// dirty names may differ from what the client holds. Those in requested are answered even if the resource does not
 	// exist or has not changed.
 	dirty, requested nameset.Set
+	// owed names are charged although they are not subscribed to; see owe.
+	owed nameset.Set
 	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the state that
 	// brought the last of them.
 	deferred   nameset.Set
@@ -98,6 +100,8 @@ type Response struct {
 	// routeConfigs are those that the client holds only because of this response; for virtual hosts, those whose
 	// virtual hosts it contains.
 	routeConfigs []string
+	// owed are names that owe has charged.
+	owed []string
 	// byName is what find looks up in a long response; nil before.
 	byName map[string]*store.Blob
 }

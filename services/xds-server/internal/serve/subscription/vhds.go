@@ -197,6 +197,9 @@ func (c *Client) dropRouteConfig(name string) {
 	for _, host := range c.hostsIn(&hosts.unconfirmedRemovals, name) {
 		c.confirmRemoval(hosts, host)
 	}
+	for _, host := range c.hostsIn(&hosts.owed, name) {
+		c.forgetOwed(hosts, host)
+	}
 	maps.DeleteFunc(hosts.rejectedVersions, func(host, _ string) bool { return routeConfigOf(host) == name })
 	hosts.responseDue = c.awaitsFirstHosts()
 }

@@ -119,12 +119,15 @@ func (c *Client) markNewRouteConfig(hosts *subscription, name string, rc *routeC
 			c.markDirty(hosts, host)
 		}
 	})
+	var gone []string
 	for host := range held {
 		if item, _ := current.Get(host); !item.Wildcard && !hosts.names.Has(host) {
+			gone = append(gone, host)
 			c.markDirty(hosts, host)
 		}
 	}
 	c.forgetInitialHosts(name)
+	_ = c.owe(hosts, gone) // less than forgetInitialHosts has refunded
 }
 
 // markListingDifferences marks the virtual hosts of a route configuration that differ from initialHostListing.
