@@ -110,20 +110,20 @@ func (s *Server) wire(ctx context.Context) error {
 		return err
 	}
 	debuggers := lists.Map(cfg.debuggers, spiffeid.ID.String)
-	var istio *debug.Istio
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: s.Log, Registerer: s.Registry, TracerProvider: s.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
 		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxAddressStreams: cfg.MaxAddressStreams,
 		Debug: serve.Debug{
 			Allowed: auth.IDs(debuggers...),
-			Answer:  func(typeURL string, names []string) ([]*anypb.Any, error) { return istio.Answer(typeURL, names) },
+			Answer: func(fleet *serve.Server, typeURL string, names []string) ([]*anypb.Any, error) {
+				return debug.NewIstio(fleet, engine).Answer(typeURL, names)
+			},
 		},
 	})
 	if err != nil {
 		return err
 	}
-	istio = debug.NewIstio(ads, engine)
 
 	// Certificates of workloads: their requests go to ca, with their tokens.
 	var certificates *certificate.Forwarder

@@ -37,7 +37,7 @@ const (
 // Istio answers Istio's debug types with the content of the debug pages.
 type Istio struct{ pages *pages }
 
-// NewIstio makes an Istio. The fleet may be set later, before the first request.
+// NewIstio makes an Istio. It is cheap: one may be made for each request.
 func NewIstio(fleet Fleet, engine *plan.Engine) *Istio {
 	return &Istio{&pages{fleet: fleet, engine: engine}}
 }

@@ -23,8 +23,9 @@ const DebugType = "istio.io/debug"
 // the credential of a workload is not enough.
 type Debug struct {
 	Allowed auth.Rule
-	// Answer returns the resources of a type. Its errors have gRPC statuses and end the stream.
-	Answer func(typeURL string, names []string) ([]*anypb.Any, error)
+	// Answer returns the resources of a type, about the proxies of a server. Its errors have gRPC statuses and end the
+	// stream.
+	Answer func(fleet *Server, typeURL string, names []string) ([]*anypb.Any, error)
 }
 
 func isDebugType(url string) bool { return url == DebugType || strings.HasPrefix(url, DebugType+"/") }
@@ -71,7 +72,7 @@ func (st *stream) answerDebug(req *wire.Request) error {
 		return nil
 	}
 	names := req.Names()
-	resources, err := st.server.debug.Answer(req.TypeURL, names)
+	resources, err := st.server.debug.Answer(st.server, req.TypeURL, names)
 	st.server.log.Info("debug type asked for", "identity", st.peer.ID.String(), "type", req.TypeURL, "names", names[:min(len(names), 1)],
 		"error", err)
 	if err != nil {

@@ -24,7 +24,7 @@ func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit
 	t.Helper()
 	r = startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) {
 		c.Debug = serve.Debug{Allowed: auth.IDs(pki.ID("ops", "admin").String()),
-			Answer: func(typeURL string, names []string) ([]*anypb.Any, error) {
+			Answer: func(_ *serve.Server, typeURL string, names []string) ([]*anypb.Any, error) {
 				if len(names) == 0 {
 					return nil, status.Error(codes.InvalidArgument, "which proxy?")
 				}

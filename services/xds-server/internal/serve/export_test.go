@@ -51,3 +51,12 @@ func (s *Server) Busy(workload string) (release func()) {
 		}
 	}
 }
+
+// EndStatus returns the status of a stream that ends with err, after end was called with another error.
+func EndStatus(end, err error) error {
+	st := &stream{ender: ender{endWith: make(chan error, 1)}}
+	if end != nil {
+		st.end(end)
+	}
+	return st.endStatus(err)
+}

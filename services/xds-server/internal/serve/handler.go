@@ -38,7 +38,8 @@ func (s *Server) newStream(grpcStream grpc.ServerStream, delta bool) *stream {
 	return st
 }
 
-// handle runs receive and transmit of a stream until one of them ends, or until the stream must end for another reason.
+// handle runs receive and transmit of a stream until one of them ends the stream, or until it must end for another
+// reason.
 // It does not wait for them then: they may be stuck in a send or a receive that only the end of the call interrupts.
 func (s *Server) handle(st *stream) error {
 	ctx, cancel := context.WithCancel(st.ctx)
@@ -79,7 +80,10 @@ func (s *Server) handle(st *stream) error {
 	for {
 		select {
 		case err := <-done:
-			return err
+			if errors.Is(err, errHalfClosed) {
+				continue
+			}
+			return st.endStatus(err)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
@@ -105,8 +109,13 @@ func (s *Server) handle(st *stream) error {
 	}
 }
 
-// endStatus returns the status of a stream that ender.end has ended.
+// endStatus returns the status of a stream that ends with err. What ender.end was called with goes before it, since it
+// says why.
 func (st *stream) endStatus(err error) error {
+	select {
+	case err = <-st.endWith:
+	default:
+	}
 	if errors.Is(err, errRebalanced) {
 		return rpc.AskToReconnect(st.ctx, err.Error())
 	}

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/serve/subscription"
 )
 
@@ -10,6 +11,7 @@ func (s *Server) newClient(st *stream) *subscription.Client {
 	return subscription.New(subscription.Config{
 		Delta: st.delta, Class: classOf{st}, Account: st.account, Memory: memoryOf{st}, Limits: &s.limits,
 		EmptyEndpoints: s.emptyEndpoints, HostRefused: st.hostRefused,
+		NamesRefused: func(reason string) { _ = st.account.Refuse(st.node.ID, quota.BudgetNames, reason) },
 	})
 }
 

@@ -2,20 +2,30 @@ package serve
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"strconv"
 
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
-// receive handles the client's requests until there are no more. An error ends the stream with its status.
+// receive handles the client's requests until there are no more. An error ends the stream with its status. If the client
+// has half-closed the stream, transmit ends it.
 func (st *stream) receive() error {
 	for {
 		req := &wire.Request{Delta: st.delta}
-		if st.grpc.RecvMsg(req) != nil || st.account.Throttle(st.ctx, req.Size) != nil {
+		err := st.grpc.RecvMsg(req)
+		if errors.Is(err, io.EOF) {
+			st.halfClosed.Store(true)
+			notify.Wake(st.outbox.filled)
+			return errHalfClosed
+		}
+		if err != nil || st.account.Throttle(st.ctx, req.Size) != nil {
 			return nil //nolint:nilerr // the client has left
 		}
-		err := req.Refusal
+		err = req.Refusal
 		if err == nil {
 			err = st.answer(req)
 		}
@@ -38,9 +48,14 @@ func (st *stream) answer(req *wire.Request) error {
 	}
 }
 
-// transmit sends the responses in the outbox until the context ends.
+// errHalfClosed says that the client has no more requests and may still read answers.
+var errHalfClosed = errors.New("half-closed")
+
+// transmit sends the responses in the outbox until the context ends, or until the network has taken them if the client
+// has half-closed the stream.
 func (st *stream) transmit(ctx context.Context) error {
 	for {
+		last := st.halfClosed.Load() // what the last request makes is in the outbox then
 		for d, message := st.nextResponse(); d != nil; d, message = st.nextResponse() {
 			if message.Taken != nil {
 				st.largeSendBegan()
@@ -52,6 +67,9 @@ func (st *stream) transmit(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+		}
+		if last && st.largeUnsent.Load() == 0 {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -90,6 +108,9 @@ func (st *stream) nextResponse() (*delivery, *wire.Response) {
 		message.Taken = func() {
 			st.largeSendTaken()
 			d.release()
+			if st.halfClosed.Load() {
+				notify.Wake(st.outbox.filled)
+			}
 		}
 	}
 	return d, message

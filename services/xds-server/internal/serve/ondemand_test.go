@@ -143,6 +143,20 @@ func TestRestartedProxyIsSentWhatItsWorkloadHasRequested(t *testing.T) {
 	late.ack(late.expect(cds))
 }
 
+// TestRefusalOfHeldNamesIsRecorded has a client that holds more clusters than its identity may have names.
+func TestRefusalOfHeldNamesIsRecorded(t *testing.T) {
+	r := startWith(t, setup{translators: withVirtualHosts, change: func(c *serve.Config) { c.MaxNamesBytes = 1 << 10 }}, basicMesh())
+	c := r.delta("pod", "default").onDemand()
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesSubscribe: []string{"*"},
+		InitialResourceVersions: map[string]string{"80|a": "x", "80|b": "x"}})
+	c.ack(c.expect(cds, "-80|a", "-80|b"))
+	refusals := r.ADS.Refusals()
+	if len(refusals) != 1 || refusals[0].GetBudget() != "names" || !strings.Contains(refusals[0].GetNodeId(), "pod") {
+		t.Errorf("refusals: %v", refusals)
+	}
+	r.acked("pod")
+}
+
 func TestOnDemandLimit(t *testing.T) {
 	r := startWith(t, setup{translators: withVirtualHosts, change: func(c *serve.Config) { c.MaxOnDemandHosts = 3 }}, basicMesh())
 	c := r.delta("pod", "default").onDemand()

@@ -62,7 +62,7 @@ type Config struct {
 	MaxOnDemandHosts int
 	// MaxUnsentBytes bounds the bytes of all streams that were handed to gRPC and that the network has not taken yet.
 	// One identity may have as many of them as are left for the others. Streams beyond the limit wait their turn;
-	// streams without a first configuration go before streams that have one (budget.go).
+	// streams without a first configuration go before streams that have one (quota.UnsentBytes).
 	MaxUnsentBytes int
 	// MinStreams is how many streams any identity may have, MaxAddressStreams how many one address on the plaintext
 	// port may have.
@@ -100,7 +100,7 @@ type Server struct {
 	onDemandNames *ondemand.Memory
 	quotas        *quota.Quotas
 	refusals      *quota.Refusals
-	// emptyEndpoints holds the empty ClusterLoadAssignments that stream.emptyEndpoints sends.
+	// emptyEndpoints holds the empty ClusterLoadAssignments that subscriptions send.
 	emptyEndpoints *store.Store
 	// failing holds the build errors of each class at the last Apply; only Apply uses it.
 	failing map[*plan.Class]string

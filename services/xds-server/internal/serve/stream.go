@@ -42,6 +42,8 @@ type stream struct {
 	debugRequests debugRequests
 	// reportQueued is true while the stream is in reports.dirty.
 	reportQueued atomic.Bool
+	// halfClosed is true once the client has said that it has no more requests.
+	halfClosed atomic.Bool
 
 	mu     sync.Mutex
 	closed bool

@@ -20,7 +20,7 @@ const (
 	refusalGap = time.Second
 )
 
-// Refusal is a stream that was refused because its identity uses too much (quota.go).
+// Refusal is a stream that was refused because its identity uses too much.
 type Refusal struct {
 	// NodeID of the proxy; "" if the stream had not sent its node.
 	NodeID string

@@ -27,6 +27,9 @@ type Config struct {
 	// HostRefused is called for each virtual host beyond MaxOnDemandHosts; first is true for the first one of the
 	// client.
 	HostRefused func(host string, first bool)
+	// NamesRefused is called when the account refuses names that the client would be subscribed to without having
+	// requested them. They are left out, and the stream goes on.
+	NamesRefused func(reason string)
 }
 
 // Limits of one client. Package serve has the defaults.

@@ -74,8 +74,9 @@ func (c *Client) subscribeWithinLimits(sub *subscription, names []string) {
 	}
 	sub.names.Add(names)
 	c.plan(sub, names)
-	if c.chargeNewNames(sub, names) != nil {
+	if err := c.chargeNewNames(sub, names); err != nil {
 		c.unsubscribe(sub, slices.Clone(names)) // there is no room, and the client has not requested them
+		c.cfg.NamesRefused(err.Error())
 		return
 	}
 	c.remember(sub, names)

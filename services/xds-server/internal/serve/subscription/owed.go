@@ -7,8 +7,8 @@ package subscription
 // owedCost is what such a name is charged beside its text: it is in two sets and in the response.
 const owedCost = 128
 
-// freeOwedBytes is what a client may say to hold of names that do not exist without being charged: an honest one, which
-// reconnects after some hundred resources were removed, must not be refused for it.
+// freeOwedBytes is what a client may say to hold of names that do not exist without being charged: a whole
+// fleet may reconnect after the same few resources were removed.
 const freeOwedBytes = 16 << 10
 
 // owe charges the stream and the account for names that the client is owed an answer about. Those that the class lists

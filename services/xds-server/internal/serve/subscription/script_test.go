@@ -66,6 +66,8 @@ type script struct {
 	full      bool
 	// charged is what the account is charged, and allowed how much that may be.
 	charged, allowed int64
+	// refused counts the calls of NamesRefused.
+	refused int
 }
 
 func start(t *testing.T, delta bool, change func(*Config)) *script {
@@ -76,6 +78,7 @@ func start(t *testing.T, delta bool, change func(*Config)) *script {
 	}
 	cfg := Config{
 		Delta: delta, Class: s, Account: s, Memory: s, EmptyEndpoints: s.store, HostRefused: func(string, bool) {},
+		NamesRefused: func(string) { s.refused++ },
 		Limits: &Limits{
 			MaxSubscribedBytes: 1 << 20, MaxNameBytes: 100, MaxOnDemandHosts: 2, MaxResponseBytes: 1 << 20, OrderTimeout: 5 * time.Second,
 		},

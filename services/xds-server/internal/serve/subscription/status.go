@@ -40,7 +40,7 @@ func (c *Client) Status() (types []*configv1.ProxyTypeStatus, acked *configv1.Re
 	return types, c.acked.Revision, settled
 }
 
-// older returns the state that was served firc.
+// older returns the state that was served first.
 func older(a, b plan.Point) plan.Point {
 	if a.Generation < b.Generation {
 		return a
