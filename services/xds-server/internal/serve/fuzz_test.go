@@ -146,7 +146,7 @@ func play(r *fixture, s *script) error {
 		case 3:
 			r.edit(basicMesh()[2:]...)
 		}
-		if _, bytes, names := r.ADS.Kept(); bytes > fuzzedNameBytes+5000+64 || names > fuzzedNameBytes/16 {
+		if _, bytes, names := r.ADS.Kept(); bytes < 0 || bytes > fuzzedNameBytes+5000+64 || names > fuzzedNameBytes/16 {
 			return fmt.Errorf("a stream keeps %d names and is charged for %d bytes", names, bytes)
 		}
 	}
@@ -162,12 +162,13 @@ func play(r *fixture, s *script) error {
 // quiet waits until the server keeps nothing of the clients.
 func (r *fixture) quiet() error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(time.Millisecond) {
-		if streams, _, _ := r.ADS.Kept(); streams == 0 && r.ADS.Unsent() == 0 && r.ADS.Waiting() == 0 {
+		if streams, _, _ := r.ADS.Kept(); streams == 0 && r.ADS.Unsent() == 0 && r.ADS.Waiting() == 0 && r.ADS.NamesBytes() == 0 {
 			return nil
 		}
 	}
 	streams, _, _ := r.ADS.Kept()
-	return fmt.Errorf("%d streams, %d bytes and %d waiting are left", streams, r.ADS.Unsent(), r.ADS.Waiting())
+	return fmt.Errorf("%d streams, %d bytes, %d waiting and %d bytes of names are left", streams, r.ADS.Unsent(), r.ADS.Waiting(),
+		r.ADS.NamesBytes())
 }
 
 func FuzzClient(f *testing.F) {
