@@ -142,6 +142,26 @@ func TestNamesDroppedBesideAWildcardAreCharged(t *testing.T) {
 	}
 }
 
+// TestOwedNamesAreChargedWhatTheyCost measures names that are dropped beside a wildcard.
+func TestOwedNamesAreChargedWhatTheyCost(t *testing.T) {
+	const n = 20_000
+	s := start(t, true, func(c *Config) { c.Limits.MaxSubscribedBytes = 16 << 20 })
+	s.allowed = 1 << 30
+	s.run(mesh)
+	s.do("sub cds *")
+	before := heap()
+	for i := range n {
+		name := []string{fmt.Sprintf("outbound|80||made-up-%06d.nowhere.svc.cluster.local", i)}
+		s.request(urls["cds"], "", name, name, nil)
+	}
+	took := heap() - before
+	t.Logf("a name takes %d bytes and is charged %d", took/n, s.charged/n)
+	if took > s.charged*11/10 {
+		t.Errorf("%d bytes are charged for %d", s.charged, took)
+	}
+	runtime.KeepAlive(s)
+}
+
 // TestInventedInitialVersionsAreCharged says to hold resources that do not exist.
 func TestInventedInitialVersionsAreCharged(t *testing.T) {
 	hold := func(s *script, kind string, n int) error {

@@ -4,11 +4,11 @@ package subscription
 // and those that it says to hold and that do not exist. They are charged until the client has answered the response
 // that settles them.
 
-// owedCost is what such a name is charged beside its text: it is in two sets and in the response.
-const owedCost = 128
+// owedCost is what such a name is charged beside its text: it is in three sets, or in the response.
+const owedCost = 208
 
-// freeOwedBytes is what a client may say to hold of names that do not exist without being charged: a whole
-// fleet may reconnect after the same few resources were removed.
+// freeOwedBytes is what a client may say to hold of names that do not exist without being charged: a whole fleet
+// may reconnect after the same few resources were removed.
 const freeOwedBytes = 16 << 10
 
 // owe charges the stream and the account for names that the client is owed an answer about. Those that the class lists
