@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 )
 
-// receive handles the client's requests until there are no more. An error ends the stream with its status. If the client
-// has half-closed the stream, transmit ends it.
+// receive handles the client's requests until there are no more. An error ends the stream with its status. If the
+// client has half-closed the stream, transmit ends it.
 func (st *stream) receive() error {
 	for {
 		req := &wire.Request{Delta: st.delta}

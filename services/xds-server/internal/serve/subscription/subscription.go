@@ -138,8 +138,8 @@ var namedTypes = []string{
 	resource.RuntimeType, resource.ExtensionConfigType,
 }
 
-// updateWildcard applies a request to the wildcard: "*", or no name at all as long as none was ever requested. A request
-// subscribes first and unsubscribes then.
+// updateWildcard applies a request to the wildcard: "*", or no name at all as long as none was ever requested. A
+// request subscribes first and unsubscribes then.
 func (sub *subscription) updateWildcard(req *wire.Request, isNew bool) {
 	if isNew && !slices.Contains(namedTypes, sub.url) {
 		sub.unnamed, sub.wildcard = true, req.NameTally.Count() == 0

@@ -129,7 +129,8 @@ func TestSotwRequest(t *testing.T) {
 	}
 }
 
-// TestNodeIsReadAsFarAsSomebodyNeedsIt has the parts of a node that proxies are told apart by, and those that nobody reads.
+// TestNodeIsReadAsFarAsSomebodyNeedsIt has the parts of a node that proxies are told apart by, and those that nobody
+// reads.
 func TestNodeIsReadAsFarAsSomebodyNeedsIt(t *testing.T) {
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "LABELS": map[string]any{"app": "a"}})
 	if err != nil {
