@@ -81,6 +81,19 @@ func election(t *testing.T, s *server, duration time.Duration, work func(context
 	return e
 }
 
+// wantGiven waits until the election has ended without an error, and wants the lease to be given back by then.
+func (s *server) wantGiven(t *testing.T, ended <-chan error) {
+	t.Helper()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.given:
+	default:
+		t.Error("the lease is kept")
+	}
+}
+
 // Another replica takes the lease only when this one works no more: at the end, when the lease is renewed meanwhile.
 func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 	leading, finish := make(chan struct{}), make(chan struct{})
@@ -106,14 +119,7 @@ func TestTheLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
 		}
 	}
 	close(finish)
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-s.given:
-	default:
-		t.Error("the lease is kept")
-	}
+	s.wantGiven(t, ended)
 }
 
 // A lease that cannot be renewed any more stays, too, though the API server takes writes again before the work has
@@ -139,14 +145,7 @@ func TestALostLeaseIsGivenBackWhenTheWorkHasEnded(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	close(finish)
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-s.given:
-	default:
-		t.Error("the lease is kept")
-	}
+	s.wantGiven(t, ended)
 }
 
 // A replica that loses the lease again and again keeps nothing of the terms that are over.

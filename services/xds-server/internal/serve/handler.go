@@ -39,8 +39,8 @@ func (s *Server) newStream(grpcStream grpc.ServerStream, delta bool) *stream {
 }
 
 // handle runs receive and transmit of a stream until one of them ends the stream, or until it must end for another
-// reason.
-// It does not wait for them then: they may be stuck in a send or a receive that only the end of the call interrupts.
+// reason. It does not wait for them then: they may be stuck in a send or a receive that only the end of the call
+// interrupts.
 func (s *Server) handle(st *stream) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
