@@ -358,7 +358,7 @@ func joined(own, others []fleet.View) []fleet.View {
 	return own
 }
 
-// evaluate brings the row of an entry up to date, except those of Gateways in force.
+// evaluate brings the row of an entry up to date. Rows of Gateways in force are evaluateGateways's.
 func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 	findings := t.cfg.Findings(e.object.Key)
 	blamed := len(f.blamed) > 0 && anyHost(e.hosts, f.blamed)

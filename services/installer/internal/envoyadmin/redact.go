@@ -9,23 +9,6 @@ import (
 	"strings"
 )
 
-// Section is a part of the configuration, named as in Envoy's dump.
-type Section string
-
-// Sections that a Dump can show.
-const (
-	Clusters  Section = "ClustersConfigDump"
-	Listeners Section = "ListenersConfigDump"
-	Routes    Section = "RoutesConfigDump"
-	Endpoints Section = "EndpointsConfigDump"
-	Secrets   Section = "SecretsConfigDump"
-	Bootstrap Section = "BootstrapConfigDump"
-	// Extensions are the extension configs (ECDS).
-	Extensions Section = "EcdsConfigDump"
-	// VirtualHosts are shown from the section Routes.
-	VirtualHosts Section = "VirtualHosts"
-)
-
 const redacted = "[redacted]"
 
 // JSON is a section as indented JSON without private keys. Envoy redacts keys in its dump; this does not rely on it.

@@ -66,7 +66,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection and --validation)")
 	flags.StringVar(&o.Injection, "injection", "", "MutatingWebhookConfiguration in which caBundle is kept (default: none)")
 	flags.StringSliceVar(&o.Tags, "tags", nil,
-		"MutatingWebhookConfigurations of tags; caBundle is kept in those of their webhooks that call what one of --injection calls")
+		"MutatingWebhookConfigurations of tags; of their webhooks those are kept that call the same Service as a webhook of --injection")
 	flags.StringVar(&o.Validation, "validation", "",
 		"ValidatingWebhookConfiguration in which caBundle and, once the webhook answers, failurePolicy Fail are kept (default: none)")
 	flags.StringVar(&o.BindCredentials, "bind-credentials", "",

@@ -1,8 +1,8 @@
-// Package tag makes and reads revision tags, as istioctl's: a tag is a MutatingWebhookConfiguration that injects where
-// the label istio.io/rev names the tag, by the injector of the revision that the tag stands for, and a Service of the
-// tag's name that leads to that revision. The tag "default" also injects where istio-injection is enabled, and
-// validates the objects that name no revision. Make, List and Restore are functions of objects; Client works with an
-// API server.
+// Package tag makes and reads revision tags, as istioctl's, and is alone in writing them: a tag is a
+// MutatingWebhookConfiguration that injects where the label istio.io/rev names the tag, by the injector of the revision
+// that the tag stands for, and a Service of the tag's name that leads to that revision. The tag "default" also injects
+// where istio-injection is enabled, and validates the objects that name no revision. Make, List and Restore are
+// functions of objects; Client works with an API server.
 package tag
 
 import (

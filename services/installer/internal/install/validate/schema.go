@@ -164,7 +164,8 @@ func number(v any) any {
 	return v
 }
 
-// deprecated warns of a value that has a field of its own now.
+// deprecated warns of a value that values.yaml calls deprecated, and names what to write instead if replacement knows
+// it.
 func (c *checker) deprecated(keys []string) {
 	if now := replacement(keys); now != "" {
 		c.warn(keys, "it is deprecated; write %s", now)
@@ -181,6 +182,7 @@ var settingOf = map[string]string{
 	"podAntiAffinityLabelSelector": "affinity", "podAntiAffinityTermLabelSelector": "affinity",
 }
 
+// replacement names the field that a deprecated value is to be written to; "" if Istio has none.
 func replacement(keys []string) string {
 	setting := settingOf[keys[len(keys)-1]]
 	switch {

@@ -33,7 +33,7 @@ type State struct {
 	Failed bool
 }
 
-// Waits says whether a kind has a readiness.
+// Waits says whether an installation waits for objects of a kind: whether their status tells that they are ready.
 func Waits(id cluster.ID) bool {
 	switch id.Kind {
 	case "Deployment", "DaemonSet", "StatefulSet":

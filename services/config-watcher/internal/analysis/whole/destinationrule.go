@@ -48,7 +48,7 @@ func checkSubsets(r *run) {
 				}
 				selectable = true
 				for _, w := range r.selected(owner.Key.Namespace, sel) {
-					found = found || hasAll(w.labels, s.GetLabels())
+					found = found || object.HasLabels(w.labels, s.GetLabels())
 				}
 			}
 			if selectable && !found {
@@ -58,15 +58,6 @@ func checkSubsets(r *run) {
 			}
 		}
 	}
-}
-
-func hasAll(labels, wanted map[string]string) bool {
-	for k, v := range wanted {
-		if labels[k] != v {
-			return false
-		}
-	}
-	return true
 }
 
 // checkMutualTLS finds DestinationRules that speak to servers otherwise than the servers' PeerAuthentications ask for.
@@ -102,7 +93,7 @@ func (r *run) mismatch(policies peerPolicies, owner *Object, p running.TLSPart) 
 		return ""
 	}
 	for _, w := range r.selected(owner.Key.Namespace, selectorOf(owner)) {
-		if !hasAll(w.labels, p.Subset) {
+		if !object.HasLabels(w.labels, p.Subset) {
 			continue
 		}
 		if w.spec == nil {
