@@ -122,8 +122,8 @@ func (f *fleetState) progressSince(since uint64) *progress {
 	return out
 }
 
-// programmed is the condition whether every proxy has acknowledged the revision that brought an object's version. The
-// hosts are those of hostsOf.
+// programmed makes the condition Programmed: has every proxy acknowledged the revision with this version of the object?
+// The hosts are those of hostsOf.
 func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Condition {
 	p := f.progressSince(since)
 	acked, pending := p.acked, slices.Clone(p.pending)
@@ -154,6 +154,7 @@ func (f *fleetState) programmed(k object.Key, hosts []string, since uint64) Cond
 	}
 	add("rejected by ", rejected)
 	add("not by ", pending)
+	// Rejections that name no object may be about this one.
 	add("rejected since, by name of no object: ", suspects)
 	c.Message = object.Cut(c.Message, maxMessage)
 	switch {

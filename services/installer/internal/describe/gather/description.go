@@ -1,5 +1,5 @@
 // Package gather gathers what `fairlead describe` says of a Pod or a Service: the rules of package describe for the
-// objects that config-watcher has, with what proxies and xds-servers say, and findings.
+// objects that config-watcher has, with what proxies and xds-servers say, and findings. What is gathered prints itself.
 package gather
 
 import (

@@ -22,7 +22,8 @@ type Fate string
 const (
 	// Delete it.
 	Delete Fate = "delete"
-	// Keep it, and in the inventory: `uninstall --purge` deletes it, --with-contents in any case.
+	// Keep it, and its line in the inventory: a later `uninstall --purge` judges it again, and --with-contents deletes
+	// it.
 	Keep Fate = "keep"
 	// Release it: it is somebody else's, or is not there.
 	Release Fate = "release"

@@ -31,6 +31,7 @@ import (
 const Manager = "fairlead-installer"
 
 // Oldest is the oldest Kubernetes that an installation runs on: images have no shell, and Pods need preStop.sleep.
+// Check refuses an older one before an installation begins, and package precheck tells of it.
 const Oldest = "1.30"
 
 const (
