@@ -26,11 +26,11 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/issuance"
 	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/servercert"
-	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/store"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
@@ -100,7 +100,7 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		return nil, err
 	}
 	s.logRoot(root)
-	sign := signer.New(root.Certificate, root.Key)
+	sign := held.New(root.Certificate, root.Key)
 	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
@@ -149,7 +149,7 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
 func (s *Server) buildGRPC(
-	lis net.Listener, sign *signer.Signer, watches *trustbundle.Watches, members *membership,
+	lis net.Listener, sign *held.Signer, watches *trustbundle.Watches, members *membership,
 ) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
 	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.Clock})

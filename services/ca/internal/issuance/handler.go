@@ -19,9 +19,9 @@ import (
 	"fairlead.dev/pkg/quota"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/rejection"
-	"fairlead.dev/services/ca/internal/signer"
 )
 
 // ImpersonatedIdentity is the metadata field in which Istio's ztunnel names the workload that it asks for.
@@ -33,9 +33,9 @@ type Gate interface {
 	RetryAfter(fraction float64) time.Duration
 }
 
-// Signer signs the templates of policy; *signer.Signer implements it.
+// Signer signs the templates of policy; *held.Signer implements it.
 type Signer interface {
-	Sign(template *x509.Certificate) (*signer.Issued, error)
+	Sign(template *x509.Certificate) (*held.Issued, error)
 	Issuer() *x509.Certificate
 }
 
@@ -125,7 +125,7 @@ func (s *Service) handle(ctx context.Context, req request) ([]string, error) {
 	return issued.ChainPEM, nil
 }
 
-func (s *Service) issue(ctx context.Context, req request) (*signer.Issued, error) {
+func (s *Service) issue(ctx context.Context, req request) (*held.Issued, error) {
 	waitFrom := s.cfg.Clock.Now()
 	leave, err := s.cfg.Gate.Enter(ctx, req.caller.ID.String())
 	if err != nil {

@@ -22,15 +22,15 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/rejection"
-	"fairlead.dev/services/ca/internal/signer"
 )
 
 // brokenSigner has a certificate and cannot sign, like a key store that is disconnected.
 type brokenSigner struct{ issuer *x509.Certificate }
 
-func (b brokenSigner) Sign(*x509.Certificate) (*signer.Issued, error) {
+func (b brokenSigner) Sign(*x509.Certificate) (*held.Issued, error) {
 	return nil, errors.New("token slot 7: device removed")
 }
 func (b brokenSigner) Issuer() *x509.Certificate { return b.issuer }
@@ -73,7 +73,7 @@ func TestExpiredRootIsUnavailable(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(time.Second))
-	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &bytes.Buffer{})
 	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
 	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
 	st := status.Convert(err)
@@ -87,7 +87,7 @@ func TestExpiredRootIsUnavailable(t *testing.T) {
 
 func TestUnauthenticatedCallerIsRejected(t *testing.T) {
 	ca := testkit.PKI(t)
-	s := newService(t, ca, testkit.NewClock(time.Now()), signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, testkit.NewClock(time.Now()), held.New(ca.Cert, ca.Key), &bytes.Buffer{})
 	if _, err := s.CreateCertificate(context.Background(), &security.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("got %v, want UNAUTHENTICATED", err)
 	}
@@ -117,7 +117,7 @@ func (e existing) Check(_ context.Context, caller auth.Peer, _ time.Time) error 
 func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
 	ca := testkit.PKI(t)
 	clock := testkit.NewClock(time.Now())
-	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &bytes.Buffer{})
 	impersonators, err := policy.ParseImpersonators([]string{"istio-system/ztunnel=shop/*"})
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/rejection"
-	"fairlead.dev/services/ca/internal/signer"
 )
 
 // One caller's refusals do not fill the log, another's are written all the same, and what was left out is counted in
@@ -22,7 +22,7 @@ func TestRefusalsOfOneCallerDoNotFillTheLog(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
 	var log bytes.Buffer
-	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &log)
+	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &log)
 	refuse := func(account string, times int) int {
 		t.Helper()
 		log.Reset()

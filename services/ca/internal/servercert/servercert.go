@@ -24,8 +24,8 @@ import (
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
-	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
@@ -38,7 +38,7 @@ type Config struct {
 	// Identity is the ca's own SPIFFE ID.
 	Identity  spiffeid.ID
 	Policy    *policy.Policy
-	Signer    *signer.Signer
+	Signer    *held.Signer
 	Publisher *trustbundle.Publisher
 	Clock     clock.Clock
 	Log       *slog.Logger

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
-	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
@@ -21,7 +21,7 @@ func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
 	n := uint64(0)
 	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
 	return New(Config{
-		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: signer.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
+		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: held.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
 		Log: testkit.Logger(t),
 	})
 }

@@ -1,4 +1,4 @@
-package signer
+package held
 
 import (
 	"crypto/rand"
