@@ -9,7 +9,8 @@ import (
 // Observation is what the ca sees at one time. Holders are the names of those who have certificates that are valid
 // still: identity, and Pod or address.
 type Observation struct {
-	// Prepared has the roots of Next in PEM once it has issued a certificate that passed every check. Problem is why not.
+	// Prepared has the roots of Next in PEM once it has issued a certificate that passed every check. Problem is why
+	// not.
 	Prepared []string
 	Problem  string
 	// Generation is that of the newest published bundle, Published its roots as State.Roots has them.

@@ -76,12 +76,15 @@ func TestAStepWaits(t *testing.T) {
 		change func(*State, *Observation)
 		says   string
 	}{
-		"until the next signer has issued":  {Prepare, func(_ *State, o *Observation) { o.Prepared, o.Problem = nil, "sealed" }, "no certificate yet: sealed"},
-		"until the bundle is published":     {Trust, func(_ *State, o *Observation) { o.Published = []string{"root 1"} }, "is not published yet"},
-		"for a holder that does not trust":  {Gate, func(_ *State, o *Observation) { o.Behind = []string{"shop/web-1"} }, "shop/web-1 does not trust"},
+		"until the next signer has issued": {Prepare, func(_ *State, o *Observation) { o.Prepared, o.Problem = nil, "sealed" },
+			"no certificate yet: sealed"},
+		"until the bundle is published": {Trust, func(_ *State, o *Observation) { o.Published = []string{"root 1"} }, "is not published yet"},
+		"for a holder that does not trust": {Gate, func(_ *State, o *Observation) { o.Behind = []string{"shop/web-1"} },
+			"shop/web-1 does not trust"},
 		"for the bundle that was published": {Gate, func(s *State, o *Observation) { o.Generation = s.Gated - 1 }, "is not published"},
 		"for a replica":                     {Issue, func(_ *State, o *Observation) { o.Replicas = []string{"ca-1"} }, "replica ca-1"},
-		"for a certificate":                 {Renew, func(_ *State, o *Observation) { o.Unrenewed = []string{"shop/web-1"} }, "shop/web-1 has a certificate"},
+		"for a certificate": {Renew, func(_ *State, o *Observation) { o.Unrenewed = []string{"shop/web-1"} },
+			"shop/web-1 has a certificate"},
 		"for a certificate, also if the keys are known to others": {Renew, func(s *State, o *Observation) {
 			s.Compromised, o.Unrenewed = true, []string{"shop/web-1"}
 		}, "shop/web-1 has a certificate"},
@@ -89,9 +92,11 @@ func TestAStepWaits(t *testing.T) {
 		"for those that trust keys of others": {Retire, func(s *State, o *Observation) {
 			s.Compromised, o.Behind = true, []string{"shop/web-1"}
 		}, "shop/web-1 trusts"},
-		"but not for those that trust retired roots":   {Retire, func(_ *State, o *Observation) { o.Behind = []string{"shop/web-1"} }, ""},
-		"but not for a holder that was accepted":       {Gate, func(s *State, o *Observation) { o.Behind, s.Accepted = []string{"a"}, []string{"a"} }, ""},
-		"but not for an accepted holder's certificate": {Renew, func(s *State, o *Observation) { o.Unrenewed, s.Accepted = []string{"a"}, []string{"a"} }, ""},
+		"but not for those that trust retired roots": {Retire, func(_ *State, o *Observation) { o.Behind = []string{"shop/web-1"} }, ""},
+		"but not for a holder that was accepted": {Gate,
+			func(s *State, o *Observation) { o.Behind, s.Accepted = []string{"a"}, []string{"a"} }, ""},
+		"but not for an accepted holder's certificate": {Renew,
+			func(s *State, o *Observation) { o.Unrenewed, s.Accepted = []string{"a"}, []string{"a"} }, ""},
 		"but not for certificates of stolen keys, at the end": {Renew, func(s *State, o *Observation) {
 			s.Compromised, s.Since, o.Unrenewed = true, start.Add(-CompromisedGrace), []string{"a"}
 		}, ""},
@@ -211,8 +216,8 @@ func (m *mesh) observe(s State) Observation {
 	return o
 }
 
-// TestNoHandshakeFailsWhateverHappens draws commands, holders that lag and restarts of the ca, and checks after each that
-// every holder trusts every other's certificate, unless an operator has accepted that it may not.
+// TestNoHandshakeFailsWhateverHappens draws commands, holders that lag and restarts of the ca, and checks after each
+// that every holder trusts every other's certificate, unless an operator has accepted that it may not.
 func TestNoHandshakeFailsWhateverHappens(t *testing.T) {
 	rotations := 0
 	for seed := range uint64(300) {

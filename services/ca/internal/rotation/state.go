@@ -1,7 +1,7 @@
 // Package rotation decides how a mesh moves from one signer to another, or from one root to the next, without a failed
-// handshake. It is a state machine without I/O: State is what is written down between its steps, Observation is what the
-// ca sees of itself and of the mesh, and State.Advance returns the next State. Commands of an operator are methods of
-// State, too. A swap of the signer and a rotation of the root are the same machine; so are their ways back.
+// handshake. It is a state machine without I/O: State is what is written down between its steps, Observation is what
+// the ca sees of itself and of the mesh, and State.Advance returns the next State. Commands of an operator are methods
+// of State, too. A swap of the signer and a rotation of the root are the same machine; so are their ways back.
 //
 //	idle ─ Swap ─► prepare ─► trust ─► gate ─► issue ─► renew ─► retire ─► idle
 //	                  │         │        │       │        │

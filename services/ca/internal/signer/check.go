@@ -25,8 +25,8 @@ const (
 )
 
 // Check returns an *Error unless the chain is what the request asks for: a leaf of its key with exactly its names and
-// usages, valid no longer than it asks for, no authority, and signed by way of the intermediates by one of the announced
-// roots. notBefore may be earlier than the template's: a signer may allow for more clock skew.
+// usages, valid no longer than it asks for, no authority, and signed by way of the intermediates by one of the
+// announced roots. notBefore may be earlier than the template's: a signer may allow for more clock skew.
 func Check(r *Request, c Capabilities, chain []*x509.Certificate, roots *x509.CertPool, now time.Time) *Error {
 	if len(chain) == 0 || len(chain) > maxChain {
 		return Errorf(Lied, "the signer answered with a chain of %d certificates, wanted 1 to %d", len(chain), maxChain)

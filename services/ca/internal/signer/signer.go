@@ -4,8 +4,8 @@
 //
 // There are three kinds of parts, each an interface here, with one package below this one for each implementation:
 //
-//   - An Issuer signs leaves. Package held is the one that signs in this process, with a key that the ca may use; others
-//     ask a service for every leaf, so that a service that is away stops new certificates.
+//   - An Issuer signs leaves. Package held is the one that signs in this process, with a key that the ca may use;
+//     others ask a service for every leaf, so that a service that is away stops new certificates.
 //   - A Minter signs an intermediate certificate for a key of the ca. A service that is away then stops no leaf.
 //   - A KeyManager makes and uses keys that need not leave it: files, a Secret, a PKCS#11 token, a cloud's KMS.
 package signer
@@ -26,8 +26,8 @@ import (
 
 // Request is one leaf that the ca has decided to issue.
 type Request struct {
-	// Template has the public key, the names, the validity, the usages and the extensions of the leaf; no serial number.
-	// The subject is empty. It is shared and must not be changed.
+	// Template has the public key, the names, the validity, the usages and the extensions of the leaf; no serial
+	// number. The subject is empty. It is shared and must not be changed.
 	Template *x509.Certificate
 	// CSR is the caller's own request in DER; its signature has been verified. Its names are absent or exactly those of
 	// Template. It is empty for the ca's own certificate if the signer's Capabilities say NamesBesideCSR.
@@ -37,8 +37,8 @@ type Request struct {
 	// Token is the bearer token with which the caller proved that identity; empty if a certificate proved it, or if the
 	// caller asks in the name of another. It is secret: it must not appear in errors and logs.
 	Token string
-	// Profile is the name that the caller asked for in the metadata field CertSigner; mostly empty. The signer refuses one
-	// that it does not know, or that Identity's namespace may not use.
+	// Profile is the name that the caller asked for in the metadata field CertSigner; mostly empty. The signer refuses
+	// one that it does not know, or that Identity's namespace may not use.
 	Profile string
 }
 
@@ -77,8 +77,8 @@ type Capabilities struct {
 	// Extensions is true if the leaf gets the extensions of Template. Where it is false, the ca cannot write into a
 	// certificate when its owner last showed a token, and every request needs a token.
 	Extensions bool
-	// NamesBesideCSR is true if the leaf gets the names of Template whatever the CSR says. Where it is false, a CSR must
-	// have these names itself.
+	// NamesBesideCSR is true if the leaf gets the names of Template whatever the CSR says. Where it is false, a CSR
+	// must have these names itself.
 	NamesBesideCSR bool
 	// Validity is true if the leaf gets the validity of Template. Where it is false, it may be shorter, never longer.
 	Validity bool

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// opensAfter failures in a row the signer is not asked for a while: firstPause, doubled at each further failure up to
-	// lastPause. Then one request tries.
+	// opensAfter failures in a row the signer is not asked for a while: firstPause, doubled at each further failure up
+	// to lastPause. Then one request tries.
 	opensAfter = 5
 	firstPause = time.Second
 	lastPause  = 30 * time.Second
