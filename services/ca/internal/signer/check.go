@@ -85,13 +85,16 @@ func CheckLeaf(t *x509.Certificate, c Capabilities, leaf *x509.Certificate, now 
 	return checkUsages(t, c, leaf)
 }
 
+// harmless are the key usages that a signer may add: with a key that signs they give no right.
+const harmless = x509.KeyUsageKeyEncipherment | x509.KeyUsageKeyAgreement | x509.KeyUsageDataEncipherment
+
 // checkUsages compares usages and extensions. A signer may add what says nothing about rights, such as key identifiers
 // and where it publishes lists; one that a verifier must understand it may not.
 func checkUsages(t *x509.Certificate, c Capabilities, leaf *x509.Certificate) *Error {
 	if leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
 		return Errorf(Lied, "the signer's certificate is not for digital signatures, so that nobody can use it for TLS")
 	}
-	if extra := leaf.KeyUsage &^ (t.KeyUsage | x509.KeyUsageKeyEncipherment | x509.KeyUsageKeyAgreement | x509.KeyUsageDataEncipherment); extra != 0 {
+	if extra := leaf.KeyUsage &^ (t.KeyUsage | harmless); extra != 0 {
 		return Errorf(Lied, "the signer's certificate has key usages that were not asked for (%#x)", int(extra))
 	}
 	for _, u := range t.ExtKeyUsage {
