@@ -1,68 +1,166 @@
-// Package held signs the templates that package policy makes; packages issuance and servercert call Signer.Sign. As a
-// second check it signs no certificate authority, no certificate without a URI, and none that outlives its issuer.
+// Package held signs leaves with a key that the ca may use, in this process. Each package that gets hold of such a key
+// makes a Signer of it, which is an Issuer of package signer; packages issuance and servercert call Signer.Sign. As a
+// second check it signs no certificate authority, no certificate without a URI, and none that outlives what verifies
+// it.
 package held
 
 import (
+	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"math/big"
+	"strings"
+	"time"
 
+	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/tokentime"
 )
+
+// ErrNoSigner means that there is nothing to sign with yet.
+var ErrNoSigner = signer.Errorf(signer.Away, "the ca has no certificate and key to sign with yet")
 
 // Issued is a signed certificate.
 type Issued struct {
 	// Certificate is the leaf.
 	Certificate *x509.Certificate
-	// ChainPEM has the leaf first and the root last, one certificate each, as Istio's agent expects it.
+	// ChainPEM has the leaf first, then the intermediates, and all roots as the last element, as Istio's agent expects
+	// it.
 	ChainPEM []string
 }
 
 // Serial is the serial number in hexadecimal, as the audit log and `openssl x509 -serial` write it.
 func (i *Issued) Serial() string { return hex.EncodeToString(i.Certificate.SerialNumber.Bytes()) }
 
-// Signer signs with one issuer. It is safe for concurrent use.
+// Signer signs with one Authority, which never changes. It is safe for concurrent use, if the key is.
 type Signer struct {
-	issuer    *x509.Certificate
-	issuerPEM string
-	key       crypto.Signer
-	random    io.Reader
+	issuer      *x509.Certificate
+	key         crypto.Signer
+	random      io.Reader
+	authorities signer.Authorities
+	// tail follows the leaf in Issued.ChainPEM.
+	tail []string
+	// never is never closed.
+	never chan struct{}
 }
 
-// New makes a Signer of the issuer's certificate and key, which must match.
-func New(issuer *x509.Certificate, key crypto.Signer) *Signer {
-	return &Signer{issuer: issuer, issuerPEM: encodePEM(issuer.Raw), key: key, random: rand.Reader}
+var _ signer.Issuer = (*Signer)(nil)
+
+// New makes a Signer of a root's certificate and key, which must match.
+func New(root *x509.Certificate, key crypto.Signer) *Signer {
+	return signerFor(&Authority{Certificate: root, Key: key, Roots: []*x509.Certificate{root}}, root.NotBefore, root.NotAfter)
+}
+
+// NewIssuer makes a Signer. It returns an error if the key is not the certificate's, or the chain leads to no root.
+func NewIssuer(a Authority) (*Signer, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	notBefore, notAfter, err := a.validity()
+	if err != nil {
+		return nil, err
+	}
+	return signerFor(&a, notBefore, notAfter), nil
+}
+
+func signerFor(a *Authority, notBefore, notAfter time.Time) *Signer {
+	s := &Signer{
+		issuer: a.Certificate, key: a.Key, random: rand.Reader, never: make(chan struct{}),
+		authorities: signer.Authorities{
+			Roots: a.Roots, Intermediates: a.intermediates(), NotBefore: notBefore, NotAfter: notAfter, CRLs: a.CRLs,
+		},
+	}
+	for _, c := range s.authorities.Intermediates {
+		s.tail = append(s.tail, encodePEM(c.Raw))
+	}
+	var roots strings.Builder
+	for _, c := range a.Roots {
+		roots.WriteString(encodePEM(c.Raw))
+	}
+	s.tail = append(s.tail, roots.String())
+	return s
 }
 
 // Issuer is the certificate that verifies what Sign returns.
 func (s *Signer) Issuer() *x509.Certificate { return s.issuer }
 
+// Authorities implements signer.Issuer.
+func (s *Signer) Authorities() (*signer.Authorities, <-chan struct{}) { return &s.authorities, s.never }
+
+// Capabilities implements signer.Issuer: the leaf gets whatever the template says.
+func (*Signer) Capabilities() signer.Capabilities { return Capabilities() }
+
+// Capabilities are those of every Signer.
+func Capabilities() signer.Capabilities {
+	return signer.Capabilities{Extensions: true, NamesBesideCSR: true, Validity: true}
+}
+
+// Run implements signer.Issuer: nothing changes.
+func (*Signer) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Issue implements signer.Issuer.
+func (s *Signer) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certificate, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, signer.Errorf(signer.Away, "the request ended before the certificate was signed: %w", err)
+	}
+	if r.Profile != "" {
+		return nil, signer.Errorf(signer.Unsuitable,
+			"there is no signer %q: the ca signs with a key of its own, which has no profiles; leave out the metadata field CertSigner", r.Profile)
+	}
+	leaf, err := s.sign(r.Template)
+	if err != nil {
+		return nil, err
+	}
+	chain := make([]*x509.Certificate, 1, 1+len(s.authorities.Intermediates))
+	chain[0] = leaf
+	return append(chain, s.authorities.Intermediates...), nil
+}
+
 // Sign signs the template, whose PublicKey, names and validity are set and whose serial number is not.
 func (s *Signer) Sign(template *x509.Certificate) (*Issued, error) {
+	leaf, err := s.sign(template)
+	if err != nil {
+		return nil, err
+	}
+	return &Issued{Certificate: leaf, ChainPEM: append([]string{encodePEM(leaf.Raw)}, s.tail...)}, nil
+}
+
+// Fits reports whether the authority is valid for as long as the template.
+func (s *Signer) Fits(t *x509.Certificate) bool {
+	return !t.NotBefore.Before(s.authorities.NotBefore) && !t.NotAfter.After(s.authorities.NotAfter)
+}
+
+// sign lets crypto/x509 choose the algorithm of the signature: that of the key, with the hash that fits its size.
+// CreateCertificate verifies the signature that it has made, so that a key which signs wrongly is noticed here.
+func (s *Signer) sign(template *x509.Certificate) (*x509.Certificate, error) {
 	if err := s.check(template); err != nil {
-		return nil, fmt.Errorf("refusing to sign: %w", err)
+		return nil, signer.Errorf(signer.Refused, "refusing to sign: %w", err)
 	}
 	serial, err := s.serial()
 	if err != nil {
 		return nil, err
 	}
 	numbered := *template
-	numbered.SerialNumber = serial
+	numbered.SerialNumber, numbered.SignatureAlgorithm = serial, x509.UnknownSignatureAlgorithm
 	der, err := x509.CreateCertificate(s.random, &numbered, s.issuer, template.PublicKey, s.key)
 	if err != nil {
-		return nil, fmt.Errorf("sign certificate: %w", err)
+		if known, ok := errors.AsType[*signer.Error](err); ok { // of a key that is elsewhere
+			return nil, known
+		}
+		return nil, signer.Errorf(signer.Away, "sign certificate: %w", err)
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read back the signed certificate: %w", err)
+		return nil, signer.Errorf(signer.Refused, "read back the signed certificate: %w", err)
 	}
-	return &Issued{Certificate: leaf, ChainPEM: []string{encodePEM(der), s.issuerPEM}}, nil
+	return leaf, nil
 }
 
 func (s *Signer) check(t *x509.Certificate) error {
@@ -72,11 +170,11 @@ func (s *Signer) check(t *x509.Certificate) error {
 	case t.IsCA || t.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
 		return errors.New("the template is a certificate authority")
 	case len(t.URIs) != 1:
-		return fmt.Errorf("the template has %d URIs, wanted 1", len(t.URIs))
+		return errors.New("the template has not exactly one URI")
 	case len(t.ExtraExtensions) > 1 || len(t.ExtraExtensions) == 1 && !t.ExtraExtensions[0].Id.Equal(tokentime.OID):
 		return errors.New("the template has extensions other than the time of the last token")
-	case t.NotBefore.Before(s.issuer.NotBefore) || t.NotAfter.After(s.issuer.NotAfter):
-		return errors.New("the template is valid outside the issuer's validity")
+	case !s.Fits(t):
+		return errors.New("the template is valid outside the validity of the issuer, its chain and its root")
 	case !t.NotAfter.After(t.NotBefore):
 		return errors.New("the template is never valid")
 	}
@@ -87,7 +185,7 @@ func (s *Signer) check(t *x509.Certificate) error {
 func (s *Signer) serial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := io.ReadFull(s.random, b[:]); err != nil {
-		return nil, fmt.Errorf("serial number: %w", err)
+		return nil, signer.Errorf(signer.Away, "serial number: %w", err)
 	}
 	b[0] = b[0]&0x7f | 0x40
 	return new(big.Int).SetBytes(b[:]), nil

@@ -32,7 +32,7 @@ func newSigner(t *testing.T, now time.Time) *Signer {
 	return New(cert, key)
 }
 
-func template(t *testing.T, now time.Time) *x509.Certificate {
+func template(t testing.TB, now time.Time) *x509.Certificate {
 	t.Helper()
 	lastToken, err := tokentime.Extension(now)
 	if err != nil {

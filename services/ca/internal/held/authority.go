@@ -1,0 +1,106 @@
+package held
+
+import (
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Authority is what a Signer signs with. It is immutable.
+type Authority struct {
+	// Certificate is the issuer of the leaves: an intermediate, or a root.
+	Certificate *x509.Certificate
+	// Key of Certificate.
+	Key crypto.Signer
+	// Chain has the certificates between Certificate and a root, without both, nearest to Certificate first.
+	Chain []*x509.Certificate
+	// Roots verify Certificate by way of Chain; at least one. Certificate is among them if it is a root.
+	Roots []*x509.Certificate
+	// CRLs are lists of revoked certificates in DER, which the Signer's Authorities pass on.
+	CRLs [][]byte
+}
+
+// check returns an error for an Authority whose parts do not belong together.
+func (a *Authority) check() error {
+	switch {
+	case a.Certificate == nil || a.Key == nil:
+		return errors.New("the authority lacks its certificate or its key")
+	case len(a.Roots) == 0:
+		return errors.New("the authority has no root")
+	case !SamePublicKey(a.Key.Public(), a.Certificate.PublicKey):
+		return errors.New("the authority's key is not that of its certificate")
+	}
+	return nil
+}
+
+// isRoot reports whether the issuing certificate is itself a root, which no chain has in it.
+func (a *Authority) isRoot() bool { return slices.ContainsFunc(a.Roots, a.Certificate.Equal) }
+
+// intermediates are the certificates that follow a leaf in its chain.
+func (a *Authority) intermediates() []*x509.Certificate {
+	if a.isRoot() {
+		return nil
+	}
+	return append([]*x509.Certificate{a.Certificate}, a.Chain...)
+}
+
+// paths returns all ways from the issuing certificate to a root, both included.
+func (a *Authority) paths() [][]*x509.Certificate {
+	var found [][]*x509.Certificate
+	var follow func(path []*x509.Certificate)
+	follow = func(path []*x509.Certificate) {
+		last := path[len(path)-1]
+		if slices.ContainsFunc(a.Roots, last.Equal) {
+			found = append(found, slices.Clone(path))
+			return
+		}
+		for _, next := range slices.Concat(a.Roots, a.Chain) {
+			if !slices.ContainsFunc(path, next.Equal) && signs(next, last) {
+				follow(append(path, next))
+			}
+		}
+	}
+	follow([]*x509.Certificate{a.Certificate})
+	return found
+}
+
+// signs reports whether parent's key has signed child. Names are compared first, because signatures take time.
+func signs(parent, child *x509.Certificate) bool {
+	return string(parent.RawSubject) == string(child.RawIssuer) && child.CheckSignatureFrom(parent) == nil
+}
+
+// window is when all certificates of a path are valid.
+func window(path []*x509.Certificate) (notBefore, notAfter time.Time) {
+	notBefore, notAfter = path[0].NotBefore, path[0].NotAfter
+	for _, c := range path[1:] {
+		if c.NotBefore.After(notBefore) {
+			notBefore = c.NotBefore
+		}
+		if c.NotAfter.Before(notAfter) {
+			notAfter = c.NotAfter
+		}
+	}
+	return notBefore, notAfter
+}
+
+// validity is when the path that ends last is valid. Verifiers find it, because they have all roots.
+func (a *Authority) validity() (notBefore, notAfter time.Time, err error) {
+	for _, path := range a.paths() {
+		if from, until := window(path); until.After(notAfter) {
+			notBefore, notAfter = from, until
+		}
+	}
+	if notAfter.IsZero() {
+		return notBefore, notAfter, fmt.Errorf("the chain of %q leads to none of the %d roots", a.Certificate.Subject, len(a.Roots))
+	}
+	return notBefore, notAfter, nil
+}
+
+// SamePublicKey compares two public keys.
+func SamePublicKey(a, b crypto.PublicKey) bool {
+	known, ok := a.(interface{ Equal(x crypto.PublicKey) bool })
+	return ok && known.Equal(b)
+}
