@@ -26,11 +26,13 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
+	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/issuance"
 	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/servercert"
+	"fairlead.dev/services/ca/internal/signer/guard"
 	"fairlead.dev/services/ca/internal/store"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
@@ -100,7 +102,6 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		return nil, err
 	}
 	s.logRoot(root)
-	sign := held.New(root.Certificate, root.Key)
 	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
@@ -110,12 +111,14 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	if err := s.bundle.Publish(ctx); err != nil {
 		return nil, err
 	}
+	sign := authority.New(s.publisher)
+	sign.Use(1, guard.New(held.New(root.Certificate, root.Key), guard.Config{Clock: s.Clock}))
 
 	// The ca's own certificate.
 	s.ownCert = servercert.New(servercert.Config{
 		Identity: cfg.identity, Policy: cfg.policy, Signer: sign, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
-	if err := s.ownCert.Renew(); err != nil {
+	if err := s.ownCert.Renew(ctx); err != nil {
 		return nil, err
 	}
 
@@ -149,7 +152,7 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
 func (s *Server) buildGRPC(
-	lis net.Listener, sign *held.Signer, watches *trustbundle.Watches, members *membership,
+	lis net.Listener, sign *authority.Authority, watches *trustbundle.Watches, members *membership,
 ) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
 	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.Clock})
@@ -165,7 +168,8 @@ func (s *Server) buildGRPC(
 		return nil, nil, err
 	}
 	callers := authn.Audited(
-		authn.TokenAfterMaxAge(auth.FirstOf(auth.MTLSAt(s.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.Clock),
+		authn.TokenAfterMaxAge(auth.FirstOf(auth.MTLSAt(s.Clock), tokens), tokens,
+			func() time.Duration { return renewalAge(sign, s.cfg.MaxRenewalAge) }, s.Clock),
 		s.Log, func() { metrics.Refused(rejection.Unauthenticated) }, s.Clock)
 
 	policy := auth.Policy{
@@ -197,6 +201,18 @@ func (s *Server) buildGRPC(
 	cav1.RegisterForwardingServiceServer(server, issuance.NewForwarding(certificates, tokens))
 	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(s.publisher, watches, s.Clock, rand.Float64))
 	return metrics, tokens, nil
+}
+
+// renewalAge is how long after its last token a workload may renew by certificate.
+func renewalAge(sign *authority.Authority, most time.Duration) time.Duration {
+	session, err := sign.Begin()
+	if err != nil {
+		return most
+	}
+	if issuer, err := session.Bounds(); err == nil && issuer.NeedsToken {
+		return 0
+	}
+	return most
 }
 
 // buildOps adds checks, pages and metrics to the HTTP port, which shares nothing with the gRPC port's queue.

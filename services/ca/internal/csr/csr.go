@@ -41,6 +41,8 @@ type Request struct {
 	PublicKey any
 	// Names are the subject alternative names as they were written.
 	Names Names
+	// DER is the request itself.
+	DER []byte
 }
 
 // Parse decodes one PEM request and verifies its signature. Its errors are rejections of kind Invalid.
@@ -69,7 +71,7 @@ func Parse(text string) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Request{PublicKey: raw.PublicKey, Names: names}, nil
+	return &Request{PublicKey: raw.PublicKey, Names: names, DER: raw.Raw}, nil
 }
 
 func decodePEM(text string) ([]byte, error) {

@@ -45,7 +45,7 @@ func (f *Forwarding) ForwardCertificateRequest(
 		invalid := rejection.New(rejection.InvalidToken, rejection.Unauthenticated, "%v; send a valid token with the request", err)
 		return nil, f.service.reject(ctx, request{caller: forwarder, via: via}, invalid, 0)
 	}
-	forwarded := request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), via: via}
+	forwarded := request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), token: req.GetToken(), via: via}
 	if caller.ID.String() != req.GetIdentity() {
 		foreign := rejection.New(rejection.Denied, rejection.ForeignIdentity,
 			"the token is of %s, and the workload was authenticated as %s; send a token of the same identity", caller.ID, req.GetIdentity())

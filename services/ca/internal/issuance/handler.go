@@ -5,8 +5,9 @@ package issuance
 
 import (
 	"context"
-	"crypto/x509"
+	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -18,25 +19,25 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/quota"
 	"fairlead.dev/services/ca/internal/authn"
+	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/csr"
-	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/rejection"
+	"fairlead.dev/services/ca/internal/signer"
 )
 
-// ImpersonatedIdentity is the metadata field in which Istio's ztunnel names the workload that it asks for.
-const ImpersonatedIdentity = "ImpersonatedIdentity"
+// Fields of a request's metadata that count.
+const (
+	// ImpersonatedIdentity is where Istio's ztunnel names the workload that it asks for.
+	ImpersonatedIdentity = "ImpersonatedIdentity"
+	// CertSigner is where Istio's agent names the profile of a signer that it wants (ISTIO_META_CERT_SIGNER).
+	CertSigner = "CertSigner"
+)
 
 // Gate admits requests; *admission.Gate implements it.
 type Gate interface {
 	Enter(ctx context.Context, caller string) (leave func(), err error)
 	RetryAfter(fraction float64) time.Duration
-}
-
-// Signer signs the templates of policy; *held.Signer implements it.
-type Signer interface {
-	Sign(template *x509.Certificate) (*held.Issued, error)
-	Issuer() *x509.Certificate
 }
 
 // Clock is the part of a clock that is needed here.
@@ -52,7 +53,7 @@ type Config struct {
 	Bans    interface{ Check(id spiffeid.ID) error }
 	Gate    Gate
 	Policy  *policy.Policy
-	Signer  Signer
+	Signer  *authority.Authority
 	Clock   Clock
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -67,6 +68,8 @@ type Service struct {
 	// lines limits the audit lines of refused requests, for each caller: one that is refused again and again fills
 	// nobody's disk. Certificates issued are not limited: each is a line.
 	lines *quota.Callers
+	// signerLines limits the lines about the signer, for each reason.
+	signerLines *quota.Callers
 }
 
 // The audit lines that each caller's refused requests may have. A person sees what is wrong from the first; the
@@ -78,7 +81,8 @@ const (
 
 // New makes the service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, lines: quota.New(refusedLinesEvery, refusedLinesAtOnce)}
+	return &Service{cfg: cfg, lines: quota.New(refusedLinesEvery, refusedLinesAtOnce),
+		signerLines: quota.New(refusedLinesEvery, refusedLinesAtOnce)}
 }
 
 // request is one certificate request with its caller.
@@ -87,6 +91,8 @@ type request struct {
 	caller   auth.Peer
 	csr      string
 	validity int64
+	// token is the bearer token that proved the caller's identity, empty if a certificate did.
+	token string
 	// metadata is nil in forwarded requests.
 	metadata *structpb.Struct
 	// via holds the audit log's attributes on who forwarded the request; empty if the workload itself called.
@@ -100,7 +106,11 @@ func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCert
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "no authenticated caller")
 	}
-	chain, err := s.handle(ctx, request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), metadata: req.GetMetadata()})
+	r := request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), metadata: req.GetMetadata()}
+	if caller.Method == auth.MethodJWT {
+		r.token, _ = auth.BearerToken(ctx) // it has been verified
+	}
+	chain, err := s.handle(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -125,44 +135,72 @@ func (s *Service) handle(ctx context.Context, req request) ([]string, error) {
 	return issued.ChainPEM, nil
 }
 
-func (s *Service) issue(ctx context.Context, req request) (*held.Issued, error) {
+// issue decides a request and has the certificate signed. A signer in another process is asked after the worker is free
+// again, so that a slow one delays only those that wait for it.
+func (s *Service) issue(ctx context.Context, req request) (*authority.Issued, error) {
 	waitFrom := s.cfg.Clock.Now()
 	leave, err := s.cfg.Gate.Enter(ctx, req.caller.ID.String())
 	if err != nil {
 		return nil, err
 	}
+	leave = sync.OnceFunc(leave)
 	defer leave()
 	now := s.cfg.Clock.Now()
 	s.cfg.Metrics.waited.Observe(now.Sub(waitFrom).Seconds())
+	session, err := s.cfg.Signer.Begin()
+	if err != nil {
+		return nil, err
+	}
+	decided, err := s.decide(ctx, req, session, now)
+	if err != nil {
+		return nil, err
+	}
+	if session.Capabilities().Remote {
+		leave()
+	}
+	return session.Issue(ctx, decided)
+}
+
+// decide makes of a request what the signer is to sign.
+func (s *Service) decide(ctx context.Context, req request, session authority.Session, now time.Time) (*signer.Request, error) {
 	wanted := policy.Request{Caller: req.caller.ID, TokenTime: now, TTLSeconds: req.validity}
 	if req.caller.Method == auth.MethodMTLS {
 		wanted.ByCertificate, wanted.TokenTime = true, authn.TokenTime(ctx)
 	}
-	if wanted.Impersonate, err = impersonated(req.metadata); err != nil {
+	var err error
+	if wanted.Impersonate, err = textField(req.metadata, ImpersonatedIdentity); err != nil {
+		return nil, err
+	}
+	profile, err := textField(req.metadata, CertSigner)
+	if err != nil {
 		return nil, err
 	}
 	if wanted.CSR, err = csr.Parse(req.csr); err != nil {
 		return nil, err
 	}
-	issuer := s.cfg.Signer.Issuer()
 	if err := s.standing(ctx, req.caller, wanted.TokenTime); err != nil {
 		return nil, err
 	}
-	template, err := s.cfg.Policy.Decide(wanted, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
+	issuer, err := session.Bounds()
 	if err != nil {
 		return nil, err
 	}
+	template, err := s.cfg.Policy.Decide(wanted, now, issuer)
+	if err != nil {
+		return nil, err
+	}
+	out := &signer.Request{Template: template, CSR: wanted.CSR.DER, Identity: req.caller.ID, Token: req.token, Profile: profile}
 	if wanted.Impersonate != "" {
-		id, err := spiffeid.FromURI(template.URIs[0])
-		if err != nil {
+		if out.Identity, err = spiffeid.FromURI(template.URIs[0]); err != nil {
 			return nil, err
 		}
+		out.Token = "" // it proves another identity
 		// Nothing has been shown for this identity: that its account exists now is what can be known.
-		if err := s.standing(ctx, auth.Peer{ID: id, Method: req.caller.Method}, now); err != nil {
+		if err := s.standing(ctx, auth.Peer{ID: out.Identity, Method: req.caller.Method}, now); err != nil {
 			return nil, err
 		}
 	}
-	return s.cfg.Signer.Sign(template)
+	return out, nil
 }
 
 // standing returns why an identity gets no certificate, whoever asks: it is banned, or its account is gone. since is
@@ -179,16 +217,15 @@ func (s *Service) standing(ctx context.Context, peer auth.Peer, since time.Time)
 	return s.cfg.Accounts.Check(ctx, peer, since)
 }
 
-// impersonated returns the identity that the metadata asks for instead of the caller's, "" if the field is absent. A
-// field without a name is an error and does not count as absent.
-func impersonated(metadata *structpb.Struct) (string, error) {
-	value, ok := metadata.GetFields()[ImpersonatedIdentity]
+// textField returns a field of the metadata, "" if it is absent. A field without a text is an error and does not count
+// as absent.
+func textField(metadata *structpb.Struct, name string) (string, error) {
+	value, ok := metadata.GetFields()[name]
 	if !ok {
 		return "", nil
 	}
 	if value.GetStringValue() == "" {
-		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it",
-			ImpersonatedIdentity)
+		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is empty or no text; remove it or set it", name)
 	}
 	return value.GetStringValue(), nil
 }
@@ -198,6 +235,9 @@ func impersonated(metadata *structpb.Struct) (string, error) {
 func (s *Service) reject(ctx context.Context, req request, err error, took time.Duration) error {
 	caller := req.caller
 	rejected, ok := rejection.From(err)
+	if failed, of := errors.AsType[*signer.Error](err); !ok && of {
+		rejected, ok = s.failed(ctx, caller, failed), true
+	}
 	if !ok {
 		s.cfg.Log.ErrorContext(ctx, "certificate could not be issued", "caller", caller.ID.String(), "error", err)
 		rejected = &rejection.Error{Kind: rejection.Unavailable, Reason: rejection.InternalSignFailure,
@@ -212,6 +252,31 @@ func (s *Service) reject(ctx context.Context, req request, err error, took time.
 		}, req.via...)...)
 	}
 	return s.statusOf(rejected)
+}
+
+// failed makes a rejection of a signer's error. What the signer says is for the ca's operator, in the log; the caller
+// is told what it can do.
+func (s *Service) failed(ctx context.Context, caller auth.Peer, err *signer.Error) *rejection.Error {
+	r := &rejection.Error{Kind: rejection.Unavailable, RetryAfter: err.RetryAfter}
+	switch err.Fault {
+	case signer.Unsuitable:
+		r.Kind, r.Reason, r.Detail = rejection.Invalid, rejection.SignerUnsuitable, err.Error()
+		return r
+	case signer.Busy:
+		r.Kind, r.Reason, r.Detail = rejection.Overloaded, rejection.SignerBusy, err.Error()
+		return r
+	case signer.Away:
+		r.Reason, r.Detail = rejection.SignerAway, "the signer of the mesh cannot be reached; retry later"
+	case signer.Refused:
+		r.Reason, r.Detail = rejection.SignerRefused, "the signer of the mesh refuses; the ca's log says why"
+	case signer.Lied:
+		r.Reason, r.Detail = rejection.SignerLied,
+			"the signer of the mesh issued another certificate than it was asked for; the ca's log says which"
+	}
+	if _, ok := s.signerLines.Allow(string(r.Reason), s.cfg.Clock.Now()); ok {
+		s.cfg.Log.ErrorContext(ctx, "the signer issued no certificate", "reason", string(r.Reason), "caller", caller.ID.String(), "error", err)
+	}
+	return r
 }
 
 // statusOf chooses the gRPC code. Istio's agent, like other gRPC clients, retries after UNAVAILABLE and
@@ -230,9 +295,9 @@ func (s *Service) statusOf(rejected *rejection.Error) error {
 	case rejection.Unavailable:
 		code = codes.Unavailable
 	}
-	retryAfter := time.Duration(0)
-	if rejected.Kind == rejection.Overloaded {
-		retryAfter = s.cfg.Gate.RetryAfter(s.cfg.Random())
+	retryAfter := rejected.RetryAfter
+	if rejected.Kind == rejection.Overloaded || retryAfter > 0 {
+		retryAfter = max(retryAfter, s.cfg.Gate.RetryAfter(s.cfg.Random()))
 	}
 	return rejection.WithDetails(status.New(code, rejected.Detail), rejected.Reason, retryAfter)
 }

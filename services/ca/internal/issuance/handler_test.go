@@ -3,8 +3,10 @@ package issuance
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/x509"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -21,21 +23,21 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/admission"
+	"fairlead.dev/services/ca/internal/authority"
+	"fairlead.dev/services/ca/internal/authority/authoritytest"
 	"fairlead.dev/services/ca/internal/catest"
-	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
-// brokenSigner has a certificate and cannot sign, like a key store that is disconnected.
-type brokenSigner struct{ issuer *x509.Certificate }
+// brokenKey cannot sign, like one in a key store that is disconnected.
+type brokenKey struct{ crypto.Signer }
 
-func (b brokenSigner) Sign(*x509.Certificate) (*held.Issued, error) {
+func (brokenKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
 	return nil, errors.New("token slot 7: device removed")
 }
-func (b brokenSigner) Issuer() *x509.Certificate { return b.issuer }
 
-func newService(t *testing.T, ca *testkit.CA, clock *testkit.Clock, sign Signer, log *bytes.Buffer) *Service {
+func newService(t *testing.T, ca *testkit.CA, clock *testkit.Clock, sign *authority.Authority, log *bytes.Buffer) *Service {
 	t.Helper()
 	gate, err := admission.New(admission.Config{Workers: 1, Queue: 1, Wait: time.Second, Clock: clock})
 	if err != nil {
@@ -55,7 +57,7 @@ func TestSignerErrorIsLoggedAndNotSentToTheCaller(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
 	var log bytes.Buffer
-	s := newService(t, ca, clock, brokenSigner{ca.Cert}, &log)
+	s := newService(t, ca, clock, authoritytest.New(t, ca.Cert, brokenKey{ca.Key}), &log)
 	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
 	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
 	if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "slot") {
@@ -64,8 +66,8 @@ func TestSignerErrorIsLoggedAndNotSentToTheCaller(t *testing.T) {
 	if !strings.Contains(log.String(), "slot 7") {
 		t.Errorf("the log does not say what happened: %s", log.String())
 	}
-	if got := s.cfg.Metrics.Counts().Refused[rejection.InternalSignFailure]; got != 1 {
-		t.Errorf("%d internal failures counted, want 1", got)
+	if got := s.cfg.Metrics.Counts().Refused[rejection.SignerAway]; got != 1 {
+		t.Errorf("%d failures of the signer counted, want 1", got)
 	}
 }
 
@@ -73,7 +75,7 @@ func TestExpiredRootIsUnavailable(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(time.Second))
-	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, clock, authoritytest.New(t, ca.Cert, ca.Key), &bytes.Buffer{})
 	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
 	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
 	st := status.Convert(err)
@@ -87,7 +89,7 @@ func TestExpiredRootIsUnavailable(t *testing.T) {
 
 func TestUnauthenticatedCallerIsRejected(t *testing.T) {
 	ca := testkit.PKI(t)
-	s := newService(t, ca, testkit.NewClock(time.Now()), held.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, testkit.NewClock(time.Now()), authoritytest.New(t, ca.Cert, ca.Key), &bytes.Buffer{})
 	if _, err := s.CreateCertificate(context.Background(), &security.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("got %v, want UNAUTHENTICATED", err)
 	}
@@ -117,7 +119,7 @@ func (e existing) Check(_ context.Context, caller auth.Peer, _ time.Time) error 
 func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
 	ca := testkit.PKI(t)
 	clock := testkit.NewClock(time.Now())
-	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	s := newService(t, ca, clock, authoritytest.New(t, ca.Cert, ca.Key), &bytes.Buffer{})
 	impersonators, err := policy.ParseImpersonators([]string{"istio-system/ztunnel=shop/*"})
 	if err != nil {
 		t.Fatal(err)

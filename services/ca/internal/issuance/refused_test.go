@@ -12,7 +12,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/ca/internal/held"
+	"fairlead.dev/services/ca/internal/authority/authoritytest"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
@@ -22,7 +22,7 @@ func TestRefusalsOfOneCallerDoNotFillTheLog(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
 	var log bytes.Buffer
-	s := newService(t, ca, clock, held.New(ca.Cert, ca.Key), &log)
+	s := newService(t, ca, clock, authoritytest.New(t, ca.Cert, ca.Key), &log)
 	refuse := func(account string, times int) int {
 		t.Helper()
 		log.Reset()

@@ -80,17 +80,24 @@ type Request struct {
 	CSR *csr.Request
 }
 
-// Validity is that of the issuer's certificate, which no issued certificate exceeds.
-type Validity struct{ NotBefore, NotAfter time.Time }
+// Issuer is what the signer allows.
+type Issuer struct {
+	// NotBefore and NotAfter bound the validity of its own certificates, which no issued certificate exceeds. Zero is
+	// no bound.
+	NotBefore, NotAfter time.Time
+	// NeedsToken is true for a signer that must see each caller's token, or whose certificates do not say when their
+	// owner last showed one.
+	NeedsToken bool
+}
 
 // Decide returns the template of the certificate to sign, without a serial number. Its errors are rejections,
 // except failures to encode.
-func (p *Policy) Decide(req Request, now time.Time, issuer Validity) (*x509.Certificate, error) {
+func (p *Policy) Decide(req Request, now time.Time, issuer Issuer) (*x509.Certificate, error) {
 	id, workload, err := p.identity(req)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkRenewal(req, now); err != nil {
+	if err := p.checkRenewal(req, now, issuer); err != nil {
 		return nil, err
 	}
 	dns := p.cfg.DNSNames[workload]
@@ -127,7 +134,11 @@ func (p *Policy) Decide(req Request, now time.Time, issuer Validity) (*x509.Cert
 
 // checkRenewal rejects a renewal by certificate when the last token was shown too long ago. Otherwise whoever steals a
 // key once could renew with it forever.
-func (p *Policy) checkRenewal(req Request, now time.Time) error {
+func (p *Policy) checkRenewal(req Request, now time.Time, issuer Issuer) error {
+	if req.ByCertificate && issuer.NeedsToken {
+		return rejection.New(rejection.Denied, rejection.RenewalAge,
+			"%s has sent a certificate and no token; the signer of this mesh needs a token with each request; send a token", req.Caller)
+	}
 	if age := now.Sub(req.TokenTime); !req.ByCertificate || age <= p.cfg.MaxRenewalAge {
 		return nil
 	}
@@ -192,7 +203,7 @@ func checkNames(names csr.Names, id spiffeid.ID, dns []string, ips addressList) 
 	return nil
 }
 
-func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBefore, notAfter time.Time, err error) {
+func (p *Policy) validity(seconds int64, now time.Time, issuer Issuer) (notBefore, notAfter time.Time, err error) {
 	if seconds < 0 {
 		return notBefore, notAfter, rejection.New(rejection.Invalid, rejection.ValidityNegative,
 			"validity_duration is %d seconds; send 0 for the default or more", seconds)
@@ -209,7 +220,7 @@ func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBef
 	if notBefore.Before(issuer.NotBefore) {
 		notBefore = issuer.NotBefore
 	}
-	if notAfter.After(issuer.NotAfter) {
+	if !issuer.NotAfter.IsZero() && notAfter.After(issuer.NotAfter) {
 		notAfter = issuer.NotAfter
 	}
 	// Certificates have whole seconds (RFC 5280, 4.1.2.5). The issuer's do too, so rounding down stays within its

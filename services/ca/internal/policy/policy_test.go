@@ -22,7 +22,7 @@ import (
 var (
 	domain = spiffeid.RequireTrustDomainFromString("cluster.local")
 	now    = time.Date(2026, 3, 1, 12, 0, 0, 500, time.UTC)
-	issuer = Validity{NotBefore: now.Add(-24 * time.Hour).Truncate(time.Second), NotAfter: now.Add(30 * 24 * time.Hour).Truncate(time.Second)}
+	issuer = Issuer{NotBefore: now.Add(-24 * time.Hour).Truncate(time.Second), NotAfter: now.Add(30 * 24 * time.Hour).Truncate(time.Second)}
 )
 
 const caller = "spiffe://cluster.local/ns/default/sa/reviews"
@@ -103,7 +103,7 @@ func TestLifetimeIsClamped(t *testing.T) {
 	whole := now.Truncate(time.Second)
 	for name, tc := range map[string]struct {
 		seconds           int64
-		issuer            Validity
+		issuer            Issuer
 		notBefore, notAft time.Time
 	}{
 		"default":              {0, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Hour)},
@@ -112,10 +112,11 @@ func TestLifetimeIsClamped(t *testing.T) {
 		"above the longest":    {48 * 3600, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
 		"overflows a duration": {math.MaxInt64, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
 		"root ends first": {
-			3600, Validity{issuer.NotBefore, whole.Add(10 * time.Minute)}, whole.Add(-2 * time.Minute), whole.Add(10 * time.Minute),
+			3600, Issuer{NotBefore: issuer.NotBefore, NotAfter: whole.Add(10 * time.Minute)}, whole.Add(-2 * time.Minute),
+			whole.Add(10 * time.Minute),
 		},
 		"root is younger than the skew": {
-			60, Validity{whole.Add(-time.Minute), issuer.NotAfter}, whole.Add(-time.Minute), whole.Add(time.Minute),
+			60, Issuer{NotBefore: whole.Add(-time.Minute), NotAfter: issuer.NotAfter}, whole.Add(-time.Minute), whole.Add(time.Minute),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,19 +205,24 @@ func TestRenewalByCertificateEndsAtMaxRenewalAge(t *testing.T) {
 	for name, tc := range map[string]struct {
 		tokenTime     time.Time
 		byCertificate bool
+		needsToken    bool
 		rejected      bool
 	}{
-		"by token":                {tokenTime: now},
-		"renewed, at once":        {tokenTime: now, byCertificate: true},
-		"renewed, at the end":     {tokenTime: now.Add(-72 * time.Hour), byCertificate: true},
-		"renewed, after the end":  {tokenTime: now.Add(-72*time.Hour - time.Nanosecond), byCertificate: true, rejected: true},
-		"renewed, no token ever":  {byCertificate: true, rejected: true},
-		"renewed, clock set back": {tokenTime: now.Add(time.Minute), byCertificate: true},
+		"by token":                             {tokenTime: now},
+		"by token, which the signer needs":     {tokenTime: now, needsToken: true},
+		"renewed, but the signer needs tokens": {tokenTime: now, byCertificate: true, needsToken: true, rejected: true},
+		"renewed, at once":                     {tokenTime: now, byCertificate: true},
+		"renewed, at the end":                  {tokenTime: now.Add(-72 * time.Hour), byCertificate: true},
+		"renewed, after the end":               {tokenTime: now.Add(-72*time.Hour - time.Nanosecond), byCertificate: true, rejected: true},
+		"renewed, no token ever":               {byCertificate: true, rejected: true},
+		"renewed, clock set back":              {tokenTime: now.Add(time.Minute), byCertificate: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := newRequest(t, caller, csr.Names{})
 			req.ByCertificate, req.TokenTime = tc.byCertificate, tc.tokenTime
-			got, err := p.Decide(req, now, issuer)
+			by := issuer
+			by.NeedsToken = tc.needsToken
+			got, err := p.Decide(req, now, by)
 			if tc.rejected {
 				rejected, ok := rejection.From(err)
 				if !ok || rejected.Kind != rejection.Denied || rejected.Reason != rejection.RenewalAge ||

@@ -64,6 +64,11 @@ const (
 	RequestMetadata     Reason = "request_metadata"
 	IssuerExpired       Reason = "issuer_expired"
 	CallerWentAway      Reason = "caller_went_away"
+	SignerAway          Reason = "signer_away"
+	SignerBusy          Reason = "signer_busy"
+	SignerRefused       Reason = "signer_refused"
+	SignerLied          Reason = "signer_lied"
+	SignerUnsuitable    Reason = "signer_unsuitable"
 	InternalSignFailure Reason = "internal"
 )
 
@@ -74,7 +79,7 @@ func Reasons() []Reason {
 		IdentityForm,
 		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge,
 		AccountGone, AccountReplaced, PodGone, TokenClaims, Banned, APIUnavailable, ValidityNegative, RequestMetadata, IssuerExpired,
-		CallerWentAway, InternalSignFailure,
+		CallerWentAway, SignerAway, SignerBusy, SignerRefused, SignerLied, SignerUnsuitable, InternalSignFailure,
 	}
 }
 
@@ -109,6 +114,8 @@ type Error struct {
 	Kind   Kind
 	Reason Reason
 	Detail string
+	// RetryAfter is when the caller should ask again; 0 if nobody knows better than package admission.
+	RetryAfter time.Duration
 }
 
 // Error implements error.

@@ -23,9 +23,10 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/csr"
-	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/policy"
+	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
@@ -38,7 +39,7 @@ type Config struct {
 	// Identity is the ca's own SPIFFE ID.
 	Identity  spiffeid.ID
 	Policy    *policy.Policy
-	Signer    *held.Signer
+	Signer    *authority.Authority
 	Publisher *trustbundle.Publisher
 	Clock     clock.Clock
 	Log       *slog.Logger
@@ -53,6 +54,8 @@ type Source struct {
 	mu      sync.Mutex
 	current *tlsconf.Material
 	renewAt time.Time
+	// signer is the ID of the one that issued current.
+	signer uint64
 }
 
 var _ tlsconf.Source = (*Source)(nil)
@@ -72,15 +75,15 @@ func (s *Source) Current() (*tlsconf.Material, error) {
 
 // Renew issues a certificate for a new key, together with the roots published now, and notifies the users of the
 // Source.
-func (s *Source) Renew() error {
+func (s *Source) Renew(ctx context.Context) error {
 	now := s.cfg.Clock.Now()
-	material, err := s.issue(now)
+	material, by, err := s.issue(ctx, now)
 	if err != nil {
 		return fmt.Errorf("issue the ca's own certificate: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.current = material
+	s.current, s.signer = material, by
 	// Half of the time left, since notBefore lies in the past. At least a second, so that the ca does not issue without
 	// pause in the last second before the root expires.
 	s.renewAt = now.Add(max(material.NotAfter.Sub(now)/2, time.Second))
@@ -88,53 +91,66 @@ func (s *Source) Renew() error {
 	return nil
 }
 
-func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
+func (s *Source) issue(ctx context.Context, now time.Time) (*tlsconf.Material, uint64, error) {
 	bundle, _ := s.cfg.Publisher.Current()
 	if bundle == nil {
-		return nil, errors.New("no trust bundle is published")
+		return nil, 0, errors.New("no trust bundle is published")
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	issuer := s.cfg.Signer.Issuer()
+	session, err := s.cfg.Signer.Begin()
+	if err != nil {
+		return nil, 0, err
+	}
+	issuer, err := session.Bounds()
+	if err != nil {
+		return nil, 0, err
+	}
 	template, err := s.cfg.Policy.Decide(policy.Request{Caller: s.cfg.Identity, TokenTime: now, CSR: &csr.Request{PublicKey: &key.PublicKey}},
-		now,
-		policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
+		now, issuer)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	issued, err := s.cfg.Signer.Sign(template)
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		URIs: template.URIs, DNSNames: template.DNSNames, IPAddresses: template.IPAddresses,
+	}, key)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	issued, err := session.Issue(ctx, &signer.Request{Template: template, CSR: request, Identity: s.cfg.Identity})
+	if err != nil {
+		return nil, 0, err
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-	material, err := tlsconf.NewMaterial([]byte(issued.ChainPEM[0]), keyPEM, []byte(strings.Join(bundle.Roots, "")))
+	material, err := tlsconf.NewMaterial([]byte(strings.Join(issued.ChainPEM[:len(issued.ChainPEM)-1], "")), keyPEM,
+		[]byte(strings.Join(bundle.Roots, "")))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s.cfg.Log.Info("own certificate issued", "identity", s.cfg.Identity.String(), "dns_names", issued.Certificate.DNSNames, "serial",
-		issued.Serial(),
-		"not_after", issued.Certificate.NotAfter)
-	return material, nil
+		issued.Serial(), "not_after", issued.Certificate.NotAfter)
+	return material, issued.Signer, nil
 }
 
-// Run renews at half of the certificate's life and whenever the bundle changes, until ctx ends. A failed renewal is
-// logged and tried again after retryAfter. The caller has called Renew before.
+// Run renews at half of the certificate's life, and whenever the bundle or the signer changes, until ctx ends. A failed
+// renewal is logged and tried again after retryAfter. The caller has called Renew before.
 func (s *Source) Run(ctx context.Context) error {
 	for {
 		bundle, bundleChanged := s.cfg.Publisher.Current()
+		signerChanged := s.cfg.Signer.Changed()
 		material, err := s.Current()
 		if err != nil {
 			return err
 		}
 		wait := s.untilRenewal()
-		if wait <= 0 || strings.Join(bundle.Roots, "") != string(material.RootsPEM) {
-			if err = s.Renew(); err == nil {
+		if wait <= 0 || strings.Join(bundle.Roots, "") != string(material.RootsPEM) || !s.bySigner(s.cfg.Signer.ID()) {
+			if err = s.Renew(ctx); err == nil {
 				continue
 			}
 			s.cfg.Log.Warn("own certificate not renewed, trying again", "error", err, "retry_after", retryAfter, "not_after", material.NotAfter)
@@ -144,9 +160,17 @@ func (s *Source) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-bundleChanged:
+		case <-signerChanged:
 		case <-s.cfg.Clock.After(wait):
 		}
 	}
+}
+
+// bySigner reports whether the certificate was issued by this signer.
+func (s *Source) bySigner(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signer == id
 }
 
 func (s *Source) untilRenewal() time.Duration {

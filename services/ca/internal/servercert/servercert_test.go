@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/ca/internal/held"
+	"fairlead.dev/services/ca/internal/authority/authoritytest"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
@@ -21,7 +21,7 @@ func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
 	n := uint64(0)
 	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
 	return New(Config{
-		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: held.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
+		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: authoritytest.New(t, ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
 		Log: testkit.Logger(t),
 	})
 }
@@ -34,13 +34,13 @@ func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	if _, err := s.Current(); err == nil {
 		t.Fatal("material before the first certificate")
 	}
-	if err := s.Renew(); err == nil || !strings.Contains(err.Error(), "bundle") {
+	if err := s.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "bundle") {
 		t.Fatalf("certificate without a bundle: %v", err)
 	}
 	if err := s.cfg.Publisher.Publish(t.Context(), []string{string(ca.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Renew(); err != nil {
+	if err := s.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Background(t, s.Run)
@@ -84,7 +84,7 @@ func TestRenewsUntilTheRootExpires(t *testing.T) {
 	if err := s.cfg.Publisher.Publish(t.Context(), []string{string(ca.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Renew(); err != nil {
+	if err := s.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Background(t, s.Run)

@@ -1,0 +1,79 @@
+package signer
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net/url"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/services/ca/internal/tokentime"
+)
+
+// Probe is what a signer must be able to do before the mesh depends on it.
+type Probe struct {
+	// Identity is that of the ca itself, DNSNames those of its own certificate.
+	Identity spiffeid.ID
+	DNSNames []string
+	// TTL is the longest lifetime of a leaf.
+	TTL time.Duration
+	// Token is that of the ca, for signers whose Capabilities say Token.
+	Token string
+}
+
+// Try has the issuer sign one leaf, for a key that is thrown away, and checks it like every other. A signer that leaves
+// out names, shortens lifetimes, may not sign for the mesh's names, or cannot be reached fails here, before anybody
+// depends on it.
+func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	lastToken, err := tokentime.Extension(now)
+	if err != nil {
+		return err
+	}
+	uris := []*url.URL{p.Identity.URL()}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: uris, DNSNames: p.DNSNames}, key)
+	if err != nil {
+		return err
+	}
+	authorities, _ := issuer.Authorities()
+	if authorities == nil {
+		return Errorf(Away, "the roots of the signer are not known yet")
+	}
+	from, until := now.Add(-time.Minute).Truncate(time.Second), now.Add(p.TTL).Truncate(time.Second)
+	if from.Before(authorities.NotBefore) {
+		from = authorities.NotBefore
+	}
+	if !authorities.NotAfter.IsZero() && authorities.NotAfter.Before(until) {
+		return Errorf(Refused, "the signer's certificates end at %s, before a leaf that is issued now for %s; renew them first",
+			authorities.NotAfter.UTC().Format(time.RFC3339), p.TTL)
+	}
+	r := &Request{CSR: csr, Identity: p.Identity, Token: p.Token, Template: &x509.Certificate{
+		PublicKey: &key.PublicKey, URIs: uris, DNSNames: p.DNSNames, NotBefore: from.UTC(), NotAfter: until.UTC(),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true, ExtraExtensions: []pkix.Extension{lastToken},
+	}}
+	chain, err := issuer.Issue(ctx, r)
+	if err != nil {
+		return err
+	}
+	// A signer whose leaves live shorter than asked would renew all of the mesh more often than its operator wants.
+	can := issuer.Capabilities()
+	can.Validity = true
+	roots := x509.NewCertPool()
+	for _, c := range authorities.Roots {
+		roots.AddCert(c)
+	}
+	if err := Check(r, can, chain, roots, now); err != nil {
+		return err
+	}
+	return nil
+}
