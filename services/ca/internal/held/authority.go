@@ -4,7 +4,6 @@ import (
 	"crypto"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -86,17 +85,17 @@ func window(path []*x509.Certificate) (notBefore, notAfter time.Time) {
 	return notBefore, notAfter
 }
 
-// validity is when the path that ends last is valid. Verifiers find it, because they have all roots.
-func (a *Authority) validity() (notBefore, notAfter time.Time, err error) {
+// Path returns the certificates from the issuing one to a root, both included, by the way that is valid for longest;
+// nil if there is none. Verifiers find it, because they have all roots.
+func (a *Authority) Path() []*x509.Certificate {
+	var best []*x509.Certificate
+	var latest time.Time
 	for _, path := range a.paths() {
-		if from, until := window(path); until.After(notAfter) {
-			notBefore, notAfter = from, until
+		if _, until := window(path); until.After(latest) {
+			best, latest = path, until
 		}
 	}
-	if notAfter.IsZero() {
-		return notBefore, notAfter, fmt.Errorf("the chain of %q leads to none of the %d roots", a.Certificate.Subject, len(a.Roots))
-	}
-	return notBefore, notAfter, nil
+	return best
 }
 
 // SamePublicKey compares two public keys.

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"strings"
@@ -60,10 +61,11 @@ func NewIssuer(a Authority) (*Signer, error) {
 	if err := a.check(); err != nil {
 		return nil, err
 	}
-	notBefore, notAfter, err := a.validity()
-	if err != nil {
-		return nil, err
+	path := a.Path()
+	if path == nil {
+		return nil, fmt.Errorf("the chain of %q leads to none of the %d roots", a.Certificate.Subject, len(a.Roots))
 	}
+	notBefore, notAfter := window(path)
 	return signerFor(&a, notBefore, notAfter), nil
 }
 

@@ -3,12 +3,9 @@ package held
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"math/big"
@@ -22,92 +19,47 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// ca is an authority of the tests.
-type ca struct {
-	cert *x509.Certificate
-	key  crypto.Signer
-}
-
 // newCA makes a root, or below a parent an intermediate, valid around noon for the time.
-func newCA(t testing.TB, parent *ca, key crypto.Signer, valid time.Duration) *ca {
+func newCA(t testing.TB, parent *catest.CA, key crypto.Signer, valid time.Duration) *catest.CA {
 	t.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	testkit.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: serial.String()}, NotBefore: noon.Add(-valid), NotAfter: noon.Add(valid), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	above := &ca{template, key}
-	if parent != nil {
-		above = parent
-	}
-	return &ca{certificate(t, template, above, key.Public()), key}
-}
-
-func certificate(t testing.TB, template *x509.Certificate, parent *ca, public crypto.PublicKey) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent.cert, public, parent.key)
-	testkit.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	testkit.NoError(t, err)
-	return cert
-}
-
-func ecKey(t testing.TB, curve elliptic.Curve) crypto.Signer {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(curve, rand.Reader)
-	testkit.NoError(t, err)
-	return key
-}
-
-func rsaKey(t testing.TB) crypto.Signer {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	testkit.NoError(t, err)
-	return key
-}
-
-func pool(certs ...*x509.Certificate) *x509.CertPool {
-	p := x509.NewCertPool()
-	for _, c := range certs {
-		p.AddCert(c)
-	}
-	return p
+	return catest.NewCA(t, parent, key, catest.Valid(noon.Add(-valid), noon.Add(valid)))
 }
 
 // Any key signs leaves of any key, and what comes out passes the check of every signer.
 func TestIssue(t *testing.T) {
-	keys := map[string]crypto.Signer{"P-256": ecKey(t, elliptic.P256()), "P-384": ecKey(t, elliptic.P384()), "RSA": rsaKey(t)}
+	keys := map[string]crypto.Signer{
+		"P-256": catest.Key(t), "P-384": catest.CurveKey(t, elliptic.P384()), "RSA": catest.RSAKey(t, 2048),
+	}
 	want := map[string]x509.SignatureAlgorithm{"P-256": x509.ECDSAWithSHA256, "P-384": x509.ECDSAWithSHA384, "RSA": x509.SHA256WithRSA}
 	for kind, key := range keys {
 		for leafKind, leafKey := range keys {
 			t.Run(leafKind+" below "+kind, func(t *testing.T) {
-				root := newCA(t, nil, ecKey(t, elliptic.P256()), 3*time.Hour)
-				middle := newCA(t, root, ecKey(t, elliptic.P256()), 2*time.Hour)
+				root := newCA(t, nil, catest.Key(t), 3*time.Hour)
+				middle := newCA(t, root, catest.Key(t), 2*time.Hour)
 				issuing := newCA(t, middle, key, time.Hour)
 				s, err := NewIssuer(Authority{
-					Certificate: issuing.cert, Key: key, Chain: []*x509.Certificate{middle.cert}, Roots: []*x509.Certificate{root.cert},
+					Certificate: issuing.Cert, Key: key, Chain: []*x509.Certificate{middle.Cert}, Roots: []*x509.Certificate{root.Cert},
 				})
 				testkit.NoError(t, err)
 				a, _ := s.Authorities()
-				if !a.NotAfter.Equal(issuing.cert.NotAfter) || !a.NotBefore.Equal(issuing.cert.NotBefore) {
+				if !a.NotAfter.Equal(issuing.Cert.NotAfter) || !a.NotBefore.Equal(issuing.Cert.NotBefore) {
 					t.Errorf("valid from %s until %s", a.NotBefore, a.NotAfter)
 				}
 				r := &signer.Request{Template: template(t, noon)}
 				r.Template.PublicKey = leafKey.Public()
 				chain, err := s.Issue(context.Background(), r)
 				testkit.NoError(t, err)
-				if len(chain) != 3 || !chain[1].Equal(issuing.cert) || !chain[2].Equal(middle.cert) {
+				if len(chain) != 3 || !chain[1].Equal(issuing.Cert) || !chain[2].Equal(middle.Cert) {
 					t.Errorf("a chain of %d", len(chain))
 				}
 				if got := chain[0].SignatureAlgorithm; got != want[kind] {
 					t.Errorf("signed with %s", got)
 				}
-				if err := signer.Check(r, s.Capabilities(), chain, pool(root.cert), noon); err != nil {
+				if err := signer.Check(r, s.Capabilities(), chain, catest.Pool(root.Cert), noon); err != nil {
 					t.Error(err)
 				}
 				issued, err := s.Sign(r.Template)
-				if err != nil || len(issued.ChainPEM) != 4 || issued.ChainPEM[3] != encodePEM(root.cert.Raw) {
+				if err != nil || len(issued.ChainPEM) != 4 || issued.ChainPEM[3] != encodePEM(root.Cert.Raw) {
 					t.Errorf("%d certificates in PEM, %v", len(issued.ChainPEM), err)
 				}
 			})
@@ -119,11 +71,11 @@ func TestNewIssuerRefuses(t *testing.T) {
 	root := newCA(t, nil, catest.Key(t), time.Hour)
 	issuing, other := newCA(t, root, catest.Key(t), time.Hour), newCA(t, nil, catest.Key(t), time.Hour)
 	for name, a := range map[string]Authority{
-		"no certificate":            {Key: issuing.key, Roots: []*x509.Certificate{root.cert}},
-		"no key":                    {Certificate: issuing.cert, Roots: []*x509.Certificate{root.cert}},
-		"no root":                   {Certificate: issuing.cert, Key: issuing.key},
-		"another certificate's key": {Certificate: issuing.cert, Key: root.key, Roots: []*x509.Certificate{root.cert}},
-		"a chain to no root":        {Certificate: issuing.cert, Key: issuing.key, Roots: []*x509.Certificate{other.cert}},
+		"no certificate":            {Key: issuing.Key, Roots: []*x509.Certificate{root.Cert}},
+		"no key":                    {Certificate: issuing.Cert, Roots: []*x509.Certificate{root.Cert}},
+		"no root":                   {Certificate: issuing.Cert, Key: issuing.Key},
+		"another certificate's key": {Certificate: issuing.Cert, Key: root.Key, Roots: []*x509.Certificate{root.Cert}},
+		"a chain to no root":        {Certificate: issuing.Cert, Key: issuing.Key, Roots: []*x509.Certificate{other.Cert}},
 	} {
 		if _, err := NewIssuer(a); err == nil {
 			t.Errorf("%s: taken", name)
@@ -135,19 +87,19 @@ func TestNewIssuerRefuses(t *testing.T) {
 func TestValidityIsThatOfTheBestPath(t *testing.T) {
 	older := newCA(t, nil, catest.Key(t), time.Hour)
 	newer := newCA(t, nil, catest.Key(t), 5*time.Hour)
-	cross := *newer.cert
-	cross.NotAfter = older.cert.NotAfter
-	crossed := certificate(t, &cross, older, newer.key.Public())
+	cross := *newer.Cert
+	cross.NotAfter = older.Cert.NotAfter
+	crossed := older.Sign(t, &cross, newer.Key.Public())
 	issuing := newCA(t, newer, catest.Key(t), 4*time.Hour)
 	for name, tc := range map[string]struct {
 		roots []*x509.Certificate
 		want  time.Time
 	}{
-		"both roots": {[]*x509.Certificate{older.cert, newer.cert}, issuing.cert.NotAfter},
-		"newer only": {[]*x509.Certificate{newer.cert}, issuing.cert.NotAfter},
-		"older only": {[]*x509.Certificate{older.cert}, older.cert.NotAfter},
+		"both roots": {[]*x509.Certificate{older.Cert, newer.Cert}, issuing.Cert.NotAfter},
+		"newer only": {[]*x509.Certificate{newer.Cert}, issuing.Cert.NotAfter},
+		"older only": {[]*x509.Certificate{older.Cert}, older.Cert.NotAfter},
 	} {
-		s, err := NewIssuer(Authority{Certificate: issuing.cert, Key: issuing.key, Chain: []*x509.Certificate{crossed}, Roots: tc.roots})
+		s, err := NewIssuer(Authority{Certificate: issuing.Cert, Key: issuing.Key, Chain: []*x509.Certificate{crossed}, Roots: tc.roots})
 		testkit.NoError(t, err)
 		if a, _ := s.Authorities(); !a.NotAfter.Equal(tc.want) {
 			t.Errorf("%s: valid until %s, want %s", name, a.NotAfter, tc.want)
@@ -157,13 +109,13 @@ func TestValidityIsThatOfTheBestPath(t *testing.T) {
 
 func TestIssueErrors(t *testing.T) {
 	root := newCA(t, nil, catest.Key(t), time.Hour)
-	s := New(root.cert, root.key)
+	s := New(root.Cert, root.Key)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	late := template(t, noon)
-	late.NotAfter = root.cert.NotAfter.Add(time.Second)
-	broken := New(root.cert, brokenKey{root.key, errors.New("the token was removed")})
-	away := New(root.cert, brokenKey{root.key, signer.Errorf(signer.Busy, "no session")})
+	late.NotAfter = root.Cert.NotAfter.Add(time.Second)
+	broken := New(root.Cert, brokenKey{root.Key, errors.New("the token was removed")})
+	away := New(root.Cert, brokenKey{root.Key, signer.Errorf(signer.Busy, "no session")})
 	for name, tc := range map[string]struct {
 		ctx   context.Context //nolint:containedctx // of a table
 		s     *Signer
@@ -200,17 +152,17 @@ func TestRotating(t *testing.T) {
 		t.Fatalf("%v, %v before there is a signer", a, err)
 	}
 	long, short := newCA(t, nil, catest.Key(t), 3*time.Hour), newCA(t, nil, catest.Key(t), time.Hour)
-	r.Set(New(long.cert, long.key))
+	r.Set(New(long.Cert, long.Key))
 	<-changed
 	_, changed = r.Authorities()
-	r.Set(New(short.cert, short.key))
+	r.Set(New(short.Cert, short.Key))
 	<-changed
-	for life, want := range map[time.Duration]*ca{time.Minute: short, 2 * time.Hour: long} {
+	for life, want := range map[time.Duration]*catest.CA{time.Minute: short, 2 * time.Hour: long} {
 		req := &signer.Request{Template: template(t, noon)}
 		req.Template.NotAfter = noon.Add(life)
 		chain, err := r.Issue(context.Background(), req)
 		testkit.NoError(t, err)
-		if err := chain[0].CheckSignatureFrom(want.cert); err != nil {
+		if err := chain[0].CheckSignatureFrom(want.Cert); err != nil {
 			t.Errorf("%s: %v", life, err)
 		}
 	}
@@ -241,7 +193,7 @@ func benchmarked(b *testing.B) (*Signer, *signer.Request) {
 	b.Helper()
 	root := newCA(b, nil, catest.Key(b), 2*time.Hour)
 	issuing := newCA(b, root, catest.Key(b), time.Hour)
-	s, err := NewIssuer(Authority{Certificate: issuing.cert, Key: issuing.key, Roots: []*x509.Certificate{root.cert}})
+	s, err := NewIssuer(Authority{Certificate: issuing.Cert, Key: issuing.Key, Roots: []*x509.Certificate{root.Cert}})
 	testkit.NoError(b, err)
 	return s, &signer.Request{Template: template(b, noon)}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxChain is how many certificates a chain may have, without the root.
-	maxChain = 5
+	// MaxChain is how many certificates a chain may have, without the root.
+	MaxChain = 5
 	// minSerialBits of a serial number are random (CA/Browser Forum, Baseline Requirements 7.1).
 	minSerialBits = 64
 	// slack is how far the validity may lie outside of what was decided: certificates have whole seconds, and clocks of
@@ -28,8 +28,8 @@ const (
 // usages, valid no longer than it asks for, no authority, and signed by way of the intermediates by one of the
 // announced roots. notBefore may be earlier than the template's: a signer may allow for more clock skew.
 func Check(r *Request, c Capabilities, chain []*x509.Certificate, roots *x509.CertPool, now time.Time) *Error {
-	if len(chain) == 0 || len(chain) > maxChain {
-		return Errorf(Lied, "the signer answered with a chain of %d certificates, wanted 1 to %d", len(chain), maxChain)
+	if len(chain) == 0 || len(chain) > MaxChain {
+		return Errorf(Lied, "the signer answered with a chain of %d certificates, wanted 1 to %d", len(chain), MaxChain)
 	}
 	leaf := chain[0]
 	if err := CheckLeaf(r.Template, c, leaf, now); err != nil {
