@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/services/ca/internal/private"
 )
 
 // bundleState is the content of bundle.json: the last bundle numbered.
@@ -26,7 +27,7 @@ type bundleState struct {
 // in this directory, else the next number. So a number never stands for two bundles, across restarts too. It is the
 // trustbundle.Numberer of the ca.
 func Generation(ctx context.Context, dir string, roots []string) (uint64, error) {
-	unlock, err := lock(ctx, filepath.Join(dir, lockName), 10*time.Second)
+	unlock, err := private.Lock(ctx, filepath.Join(dir, lockName), 10*time.Second)
 	if err != nil {
 		return 0, err
 	}

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/services/ca/internal/private"
+	"fairlead.dev/services/ca/internal/signer/keys"
 )
 
 // rootClockSkew is the clock skew that a new root allows for: it is valid from that long before it was made. The flag
@@ -54,15 +57,15 @@ func newRoot(td spiffeid.TrustDomain, now time.Time, ttl time.Duration) (*ecdsa.
 // load reads the root. It is an error if the root would sign certificates that nobody can verify, or if others than the
 // ca's user could have read or replaced a file.
 func load(folder string, cfg Config) (*Root, error) {
-	if err := checkDir(folder); err != nil {
+	if err := private.CheckDir(folder); err != nil {
 		return nil, err
 	}
 	keyPath, certPath := filepath.Join(folder, keyName), filepath.Join(folder, certName)
-	keyPEM, err := readPrivate(keyPath)
+	keyPEM, err := private.Read(keyPath)
 	if err != nil {
 		return nil, explainMissing(err, folder)
 	}
-	certPEM, err := readPrivate(certPath)
+	certPEM, err := private.Read(certPath)
 	if err != nil {
 		return nil, explainMissing(err, folder)
 	}
@@ -112,30 +115,17 @@ func explainMissing(err error, folder string) error {
 	return err
 }
 
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
-}
-
 func encodeCertificate(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// decodeKey leaves the parser's message out of its errors, because it could quote the key.
+// decodeKey reads a key on a curve; all roots that newRoot has made have one.
 func decodeKey(text []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "PRIVATE KEY" {
-		return nil, errors.New("is not a PEM block of type PRIVATE KEY")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := keys.Decode(text)
 	if err != nil {
-		return nil, errors.New("is not a PKCS#8 private key")
+		return nil, err
 	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || (key.Curve != elliptic.P256() && key.Curve != elliptic.P384()) {
+	if _, ok := key.(*ecdsa.PrivateKey); !ok {
 		return nil, errors.New("is not an ECDSA key on P-256 or P-384")
 	}
 	return key, nil

@@ -28,6 +28,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/services/ca/internal/private"
+	"fairlead.dev/services/ca/internal/signer/keys"
 )
 
 const (
@@ -64,11 +66,11 @@ type Root struct {
 
 // Open loads the root, or makes it if the directory has none.
 func Open(ctx context.Context, cfg Config) (*Root, error) {
-	if err := ensureDir(cfg.Dir); err != nil {
+	if err := private.EnsureDir(cfg.Dir); err != nil {
 		return nil, err
 	}
 	cfg.LockTimeout = cmp.Or(cfg.LockTimeout, 10*time.Second)
-	unlock, err := lock(ctx, filepath.Join(cfg.Dir, lockName), cfg.LockTimeout)
+	unlock, err := private.Lock(ctx, filepath.Join(cfg.Dir, lockName), cfg.LockTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +137,7 @@ func create(cfg Config) (err error) {
 			err = errors.Join(err, os.RemoveAll(folder))
 		}
 	}()
-	keyPEM, err := encodeKey(key)
+	keyPEM, err := keys.Encode(key)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/private"
+	"fairlead.dev/services/ca/internal/signer/keys"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -141,7 +143,7 @@ func TestManyProcessesMakeOneRoot(t *testing.T) {
 func TestOpenWaitsForTheLockForItsTimeout(t *testing.T) {
 	cfg := config(t)
 	open(t, cfg)
-	unlock, err := lock(t.Context(), filepath.Join(cfg.Dir, lockName), time.Second)
+	unlock, err := private.Lock(t.Context(), filepath.Join(cfg.Dir, lockName), time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func TestOpenRejects(t *testing.T) {
 		"half a key": {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), "-----BEGIN PRIVATE KEY-----\nMIGH") },
 			"restore the file"},
 		"a damaged key":    {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), string(pemBlock("PRIVATE KEY", "secret"))) }, "PKCS#8"},
-		"a large key":      {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), strings.Repeat("x", maxFileBytes+1)) }, "too large"},
+		"a large key":      {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), strings.Repeat("x", private.MaxFile+1)) }, "too large"},
 		"another's cert":   {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), string(otherCert)) }, "is not the key of"},
 		"two certificates": {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), string(otherCert)+string(otherCert)) }, "more than one"},
 		"no PEM":           {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), "root") }, "CERTIFICATE"},
@@ -250,7 +252,7 @@ func replaceByLeaf(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := encodeKey(key)
+	text, err := keys.Encode(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,6 @@
-package store
+// Package private reads, makes and locks directories and files that nobody but the ca's user can use; keys are in such
+// ones. Its errors name the path and the command that repairs it.
+package private
 
 import (
 	"context"
@@ -13,26 +15,28 @@ import (
 	"fairlead.dev/pkg/fileio"
 )
 
-// maxFileBytes bounds what is read from the directory.
-const maxFileBytes = 64 << 10
+// MaxFile bounds what Read reads, in bytes.
+const MaxFile = 64 << 10
 
-// ensureDir makes the directory, or refuses one that others can enter.
-func ensureDir(dir string) error {
+// EnsureDir makes the directory with mode 0700, or returns CheckDir's error about one that is there. The parent must
+// exist.
+func EnsureDir(dir string) error {
 	err := os.Mkdir(dir, 0o700)
 	switch {
 	case err == nil:
 		// Mkdir's mode is subject to the umask; say the mode again.
 		return os.Chmod(dir, 0o700)
 	case errors.Is(err, fs.ErrExist):
-		return checkDir(dir)
+		return CheckDir(dir)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("make %s: its parent directory does not exist; create it or correct --ca-dir", dir)
+		return fmt.Errorf("make %s: its parent directory does not exist; create it, or correct the path", dir)
 	default:
-		return fmt.Errorf("make the ca's directory: %w", err)
+		return fmt.Errorf("make the private directory: %w", err)
 	}
 }
 
-func checkDir(dir string) error {
+// CheckDir returns an error if others than the ca's user could get into the directory.
+func CheckDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return err
@@ -41,7 +45,7 @@ func checkDir(dir string) error {
 		return fmt.Errorf("%s is not a directory", dir)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s has mode %04o, so others than its owner could get at the root key; run: chmod 0700 %s", dir, info.Mode().Perm(),
+		return fmt.Errorf("%s has mode %04o, so others than its owner could get at the keys in it; run: chmod 0700 %s", dir, info.Mode().Perm(),
 			dir)
 	}
 	return checkOwner(dir, info)
@@ -50,14 +54,14 @@ func checkDir(dir string) error {
 func checkOwner(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if ok && int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to uid %d, but the ca runs as uid %d; run the ca as its owner, or: chown -R %d the ca's directory", path,
+		return fmt.Errorf("%s belongs to uid %d, but the ca runs as uid %d; run the ca as its owner, or: chown -R %d the directory", path,
 			stat.Uid, os.Geteuid(), os.Geteuid())
 	}
 	return nil
 }
 
-// readPrivate reads a regular file that only its owner can read.
-func readPrivate(path string) ([]byte, error) {
+// Read reads a regular file of at most MaxFile bytes that only the ca's user can read; it follows no symbolic link.
+func Read(path string) ([]byte, error) {
 	// Without O_NOFOLLOW a link could lead to a file whose mode is checked after it was opened elsewhere.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {
@@ -81,15 +85,16 @@ func readPrivate(path string) ([]byte, error) {
 	if err := checkOwner(path, info); err != nil {
 		return nil, err
 	}
-	text, err := fileio.ReadAll(file, maxFileBytes)
+	text, err := fileio.ReadAll(file, MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return text, nil
 }
 
-// lock takes the lock of the ca's directory, and waits for another process that holds it, at most for the timeout.
-func lock(ctx context.Context, path string, timeout time.Duration) (unlock func(), err error) {
+// Lock locks the file at path, which it makes if necessary. It waits for another process, or another Lock of this one,
+// that holds it, at most for the timeout. unlock leaves the file in place.
+func Lock(ctx context.Context, path string, timeout time.Duration) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%s is still held by another process after %s; stop the other process that uses this directory", path, timeout))
 	defer cancel()
@@ -99,7 +104,7 @@ func lock(ctx context.Context, path string, timeout time.Duration) (unlock func(
 			return func() { _ = held.Release() }, nil
 		}
 		if _, inUse := errors.AsType[*dirlock.InUseError](err); !inUse {
-			return nil, fmt.Errorf("lock the ca's directory: %w", err)
+			return nil, fmt.Errorf("lock the private directory: %w", err)
 		}
 		select {
 		case <-ctx.Done():
