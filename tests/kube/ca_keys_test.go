@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/tests/internal/kubeapi"
 )
 
-// TestKeysInASecret runs the ca's own test of its keys in a Secret, which nobody outside of the ca can call, with an API
-// server.
+// TestKeysInASecret runs the ca's own test of its keys in a Secret, which nobody outside of the ca can call, with an
+// API server.
 func TestKeysInASecret(t *testing.T) {
 	server := kubeapi.Start(t, kubeapi.Options{})
 	command := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-run", "^TestRealAPIServer$",

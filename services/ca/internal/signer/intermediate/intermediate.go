@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer"
 )
 
-// Config says how intermediates are made. All fields are required.
+// Config says how intermediates are made. All fields but DNSNames are required.
 type Config struct {
 	Keys        signer.KeyManager
 	Minter      signer.Minter
@@ -30,6 +30,8 @@ type Config struct {
 	// TTL is the lifetime that intermediates are to have, MinTTL the one that they must have: leaves are cut to what is
 	// left of it, and the next intermediate is made at half of it.
 	TTL, MinTTL time.Duration
+	// DNSNames are those that some leaves have, such as the ca's own.
+	DNSNames []string
 }
 
 // Made is one intermediate. It has nothing secret.
@@ -62,27 +64,24 @@ func (c Config) Make(ctx context.Context, name string, now time.Time) (*Made, er
 	if len(chain) == 0 {
 		return nil, signer.Errorf(signer.Lied, "the signer answered without a certificate for the ca's intermediate")
 	}
-	if _, err := open(key, chain, roots); err != nil {
-		return nil, signer.Errorf(signer.Lied, "the intermediate that the signer made cannot be used: %w", err)
-	}
-	if err := c.check(chain[0], now); err != nil {
+	if err := c.check(held.Authority{Certificate: chain[0], Key: key, Chain: chain[1:], Roots: roots}, now); err != nil {
 		return nil, err
 	}
 	return &Made{Key: name, Chain: encode(chain), Roots: encode(roots)}, nil
 }
 
-// check refuses an intermediate that is none, or that does not live long enough. What it may sign for is found by a
-// probe, signer.Probe.
-func (c Config) check(made *x509.Certificate, now time.Time) error {
-	switch left := made.NotAfter.Sub(now); {
-	case !made.IsCA || !made.BasicConstraintsValid || made.KeyUsage&x509.KeyUsageCertSign == 0:
-		return signer.Errorf(signer.Lied, "the signer made a certificate for the ca's intermediate that may not sign (CA:TRUE, keyCertSign)")
-	case left < c.MinTTL:
-		return signer.Errorf(signer.Refused, "the signer made an intermediate that ends in %s; at least %s are needed: have the signer allow "+
-			"longer ones, or shorten the lifetime of leaves", left.Round(time.Second), c.MinTTL)
-	case now.Before(made.NotBefore):
-		return signer.Errorf(signer.Lied, "the signer made an intermediate that is valid from %s on; compare the signer's clock with the ca's",
-			made.NotBefore.UTC().Format(time.RFC3339))
+// check refuses an intermediate that the mesh cannot use, or that does not live long enough.
+func (c Config) check(made held.Authority, now time.Time) error {
+	var wrong []error
+	for _, u := range made.Unsuited(held.Names{TrustDomain: c.TrustDomain, DNS: c.DNSNames}, now) {
+		wrong = append(wrong, u)
+	}
+	if len(wrong) > 0 {
+		return signer.Errorf(signer.Refused, "the mesh cannot use the intermediate that the signer made: %w", errors.Join(wrong...))
+	}
+	if left := made.Certificate.NotAfter.Sub(now); left < c.MinTTL {
+		return signer.Errorf(signer.Refused, "the signer made an intermediate that ends in %s, and at least %s are needed: have it allow longer "+
+			"ones, or shorten the lifetime of leaves", left.Round(time.Second), c.MinTTL)
 	}
 	return nil
 }
@@ -126,7 +125,10 @@ func decode(texts []string) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, certs...)
+		if len(certs) != 1 {
+			return nil, fmt.Errorf("a text has %d certificates, wanted 1", len(certs))
+		}
+		out = append(out, certs[0])
 	}
 	return out, nil
 }

@@ -1,6 +1,6 @@
 // Package directory is the KeyManager of keys in files: NAME.pem in a directory that only the ca's user can enter. Each
-// is PEM of PKCS#8, with mode 0600. A process that is killed at any moment leaves each key whole or absent. Processes on
-// one machine may use one directory; other replicas of the ca do not find the keys.
+// is PEM of PKCS#8, with mode 0600. A process that is killed at any moment leaves each key whole or absent. Processes
+// on one machine may use one directory; other replicas of the ca do not find the keys.
 package directory
 
 import (

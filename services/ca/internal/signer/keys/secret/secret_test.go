@@ -150,7 +150,8 @@ func wantLabels(t *testing.T, api kubernetes.Interface, cfg Config) {
 }
 
 func object(data map[string][]byte) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: config.Name, Namespace: config.Namespace, Labels: map[string]string{"team": "a"}},
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: config.Name, Namespace: config.Namespace,
+		Labels: map[string]string{"team": "a"}},
 		Type: corev1.SecretTypeOpaque, Data: data}
 }
 
