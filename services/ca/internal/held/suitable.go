@@ -140,15 +140,16 @@ func weakKey(public any) string {
 	return ""
 }
 
-// unsuitedIssuer looks at what the certificate that signs leaves needs besides: a key whose signatures Envoy verifies.
+// unsuitedIssuer looks at what the certificate that signs leaves needs besides. Proxies need not have support for other
+// keys than those of P-256, P-384 and RSA.
 func unsuitedIssuer(c *x509.Certificate) []*Unsuitable {
 	var found []*Unsuitable
 	switch k := c.PublicKey.(type) {
 	case ed25519.PublicKey:
-		found = append(found, &Unsuitable{c, "subjectPublicKeyInfo", "an Ed25519 key, which Envoy does not take; " + wantedKeys})
+		found = append(found, &Unsuitable{c, "subjectPublicKeyInfo", "an Ed25519 key, with which the ca signs nothing; " + wantedKeys})
 	case *ecdsa.PublicKey:
 		if k.Curve == elliptic.P521() {
-			found = append(found, &Unsuitable{c, "subjectPublicKeyInfo", "an ECDSA key on P-521, which Envoy does not take; " + wantedKeys})
+			found = append(found, &Unsuitable{c, "subjectPublicKeyInfo", "an ECDSA key on P-521, with which the ca signs nothing; " + wantedKeys})
 		}
 	}
 	return found

@@ -75,7 +75,7 @@ func TestUnsuited(t *testing.T) {
 			want: "subjectPublicKeyInfo: an RSA key of 1024 bits"},
 		"a root of RSA-1024":               {keys: keys{catest.RSAKey(t, 1024), catest.Key(t), catest.Key(t)}, blamed: root, want: "RSA of 2048"},
 		"P-224":                            {keys: keys{catest.Key(t), catest.CurveKey(t, elliptic.P224()), catest.Key(t)}, blamed: middle, want: "on P-224"},
-		"P-521":                            {keys: keys{catest.Key(t), catest.Key(t), catest.CurveKey(t, elliptic.P521())}, blamed: issuing, want: "P-521, which Envoy"},
+		"P-521":                            {keys: keys{catest.Key(t), catest.Key(t), catest.CurveKey(t, elliptic.P521())}, blamed: issuing, want: "P-521, with which"},
 		"Ed25519":                          {keys: keys{catest.Key(t), catest.Key(t), edwards}, blamed: issuing, want: "Ed25519"},
 		"SHA-1":                            {issuing: algorithm(x509.ECDSAWithSHA1), blamed: issuing, want: "signatureAlgorithm: ECDSA-SHA1 can be forged"},
 		"a root signed with SHA-1":         {root: algorithm(x509.ECDSAWithSHA1)},
