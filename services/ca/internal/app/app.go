@@ -27,12 +27,10 @@ import (
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/authority"
-	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/issuance"
 	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/servercert"
-	"fairlead.dev/services/ca/internal/signer/guard"
 	"fairlead.dev/services/ca/internal/store"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
@@ -68,6 +66,8 @@ type Server struct {
 	bundle    *trustbundle.Manager
 	publisher *trustbundle.Publisher
 	gate      *admission.Gate
+	// stops end what runs before Run does.
+	stops []func()
 }
 
 // connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
@@ -96,33 +96,35 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		}
 	}()
 
-	// Trust: the root, the bundle that holds it, and the signer that uses it.
-	root, err := store.Open(ctx, store.Config{Dir: o.Dir, TrustDomain: cfg.trustDomain, RootTTL: o.RootTTL, Now: s.Clock.Now()})
+	cluster, err := s.connect(deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	s.logRoot(root)
+
+	// Trust: the signer, and the bundle that has its roots.
 	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
+	sign, err := s.openSigner(ctx, apiOf(cluster))
+	if err != nil {
+		return nil, err
+	}
 	s.bundle = trustbundle.NewManager(trustbundle.ManagerConfig{
-		Own: string(root.CertPEM), ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
+		Own: sign.roots, ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
 	if err := s.bundle.Publish(ctx); err != nil {
 		return nil, err
 	}
-	sign := authority.New(s.publisher)
-	sign.Use(1, guard.New(held.New(root.Certificate, root.Key), guard.Config{Clock: s.Clock}))
 
 	// The ca's own certificate.
 	s.ownCert = servercert.New(servercert.Config{
-		Identity: cfg.identity, Policy: cfg.policy, Signer: sign, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
+		Identity: cfg.identity, Policy: cfg.policy, Signer: sign.Authority, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
 	if err := s.ownCert.Renew(ctx); err != nil {
 		return nil, err
 	}
 
-	members, err := s.joinCluster(ctx, deps.Cluster, s.publisher)
+	members, err := s.joinCluster(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +142,11 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		return nil, err
 	}
 	watches := trustbundle.NewWatches(o.MaxWatches)
-	metrics, tokens, err := s.buildGRPC(lis, sign, watches, members)
+	metrics, tokens, err := s.buildGRPC(lis, sign.Authority, watches, members)
 	if err != nil {
 		return nil, err
 	}
-	s.buildOps(root, watches, metrics, tokens, members)
+	s.buildOps(sign, watches, metrics, tokens, members)
 	s.Task("own certificate", s.ownCert.Run)
 	s.Task("trust bundle", s.bundle.Run)
 	return s, nil
@@ -217,10 +219,10 @@ func renewalAge(sign *authority.Authority, most time.Duration) time.Duration {
 
 // buildOps adds checks, pages and metrics to the HTTP port, which shares nothing with the gRPC port's queue.
 func (s *Server) buildOps(
-	root *store.Root, watches *trustbundle.Watches, metrics *issuance.Metrics, tokens *auth.JWT, members *membership,
+	sign *signing, watches *trustbundle.Watches, metrics *issuance.Metrics, tokens *auth.JWT, members *membership,
 ) {
 	s.Ops.Ready("own-certificate", s.certificateValid)
-	s.Ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.Clock.Now()) })
+	s.Ops.Ready("root", func() error { return expired("the root, or the intermediate below it,", sign.expiry(), s.Clock.Now()) })
 	s.Ops.Ready("jwks", once(tokens.Check))
 	if members.accounts != nil {
 		s.Ops.Ready("accounts", once(members.accounts.Ready))
@@ -233,7 +235,7 @@ func (s *Server) buildOps(
 		ops.JSON(func(*http.Request) (any, error) {
 			return metrics.Counts(), nil
 		}))
-	s.registerGauges(root, watches)
+	s.registerGauges(sign, watches)
 }
 
 // Run serves until ctx ends; requests that are running then may finish.
@@ -241,6 +243,14 @@ func (s *Server) Run(ctx context.Context) error {
 	s.Log.Info("ca serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.trustDomain.Name(), "identity",
 		s.cfg.identity.String())
 	return s.Process.Run(ctx)
+}
+
+// Close gives up what an Open that fails has begun.
+func (s *Server) Close() {
+	for _, stop := range s.stops {
+		stop()
+	}
+	s.Process.Close()
 }
 
 func (s *Server) writeBundle(bundle []byte) error {

@@ -6,9 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/client-go/kubernetes"
+
 	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/kube"
-	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
 // keysFile is the file in --ca-dir that holds the API server's keys without --jwks-file.
@@ -22,21 +23,33 @@ type membership struct {
 	bans     *accounts.Bans
 }
 
+// connect returns the clients of the cluster, nil without --kubernetes.
+func (s *Server) connect(to connect) (*kube.Cluster, error) {
+	if !s.cfg.Kubernetes {
+		return nil, nil //nolint:nilnil // there is no cluster
+	}
+	return to()
+}
+
+// apiOf is the client of a cluster, nil if there is none.
+func apiOf(c *kube.Cluster) kubernetes.Interface {
+	if c == nil {
+		return nil
+	}
+	return c.API
+}
+
 // joinCluster takes keys and issuer of tokens from the API server, with --kubernetes, and adds the tasks that keep the
 // cluster's ConfigMaps.
-func (s *Server) joinCluster(ctx context.Context, connect connect, publisher *trustbundle.Publisher) (*membership, error) {
+func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membership, error) {
 	if !s.cfg.Kubernetes {
 		return &membership{jwksFile: s.cfg.JWKSFile, issuer: s.cfg.Issuer}, nil
-	}
-	clients, err := connect()
-	if err != nil {
-		return nil, err
 	}
 	file := cmp.Or(s.cfg.JWKSFile, filepath.Join(s.cfg.Dir, keysFile))
 	cluster, issuer, err := kube.Discover(ctx, kube.Config{
 		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap,
 		Clock: s.Clock, Log: s.Log, Roots: func() (string, <-chan struct{}) {
-			bundle, changed := publisher.Current()
+			bundle, changed := s.publisher.Current()
 			return strings.Join(bundle.Roots, ""), changed
 		},
 	})

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/services/ca/internal/rejection"
-	"fairlead.dev/services/ca/internal/store"
 	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
@@ -68,7 +67,7 @@ func fingerprint(der []byte) string {
 }
 
 // registerGauges registers the metrics whose values are read when they are scraped.
-func (s *Server) registerGauges(root *store.Root, watches *trustbundle.Watches) {
+func (s *Server) registerGauges(sign *signing, watches *trustbundle.Watches) {
 	gauge := func(name, help string, value func() float64) {
 		s.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
@@ -78,8 +77,18 @@ func (s *Server) registerGauges(root *store.Root, watches *trustbundle.Watches) 
 		}
 		return 0
 	}
-	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the signing root expires.",
-		func() float64 { return float64(root.Certificate.NotAfter.Unix()) })
+	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the first root of the signer expires.",
+		func() float64 { return seconds(sign.rootExpiry()) })
+	gauge("fairlead_ca_issuer_expiry_timestamp_seconds", "When the first certificate that leaves need, root or intermediate, expires.",
+		func() float64 { return seconds(sign.expiry()) })
+	gauge("fairlead_ca_signer_problem", "1 while the signer issues, and somebody must mend something: files refused, a renewal that fails.",
+		func() float64 { return flag(sign.problem() != nil) })
+	gauge("fairlead_ca_signer_requests_in_flight", "Requests that a signer in another process works on.",
+		func() float64 { return float64(sign.state().InFlight) })
+	gauge("fairlead_ca_signer_requests_waiting", "Requests that wait for their turn at a signer in another process.",
+		func() float64 { return float64(sign.state().Waiting) })
+	gauge("fairlead_ca_signer_paused", "1 while a signer in another process is not asked, because it has failed several times in a row.",
+		func() float64 { return flag(sign.state().Open) })
 	gauge("fairlead_ca_own_certificate_expiry_timestamp_seconds", "When the ca's own certificate expires.", func() float64 {
 		m, err := s.ownCert.Current()
 		if err != nil {
@@ -103,9 +112,21 @@ func (s *Server) registerGauges(root *store.Root, watches *trustbundle.Watches) 
 		}, func() float64 { return float64(count()) }))
 	}
 	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published and the last bundle stays.", func() float64 {
-		if s.bundle.Check() != nil {
-			return 1
-		}
-		return 0
+		return flag(s.bundle.Check() != nil)
 	})
+}
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// seconds is a time as metrics have it, 0 if nobody knows it.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.Unix())
 }

@@ -28,6 +28,7 @@ type Options struct {
 	Identity       string
 	Dir            string
 	RootTTL        time.Duration
+	SignerFile     string
 	RootCertOut    string
 	ExtraRootsFile string
 
@@ -78,6 +79,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15012", "address of the gRPC port (TLS)")
 	flags.StringVar(&o.Identity, "identity", "istio-system/ca", "the ca's own identity, namespace/service-account")
 	flags.StringVar(&o.Dir, "ca-dir", "", "directory of the root certificate and key, 0700; made if missing (required)")
+	flags.StringVar(&o.SignerFile, "signer-file", "",
+		"file that chooses the signer (docs/guide/signers.md); without it the ca signs with a root of its own in --ca-dir")
 	flags.DurationVar(&o.RootTTL, "root-ttl", 10*365*24*time.Hour, "lifetime of a root made now")
 	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
 	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
@@ -132,7 +135,9 @@ type config struct {
 	// forwarder is zero if nobody may forward requests.
 	forwarder spiffeid.ID
 	minTLS    uint16
-	policy    *policy.Policy
+	// ownNames are the DNS names of the ca's own certificate.
+	ownNames []string
+	policy   *policy.Policy
 }
 
 // needed are the identities that no ban shuts out: the ca itself, the xds-servers, the services that --dns-names names,
@@ -213,6 +218,7 @@ func (o Options) check() (*config, error) {
 	if c.identity, err = own.ID(c.trustDomain); err != nil {
 		return nil, err
 	}
+	c.ownNames = dns[own]
 	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: contract.AdminAccount}).ID(c.trustDomain); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func first() State { return First("disk", nil, []string{"root 1"}, start) }
+func first() State { return First(Signer{ID: 1, Name: "disk", Roots: []string{"root 1"}}, start) }
 
 // done is an observation with which every step of s ends.
 func done(s State) Observation {

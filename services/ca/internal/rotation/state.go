@@ -47,6 +47,8 @@ type Signer struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 	// Roots in PEM verify what it issues, one certificate each; known once it is prepared.
 	Roots []string `json:"roots,omitempty"`
+	// Kept is what the signer has made and must find again, such as its intermediate; nothing secret.
+	Kept json.RawMessage `json:"kept,omitempty"`
 }
 
 // State is what the replicas of a ca have in common, and find again after a restart. Its methods return changed copies.
@@ -86,8 +88,8 @@ const CompromisedGrace = time.Hour
 
 // First is the State of a ca that starts for the first time, with one signer that all of the mesh trusts from the
 // beginning.
-func First(name string, spec json.RawMessage, roots []string, now time.Time) State {
-	return State{LastID: 1, Current: Signer{ID: 1, Name: name, Spec: spec, Roots: roots}, Step: Idle, Since: now}
+func First(current Signer, now time.Time) State {
+	return State{LastID: current.ID, Current: current, Step: Idle, Since: now}
 }
 
 // Roots are those of the trust bundle in this state, sorted, each once.

@@ -129,7 +129,7 @@ func checkUsages(t *x509.Certificate, c Capabilities, leaf *x509.Certificate) *E
 var arc = tokentime.OID[:len(tokentime.OID)-1]
 
 func reserved(id asn1.ObjectIdentifier) bool {
-	return len(id) > len(arc) && id[:len(arc)].Equal(asn1.ObjectIdentifier(arc))
+	return len(id) > len(arc) && id[:len(arc)].Equal(arc)
 }
 
 func sameKey(a, b any) bool {

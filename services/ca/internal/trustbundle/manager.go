@@ -1,7 +1,7 @@
-// Package trustbundle assembles the trust bundle of the mesh and distributes it. Manager joins the ca's own root with
-// the roots of a file, such as the root of a ca that replaces this one, and publishes them. Publisher holds the current
-// bundle with its generation number. Server sends each generation to the callers of fairlead.ca.v1.TrustService, and
-// Watches records which generation each of them has acknowledged.
+// Package trustbundle assembles the trust bundle of the mesh and distributes it. Manager joins the roots of the ca's
+// signers with those of a file, such as the root of a ca that replaces this one, and publishes them. Publisher holds
+// the current bundle with its generation number. Server sends each generation to the callers of
+// fairlead.ca.v1.TrustService, and Watches records which generation each of them has acknowledged.
 package trustbundle
 
 import (
@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,9 @@ const (
 
 // ManagerConfig of a Manager. ExtraFile may be empty, all others are required.
 type ManagerConfig struct {
-	// Own is the root of this ca in PEM.
-	Own string
+	// Own returns the roots of the signers of this ca in PEM, and a channel that is closed when others replace them. An
+	// error leaves the bundle as it is.
+	Own func() ([]string, <-chan struct{}, error)
 	// ExtraFile holds more roots in PEM; Run reads it again and again.
 	ExtraFile string
 	// Out gets the bundle as PEM whenever it has changed, to write it to a file.
@@ -64,7 +66,11 @@ func (m *Manager) Publish(ctx context.Context) error {
 }
 
 func (m *Manager) publish(ctx context.Context) error {
-	all := []string{m.cfg.Own}
+	all, _, err := m.cfg.Own()
+	if err != nil {
+		return fmt.Errorf("roots of the signer: %w", err)
+	}
+	all = slices.Clone(all)
 	if m.cfg.ExtraFile != "" {
 		text, err := fileio.Read(m.cfg.ExtraFile, maxFileBytes)
 		if err != nil {
@@ -95,13 +101,15 @@ func (m *Manager) publish(ctx context.Context) error {
 	return nil
 }
 
-// Run calls Publish every period until ctx ends. It logs an error once, when it first occurs; Check returns it for as
-// long as it lasts.
+// Run calls Publish every period, and when the signer has other roots, until ctx ends. It logs an error once, when it
+// first occurs; Check returns it for as long as it lasts.
 func (m *Manager) Run(ctx context.Context) error {
 	for {
+		_, changed, _ := m.cfg.Own() // Publish tells the error
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-changed:
 		case <-m.cfg.Clock.After(period):
 		}
 		before := m.Check()

@@ -31,7 +31,8 @@ func newFixture(t *testing.T) *fixture {
 	generation := uint64(0)
 	publisher := NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { generation++; return generation, nil })
 	f.manager = NewManager(ManagerConfig{
-		Own: f.own, ExtraFile: f.file, Publisher: publisher, Clock: f.clock, Log: testkit.Logger(t),
+		Own: func() ([]string, <-chan struct{}, error) { return []string{f.own}, nil, nil }, ExtraFile: f.file, Publisher: publisher,
+		Clock: f.clock, Log: testkit.Logger(t),
 		Out: func(text []byte) error {
 			if f.outErr == nil {
 				f.out = append(f.out, string(text))

@@ -59,6 +59,9 @@ func (g *Guard) Capabilities() signer.Capabilities { return g.can }
 // Authorities are those of the signer.
 func (g *Guard) Authorities() (*signer.Authorities, <-chan struct{}) { return g.issuer.Authorities() }
 
+// Signer is the signer itself, without bounds: to try it before anybody depends on it.
+func (g *Guard) Signer() signer.Issuer { return g.issuer }
+
 // Run follows the signer until ctx ends.
 func (g *Guard) Run(ctx context.Context) error { return g.issuer.Run(ctx) }
 

@@ -1,0 +1,105 @@
+package kinds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"k8s.io/client-go/kubernetes"
+
+	"fairlead.dev/services/ca/internal/signer"
+	"fairlead.dev/services/ca/internal/signer/cacerts"
+	"fairlead.dev/services/ca/internal/signer/guard"
+)
+
+// Env is what signers need of the ca.
+type Env struct {
+	signer.Deps
+	// Identity is the ca's own, DNSNames are those of its certificate.
+	Identity spiffeid.ID
+	DNSNames []string
+	// LeafTTL is the longest lifetime of a leaf.
+	LeafTTL time.Duration
+	// API is nil outside of Kubernetes.
+	API kubernetes.Interface
+}
+
+// Opened is a signer that can be used.
+type Opened struct {
+	Spec  *Spec
+	Guard *guard.Guard
+	// keeper is nil for a signer that keeps nothing.
+	keeper keeper
+}
+
+// keeper is a signer that makes something which must be found again, and by other replicas: intermediates.
+type keeper interface {
+	signer.Issuer
+	// prepare makes what is missing and returns what is to be kept; kept is what was, or nil.
+	prepare(ctx context.Context, kept json.RawMessage) (json.RawMessage, error)
+	// adopt uses what was kept.
+	adopt(ctx context.Context, kept json.RawMessage) error
+	// due is when prepare should be called again.
+	due() time.Time
+}
+
+// Open makes a signer. id is the one of package rotation, by which its keys are named. It makes nothing and asks
+// nobody: Prepare does.
+func Open(s *Spec, id uint64, env Env) (*Opened, error) {
+	var issuer signer.Issuer
+	var kept keeper
+	var err error
+	switch {
+	case s.CACerts != nil:
+		issuer, err = cacerts.New(*s.CACerts, env.Deps, cacerts.Mesh{DNS: env.DNSNames})
+	case s.Intermediate != nil:
+		kept, err = newIntermediate(s.Intermediate, id, env)
+		issuer = kept
+	default:
+		err = errors.New("no signer is chosen")
+	}
+	if err != nil {
+		return nil, err
+	}
+	limits := s.Limits.config()
+	limits.Clock = env.Clock
+	return &Opened{Spec: s, Guard: guard.New(issuer, limits), keeper: kept}, nil
+}
+
+// Prepare makes what the signer needs, unless kept has it, and returns what is to be written down before anything is
+// issued; nil if there is nothing. One replica at a time calls it.
+func (o *Opened) Prepare(ctx context.Context, kept json.RawMessage) (json.RawMessage, error) {
+	if o.keeper == nil {
+		return nil, nil
+	}
+	return o.keeper.prepare(ctx, kept)
+}
+
+// Adopt uses what was written down.
+func (o *Opened) Adopt(ctx context.Context, kept json.RawMessage) error {
+	if o.keeper == nil {
+		return nil
+	}
+	return o.keeper.adopt(ctx, kept)
+}
+
+// Due is when Prepare should be called again, to renew what ends; zero if never.
+func (o *Opened) Due() time.Time {
+	if o.keeper == nil {
+		return time.Time{}
+	}
+	return o.keeper.due()
+}
+
+// Problem is what is wrong with the signer while it goes on issuing, such as files that are refused; nil if nothing is.
+func (o *Opened) Problem() error {
+	if p, ok := o.Guard.Signer().(interface{ Problem() error }); ok {
+		return p.Problem()
+	}
+	return nil
+}
+
+// Run follows the signer until ctx ends.
+func (o *Opened) Run(ctx context.Context) error { return o.Guard.Run(ctx) }
