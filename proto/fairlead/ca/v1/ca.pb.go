@@ -90,8 +90,11 @@ type WatchBundleResponse struct {
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// root_certificates in PEM, one certificate each, sorted by content.
 	RootCertificates []string `protobuf:"bytes,3,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// signed_bundle is the same bundle with the ca's signature, for receivers that get it by way of others. A ca of an
+	// earlier version leaves it out.
+	SignedBundle  *SignedBundle `protobuf:"bytes,4,opt,name=signed_bundle,json=signedBundle,proto3" json:"signed_bundle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchBundleResponse) Reset() {
@@ -145,6 +148,180 @@ func (x *WatchBundleResponse) GetRootCertificates() []string {
 	return nil
 }
 
+func (x *WatchBundleResponse) GetSignedBundle() *SignedBundle {
+	if x != nil {
+		return x.SignedBundle
+	}
+	return nil
+}
+
+// SignedBundle is a TrustBundle that the ca has signed, so that a server which passes it on can neither change it nor
+// add a root. Package trust beside this one signs and verifies it.
+type SignedBundle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// bundle is an encoded TrustBundle.
+	Bundle []byte `protobuf:"bytes,1,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// signature of bundle with the key of the first certificate: ECDSA in ASN.1, or RSA-PSS, over SHA-256 of the bytes
+	// "fairlead.ca.v1.SignedBundle", a zero byte and bundle.
+	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	// certificate_chain in DER: the ca's own certificate, and the intermediates up to but without a root. A receiver
+	// accepts the bundle only if it verifies with roots that the receiver has already.
+	CertificateChain [][]byte `protobuf:"bytes,3,rep,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SignedBundle) Reset() {
+	*x = SignedBundle{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignedBundle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignedBundle) ProtoMessage() {}
+
+func (x *SignedBundle) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignedBundle.ProtoReflect.Descriptor instead.
+func (*SignedBundle) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SignedBundle) GetBundle() []byte {
+	if x != nil {
+		return x.Bundle
+	}
+	return nil
+}
+
+func (x *SignedBundle) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *SignedBundle) GetCertificateChain() [][]byte {
+	if x != nil {
+		return x.CertificateChain
+	}
+	return nil
+}
+
+// TrustBundle is what the workloads of a mesh verify each other with.
+type TrustBundle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// trust_domain whose certificates the roots verify.
+	TrustDomain string `protobuf:"bytes,1,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
+	// epoch grows when a ca is restored from a backup; generations of different epochs are not compared.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// generation grows with every change within an epoch. A receiver refuses one that is older than what it has.
+	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// root_certificates in DER, at least one.
+	RootCertificates [][]byte `protobuf:"bytes,4,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
+	// revocation_lists are CRLs in DER; mostly none.
+	RevocationLists [][]byte `protobuf:"bytes,5,rep,name=revocation_lists,json=revocationLists,proto3" json:"revocation_lists,omitempty"`
+	// tainted_key_ids are authority key identifiers. Whoever has a certificate with one of them renews it now.
+	TaintedKeyIds [][]byte `protobuf:"bytes,6,rep,name=tainted_key_ids,json=taintedKeyIds,proto3" json:"tainted_key_ids,omitempty"`
+	// signed_at is when the ca signed.
+	SignedAt      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=signed_at,json=signedAt,proto3" json:"signed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustBundle) Reset() {
+	*x = TrustBundle{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustBundle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustBundle) ProtoMessage() {}
+
+func (x *TrustBundle) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustBundle.ProtoReflect.Descriptor instead.
+func (*TrustBundle) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TrustBundle) GetTrustDomain() string {
+	if x != nil {
+		return x.TrustDomain
+	}
+	return ""
+}
+
+func (x *TrustBundle) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TrustBundle) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *TrustBundle) GetRootCertificates() [][]byte {
+	if x != nil {
+		return x.RootCertificates
+	}
+	return nil
+}
+
+func (x *TrustBundle) GetRevocationLists() [][]byte {
+	if x != nil {
+		return x.RevocationLists
+	}
+	return nil
+}
+
+func (x *TrustBundle) GetTaintedKeyIds() [][]byte {
+	if x != nil {
+		return x.TaintedKeyIds
+	}
+	return nil
+}
+
+func (x *TrustBundle) GetSignedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SignedAt
+	}
+	return nil
+}
+
 // ForwardCertificateRequestRequest is a workload's request as it was received, with the credential it came with.
 type ForwardCertificateRequestRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -165,7 +342,7 @@ type ForwardCertificateRequestRequest struct {
 
 func (x *ForwardCertificateRequestRequest) Reset() {
 	*x = ForwardCertificateRequestRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +354,7 @@ func (x *ForwardCertificateRequestRequest) String() string {
 func (*ForwardCertificateRequestRequest) ProtoMessage() {}
 
 func (x *ForwardCertificateRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +367,7 @@ func (x *ForwardCertificateRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardCertificateRequestRequest.ProtoReflect.Descriptor instead.
 func (*ForwardCertificateRequestRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ForwardCertificateRequestRequest) GetToken() string {
@@ -239,7 +416,7 @@ type ForwardCertificateRequestResponse struct {
 
 func (x *ForwardCertificateRequestResponse) Reset() {
 	*x = ForwardCertificateRequestResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +428,7 @@ func (x *ForwardCertificateRequestResponse) String() string {
 func (*ForwardCertificateRequestResponse) ProtoMessage() {}
 
 func (x *ForwardCertificateRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +441,7 @@ func (x *ForwardCertificateRequestResponse) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use ForwardCertificateRequestResponse.ProtoReflect.Descriptor instead.
 func (*ForwardCertificateRequestResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ForwardCertificateRequestResponse) GetCertificateChain() []string {
@@ -287,7 +464,7 @@ type ListEntriesRequest struct {
 
 func (x *ListEntriesRequest) Reset() {
 	*x = ListEntriesRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +476,7 @@ func (x *ListEntriesRequest) String() string {
 func (*ListEntriesRequest) ProtoMessage() {}
 
 func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +489,7 @@ func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListEntriesRequest) GetAfter() uint64 {
@@ -352,7 +529,7 @@ type ListEntriesResponse struct {
 
 func (x *ListEntriesResponse) Reset() {
 	*x = ListEntriesResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +541,7 @@ func (x *ListEntriesResponse) String() string {
 func (*ListEntriesResponse) ProtoMessage() {}
 
 func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +554,7 @@ func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListEntriesResponse) GetIndex() uint64 {
@@ -448,7 +625,7 @@ type SignRequest struct {
 
 func (x *SignRequest) Reset() {
 	*x = SignRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +637,7 @@ func (x *SignRequest) String() string {
 func (*SignRequest) ProtoMessage() {}
 
 func (x *SignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +650,7 @@ func (x *SignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignRequest.ProtoReflect.Descriptor instead.
 func (*SignRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SignRequest) GetPublicKey() []byte {
@@ -522,7 +699,7 @@ type SignResponse struct {
 
 func (x *SignResponse) Reset() {
 	*x = SignResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +711,7 @@ func (x *SignResponse) String() string {
 func (*SignResponse) ProtoMessage() {}
 
 func (x *SignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +724,7 @@ func (x *SignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignResponse.ProtoReflect.Descriptor instead.
 func (*SignResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SignResponse) GetCertificateChain() []string {
@@ -566,7 +743,7 @@ type GetRootsRequest struct {
 
 func (x *GetRootsRequest) Reset() {
 	*x = GetRootsRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +755,7 @@ func (x *GetRootsRequest) String() string {
 func (*GetRootsRequest) ProtoMessage() {}
 
 func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +768,7 @@ func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsRequest.ProtoReflect.Descriptor instead.
 func (*GetRootsRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{10}
 }
 
 // GetRootsResponse holds the roots.
@@ -605,7 +782,7 @@ type GetRootsResponse struct {
 
 func (x *GetRootsResponse) Reset() {
 	*x = GetRootsResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +794,7 @@ func (x *GetRootsResponse) String() string {
 func (*GetRootsResponse) ProtoMessage() {}
 
 func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +807,7 @@ func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsResponse.ProtoReflect.Descriptor instead.
 func (*GetRootsResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetRootsResponse) GetRootCertificates() []string {
@@ -649,13 +826,28 @@ const file_fairlead_ca_v1_ca_proto_rawDesc = "" +
 	"\n" +
 	"subscriber\x18\x01 \x01(\tR\n" +
 	"subscriber\x12)\n" +
-	"\x10acked_generation\x18\x02 \x01(\x04R\x0fackedGeneration\"\x85\x01\n" +
+	"\x10acked_generation\x18\x02 \x01(\x04R\x0fackedGeneration\"\xc8\x01\n" +
 	"\x13WatchBundleResponse\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12+\n" +
-	"\x11root_certificates\x18\x03 \x03(\tR\x10rootCertificates\"\xb2\x01\n" +
+	"\x11root_certificates\x18\x03 \x03(\tR\x10rootCertificates\x12A\n" +
+	"\rsigned_bundle\x18\x04 \x01(\v2\x1c.fairlead.ca.v1.SignedBundleR\fsignedBundle\"q\n" +
+	"\fSignedBundle\x12\x16\n" +
+	"\x06bundle\x18\x01 \x01(\fR\x06bundle\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12+\n" +
+	"\x11certificate_chain\x18\x03 \x03(\fR\x10certificateChain\"\x9f\x02\n" +
+	"\vTrustBundle\x12!\n" +
+	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12+\n" +
+	"\x11root_certificates\x18\x04 \x03(\fR\x10rootCertificates\x12)\n" +
+	"\x10revocation_lists\x18\x05 \x03(\fR\x0frevocationLists\x12&\n" +
+	"\x0ftainted_key_ids\x18\x06 \x03(\fR\rtaintedKeyIds\x127\n" +
+	"\tsigned_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bsignedAt\"\xb2\x01\n" +
 	" ForwardCertificateRequestRequest\x12\x19\n" +
 	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x10\n" +
@@ -710,39 +902,43 @@ func file_fairlead_ca_v1_ca_proto_rawDescGZIP() []byte {
 	return file_fairlead_ca_v1_ca_proto_rawDescData
 }
 
-var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_fairlead_ca_v1_ca_proto_goTypes = []any{
 	(*WatchBundleRequest)(nil),                // 0: fairlead.ca.v1.WatchBundleRequest
 	(*WatchBundleResponse)(nil),               // 1: fairlead.ca.v1.WatchBundleResponse
-	(*ForwardCertificateRequestRequest)(nil),  // 2: fairlead.ca.v1.ForwardCertificateRequestRequest
-	(*ForwardCertificateRequestResponse)(nil), // 3: fairlead.ca.v1.ForwardCertificateRequestResponse
-	(*ListEntriesRequest)(nil),                // 4: fairlead.ca.v1.ListEntriesRequest
-	(*ListEntriesResponse)(nil),               // 5: fairlead.ca.v1.ListEntriesResponse
-	(*SignRequest)(nil),                       // 6: fairlead.ca.v1.SignRequest
-	(*SignResponse)(nil),                      // 7: fairlead.ca.v1.SignResponse
-	(*GetRootsRequest)(nil),                   // 8: fairlead.ca.v1.GetRootsRequest
-	(*GetRootsResponse)(nil),                  // 9: fairlead.ca.v1.GetRootsResponse
-	(*timestamppb.Timestamp)(nil),             // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),               // 11: google.protobuf.Duration
+	(*SignedBundle)(nil),                      // 2: fairlead.ca.v1.SignedBundle
+	(*TrustBundle)(nil),                       // 3: fairlead.ca.v1.TrustBundle
+	(*ForwardCertificateRequestRequest)(nil),  // 4: fairlead.ca.v1.ForwardCertificateRequestRequest
+	(*ForwardCertificateRequestResponse)(nil), // 5: fairlead.ca.v1.ForwardCertificateRequestResponse
+	(*ListEntriesRequest)(nil),                // 6: fairlead.ca.v1.ListEntriesRequest
+	(*ListEntriesResponse)(nil),               // 7: fairlead.ca.v1.ListEntriesResponse
+	(*SignRequest)(nil),                       // 8: fairlead.ca.v1.SignRequest
+	(*SignResponse)(nil),                      // 9: fairlead.ca.v1.SignResponse
+	(*GetRootsRequest)(nil),                   // 10: fairlead.ca.v1.GetRootsRequest
+	(*GetRootsResponse)(nil),                  // 11: fairlead.ca.v1.GetRootsResponse
+	(*timestamppb.Timestamp)(nil),             // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),               // 13: google.protobuf.Duration
 }
 var file_fairlead_ca_v1_ca_proto_depIdxs = []int32{
-	10, // 0: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
-	11, // 1: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
-	0,  // 2: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
-	2,  // 3: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
-	4,  // 4: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
-	6,  // 5: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
-	8,  // 6: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
-	1,  // 7: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
-	3,  // 8: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
-	5,  // 9: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
-	7,  // 10: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
-	9,  // 11: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
-	7,  // [7:12] is the sub-list for method output_type
-	2,  // [2:7] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	2,  // 0: fairlead.ca.v1.WatchBundleResponse.signed_bundle:type_name -> fairlead.ca.v1.SignedBundle
+	12, // 1: fairlead.ca.v1.TrustBundle.signed_at:type_name -> google.protobuf.Timestamp
+	12, // 2: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
+	13, // 3: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
+	0,  // 4: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
+	4,  // 5: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
+	6,  // 6: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
+	8,  // 7: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
+	10, // 8: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
+	1,  // 9: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
+	5,  // 10: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
+	7,  // 11: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
+	9,  // 12: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
+	11, // 13: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
+	9,  // [9:14] is the sub-list for method output_type
+	4,  // [4:9] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_ca_v1_ca_proto_init() }
@@ -756,7 +952,7 @@ func file_fairlead_ca_v1_ca_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_ca_v1_ca_proto_rawDesc), len(file_fairlead_ca_v1_ca_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -201,7 +201,8 @@ func (s *Server) buildGRPC(
 	certificates := issuance.New(issue)
 	security.RegisterIstioCertificateServiceServer(server, certificates)
 	cav1.RegisterForwardingServiceServer(server, issuance.NewForwarding(certificates, tokens))
-	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(s.publisher, watches, s.Clock, rand.Float64))
+	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(s.publisher, watches, trustbundle.NewSignatures(s.ownCert, s.Clock), s.Clock,
+		rand.Float64))
 	return metrics, tokens, nil
 }
 

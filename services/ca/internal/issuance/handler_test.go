@@ -37,7 +37,7 @@ func (brokenKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
 	return nil, errors.New("token slot 7: device removed")
 }
 
-func newService(t *testing.T, ca *testkit.CA, clock *testkit.Clock, sign *authority.Authority, log *bytes.Buffer) *Service {
+func newService(t testing.TB, ca *testkit.CA, clock *testkit.Clock, sign *authority.Authority, log *bytes.Buffer) *Service {
 	t.Helper()
 	gate, err := admission.New(admission.Config{Workers: 1, Queue: 1, Wait: time.Second, Clock: clock})
 	if err != nil {

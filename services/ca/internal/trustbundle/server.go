@@ -28,14 +28,15 @@ type Server struct {
 	cav1.UnimplementedTrustServiceServer
 	publisher *Publisher
 	watches   *Watches
+	signed    *Signatures
 	clock     clock.Clock
 	random    func() float64
 }
 
 // NewServer makes a Server of the publisher's bundle that records watches and acknowledgements. random is uniform in
 // [0,1); it spreads retries.
-func NewServer(publisher *Publisher, watches *Watches, by clock.Clock, random func() float64) *Server {
-	return &Server{publisher: publisher, watches: watches, clock: by, random: random}
+func NewServer(publisher *Publisher, watches *Watches, signed *Signatures, by clock.Clock, random func() float64) *Server {
+	return &Server{publisher: publisher, watches: watches, signed: signed, clock: by, random: random}
 }
 
 // WatchBundle sends the current generation, and then the newest one whenever it changes; a slow caller skips those in
@@ -89,19 +90,29 @@ func (s *Server) reject(reason rejection.Reason, format, identity string) error 
 		retryWithin+time.Duration(s.random()*float64(retryWithin)))
 }
 
-// follow sends each new generation and records which one the caller acknowledges, until the stream ends.
+// follow sends each new generation, and the newest one again when the ca has another certificate, and records which one
+// the caller acknowledges, until the stream ends.
 func (s *Server) follow(stream cav1.TrustService_WatchBundleServer, w *watch, acked uint64,
 	requests <-chan rpc.Received[cav1.WatchBundleRequest]) error {
 	var sent uint64
+	var last *cav1.SignedBundle
 	for {
 		bundle, changed := s.publisher.Current()
-		if bundle != nil && bundle.Generation != sent {
-			if err := stream.Send(&cav1.WatchBundleResponse{
-				TrustDomain: bundle.TrustDomain, Generation: bundle.Generation, RootCertificates: bundle.Roots,
-			}); err != nil {
-				return err
+		var signedAnew <-chan struct{}
+		if bundle != nil {
+			signed, again, err := s.signed.Sign(bundle)
+			if err != nil {
+				return status.Errorf(codes.Unavailable, "the trust bundle cannot be signed: %v", err)
 			}
-			sent = bundle.Generation
+			signedAnew = again
+			if bundle.Generation != sent || signed != last {
+				if err := stream.Send(&cav1.WatchBundleResponse{
+					TrustDomain: bundle.TrustDomain, Generation: bundle.Generation, RootCertificates: bundle.Roots, SignedBundle: signed,
+				}); err != nil {
+					return err
+				}
+				sent, last = bundle.Generation, signed
+			}
 		}
 		if acked > sent {
 			return status.Errorf(codes.InvalidArgument,
@@ -110,6 +121,7 @@ func (s *Server) follow(stream cav1.TrustService_WatchBundleServer, w *watch, ac
 		s.watches.ack(w, acked)
 		select {
 		case <-changed:
+		case <-signedAnew:
 		case <-w.displaced:
 			return s.displaced(w)
 		case r := <-requests:

@@ -13,13 +13,21 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
 // serve runs TrustService without authentication.
 func serve(t *testing.T, publisher *Publisher, watches *Watches, by clock.Clock) cav1.TrustServiceClient {
 	t.Helper()
-	server := NewServer(publisher, watches, by, func() float64 { return 0 })
+	return serveSigned(t, publisher, watches, testkit.PKI(t).NewSVID("istio-system", "ca"), by)
+}
+
+// serveSigned is serve with the ca's own certificate.
+func serveSigned(t *testing.T, publisher *Publisher, watches *Watches, own tlsconf.Source, by clock.Clock) cav1.TrustServiceClient {
+	t.Helper()
+	by = clock.Or(by)
+	server := NewServer(publisher, watches, NewSignatures(own, by), by, func() float64 { return 0 })
 	return cav1.NewTrustServiceClient(testkit.ServeInMemory(t, func(s *grpc.Server) { cav1.RegisterTrustServiceServer(s, server) }))
 }
 
@@ -56,7 +64,8 @@ func TestWatchGetsTheNewestGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last uint64
-	for i, roots := range [][]string{{"a"}, {"b", "a", "b"}, {"a", "b"}, {"c"}} {
+	a, b, c := string(testkit.PKI(t).RootPEM), string(testkit.PKI(t).RootPEM), string(testkit.PKI(t).RootPEM)
+	for i, roots := range [][]string{{a}, {b, a, b}, {a, b}, {c}} {
 		if err := publisher.Publish(t.Context(), roots); err != nil {
 			t.Fatal(err)
 		}
