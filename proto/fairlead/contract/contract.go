@@ -53,8 +53,8 @@ const CertificateTTL = 24 * time.Hour
 // RootsMetadata count.
 const ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 
-// SignedBundleType is the xDS type by which agents are sent the mesh's trust bundle, a fairlead.ca.v1.SignedBundle. They
-// acknowledge it when their proxies verify with it. Envoy does not ask for it.
+// SignedBundleType is the xDS type by which agents are sent the mesh's trust bundle, a fairlead.ca.v1.SignedBundle.
+// They acknowledge it when their proxies verify with it. Envoy does not ask for it.
 const SignedBundleType = "type.googleapis.com/fairlead.ca.v1.SignedBundle"
 
 // RootsMetadata is the key in proxyMetadata of such a ProxyConfig that has further roots: a MeshConfig in JSON, of

@@ -40,6 +40,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
+	"fairlead.dev/services/xds-server/internal/trust"
 )
 
 const (
@@ -125,10 +126,23 @@ func (s *Server) wire(ctx context.Context) error {
 		return err
 	}
 
-	// Certificates of workloads: their requests go to ca, with their tokens.
+	// ca: the trust bundle from it, for agents; and workloads' certificate requests to it, with their tokens.
+	caConn, err := s.Dial("ca-address", rpc.ClientConfig{Target: cfg.CAAddress, TLS: tlsconf.Client(identity, cfg.ca)})
+	if err != nil {
+		return err
+	}
+	bundle, err := trust.NewClient(trust.Config{
+		CA: cav1.NewTrustServiceClient(caConn), Subscriber: self.GetInstance(), Identity: identity, CAs: []string{cfg.ca.String()},
+		TrustDomain: cfg.trustDomain.Name(), Log: s.Log, Registerer: s.Registry,
+	})
+	if err != nil {
+		return err
+	}
 	var certificates *certificate.Forwarder
 	if cfg.ForwardCertificateRequests {
-		if certificates, err = s.certificates(identity, ads); err != nil {
+		if certificates, err = certificate.New(certificate.Config{
+			CA: cav1.NewForwardingServiceClient(caConn), Banned: ads.Banned, Log: s.Log, Registerer: s.Registry,
+		}); err != nil {
 			return err
 		}
 	}
@@ -172,6 +186,9 @@ func (s *Server) wire(ctx context.Context) error {
 	s.Task("credentials", tlsconf.Identified(identity, func(ctx context.Context) error {
 		return credentials.Run(ctx, func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) })
 	}))
+	s.Task("trust bundle", tlsconf.Identified(identity, func(ctx context.Context) error {
+		return bundle.Run(ctx, func(b *cav1.SignedBundle) { engine.ApplySignedBundle(b) })
+	}))
 	s.Task("report", tlsconf.Identified(identity, reporter.Run))
 	s.Task("engine", engine.Run)
 	s.Task("balance", tlsconf.Identified(identity, balancer.Run))
@@ -188,18 +205,6 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 		return -1, 0
 	}
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
-}
-
-// certificates prepares the forwarding of certificate requests to ca, with this xds-server's certificate and the
-// callers' tokens.
-func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
-	conn, err := s.Dial("ca-address", rpc.ClientConfig{Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.ca)})
-	if err != nil {
-		return nil, err
-	}
-	return certificate.New(certificate.Config{
-		CA: cav1.NewForwardingServiceClient(conn), Banned: ads.Banned, Log: s.Log, Registerer: s.Registry,
-	})
 }
 
 // secure opens the ADS port for client certificates and tokens of the own trust domain. Only the other replicas may ask

@@ -25,7 +25,7 @@ var kinds = []struct{ name, url string }{
 	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
 	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
 	{"extensions", resource.ExtensionConfigType}, {"nametables", ndsv1.NameTableType}, {"bootstraps", bootstrap.TypeURL},
-	{"proxyconfigs", contract.ProxyConfigType},
+	{"proxyconfigs", contract.ProxyConfigType}, {"signedbundles", contract.SignedBundleType},
 }
 
 func typeNames() []string {

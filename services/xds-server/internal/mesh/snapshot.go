@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/credential"
 )
@@ -48,6 +49,8 @@ type Snapshot struct {
 
 	// credentials are beside the revision, see WithCredentials.
 	credentials *credential.Set
+	// signedBundle is beside the revision, too.
+	signedBundle *cav1.SignedBundle
 }
 
 // Change is what one revision changed.

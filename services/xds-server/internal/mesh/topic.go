@@ -70,6 +70,8 @@ const (
 	SubjectClusters
 	// SubjectDestinations, the VirtualServices of sidecars that send to a host: A = host.
 	SubjectDestinations
+	// SubjectSignedBundle, the trust bundle that the ca has signed.
+	SubjectSignedBundle
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -136,6 +138,8 @@ func (t Topic) String() string {
 		return "Service with gateways of network " + t.A
 	case SubjectClusters:
 		return "Service of several clusters"
+	case SubjectSignedBundle:
+		return "trust bundle of the ca"
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectRelevantLabels:

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/pkg/clock"
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -65,7 +66,7 @@ type Engine struct {
 	// failures counts the resources and lists that could not be built.
 	failures atomic.Int64
 
-	// applyMu serialises Apply and ApplyCredentials.
+	// applyMu serialises Apply, ApplyCredentials and ApplySignedBundle.
 	applyMu sync.Mutex
 	// updateMu is held for reading while classes are planned, and for writing while the shared scope plans are updated.
 	updateMu sync.RWMutex
@@ -142,7 +143,8 @@ func (e *Engine) Knows(url string) bool {
 func (e *Engine) Apply(state *mesh.Snapshot, change *mesh.Change, reclassify func()) int {
 	e.applyMu.Lock()
 	defer e.applyMu.Unlock()
-	return e.apply(state.WithCredentials(e.State().Credentials()), change, reclassify)
+	beside := e.State()
+	return e.apply(state.WithCredentials(beside.Credentials()).WithSignedBundle(beside.SignedBundle()), change, reclassify)
 }
 
 // ApplyCredentials updates every class to a newer set of credentials, of which changed have changed, as Apply does.
@@ -154,6 +156,15 @@ func (e *Engine) ApplyCredentials(set *credential.Set, changed []credential.Ref)
 		change.Topics.Add(mesh.CredentialTopic(ref))
 	}
 	return e.apply(e.State().WithCredentials(set), change, nil)
+}
+
+// ApplySignedBundle updates every class to a newer trust bundle, as Apply does.
+func (e *Engine) ApplySignedBundle(b *cav1.SignedBundle) int {
+	e.applyMu.Lock()
+	defer e.applyMu.Unlock()
+	change := &mesh.Change{Topics: mesh.Topics{}}
+	change.Topics.Add(mesh.SignedBundleTopic())
+	return e.apply(e.State().WithSignedBundle(b), change, nil)
 }
 
 // apply is Apply for a caller that holds applyMu.

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/proxyless"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/secret"
+	"fairlead.dev/services/xds-server/internal/translate/signedbundle"
 	"fairlead.dev/services/xds-server/internal/translate/trustbundle"
 )
 
@@ -29,6 +30,6 @@ func All() []plan.Translator {
 	for i := range all {
 		all[i] = proxyless.WithGRPCClients(patch.WithEnvoyFilters(all[i]))
 	}
-	// Proxyless gRPC clients do not request secrets, and EnvoyFilters cannot patch them.
-	return append(all, secret.Translator{})
+	// Proxyless gRPC clients do not request secrets, and EnvoyFilters cannot patch them or the bundle.
+	return append(all, secret.Translator{}, signedbundle.Translator{})
 }

@@ -20,6 +20,7 @@ import (
 var sendOrder = []string{
 	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
 	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType, contract.ProxyConfigType,
+	contract.SignedBundleType,
 }
 
 // rank is the position of a type in sendOrder; other types come last.
