@@ -93,6 +93,17 @@ type Roots struct {
 	Secret *Object `json:"secret,omitempty"`
 }
 
+// key is the same for the same source.
+func (r Roots) key() string {
+	if r.ConfigMap != nil {
+		return fmt.Sprintf("configMap %+v", *r.ConfigMap)
+	}
+	if r.Secret != nil {
+		return fmt.Sprintf("secret %+v", *r.Secret)
+	}
+	return "file " + r.File
+}
+
 // Object is an entry of a ConfigMap or Secret.
 type Object struct {
 	Namespace string `json:"namespace"`

@@ -87,7 +87,7 @@ func (h *hub) note(ctx context.Context, err error) {
 	now := h.problem
 	h.mu.Unlock()
 	switch {
-	case now != nil && (before == nil || before.Error() != now.Error()):
+	case now != nil && (before == nil || before.Fault != now.Fault):
 		h.issuer.deps.Log.Warn("objects of the signer cannot be watched; no certificate is issued until they can", "error", now)
 	case now == nil && before != nil:
 		h.issuer.deps.Log.Info("objects of the signer are watched again")

@@ -161,15 +161,27 @@ func (i *Issuer) announce() {
 	i.changed.Notify()
 }
 
+// rootsRead is what was read of one source, which may be that of several targets.
+type rootsRead struct {
+	roots   []*x509.Certificate
+	problem *signer.Error
+}
+
 // followRoots reads the roots of all targets again and again until ctx ends.
 func (i *Issuer) followRoots(ctx context.Context) {
 	for {
 		changed := false
+		read := map[string]rootsRead{}
 		for _, t := range i.targets {
-			roots, problem := i.roots.read(ctx, t.Roots, i.deps.Clock.Now())
+			from := t.Roots.key()
+			if _, ok := read[from]; !ok {
+				roots, problem := i.roots.read(ctx, t.Roots, i.deps.Clock.Now())
+				read[from] = rootsRead{roots, problem}
+			}
 			if ctx.Err() != nil {
 				return
 			}
+			roots, problem := read[from].roots, read[from].problem
 			another, news := t.set(roots, problem)
 			changed = changed || another
 			switch {

@@ -144,8 +144,9 @@ func (p *program) kill() {
 	<-p.ended
 }
 
-// Run starts a program that ends with the test; it gets the kubeconfig of the administrator as its last argument.
-func (s *Server) Run(t testing.TB, name, path string, args ...string) {
+// Run starts a program that ends with the test, or when kill is called; it gets the kubeconfig of the administrator as its
+// last argument.
+func (s *Server) Run(t testing.TB, name, path string, args ...string) (kill func()) {
 	t.Helper()
 	file := s.file("kubeconfig")
 	config := s.Config(admin)
@@ -157,7 +158,7 @@ func (s *Server) Run(t testing.TB, name, path string, args ...string) {
 		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: admin}},
 		CurrentContext: "test",
 	}, file))
-	s.run(name, path, append(args, "--kubeconfig="+file)...)
+	return s.run(name, path, append(args, "--kubeconfig="+file)...).kill
 }
 
 // Kill ends the API server as a crash does; etcd goes on.
