@@ -73,6 +73,10 @@ func (c *Config) Check() error {
 		errs = append(errs, c.Roots.Check("roots", false))
 	}
 	for i, p := range c.Profiles {
+		if len(c.Domain)+1+len(p.Name) > maxSignerName {
+			errs = append(errs, fmt.Errorf("profiles[%d].name: with the domain it is longer than %d characters, the limit of spec.signerName; name a "+
+				"signer with a shorter one", i, maxSignerName))
+		}
 		if p.Roots != nil {
 			errs = append(errs, p.Roots.Check(fmt.Sprintf("profiles[%d].roots", i), false))
 		}

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// Default is the Config of a signer file that says nothing of it.
+// defaults is the Config of a signer file that says nothing of it.
 var defaults = Config{
 	Timeout: metav1.Duration{Duration: 15 * time.Second},
 	Limits:  Limits{InFlight: 100, RequestsPerSecond: 150, Burst: 300},
@@ -35,8 +35,8 @@ type Config struct {
 	Limits Limits `json:"limits,omitzero"`
 }
 
-// Limits of one ca's requests to the API server. A leaf costs three requests, four with approve, and one event of the
-// watch for each.
+// Limits of one ca's requests to the API server. A leaf costs two requests, three with approve, and an event of the watch
+// for each of them and for the signer's.
 type Limits struct {
 	// InFlight is how many objects may exist at once; 100 if it is 0. Ten times as many requests wait for their turn.
 	InFlight int `json:"inFlight,omitempty"`

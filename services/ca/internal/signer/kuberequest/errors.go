@@ -79,5 +79,9 @@ func (k Kind) verbs(list string) string {
 	if k.Namespace != "" {
 		where = "in namespace " + k.Namespace
 	}
-	return fmt.Sprintf("the verbs %s on %s %s", list, k.Resource.GroupResource(), where)
+	noun := "the verb"
+	if strings.Contains(list, " ") {
+		noun = "the verbs"
+	}
+	return fmt.Sprintf("%s %s on %s %s", noun, list, k.Resource.GroupResource(), where)
 }

@@ -93,6 +93,9 @@ func (i *Issuer) enter(ctx context.Context) *signer.Error {
 	select {
 	case i.places <- struct{}{}:
 		return nil
+	case <-i.ended:
+		i.queued.Add(-1)
+		return signer.Errorf(signer.Away, "this signer is not used any more; ask again")
 	case <-ctx.Done():
 		i.queued.Add(-1)
 		return i.full()
@@ -162,8 +165,8 @@ func (i *Issuer) createError(ctx context.Context, err error, name string) *signe
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return signer.Errorf(signer.Away, "%s is there already, and is not the ca's; ask again", i.object(name))
-	case errors.Is(context.Cause(ctx), context.Canceled):
-		return signer.Errorf(signer.Away, "the caller has not waited for %s: %w", i.object(name), context.Canceled)
+	case errors.Is(ctx.Err(), context.Canceled):
+		return i.abandoned(name)
 	}
 	return apiError(err, "create a "+i.kind.Name, i.kind.verbs("create"))
 }
@@ -203,7 +206,7 @@ func (i *Issuer) wait(ctx context.Context, w *waiter, signedBy string) (Status, 
 // unanswered says what an object still lacks when nobody waits any longer.
 func (i *Issuer) unanswered(ctx context.Context, w *waiter, s Status, signedBy string) *signer.Error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return signer.Errorf(signer.Away, "the caller has not waited for %s: %w", i.object(w.name), context.Canceled)
+		return i.abandoned(w.name)
 	}
 	within := i.cfg.Timeout.Duration
 	if !s.Condition("Approved").True() {
@@ -212,6 +215,11 @@ func (i *Issuer) unanswered(ctx context.Context, w *waiter, s Status, signedBy s
 	}
 	return signer.Errorf(signer.Away, "%s was approved, but %s did not sign it within %s%s; see that its controller runs and is ready",
 		i.object(w.name), signedBy, within, pending(s))
+}
+
+// abandoned is the error for a caller who has gone.
+func (i *Issuer) abandoned(name string) *signer.Error {
+	return signer.Errorf(signer.Away, "the caller has not waited for %s: %w", i.object(name), context.Canceled)
 }
 
 func pending(s Status) string {

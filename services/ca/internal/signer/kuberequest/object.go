@@ -2,6 +2,7 @@ package kuberequest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -48,6 +49,8 @@ func (i *Issuer) approve(ctx context.Context, o *unstructured.Unstructured, sign
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(ctx.Err(), context.Canceled):
+			return i.abandoned(o.GetName())
 		case apierrors.IsNotFound(err):
 			return signer.Errorf(signer.Away, "%s: it was deleted before %s answered; ask again, and see who deletes such objects", doing, signedBy)
 		case !apierrors.IsConflict(err) || try == approveTries:
