@@ -57,7 +57,9 @@ func (h *hub) run(ctx context.Context) {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
 			list, err := client.List(ctx, o)
-			h.note(ctx, err)
+			if err != nil {
+				h.note(ctx, err) // that a list succeeds does not mean that a watch will
+			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -72,7 +74,7 @@ func (h *hub) run(ctx context.Context) {
 	reflector.RunWithContext(ctx)
 }
 
-// note remembers and logs whether the watch works.
+// note remembers and logs whether the watch, or the list before it, works.
 func (h *hub) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // the next list mends the latter
