@@ -65,15 +65,19 @@ func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// A signer whose leaves live shorter than asked would renew all of the mesh more often than its operator wants.
 	can := issuer.Capabilities()
-	can.Validity = true
 	roots := x509.NewCertPool()
 	for _, c := range authorities.Roots {
 		roots.AddCert(c)
 	}
 	if err := Check(r, can, chain, roots, now); err != nil {
 		return err
+	}
+	// A signer whose leaves live shorter than asked would renew all of the mesh more often than its operator wants.
+	// What it may take is the time that it has to answer.
+	if short := until.Sub(chain[0].NotAfter); short > time.Minute+p.TTL/100 {
+		return Errorf(Lied, "the signer's certificate is valid until %s, less than the %s asked for; have the signer allow %s",
+			chain[0].NotAfter.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339), p.TTL)
 	}
 	return nil
 }

@@ -52,8 +52,8 @@ type IssuerRef struct {
 	Group string `json:"group,omitempty"`
 }
 
-// Profile is an issuer that workloads of some namespaces can name by metadata CertSigner, which Istio's agents take from
-// ISTIO_META_CERT_SIGNER.
+// Profile is an issuer that workloads of some namespaces can name by metadata CertSigner, which Istio's agents take
+// from ISTIO_META_CERT_SIGNER.
 type Profile struct {
 	Name string `json:"name"`
 	// Namespaces are those of the workloads; "*" is all.
@@ -78,10 +78,12 @@ func (r IssuerRef) check(field string) error {
 	r = r.complete()
 	var errs []error
 	if len(validation.IsDNS1123Subdomain(r.Name)) > 0 {
-		errs = append(errs, fmt.Errorf("%s.name: %q is no name of an issuer; write that of the object that signs", field, r.Name[:min(len(r.Name), 64)]))
+		errs = append(errs, fmt.Errorf("%s.name: %q is no name of an issuer; write that of the object that signs", field,
+			r.Name[:min(len(r.Name), 64)]))
 	}
 	if r.Group == group && r.Kind != "Issuer" && r.Kind != "ClusterIssuer" {
-		errs = append(errs, fmt.Errorf("%s.kind: %q is no kind of %s; write Issuer or ClusterIssuer, or the group of another kind", field, r.Kind, group))
+		errs = append(errs, fmt.Errorf("%s.kind: %q is no kind of %s; write Issuer or ClusterIssuer, or the group of another kind", field,
+			r.Kind, group))
 	}
 	if len(validation.IsDNS1123Subdomain(r.Group)) > 0 {
 		errs = append(errs, fmt.Errorf("%s.group: %q is no API group; leave it out for cert-manager's own issuers", field, r.Group))
@@ -96,8 +98,8 @@ func (r IssuerRef) check(field string) error {
 func (c *Config) Check() error {
 	errs := []error{c.Config.Check()}
 	if len(validation.IsDNS1123Label(c.Namespace)) > 0 {
-		errs = append(errs, fmt.Errorf("namespace: %q is no name of a namespace; write where CertificateRequests are made, which is where the Issuer is",
-			c.Namespace))
+		errs = append(errs, fmt.Errorf("namespace: %q is no name of a namespace; write where CertificateRequests are made, which is "+
+			"where the Issuer is", c.Namespace))
 	}
 	if c.IssuerRef != (IssuerRef{}) || len(c.Profiles) == 0 {
 		errs = append(errs, c.IssuerRef.check("issuerRef"))

@@ -89,9 +89,15 @@ func (c *cluster) issued(t *testing.T, i signer.Issuer) {
 			t.Errorf("%q: the chain has %d certificates, wanted %d", profile, len(chain), length)
 		}
 	}
+	probe := signer.Probe{Identity: spiffeid.RequireFromString("spiffe://cluster.local/ns/istio-system/sa/ca"),
+		DNSNames: []string{"ca.istio-system.svc"}, TTL: time.Hour}
+	if err := probe.Try(t.Context(), i, time.Now()); err != nil {
+		t.Errorf("probe: %v", err)
+	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	testkit.NoError(t, err)
-	if _, err := i.Issue(t.Context(), kubetest.RequestWith(t, key, spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/rsa"), nil)); err != nil {
+	r := kubetest.RequestWith(t, key, spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/rsa"), nil)
+	if _, err := i.Issue(t.Context(), r); err != nil {
 		t.Errorf("RSA: %v", err)
 	}
 	c.empty(t)
@@ -153,7 +159,8 @@ func (c *cluster) rights(t *testing.T) {
 		without int
 		says    string
 	}{
-		"requests": {0, "grant its service account the verbs get, list and watch on certificaterequests.cert-manager.io in namespace istio-system"},
+		"requests": {0, "grant its service account the verbs get, list and watch on certificaterequests.cert-manager.io in namespace " +
+			"istio-system"},
 		"approval": {2, "grant its service account the verb update on certificaterequests/status in namespace istio-system"},
 		"roots":    {3, "grant its service account the verb get on secrets with resourceNames mesh-ca in namespace istio-system"},
 	} {

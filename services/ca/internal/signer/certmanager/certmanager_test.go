@@ -23,7 +23,8 @@ func decode(t *testing.T, text string) Config {
 
 func TestTheConfigurationIsChecked(t *testing.T) {
 	for _, text := range []string{
-		`{"namespace": "istio-system", "issuerRef": {"name": "istio-ca"}, "roots": {"secret": {"namespace": "istio-system", "name": "istio-ca"}}}`,
+		`{"namespace": "istio-system", "issuerRef": {"name": "istio-ca"},
+			"roots": {"secret": {"namespace": "istio-system", "name": "istio-ca"}}}`,
 		`{"namespace": "istio-system", "issuerRef": {"name": "pca", "kind": "AWSPCAClusterIssuer", "group": "awspca.cert-manager.io"},
 			"roots": {"file": "/etc/roots.pem"}, "approve": true, "limits": {"inFlight": 10}}`,
 		`{"namespace": "istio-system", "profiles": [{"name": "foo", "namespaces": ["foo"], "issuerRef": {"name": "foo", "kind": "ClusterIssuer"},
@@ -81,7 +82,8 @@ func TestAStatusIsJudged(t *testing.T) {
 		"ready is denied":     {status: condition("Ready", "False", "Denied"), fault: signer.Refused, says: "Denied: M"},
 	} {
 		issued, err := judge(tc.status)
-		if issued != tc.issued || (err != nil) != (tc.fault != 0) || err != nil && (err.Fault != tc.fault || !strings.Contains(err.Error(), tc.says)) {
+		if issued != tc.issued || (err != nil) != (tc.fault != 0) ||
+			err != nil && (err.Fault != tc.fault || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: got %t and %v", name, issued, err)
 		}
 	}

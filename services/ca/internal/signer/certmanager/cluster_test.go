@@ -109,7 +109,8 @@ func (c *cluster) create(t testing.TB, resource, namespace string, object map[st
 	testkit.NoError(t, err)
 }
 
-// issuers makes the Issuers mesh-ca, with the root's own key, and mesh-intermediate, and the ClusterIssuer mesh-cluster.
+// issuers makes the Issuers mesh-ca, with the root's own key, and mesh-intermediate, and the ClusterIssuer
+// mesh-cluster.
 func (c *cluster) issuers(t testing.TB) {
 	t.Helper()
 	secret := func(namespace, name string, a *kubetest.Authority) {

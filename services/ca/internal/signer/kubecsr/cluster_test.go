@@ -171,8 +171,8 @@ func start(t testing.TB, s *kubetest.Server, cfg Config, clk clock.Clock) (*kube
 
 func startWith(t testing.TB, cluster *rest.Config, cfg Config, clk clock.Clock) (*kuberequest.Issuer, func()) {
 	t.Helper()
-	i, err := New(cfg, signer.Deps{TrustDomain: spiffeid.RequireTrustDomainFromString(testkit.TrustDomain), Clock: clk, Log: testkit.Logger(t)},
-		cluster)
+	i, err := New(cfg, signer.Deps{TrustDomain: spiffeid.RequireTrustDomainFromString(testkit.TrustDomain), Clock: clk,
+		Log: testkit.Logger(t)}, cluster)
 	testkit.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

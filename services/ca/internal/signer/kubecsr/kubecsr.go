@@ -1,6 +1,6 @@
 // Package kubecsr gets leaves by Kubernetes' CertificateSigningRequests (certificates.k8s.io/v1), as Istio's custom CA
-// integration does: a controller of the cluster signs them, cert-manager's for example. The metadata field CertSigner of
-// a request chooses the signer, which is DOMAIN/CertSigner.
+// integration does: a controller of the cluster signs them, cert-manager's for example. The metadata field CertSigner
+// of a request chooses the signer, which is DOMAIN/CertSigner.
 package kubecsr
 
 import (
@@ -59,11 +59,12 @@ func (c *Config) Check() error {
 			"clusterissuers.cert-manager.io", c.Domain))
 	}
 	if c.Domain == "kubernetes.io" || strings.HasSuffix(c.Domain, ".kubernetes.io") {
-		errs = append(errs, fmt.Errorf("domain: the signers of %s issue for Kubernetes' own API and not for workloads; name the domain of a signer "+
-			"of your own", c.Domain))
+		errs = append(errs, fmt.Errorf("domain: the signers of %s issue for Kubernetes' own API and not for workloads; name the domain of a "+
+			"signer of your own", c.Domain))
 	}
 	if c.Signer != "" && (len(validation.IsDNS1123Subdomain(c.Signer)) > 0 || len(c.Domain)+1+len(c.Signer) > maxSignerName) {
-		errs = append(errs, fmt.Errorf("signer: %q cannot be a signer of %s; write what is behind the slash in spec.signerName", cut(c.Signer), c.Domain))
+		errs = append(errs, fmt.Errorf("signer: %q cannot be a signer of %s; write what is behind the slash in spec.signerName",
+			cut(c.Signer), c.Domain))
 	}
 	if c.Signer == "" && len(c.Profiles) == 0 {
 		errs = append(errs, errors.New("signer: is required without profiles; name the signer of workloads that name none"))
@@ -74,8 +75,8 @@ func (c *Config) Check() error {
 	}
 	for i, p := range c.Profiles {
 		if len(c.Domain)+1+len(p.Name) > maxSignerName {
-			errs = append(errs, fmt.Errorf("profiles[%d].name: with the domain it is longer than %d characters, the limit of spec.signerName; name a "+
-				"signer with a shorter one", i, maxSignerName))
+			errs = append(errs, fmt.Errorf("profiles[%d].name: with the domain it is longer than %d characters, the limit of "+
+				"spec.signerName; name a signer with a shorter one", i, maxSignerName))
 		}
 		if p.Roots != nil {
 			errs = append(errs, p.Roots.Check(fmt.Sprintf("profiles[%d].roots", i), false))
@@ -100,8 +101,9 @@ func New(cfg Config, d signer.Deps, cluster *rest.Config) (*kuberequest.Issuer, 
 	}
 	return kuberequest.New(cfg.Config, d, cluster, kuberequest.Kind{
 		Name: "CertificateSigningRequest", Resource: certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"),
-		Approve: cfg.Approve, Approval: "approval", ApproveRights: fmt.Sprintf("the verb update on certificatesigningrequests/approval, and the verb "+
-			"approve on signers of certificates.k8s.io with resourceNames such as %s/*", cfg.Domain),
+		Approve: cfg.Approve, Approval: "approval",
+		ApproveRights: fmt.Sprintf("the verb update on certificatesigningrequests/approval, and the verb approve on signers of "+
+			"certificates.k8s.io with resourceNames such as %s/*", cfg.Domain),
 		Judge: judge, MinSeconds: minSeconds,
 	}, targets)
 }
@@ -136,10 +138,12 @@ func usages(a kuberequest.Ask) []any {
 // judge reads the status of a CertificateSigningRequest.
 func judge(s kuberequest.Status) (issued bool, _ *signer.Error) {
 	if c := s.Condition(string(certificatesv1.CertificateDenied)); c.True() {
-		return false, signer.Errorf(signer.Refused, "the CertificateSigningRequest was denied: %s; ask who approves requests for this signer", c.Words())
+		return false, signer.Errorf(signer.Refused, "the CertificateSigningRequest was denied: %s; ask who approves requests for this signer",
+			c.Words())
 	}
 	if c := s.Condition(string(certificatesv1.CertificateFailed)); c.True() {
-		return false, signer.Errorf(signer.Refused, "the signer failed the CertificateSigningRequest: %s; mend what its controller says", c.Words())
+		return false, signer.Errorf(signer.Refused, "the signer failed the CertificateSigningRequest: %s; mend what its controller says",
+			c.Words())
 	}
 	return len(s.Certificate) > 0, nil
 }

@@ -71,6 +71,11 @@ func issued(t *testing.T, c *controller, i signer.Issuer) {
 	if short := r.Template.NotAfter.Sub(chain[0].NotAfter); short < 0 || short > 20*time.Second {
 		t.Errorf("the leaf ends %s before what was asked for", short)
 	}
+	probe := signer.Probe{Identity: spiffeid.RequireFromString("spiffe://cluster.local/ns/istio-system/sa/ca"),
+		DNSNames: []string{"ca.istio-system.svc"}, TTL: time.Hour}
+	if err := probe.Try(t.Context(), i, time.Now()); err != nil {
+		t.Errorf("probe: %v", err)
+	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	testkit.NoError(t, err)
 	r = kubetest.RequestWith(t, key, spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/rsa"), nil)

@@ -34,8 +34,9 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 	testkit.NoError(t, alone.Check())
 	for text, wants := range map[string][]string{
 		`{}`: {`domain: "" is no domain of signers; write what is before the slash`, "signer: is required without profiles"},
-		`{"domain": "kubernetes.io", "signer": "legacy-unknown", "roots": {"file": "x"}}`: {"issue for Kubernetes' own API and not for workloads"},
-		`{"domain": "a.b", "signer": "A B"}`:                                              {`signer: "A B" cannot be a signer of a.b`, "roots: has 0 sources"},
+		`{"domain": "kubernetes.io", "signer": "legacy-unknown", "roots": {"file": "x"}}`: {
+			"issue for Kubernetes' own API and not for workloads"},
+		`{"domain": "a.b", "signer": "A B"}`: {`signer: "A B" cannot be a signer of a.b`, "roots: has 0 sources"},
 		`{"domain": "a.b", "signer": "c", "roots": {"file": "x"}, "timeout": "1h", "profiles": [{"name": "x/y", "namespaces": []},
 			{"name": "z", "namespaces": ["Z"]}, {"name": "z", "namespaces": ["z"], "roots": {"secret": {"namespace": "a", "name": "b"}}}]}`: {
 			"timeout: is 1h0m0s", `profiles[0].name: "x/y" is no signer's name`, "profiles[0].namespaces: is required",
@@ -73,7 +74,8 @@ func TestAStatusIsJudged(t *testing.T) {
 		"failed":   {status: condition("Failed"), says: "failed the CertificateSigningRequest: R: M"},
 	} {
 		issued, err := judge(tc.status)
-		if issued != tc.issued || (err != nil) != (tc.says != "") || err != nil && (err.Fault != signer.Refused || !strings.Contains(err.Error(), tc.says)) {
+		if issued != tc.issued || (err != nil) != (tc.says != "") ||
+			err != nil && (err.Fault != signer.Refused || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: got %t and %v", name, issued, err)
 		}
 	}

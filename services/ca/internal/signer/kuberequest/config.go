@@ -15,7 +15,7 @@ import (
 
 // defaults is the Config of a signer file that says nothing of it.
 var defaults = Config{
-	Timeout: metav1.Duration{Duration: 15 * time.Second},
+	Timeout: metav1.Duration{Duration: 10 * time.Second},
 	Limits:  Limits{InFlight: 100, RequestsPerSecond: 150, Burst: 300},
 }
 
@@ -29,14 +29,15 @@ const (
 
 // Config is what every signer of this package's kind can be told. It is part of the signer file.
 type Config struct {
-	// Timeout is how long the ca waits for a certificate; 15 s if it is 0. A leaf is valid for as much less than asked for.
+	// Timeout is how long the ca waits for a certificate; 10 s if it is 0. A leaf is valid for as much less than asked
+	// for.
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 	// Limits protect the API server. Those that are 0 have defaults.
 	Limits Limits `json:"limits,omitzero"`
 }
 
-// Limits of one ca's requests to the API server. A leaf costs two requests, three with approve, and an event of the watch
-// for each of them and for the signer's.
+// Limits of one ca's requests to the API server. A leaf costs two requests, three with approve, and an event of the
+// watch for each of them and for the signer's.
 type Limits struct {
 	// InFlight is how many objects may exist at once; 100 if it is 0. Ten times as many requests wait for their turn.
 	InFlight int `json:"inFlight,omitempty"`
@@ -88,8 +89,8 @@ type Roots struct {
 	File string `json:"file,omitempty"`
 	// ConfigMap has them under the key root-cert.pem unless Key says otherwise.
 	ConfigMap *Object `json:"configMap,omitempty"`
-	// Secret is that of a cert-manager CA issuer; it has them under ca.crt unless Key says otherwise. Whoever may read it
-	// may read the issuer's private key, too: a ConfigMap is better.
+	// Secret is that of a cert-manager CA issuer; it has them under ca.crt unless Key says otherwise. Whoever may read
+	// it may read the issuer's private key, too: a ConfigMap is better.
 	Secret *Object `json:"secret,omitempty"`
 }
 
@@ -139,8 +140,8 @@ func (r Roots) Check(field string, secrets bool) error {
 		}
 	}
 	if r.ConfigMap != nil && r.ConfigMap.Name == contract.RootConfigMap {
-		errs = append(errs, fmt.Errorf("%s.configMap.name: %s is what the ca itself writes for workloads; name one that the signer's operator keeps",
-			field, contract.RootConfigMap))
+		errs = append(errs, fmt.Errorf("%s.configMap.name: %s is what the ca itself writes for workloads; name one that the signer's "+
+			"operator keeps", field, contract.RootConfigMap))
 	}
 	if r.Secret != nil && !secrets {
 		errs = append(errs, fmt.Errorf("%s.secret: is for cert-manager's issuers alone; use %s", field, kinds))

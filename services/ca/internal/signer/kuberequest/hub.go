@@ -69,7 +69,8 @@ func (h *hub) run(ctx context.Context) {
 			return w, err
 		},
 	}, client), &unstructured.Unstructured{}, h, cache.ReflectorOptions{
-		Name: h.issuer.kind.Name, Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 6, Cap: 5 * time.Second},
+		Name:    h.issuer.kind.Name,
+		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 6, Cap: 5 * time.Second},
 	})
 	reflector.RunWithContext(ctx)
 }

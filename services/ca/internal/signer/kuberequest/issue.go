@@ -78,8 +78,8 @@ func (i *Issuer) lifetime(ctx context.Context, r *signer.Request) (int64, *signe
 	left := r.Template.NotAfter.Sub(i.deps.Clock.Now()) - time.Until(deadline)
 	seconds := int64(left / time.Second)
 	if seconds < i.kind.MinSeconds {
-		return 0, signer.Errorf(signer.Unsuitable, "the certificate would be valid for %s after the signer has had time to answer, and a %s asks for "+
-			"%d s at least; ask for a longer lifetime", left.Truncate(time.Second), i.kind.Name, i.kind.MinSeconds)
+		return 0, signer.Errorf(signer.Unsuitable, "the certificate would be valid for %s after the signer has had time to answer, and a %s "+
+			"asks for %d s at least; ask for a longer lifetime", left.Truncate(time.Second), i.kind.Name, i.kind.MinSeconds)
 	}
 	return seconds, nil
 }

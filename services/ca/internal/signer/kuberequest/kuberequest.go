@@ -54,8 +54,8 @@ type Kind struct {
 
 // Target is a signer that requests can go to.
 type Target struct {
-	// Profile is the name by which workloads ask for it, and Namespaces are theirs; "*" is all. The target with the empty
-	// Profile gets the requests that ask for none, of every namespace.
+	// Profile is the name by which workloads ask for it, and Namespaces are theirs; "*" is all. The target with the
+	// empty Profile gets the requests that ask for none, of every namespace.
 	Profile    string
 	Namespaces []string
 	// Alias is another name by which workloads may ask for it, if it is not empty.
@@ -180,8 +180,8 @@ func (i *Issuer) target(r *signer.Request, namespace string) (*target, *signer.E
 		return nil, signer.Errorf(signer.Unsuitable, "the request names no signer, and there is none for such requests; name one of %q "+
 			"(ISTIO_META_CERT_SIGNER in proxyMetadata)", usable)
 	}
-	return nil, signer.Errorf(signer.Unsuitable, "the request names the signer %q, which namespace %s may not use; name one of %q, or have the "+
-		"ca's operator add the namespace to this signer's profile", cut(r.Profile, 64), namespace, usable)
+	return nil, signer.Errorf(signer.Unsuitable, "the request names the signer %q, which namespace %s may not use; name one of %q, or have "+
+		"the ca's operator add the namespace to this signer's profile", cut(r.Profile, 64), namespace, usable)
 }
 
 func allows(namespaces []string, namespace string) bool {

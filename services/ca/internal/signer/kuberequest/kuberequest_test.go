@@ -63,6 +63,7 @@ func TestRootsMustBeUsable(t *testing.T) {
 	good := authority(t, "good", nil)
 	expired := authority(t, "expired", func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Minute) })
 	future := authority(t, "future", func(c *x509.Certificate) { c.NotBefore = now.Add(time.Minute) })
+	lists := authority(t, "lists", func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })
 	leaf := authority(t, "leaf", func(c *x509.Certificate) { c.IsCA, c.KeyUsage = false, x509.KeyUsageDigitalSignature })
 	for name, tc := range map[string]struct {
 		text  []byte
@@ -81,7 +82,7 @@ func TestRootsMustBeUsable(t *testing.T) {
 		"a leaf":                      {text: pemOf(good, leaf), says: "entry 2 (CN=leaf) is not a certificate authority's"},
 		"a key":                       {text: []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"), says: `entry 1 is a "PRIVATE KEY"`},
 		"more than can be":            {text: make([]byte, maxRootBytes+1), says: "the limit is"},
-		"one that may sign no others": {text: pemOf(authority(t, "x", func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })), says: "may not sign"},
+		"one that may sign no others": {text: pemOf(lists), says: "may not sign"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			roots, err := parseRoots(tc.text, now)
@@ -177,7 +178,8 @@ func TestTheCSRMustAskForWhatWasDecided(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := checkCSR(request(t, tc.change), "CertificateRequest")
-			if tc.says == "" && err != nil || tc.says != "" && (err == nil || err.Fault != signer.Unsuitable || !strings.Contains(err.Error(), tc.says)) {
+			if tc.says == "" && err != nil ||
+				tc.says != "" && (err == nil || err.Fault != signer.Unsuitable || !strings.Contains(err.Error(), tc.says)) {
 				t.Errorf("got %v, want %q", err, tc.says)
 			}
 			if block, _ := pem.Decode(text); tc.says == "" && (block == nil || block.Type != "CERTIFICATE REQUEST") {
@@ -204,7 +206,8 @@ func TestErrorsOfTheAPIServer(t *testing.T) {
 		"forbidden":    {apierrors.NewForbidden(gr, "x", errors.New("no")), signer.Refused, "do it: the ca may not"},
 		"unauthorized": {apierrors.NewUnauthorized("no"), signer.Refused, "does not know the ca"},
 		"busy":         {apierrors.NewTooManyRequests("later", 3), signer.Busy, "FlowSchema"},
-		"throttled":    {errors.New("client rate limiter Wait returned an error: context deadline exceeded"), signer.Busy, "limits.requestsPerSecond"},
+		"throttled": {errors.New("client rate limiter Wait returned an error: context deadline exceeded"), signer.Busy,
+			"limits.requestsPerSecond"},
 		"no such kind": {apierrors.NewNotFound(gr, ""), signer.Refused, "custom resource definition"},
 		"timeout":      {apierrors.NewTimeoutError("slow", 1), signer.Away, "slow"},
 		"invalid":      {apierrors.NewBadRequest("spec.x"), signer.Refused, "refuses the object: spec.x"},
@@ -215,7 +218,8 @@ func TestErrorsOfTheAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := apiError(tc.err, "do it", "the right")
-			if e.Fault != tc.fault || !strings.Contains(e.Error(), tc.says) || e.Fault != signer.Busy && !errors.Is(e, tc.err) || len(e.Error()) > 2*maxWords {
+			if e.Fault != tc.fault || !strings.Contains(e.Error(), tc.says) || e.Fault != signer.Busy && !errors.Is(e, tc.err) ||
+				len(e.Error()) > 2*maxWords {
 				t.Errorf("got fault %d, %v", e.Fault, e)
 			}
 		})
@@ -274,8 +278,8 @@ func TestObjectsOfOthersWithTheSameNameDoNotCount(t *testing.T) {
 func TestLimitsAreChecked(t *testing.T) {
 	testkit.NoError(t, Config{}.Check())
 	err := Config{Timeout: metav1.Duration{Duration: time.Hour}, Limits: Limits{InFlight: -1, RequestsPerSecond: 10000, Burst: -5}}.Check()
-	for _, want := range []string{"timeout: is 1h0m0s; write 1s to 1m0s", "limits.inFlight: is -1", "limits.requestsPerSecond: is 10000; write 1 to",
-		"limits.burst: is -5"} {
+	for _, want := range []string{"timeout: is 1h0m0s; write 1s to 1m0s", "limits.inFlight: is -1",
+		"limits.requestsPerSecond: is 10000; write 1 to", "limits.burst: is -5"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

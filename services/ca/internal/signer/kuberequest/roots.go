@@ -251,7 +251,8 @@ func (r *rootReader) entry(ctx context.Context, kind, resource string, o Object,
 		text, err = base64.StdEncoding.DecodeString(value)
 	}
 	if !ok || err != nil || len(text) == 0 {
-		return nil, "", signer.Errorf(signer.Refused, "roots: %s has no entry %s; write the signer's roots in PEM there, or name another key", where, key)
+		return nil, "", signer.Errorf(signer.Refused, "roots: %s has no entry %s; write the signer's roots in PEM there, or name another key",
+			where, key)
 	}
 	return text, where + ", " + key, nil
 }

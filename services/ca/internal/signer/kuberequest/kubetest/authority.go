@@ -93,14 +93,17 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 }
 
 // Request is what the ca asks a signer for, with a CSR of the same names and key. change may change both.
-func Request(t testing.TB, namespace, account string, change func(*x509.Certificate, *x509.CertificateRequest)) *signer.Request {
+func Request(t testing.TB, namespace, account string, change Change) *signer.Request {
 	t.Helper()
-	return RequestWith(t, newKey(t), spiffeid.RequireFromSegments(spiffeid.RequireTrustDomainFromString(testkit.TrustDomain), "ns", namespace, "sa",
-		account), change)
+	td := spiffeid.RequireTrustDomainFromString(testkit.TrustDomain)
+	return RequestWith(t, newKey(t), spiffeid.RequireFromSegments(td, "ns", namespace, "sa", account), change)
 }
 
+// Change changes what a signer is asked for.
+type Change func(*x509.Certificate, *x509.CertificateRequest)
+
 // RequestWith is Request for a key.
-func RequestWith(t testing.TB, key crypto.Signer, id spiffeid.ID, change func(*x509.Certificate, *x509.CertificateRequest)) *signer.Request {
+func RequestWith(t testing.TB, key crypto.Signer, id spiffeid.ID, change Change) *signer.Request {
 	t.Helper()
 	now := time.Now().UTC().Truncate(time.Second)
 	template := &x509.Certificate{

@@ -144,8 +144,8 @@ func (p *program) kill() {
 	<-p.ended
 }
 
-// Run starts a program that ends with the test, or when kill is called; it gets the kubeconfig of the administrator as its
-// last argument.
+// Run starts a program that ends with the test, or when kill is called; it gets the kubeconfig of the administrator as
+// its last argument.
 func (s *Server) Run(t testing.TB, name, path string, args ...string) (kill func()) {
 	t.Helper()
 	file := s.file("kubeconfig")
