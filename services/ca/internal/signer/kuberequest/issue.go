@@ -39,11 +39,11 @@ func (i *Issuer) issue(ctx context.Context, r *signer.Request) ([]*x509.Certific
 	if err != nil {
 		return nil, err
 	}
-	seconds, err := i.lifetime(ctx, r)
+	roots, pool, err := t.trusted()
 	if err != nil {
 		return nil, err
 	}
-	roots, pool, err := t.trusted()
+	seconds, err := i.lifetime(ctx, r, t)
 	if err != nil {
 		return nil, err
 	}
@@ -72,14 +72,22 @@ func (i *Issuer) issue(ctx context.Context, r *signer.Request) ([]*x509.Certific
 }
 
 // lifetime returns the seconds to ask for. The signer counts them from when it signs, which may be as late as the
-// deadline of ctx; the leaf must not be valid longer than the template all the same.
-func (i *Issuer) lifetime(ctx context.Context, r *signer.Request) (int64, *signer.Error) {
+// deadline of ctx; the leaf must be valid no longer than the template, and than what signs it, all the same.
+func (i *Issuer) lifetime(ctx context.Context, r *signer.Request, t *target) (int64, *signer.Error) {
 	deadline, _ := ctx.Deadline()
-	left := r.Template.NotAfter.Sub(i.deps.Clock.Now()) - time.Until(deadline)
-	seconds := int64(left / time.Second)
-	if seconds < i.kind.MinSeconds {
+	from := i.deps.Clock.Now().Add(time.Until(deadline))
+	left := r.Template.NotAfter.Sub(from)
+	if seconds := int64(left / time.Second); seconds < i.kind.MinSeconds {
 		return 0, signer.Errorf(signer.Unsuitable, "the certificate would be valid for %s after the signer has had time to answer, and a %s "+
 			"asks for %d s at least; ask for a longer lifetime", left.Truncate(time.Second), i.kind.Name, i.kind.MinSeconds)
+	}
+	if _, until := t.validity(); until.Before(r.Template.NotAfter) {
+		left = until.Sub(from)
+	}
+	seconds := int64(left / time.Second)
+	if seconds < i.kind.MinSeconds {
+		return 0, signer.Errorf(signer.Refused, "the certificates of %s expire in %s; have its operator renew them", t.Signer,
+			left.Truncate(time.Second))
 	}
 	return seconds, nil
 }

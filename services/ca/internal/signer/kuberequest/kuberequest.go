@@ -121,7 +121,7 @@ func New(cfg Config, d signer.Deps, cluster *rest.Config, kind Kind, targets []T
 		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
 	// The watch and the roots do not queue behind requests for certificates.
-	limited.QPS, limited.Burst = 5, 20
+	limited.QPS, limited.Burst = 20, 50
 	following, err := dynamic.NewForConfig(limited)
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server: %w", err)

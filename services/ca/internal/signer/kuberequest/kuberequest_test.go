@@ -352,6 +352,45 @@ func TestThePathOfTheLastLeafIsLearned(t *testing.T) {
 	}
 }
 
+// Before the first leaf nobody knows which of the roots counts; afterwards the path of that leaf does, and a profile's
+// bounds nobody else's leaves.
+func TestAuthoritiesAreAnnouncedTogether(t *testing.T) {
+	old := authority(t, "old", func(c *x509.Certificate) { c.NotAfter = now.Add(time.Minute) })
+	fresh, other := authority(t, "new", nil), authority(t, "other", func(c *x509.Certificate) { c.NotAfter = now.Add(time.Second) })
+	i := &Issuer{kind: Kind{MinSeconds: 60}, deps: signer.Deps{Clock: testkit.NewClock(now)},
+		targets: []*target{{}, {Target: Target{Profile: "gold", Signer: "the signer gold"}}}}
+	i.announce()
+	if a, _ := i.Authorities(); a != nil {
+		t.Error("there are authorities before there are roots")
+	}
+	_, changed := i.Authorities()
+	i.targets[0].set([]*x509.Certificate{old, fresh}, nil)
+	i.targets[1].set([]*x509.Certificate{fresh, other}, nil)
+	i.announce()
+	<-changed
+	a, _ := i.Authorities()
+	if len(a.Roots) != 3 || !a.NotAfter.Equal(fresh.NotAfter) || a.Intermediates != nil {
+		t.Errorf("%d roots until %s, %d intermediates", len(a.Roots), a.NotAfter, len(a.Intermediates))
+	}
+	i.targets[0].path = []*x509.Certificate{fresh, old}
+	i.targets[1].path = []*x509.Certificate{other}
+	i.announce()
+	if a, _ = i.Authorities(); !a.NotAfter.Equal(old.NotAfter) || len(a.Intermediates) != 1 {
+		t.Errorf("until %s, %d intermediates", a.NotAfter, len(a.Intermediates))
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	r := &signer.Request{Template: &x509.Certificate{NotAfter: now.Add(time.Hour)}}
+	if _, err := i.lifetime(ctx, r, i.targets[1]); err == nil || err.Fault != signer.Refused ||
+		!strings.Contains(err.Error(), "the certificates of the signer gold expire in") {
+		t.Errorf("got %v", err)
+	}
+	i.targets[1].path[0] = fresh
+	if seconds, err := i.lifetime(ctx, r, i.targets[1]); err != nil || seconds < 3500 || seconds > 3600 {
+		t.Errorf("got %d s, %v", seconds, err)
+	}
+}
+
 func FuzzAnswer(f *testing.F) {
 	cert := pemOf(authority(f, "seed", nil))
 	f.Add(cert, cert)

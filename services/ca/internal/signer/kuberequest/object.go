@@ -39,7 +39,7 @@ func (i *Issuer) approve(ctx context.Context, o *unstructured.Unstructured, sign
 			return nil
 		}
 		conditions = append(conditions, map[string]any{
-			"type": "Approved", "status": "True", "reason": "IssuedByFairlead", "message": "the ca has authenticated the workload",
+			"type": "Approved", "status": "True", "reason": "ApprovedByFairlead", "message": "the ca has authenticated the workload",
 			"lastTransitionTime": i.deps.Clock.Now().UTC().Format(time.RFC3339),
 		})
 		if err := unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions"); err != nil {

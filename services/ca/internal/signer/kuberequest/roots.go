@@ -125,33 +125,32 @@ func (a *authorities) Authorities() (*signer.Authorities, <-chan struct{}) {
 	return a.current.Load(), changed
 }
 
-// announce puts the authorities of all targets together.
+// announce puts the authorities of all targets together. The validity is that of the signer of requests without a
+// profile, or of all if there is none: that of a profile bounds its own leaves alone.
 func (i *Issuer) announce() {
 	i.announcing.Lock()
 	defer i.announcing.Unlock()
 	var a signer.Authorities
+	main := slices.ContainsFunc(i.targets, func(t *target) bool { return t.Profile == "" })
 	for _, t := range i.targets {
-		t.mu.Lock()
-		roots, path := t.roots, t.path
-		t.mu.Unlock()
+		roots, intermediates := t.announced()
 		for _, r := range roots {
 			if !slices.ContainsFunc(a.Roots, r.Equal) {
 				a.Roots = append(a.Roots, r)
 			}
 		}
-		if t.Profile == "" && len(path) > 0 {
-			a.Intermediates = path[:len(path)-1]
+		if main && t.Profile != "" || len(roots) == 0 {
+			continue
 		}
-		if path == nil {
-			path = roots
+		if t.Profile == "" {
+			a.Intermediates = intermediates
 		}
-		for _, c := range path {
-			if a.NotAfter.IsZero() || c.NotAfter.Before(a.NotAfter) {
-				a.NotAfter = c.NotAfter
-			}
-			if c.NotBefore.After(a.NotBefore) {
-				a.NotBefore = c.NotBefore
-			}
+		from, until := t.validity()
+		if a.NotAfter.IsZero() || until.Before(a.NotAfter) {
+			a.NotAfter = until
+		}
+		if from.After(a.NotBefore) {
+			a.NotBefore = from
 		}
 	}
 	if len(a.Roots) == 0 {
@@ -159,6 +158,43 @@ func (i *Issuer) announce() {
 	}
 	i.current.Store(&a)
 	i.changed.Notify()
+}
+
+// announced are the roots, and the intermediates if they are known.
+func (t *trust) announced() (roots, intermediates []*x509.Certificate) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.path); n > 1 {
+		intermediates = t.path[:n-1]
+	}
+	return t.roots, intermediates
+}
+
+// validity is that of what the last leaf was signed with. Before the first leaf it is that of the roots together: a
+// bundle may have one that ends soon, and one that follows it.
+func (t *trust) validity() (from, until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.path {
+		if until.IsZero() || c.NotAfter.Before(until) {
+			until = c.NotAfter
+		}
+		if c.NotBefore.After(from) {
+			from = c.NotBefore
+		}
+	}
+	if len(t.path) > 0 {
+		return from, until
+	}
+	for n, c := range t.roots {
+		if c.NotAfter.After(until) {
+			until = c.NotAfter
+		}
+		if n == 0 || c.NotBefore.Before(from) {
+			from = c.NotBefore
+		}
+	}
+	return from, until
 }
 
 // rootsRead is what was read of one source, which may be that of several targets.
