@@ -378,6 +378,14 @@ func TestAuthoritiesAreAnnouncedTogether(t *testing.T) {
 	if a, _ = i.Authorities(); !a.NotAfter.Equal(old.NotAfter) || len(a.Intermediates) != 1 {
 		t.Errorf("until %s, %d intermediates", a.NotAfter, len(a.Intermediates))
 	}
+	// The signer may have other certificates when what it signed with comes to its end: then it must be asked.
+	if !i.targets[0].age(now) || i.targets[0].age(now) {
+		t.Error("a path that ends in a minute is stale, and that is news once")
+	}
+	i.announce()
+	if a, _ = i.Authorities(); !a.NotAfter.Equal(fresh.NotAfter) || a.Intermediates != nil {
+		t.Errorf("until %s, %d intermediates", a.NotAfter, len(a.Intermediates))
+	}
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	r := &signer.Request{Template: &x509.Certificate{NotAfter: now.Add(time.Hour)}}

@@ -33,6 +33,8 @@ const (
 	maxRootBytes = 256 << 10
 	maxRoots     = 64
 	minRSABits   = 2048
+	// staleBefore the end of a certificate it no longer counts that the last leaf was signed with it.
+	staleBefore = 15 * time.Minute
 	// learnPeriod is how often a signer may change its intermediates and be noticed.
 	learnPeriod = time.Minute
 )
@@ -44,9 +46,10 @@ type trust struct {
 	pool  *x509.CertPool
 	// problem is why roots could not be read; those read last stay.
 	problem *signer.Error
-	// path is what the last leaf was signed with: intermediates, and then the root.
+	// path is what the last leaf was signed with: intermediates, and then the root. Once it is stale it does not count.
 	path    []*x509.Certificate
 	learned time.Time
+	stale   bool
 }
 
 // trusted returns the roots, or why there are none.
@@ -109,8 +112,19 @@ func (t *trust) learn(chain []*x509.Certificate, pool *x509.CertPool, now time.T
 	if t.path != nil && now.Sub(t.learned) < learnPeriod {
 		return false
 	}
-	t.path, t.learned = paths[0][1:], now
+	t.path, t.learned, t.stale = paths[0][1:], now, false
 	return true
+}
+
+// age says whether the path has just become stale, or is no longer: then the signer has other certificates by now, or
+// needs some, and nobody knows them before it has been asked.
+func (t *trust) age(now time.Time) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stale := slices.ContainsFunc(t.path, func(c *x509.Certificate) bool { return c.NotAfter.Sub(now) < staleBefore })
+	changed = stale != t.stale
+	t.stale = stale
+	return changed
 }
 
 // authorities are those of all targets together.
@@ -164,7 +178,7 @@ func (i *Issuer) announce() {
 func (t *trust) announced() (roots, intermediates []*x509.Certificate) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := len(t.path); n > 1 {
+	if n := len(t.path); n > 1 && !t.stale {
 		intermediates = t.path[:n-1]
 	}
 	return t.roots, intermediates
@@ -175,7 +189,11 @@ func (t *trust) announced() (roots, intermediates []*x509.Certificate) {
 func (t *trust) validity() (from, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.path {
+	path := t.path
+	if t.stale {
+		path = nil
+	}
+	for _, c := range path {
 		if until.IsZero() || c.NotAfter.Before(until) {
 			until = c.NotAfter
 		}
@@ -183,7 +201,7 @@ func (t *trust) validity() (from, until time.Time) {
 			from = c.NotBefore
 		}
 	}
-	if len(t.path) > 0 {
+	if len(path) > 0 {
 		return from, until
 	}
 	for n, c := range t.roots {
@@ -219,7 +237,7 @@ func (i *Issuer) followRoots(ctx context.Context) {
 			}
 			roots, problem := read[from].roots, read[from].problem
 			another, news := t.set(roots, problem)
-			changed = changed || another
+			changed = t.age(i.deps.Clock.Now()) || another || changed
 			switch {
 			case problem != nil && news:
 				i.deps.Log.Error("the roots of the signer are not read; those read last stay", "signer", t.Signer, "error", problem)
