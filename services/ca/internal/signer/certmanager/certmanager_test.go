@@ -32,6 +32,9 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 	} {
 		c := decode(t, text)
 		testkit.NoError(t, c.Check())
+		if _, err := New(c, signer.Deps{}, nil); err == nil || !strings.Contains(err.Error(), "start the ca with --kubernetes") {
+			t.Errorf("without Kubernetes: %v", err)
+		}
 	}
 	for text, wants := range map[string][]string{
 		`{}`: {`namespace: "" is no name`, `issuerRef.name: "" is no name of an issuer`, "roots: has 0 sources"},

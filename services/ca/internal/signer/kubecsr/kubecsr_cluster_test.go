@@ -185,7 +185,7 @@ func callerGone(t *testing.T, c *controller, i signer.Issuer) {
 func tooMany(t *testing.T, s *kubetest.Server, c *controller) {
 	cfg := config(t, c)
 	cfg.Limits.InFlight, cfg.Timeout.Duration = 1, 10*time.Second
-	i, _ := start(t, s, cfg, clock.Real())
+	i, stop := start(t, s, cfg, clock.Real())
 	known(t, i)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -211,7 +211,12 @@ func tooMany(t *testing.T, s *kubetest.Server, c *controller) {
 	for range 11 {
 		<-errs
 	}
-	c.empty(t)
+	stop() // it waits until all objects are deleted
+	if left := c.names(t); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+	_, err = i.Issue(t.Context(), kubetest.Request(t, "shop", "web", nil))
+	wantError(t, err, signer.Away, "not used any more")
 }
 
 // rights takes one right after the other from the ca.
@@ -244,8 +249,18 @@ func rights(t *testing.T, s *kubetest.Server, c *controller) {
 			known(t, i)
 			_, err := i.Issue(t.Context(), kubetest.Request(t, "shop", "web", nil))
 			wantError(t, err, signer.Refused, tc.says)
+			if problem := i.Problem(); tc.verb == "watch" && (problem == nil || !strings.Contains(problem.Error(), tc.says)) {
+				t.Errorf("the problem is %v", problem)
+			}
 		})
 	}
+	t.Run("no account", func(t *testing.T) {
+		cluster := s.Config("nobody")
+		i, _ := startWith(t, cluster, config(t, c), clock.Real())
+		known(t, i)
+		_, err := i.Issue(t.Context(), kubetest.Request(t, "shop", "web", nil))
+		wantError(t, err, signer.Refused, "the API server does not know the ca")
+	})
 	t.Run("delete", func(t *testing.T) {
 		s.Grant(t, "ca", without(0, "delete")...)
 		cfg := config(t, c)
@@ -259,6 +274,9 @@ func rights(t *testing.T, s *kubetest.Server, c *controller) {
 		}
 		_, err := i.Issue(t.Context(), kubetest.Request(t, "shop", "web", nil))
 		wantError(t, err, signer.Refused, "the verb delete on certificatesigningrequests.certificates.k8s.io")
+		if problem := i.Problem(); problem == nil || !strings.Contains(problem.Error(), "the verb delete on") {
+			t.Errorf("the problem is %v", problem)
+		}
 		s.Grant(t, "ca", rules...)
 		c.empty(t)
 		testkit.Eventually(t, testkit.Patience, func() error {
@@ -303,8 +321,17 @@ func roots(t *testing.T, s *kubetest.Server, c *controller) {
 	issue(signer.Refused, "ConfigMap default/signer-roots, root-cert.pem: entry 1")
 	write(map[string]string{"root-cert.pem": string(c.root.PEM)})
 	issue(0, "")
+	if problem := i.Problem(); problem != nil {
+		t.Errorf("the problem is %v", problem)
+	}
 	write(map[string]string{"root-cert.pem": "half"})
-	times.Advance(time.Minute)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		times.Advance(10 * time.Second)
+		if problem := i.Problem(); problem == nil || !strings.Contains(problem.Error(), "no certificate in PEM") {
+			return fmt.Errorf("the problem is %w", problem)
+		}
+		return nil
+	})
 	issue(0, "")
 	other := kubetest.NewAuthority(t, "another", nil)
 	_, changed := i.Authorities()

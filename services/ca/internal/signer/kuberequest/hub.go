@@ -24,6 +24,8 @@ import (
 type hub struct {
 	issuer *Issuer
 	synced chan struct{}
+	// changed tells that the problem has.
+	changed notify.Notifier
 
 	mu      sync.Mutex
 	waiting map[string]*waiter
@@ -89,6 +91,7 @@ func (h *hub) note(ctx context.Context, err error) {
 	}
 	now := h.problem
 	h.mu.Unlock()
+	h.changed.Notify()
 	switch {
 	case now != nil && (before == nil || before.Fault != now.Fault):
 		h.issuer.deps.Log.Warn("objects of the signer cannot be watched; no certificate is issued until they can", "error", now)
@@ -99,32 +102,39 @@ func (h *hub) note(ctx context.Context, err error) {
 
 // ready waits until the watch has begun. It returns an error if that does not happen in time, or cannot happen.
 func (h *hub) ready(ctx context.Context) *signer.Error {
-	select {
-	case <-h.synced:
-	default:
+	for {
+		changed := h.changed.Changed()
 		if problem := h.refused(); problem != nil {
 			return problem
 		}
 		select {
 		case <-h.synced:
+			return nil
+		default:
+		}
+		select {
+		case <-h.synced:
+		case <-changed:
 		case <-ctx.Done():
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.problem != nil {
-				return h.problem
+			if problem := h.failing(); problem != nil {
+				return problem
 			}
 			return signer.Errorf(signer.Away, "the API server's %s are not listed yet", h.issuer.kind.Resource.GroupResource())
 		}
 	}
-	return h.refused()
+}
+
+// failing is why the watch does not work; nil while it does.
+func (h *hub) failing() *signer.Error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.problem
 }
 
 // refused returns the problem of the watch if somebody must mend it.
 func (h *hub) refused() *signer.Error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.problem != nil && h.problem.Fault == signer.Refused {
-		return h.problem
+	if problem := h.failing(); problem != nil && problem.Fault == signer.Refused {
+		return problem
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ package kuberequest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,6 +113,9 @@ type target struct {
 // New makes an Issuer without asking the API server. cluster is how to reach it; its own limits of requests do not
 // count. At least one of the targets is needed.
 func New(cfg Config, d signer.Deps, cluster *rest.Config, kind Kind, targets []Target) (*Issuer, error) {
+	if cluster == nil {
+		return nil, fmt.Errorf("needs the API server for a %s; start the ca with --kubernetes", kind.Name)
+	}
 	cfg = cfg.complete()
 	limited := rest.CopyConfig(cluster)
 	limited.Timeout, limited.RateLimiter = 0, nil // each request has a deadline of its own, and watches have none
@@ -159,6 +163,24 @@ func (i *Issuer) Run(ctx context.Context) error {
 	close(i.ended)
 	i.settle()
 	return nil
+}
+
+// Problem is why some requests, or all, are not answered now, or roots are older than they should be; nil if nothing is
+// wrong.
+func (i *Issuer) Problem() error {
+	var errs []error
+	for _, t := range i.targets {
+		if err := t.failing(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.Signer, err))
+		}
+	}
+	if err := i.hub.failing(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := i.undeleted.Load(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // target returns the one that a request goes to.

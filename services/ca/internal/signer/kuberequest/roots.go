@@ -65,6 +65,13 @@ func (t *trust) trusted() ([]*x509.Certificate, *x509.CertPool, *signer.Error) {
 	return t.roots, t.pool, nil
 }
 
+// failing is why the roots could not be read last; nil if they could.
+func (t *trust) failing() *signer.Error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.problem
+}
+
 // set takes new roots, or why there are none. It tells whether the roots, or the reason, have changed.
 func (t *trust) set(roots []*x509.Certificate, problem *signer.Error) (changed, news bool) {
 	t.mu.Lock()
