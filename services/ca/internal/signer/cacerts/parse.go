@@ -159,11 +159,11 @@ func parseKey(content []byte) (crypto.Signer, error) {
 			break
 		}
 		blocks++
-		if block.Type == "EC PARAMETERS" { // which openssl ecparam -genkey writes before the key
+		if block.Type == "EC PARAMETERS" || block.Type == "CERTIFICATE" { // which openssl and others write beside the key
 			continue
 		}
 		if parsed != nil {
-			return nil, errors.New("has more than one PEM block; leave only the key in it")
+			return nil, errors.New("has more than one private key; leave only that of the issuing certificate in it")
 		}
 		if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
 			return nil, errors.New("the key is encrypted, and the ca has no passphrase; write the decrypted key: openssl pkey -in FILE")
