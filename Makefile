@@ -133,6 +133,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list 
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
 	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./services/node-agent/internal/command -run TestPage -update
+	go test ./services/ca/internal/signer/cacerts -run TestPage -update
 	go test ./services/xds-server/internal/translate -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update

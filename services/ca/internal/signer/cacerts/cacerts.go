@@ -4,8 +4,9 @@
 // (tls.crt, tls.key, ca.crt); ca-crl.pem has lists of revoked certificates. With the Secret of an istiod, workloads of
 // that istiod and of this ca trust each other.
 //
-// The directory is followed while the ca runs. A set of files is used only if it is whole and the mesh can use it;
-// until there is one, the last good set serves, and Problem says what to do.
+// The directory is followed while the ca runs. A set of files is used only if it is whole and the mesh can use it; until
+// there is one, the last good set serves, and Problem says what to do. docs/reference/plugged-in-ca-differences.md lists
+// which directories istiod takes and this package does not, or the other way round.
 package cacerts
 
 import (
