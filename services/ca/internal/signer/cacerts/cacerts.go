@@ -4,9 +4,10 @@
 // (tls.crt, tls.key, ca.crt); ca-crl.pem has lists of revoked certificates. With the Secret of an istiod, workloads of
 // that istiod and of this ca trust each other.
 //
-// The directory is followed while the ca runs. A set of files is used only if it is whole and the mesh can use it; until
-// there is one, the last good set serves, and Problem says what to do. docs/reference/plugged-in-ca-differences.md lists
-// which directories istiod takes and this package does not, or the other way round.
+// The directory is followed while the ca runs. A set of files is used only if it is whole and the mesh can use it;
+// until there is one, the last good set serves, and Problem says what to do.
+// docs/reference/plugged-in-ca-differences.md lists which directories istiod takes and this package does not, or the
+// other way round.
 package cacerts
 
 import (
@@ -195,25 +196,30 @@ func (i *Issuer) trusted(next *plugged) bool {
 	return a.Path() != nil
 }
 
-// revoked returns the lists of revoked certificates of the current set. If those of the file cannot be used, the last
-// good ones stay for as long as they are valid.
+// revoked returns the lists of revoked certificates of the current set, and what is wrong with the file. If it cannot
+// be used, the last good lists stay for as long as they are valid.
 func (i *Issuer) revoked(f *files, now time.Time) ([][]byte, error) {
-	path := filepath.Join(i.cfg.Directory, crlName)
+	if f.crl == nil && f.crlErr == nil {
+		i.crl = nil
+		return nil, nil
+	}
 	err := f.crlErr
 	if err == nil {
-		if f.crl == nil {
-			i.crl = nil
-			return nil, nil
-		}
-		var lists [][]byte
-		if lists, err = revocations(f.crl, &i.current.Authority, now); err == nil {
+		path := filepath.Join(i.cfg.Directory, crlName)
+		lists, doubts, wrong := revocations(f.crl, &i.current.Authority, now)
+		switch {
+		case wrong != nil:
+			err = fmt.Errorf("%s: %w", path, wrong)
+		case doubts != nil:
+			i.crl = f.crl
+			return lists, fmt.Errorf("%s: %w", path, doubts)
+		default:
 			i.crl = f.crl
 			return lists, nil
 		}
-		err = fmt.Errorf("%s: %w", path, err)
 	}
 	if i.crl != nil {
-		if lists, lastErr := revocations(i.crl, &i.current.Authority, now); lastErr == nil {
+		if lists, _, wrong := revocations(i.crl, &i.current.Authority, now); wrong == nil {
 			return lists, fmt.Errorf("%w (the last good lists stay)", err)
 		}
 	}

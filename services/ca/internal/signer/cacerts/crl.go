@@ -15,13 +15,17 @@ import (
 // maxCRLs bounds the lists of a file.
 const maxCRLs = 50
 
+// crlMargin is how long before a list expires it is left out: proxies that have it refuse every certificate once it
+// has.
+const crlMargin = 5 * time.Minute
+
 // revocations reads lists of revoked certificates in PEM, for proxies that verify leaves of the authority at that time.
 // Envoy refuses every certificate below an authority whose list is missing, expired or not valid yet, once it has one
-// of any authority: so it is all of these or an error.
-func revocations(content []byte, a *held.Authority, now time.Time) ([][]byte, error) {
+// of any authority. So an error means that none can be used; otherwise doubts say what is left out or expires soon.
+func revocations(content []byte, a *held.Authority, now time.Time) (out [][]byte, doubts, err error) {
 	lists, err := parseCRLs(content)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	needed := a.Path()
 	authorities := slices.Clone(needed)
@@ -30,8 +34,7 @@ func revocations(content []byte, a *held.Authority, now time.Time) ([][]byte, er
 			authorities = append(authorities, c)
 		}
 	}
-	var errs []error
-	newest := make([]*x509.RevocationList, len(authorities))
+	best := make([]*x509.RevocationList, len(authorities))
 	for n, list := range lists {
 		known := false
 		for i, c := range authorities {
@@ -39,36 +42,56 @@ func revocations(content []byte, a *held.Authority, now time.Time) ([][]byte, er
 				continue
 			}
 			known = true
-			if newest[i] == nil || list.ThisUpdate.After(newest[i].ThisUpdate) {
-				newest[i] = list
+			if best[i] == nil || better(list, best[i], now) {
+				best[i] = list
 			}
 		}
 		if !known {
-			errs = append(errs, fmt.Errorf("list %d: %q has issued it, and no certificate of the CA has that name, the key that signed it and "+
-				"cRLSign; leave the list out, or have its issuer sign it again", n+1, list.Issuer))
+			doubts = errors.Join(doubts, fmt.Errorf("list %d, which is left out: %q has issued it, and no certificate of the CA has that name, "+
+				"the key that signed it and cRLSign; remove it, or have its issuer sign it again", n+1, list.Issuer))
 		}
 	}
-	var out [][]byte
-	for i, list := range newest {
-		subject := authorities[i].Subject
+	for i, list := range best {
+		reason := unusable(list, now)
 		switch {
-		case list == nil && i < len(needed):
-			errs = append(errs, fmt.Errorf("has no list of %q, and proxies with a list of one authority need one of each; add it", subject))
-		case list == nil || slices.ContainsFunc(out, func(raw []byte) bool { return bytes.Equal(raw, list.Raw) }):
-		case now.Before(list.ThisUpdate):
-			errs = append(errs, fmt.Errorf("the list of %q is valid from %s on (thisUpdate); wait, or set the clock", subject,
-				stamp(list.ThisUpdate)))
-		case !list.NextUpdate.IsZero() && !now.Before(list.NextUpdate):
-			errs = append(errs, fmt.Errorf("the list of %q expired at %s (nextUpdate); write the authority's newest list into it", subject,
-				stamp(list.NextUpdate)))
-		default:
+		case list == nil && i >= len(needed):
+		case reason != "" && i < len(needed):
+			err = errors.Join(err, fmt.Errorf("the list of %q %s", authorities[i].Subject, reason))
+		case reason != "":
+			doubts = errors.Join(doubts, fmt.Errorf("the list of %q, which is left out, %s", authorities[i].Subject, reason))
+		case !slices.ContainsFunc(out, func(raw []byte) bool { return bytes.Equal(raw, list.Raw) }):
 			out = append(out, list.Raw)
+			if left := list.NextUpdate.Sub(now); !list.NextUpdate.IsZero() && left < list.NextUpdate.Sub(list.ThisUpdate)/5 {
+				doubts = errors.Join(doubts, fmt.Errorf("the list of %q expires at %s (nextUpdate); write the authority's newest list into it before",
+					authorities[i].Subject, stamp(list.NextUpdate)))
+			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, nil, errors.Join(doubts, err)
 	}
-	return out, nil
+	return out, doubts, nil
+}
+
+// unusable says why a list must not be given to proxies now; "" if it may.
+func unusable(list *x509.RevocationList, now time.Time) string {
+	switch {
+	case list == nil:
+		return "is not in it, and proxies with a list of one authority need one of each; add it"
+	case now.Before(list.ThisUpdate):
+		return fmt.Sprintf("is valid from %s on (thisUpdate); wait, or set the clock", stamp(list.ThisUpdate))
+	case !list.NextUpdate.IsZero() && now.Add(crlMargin).After(list.NextUpdate):
+		return fmt.Sprintf("expires at %s (nextUpdate), or has; write the authority's newest list into it", stamp(list.NextUpdate))
+	}
+	return ""
+}
+
+// better prefers a list that can be used, and then the newer one.
+func better(a, b *x509.RevocationList, now time.Time) bool {
+	if usable := unusable(a, now) == ""; usable != (unusable(b, now) == "") {
+		return usable
+	}
+	return a.ThisUpdate.After(b.ThisUpdate)
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

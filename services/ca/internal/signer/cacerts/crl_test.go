@@ -29,6 +29,8 @@ func TestRevocations(t *testing.T) {
 	now := time.Now()
 	good := p.crls(t)
 	list := func(ca *catest.CA, from, until time.Duration) []byte { return ca.CRL(t, now.Add(from), now.Add(until)) }
+	current, extra := list(p.root, -time.Hour, time.Hour), catest.NewCA(t, nil, catest.Key(t))
+	others := slices.Concat(list(p.middle, -time.Hour, time.Hour), current)
 	old := list(p.root, -2*time.Hour, -time.Hour)
 	mute := catest.NewCA(t, nil, catest.Key(t), func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign })
 	template := *mute.Cert
@@ -40,23 +42,28 @@ func TestRevocations(t *testing.T) {
 		lists int
 		want  string
 	}{
-		"complete":                 {good, 3, ""},
-		"an old one as well":       {slices.Concat(old, good, old), 3, ""},
-		"a list twice":             {slices.Concat(good, good), 3, ""},
-		"malformed":                {[]byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), 0, "list 1 cannot be read"},
-		"half":                     {good[:len(good)-40], 0, "a PEM block in it has no end"},
-		"empty":                    {[]byte{}, 0, "has no list of revoked certificates in PEM; write one into it, or remove the file"},
-		"another block":            {catest.Certs(p.root), 0, `block 1 is a "CERTIFICATE"`},
-		"too many":                 {bytes.Repeat(old, maxCRLs+1), 0, "more than 50 lists"},
-		"too large":                {bytes.Repeat([]byte("# a comment\n"), maxCRL/12+1), 0, "ca-crl.pem: too large"},
-		"expired":                  {slices.Concat(list(p.issuing, -time.Hour, time.Hour), list(p.middle, -time.Hour, time.Hour), old), 0, "expired at"},
-		"not valid yet":            {slices.Concat(list(p.issuing, time.Hour, 2*time.Hour), good), 0, "is valid from"},
-		"of a foreign issuer":      {slices.Concat(good, other.crls(t)), 0, "list 4: "},
-		"one missing":              {list(p.issuing, -time.Hour, time.Hour), 0, "has no list of"},
-		"of an issuer that cannot": {slices.Concat(good, muteList), 0, "cRLSign"},
+		"complete":                   {good, 3, ""},
+		"an old one as well":         {slices.Concat(old, good, old), 3, ""},
+		"a list twice":               {slices.Concat(good, good), 3, ""},
+		"malformed":                  {[]byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), 0, "list 1 cannot be read"},
+		"half":                       {good[:len(good)-40], 0, "a PEM block in it has no end"},
+		"empty":                      {[]byte{}, 0, "has no list of revoked certificates in PEM; write one into it, or remove the file"},
+		"another block":              {catest.Certs(p.root), 0, `block 1 is a "CERTIFICATE"`},
+		"too many":                   {bytes.Repeat(old, maxCRLs+1), 0, "more than 50 lists"},
+		"too large":                  {bytes.Repeat([]byte("# a comment\n"), maxCRL/12+1), 0, "ca-crl.pem: too large"},
+		"expired":                    {slices.Concat(list(p.issuing, -time.Hour, time.Hour), list(p.middle, -time.Hour, time.Hour), old), 0, "expires at"},
+		"expires in a minute":        {slices.Concat(list(p.issuing, -time.Hour, time.Minute), others), 0, "expires at"},
+		"expires soon":               {slices.Concat(list(p.issuing, -time.Hour, 10*time.Minute), others), 3, "before"},
+		"not valid yet":              {slices.Concat(list(p.issuing, time.Hour, 2*time.Hour), others), 0, "is valid from"},
+		"one for later as well":      {slices.Concat(list(p.issuing, time.Hour, 2*time.Hour), good), 3, ""},
+		"of a foreign issuer":        {slices.Concat(good, other.crls(t)), 3, "list 4, which is left out: "},
+		"one missing":                {list(p.issuing, -time.Hour, time.Hour), 0, "is not in it"},
+		"of an issuer that cannot":   {slices.Concat(good, muteList), 3, "cRLSign"},
+		"an old one of another root": {slices.Concat(good, list(extra, -2*time.Hour, -time.Hour)), 3, "which is left out, expires at"},
+		"one of another root":        {slices.Concat(good, list(extra, -time.Hour, time.Hour)), 4, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := write(t, p.istio(t).with(texts{crlName: tc.content}))
+			dir := write(t, p.istio(t).with(texts{crlName: tc.content, "root-cert.pem": catest.Certs(p.root, extra)}))
 			i, _ := newIssuer(t, dir, Mesh{})
 			problem := text(i.Problem())
 			named := problem == "" || strings.Contains(problem, filepath.Join(dir, crlName))
@@ -105,17 +112,17 @@ func TestRevocationsAndRotation(t *testing.T) {
 	state("another intermediate", next.issuing, 0, "not checked for revocation")
 	replace(texts{crlName: next.crls(t)})
 	state("its lists", next.issuing, 3, "")
-	before := current(t, i)
+	before := served(t, i)
 	replace(texts{"ca-key.pem": {}, crlName: append(next.crls(t), p.root.CRL(t, time.Now(), time.Now().Add(time.Hour))...)})
 	state("newer lists with a broken set", next.issuing, 3, "ca-key.pem")
-	if slices.EqualFunc(before, current(t, i), bytes.Equal) {
+	if slices.EqualFunc(before, served(t, i), bytes.Equal) {
 		t.Error("the older lists are used")
 	}
 	replace(next.istio(t).with(texts{crlName: next.crls(t)}))
 	state("all good", next.issuing, 3, "")
 }
 
-func current(t *testing.T, i *Issuer) [][]byte {
+func served(t *testing.T, i *Issuer) [][]byte {
 	t.Helper()
 	a, _ := i.Authorities()
 	if a == nil {

@@ -137,10 +137,19 @@ func leaf(public any) *signer.Request {
 	}}
 }
 
+// bounded moves the validity of a request into that of the authorities, as package policy does.
+func bounded(r *signer.Request, a *signer.Authorities) *signer.Request {
+	if a != nil && r.Template.NotBefore.Before(a.NotBefore) {
+		r.Template.NotBefore = a.NotBefore
+	}
+	return r
+}
+
 // issuedBy issues a leaf, checks it as the ca does, and returns an error unless ca has signed it.
 func issuedBy(t testing.TB, i *Issuer, ca *catest.CA, roots ...*x509.Certificate) error {
 	t.Helper()
-	r := leaf(catest.Key(t).Public())
+	a, _ := i.Authorities()
+	r := bounded(leaf(catest.Key(t).Public()), a)
 	chain, err := i.Issue(context.Background(), r)
 	if err != nil {
 		return err

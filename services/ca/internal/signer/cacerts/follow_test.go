@@ -311,10 +311,7 @@ func load(t *testing.T, i *Issuer) (issued func() int64) {
 // issueOne does what the ca does: it looks at the authorities, decides the validity, and checks the chain.
 func issueOne(i *Issuer, r *signer.Request) error {
 	before, _ := i.Authorities()
-	if r.Template.NotBefore.Before(before.NotBefore) {
-		r.Template.NotBefore = before.NotBefore
-	}
-	chain, err := i.Issue(context.Background(), r)
+	chain, err := i.Issue(context.Background(), bounded(r, before))
 	if err != nil {
 		return err
 	}
