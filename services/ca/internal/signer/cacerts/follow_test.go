@@ -83,6 +83,43 @@ func TestFollowsTheKubelet(t *testing.T) {
 	}
 }
 
+// A set that is read while the kubelet replaces it is one of those that the kubelet wrote, or none.
+func TestReadsOneVersion(t *testing.T) {
+	var versions []texts
+	for range 3 {
+		versions = append(versions, newPlug(t).istio(t))
+	}
+	dir := t.TempDir()
+	mount(t, dir, versions[0])
+	var stop atomic.Bool
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			mount(t, dir, versions[n%len(versions)])
+		}
+	})
+	whole := 0
+	for began := time.Now(); time.Since(began) < time.Second; {
+		f, err := read(dir)
+		if err != nil {
+			continue
+		}
+		whole++
+		if !slices.ContainsFunc(versions, func(v texts) bool {
+			return string(v["ca-cert.pem"]) == string(f.cert) && string(v["ca-key.pem"]) == string(f.key) &&
+				string(v["cert-chain.pem"]) == string(f.chain) && string(v["root-cert.pem"]) == string(f.roots)
+		}) {
+			t.Fatal("a mixed set")
+		}
+	}
+	stop.Store(true)
+	writer.Wait()
+	if whole == 0 {
+		t.Error("no set was read")
+	}
+	t.Logf("%d sets", whole)
+}
+
 func TestFollowsFilesReplacedOneByOne(t *testing.T) {
 	p := newPlug(t)
 	dir := write(t, p.istio(t))
