@@ -62,8 +62,11 @@ type Issuer struct {
 
 	// Only Run uses these.
 	current *plugged
-	served  string
-	crl     []byte
+	// pending are roots of a set that waits for them, which are announced.
+	pending []*x509.Certificate
+	// served says what the Signer signs with, and crl has the last good lists.
+	served string
+	crl    []byte
 
 	mu      sync.Mutex
 	problem error
@@ -125,13 +128,12 @@ func (i *Issuer) reload() time.Duration {
 	if setErr == nil {
 		next, setErr = i.usable(f, now)
 	}
-	var extra []*x509.Certificate // roots to announce before they are used
 	switch {
 	case setErr != nil:
 	case i.trusted(next):
-		i.current = next
+		i.current, i.pending = next, nil
 	default:
-		extra = next.Roots
+		i.pending = next.Roots
 		setErr = fmt.Errorf("%s: %w; the set before signs until then. If this lasts, add the new root to %s beside the old one first, and "+
 			"replace certificate and key when all workloads have it", next.where[next.Certificate], ErrRootNotTrusted,
 			filepath.Join(i.cfg.Directory, f.layout.roots))
@@ -139,7 +141,7 @@ func (i *Issuer) reload() time.Duration {
 	var crlErr, expiring error
 	if i.current != nil {
 		a := i.current.Authority
-		for _, root := range extra {
+		for _, root := range i.pending {
 			if !slices.ContainsFunc(a.Roots, root.Equal) {
 				a.Roots = append(slices.Clip(a.Roots), root)
 			}
@@ -199,7 +201,13 @@ func (i *Issuer) trusted(next *plugged) bool {
 // revoked returns the lists of revoked certificates of the current set, and what is wrong with the file. If it cannot
 // be used, the last good lists stay for as long as they are valid.
 func (i *Issuer) revoked(f *files, now time.Time) ([][]byte, error) {
-	if f.crl == nil && f.crlErr == nil {
+	switch {
+	case f.unread && i.crl == nil: // nobody knows of lists
+		return nil, nil
+	case f.unread:
+		lists, _, err := revocations(i.crl, &i.current.Authority, now)
+		return lists, err
+	case f.crl == nil && f.crlErr == nil:
 		i.crl = nil
 		return nil, nil
 	}

@@ -3,6 +3,7 @@ package cacerts
 import (
 	"bytes"
 	"crypto/x509"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -120,6 +121,12 @@ func TestRevocationsAndRotation(t *testing.T) {
 	}
 	replace(next.istio(t).with(texts{crlName: next.crls(t)}))
 	state("all good", next.issuing, 3, "")
+	testkit.NoError(t, os.RemoveAll(dir))
+	i.reload()
+	state("no directory", next.issuing, 3, "mount the Secret")
+	testkit.NoError(t, os.Mkdir(dir, 0o700))
+	replace(next.istio(t))
+	state("no lists", next.issuing, 0, "")
 }
 
 func served(t *testing.T, i *Issuer) [][]byte {

@@ -40,6 +40,8 @@ type files struct {
 	// crl and crlErr are apart, because the set is good without the lists.
 	crl    []byte
 	crlErr error
+	// unread is true if the directory cannot be read at all.
+	unread bool
 }
 
 func (f *files) equal(g *files) bool {
@@ -72,7 +74,7 @@ func text(err error) string {
 }
 
 func readOnce(path string) (*files, error) {
-	f := &files{layout: istioLayout}
+	f := &files{layout: istioLayout, unread: true}
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return f, fmt.Errorf("directory %s: %w; mount the Secret with the CA's certificate and key there, or correct the setting directory",
@@ -93,6 +95,7 @@ func readOnce(path string) (*files, error) {
 			return f, err
 		}
 	}
+	f.unread = false
 	if f.crl, f.crlErr = d.read(crlName, maxCRL, false); errors.Is(f.crlErr, fs.ErrNotExist) {
 		f.crlErr = nil
 	}
