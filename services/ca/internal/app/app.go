@@ -105,7 +105,7 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
-	sign, err := s.openSigner(ctx, apiOf(cluster))
+	sign, err := s.openSigner(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}

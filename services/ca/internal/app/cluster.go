@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"k8s.io/client-go/kubernetes"
-
 	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/kube"
 )
@@ -29,14 +27,6 @@ func (s *Server) connect(to connect) (*kube.Cluster, error) {
 		return nil, nil //nolint:nilnil // there is no cluster
 	}
 	return to()
-}
-
-// apiOf is the client of a cluster, nil if there is none.
-func apiOf(c *kube.Cluster) kubernetes.Interface {
-	if c == nil {
-		return nil
-	}
-	return c.API
 }
 
 // joinCluster takes keys and issuer of tokens from the API server, with --kubernetes, and adds the tasks that keep the

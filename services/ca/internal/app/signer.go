@@ -5,10 +5,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-
 	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/held"
+	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/private"
 	"fairlead.dev/services/ca/internal/record/file"
 	"fairlead.dev/services/ca/internal/signer"
@@ -31,7 +30,7 @@ type signing struct {
 }
 
 // openSigner opens the signer of --signer-file, and without one the root of --ca-dir, which signs leaves itself.
-func (s *Server) openSigner(ctx context.Context, api kubernetes.Interface) (*signing, error) {
+func (s *Server) openSigner(ctx context.Context, cluster *kube.Cluster) (*signing, error) {
 	sign := &signing{Authority: authority.New(s.publisher)}
 	if s.cfg.SignerFile == "" {
 		return sign, s.openRoot(ctx, sign)
@@ -39,12 +38,15 @@ func (s *Server) openSigner(ctx context.Context, api kubernetes.Interface) (*sig
 	if err := private.EnsureDir(s.cfg.Dir); err != nil {
 		return nil, err
 	}
+	env := kinds.Env{
+		Deps:     signer.Deps{TrustDomain: s.cfg.trustDomain, Clock: s.Clock, Log: s.Log},
+		Identity: s.cfg.identity, DNSNames: s.cfg.ownNames, LeafTTL: s.cfg.MaxWorkloadTTL,
+	}
+	if cluster != nil {
+		env.API, env.Cluster = cluster.API, cluster.Config
+	}
 	keeper, err := inuse.Open(ctx, inuse.Config{
-		File: s.cfg.SignerFile, Store: file.New(filepath.Join(s.cfg.Dir, stateFile), s.Clock), Authority: sign.Authority, Log: s.Log,
-		Env: kinds.Env{
-			Deps:     signer.Deps{TrustDomain: s.cfg.trustDomain, Clock: s.Clock, Log: s.Log},
-			Identity: s.cfg.identity, DNSNames: s.cfg.ownNames, LeafTTL: s.cfg.MaxWorkloadTTL, API: api,
-		},
+		File: s.cfg.SignerFile, Store: file.New(filepath.Join(s.cfg.Dir, stateFile), s.Clock), Authority: sign.Authority, Log: s.Log, Env: env,
 	})
 	if err != nil {
 		return nil, err

@@ -64,7 +64,9 @@ type Config struct {
 
 // Cluster has the clients of an API server.
 type Cluster struct {
-	API kubernetes.Interface
+	// Config is that of further clients.
+	Config *rest.Config
+	API    kubernetes.Interface
 	// Raw gets a document by its path.
 	Raw func(ctx context.Context, path string) ([]byte, error)
 	// Metadata and Dynamic read metadata of objects, and objects of kinds that client-go does not know. They wait for
@@ -97,7 +99,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	c := &Cluster{API: api}
+	c := &Cluster{API: api, Config: rest.CopyConfig(config)}
 	if c.Metadata, err = metadata.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}

@@ -51,9 +51,12 @@ func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
 	if from.Before(authorities.NotBefore) {
 		from = authorities.NotBefore
 	}
-	if !authorities.NotAfter.IsZero() && authorities.NotAfter.Before(until) {
-		return Errorf(Refused, "the signer's certificates end at %s, before a leaf that is issued now for %s; renew them first",
-			authorities.NotAfter.UTC().Format(time.RFC3339), p.TTL)
+	// Leaves end with the certificates that they need, as package policy decides. A ca that starts late in their life
+	// must start all the same.
+	if end := authorities.NotAfter; !end.IsZero() && end.Before(until) {
+		if until = end; !until.After(now.Add(time.Minute)) {
+			return Errorf(Refused, "the signer's certificates end at %s; renew them first", end.UTC().Format(time.RFC3339))
+		}
 	}
 	r := &Request{CSR: csr, Identity: p.Identity, Token: p.Token, Template: &x509.Certificate{
 		PublicKey: &key.PublicKey, URIs: uris, DNSNames: p.DNSNames, NotBefore: from.UTC(), NotAfter: until.UTC(),

@@ -146,6 +146,9 @@ func (k *Keeper) take(ctx context.Context) error {
 	if err := probe.Try(ctx, k.opened.Guard.Signer(), k.now()); err != nil {
 		return err
 	}
+	if err := trusted(k.state.Current.Roots, roots(authorities)); err != nil {
+		return err
+	}
 	next := k.state
 	next.Current.Kept, next.Current.Roots = kept, roots(authorities)
 	if err := k.save(ctx, next); err != nil {
@@ -172,6 +175,15 @@ func (k *Keeper) known(ctx context.Context) (*signer.Authorities, error) {
 		case <-changed:
 		}
 	}
+}
+
+// trusted refuses a signer that comes back with other roots than the mesh verifies with.
+func trusted(before, now []string) error {
+	if len(before) == 0 || slices.ContainsFunc(now, func(root string) bool { return slices.Contains(before, root) }) {
+		return nil
+	}
+	return errors.New("its roots are others than when the ca was last in use, and no workload verifies with them; restore its files or " +
+		"address, or put old and new roots into them together first")
 }
 
 func roots(a *signer.Authorities) []string {

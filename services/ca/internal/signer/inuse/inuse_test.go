@@ -127,7 +127,7 @@ func TestBadSignerFilesAndStates(t *testing.T) {
 		"a bad name": {file: func(s string) string { return strings.Replace(s, "name: disk", "name: My Disk", 1) }, says: "name: "},
 		"two signers": {file: func(s string) string { return s + "caCerts: {directory: /etc/cacerts}\n" },
 			says: "caCerts, intermediate: are set together"},
-		"no signer": {file: func(s string) string { return s[:strings.Index(s, "intermediate")] }, says: "none of caCerts, intermediate"},
+		"no signer": {file: func(s string) string { return s[:strings.Index(s, "intermediate")] }, says: "none of caCerts, "},
 		"a key of an unknown kind": {file: func(s string) string { return strings.Replace(s, "  ttl", "  algorithm: DSA\n  ttl", 1) },
 			says: `intermediate.algorithm: "DSA" is unknown`},
 		"an intermediate that ends too soon": {file: func(s string) string { return strings.Replace(s, "240h", "47h", 1) },

@@ -8,10 +8,13 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/cacerts"
+	"fairlead.dev/services/ca/internal/signer/certmanager"
 	"fairlead.dev/services/ca/internal/signer/guard"
+	"fairlead.dev/services/ca/internal/signer/kubecsr"
 )
 
 // Env is what signers need of the ca.
@@ -22,8 +25,9 @@ type Env struct {
 	DNSNames []string
 	// LeafTTL is the longest lifetime of a leaf.
 	LeafTTL time.Duration
-	// API is nil outside of Kubernetes.
-	API kubernetes.Interface
+	// API and Cluster are nil outside of Kubernetes.
+	API     kubernetes.Interface
+	Cluster *rest.Config
 }
 
 // Opened is a signer that can be used.
@@ -54,6 +58,10 @@ func Open(s *Spec, id uint64, env Env) (*Opened, error) {
 	switch {
 	case s.CACerts != nil:
 		issuer, err = cacerts.New(*s.CACerts, env.Deps, cacerts.Mesh{DNS: env.DNSNames})
+	case s.KubernetesCSR != nil:
+		issuer, err = kubecsr.New(*s.KubernetesCSR, env.Deps, env.Cluster)
+	case s.CertManager != nil:
+		issuer, err = certmanager.New(*s.CertManager, env.Deps, env.Cluster)
 	case s.Intermediate != nil:
 		kept, err = newIntermediate(s.Intermediate, id, env)
 		issuer = kept

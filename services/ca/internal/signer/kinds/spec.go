@@ -15,9 +15,11 @@ import (
 
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/cacerts"
+	"fairlead.dev/services/ca/internal/signer/certmanager"
 	"fairlead.dev/services/ca/internal/signer/guard"
 	"fairlead.dev/services/ca/internal/signer/keys/directory"
 	"fairlead.dev/services/ca/internal/signer/keys/secret"
+	"fairlead.dev/services/ca/internal/signer/kubecsr"
 )
 
 // Group and kind of the file.
@@ -38,6 +40,10 @@ type Spec struct {
 
 	// Intermediate lets the ca sign leaves itself, with an intermediate that a minter signs.
 	Intermediate *Intermediate `json:"intermediate,omitempty"`
+	// KubernetesCSR has leaves signed by whoever signs CertificateSigningRequests of a name.
+	KubernetesCSR *kubecsr.Config `json:"kubernetesCSR,omitempty"`
+	// CertManager has leaves signed by an issuer of cert-manager.
+	CertManager *certmanager.Config `json:"certManager,omitempty"`
 	// CACerts takes certificate and key from files, as Istio's Secret cacerts has them.
 	CACerts *cacerts.Config `json:"caCerts,omitempty"`
 
@@ -112,9 +118,18 @@ func (s *Spec) check() error {
 	if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("name: %q: %s", s.Name, problems[0]))
 	}
-	errs = append(errs, one("", map[string]bool{"intermediate": s.Intermediate != nil, "caCerts": s.CACerts != nil}))
+	errs = append(errs, one("", map[string]bool{
+		"intermediate": s.Intermediate != nil, "caCerts": s.CACerts != nil, "kubernetesCSR": s.KubernetesCSR != nil,
+		"certManager": s.CertManager != nil,
+	}))
 	if s.CACerts != nil {
 		errs = append(errs, within("caCerts", s.CACerts.Check()))
+	}
+	if s.KubernetesCSR != nil {
+		errs = append(errs, within("kubernetesCSR", s.KubernetesCSR.Check()))
+	}
+	if s.CertManager != nil {
+		errs = append(errs, within("certManager", s.CertManager.Check()))
 	}
 	if i := s.Intermediate; i != nil {
 		errs = append(errs, within("intermediate", i.check()))
