@@ -28,7 +28,7 @@ const (
 	// openWithin is how long Open waits for a signer that cannot be reached. Kubernetes then starts the ca again.
 	openWithin = 30 * time.Second
 	// period is the time between two looks at what is due.
-	period = time.Minute
+	period = 10 * time.Second
 	// maxFileBytes bounds the signer file.
 	maxFileBytes = 64 << 10
 )
