@@ -1,7 +1,7 @@
 // Package tlsconf makes the TLS configurations of all services: Server, ServerFrom and Client. Each handshake takes
 // certificate and roots from a Source (Files, or svid.Manager), so a renewed certificate or a changed root needs no
-// restart. Peers are verified by SPIFFE id and chain, never by DNS name. TLS 1.3 is the only version unless ServerFrom
-// is told otherwise.
+// restart. Peers are verified by SPIFFE id and chain; ClientNamed, for servers outside of the mesh, verifies a DNS name.
+// TLS 1.3 is the only version unless ServerFrom is told otherwise.
 package tlsconf
 
 import (
@@ -180,7 +180,30 @@ func Client(src Source, allowed ...spiffeid.ID) *tls.Config {
 	}
 }
 
+// ClientNamed returns the configuration of a client of a server that has no SPIFFE id: as Client, but the server's
+// certificate must be valid for name, a DNS name or an IP address.
+func ClientNamed(src Source, name string) *tls.Config {
+	cfg := Client(src)
+	cfg.ServerName = name
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		m, err := src.Current()
+		if err != nil {
+			return err
+		}
+		return verifyChain(cs, m, name)
+	}
+	return cfg
+}
+
 func verifyServer(cs tls.ConnectionState, m *Material, allowed []spiffeid.ID) error {
+	if err := verifyChain(cs, m, ""); err != nil {
+		return err
+	}
+	return verifyID(cs.PeerCertificates[0], m, allowed)
+}
+
+// verifyChain verifies a server's chain, and its name unless that is empty.
+func verifyChain(cs tls.ConnectionState, m *Material, name string) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("server presented no certificate")
 	}
@@ -188,15 +211,15 @@ func verifyServer(cs tls.ConnectionState, m *Material, allowed []spiffeid.ID) er
 	for _, c := range cs.PeerCertificates[1:] {
 		intermediates.AddCert(c)
 	}
-	leaf := cs.PeerCertificates[0]
-	if _, err := leaf.Verify(x509.VerifyOptions{
+	if _, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{
+		DNSName:       name,
 		Roots:         m.Roots,
 		Intermediates: intermediates,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}); err != nil {
 		return fmt.Errorf("server certificate: %w", err)
 	}
-	return verifyID(leaf, m, allowed)
+	return nil
 }
 
 // verifyID checks that leaf is an X.509-SVID (SPIFFE X509-SVID, section 4) whose id is one of allowed or of the own

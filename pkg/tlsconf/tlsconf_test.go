@@ -338,3 +338,22 @@ func TestIdentified(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestServersOutsideOfTheMeshAreVerifiedByName(t *testing.T) {
+	ca := testkit.PKI(t)
+	chain, key := ca.NewServer("vault.example", "other.example")
+	m, err := tlsconf.NewMaterial(chain, key, ca.RootPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*m.Certificate}}
+	for name, says := range map[string]string{"vault.example": "", "other.example": "", "evil.example": "not evil.example", "10.0.0.1": "10.0.0.1"} {
+		_, err := handshake(t, server, tlsconf.ClientNamed(ca.RootsOnly(), name))
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want %q", name, err, says)
+		}
+	}
+	if _, err := handshake(t, server, tlsconf.ClientNamed(testkit.PKI(t).RootsOnly(), "vault.example")); err == nil {
+		t.Error("a server with a foreign root was believed")
+	}
+}

@@ -606,19 +606,52 @@ func (x *ListEntriesResponse) GetRefusal() string {
 	return ""
 }
 
-// SignRequest is the certificate wanted. The CA has authenticated the caller and decided every field.
+// SignRequest is the certificate wanted. The ca fills in every field, unless it says otherwise, and has authenticated
+// the workload and decided every name and time itself; csr and token are the workload's own words. A server copies
+// fields into the certificate, or refuses; it never adds names, usages or time.
 type SignRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// public_key in PKIX DER.
+	// public_key to certify, in PKIX DER. The owner has proved that it has the private key.
 	PublicKey []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// uri_sans of the certificate, SPIFFE URIs.
+	// uri_sans of the certificate: exactly one, the workload's SPIFFE ID.
 	UriSans []string `protobuf:"bytes,2,rep,name=uri_sans,json=uriSans,proto3" json:"uri_sans,omitempty"`
-	// dns_sans of the certificate; empty for workloads.
+	// dns_sans of the certificate; empty for most workloads.
 	DnsSans []string `protobuf:"bytes,3,rep,name=dns_sans,json=dnsSans,proto3" json:"dns_sans,omitempty"`
-	// ttl from now until notAfter.
+	// ttl is the time from now until not_after, for servers that do not know not_after. Where both are set and differ,
+	// not_after counts.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// is_ca asks for an intermediate.
-	IsCa          bool `protobuf:"varint,5,opt,name=is_ca,json=isCa,proto3" json:"is_ca,omitempty"`
+	// is_ca asks for an intermediate. The ca never sets it; a server refuses it with INVALID_ARGUMENT.
+	IsCa bool `protobuf:"varint,5,opt,name=is_ca,json=isCa,proto3" json:"is_ca,omitempty"`
+	// csr is the workload's own PKCS #10 request in DER, with a valid signature, for servers whose own rules want one.
+	// It is empty when the ca asks for its own certificate. It is never authority: where it differs from the other fields
+	// (it may have no names at all), they count.
+	Csr []byte `protobuf:"bytes,6,opt,name=csr,proto3" json:"csr,omitempty"`
+	// identity is whose certificate it is: the SPIFFE ID in uri_sans. A server may decide by it whether it signs, and write
+	// it into its log.
+	Identity string `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"`
+	// not_before of the certificate; it is in the past by the clock skew that the ca allows for. A server may choose an
+	// earlier time, never one later than its own now.
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	// not_after of the certificate. A server that cannot choose it says so by Capabilities.validity, and may then choose an
+	// earlier one; never a later one.
+	NotAfter *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	// ip_sans of the certificate, as text such as 10.0.0.1 or fd00::1; empty for most workloads.
+	IpSans []string `protobuf:"bytes,10,rep,name=ip_sans,json=ipSans,proto3" json:"ip_sans,omitempty"`
+	// key_usages of the certificate: bits as RFC 5280, 4.2.1.3 numbers them, bit n having the value 1<<n. digitalSignature
+	// is 1, keyEncipherment 4. 0 means digitalSignature.
+	KeyUsages uint32 `protobuf:"varint,11,opt,name=key_usages,json=keyUsages,proto3" json:"key_usages,omitempty"`
+	// extended_key_usages of the certificate as dotted object identifiers: 1.3.6.1.5.5.7.3.1 for TLS servers,
+	// 1.3.6.1.5.5.7.3.2 for TLS clients. Empty means both.
+	ExtendedKeyUsages []string `protobuf:"bytes,12,rep,name=extended_key_usages,json=extendedKeyUsages,proto3" json:"extended_key_usages,omitempty"`
+	// extensions to copy into the certificate as they are. A server that cannot says so by Capabilities.extensions and
+	// leaves them out. It refuses those that it makes itself, such as names and key usages.
+	Extensions []*CertificateExtension `protobuf:"bytes,13,rep,name=extensions,proto3" json:"extensions,omitempty"`
+	// token is the bearer token with which the workload proved its identity. It is secret. The ca sends it only if the
+	// signer file says that the server needs it, and it is empty if the workload proved its identity by a certificate.
+	Token string `protobuf:"bytes,14,opt,name=token,proto3" json:"token,omitempty"`
+	// profile is the name of a kind of certificate that the workload asked for, mostly empty. It is the workload's wish: a
+	// server refuses a name that it does not know, or that the identity may not use.
+	Profile       string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -688,10 +721,145 @@ func (x *SignRequest) GetIsCa() bool {
 	return false
 }
 
+func (x *SignRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *SignRequest) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *SignRequest) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *SignRequest) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *SignRequest) GetIpSans() []string {
+	if x != nil {
+		return x.IpSans
+	}
+	return nil
+}
+
+func (x *SignRequest) GetKeyUsages() uint32 {
+	if x != nil {
+		return x.KeyUsages
+	}
+	return 0
+}
+
+func (x *SignRequest) GetExtendedKeyUsages() []string {
+	if x != nil {
+		return x.ExtendedKeyUsages
+	}
+	return nil
+}
+
+func (x *SignRequest) GetExtensions() []*CertificateExtension {
+	if x != nil {
+		return x.Extensions
+	}
+	return nil
+}
+
+func (x *SignRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *SignRequest) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+// CertificateExtension is one X.509 extension.
+type CertificateExtension struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id is the dotted object identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// critical extensions must be understood by whoever verifies the certificate.
+	Critical bool `protobuf:"varint,2,opt,name=critical,proto3" json:"critical,omitempty"`
+	// value is the DER in the extension's OCTET STRING.
+	Value         []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateExtension) Reset() {
+	*x = CertificateExtension{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateExtension) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateExtension) ProtoMessage() {}
+
+func (x *CertificateExtension) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateExtension.ProtoReflect.Descriptor instead.
+func (*CertificateExtension) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CertificateExtension) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CertificateExtension) GetCritical() bool {
+	if x != nil {
+		return x.Critical
+	}
+	return false
+}
+
+func (x *CertificateExtension) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 // SignResponse is the certificate issued.
 type SignResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// certificate_chain in PEM, leaf first, up to but without the root.
+	// certificate_chain in PEM, one certificate each: the leaf, then at most four intermediates, each signed by the next. The
+	// root is left out.
 	CertificateChain []string `protobuf:"bytes,1,rep,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -699,7 +867,7 @@ type SignResponse struct {
 
 func (x *SignResponse) Reset() {
 	*x = SignResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +879,7 @@ func (x *SignResponse) String() string {
 func (*SignResponse) ProtoMessage() {}
 
 func (x *SignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +892,7 @@ func (x *SignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignResponse.ProtoReflect.Descriptor instead.
 func (*SignResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SignResponse) GetCertificateChain() []string {
@@ -743,7 +911,7 @@ type GetRootsRequest struct {
 
 func (x *GetRootsRequest) Reset() {
 	*x = GetRootsRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +923,7 @@ func (x *GetRootsRequest) String() string {
 func (*GetRootsRequest) ProtoMessage() {}
 
 func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,13 +936,13 @@ func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsRequest.ProtoReflect.Descriptor instead.
 func (*GetRootsRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{11}
 }
 
 // GetRootsResponse holds the roots.
 type GetRootsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// root_certificates in PEM, one certificate each.
+	// root_certificates in PEM, one certificate each. At least one, at most 16.
 	RootCertificates []string `protobuf:"bytes,1,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -782,7 +950,7 @@ type GetRootsResponse struct {
 
 func (x *GetRootsResponse) Reset() {
 	*x = GetRootsResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +962,7 @@ func (x *GetRootsResponse) String() string {
 func (*GetRootsResponse) ProtoMessage() {}
 
 func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +975,7 @@ func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsResponse.ProtoReflect.Descriptor instead.
 func (*GetRootsResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRootsResponse) GetRootCertificates() []string {
@@ -815,6 +983,202 @@ func (x *GetRootsResponse) GetRootCertificates() []string {
 		return x.RootCertificates
 	}
 	return nil
+}
+
+// WatchAuthoritiesRequest has no fields.
+type WatchAuthoritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAuthoritiesRequest) Reset() {
+	*x = WatchAuthoritiesRequest{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAuthoritiesRequest) ProtoMessage() {}
+
+func (x *WatchAuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*WatchAuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{13}
+}
+
+// WatchAuthoritiesResponse is the whole state; it replaces the one before.
+type WatchAuthoritiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// root_certificates in PEM, one certificate each, that verify what Sign issues now or will soon. At least one, at most
+	// 16.
+	RootCertificates []string `protobuf:"bytes,1,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
+	// intermediate_certificates in PEM, one certificate each, that Sign uses now: the one that signs leaves first, each
+	// signed by the next or by a root. Empty if a root signs. At most four.
+	IntermediateCertificates []string `protobuf:"bytes,2,rep,name=intermediate_certificates,json=intermediateCertificates,proto3" json:"intermediate_certificates,omitempty"`
+	// certificate_revocation_lists in DER, each signed by one of the certificates above. At most 16, 1 MiB in all. The ca
+	// leaves out lists that it cannot verify.
+	CertificateRevocationLists [][]byte `protobuf:"bytes,3,rep,name=certificate_revocation_lists,json=certificateRevocationLists,proto3" json:"certificate_revocation_lists,omitempty"`
+	// capabilities of the server. Absent means those that the ca's signer file says.
+	Capabilities  *SignerCapabilities `protobuf:"bytes,4,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAuthoritiesResponse) Reset() {
+	*x = WatchAuthoritiesResponse{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAuthoritiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAuthoritiesResponse) ProtoMessage() {}
+
+func (x *WatchAuthoritiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAuthoritiesResponse.ProtoReflect.Descriptor instead.
+func (*WatchAuthoritiesResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WatchAuthoritiesResponse) GetRootCertificates() []string {
+	if x != nil {
+		return x.RootCertificates
+	}
+	return nil
+}
+
+func (x *WatchAuthoritiesResponse) GetIntermediateCertificates() []string {
+	if x != nil {
+		return x.IntermediateCertificates
+	}
+	return nil
+}
+
+func (x *WatchAuthoritiesResponse) GetCertificateRevocationLists() [][]byte {
+	if x != nil {
+		return x.CertificateRevocationLists
+	}
+	return nil
+}
+
+func (x *WatchAuthoritiesResponse) GetCapabilities() *SignerCapabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// SignerCapabilities are what a server can do. They inform the operator: the ca works with those that its signer file
+// says, and refuses to use a server that announces less.
+type SignerCapabilities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// extensions is true if certificates get the extensions of the request.
+	Extensions bool `protobuf:"varint,1,opt,name=extensions,proto3" json:"extensions,omitempty"`
+	// names_beside_csr is true if the names of the request count whatever the csr says, and no csr is needed.
+	NamesBesideCsr bool `protobuf:"varint,2,opt,name=names_beside_csr,json=namesBesideCsr,proto3" json:"names_beside_csr,omitempty"`
+	// validity is true if certificates are valid until not_after; false if they may end earlier.
+	Validity bool `protobuf:"varint,3,opt,name=validity,proto3" json:"validity,omitempty"`
+	// revocation is true if the server publishes certificate_revocation_lists.
+	Revocation bool `protobuf:"varint,4,opt,name=revocation,proto3" json:"revocation,omitempty"`
+	// needs_token is true if Sign needs a token.
+	NeedsToken    bool `protobuf:"varint,5,opt,name=needs_token,json=needsToken,proto3" json:"needs_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignerCapabilities) Reset() {
+	*x = SignerCapabilities{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignerCapabilities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignerCapabilities) ProtoMessage() {}
+
+func (x *SignerCapabilities) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignerCapabilities.ProtoReflect.Descriptor instead.
+func (*SignerCapabilities) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SignerCapabilities) GetExtensions() bool {
+	if x != nil {
+		return x.Extensions
+	}
+	return false
+}
+
+func (x *SignerCapabilities) GetNamesBesideCsr() bool {
+	if x != nil {
+		return x.NamesBesideCsr
+	}
+	return false
+}
+
+func (x *SignerCapabilities) GetValidity() bool {
+	if x != nil {
+		return x.Validity
+	}
+	return false
+}
+
+func (x *SignerCapabilities) GetRevocation() bool {
+	if x != nil {
+		return x.Revocation
+	}
+	return false
+}
+
+func (x *SignerCapabilities) GetNeedsToken() bool {
+	if x != nil {
+		return x.NeedsToken
+	}
+	return false
 }
 
 var File_fairlead_ca_v1_ca_proto protoreflect.FileDescriptor
@@ -867,28 +1231,65 @@ const file_fairlead_ca_v1_ca_proto_rawDesc = "" +
 	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1a\n" +
 	"\bidentity\x18\x05 \x01(\tR\bidentity\x12#\n" +
 	"\rserial_number\x18\x06 \x01(\tR\fserialNumber\x12\x18\n" +
-	"\arefusal\x18\a \x01(\tR\arefusal\"\xa4\x01\n" +
+	"\arefusal\x18\a \x01(\tR\arefusal\"\xa9\x04\n" +
 	"\vSignRequest\x12\x1d\n" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12\x19\n" +
 	"\buri_sans\x18\x02 \x03(\tR\auriSans\x12\x19\n" +
 	"\bdns_sans\x18\x03 \x03(\tR\adnsSans\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x13\n" +
-	"\x05is_ca\x18\x05 \x01(\bR\x04isCa\";\n" +
+	"\x05is_ca\x18\x05 \x01(\bR\x04isCa\x12\x10\n" +
+	"\x03csr\x18\x06 \x01(\fR\x03csr\x12\x1a\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\x129\n" +
+	"\n" +
+	"not_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
+	"\tnot_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x17\n" +
+	"\aip_sans\x18\n" +
+	" \x03(\tR\x06ipSans\x12\x1d\n" +
+	"\n" +
+	"key_usages\x18\v \x01(\rR\tkeyUsages\x12.\n" +
+	"\x13extended_key_usages\x18\f \x03(\tR\x11extendedKeyUsages\x12D\n" +
+	"\n" +
+	"extensions\x18\r \x03(\v2$.fairlead.ca.v1.CertificateExtensionR\n" +
+	"extensions\x12\x19\n" +
+	"\x05token\x18\x0e \x01(\tB\x03\x80\x01\x01R\x05token\x12\x18\n" +
+	"\aprofile\x18\x0f \x01(\tR\aprofile\"X\n" +
+	"\x14CertificateExtension\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\bcritical\x18\x02 \x01(\bR\bcritical\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\";\n" +
 	"\fSignResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x03(\tR\x10certificateChain\"\x11\n" +
 	"\x0fGetRootsRequest\"?\n" +
 	"\x10GetRootsResponse\x12+\n" +
-	"\x11root_certificates\x18\x01 \x03(\tR\x10rootCertificates2j\n" +
+	"\x11root_certificates\x18\x01 \x03(\tR\x10rootCertificates\"\x19\n" +
+	"\x17WatchAuthoritiesRequest\"\x8e\x02\n" +
+	"\x18WatchAuthoritiesResponse\x12+\n" +
+	"\x11root_certificates\x18\x01 \x03(\tR\x10rootCertificates\x12;\n" +
+	"\x19intermediate_certificates\x18\x02 \x03(\tR\x18intermediateCertificates\x12@\n" +
+	"\x1ccertificate_revocation_lists\x18\x03 \x03(\fR\x1acertificateRevocationLists\x12F\n" +
+	"\fcapabilities\x18\x04 \x01(\v2\".fairlead.ca.v1.SignerCapabilitiesR\fcapabilities\"\xbb\x01\n" +
+	"\x12SignerCapabilities\x12\x1e\n" +
+	"\n" +
+	"extensions\x18\x01 \x01(\bR\n" +
+	"extensions\x12(\n" +
+	"\x10names_beside_csr\x18\x02 \x01(\bR\x0enamesBesideCsr\x12\x1a\n" +
+	"\bvalidity\x18\x03 \x01(\bR\bvalidity\x12\x1e\n" +
+	"\n" +
+	"revocation\x18\x04 \x01(\bR\n" +
+	"revocation\x12\x1f\n" +
+	"\vneeds_token\x18\x05 \x01(\bR\n" +
+	"needsToken2j\n" +
 	"\fTrustService\x12Z\n" +
 	"\vWatchBundle\x12\".fairlead.ca.v1.WatchBundleRequest\x1a#.fairlead.ca.v1.WatchBundleResponse(\x010\x012\x96\x01\n" +
 	"\x11ForwardingService\x12\x80\x01\n" +
 	"\x19ForwardCertificateRequest\x120.fairlead.ca.v1.ForwardCertificateRequestRequest\x1a1.fairlead.ca.v1.ForwardCertificateRequestResponse2i\n" +
 	"\rLedgerService\x12X\n" +
-	"\vListEntries\x12\".fairlead.ca.v1.ListEntriesRequest\x1a#.fairlead.ca.v1.ListEntriesResponse0\x012\xa1\x01\n" +
+	"\vListEntries\x12\".fairlead.ca.v1.ListEntriesRequest\x1a#.fairlead.ca.v1.ListEntriesResponse0\x012\x8a\x02\n" +
 	"\rSignerService\x12A\n" +
 	"\x04Sign\x12\x1b.fairlead.ca.v1.SignRequest\x1a\x1c.fairlead.ca.v1.SignResponse\x12M\n" +
-	"\bGetRoots\x12\x1f.fairlead.ca.v1.GetRootsRequest\x1a .fairlead.ca.v1.GetRootsResponseB(Z&fairlead.dev/proto/fairlead/ca/v1;cav1b\x06proto3"
+	"\bGetRoots\x12\x1f.fairlead.ca.v1.GetRootsRequest\x1a .fairlead.ca.v1.GetRootsResponse\x12g\n" +
+	"\x10WatchAuthorities\x12'.fairlead.ca.v1.WatchAuthoritiesRequest\x1a(.fairlead.ca.v1.WatchAuthoritiesResponse0\x01B(Z&fairlead.dev/proto/fairlead/ca/v1;cav1b\x06proto3"
 
 var (
 	file_fairlead_ca_v1_ca_proto_rawDescOnce sync.Once
@@ -902,7 +1303,7 @@ func file_fairlead_ca_v1_ca_proto_rawDescGZIP() []byte {
 	return file_fairlead_ca_v1_ca_proto_rawDescData
 }
 
-var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_fairlead_ca_v1_ca_proto_goTypes = []any{
 	(*WatchBundleRequest)(nil),                // 0: fairlead.ca.v1.WatchBundleRequest
 	(*WatchBundleResponse)(nil),               // 1: fairlead.ca.v1.WatchBundleResponse
@@ -913,32 +1314,42 @@ var file_fairlead_ca_v1_ca_proto_goTypes = []any{
 	(*ListEntriesRequest)(nil),                // 6: fairlead.ca.v1.ListEntriesRequest
 	(*ListEntriesResponse)(nil),               // 7: fairlead.ca.v1.ListEntriesResponse
 	(*SignRequest)(nil),                       // 8: fairlead.ca.v1.SignRequest
-	(*SignResponse)(nil),                      // 9: fairlead.ca.v1.SignResponse
-	(*GetRootsRequest)(nil),                   // 10: fairlead.ca.v1.GetRootsRequest
-	(*GetRootsResponse)(nil),                  // 11: fairlead.ca.v1.GetRootsResponse
-	(*timestamppb.Timestamp)(nil),             // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),               // 13: google.protobuf.Duration
+	(*CertificateExtension)(nil),              // 9: fairlead.ca.v1.CertificateExtension
+	(*SignResponse)(nil),                      // 10: fairlead.ca.v1.SignResponse
+	(*GetRootsRequest)(nil),                   // 11: fairlead.ca.v1.GetRootsRequest
+	(*GetRootsResponse)(nil),                  // 12: fairlead.ca.v1.GetRootsResponse
+	(*WatchAuthoritiesRequest)(nil),           // 13: fairlead.ca.v1.WatchAuthoritiesRequest
+	(*WatchAuthoritiesResponse)(nil),          // 14: fairlead.ca.v1.WatchAuthoritiesResponse
+	(*SignerCapabilities)(nil),                // 15: fairlead.ca.v1.SignerCapabilities
+	(*timestamppb.Timestamp)(nil),             // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),               // 17: google.protobuf.Duration
 }
 var file_fairlead_ca_v1_ca_proto_depIdxs = []int32{
 	2,  // 0: fairlead.ca.v1.WatchBundleResponse.signed_bundle:type_name -> fairlead.ca.v1.SignedBundle
-	12, // 1: fairlead.ca.v1.TrustBundle.signed_at:type_name -> google.protobuf.Timestamp
-	12, // 2: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
-	13, // 3: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
-	0,  // 4: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
-	4,  // 5: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
-	6,  // 6: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
-	8,  // 7: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
-	10, // 8: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
-	1,  // 9: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
-	5,  // 10: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
-	7,  // 11: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
-	9,  // 12: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
-	11, // 13: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	16, // 1: fairlead.ca.v1.TrustBundle.signed_at:type_name -> google.protobuf.Timestamp
+	16, // 2: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
+	17, // 3: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
+	16, // 4: fairlead.ca.v1.SignRequest.not_before:type_name -> google.protobuf.Timestamp
+	16, // 5: fairlead.ca.v1.SignRequest.not_after:type_name -> google.protobuf.Timestamp
+	9,  // 6: fairlead.ca.v1.SignRequest.extensions:type_name -> fairlead.ca.v1.CertificateExtension
+	15, // 7: fairlead.ca.v1.WatchAuthoritiesResponse.capabilities:type_name -> fairlead.ca.v1.SignerCapabilities
+	0,  // 8: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
+	4,  // 9: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
+	6,  // 10: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
+	8,  // 11: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
+	11, // 12: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
+	13, // 13: fairlead.ca.v1.SignerService.WatchAuthorities:input_type -> fairlead.ca.v1.WatchAuthoritiesRequest
+	1,  // 14: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
+	5,  // 15: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
+	7,  // 16: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
+	10, // 17: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
+	12, // 18: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
+	14, // 19: fairlead.ca.v1.SignerService.WatchAuthorities:output_type -> fairlead.ca.v1.WatchAuthoritiesResponse
+	14, // [14:20] is the sub-list for method output_type
+	8,  // [8:14] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_ca_v1_ca_proto_init() }
@@ -952,7 +1363,7 @@ func file_fairlead_ca_v1_ca_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_ca_v1_ca_proto_rawDesc), len(file_fairlead_ca_v1_ca_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -347,20 +347,35 @@ var LedgerService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	SignerService_Sign_FullMethodName     = "/fairlead.ca.v1.SignerService/Sign"
-	SignerService_GetRoots_FullMethodName = "/fairlead.ca.v1.SignerService/GetRoots"
+	SignerService_Sign_FullMethodName             = "/fairlead.ca.v1.SignerService/Sign"
+	SignerService_GetRoots_FullMethodName         = "/fairlead.ca.v1.SignerService/GetRoots"
+	SignerService_WatchAuthorities_FullMethodName = "/fairlead.ca.v1.SignerService/WatchAuthorities"
 )
 
 // SignerServiceClient is the client API for SignerService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SignerService is what a replacement for the CA's own signer implements.
+// SignerService signs for the ca in the place of its own key. The ca is its only client: it connects by mutual TLS or
+// over a unix socket, as its signer file says, and a server must refuse everybody else.
+//
+// A server of Sign and GetRoots alone is complete. The ca compares each answer with what it asked for, and refuses and
+// reports everything else.
+//
+// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request will
+// be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too many
+// requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work later.
 type SignerServiceClient interface {
-	// Sign issues a certificate exactly as the template says. Errors: INVALID_ARGUMENT, UNAVAILABLE, RESOURCE_EXHAUSTED.
+	// Sign issues a leaf certificate exactly as the request says. The ca does not repeat a call, and asks for up to some
+	// hundred certificates at once.
 	Sign(ctx context.Context, in *SignRequest, opts ...grpc.CallOption) (*SignResponse, error)
-	// GetRoots returns the roots that verify what Sign issues.
+	// GetRoots returns the roots that verify what Sign issues. The ca asks when it starts and every minute, unless the
+	// server has WatchAuthorities.
 	GetRoots(ctx context.Context, in *GetRootsRequest, opts ...grpc.CallOption) (*GetRootsResponse, error)
+	// WatchAuthorities sends what verifies the certificates of Sign, at once and whenever it changes. A server that
+	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until the
+	// mesh trusts it, and until then refuses certificates that only it verifies.
+	WatchAuthorities(ctx context.Context, in *WatchAuthoritiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuthoritiesResponse], error)
 }
 
 type signerServiceClient struct {
@@ -391,16 +406,49 @@ func (c *signerServiceClient) GetRoots(ctx context.Context, in *GetRootsRequest,
 	return out, nil
 }
 
+func (c *signerServiceClient) WatchAuthorities(ctx context.Context, in *WatchAuthoritiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuthoritiesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SignerService_ServiceDesc.Streams[0], SignerService_WatchAuthorities_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchAuthoritiesRequest, WatchAuthoritiesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SignerService_WatchAuthoritiesClient = grpc.ServerStreamingClient[WatchAuthoritiesResponse]
+
 // SignerServiceServer is the server API for SignerService service.
 // All implementations must embed UnimplementedSignerServiceServer
 // for forward compatibility.
 //
-// SignerService is what a replacement for the CA's own signer implements.
+// SignerService signs for the ca in the place of its own key. The ca is its only client: it connects by mutual TLS or
+// over a unix socket, as its signer file says, and a server must refuse everybody else.
+//
+// A server of Sign and GetRoots alone is complete. The ca compares each answer with what it asked for, and refuses and
+// reports everything else.
+//
+// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request will
+// be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too many
+// requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work later.
 type SignerServiceServer interface {
-	// Sign issues a certificate exactly as the template says. Errors: INVALID_ARGUMENT, UNAVAILABLE, RESOURCE_EXHAUSTED.
+	// Sign issues a leaf certificate exactly as the request says. The ca does not repeat a call, and asks for up to some
+	// hundred certificates at once.
 	Sign(context.Context, *SignRequest) (*SignResponse, error)
-	// GetRoots returns the roots that verify what Sign issues.
+	// GetRoots returns the roots that verify what Sign issues. The ca asks when it starts and every minute, unless the
+	// server has WatchAuthorities.
 	GetRoots(context.Context, *GetRootsRequest) (*GetRootsResponse, error)
+	// WatchAuthorities sends what verifies the certificates of Sign, at once and whenever it changes. A server that
+	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until the
+	// mesh trusts it, and until then refuses certificates that only it verifies.
+	WatchAuthorities(*WatchAuthoritiesRequest, grpc.ServerStreamingServer[WatchAuthoritiesResponse]) error
 	mustEmbedUnimplementedSignerServiceServer()
 }
 
@@ -416,6 +464,9 @@ func (UnimplementedSignerServiceServer) Sign(context.Context, *SignRequest) (*Si
 }
 func (UnimplementedSignerServiceServer) GetRoots(context.Context, *GetRootsRequest) (*GetRootsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRoots not implemented")
+}
+func (UnimplementedSignerServiceServer) WatchAuthorities(*WatchAuthoritiesRequest, grpc.ServerStreamingServer[WatchAuthoritiesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchAuthorities not implemented")
 }
 func (UnimplementedSignerServiceServer) mustEmbedUnimplementedSignerServiceServer() {}
 func (UnimplementedSignerServiceServer) testEmbeddedByValue()                       {}
@@ -474,6 +525,17 @@ func _SignerService_GetRoots_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SignerService_WatchAuthorities_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchAuthoritiesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SignerServiceServer).WatchAuthorities(m, &grpc.GenericServerStream[WatchAuthoritiesRequest, WatchAuthoritiesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SignerService_WatchAuthoritiesServer = grpc.ServerStreamingServer[WatchAuthoritiesResponse]
+
 // SignerService_ServiceDesc is the grpc.ServiceDesc for SignerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -490,6 +552,12 @@ var SignerService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SignerService_GetRoots_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchAuthorities",
+			Handler:       _SignerService_WatchAuthorities_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "fairlead/ca/v1/ca.proto",
 }
