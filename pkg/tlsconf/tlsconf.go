@@ -1,7 +1,7 @@
 // Package tlsconf makes the TLS configurations of all services: Server, ServerFrom and Client. Each handshake takes
 // certificate and roots from a Source (Files, or svid.Manager), so a renewed certificate or a changed root needs no
-// restart. Peers are verified by SPIFFE id and chain; ClientNamed, for servers outside of the mesh, verifies a DNS name.
-// TLS 1.3 is the only version unless ServerFrom is told otherwise.
+// restart. Peers are verified by SPIFFE id and chain; ClientNamed, for servers outside of the mesh, verifies a DNS
+// name. TLS 1.3 is the only version unless ServerFrom is told otherwise.
 package tlsconf
 
 import (

@@ -626,19 +626,19 @@ type SignRequest struct {
 	// It is empty when the ca asks for its own certificate. It is never authority: where it differs from the other fields
 	// (it may have no names at all), they count.
 	Csr []byte `protobuf:"bytes,6,opt,name=csr,proto3" json:"csr,omitempty"`
-	// identity is whose certificate it is: the SPIFFE ID in uri_sans. A server may decide by it whether it signs, and write
-	// it into its log.
+	// identity is whose certificate it is: the SPIFFE ID in uri_sans. A server may decide by it whether it signs, and
+	// write it into its log.
 	Identity string `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"`
 	// not_before of the certificate; it is in the past by the clock skew that the ca allows for. A server may choose an
 	// earlier time, never one later than its own now.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
-	// not_after of the certificate. A server that cannot choose it says so by Capabilities.validity, and may then choose an
-	// earlier one; never a later one.
+	// not_after of the certificate. A server that cannot choose it says so by Capabilities.validity, and may then choose
+	// an earlier one; never a later one.
 	NotAfter *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
 	// ip_sans of the certificate, as text such as 10.0.0.1 or fd00::1; empty for most workloads.
 	IpSans []string `protobuf:"bytes,10,rep,name=ip_sans,json=ipSans,proto3" json:"ip_sans,omitempty"`
-	// key_usages of the certificate: bits as RFC 5280, 4.2.1.3 numbers them, bit n having the value 1<<n. digitalSignature
-	// is 1, keyEncipherment 4. 0 means digitalSignature.
+	// key_usages of the certificate: bits as RFC 5280, 4.2.1.3 numbers them, bit n having the value 1<<n.
+	// digitalSignature is 1, keyEncipherment 4. 0 means digitalSignature.
 	KeyUsages uint32 `protobuf:"varint,11,opt,name=key_usages,json=keyUsages,proto3" json:"key_usages,omitempty"`
 	// extended_key_usages of the certificate as dotted object identifiers: 1.3.6.1.5.5.7.3.1 for TLS servers,
 	// 1.3.6.1.5.5.7.3.2 for TLS clients. Empty means both.
@@ -649,8 +649,8 @@ type SignRequest struct {
 	// token is the bearer token with which the workload proved its identity. It is secret. The ca sends it only if the
 	// signer file says that the server needs it, and it is empty if the workload proved its identity by a certificate.
 	Token string `protobuf:"bytes,14,opt,name=token,proto3" json:"token,omitempty"`
-	// profile is the name of a kind of certificate that the workload asked for, mostly empty. It is the workload's wish: a
-	// server refuses a name that it does not know, or that the identity may not use.
+	// profile is the name of a kind of certificate that the workload asked for, mostly empty. It is the workload's wish:
+	// a server refuses a name that it does not know, or that the identity may not use.
 	Profile       string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -858,8 +858,8 @@ func (x *CertificateExtension) GetValue() []byte {
 // SignResponse is the certificate issued.
 type SignResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// certificate_chain in PEM, one certificate each: the leaf, then at most four intermediates, each signed by the next. The
-	// root is left out.
+	// certificate_chain in PEM, one certificate each: the leaf, then at most four intermediates, each signed by the next.
+	// The root is left out.
 	CertificateChain []string `protobuf:"bytes,1,rep,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1025,8 +1025,8 @@ func (*WatchAuthoritiesRequest) Descriptor() ([]byte, []int) {
 // WatchAuthoritiesResponse is the whole state; it replaces the one before.
 type WatchAuthoritiesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// root_certificates in PEM, one certificate each, that verify what Sign issues now or will soon. At least one, at most
-	// 16.
+	// root_certificates in PEM, one certificate each, that verify what Sign issues now or will soon. At least one, at
+	// most 16.
 	RootCertificates []string `protobuf:"bytes,1,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
 	// intermediate_certificates in PEM, one certificate each, that Sign uses now: the one that signs leaves first, each
 	// signed by the next or by a root. Empty if a root signs. At most four.

@@ -362,9 +362,10 @@ const (
 // A server of Sign and GetRoots alone is complete. The ca compares each answer with what it asked for, and refuses and
 // reports everything else.
 //
-// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request will
-// be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too many
-// requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work later.
+// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request
+// will be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too
+// many requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work
+// later.
 type SignerServiceClient interface {
 	// Sign issues a leaf certificate exactly as the request says. The ca does not repeat a call, and asks for up to some
 	// hundred certificates at once.
@@ -373,8 +374,8 @@ type SignerServiceClient interface {
 	// server has WatchAuthorities.
 	GetRoots(ctx context.Context, in *GetRootsRequest, opts ...grpc.CallOption) (*GetRootsResponse, error)
 	// WatchAuthorities sends what verifies the certificates of Sign, at once and whenever it changes. A server that
-	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until the
-	// mesh trusts it, and until then refuses certificates that only it verifies.
+	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until
+	// the mesh trusts it, and until then refuses certificates that only it verifies.
 	WatchAuthorities(ctx context.Context, in *WatchAuthoritiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuthoritiesResponse], error)
 }
 
@@ -435,9 +436,10 @@ type SignerService_WatchAuthoritiesClient = grpc.ServerStreamingClient[WatchAuth
 // A server of Sign and GetRoots alone is complete. The ca compares each answer with what it asked for, and refuses and
 // reports everything else.
 //
-// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request will
-// be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too many
-// requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work later.
+// Errors are gRPC codes. INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNAUTHENTICATED: the same request
+// will be refused again; the message says what an operator can do, and appears in the ca's log. RESOURCE_EXHAUSTED: too
+// many requests, with a google.rpc.RetryInfo if the server knows when to come back. UNAVAILABLE, INTERNAL: it may work
+// later.
 type SignerServiceServer interface {
 	// Sign issues a leaf certificate exactly as the request says. The ca does not repeat a call, and asks for up to some
 	// hundred certificates at once.
@@ -446,8 +448,8 @@ type SignerServiceServer interface {
 	// server has WatchAuthorities.
 	GetRoots(context.Context, *GetRootsRequest) (*GetRootsResponse, error)
 	// WatchAuthorities sends what verifies the certificates of Sign, at once and whenever it changes. A server that
-	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until the
-	// mesh trusts it, and until then refuses certificates that only it verifies.
+	// returns UNIMPLEMENTED is asked by GetRoots. A new root must be announced before Sign uses it: the ca waits until
+	// the mesh trusts it, and until then refuses certificates that only it verifies.
 	WatchAuthorities(*WatchAuthoritiesRequest, grpc.ServerStreamingServer[WatchAuthoritiesResponse]) error
 	mustEmbedUnimplementedSignerServiceServer()
 }

@@ -18,14 +18,15 @@ import (
 type Config struct {
 	// Address is host:port, or unix:///path of a socket, which needs none of the fields for TLS.
 	Address string `json:"address"`
-	// CAFile verifies the server's certificate. It may be left out where the operating system's roots verify ServerName, or
-	// the mesh's roots verify Identity.
+	// CAFile verifies the server's certificate. It may be left out where the operating system's roots verify
+	// ServerName, or the mesh's roots verify Identity.
 	CAFile string `json:"caFile,omitempty"`
-	// ServerName is the DNS name or IP address of the server's certificate, Identity its SPIFFE ID. One of them is required.
+	// ServerName is the DNS name or IP address of the server's certificate, Identity its SPIFFE ID. One of them is
+	// required.
 	ServerName string `json:"serverName,omitempty"`
 	Identity   string `json:"identity,omitempty"`
-	// CertFile and KeyFile are the ca's certificate for this server. Without them it presents its own, which it does not
-	// have before the first signer has issued one.
+	// CertFile and KeyFile are the ca's certificate for this server. Without them it presents its own, which it does
+	// not have before the first signer has issued one.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 	// Timeout of a call; 10 s by default.
@@ -70,8 +71,8 @@ func (c *Config) checkSocket(path string) error {
 		return fmt.Errorf("address: %q has no absolute path; write unix:///path/of/socket", c.Address)
 	}
 	if c.CAFile+c.ServerName+c.Identity+c.CertFile+c.KeyFile != "" {
-		return errors.New("caFile, serverName, identity, certFile, keyFile: a unix socket has no TLS; remove them, and protect the socket by the " +
-			"mode of its directory")
+		return errors.New("caFile, serverName, identity, certFile, keyFile: a unix socket has no TLS; remove them, and protect the socket by " +
+			"the mode of its directory")
 	}
 	return nil
 }
@@ -80,8 +81,8 @@ func (c *Config) checkTLS() error {
 	var problems []error
 	switch {
 	case c.ServerName == "" && c.Identity == "":
-		problems = append(problems, errors.New("serverName, identity: one is required; write the DNS name or the SPIFFE ID of the server's "+
-			"certificate"))
+		problems = append(problems,
+			errors.New("serverName, identity: one is required; write the DNS name or the SPIFFE ID of the server's certificate"))
 	case c.ServerName != "" && c.Identity != "":
 		problems = append(problems, errors.New("serverName, identity: both are set; keep the one that the server's certificate has"))
 	case c.Identity != "":

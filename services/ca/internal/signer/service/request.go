@@ -60,7 +60,8 @@ func signRequest(r *signer.Request, can signer.Capabilities, now time.Time) (*ca
 type authorities struct {
 	roots, intermediates []*x509.Certificate
 	crls                 [][]byte
-	// lacks names the capabilities that the configuration says and the server does not announce, or the other way round.
+	// lacks names the capabilities that the configuration says and the server does not announce, or the other way
+	// round.
 	lacks string
 	// leftOut says why a list of revoked certificates was left out.
 	leftOut error

@@ -1,6 +1,6 @@
-// Package service signs leaves by any server of fairlead.ca.v1.SignerService, the contract by which users bring a signer of
-// their own. Sign is called for every leaf; WatchAuthorities, or GetRoots where a server has no more, says what verifies
-// them.
+// Package service signs leaves by any server of fairlead.ca.v1.SignerService, the contract by which users bring a
+// signer of their own. Sign is called for every leaf; WatchAuthorities, or GetRoots where a server has no more, says
+// what verifies them.
 package service
 
 import (

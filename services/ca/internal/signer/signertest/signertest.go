@@ -1,5 +1,5 @@
-// Package signertest has what tests of signers share that ask another service: an upstream authority, a request for a leaf,
-// and the lies that a service may tell, each of which signer.Check must find.
+// Package signertest has what tests of signers share that ask another service: an upstream authority, a request for a
+// leaf, and the lies that a service may tell, each of which signer.Check must find.
 package signertest
 
 import (
@@ -128,7 +128,9 @@ func Lies() []Lie {
 		{Name: "a second identity", Says: "has the URIs", Change: func(_ testing.TB, c *x509.Certificate) {
 			c.URIs = append(c.URIs[:1:1], foreign())
 		}},
-		{Name: "a DNS name", Says: "DNS names", Change: func(_ testing.TB, c *x509.Certificate) { c.DNSNames = []string{"istiod.istio-system.svc"} }},
+		{Name: "a DNS name", Says: "DNS names", Change: func(_ testing.TB, c *x509.Certificate) {
+			c.DNSNames = []string{"istiod.istio-system.svc"}
+		}},
 		{Name: "a longer life", Says: "longer than", Change: func(_ testing.TB, c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Hour) }},
 		{Name: "an authority", Says: "authority", Change: func(_ testing.TB, c *x509.Certificate) { c.IsCA = true }},
 		{Name: "any usage", Says: "not asked for", Change: func(_ testing.TB, c *x509.Certificate) {

@@ -3,7 +3,6 @@ package signertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -85,6 +84,6 @@ func Flood(t *testing.T, i signer.Issuer, r *signer.Request, n int) {
 	at := func(share float64) time.Duration {
 		return took[int(share*float64(len(took)-1))].Round(100 * time.Microsecond)
 	}
-	t.Log(fmt.Sprintf("%d certificates, %d at once: %.0f/s, p50 %s, p99 %s", len(took), inFlight,
-		float64(len(took))/time.Since(begin).Seconds(), at(0.5), at(0.99)))
+	t.Logf("%d certificates, %d at once: %.0f/s, p50 %s, p99 %s", len(took), inFlight, float64(len(took))/time.Since(begin).Seconds(),
+		at(0.5), at(0.99))
 }

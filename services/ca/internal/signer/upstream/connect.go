@@ -51,8 +51,8 @@ type TLSConfig struct {
 	Log   *slog.Logger
 }
 
-// TLS returns the configuration of a client, and the files to follow, which are nil if it has none. Each handshake reads
-// the files anew.
+// TLS returns the configuration of a client, and the files to follow, which are nil if it has none. Each handshake
+// reads the files anew.
 func TLS(c TLSConfig) (*tls.Config, *tlsconf.Files, error) {
 	var files *tlsconf.Files
 	source := c.Own

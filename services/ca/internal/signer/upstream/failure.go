@@ -19,8 +19,8 @@ import (
 type Service struct {
 	// Name of the service with its address, such as "the signer at 127.0.0.1:1".
 	Name string
-	// TLS says what an operator can do if a TLS handshake fails, Denied if the service refuses the credential of a
-	// request.
+	// TLS says what an operator can do if a TLS handshake fails, and is empty for a service without TLS. Denied says
+	// what to do if the service refuses the credential of a request.
 	TLS, Denied string
 }
 
@@ -49,18 +49,21 @@ func (s Service) GRPCError(err error, secrets ...string) *signer.Error {
 		return signer.Errorf(signer.Refused, "%s refused the request (%s): %s; have its operator allow this certificate", s.Name, st.Code(),
 			said)
 	case codes.Unimplemented:
-		return signer.Errorf(signer.Refused, "%s does not have the method that the ca calls: %s; compare kind and address in the signer file with "+
-			"the service", s.Name, said)
+		return signer.Errorf(signer.Refused,
+			"%s does not have the method that the ca calls: %s; compare kind and address in the signer file with the service", s.Name, said)
 	case codes.DeadlineExceeded:
 		return signer.Errorf(signer.Away, "%s did not answer in time: %s", s.Name, said)
 	}
 	return s.away(said)
 }
 
-// away is the error of a service that does not answer; said are words of this process, or of the service.
+// away is the error of a service that does not answer; said are words of this process, or of the service. A service
+// that refuses a client's certificate closes the connection, which the client may notice while it writes.
 func (s Service) away(said string) *signer.Error {
-	if strings.Contains(said, "tls: ") || strings.Contains(said, "x509: ") || strings.Contains(said, "authentication handshake failed") {
-		return signer.Errorf(signer.Away, "no TLS connection with %s: %s; %s", s.Name, said, s.TLS)
+	for _, part := range []string{"tls: ", "x509: ", "handshake failed", "error reading server preface", "broken pipe"} {
+		if s.TLS != "" && strings.Contains(said, part) {
+			return signer.Errorf(signer.Away, "no TLS connection with %s: %s; %s", s.Name, said, s.TLS)
+		}
 	}
 	return signer.Errorf(signer.Away, "%s does not answer: %s", s.Name, said)
 }

@@ -1,5 +1,5 @@
-// Package upstream has what those signers share that ask another service for every leaf: Chain reads an answer, GRPCError
-// and HTTPError say what an error means for an operator, and Trust holds what verifies the answers.
+// Package upstream has what those signers share that ask another service for every leaf: Chain reads an answer,
+// GRPCError and HTTPError say what an error means for an operator, and Trust holds what verifies the answers.
 package upstream
 
 import (
@@ -17,7 +17,8 @@ import (
 
 // The bounds of what a service may answer.
 const (
-	// MaxAnswer is the size of an answer with a certificate, in bytes. A chain of five RSA-4096 certificates has 16 KiB.
+	// MaxAnswer is the size of an answer with a certificate, in bytes. A chain of five RSA-4096 certificates has 16
+	// KiB.
 	MaxAnswer = 256 << 10
 	// MaxRoots and MaxIntermediates count certificates.
 	MaxRoots         = 16
@@ -44,8 +45,8 @@ func CheckTimeout(d time.Duration) error {
 	return nil
 }
 
-// Chain reads the certificates that a service answered, leaf first, in one or several PEM texts. It leaves out roots behind
-// the leaf, and verifies nothing. Its errors have the fault Lied.
+// Chain reads the certificates that a service answered, leaf first, in one or several PEM texts. It leaves out roots
+// behind the leaf, and verifies nothing. Its errors have the fault Lied.
 func Chain(who string, texts ...string) ([]*x509.Certificate, error) {
 	certs, err := certificates(1+MaxIntermediates+MaxRoots, texts...)
 	if err != nil {
