@@ -26,7 +26,7 @@ func TestConfigs(t *testing.T) {
 		"both names":                 {change: func(c *Config) { c.Identity = "spiffe://cluster.local/x" }, says: []string{"both are set"}},
 		"no SPIFFE ID":               {change: func(c *Config) { c.ServerName, c.Identity = "", "signer" }, says: []string{"is no SPIFFE ID"}},
 		"a certificate without key":  {change: func(c *Config) { c.CertFile = "/cert" }, says: []string{"only one of them is set"}},
-		"a certificate without root": {change: func(c *Config) { c.CertFile, c.KeyFile, c.CAFile = "/c", "/k", "" }, says: []string{"caFile: is"}},
+		"a certificate without root": {change: func(c *Config) { c.CertFile, c.KeyFile, c.CAFile = "/c", "/k", "" }, says: []string{"caFile"}},
 		"long patience":              {change: func(c *Config) { c.Timeout = metav1.Duration{Duration: time.Hour} }, says: []string{"timeout: is 1h0m0s"}},
 		"an unknown capability":      {change: func(c *Config) { c.Capabilities = []string{"magic"} }, says: []string{`"magic" is not known`}},
 		"a socket with TLS":          {change: func(c *Config) { c.Address = "unix:///run/x" }, says: []string{"has no TLS; remove them"}},

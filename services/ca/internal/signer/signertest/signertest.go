@@ -146,7 +146,7 @@ func Lies() []Lie {
 		{Name: "a serial number that is counted", Says: "random bits", Change: func(_ testing.TB, c *x509.Certificate) {
 			c.SerialNumber = big.NewInt(17)
 		}},
-		{Name: "a certificate that has expired", Says: "valid until", Change: func(_ testing.TB, c *x509.Certificate) {
+		{Name: "a certificate that has expired", Says: "the signer's certificate", Change: func(_ testing.TB, c *x509.Certificate) {
 			c.NotAfter = time.Now().Add(-time.Second)
 		}},
 		{Name: "another authority", Says: "does not verify", Foreign: true},

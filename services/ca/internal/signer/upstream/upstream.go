@@ -48,24 +48,32 @@ func CheckTimeout(d time.Duration) error {
 // Chain reads the certificates that a service answered, leaf first, in one or several PEM texts. It leaves out roots
 // behind the leaf, and verifies nothing. Its errors have the fault Lied.
 func Chain(who string, texts ...string) ([]*x509.Certificate, error) {
+	chain, _, err := Split(who, texts...)
+	return chain, err
+}
+
+// Split is Chain, and returns the roots behind the leaf too. They are words of the service and verify nothing.
+func Split(who string, texts ...string) (chain, roots []*x509.Certificate, err error) {
 	certs, err := certificates(1+MaxIntermediates+MaxRoots, texts...)
 	if err != nil {
-		return nil, signer.Errorf(signer.Lied, "%s answered with what is no certificate chain: %w", who, err)
+		return nil, nil, signer.Errorf(signer.Lied, "%s answered with what is no certificate chain: %w", who, err)
 	}
 	if len(certs) == 0 {
-		return nil, signer.Errorf(signer.Lied, "%s answered without a certificate", who)
+		return nil, nil, signer.Errorf(signer.Lied, "%s answered without a certificate", who)
 	}
-	chain := certs[:1]
+	chain = certs[:1:1]
 	for _, c := range certs[1:] {
-		if !selfIssued(c) {
+		if selfIssued(c) {
+			roots = append(roots, c)
+		} else {
 			chain = append(chain, c)
 		}
 	}
 	if len(chain) > 1+MaxIntermediates {
-		return nil, signer.Errorf(signer.Lied, "%s answered with %d intermediate certificates, wanted at most %d", who, len(chain)-1,
+		return nil, nil, signer.Errorf(signer.Lied, "%s answered with %d intermediate certificates, wanted at most %d", who, len(chain)-1,
 			MaxIntermediates)
 	}
-	return chain, nil
+	return chain, roots, nil
 }
 
 // Roots reads root certificates in one or several PEM texts: at least one, each an authority's.
