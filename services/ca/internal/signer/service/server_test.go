@@ -37,6 +37,7 @@ type server struct {
 
 	mu      sync.Mutex
 	asked   *cav1.SignRequest
+	older   bool // knows the fields alone that were in the contract from the start
 	fails   error
 	delay   time.Duration
 	padding int
@@ -63,6 +64,14 @@ func (s *server) Sign(ctx context.Context, r *cav1.SignRequest) (*cav1.SignRespo
 	}
 	if err != nil {
 		return nil, err
+	}
+	if s.older {
+		r = &cav1.SignRequest{PublicKey: r.GetPublicKey(), UriSans: r.GetUriSans(), DnsSans: r.GetDnsSans(), Ttl: r.GetTtl(), IsCa: r.GetIsCa()}
+		t, err := r.Template(time.Now())
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		return &cav1.SignResponse{CertificateChain: signertest.PEM(s.Answer(t)...)}, nil
 	}
 	t, err := template(r)
 	if err != nil {

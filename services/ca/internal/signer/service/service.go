@@ -165,9 +165,14 @@ func (s *Signer) follow(ctx context.Context) {
 
 // watch takes announcements until the stream ends, and reports whether there was one.
 func (s *Signer) watch(ctx context.Context) (heard bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The first announcement comes at once, the others whenever something changes.
+	first := time.AfterFunc(s.timeout, func() { cancel(fmt.Errorf("the server announced nothing for %s", s.timeout)) })
+	defer first.Stop()
 	stream, err := s.client.WatchAuthorities(ctx, &cav1.WatchAuthoritiesRequest{}, grpc.MaxCallRecvMsgSize(maxAnnounced))
 	if err != nil {
-		return false, err
+		return false, cmp.Or(context.Cause(ctx), err)
 	}
 	for {
 		a, err := stream.Recv()
@@ -175,8 +180,9 @@ func (s *Signer) watch(ctx context.Context) (heard bool, err error) {
 			return heard, errors.New("the server ended WatchAuthorities")
 		}
 		if err != nil {
-			return heard, err
+			return heard, cmp.Or(context.Cause(ctx), err)
 		}
+		first.Stop()
 		heard = true
 		s.log(s.announced(a))
 	}
@@ -226,5 +232,5 @@ func (s *Signer) log(err error) {
 		s.deps.Log.Info("signer's authorities are followed again", "signer", s.server.Name)
 		return
 	}
-	s.deps.Log.Warn("signer's authorities cannot be followed; the last ones stay", "signer", s.server.Name, "error", said)
+	s.deps.Log.Warn("signer's authorities cannot be followed, or only in part; the last good ones stay", "signer", s.server.Name, "error", said)
 }

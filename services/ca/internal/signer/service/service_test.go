@@ -224,10 +224,9 @@ func TestAnnouncements(t *testing.T) {
 		"more than 4 certificates": {
 			RootCertificates: signertest.PEM(f.Root), IntermediateCertificates: signertest.PEM(repeated(f.Intermediate, 5)...),
 		},
-		"do not verify with the roots":     {RootCertificates: signertest.PEM(f.Root), IntermediateCertificates: signertest.PEM(next.Intermediate)},
-		"17 lists":                         {RootCertificates: signertest.PEM(f.Root), CertificateRevocationLists: make([][]byte, 17)},
-		"without a certificate in PEM":     {RootCertificates: []string{"nothing"}},
-		"received message larger than max": {RootCertificates: []string{strings.Repeat("x", 3<<20)}},
+		"do not verify with the roots": {RootCertificates: signertest.PEM(f.Root), IntermediateCertificates: signertest.PEM(next.Intermediate)},
+		"17 lists":                     {RootCertificates: signertest.PEM(f.Root), CertificateRevocationLists: make([][]byte, 17)},
+		"without a certificate in PEM": {RootCertificates: []string{"nothing"}},
 		"than the signer file says (validity": {
 			RootCertificates: signertest.PEM(next.Root, f.Root), IntermediateCertificates: signertest.PEM(f.Intermediate),
 			CertificateRevocationLists: [][]byte{list},
@@ -248,6 +247,12 @@ func TestAnnouncements(t *testing.T) {
 			RootCertificates: signertest.PEM(next.Root, f.Root), IntermediateCertificates: signertest.PEM(f.Intermediate),
 			CertificateRevocationLists: [][]byte{list}, Capabilities: can,
 		}
+	}
+	// One that is too long ends the stream.
+	f.announce <- &cav1.WatchAuthoritiesResponse{RootCertificates: []string{strings.Repeat("x", 3<<20)}}
+	testkit.Eventually(t, testkit.Patience, func() error { return contains(f.log, "received message larger than max") })
+	if now, _ := s.Authorities(); now != a {
+		t.Error("the authorities changed with the end of the stream")
 	}
 }
 
@@ -271,6 +276,61 @@ func TestTokensGoOnlyWhereTheyAreNeeded(t *testing.T) {
 	r.Token, r.CSR = signertest.Token, nil
 	_, err = s.Issue(t.Context(), r)
 	signertest.WantError(t, err, signer.Unsuitable, "needs a CSR")
+}
+
+// TestAServerOfTheFirstContract knows neither times, usages and extensions nor WatchAuthorities.
+func TestAServerOfTheFirstContract(t *testing.T) {
+	f := newFixture(t, false)
+	f.older = true
+	s := f.start(t)
+	ready(t, s, f.Root)
+	r, _ := signertest.Request(t)
+	_, err := signertest.Issue(t, s, r)
+	signertest.WantError(t, err, signer.Lied, "lacks the extension")
+	f.config.Capabilities = []string{"namesBesideCSR", "validity"}
+	s = f.start(t)
+	ready(t, s, f.Root)
+	if _, err := signertest.Issue(t, s, r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASilentServer(t *testing.T) {
+	f := newFixture(t, true) // and nothing is in the channel
+	f.config.Timeout = metav1.Duration{Duration: 100 * time.Millisecond}
+	s := f.start(t)
+	testkit.Eventually(t, testkit.Patience, func() error { return contains(f.log, "announced nothing for 100ms") })
+	if a, _ := s.Authorities(); a != nil {
+		t.Errorf("got %v", a)
+	}
+}
+
+// TestTheCAsOwnCertificate: a server of the mesh, or with a DNS name, knows the ca by its SPIFFE ID.
+func TestTheCAsOwnCertificate(t *testing.T) {
+	f := newFixture(t, false)
+	own := f.pki.NewSVID("istio-system", "ca")
+	for name, change := range map[string]func(*service.Config){
+		"roots of the mesh": func(c *service.Config) { c.CAFile = "" },
+		"roots of a file":   func(*service.Config) {},
+	} {
+		cfg := f.config
+		cfg.CertFile, cfg.KeyFile = "", ""
+		change(&cfg)
+		s, err := service.New(cfg, deps(&testkit.Buffer{}), own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Background(t, s.Run)
+		ready(t, s, f.Root)
+		r, _ := signertest.Request(t)
+		if _, err := signertest.Issue(t, s, r); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := service.New(service.Config{Address: "x:1", Identity: "spiffe://a/b"}, deps(&testkit.Buffer{}), nil); err == nil ||
+		!strings.Contains(err.Error(), "caFile: is required") {
+		t.Errorf("without any roots: %v", err)
+	}
 }
 
 func TestUnixSocket(t *testing.T) {

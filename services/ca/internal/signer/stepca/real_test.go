@@ -241,7 +241,7 @@ func TestStepCA(t *testing.T) {
 		fault  signer.Fault
 		says   []string
 	}{
-		"a provisioner that is not there":  {func(c *stepca.Config) { c.Provisioner = "nobody" }, signer.Refused, []string{"401", "compare provisioner"}},
+		"a provisioner that is not there":  {func(c *stepca.Config) { c.Provisioner = "nobody" }, signer.Refused, []string{"compare provisioner"}},
 		"a provisioner of shorter lives":   {func(c *stepca.Config) { c.Provisioner = "brief" }, signer.Refused, []string{"requested duration"}},
 		"a provisioner without a template": {func(c *stepca.Config) { c.Provisioner = "plain" }, signer.Lied, []string{"lacks the extension"}},
 		"another key than the provisioner's": {func(c *stepca.Config) {

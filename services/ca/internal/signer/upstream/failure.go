@@ -28,6 +28,7 @@ type Service struct {
 const maxRetryAfter = time.Minute
 
 // GRPCError returns what the error of a call means. secrets are parts of the request that must not appear in the error.
+// The error is a context.Canceled if the caller ended the call, and a context.DeadlineExceeded if that was the time.
 func (s Service) GRPCError(err error, secrets ...string) *signer.Error {
 	st := status.Convert(err)
 	said := Quote(st.Message(), secrets...)
@@ -52,9 +53,20 @@ func (s Service) GRPCError(err error, secrets ...string) *signer.Error {
 		return signer.Errorf(signer.Refused,
 			"%s does not have the method that the ca calls: %s; compare kind and address in the signer file with the service", s.Name, said)
 	case codes.DeadlineExceeded:
-		return signer.Errorf(signer.Away, "%s did not answer in time: %s", s.Name, said)
+		return s.late(said)
+	case codes.Canceled:
+		return s.left(said)
 	}
 	return s.away(said)
+}
+
+// late and left wrap the errors of contexts, so that a breaker can tell a slow service from a caller that has left.
+func (s Service) late(said string) *signer.Error {
+	return signer.Errorf(signer.Away, "%s did not answer in time: %w: %s", s.Name, context.DeadlineExceeded, said)
+}
+
+func (s Service) left(said string) *signer.Error {
+	return signer.Errorf(signer.Away, "the call of %s was ended: %w: %s", s.Name, context.Canceled, said)
 }
 
 // away is the error of a service that does not answer; said are words of this process, or of the service. A service
@@ -78,8 +90,12 @@ func bounded(d time.Duration) time.Duration { return max(0, min(d, maxRetryAfter
 // HTTPFailure returns what it means that an HTTP request had no answer.
 func (s Service) HTTPFailure(err error, secrets ...string) *signer.Error {
 	said := Quote(err.Error(), secrets...)
-	if timeout := interface{ Timeout() bool }(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return signer.Errorf(signer.Away, "%s did not answer in time: %s", s.Name, said)
+	timeout := interface{ Timeout() bool }(nil)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return s.left(said)
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
+		return s.late(said)
 	}
 	return s.away(said)
 }

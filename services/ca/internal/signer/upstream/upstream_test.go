@@ -81,8 +81,9 @@ func TestErrors(t *testing.T) {
 		after time.Duration
 	}{
 		"no status":         {func() *signer.Error { return s.GRPCError(errors.New("odd")) }, signer.Away, "odd", 0},
-		"ended context":     {func() *signer.Error { return s.GRPCError(context.Canceled) }, signer.Away, "canceled", 0},
-		"deadline":          {grpcError(codes.DeadlineExceeded, "late"), signer.Away, "in time", 0},
+		"who has left":      {func() *signer.Error { return s.GRPCError(status.FromContextError(context.Canceled).Err()) }, signer.Away, "canceled", 0},
+		"HTTP who has left": {func() *signer.Error { return s.HTTPFailure(context.Canceled) }, signer.Away, "was ended", 0},
+		"late":              {grpcError(codes.DeadlineExceeded, "late"), signer.Away, "in time", 0},
 		"TLS":               {grpcError(codes.Unavailable, "x509: unknown authority"), signer.Away, "compare caFile", 0},
 		"unauthenticated":   {grpcError(codes.Unauthenticated, "who"), signer.Refused, "who; allow it", 0},
 		"precondition":      {grpcError(codes.FailedPrecondition, "sealed"), signer.Refused, "sealed", 0},
@@ -94,10 +95,16 @@ func TestErrors(t *testing.T) {
 		"HTTP 404":          {httpError(404, nil), signer.Refused, "404", 0},
 		"HTTP 503":          {httpError(503, nil), signer.Away, "503", 0},
 		"HTTP 302":          {httpError(302, nil), signer.Lied, "302", 0},
-		"HTTP timeout":      {func() *signer.Error { return s.HTTPFailure(timeout{errors.New("slow")}) }, signer.Away, "in time: slow", 0},
+		"HTTP late":         {func() *signer.Error { return s.HTTPFailure(timeout{errors.New("slow")}) }, signer.Away, "in time", 0},
 		"HTTP TLS":          {func() *signer.Error { return s.HTTPFailure(errors.New("tls: bad certificate")) }, signer.Away, "compare caFile", 0},
 	} {
 		err := tc.err()
+		if wantsLeft := strings.Contains(name, "has left"); errors.Is(err, context.Canceled) != wantsLeft {
+			t.Errorf("%s: %v is a caller that has left: %t", name, err, !wantsLeft)
+		}
+		if wantsLate := strings.Contains(name, "late"); errors.Is(err, context.DeadlineExceeded) != wantsLate {
+			t.Errorf("%s: %v is a timeout: %t", name, err, !wantsLate)
+		}
 		if err.Fault != tc.fault || !strings.Contains(err.Error(), tc.says) || err.RetryAfter != tc.after {
 			t.Errorf("%s: fault %d, after %s: %v", name, err.Fault, err.RetryAfter, err)
 		}
