@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -67,11 +66,8 @@ type authorities struct {
 	leftOut error
 }
 
-// The bounds of lists of revoked certificates.
-const (
-	maxCRLs      = 16
-	maxCRLsBytes = 1 << 20
-)
+// maxCRLs counts lists of revoked certificates.
+const maxCRLs = 16
 
 // parse reads an announcement.
 func parse(a *cav1.WatchAuthoritiesResponse, can signer.Capabilities) (*authorities, error) {
@@ -85,32 +81,18 @@ func parse(a *cav1.WatchAuthoritiesResponse, can signer.Capabilities) (*authorit
 	}
 	out := &authorities{roots: roots, intermediates: intermediates, lacks: lacking(a.GetCapabilities(), can)}
 	lists := a.GetCertificateRevocationLists()
-	if size := len(slices.Concat(lists...)); len(lists) > maxCRLs || size > maxCRLsBytes {
+	if size := len(slices.Concat(lists...)); len(lists) > maxCRLs || size > upstream.MaxCRLBytes {
 		return nil, fmt.Errorf("certificate_revocation_lists: %d lists of %d bytes, wanted at most %d of %d bytes", len(lists), size, maxCRLs,
-			maxCRLsBytes)
+			upstream.MaxCRLBytes)
 	}
 	for i, der := range lists {
-		if err := verifyCRL(der, slices.Concat(roots, intermediates)); err != nil {
+		if err := upstream.VerifyCRL(der, slices.Concat(roots, intermediates)); err != nil {
 			out.leftOut = errors.Join(out.leftOut, fmt.Errorf("certificate_revocation_lists: entry %d: %w", i+1, err))
 			continue
 		}
 		out.crls = append(out.crls, der)
 	}
 	return out, nil
-}
-
-// verifyCRL returns why a list is not one of the issuers'.
-func verifyCRL(der []byte, issuers []*x509.Certificate) error {
-	list, err := x509.ParseRevocationList(der)
-	if err != nil {
-		return err
-	}
-	for _, c := range issuers {
-		if bytes.Equal(c.RawSubject, list.RawIssuer) && list.CheckSignatureFrom(c) == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("no announced certificate verifies the list of %q", upstream.Quote(list.Issuer.String()))
 }
 
 // lacking names the capabilities that the server announces otherwise than the configuration says, to the harm of one of

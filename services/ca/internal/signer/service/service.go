@@ -34,7 +34,7 @@ const (
 	// Run asks again after minRetry when the server was away, after twice that the next time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
 	// maxAnnounced is the size of an announcement in bytes: its lists of revoked certificates, and its certificates.
-	maxAnnounced = maxCRLsBytes + upstream.MaxAnswer
+	maxAnnounced = upstream.MaxCRLBytes + upstream.MaxAnswer
 )
 
 // Signer is a signer.Issuer.
@@ -232,5 +232,6 @@ func (s *Signer) log(err error) {
 		s.deps.Log.Info("signer's authorities are followed again", "signer", s.server.Name)
 		return
 	}
-	s.deps.Log.Warn("signer's authorities cannot be followed, or only in part; the last good ones stay", "signer", s.server.Name, "error", said)
+	s.deps.Log.Warn("signer's authorities cannot be followed, or only in part; the last good ones stay", "signer", s.server.Name,
+		"error", said)
 }

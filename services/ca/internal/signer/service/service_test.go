@@ -213,7 +213,7 @@ func TestAnnouncements(t *testing.T) {
 		!bytes.Equal(a.CRLs[0], list) {
 		t.Errorf("got %+v", a)
 	}
-	testkit.Eventually(t, testkit.Patience, func() error { return contains(f.log, "entry 2") })
+	testkit.Eventually(t, testkit.Patience, func() error { return contains(f.log, "entry 2: no certificate of the signer") })
 
 	// What cannot be believed changes nothing.
 	leaf := f.Answer(mustTemplate(t))[0]

@@ -30,6 +30,8 @@ type Config struct {
 	// Extensions is true if the provisioner's template has `"extensions": {{ toJson .Token.extensions }}`. Without it
 	// certificates do not say when their workload last showed a token, so that each request needs one.
 	Extensions bool `json:"extensions,omitempty"`
+	// CRL is true if step-ca makes a list of revoked certificates (crl.enabled in ca.json); it is fetched every minute.
+	CRL bool `json:"crl,omitempty"`
 	// Timeout of a call; 10 s by default.
 	Timeout metav1.Duration `json:"timeout,omitempty"`
 }

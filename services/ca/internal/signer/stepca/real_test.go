@@ -95,6 +95,7 @@ func (s *stepCA) start(t *testing.T, ca *signertest.CA) {
 	s.writeJSON(t, "ca.json", map[string]any{
 		"root": s.file("root.pem"), "crt": s.file("intermediate.pem"), "key": s.file("intermediate.key"), "address": s.address,
 		"dnsNames": []string{"step-ca.example", host}, "logger": map[string]any{"format": "text"},
+		"db": map[string]any{"type": "badgerv2", "dataSource": s.file("db")}, "crl": map[string]any{"enabled": true},
 		"authority": map[string]any{"provisioners": []any{
 			map[string]any{"type": "JWK", "name": "fairlead", "key": s.key.Public(), "options": options},
 			map[string]any{"type": "JWK", "name": "brief", "key": s.key.Public(), "options": options,
@@ -152,7 +153,7 @@ func TestStepCA(t *testing.T) {
 	var log testkit.Buffer
 	cfg := stepca.Config{
 		URL: real.url, Fingerprints: []string{strings.ToUpper(upstream.Fingerprint(real.ca.Root))}, Provisioner: "fairlead",
-		JWK: &stepca.JWK{KeyFile: real.file("provisioner.jwk")}, Extensions: true,
+		JWK: &stepca.JWK{KeyFile: real.file("provisioner.jwk")}, Extensions: true, CRL: true,
 	}
 	s := start(t, cfg, &log)
 	ready(t, s)
@@ -170,6 +171,12 @@ func TestStepCA(t *testing.T) {
 	if strings.Contains(log.String(), "ott") {
 		t.Errorf("the log has a token: %s", log.String())
 	}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if a, _ := s.Authorities(); len(a.CRLs) != 1 {
+			return fmt.Errorf("no list of revoked certificates: %s", tail(log.String()))
+		}
+		return nil
+	})
 	change := func(change func(*stepca.Config)) *stepca.Signer {
 		c := cfg
 		change(&c)

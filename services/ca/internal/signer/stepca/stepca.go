@@ -47,6 +47,8 @@ type Signer struct {
 	// client verifies step-ca. anyone verifies nobody: with it only roots are fetched, of which only those count whose
 	// fingerprints are configured.
 	client, anyone *http.Client
+	// others are the fingerprints of the roots that fetchRoots left out last.
+	others string
 }
 
 var _ signer.Issuer = (*Signer)(nil)
@@ -110,7 +112,7 @@ func (r rootsOf) Changed() <-chan struct{} {
 
 // Capabilities implements signer.Issuer. step-ca takes the names from the token, but only with a CSR.
 func (s *Signer) Capabilities() signer.Capabilities {
-	return signer.Capabilities{Extensions: s.cfg.Extensions, Validity: true, Remote: true}
+	return signer.Capabilities{Extensions: s.cfg.Extensions, Validity: true, Revocation: s.cfg.CRL, Remote: true}
 }
 
 // Authorities implements signer.Issuer.
@@ -122,7 +124,10 @@ func (s *Signer) Run(ctx context.Context) error {
 	if s.cfg.RootsFile != "" {
 		all.Go(func() { upstream.RootsFile{Path: s.cfg.RootsFile, Trust: s.trust, Clock: s.clock, Log: s.log}.Run(ctx) })
 	} else {
-		all.Go(func() { s.poll(ctx) })
+		all.Go(func() { s.poll(ctx, "step-ca's roots", s.fetchRoots) })
+	}
+	if s.cfg.CRL {
+		all.Go(func() { s.poll(ctx, "step-ca's list of revoked certificates", s.fetchCRL) })
 	}
 	all.Wait()
 	s.client.CloseIdleConnections()
@@ -130,22 +135,16 @@ func (s *Signer) Run(ctx context.Context) error {
 	return nil
 }
 
-// poll fetches the roots until ctx ends.
-func (s *Signer) poll(ctx context.Context) {
+// poll calls fetch at intervals until ctx ends, and logs errors that it has not just logged.
+func (s *Signer) poll(ctx context.Context, what string, fetch func(context.Context) error) {
 	last := ""
 	for ctx.Err() == nil {
-		others, err := s.fetchRoots(ctx)
-		now, wait := strings.Join(others, ", "), pollEvery
-		if err != nil {
-			now, wait = err.Error(), pollSoon
+		wait, now := pollEvery, ""
+		if err := fetch(ctx); err != nil {
+			wait, now = pollSoon, err.Error()
 		}
 		if now != last && now != "" && ctx.Err() == nil {
-			if err != nil {
-				s.log.Warn("step-ca's roots cannot be fetched; the last ones stay", "error", err)
-			} else {
-				s.log.Warn("step-ca has roots that are not in the signer file; if its operator confirms them, add their fingerprints",
-					"fingerprints", now)
-			}
+			s.log.Warn(fetchFailed, "what", what, "error", now)
 		}
 		last = now
 		if !clock.Sleep(ctx, s.clock, wait) {
@@ -154,23 +153,47 @@ func (s *Signer) poll(ctx context.Context) {
 	}
 }
 
-// fetchRoots sets the roots, and returns the fingerprints of those that are not configured.
-func (s *Signer) fetchRoots(ctx context.Context) (others []string, err error) {
+const fetchFailed = "what verifies step-ca's certificates cannot be fetched; the last good state stays"
+
+func (s *Signer) get(ctx context.Context, client *http.Client, path string, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/roots", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.do(s.anyone, req)
+	return s.do(client, req, most)
+}
+
+// fetchCRL sets the list of revoked certificates. Before the first certificate has been issued, mostly nothing is known
+// that verifies it.
+func (s *Signer) fetchCRL(ctx context.Context) error {
+	body, err := s.get(ctx, s.client, "/1.0/crl", upstream.MaxCRLBytes)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	return s.trust.SetCRLs([][]byte{body})
+}
+
+// fetchRoots sets the roots.
+func (s *Signer) fetchRoots(ctx context.Context) error {
+	body, err := s.get(ctx, s.anyone, "/roots", upstream.MaxAnswer)
+	if err != nil {
+		return err
 	}
 	roots, others, err := pinned(body, s.cfg.Fingerprints)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.server.Name, err)
+		return fmt.Errorf("%s: %w", s.server.Name, err)
 	}
-	return others, s.trust.Set(roots, nil, nil)
+	if err := s.trust.SetRoots(roots); err != nil {
+		return fmt.Errorf("%s: %w", s.server.Name, err)
+	}
+	if now := strings.Join(others, ", "); now != s.others {
+		s.others = now
+		s.log.Warn("step-ca's other roots than those of the signer file have changed; if its operator confirms them, add their fingerprints",
+			"fingerprints", now)
+	}
+	return nil
 }
 
 // Issue implements signer.Issuer.
@@ -204,7 +227,7 @@ func (s *Signer) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certific
 		return nil, signer.Errorf(signer.Away, "request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	body, err := s.do(s.client, req, token, r.Token)
+	body, err := s.do(s.client, req, upstream.MaxAnswer, token, r.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -216,19 +239,19 @@ func (s *Signer) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certific
 	return chain, nil
 }
 
-// do returns the body of a success. secrets may be in no error.
-func (s *Signer) do(client *http.Client, req *http.Request, secrets ...string) ([]byte, error) {
+// do returns the body of a success, of at most so many bytes. secrets may be in no error.
+func (s *Signer) do(client *http.Client, req *http.Request, most int64, secrets ...string) ([]byte, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, s.server.HTTPFailure(err, secrets...)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, upstream.MaxAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	switch {
 	case err != nil:
 		return nil, s.server.HTTPFailure(err, secrets...)
-	case len(body) > upstream.MaxAnswer:
-		return nil, signer.Errorf(signer.Lied, "%s answered with more than %d bytes", s.server.Name, upstream.MaxAnswer)
+	case int64(len(body)) > most:
+		return nil, signer.Errorf(signer.Lied, "%s answered with more than %d bytes", s.server.Name, most)
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated:
 		return nil, s.server.HTTPError(resp.StatusCode, resp.Header, said(body), secrets...)
 	}

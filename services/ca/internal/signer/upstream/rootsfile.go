@@ -59,7 +59,7 @@ func (f RootsFile) read() error {
 	if err != nil {
 		return fmt.Errorf("rootsFile: %s: %w", f.Path, err)
 	}
-	if err := f.Trust.Set(roots, nil, nil); err != nil {
+	if err := f.Trust.SetRoots(roots); err != nil {
 		return fmt.Errorf("rootsFile: %s: %w", f.Path, err)
 	}
 	return nil

@@ -61,14 +61,10 @@ func (t *Trust) Set(roots, intermediates []*x509.Certificate, crls [][]byte) err
 	next.NotBefore, next.NotAfter = validity(needed)
 	t.mu.Lock()
 	t.announced = len(intermediates) > 0
-	same := equal(t.current, next)
-	if t.current != nil && !t.announced && sameCertificates(t.current.Roots, next.Roots) {
-		// What Learn found stays true.
-		same = equalCRLs(t.current.CRLs, crls)
-		next.Intermediates, next.NotBefore, next.NotAfter = t.current.Intermediates, t.current.NotBefore, t.current.NotAfter
-	} else {
-		t.path = nil
+	if !t.announced {
+		t.keep(next, now)
 	}
+	same := equal(t.current, next)
 	if !same {
 		t.current = next
 	}
@@ -77,6 +73,25 @@ func (t *Trust) Set(roots, intermediates []*x509.Certificate, crls [][]byte) err
 		t.changes.Notify()
 	}
 	return nil
+}
+
+// keep copies what Learn found into the next state, unless other roots make it wrong. mu is held.
+func (t *Trust) keep(next *signer.Authorities, now time.Time) {
+	if t.current == nil {
+		return
+	}
+	if sameCertificates(t.current.Roots, next.Roots) {
+		next.Intermediates, next.NotBefore, next.NotAfter = t.current.Intermediates, t.current.NotBefore, t.current.NotAfter
+		return
+	}
+	if len(t.current.Intermediates) > 0 {
+		if path, err := pathOf(t.current.Intermediates, next.Roots, now); err == nil {
+			next.Intermediates = t.current.Intermediates
+			next.NotBefore, next.NotAfter = validity(path)
+			return
+		}
+	}
+	t.path = nil
 }
 
 // learnEvery bounds how often Learn changes what is known, for a service that answers with one chain and then another.

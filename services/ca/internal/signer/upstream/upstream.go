@@ -23,6 +23,8 @@ const (
 	// MaxRoots and MaxIntermediates count certificates.
 	MaxRoots         = 16
 	MaxIntermediates = 4
+	// MaxCRLBytes is the size of all lists of revoked certificates of a service.
+	MaxCRLBytes = 1 << 20
 	// maxQuoted is how many bytes of a service's own words an error quotes.
 	maxQuoted = 512
 )

@@ -74,6 +74,7 @@ func TestErrors(t *testing.T) {
 	httpError := func(code int, h http.Header) func() *signer.Error {
 		return func() *signer.Error { return s.HTTPError(code, h, "words") }
 	}
+	const tooLong = "grpc: received message larger than max (9 vs. 8)"
 	for name, tc := range map[string]struct {
 		err   func() *signer.Error
 		fault signer.Fault
@@ -87,7 +88,7 @@ func TestErrors(t *testing.T) {
 		"TLS":               {grpcError(codes.Unavailable, "x509: unknown authority"), signer.Away, "compare caFile", 0},
 		"unauthenticated":   {grpcError(codes.Unauthenticated, "who"), signer.Refused, "who; allow it", 0},
 		"precondition":      {grpcError(codes.FailedPrecondition, "sealed"), signer.Refused, "sealed", 0},
-		"large":             {grpcError(codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"), signer.Lied, "more than", 0},
+		"large":             {grpcError(codes.ResourceExhausted, tooLong), signer.Lied, "more than", 0},
 		"HTTP 429":          {httpError(429, http.Header{"Retry-After": {"5"}}), signer.Busy, "words", 5 * time.Second},
 		"HTTP 429 for long": {httpError(429, http.Header{"Retry-After": {"99999999999"}}), signer.Busy, "words", time.Minute},
 		"HTTP 429 for ever": {httpError(429, http.Header{"Retry-After": {"-5"}}), signer.Busy, "words", 0},
