@@ -82,7 +82,7 @@ func TestErrors(t *testing.T) {
 		after time.Duration
 	}{
 		"no status":         {func() *signer.Error { return s.GRPCError(errors.New("odd")) }, signer.Away, "odd", 0},
-		"who has left":      {func() *signer.Error { return s.GRPCError(status.FromContextError(context.Canceled).Err()) }, signer.Away, "canceled", 0},
+		"who has left":      {grpcError(codes.Canceled, "x"), signer.Away, "canceled", 0},
 		"HTTP who has left": {func() *signer.Error { return s.HTTPFailure(context.Canceled) }, signer.Away, "was ended", 0},
 		"late":              {grpcError(codes.DeadlineExceeded, "late"), signer.Away, "in time", 0},
 		"TLS":               {grpcError(codes.Unavailable, "x509: unknown authority"), signer.Away, "compare caFile", 0},
