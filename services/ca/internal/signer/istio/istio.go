@@ -25,14 +25,15 @@ import (
 
 // Signer is a signer.Issuer.
 type Signer struct {
-	cfg     Config
-	clock   clock.Clock
-	timeout time.Duration
-	server  upstream.Service
-	conn    *grpc.ClientConn
-	client  security.IstioCertificateServiceClient
-	files   *tlsconf.Files
-	roots   upstream.RootsFile
+	cfg      Config
+	clock    clock.Clock
+	timeout  time.Duration
+	server   upstream.Service
+	conn     *grpc.ClientConn
+	client   security.IstioCertificateServiceClient
+	files    *tlsconf.Files
+	roots    upstream.RootsFile
+	problems upstream.Problems
 }
 
 var _ signer.Issuer = (*Signer)(nil)
@@ -51,7 +52,9 @@ func New(cfg Config, d signer.Deps) (*Signer, error) {
 			Denied: "the token may have expired, or the CA does not accept its issuer or its audience; compare them with the CA's " +
 				"settings, and send a new token",
 		},
-		roots: upstream.RootsFile{Path: cfg.RootsFile, Trust: upstream.NewTrust(d.Clock), Clock: d.Clock, Log: d.Log},
+	}
+	s.roots = upstream.RootsFile{
+		Path: cfg.RootsFile, Trust: upstream.NewTrust(d.Clock), Problems: &s.problems, Clock: d.Clock, Log: d.Log,
 	}
 	// The ca's own certificate is not presented: istiod would take its identity and not that of the token.
 	known, files, err := upstream.TLS(upstream.TLSConfig{
@@ -73,6 +76,9 @@ func New(cfg Config, d signer.Deps) (*Signer, error) {
 
 // Close ends the connection. Calls in flight fail.
 func (s *Signer) Close() error { return s.conn.Close() }
+
+// Problem is what is wrong while certificates go on being issued; nil if nothing is.
+func (s *Signer) Problem() error { return s.problems.Problem() }
 
 // Capabilities implements signer.Issuer.
 func (s *Signer) Capabilities() signer.Capabilities {

@@ -256,11 +256,15 @@ func TestRootsFile(t *testing.T) {
 		})
 	}
 	said("without a certificate in PEM")
+	if err := s.Problem(); err == nil || !strings.Contains(err.Error(), cfg.RootsFile) {
+		t.Errorf("the problem is %v", err)
+	}
 	if a, _ := s.Authorities(); a != nil {
 		t.Error("half of a file is announced")
 	}
 	testkit.WriteFile(t, cfg.RootsFile, []byte(root))
 	waitForRoots(t, s)
+	testkit.Eventually(t, testkit.Patience, s.Problem)
 	before, changed := s.Authorities()
 	testkit.NoError(t, os.Remove(cfg.RootsFile))
 	said("no such file")

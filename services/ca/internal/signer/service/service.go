@@ -49,8 +49,8 @@ type Signer struct {
 	trust   *upstream.Trust
 	// problem is why no request is sent: the server announced that it cannot do what the configuration says.
 	problem atomic.Pointer[string]
-	// said is the last problem that Run logged.
-	said string
+	// problems are those of following the server.
+	problems upstream.Problems
 }
 
 var _ signer.Issuer = (*Signer)(nil)
@@ -96,6 +96,9 @@ func New(cfg Config, d signer.Deps, own tlsconf.Source) (*Signer, error) {
 
 // Close ends the connection. Calls in flight fail.
 func (s *Signer) Close() error { return s.conn.Close() }
+
+// Problem is what is wrong while certificates go on being issued; nil if nothing is.
+func (s *Signer) Problem() error { return s.problems.Problem() }
 
 // Capabilities implements signer.Issuer.
 func (s *Signer) Capabilities() signer.Capabilities { return s.can }
@@ -218,20 +221,18 @@ func (s *Signer) announced(a *cav1.WatchAuthoritiesResponse) error {
 	return errors.Join(errors.New(problem), parsed.leftOut)
 }
 
-// log writes a problem into the log once. Run calls it from one goroutine.
+// log notes a problem, and writes it into the log unless that was the last.
 func (s *Signer) log(err error) {
-	said := ""
 	if err != nil {
-		said = upstream.Quote(err.Error())
+		err = errors.New(upstream.Quote(err.Error()))
 	}
-	if said == s.said {
+	if !s.problems.Set("authorities", err) {
 		return
 	}
-	s.said = said
 	if err == nil {
 		s.deps.Log.Info("signer's authorities are followed again", "signer", s.server.Name)
 		return
 	}
 	s.deps.Log.Warn("signer's authorities cannot be followed, or only in part; the last good ones stay", "signer", s.server.Name,
-		"error", said)
+		"error", err)
 }

@@ -133,6 +133,9 @@ func TestConnections(t *testing.T) {
 			_, err := s.Issue(t.Context(), r)
 			signertest.WantError(t, err, signer.Away, tc.says...)
 			testkit.Eventually(t, testkit.Patience, func() error { return contains(f.log, "cannot be followed") })
+			if s.Problem() == nil {
+				t.Error("that is no problem")
+			}
 		})
 	}
 }

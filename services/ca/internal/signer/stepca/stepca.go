@@ -48,7 +48,8 @@ type Signer struct {
 	// fingerprints are configured.
 	client, anyone *http.Client
 	// others are the fingerprints of the roots that fetchRoots left out last.
-	others string
+	others   string
+	problems upstream.Problems
 }
 
 var _ signer.Issuer = (*Signer)(nil)
@@ -110,6 +111,9 @@ func (r rootsOf) Changed() <-chan struct{} {
 	return changed
 }
 
+// Problem is what is wrong while certificates go on being issued; nil if nothing is.
+func (s *Signer) Problem() error { return s.problems.Problem() }
+
 // Capabilities implements signer.Issuer. step-ca takes the names from the token, but only with a CSR.
 func (s *Signer) Capabilities() signer.Capabilities {
 	return signer.Capabilities{Extensions: s.cfg.Extensions, Validity: true, Revocation: s.cfg.CRL, Remote: true}
@@ -122,7 +126,7 @@ func (s *Signer) Authorities() (*signer.Authorities, <-chan struct{}) { return s
 func (s *Signer) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	if s.cfg.RootsFile != "" {
-		all.Go(func() { upstream.RootsFile{Path: s.cfg.RootsFile, Trust: s.trust, Clock: s.clock, Log: s.log}.Run(ctx) })
+		all.Go(func() { s.rootsFile().Run(ctx) })
 	} else {
 		all.Go(func() { s.poll(ctx, "step-ca's roots", s.fetchRoots) })
 	}
@@ -135,25 +139,25 @@ func (s *Signer) Run(ctx context.Context) error {
 	return nil
 }
 
+func (s *Signer) rootsFile() upstream.RootsFile {
+	return upstream.RootsFile{Path: s.cfg.RootsFile, Trust: s.trust, Problems: &s.problems, Clock: s.clock, Log: s.log}
+}
+
 // poll calls fetch at intervals until ctx ends, and logs errors that it has not just logged.
 func (s *Signer) poll(ctx context.Context, what string, fetch func(context.Context) error) {
-	last := ""
 	for ctx.Err() == nil {
-		wait, now := pollEvery, ""
-		if err := fetch(ctx); err != nil {
-			wait, now = pollSoon, err.Error()
+		wait, err := pollEvery, fetch(ctx)
+		if err != nil {
+			wait = pollSoon
 		}
-		if now != last && now != "" && ctx.Err() == nil {
-			s.log.Warn(fetchFailed, "what", what, "error", now)
+		if ctx.Err() == nil && s.problems.Set(what, err) && err != nil {
+			s.log.Warn("what verifies step-ca's certificates cannot be fetched; the last good state stays", "what", what, "error", err)
 		}
-		last = now
 		if !clock.Sleep(ctx, s.clock, wait) {
 			return
 		}
 	}
 }
-
-const fetchFailed = "what verifies step-ca's certificates cannot be fetched; the last good state stays"
 
 func (s *Signer) get(ctx context.Context, client *http.Client, path string, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)

@@ -18,10 +18,11 @@ import (
 
 // RootsFile sets the roots of a Trust from a file of PEM certificates, which may be that of a ConfigMap.
 type RootsFile struct {
-	Path  string
-	Trust *Trust
-	Clock clock.Clock
-	Log   *slog.Logger
+	Path     string
+	Trust    *Trust
+	Problems *Problems
+	Clock    clock.Clock
+	Log      *slog.Logger
 }
 
 const (
@@ -32,20 +33,17 @@ const (
 
 // Run follows the file until ctx ends. While it is missing or broken, the last roots stay.
 func (f RootsFile) Run(ctx context.Context) {
-	said := ""
 	filewatch.Follower{
 		Files: func() []string { return []string{f.Path} }, Clock: clock.Or(f.Clock), Log: f.Log,
 		Read: func() time.Duration {
 			err := f.read()
-			if err == nil {
-				said = ""
-				return readEvery
-			}
-			if err.Error() != said {
-				said = err.Error()
+			if f.Problems.Set("rootsFile", err) && err != nil {
 				f.Log.Warn("the signer's roots cannot be read; the last ones stay", "error", err)
 			}
-			return readSoon
+			if err != nil {
+				return readSoon
+			}
+			return readEvery
 		},
 	}.Run(ctx)
 }

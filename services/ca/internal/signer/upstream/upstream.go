@@ -22,7 +22,7 @@ const (
 	MaxAnswer = 256 << 10
 	// MaxRoots and MaxIntermediates count certificates.
 	MaxRoots         = 16
-	MaxIntermediates = 4
+	MaxIntermediates = signer.MaxChain - 1
 	// MaxCRLBytes is the size of all lists of revoked certificates of a service.
 	MaxCRLBytes = 1 << 20
 	// maxQuoted is how many bytes of a service's own words an error quotes.
