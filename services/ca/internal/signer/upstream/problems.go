@@ -14,8 +14,8 @@ type Problems struct {
 	by map[string]error
 }
 
-// Set notes what is wrong with a part, or with nil that nothing is. It reports whether that is other news than the last,
-// so that the same problem is logged once.
+// Set notes what is wrong with a part, or with nil that nothing is. It reports whether that is other news than the
+// last, so that the same problem is logged once.
 func (p *Problems) Set(part string, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
