@@ -96,7 +96,8 @@ func (s *Signer) Run(ctx context.Context) error {
 	all.Go(func() { _ = s.files.Run(ctx) })
 	all.Go(func() { s.roots.Run(ctx) })
 	all.Wait()
-	return s.conn.Close()
+	_ = s.conn.Close() // it may have been closed
+	return nil
 }
 
 // Issue implements signer.Issuer.

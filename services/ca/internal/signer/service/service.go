@@ -137,7 +137,8 @@ func (s *Signer) Run(ctx context.Context) error {
 	}
 	all.Go(func() { s.follow(ctx) })
 	all.Wait()
-	return s.conn.Close()
+	_ = s.conn.Close() // it may have been closed
+	return nil
 }
 
 // follow learns what verifies the server's certificates, until ctx ends.

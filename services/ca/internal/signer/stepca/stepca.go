@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/upstream"
@@ -179,7 +180,8 @@ func (s *Signer) fetchCRL(ctx context.Context) error {
 	return s.trust.SetCRLs([][]byte{body})
 }
 
-// fetchRoots sets the roots.
+// fetchRoots sets the roots. One that was fetched stays, whatever is fetched later: nobody was verified, and the signer
+// file decides which roots count.
 func (s *Signer) fetchRoots(ctx context.Context) error {
 	body, err := s.get(ctx, s.anyone, "/roots", upstream.MaxAnswer)
 	if err != nil {
@@ -188,6 +190,10 @@ func (s *Signer) fetchRoots(ctx context.Context) error {
 	roots, others, err := pinned(body, s.cfg.Fingerprints)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.server.Name, err)
+	}
+	if known, _ := s.trust.Authorities(); known != nil {
+		more := lists.Filter(roots, func(c *x509.Certificate) bool { return !slices.ContainsFunc(known.Roots, c.Equal) })
+		roots = slices.Concat(known.Roots, more)
 	}
 	if err := s.trust.SetRoots(roots); err != nil {
 		return fmt.Errorf("%s: %w", s.server.Name, err)

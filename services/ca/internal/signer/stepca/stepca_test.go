@@ -42,6 +42,7 @@ type server struct {
 	mu sync.Mutex
 	// answer is written instead of a certificate.
 	answer http.HandlerFunc
+	roots  []*x509.Certificate
 	tokens map[string]bool
 	token  string
 }
@@ -58,7 +59,13 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	switch {
 	case r.URL.Path == "/roots":
-		_ = json.NewEncoder(w).Encode(map[string]any{"crts": signertest.PEM(s.Root)})
+		s.mu.Lock()
+		roots := s.roots
+		s.mu.Unlock()
+		if roots == nil {
+			roots = []*x509.Certificate{s.Root}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"crts": signertest.PEM(roots...)})
 	case answer != nil:
 		answer(w, r)
 	default:
@@ -275,6 +282,45 @@ func TestConnections(t *testing.T) {
 			_, err := s.Issue(t.Context(), r)
 			signertest.WantError(t, err, signer.Away, tc.says...)
 		})
+	}
+}
+
+// TestPinnedRoots: roots are added when step-ca has them, never lost because somebody leaves them out, and never trusted
+// without a fingerprint in the signer file.
+func TestPinnedRoots(t *testing.T) {
+	server, cfg := newServer(t)
+	next, stranger := signertest.NewCA(t, "next"), signertest.NewCA(t, "stranger")
+	cfg.Fingerprints = append(cfg.Fingerprints, strings.ToUpper(upstream.Fingerprint(next.Root)))
+	clock, log := testkit.NewClock(time.Now()), &testkit.Buffer{}
+	d := deps(log)
+	d.Clock = clock
+	s, err := stepca.New(cfg, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Background(t, s.Run)
+	ready(t, s)
+	for what, answer := range map[string][]*x509.Certificate{
+		"the next one beside it and a stranger": {stranger.Root, next.Root, server.Root},
+		"the next one alone":                    {next.Root},
+		"a stranger alone":                      {stranger.Root},
+	} {
+		server.mu.Lock()
+		server.roots = answer
+		server.mu.Unlock()
+		clock.WaitFor(t, 1)
+		clock.Advance(time.Minute)
+		clock.WaitFor(t, 1)
+		a, _ := s.Authorities()
+		if !a.Roots[0].Equal(server.Root) || len(a.Roots) > 2 || len(a.Roots) == 2 && !a.Roots[1].Equal(next.Root) {
+			t.Errorf("%s: %d roots", what, len(a.Roots))
+		}
+	}
+	if a, _ := s.Authorities(); len(a.Roots) != 2 {
+		t.Errorf("%d roots at the end", len(a.Roots))
+	}
+	if !strings.Contains(log.String(), upstream.Fingerprint(stranger.Root)) {
+		t.Errorf("nobody learns of the stranger: %s", log.String())
 	}
 }
 
