@@ -105,8 +105,11 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
-	sign, err := s.openSigner(ctx, cluster)
-	if err != nil {
+	sign := &signing{Authority: authority.New(s.publisher)}
+	s.ownCert = servercert.New(servercert.Config{
+		Identity: cfg.identity, Policy: cfg.policy, Signer: sign.Authority, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
+	})
+	if err := s.openSigner(ctx, sign, cluster); err != nil {
 		return nil, err
 	}
 	s.bundle = trustbundle.NewManager(trustbundle.ManagerConfig{
@@ -117,9 +120,6 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	}
 
 	// The ca's own certificate.
-	s.ownCert = servercert.New(servercert.Config{
-		Identity: cfg.identity, Policy: cfg.policy, Signer: sign.Authority, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
-	})
 	if err := s.ownCert.Renew(ctx); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fairlead.dev/services/ca/internal/authority"
@@ -30,17 +31,23 @@ type signing struct {
 }
 
 // openSigner opens the signer of --signer-file, and without one the root of --ca-dir, which signs leaves itself.
-func (s *Server) openSigner(ctx context.Context, cluster *kube.Cluster) (*signing, error) {
-	sign := &signing{Authority: authority.New(s.publisher)}
+func (s *Server) openSigner(ctx context.Context, sign *signing, cluster *kube.Cluster) error {
 	if s.cfg.SignerFile == "" {
-		return sign, s.openRoot(ctx, sign)
+		root, roots, err := s.openRoot(ctx)
+		if err != nil {
+			return err
+		}
+		sign.Use(1, root)
+		sign.roots = func() ([]string, <-chan struct{}, error) { return roots, nil, nil }
+		sign.problem = func() error { return nil }
+		return nil
 	}
 	if err := private.EnsureDir(s.cfg.Dir); err != nil {
-		return nil, err
+		return err
 	}
 	env := kinds.Env{
 		Deps:     signer.Deps{TrustDomain: s.cfg.trustDomain, Clock: s.Clock, Log: s.Log},
-		Identity: s.cfg.identity, DNSNames: s.cfg.ownNames, LeafTTL: s.cfg.MaxWorkloadTTL,
+		Identity: s.cfg.identity, DNSNames: s.cfg.ownNames, LeafTTL: s.cfg.MaxWorkloadTTL, Own: s.ownCert,
 	}
 	if cluster != nil {
 		env.API, env.Cluster = cluster.API, cluster.Config
@@ -49,24 +56,40 @@ func (s *Server) openSigner(ctx context.Context, cluster *kube.Cluster) (*signin
 		File: s.cfg.SignerFile, Store: file.New(filepath.Join(s.cfg.Dir, stateFile), s.Clock), Authority: sign.Authority, Log: s.Log, Env: env,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.stops = append(s.stops, keeper.Close)
-	sign.roots, sign.problem = keeper.Roots, keeper.Problem
 	s.Task("signer", keeper.Run)
-	return sign, nil
+	sign.roots, sign.problem = keeper.Roots, keeper.Problem
+	if sign.Guard().Capabilities().IDsOnly {
+		return s.besideIt(ctx, sign)
+	}
+	return nil
 }
 
-func (s *Server) openRoot(ctx context.Context, sign *signing) error {
-	root, err := store.Open(ctx, store.Config{Dir: s.cfg.Dir, TrustDomain: s.cfg.trustDomain, RootTTL: s.cfg.RootTTL, Now: s.Clock.Now()})
+// besideIt opens the root of --ca-dir for what the signer cannot sign. The mesh trusts both.
+func (s *Server) besideIt(ctx context.Context, sign *signing) error {
+	root, own, err := s.openRoot(ctx)
 	if err != nil {
 		return err
 	}
-	s.logRoot(root)
-	sign.Use(1, guard.New(held.New(root.Certificate, root.Key), guard.Config{Clock: s.Clock}))
-	sign.roots = func() ([]string, <-chan struct{}, error) { return []string{string(root.CertPEM)}, nil, nil }
-	sign.problem = func() error { return nil }
+	sign.SetOwn(root)
+	theirs := sign.roots
+	sign.roots = func() ([]string, <-chan struct{}, error) {
+		roots, changed, err := theirs()
+		return slices.Concat(roots, own), changed, err
+	}
 	return nil
+}
+
+// openRoot opens the root of --ca-dir, or makes it.
+func (s *Server) openRoot(ctx context.Context) (*guard.Guard, []string, error) {
+	root, err := store.Open(ctx, store.Config{Dir: s.cfg.Dir, TrustDomain: s.cfg.trustDomain, RootTTL: s.cfg.RootTTL, Now: s.Clock.Now()})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.logRoot(root)
+	return guard.New(held.New(root.Certificate, root.Key), guard.Config{Clock: s.Clock}), []string{string(root.CertPEM)}, nil
 }
 
 // state is what the bounds of the signer know of it.

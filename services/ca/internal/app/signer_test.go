@@ -83,3 +83,49 @@ func TestABadSignerFileStopsTheStart(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Another ca signs for workloads; it gives no DNS names, so the ca signs its services' certificates with its own root.
+func TestAnotherCASignsWithEachWorkloadsToken(t *testing.T) {
+	other := start(t, func(o *Options) { o.DNSNames = []string{"istio-system/ca=localhost"} })
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	bundle, _ := other.server.publisher.Current()
+	testkit.WriteFile(t, roots, []byte(strings.Join(bundle.Roots, "")))
+	o := defaults(t, other.issuer)
+	o.SignerFile = filepath.Join(t.TempDir(), "signer.yaml")
+	o.DNSNames = append(o.DNSNames, "istio-system/injector=injector.istio-system.svc")
+	testkit.WriteFile(t, o.SignerFile, fmt.Appendf(nil, `apiVersion: ca.fairlead.dev/v1
+kind: Signer
+name: other
+istio: {address: %q, serverName: localhost, rootsFile: %s}
+`, other.Address("grpc-address"), roots))
+	h := startWith(t, other.issuer, o)
+	issue := func(namespace, account string) (leaf *x509.Certificate, err error) {
+		id := "spiffe://" + testkit.TrustDomain + "/ns/" + namespace + "/sa/" + account
+		res, err := create(as(t.Context(), h.token(namespace, account)), h.dial(nil),
+			&security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), catest.Names(t, id))})
+		if err != nil {
+			return nil, err
+		}
+		return parse(t, res.CertChain[0]), nil
+	}
+	workload, err := issue("default", "reviews")
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := x509.NewCertPool()
+	theirs.AppendCertsFromPEM([]byte(strings.Join(bundle.Roots, "")))
+	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if _, err := workload.Verify(x509.VerifyOptions{Roots: theirs, KeyUsages: usages}); err != nil {
+		t.Errorf("the workload's certificate is not the other ca's: %v", err)
+	}
+	service, err := issue("istio-system", "injector")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Verify(x509.VerifyOptions{Roots: theirs, KeyUsages: usages}); err == nil || service.DNSNames[0] != "injector.istio-system.svc" {
+		t.Errorf("the service's certificate has the names %q, and is the other ca's", service.DNSNames)
+	}
+	if _, err := service.Verify(x509.VerifyOptions{Roots: h.roots(), KeyUsages: usages}); err != nil {
+		t.Error(err)
+	}
+}

@@ -42,6 +42,7 @@ type Authority struct {
 	notify.Notifier
 	bundle  Bundle
 	current atomic.Pointer[used]
+	own     *guard.Guard
 }
 
 type used struct {
@@ -51,6 +52,10 @@ type used struct {
 
 // New makes an Authority without a signer.
 func New(bundle Bundle) *Authority { return &Authority{bundle: bundle} }
+
+// SetOwn names the signer in this process that signs what the one in use cannot, if Capabilities say IDsOnly of that:
+// names, and the ca's own certificate, which no token asks for. It is called before anything is issued.
+func (a *Authority) SetOwn(g *guard.Guard) { a.own = g }
 
 // Use makes a signer the one that issues from now on, under an ID that Issued.Signer has. Requests that are with the
 // signer before end there. All holders must verify with its roots already.
@@ -78,6 +83,7 @@ func (a *Authority) Guard() *guard.Guard {
 // Session is one request's view of the signer: what Bounds says holds for Issue, although a swap comes in between.
 type Session struct {
 	of     *used
+	own    *guard.Guard
 	bundle Bundle
 }
 
@@ -87,7 +93,7 @@ func (a *Authority) Begin() (Session, error) {
 	if u == nil {
 		return Session{}, signer.Errorf(signer.Away, "the ca has no signer yet; retry later")
 	}
-	return Session{of: u, bundle: a.bundle}, nil
+	return Session{of: u, own: a.own, bundle: a.bundle}, nil
 }
 
 // Capabilities are those of the signer.
@@ -100,12 +106,22 @@ func (s Session) Bounds() (policy.Issuer, error) {
 		return policy.Issuer{}, signer.Errorf(signer.Away, "the roots of the signer are not known yet; retry later")
 	}
 	can := s.of.guard.Capabilities()
-	return policy.Issuer{NotBefore: authorities.NotBefore, NotAfter: authorities.NotAfter, NeedsToken: can.Token || !can.Extensions}, nil
+	out := policy.Issuer{NotBefore: authorities.NotBefore, NotAfter: authorities.NotAfter, NeedsToken: can.Token || !can.Extensions}
+	if can.IDsOnly && s.own != nil {
+		if own, _ := s.own.Authorities(); out.NotAfter.IsZero() || own.NotAfter.Before(out.NotAfter) {
+			out.NotAfter = own.NotAfter
+		}
+	}
+	return out, nil
 }
 
 // Issue has the signer sign the leaf, and checks it. Errors are of type *signer.Error.
 func (s Session) Issue(ctx context.Context, r *signer.Request) (*Issued, error) {
-	chain, err := s.of.guard.Issue(ctx, r)
+	by := s.of.guard
+	if t := r.Template; s.own != nil && by.Capabilities().IDsOnly && (r.Token == "" || len(t.DNSNames)+len(t.IPAddresses) > 0) {
+		by = s.own
+	}
+	chain, err := by.Issue(ctx, r)
 	if err != nil {
 		return nil, err
 	}

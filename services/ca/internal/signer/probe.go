@@ -47,6 +47,9 @@ func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
 	if authorities == nil {
 		return Errorf(Away, "the roots of the signer are not known yet")
 	}
+	if issuer.Capabilities().Token && p.Token == "" {
+		return nil // only workloads can show whether it signs for them
+	}
 	from, until := now.Add(-time.Minute).Truncate(time.Second), now.Add(p.TTL).Truncate(time.Second)
 	if from.Before(authorities.NotBefore) {
 		from = authorities.NotBefore

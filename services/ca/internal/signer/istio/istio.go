@@ -82,7 +82,7 @@ func (s *Signer) Problem() error { return s.problems.Problem() }
 
 // Capabilities implements signer.Issuer.
 func (s *Signer) Capabilities() signer.Capabilities {
-	return signer.Capabilities{Token: true, Remote: true}
+	return signer.Capabilities{Token: true, IDsOnly: true, Remote: true}
 }
 
 // Authorities implements signer.Issuer.

@@ -10,11 +10,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/cacerts"
 	"fairlead.dev/services/ca/internal/signer/certmanager"
 	"fairlead.dev/services/ca/internal/signer/guard"
+	"fairlead.dev/services/ca/internal/signer/istio"
 	"fairlead.dev/services/ca/internal/signer/kubecsr"
+	"fairlead.dev/services/ca/internal/signer/service"
+	"fairlead.dev/services/ca/internal/signer/stepca"
 )
 
 // Env is what signers need of the ca.
@@ -25,6 +29,8 @@ type Env struct {
 	DNSNames []string
 	// LeafTTL is the longest lifetime of a leaf.
 	LeafTTL time.Duration
+	// Own is the ca's own certificate, which some signers verify.
+	Own tlsconf.Source
 	// API and Cluster are nil outside of Kubernetes.
 	API     kubernetes.Interface
 	Cluster *rest.Config
@@ -58,6 +64,12 @@ func Open(s *Spec, id uint64, env Env) (*Opened, error) {
 	switch {
 	case s.CACerts != nil:
 		issuer, err = cacerts.New(*s.CACerts, env.Deps, cacerts.Mesh{DNS: env.DNSNames})
+	case s.Service != nil:
+		issuer, err = service.New(*s.Service, env.Deps, env.Own)
+	case s.Istio != nil:
+		issuer, err = istio.New(*s.Istio, env.Deps)
+	case s.StepCA != nil:
+		issuer, err = stepca.New(*s.StepCA, env.Deps)
 	case s.KubernetesCSR != nil:
 		issuer, err = kubecsr.New(*s.KubernetesCSR, env.Deps, env.Cluster)
 	case s.CertManager != nil:

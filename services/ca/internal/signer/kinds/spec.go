@@ -17,9 +17,12 @@ import (
 	"fairlead.dev/services/ca/internal/signer/cacerts"
 	"fairlead.dev/services/ca/internal/signer/certmanager"
 	"fairlead.dev/services/ca/internal/signer/guard"
+	"fairlead.dev/services/ca/internal/signer/istio"
 	"fairlead.dev/services/ca/internal/signer/keys/directory"
 	"fairlead.dev/services/ca/internal/signer/keys/secret"
 	"fairlead.dev/services/ca/internal/signer/kubecsr"
+	"fairlead.dev/services/ca/internal/signer/service"
+	"fairlead.dev/services/ca/internal/signer/stepca"
 )
 
 // Group and kind of the file.
@@ -40,6 +43,10 @@ type Spec struct {
 
 	// Intermediate lets the ca sign leaves itself, with an intermediate that a minter signs.
 	Intermediate *Intermediate `json:"intermediate,omitempty"`
+	// Service has leaves signed by a server of SignerService, Istio by another CA with Istio's API, StepCA by step-ca.
+	Service *service.Config `json:"service,omitempty"`
+	Istio   *istio.Config   `json:"istio,omitempty"`
+	StepCA  *stepca.Config  `json:"stepCA,omitempty"`
 	// KubernetesCSR has leaves signed by whoever signs CertificateSigningRequests of a name.
 	KubernetesCSR *kubecsr.Config `json:"kubernetesCSR,omitempty"`
 	// CertManager has leaves signed by an issuer of cert-manager.
@@ -118,21 +125,12 @@ func (s *Spec) check() error {
 	if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("name: %q: %s", s.Name, problems[0]))
 	}
-	errs = append(errs, one("", map[string]bool{
-		"intermediate": s.Intermediate != nil, "caCerts": s.CACerts != nil, "kubernetesCSR": s.KubernetesCSR != nil,
-		"certManager": s.CertManager != nil,
-	}))
-	if s.CACerts != nil {
-		errs = append(errs, within("caCerts", s.CACerts.Check()))
-	}
-	if s.KubernetesCSR != nil {
-		errs = append(errs, within("kubernetesCSR", s.KubernetesCSR.Check()))
-	}
-	if s.CertManager != nil {
-		errs = append(errs, within("certManager", s.CertManager.Check()))
-	}
-	if i := s.Intermediate; i != nil {
-		errs = append(errs, within("intermediate", i.check()))
+	parts := s.parts()
+	errs = append(errs, one(parts))
+	for name, part := range parts {
+		if part != nil {
+			errs = append(errs, within(name, part.Check()))
+		}
 	}
 	if l := s.Limits; l != nil {
 		if l.InFlight < 0 || l.Waiting < 0 || l.Timeout.Duration < 0 {
@@ -142,23 +140,46 @@ func (s *Spec) check() error {
 	return errors.Join(errs...)
 }
 
-func (i *Intermediate) check() error {
-	errs := []error{
-		one("keys.", map[string]bool{"directory": i.Keys.Directory != nil, "secret": i.Keys.Secret != nil}),
-		one("", map[string]bool{"selfSigned": i.SelfSigned != nil}),
-		algorithm("algorithm", i.Algorithm),
-		lifetime("ttl", i.TTL),
+// part is a part of the file.
+type part interface{ Check() error }
+
+// parts are the signers by their fields; nil for one that is not set.
+func (s *Spec) parts() map[string]part {
+	return map[string]part{
+		"intermediate": set(s.Intermediate), "caCerts": set(s.CACerts), "service": set(s.Service), "istio": set(s.Istio),
+		"stepCA": set(s.StepCA), "kubernetesCSR": set(s.KubernetesCSR), "certManager": set(s.CertManager),
 	}
-	if i.Keys.Directory != nil {
-		errs = append(errs, within("keys.directory", i.Keys.Directory.Check()))
+}
+
+// set is the part that a pointer leads to, and nil, not a part that is nil, for a nil pointer.
+func set[T any, P interface {
+	*T
+	part
+}](p P) part {
+	if p == nil {
+		return nil
 	}
-	if i.Keys.Secret != nil {
-		errs = append(errs, within("keys.secret", i.Keys.Secret.Check()))
-	}
-	if i.SelfSigned != nil {
-		errs = append(errs, algorithm("selfSigned.algorithm", i.SelfSigned.Algorithm), lifetime("selfSigned.ttl", i.SelfSigned.TTL))
+	return p
+}
+
+// Check returns everything that is wrong with the intermediate's part of the file.
+func (i *Intermediate) Check() error {
+	keys := map[string]part{"keys.directory": set(i.Keys.Directory), "keys.secret": set(i.Keys.Secret)}
+	minters := map[string]part{"selfSigned": set(i.SelfSigned)}
+	errs := []error{one(keys), one(minters), algorithm("algorithm", i.Algorithm), lifetime("ttl", i.TTL)}
+	for _, parts := range []map[string]part{keys, minters} {
+		for name, part := range parts {
+			if part != nil {
+				errs = append(errs, within(name, part.Check()))
+			}
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// Check returns everything that is wrong with the root's part of the file.
+func (s *SelfSigned) Check() error {
+	return errors.Join(algorithm("algorithm", s.Algorithm), lifetime("ttl", s.TTL))
 }
 
 // algorithms that keys can have.
@@ -179,12 +200,12 @@ func lifetime(field string, d metav1.Duration) error {
 }
 
 // one reports unless exactly one of the fields is set.
-func one(prefix string, fields map[string]bool) error {
+func one(parts map[string]part) error {
 	var set, all []string
-	for name, is := range fields {
-		all = append(all, prefix+name)
-		if is {
-			set = append(set, prefix+name)
+	for name, part := range parts {
+		all = append(all, name)
+		if part != nil {
+			set = append(set, name)
 		}
 	}
 	slices.Sort(all)
