@@ -285,8 +285,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestPinnedRoots: roots are added when step-ca has them, never lost because somebody leaves them out, and never trusted
-// without a fingerprint in the signer file.
+// TestPinnedRoots: roots are added when step-ca has them, never lost because somebody leaves them out, and never
+// trusted without a fingerprint in the signer file.
 func TestPinnedRoots(t *testing.T) {
 	server, cfg := newServer(t)
 	next, stranger := signertest.NewCA(t, "next"), signertest.NewCA(t, "stranger")
