@@ -118,6 +118,8 @@ func TestFaultsOfTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.targets = nil
+	signerFaults(t, l)
+	l.targets = nil
 	l.provoke(fault{service: "ca", alerts: []string{"RootExpires"}, afresh: true, make_: func(*testing.T) func() {
 		l.add("ca", "ca-1", old.CA.Ops)
 		return nil
