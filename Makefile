@@ -168,6 +168,15 @@ everything: ## the core and all of every suite of CONTRIBUTING.md, without sampl
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
+.PHONY: signers
+signers: tools build ## the ca's signers beside the real programs: Kubernetes, cert-manager, istiod, step-ca, SoftHSM, and Vault unless VAULT=0; the first run builds them into a cache
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && step=$$(tools/build-cached.sh stepca) && \
+	manager=$$(tools/build-cached.sh certmanager) && \
+	crds=$$(cd tools/certmanager && GOWORK=off go mod download -json github.com/cert-manager/cert-manager | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')/deploy/crds && \
+	$(if $(filter 0,$(VAULT)),,vault=$$(tools/build-cached.sh vault) &&) cd services/ca && \
+	$(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio STEPCA_BIN=$$step CERTMANAGER_BIN=$$manager CERTMANAGER_CRDS=$$crds \
+	  $(if $(filter 0,$(VAULT)),,VAULT_BIN=$$vault) go test -count=1 $(TESTFLAGS) ./internal/signer/... ./internal/app
+
 .PHONY: stock
 stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
 	istio=$$(tools/build-cached.sh istio) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \

@@ -86,8 +86,8 @@ type Capabilities struct {
 	Revocation bool
 	// Token is true if Issue needs Request.Token.
 	Token bool
-	// IDsOnly is true if a leaf can have a SPIFFE ID and no other name. The ca then signs what has more with a root of its
-	// own: its own certificate, and those of services that clients verify by DNS names.
+	// IDsOnly is true if a leaf can have a SPIFFE ID and no other name. The ca then signs what has more with a root of
+	// its own: its own certificate, and those of services that clients verify by DNS names.
 	IDsOnly bool
 	// Remote is true if Issue waits for another process. Such requests hold no worker of the ca while they wait.
 	Remote bool
