@@ -113,3 +113,29 @@ func Lock(ctx context.Context, path string, timeout time.Duration) (unlock func(
 		}
 	}
 }
+
+// ReadMounted reads a regular file of at most MaxFile bytes that somebody else gives the ca, such as a file of a Secret
+// volume: it may be a link, and of another owner and group, but not be open to everybody.
+func ReadMounted(path string) ([]byte, error) {
+	file, err := fileio.OpenRegular(path)
+	if errors.Is(err, fileio.ErrNotRegular) {
+		return nil, fmt.Errorf("%s is %w", path, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("%s has mode %04o, so everybody on this machine can get at it; run: chmod o= %s, or set defaultMode: 0440 and "+
+			"fsGroup for a Secret volume (and if that was not intended, change the secret)", path, info.Mode().Perm(), path)
+	}
+	text, err := fileio.ReadAll(file, MaxFile)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return text, nil
+}

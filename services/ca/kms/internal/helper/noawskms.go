@@ -1,0 +1,5 @@
+//go:build !awskms
+
+package helper
+
+func openAmazonKMS() opener { return nil }

@@ -1,0 +1,5 @@
+//go:build !azurekms
+
+package helper
+
+func openAzureKMS() opener { return nil }

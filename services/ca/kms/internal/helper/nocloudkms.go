@@ -1,0 +1,5 @@
+//go:build !cloudkms
+
+package helper
+
+func openCloudKMS() opener { return nil }

@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package helper
+
+func openPKCS11() opener { return nil }
