@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"go.step.sm/crypto/kms/apiv1"
@@ -53,10 +55,7 @@ func Serve(in io.Reader, out io.Writer) error {
 
 func serve(in io.Reader, out io.Writer, known map[string]opener) error {
 	s := &server{out: out, signers: map[string]crypto.Signer{}}
-	hello := wire.Hello{Version: wire.Version}
-	for kind := range known {
-		hello.Types = append(hello.Types, kind)
-	}
+	hello := wire.Hello{Version: wire.Version, Types: slices.Sorted(maps.Keys(known))}
 	if err := wire.Write(out, hello); err != nil {
 		return err
 	}

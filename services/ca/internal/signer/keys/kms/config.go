@@ -70,16 +70,17 @@ func (c *Config) Check() error {
 		if c.Module == "" {
 			add("module: is required; name the PKCS#11 module of the token's vendor, such as /usr/lib/softhsm/libsofthsm2.so")
 		}
-	} else {
-		for field, value := range map[string]string{"module": c.Module, "pinFile": c.PINFile} {
-			if value != "" {
-				add("%s: is of type %s alone; remove it", field, PKCS11)
-			}
-		}
 	}
-	for field, value := range map[string]string{"module": c.Module, "pinFile": c.PINFile, "helper": c.Helper} {
-		if value != "" && !filepath.IsAbs(value) {
-			add("%s: %.200q is relative; write the whole path", field, value)
+	for _, path := range []struct {
+		field, value string
+		token        bool
+	}{{"module", c.Module, true}, {"pinFile", c.PINFile, true}, {"helper", c.Helper, false}} {
+		switch {
+		case path.value == "":
+		case path.token && c.Type != PKCS11:
+			add("%s: is of type %s alone; remove it", path.field, PKCS11)
+		case !filepath.IsAbs(path.value):
+			add("%s: %.200q is relative; write the whole path", path.field, path.value)
 		}
 	}
 	switch {

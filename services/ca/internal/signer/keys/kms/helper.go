@@ -186,6 +186,13 @@ func (h *helper) call(ctx context.Context, r wire.Request) (*wire.Response, erro
 	}
 }
 
+// asked counts requests.
+func (h *helper) asked() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.next
+}
+
 // retire stops the helper when nobody waits for an answer any more.
 func (h *helper) retire() {
 	for deadline := time.Now().Add(makeTimeout); time.Now().Before(deadline); {

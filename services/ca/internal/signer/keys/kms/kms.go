@@ -27,13 +27,16 @@ import (
 const (
 	// pause is the time after a helper that could not open the keys, in which no other is started.
 	pause = time.Second
+	// idle is how long a helper is kept that is asked nothing: nobody may have use for the keys any more.
+	idle = 10 * time.Minute
 	// makeTimeout bounds the making of a key: tokens may take a minute for one of RSA-4096.
 	makeTimeout = 2 * time.Minute
 	// maxText bounds what is repeated of a helper's words, in bytes.
 	maxText = 512
 )
 
-// Manager is a signer.KeyManager. Its errors about token and service are of type *signer.Error. Run ends its helper.
+// Manager is a signer.KeyManager. Its errors about token and service are of type *signer.Error. Its helper ends with
+// Run, or when it is asked nothing for ten minutes.
 type Manager struct {
 	cfg  Config
 	deps signer.Deps
@@ -123,6 +126,7 @@ func (m *Manager) open(ctx context.Context) (*helper, error) {
 	if err == nil {
 		m.helper, m.failed, m.refusedPIN = h, nil, nil
 		m.deps.Log.Info("keys opened", "type", m.cfg.Type, "uri", m.cfg.URI)
+		go m.dropIdle(h)
 		return h, nil
 	}
 	m.failed, m.failedAt = err, m.deps.Clock.Now()
@@ -206,6 +210,22 @@ func (m *Manager) drop(h *helper) {
 	if m.helper == h {
 		m.helper = nil
 		go h.retire()
+	}
+}
+
+// dropIdle drops a helper that is asked nothing for a while. The next request starts another.
+func (m *Manager) dropIdle(h *helper) {
+	for {
+		before := h.asked()
+		select {
+		case <-h.done:
+			return
+		case <-m.deps.Clock.After(idle):
+		}
+		if h.asked() == before {
+			m.drop(h)
+			return
+		}
 	}
 }
 

@@ -255,6 +255,35 @@ func TestEndOfRunEndsTheHelper(t *testing.T) {
 	}
 }
 
+func TestIdleHelperEnds(t *testing.T) {
+	m, clock := open(t, "well")
+	key, err := m.Find(t.Context(), "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := m.helper
+	clock.WaitFor(t, 1)
+	clock.Advance(idle)
+	select {
+	case <-last.done:
+	case <-time.After(testkit.Patience):
+		t.Fatal("the helper goes on")
+	}
+	if _, err := key.Sign(rand.Reader, make([]byte, 32), crypto.SHA256); err != nil {
+		t.Error(err)
+	}
+	clock.WaitFor(t, 1)
+	if _, err := key.Sign(rand.Reader, make([]byte, 32), crypto.SHA256); err != nil {
+		t.Error(err)
+	}
+	used := m.helper
+	clock.Advance(idle)
+	clock.WaitFor(t, 1)
+	if used.ended() {
+		t.Error("a helper ended that was asked something")
+	}
+}
+
 func TestHelperThatIsNotThere(t *testing.T) {
 	m, err := New(Config{Type: PKCS11, URI: "pkcs11:token=mesh", Module: "/m.so", Helper: "/nonexistent/ca-kms"},
 		signer.Deps{Clock: testkit.NewClock(time.Now()), Log: slog.New(slog.DiscardHandler)})
