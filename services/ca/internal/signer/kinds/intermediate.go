@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/intermediate"
 	"fairlead.dev/services/ca/internal/signer/keys/directory"
+	"fairlead.dev/services/ca/internal/signer/keys/kms"
 	"fairlead.dev/services/ca/internal/signer/keys/secret"
 	"fairlead.dev/services/ca/internal/signer/selfsigned"
 )
@@ -61,15 +62,24 @@ func openKeys(k Keys, env Env) (signer.KeyManager, error) {
 		return nil, errors.New("intermediate.keys.secret: needs Kubernetes; start the ca with --kubernetes, or keep keys elsewhere")
 	case k.Secret != nil:
 		return secret.New(*k.Secret, env.API), nil
+	case k.KMS != nil:
+		return kms.New(*k.KMS, env.Deps)
 	}
 	return nil, errors.New("intermediate.keys: none is chosen")
 }
 
-// Capabilities implements signer.Issuer.
-func (*intermediates) Capabilities() signer.Capabilities { return held.Capabilities() }
+// Capabilities implements signer.Issuer. A token or a service that signs may be slow, or away.
+func (i *intermediates) Capabilities() signer.Capabilities {
+	can := held.Capabilities()
+	can.Remote = i.spec.Keys.KMS != nil
+	return can
+}
 
-// Run implements signer.Issuer: whoever opened the signer renews it.
-func (*intermediates) Run(ctx context.Context) error {
+// Run implements signer.Issuer: whoever opened the signer renews it, and its keys may have a process to end.
+func (i *intermediates) Run(ctx context.Context) error {
+	if keys, ok := i.keys.(interface{ Run(context.Context) error }); ok {
+		return keys.Run(ctx)
+	}
 	<-ctx.Done()
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer/guard"
 	"fairlead.dev/services/ca/internal/signer/istio"
 	"fairlead.dev/services/ca/internal/signer/keys/directory"
+	"fairlead.dev/services/ca/internal/signer/keys/kms"
 	"fairlead.dev/services/ca/internal/signer/keys/secret"
 	"fairlead.dev/services/ca/internal/signer/kubecsr"
 	"fairlead.dev/services/ca/internal/signer/service"
@@ -74,6 +75,8 @@ type Intermediate struct {
 type Keys struct {
 	Directory *directory.Config `json:"directory,omitempty"`
 	Secret    *secret.Config    `json:"secret,omitempty"`
+	// KMS is a PKCS#11 token or a cloud's key service, by the helper program ca-kms.
+	KMS *kms.Config `json:"kms,omitempty"`
 }
 
 // SelfSigned is a root of the ca's own. Its key is with that of the intermediate.
@@ -164,7 +167,7 @@ func set[T any, P interface {
 
 // Check returns everything that is wrong with the intermediate's part of the file.
 func (i *Intermediate) Check() error {
-	keys := map[string]part{"keys.directory": set(i.Keys.Directory), "keys.secret": set(i.Keys.Secret)}
+	keys := map[string]part{"keys.directory": set(i.Keys.Directory), "keys.secret": set(i.Keys.Secret), "keys.kms": set(i.Keys.KMS)}
 	minters := map[string]part{"selfSigned": set(i.SelfSigned)}
 	errs := []error{one(keys), one(minters), algorithm("algorithm", i.Algorithm), lifetime("ttl", i.TTL)}
 	for _, parts := range []map[string]part{keys, minters} {

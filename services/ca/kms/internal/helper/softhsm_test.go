@@ -14,13 +14,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
@@ -129,7 +130,8 @@ func (h *hsm) config() kms.Config {
 			h.t.Fatal(err)
 		}
 	}
-	return kms.Config{Type: kms.PKCS11, URI: "pkcs11:token=mesh", Module: h.module, PINFile: h.pinFile(), Helper: program}
+	return kms.Config{Type: kms.PKCS11, URI: "pkcs11:token=mesh", Module: h.module, PINFile: h.pinFile(), Helper: program,
+		Timeout: metav1.Duration{Duration: 30 * time.Second}}
 }
 
 func (h *hsm) open(cfg kms.Config) *kms.Manager { return h.openBy(cfg, h.clock) }
@@ -446,40 +448,4 @@ func TestPSS(t *testing.T) {
 	want(t, err, signer.Unsuitable, "20 bytes")
 	_, err = key.Sign(rand.Reader, digest[:], nil)
 	want(t, err, signer.Unsuitable)
-}
-
-// BenchmarkSign measures one signature, with the way to the helper and back, and the share of a certificate around it.
-func BenchmarkSign(b *testing.B) {
-	h := newHSM(b)
-	keys := h.open(h.config())
-	digest := sha256.Sum256([]byte("x"))
-	for _, a := range []signer.Algorithm{signer.ECDSAP256, signer.ECDSAP384, signer.RSA2048} {
-		key, err := keys.Make(b.Context(), strings.ToLower(string(a)), a)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(string(a), func(b *testing.B) {
-			var took []time.Duration
-			for b.Loop() {
-				began := time.Now()
-				if _, err := key.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
-					b.Fatal(err)
-				}
-				took = append(took, time.Since(began))
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-		})
-		b.Run(string(a)+"-64-at-once", func(b *testing.B) {
-			b.SetParallelism(32)
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if _, err := key.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-		})
-	}
 }

@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	defaultTimeout = 10 * time.Second
+	defaultTimeout = 5 * time.Second
 	maxTimeout     = time.Minute
 	// HelperName is the name of the helper program.
 	HelperName = "ca-kms"
@@ -43,7 +43,7 @@ type Config struct {
 	Prefix string `json:"prefix,omitempty"`
 	// Shared is true if all replicas of the ca reach the same token. Clouds are shared without it.
 	Shared bool `json:"shared,omitempty"`
-	// Timeout bounds one operation; 10s if it is 0.
+	// Timeout bounds one operation but the making of a key; 5s if it is 0.
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 	// Helper is the path of the program ca-kms; by default it is in the directory of the ca's own program.
 	Helper string `json:"helper,omitempty"`
