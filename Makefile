@@ -54,7 +54,7 @@ build: ## build every binary into bin/
 KMS_CLOUDS ?= awskms cloudkms azurekms
 kms: ## bin/ca-kms, the ca's helper for keys in PKCS#11 tokens and clouds, which no other target builds; needs a C compiler; KMS_CLOUDS= for tokens alone
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=1 go build -trimpath -ldflags '-s -w $(LDFLAGS)' -tags '$(KMS_CLOUDS)' -o $(BIN)/ ./services/ca/kms/cmd/ca-kms
+	@CGO_ENABLED=1 go build -trimpath -ldflags '-s -w $(LDFLAGS)' -tags 'netgo osusergo $(KMS_CLOUDS)' -o $(BIN)/ ./services/ca/kms/cmd/ca-kms
 
 demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
 	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml

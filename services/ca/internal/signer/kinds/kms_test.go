@@ -12,10 +12,11 @@ func TestKeysInAToken(t *testing.T) {
 		"{type: pkcs11, uri: 'pkcs11:token=mesh'}":                                            "intermediate.keys.kms.module: is required",
 		"{type: pkcs11, uri: 'pkcs11:token=mesh?pin-value=1234', module: /m.so}":              "intermediate.keys.kms.uri: has pin-value",
 		"{type: pkcs11, uri: 'pkcs11:token=mesh', module: /m.so, pin: 1234}":                  "unknown field",
-		"{type: awskms, uri: 'awskms:region=eu-west-1'}, directory: {dir: /var/lib/keys}":     "intermediate.keys.directory, keys.kms: are set together",
+		"{type: awskms, uri: 'awskms:region=eu-west-1'}, directory: {dir: /var/lib/keys}":     "keys.kms: are set together",
 	} {
 		spec, err := Parse([]byte(strings.Replace(file, "KMS", keys, 1)))
-		if (err == nil) != (says == "") || err != nil && (!strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "1234")) {
+		wrong := err != nil && (!strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "1234"))
+		if (err == nil) != (says == "") || wrong {
 			t.Errorf("%s: got %v, want %q", keys, err, says)
 		}
 		if err == nil && spec.Intermediate.Keys.KMS.Timeout.Seconds() != 2 {
