@@ -80,24 +80,54 @@ func openToken(ctx context.Context, s *wire.Store) (store, error) {
 }
 
 func tryToken(ctx context.Context, s *wire.Store, u *uri.URI, pin string, digest []byte) (*token, *wire.Error) {
-	slot, refused := checkToken(s, u)
-	if refused != nil {
-		return nil, refused
+	if err := checkToken(s, u); err != nil {
+		return nil, err
 	}
 	u.Set("module-path", s.Module)
 	kms, err := openKMS(ctx, apiv1.PKCS11, apiv1.Options{Type: apiv1.PKCS11, URI: u.String(), Pin: pin})
 	if err != nil {
 		return nil, explainLogin(s, digest, err)
 	}
-	// The module is loaded and initialized already; this is a further reference to it.
-	t := &token{kms: kms, module: pkcs11.New(s.Module)}
-	if t.module == nil {
+	t, refused := openSession(s, u, pin, digest)
+	if refused != nil {
+		_ = kms.Close()
+		return nil, refused
+	}
+	t.kms = kms
+	return t, nil
+}
+
+// openSession opens the session in which objects are looked for. The KMS has initialized the module and logged in; most
+// modules have one such state for the process, and others, such as p11-kit's, one for each that loads them.
+func openSession(s *wire.Store, u *uri.URI, pin string, digest []byte) (*token, *wire.Error) {
+	module := pkcs11.New(s.Module)
+	if module == nil {
 		return nil, wire.Errorf(wire.Refused, "module: %s cannot be loaded", s.Module)
 	}
-	if t.session, err = t.module.OpenSession(slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION); err != nil {
-		return nil, wire.Errorf(wire.Lost, "open a session: %v", err)
+	if err := module.Initialize(); err != nil && !is(err, pkcs11.CKR_CRYPTOKI_ALREADY_INITIALIZED) {
+		return nil, wire.Errorf(wire.Away, "module: %s does not start: %v", s.Module, err)
 	}
-	return t, nil
+	// Slots may have other numbers than before the KMS initialized the module.
+	slot, flags, refused := findSlot(module, s, u)
+	if refused != nil {
+		return nil, refused
+	}
+	session, err := module.OpenSession(slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
+	if err != nil {
+		return nil, wire.Errorf(wire.Away, "open a session: %v", err)
+	}
+	if flags&pkcs11.CKF_LOGIN_REQUIRED != 0 {
+		if err := module.Login(session, pkcs11.CKU_USER, pin); err != nil && !is(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN) {
+			return nil, explainLogin(s, digest, err)
+		}
+	}
+	return &token{module: module, session: session}, nil
+}
+
+// is tells the code of an error.
+func is(err error, code uint) bool {
+	has, ok := errors.AsType[pkcs11.Error](err)
+	return ok && uint(has) == code
 }
 
 func checkModule(path string) error {
@@ -113,22 +143,31 @@ func checkModule(path string) error {
 	return nil
 }
 
-// checkToken finds the slot of the token before there is a login, and refuses one whose PIN is locked or has one
-// attempt left. It leaves the module as it was.
-func checkToken(s *wire.Store, u *uri.URI) (slot uint, refused *wire.Error) {
+// checkToken looks for the token before there is a login, and refuses one whose PIN is locked or has one attempt left.
+// It leaves the module as it was.
+func checkToken(s *wire.Store, u *uri.URI) *wire.Error {
 	module := pkcs11.New(s.Module)
 	if module == nil {
-		return 0, wire.Errorf(wire.Refused, "module: %s cannot be loaded; it is no PKCS#11 module for this machine, or a library that it "+
+		return wire.Errorf(wire.Refused, "module: %s cannot be loaded; it is no PKCS#11 module for this machine, or a library that it "+
 			"needs is missing (ldd %s)", s.Module, s.Module)
 	}
 	defer module.Destroy()
 	if err := module.Initialize(); err != nil {
-		return 0, wire.Errorf(wire.Away, "module: %s does not start: %v; see its own configuration and the daemon it needs", s.Module, err)
+		return wire.Errorf(wire.Away, "module: %s does not start: %v; see its own configuration and the daemon it needs", s.Module, err)
 	}
 	defer func() { _ = module.Finalize() }()
+	_, flags, refused := findSlot(module, s, u)
+	if refused != nil {
+		return refused
+	}
+	return checkPIN(s, flags)
+}
+
+// findSlot returns the slot and the flags of the token that a URI names.
+func findSlot(module *pkcs11.Ctx, s *wire.Store, u *uri.URI) (slot, flags uint, refused *wire.Error) {
 	slots, err := module.GetSlotList(true)
 	if err != nil {
-		return 0, wire.Errorf(wire.Away, "list tokens: %v", err)
+		return 0, 0, wire.Errorf(wire.Away, "list tokens: %v", err)
 	}
 	var labels []string
 	for _, slot := range slots {
@@ -140,10 +179,10 @@ func checkToken(s *wire.Store, u *uri.URI) (slot uint, refused *wire.Error) {
 		id, _ := strconv.ParseUint(u.Get("slot-id"), 10, 64)
 		if u.Get("token") == info.Label && info.Label != "" || u.Get("serial") == info.SerialNumber && info.SerialNumber != "" ||
 			u.Get("slot-id") != "" && id == uint64(slot) {
-			return slot, checkPIN(s, info.Flags)
+			return slot, info.Flags, nil
 		}
 	}
-	return 0, wire.Errorf(wire.Away, "the token is not there; module %s has the tokens [%s]", s.Module, strings.Join(labels, ", "))
+	return 0, 0, wire.Errorf(wire.Away, "the token is not there; module %s has the tokens [%s]", s.Module, strings.Join(labels, ", "))
 }
 
 // checkPIN decides by the flags of a token whether to log in.
@@ -238,28 +277,43 @@ func (t *token) objects(label string) ([]object, error) {
 	}
 	var found []object
 	for _, handle := range handles {
-		values, err := t.module.GetAttributeValue(t.session, handle, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, nil)})
+		o, err := t.object(handle)
+		if is(err, pkcs11.CKR_OBJECT_HANDLE_INVALID) {
+			continue // another process has deleted it meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}
-		o := object{handle: uint(handle)}
-		switch number(values[0].Value) {
-		case pkcs11.CKO_PRIVATE_KEY:
-			o.class = privateKey
-		case pkcs11.CKO_PUBLIC_KEY:
-			o.class = publicKey
-		case pkcs11.CKO_SECRET_KEY:
-			o.class = secretKey
-		default: // certificates and data may have the label of a key
-			continue
+		if o.class != "" {
+			found = append(found, o)
 		}
-		if values, err = t.module.GetAttributeValue(t.session, handle, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_ID, nil)}); err != nil {
-			return nil, err
-		}
-		o.id = values[0].Value
-		found = append(found, o)
 	}
 	return found, nil
+}
+
+// object describes a key. The class is empty for others: certificates and data may have the label of a key.
+func (t *token) object(handle pkcs11.ObjectHandle) (object, error) {
+	values, err := t.module.GetAttributeValue(t.session, handle, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, nil)})
+	if err != nil {
+		return object{}, err
+	}
+	o := object{handle: uint(handle)}
+	switch number(values[0].Value) {
+	case pkcs11.CKO_PRIVATE_KEY:
+		o.class = privateKey
+	case pkcs11.CKO_PUBLIC_KEY:
+		o.class = publicKey
+	case pkcs11.CKO_SECRET_KEY:
+		o.class = secretKey
+	default:
+		return o, nil
+	}
+	values, err = t.module.GetAttributeValue(t.session, handle, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_ID, nil)})
+	if err != nil {
+		return object{}, err
+	}
+	o.id = values[0].Value
+	return o, nil
 }
 
 // number reads a CK_ULONG, which has the byte order of the machine; classes are less than 256.
@@ -338,10 +392,7 @@ func (t *token) destroy(objects []object) error {
 				continue
 			}
 			err := t.module.DestroyObject(t.session, pkcs11.ObjectHandle(o.handle))
-			if code, ok := errors.AsType[pkcs11.Error](err); ok && uint(code) == pkcs11.CKR_OBJECT_HANDLE_INVALID {
-				continue // another process was faster
-			}
-			if err != nil {
+			if err != nil && !is(err, pkcs11.CKR_OBJECT_HANDLE_INVALID) {
 				return fmt.Errorf("destroy the %s: %w", kind, err)
 			}
 		}

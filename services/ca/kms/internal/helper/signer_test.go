@@ -12,8 +12,12 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +26,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/signer"
+	"fairlead.dev/services/ca/internal/signer/keys/keystest"
 	"fairlead.dev/services/ca/internal/signer/keys/kms"
 	"fairlead.dev/services/ca/internal/signer/kinds"
 )
@@ -96,6 +101,68 @@ func TestSignerInAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, testkit.Patience, issue)
+}
+
+// daemon is p11-kit's server of the token, and of a client's module that asks it, as for a token in the network.
+func (h *hsm) daemon(socket string) (stop func()) {
+	h.t.Helper()
+	server := exec.Command("p11-kit", "server", "--foreground", "--provider", h.module, "--name", socket, "pkcs11:token=mesh")
+	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := server.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = syscall.Kill(-server.Process.Pid, syscall.SIGKILL)
+		_ = server.Wait()
+		_ = os.Remove(socket)
+	})
+	h.t.Cleanup(stop)
+	testkit.Eventually(h.t, testkit.Patience, func() error {
+		_, err := os.Stat(socket)
+		return err
+	})
+	return stop
+}
+
+// A daemon that a module asks ends, and comes back: keys are away, and are there again.
+func TestDaemonRestarted(t *testing.T) {
+	h := newHSM(t)
+	clients, _ := filepath.Glob("/usr/lib/*/pkcs11/p11-kit-client.so")
+	if _, err := exec.LookPath("p11-kit"); err != nil || len(clients) == 0 {
+		t.Skip("there is no p11-kit with a client's module: install Debian's p11-kit and p11-kit-modules")
+	}
+	socket := filepath.Join(h.dir, "socket")
+	t.Setenv("P11_KIT_SERVER_ADDRESS", "unix:path="+socket)
+	cfg := h.config()
+	cfg.Module = clients[0]
+	stop := h.daemon(socket)
+	keys := h.open(cfg)
+	key, err := keys.Make(t.Context(), "root", signer.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := keystest.Signs(key); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		stop()
+		_, err := key.Sign(rand.Reader, make([]byte, 32), crypto.SHA256)
+		want(t, err, signer.Away)
+		t.Logf("without the daemon: %v", err)
+		_, err = keys.Find(t.Context(), "root")
+		want(t, err, signer.Away)
+		stop = h.daemon(socket)
+		h.clock.Advance(time.Minute)
+		if err := keystest.Signs(key); err != nil {
+			t.Errorf("with the daemon again: %v", err)
+		}
+		// It ends and begins between two requests.
+		stop()
+		stop = h.daemon(socket)
+		if err := keystest.Signs(key); err != nil {
+			t.Errorf("after it was started again: %v", err)
+		}
+	}
 }
 
 // BenchmarkIssue measures one leaf by a signer with all of its keys in a token.
