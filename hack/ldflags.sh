@@ -6,7 +6,7 @@ set -euo pipefail
 describe() { git describe --tags --dirty --match "$1" "${@:2}" 2>/dev/null; }
 version=${1:-$(describe 'v[0-9]*' --always || echo dev)}
 own=
-for dir in $(git ls-files --full-name ':/services/*/go.mod' 2>/dev/null); do
+for dir in $(git ls-files --full-name ':(top,glob)services/*/go.mod' 2>/dev/null); do
   name=${dir#services/}
   name=${name%%/*}
   if tag=$(describe "services/$name/v[0-9]*"); then own+=${own:+,}$name=${tag##*/}; fi

@@ -36,7 +36,7 @@ type store interface {
 	explain(err error) *wire.Error
 }
 
-// opener opens a store, within the time of ctx.
+// opener opens a store. The ca ends a helper for which that takes too long.
 type opener func(ctx context.Context, s *wire.Store) (store, error)
 
 type server struct {
@@ -75,8 +75,9 @@ func serve(in io.Reader, out io.Writer, known map[string]opener) error {
 			s.answer(r.ID, s.open(&r, known))
 			continue
 		}
-		places <- struct{}{}
+		// Requests wait in goroutines, so that the end of the input is seen whatever hangs.
 		go func() {
+			places <- struct{}{}
 			defer func() { <-places }()
 			s.answer(r.ID, s.do(&r))
 		}()

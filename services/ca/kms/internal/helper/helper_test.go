@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.step.sm/crypto/kms/apiv1"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/keys"
 	"fairlead.dev/services/ca/internal/signer/keys/kms/wire"
@@ -213,9 +215,39 @@ func TestRequestsOutOfOrder(t *testing.T) {
 	}
 }
 
+// hung is a store whose module never returns.
+type hung struct{ store }
+
+func (hung) find(string) (string, error) { select {} }
+
+// If the ca is gone, so is the helper, whatever a module does.
+func TestEndOfInputEndsAHelperThatHangs(t *testing.T) {
+	in, feed := io.Pipe()
+	done := make(chan error, 1)
+	open := func(context.Context, *wire.Store) (store, error) { return hung{}, nil }
+	go func() { done <- serve(in, io.Discard, map[string]opener{"hung": open}) }()
+	list := []wire.Request{{ID: 1, Op: wire.Open, Store: &wire.Store{Type: "hung"}}}
+	for range maxInFlight + 8 {
+		list = append(list, wire.Request{ID: 2, Op: wire.Find})
+	}
+	if _, err := feed.Write(requests(t, list...)); err != nil {
+		t.Fatal(err)
+	}
+	_ = feed.Close()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testkit.Patience):
+		t.Error("the helper goes on")
+	}
+}
+
 func FuzzServe(f *testing.F) {
 	opened := wire.Request{ID: 1, Op: wire.Open, Store: &wire.Store{Type: "cloudkms", URI: "cloudkms:"}}
-	f.Add(requests(f, opened, wire.Request{ID: 2, Op: wire.Make, Key: "a", Algorithm: "ECDSA-P256"}, wire.Request{ID: 3, Op: wire.Find, Key: "a"}))
+	f.Add(requests(f, opened, wire.Request{ID: 2, Op: wire.Make, Key: "a", Algorithm: "ECDSA-P256"},
+		wire.Request{ID: 3, Op: wire.Find, Key: "a"}))
 	f.Add(requests(f, opened, wire.Request{ID: 4, Op: wire.Sign, URI: "x", Digest: make([]byte, 32), Hash: uint(crypto.SHA256)}))
 	f.Add(requests(f, opened, wire.Request{ID: 5, Op: wire.Delete, Key: "a"}))
 	f.Fuzz(func(_ *testing.T, text []byte) {
