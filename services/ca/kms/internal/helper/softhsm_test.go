@@ -328,6 +328,12 @@ func TestTokenRemovedAndPutBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Nothing is asked while it is away: a session of before may not see the key.
+	move(h.tokens(), away)
+	move(away, h.tokens())
+	if _, err := keys.Make(t.Context(), "root", signer.ECDSAP256); !errors.Is(err, signer.ErrKeyExists) {
+		t.Errorf("a second key of the name: %v", err)
+	}
 }
 
 func TestWrongModuleAndToken(t *testing.T) {

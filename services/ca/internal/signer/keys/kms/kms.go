@@ -265,6 +265,15 @@ func (m *Manager) Make(ctx context.Context, name string, a signer.Algorithm) (cr
 	if err := errors.Join(keys.CheckName(name), keys.CheckAlgorithm(a)); err != nil {
 		return nil, err
 	}
+	// A session of before the token was removed and put back could miss the key, and a second one would be made. What
+	// else is wrong with objects of the name, the helper says when it makes the key.
+	_, err := m.ask(ctx, wire.Request{Op: wire.Find, Key: m.cfg.Prefix + name}, true)
+	if err == nil {
+		return nil, fmt.Errorf("%s: key %q: %w", m.name(), m.cfg.Prefix+name, signer.ErrKeyExists)
+	}
+	if e, ok := errors.AsType[*signer.Error](err); ok && e.Fault != signer.Refused {
+		return nil, err
+	}
 	answer, err := m.ask(ctx, wire.Request{Op: wire.Make, Key: m.cfg.Prefix + name, Algorithm: string(a)}, false)
 	if err != nil {
 		return nil, err

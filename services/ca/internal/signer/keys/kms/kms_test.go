@@ -91,6 +91,11 @@ func fakeAnswer(mode, dir string, r wire.Request) wire.Response {
 		select {}
 	case "crashes":
 		panic("module")
+	case "crashes at making":
+		if r.Op == wire.Make {
+			panic("module")
+		}
+		a.Error = wire.Errorf(wire.NoKey, "none")
 	case "garbage":
 		_, _ = os.Stdout.WriteString("\x00\x00\x00\x08warning:")
 	case "huge":
@@ -199,7 +204,7 @@ func TestAnotherHelperTakesOver(t *testing.T) {
 		})
 	}
 	t.Run("not for a key that may have been made", func(t *testing.T) {
-		m, _ := open(t, "crashes-once")
+		m, _ := open(t, "crashes at making-once")
 		if _, err := m.Make(t.Context(), "root", signer.ECDSAP256); err == nil || !strings.Contains(err.Error(), "ended") {
 			t.Errorf("got %v", err)
 		}
