@@ -19,7 +19,14 @@ func TestKeysInAToken(t *testing.T) {
 		if (err == nil) != (says == "") || wrong {
 			t.Errorf("%s: got %v, want %q", keys, err, says)
 		}
-		if err == nil && spec.Intermediate.Keys.KMS.Timeout.Seconds() != 2 {
+		if err != nil {
+			continue
+		}
+		opened, err := Open(spec, 1, Env{})
+		if err != nil || !opened.Guard.Capabilities().Remote {
+			t.Errorf("a token may hold workers of the ca: %v", err)
+		}
+		if spec.Intermediate.Keys.KMS.Timeout.Seconds() != 2 {
 			t.Errorf("%+v", spec.Intermediate.Keys.KMS)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,32 +24,35 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/signer"
+	"fairlead.dev/services/ca/internal/signer/intermediate"
 	"fairlead.dev/services/ca/internal/signer/keys/keystest"
 	"fairlead.dev/services/ca/internal/signer/keys/kms"
-	"fairlead.dev/services/ca/internal/signer/kinds"
+	"fairlead.dev/services/ca/internal/signer/selfsigned"
 )
 
-// opened is a signer whose root and intermediate are in the token, ready to issue.
-func (h *hsm) opened(cfg kms.Config) *kinds.Opened {
+// opened is a signer whose root and intermediate are in the token, and the root.
+func (h *hsm) opened(cfg kms.Config) (*held.Signer, *x509.Certificate) {
 	h.t.Helper()
-	spec := kinds.Spec{Name: "hsm", Intermediate: &kinds.Intermediate{Keys: kinds.Keys{KMS: &cfg}, SelfSigned: &kinds.SelfSigned{}}}
+	keys := h.openBy(cfg, clock.Real())
 	mesh := spiffeid.RequireTrustDomainFromString("cluster.local")
-	env := kinds.Env{Deps: signer.Deps{TrustDomain: mesh, Clock: clock.Real(), Log: slog.New(slog.NewTextHandler(h, nil))},
-		Identity: spiffeid.RequireFromPath(mesh, "/ns/istio-system/sa/ca"), LeafTTL: time.Hour}
-	o, err := kinds.Open(&spec, 1, env)
+	root, err := (&selfsigned.Config{Keys: keys, Algorithm: signer.ECDSAP256, TrustDomain: mesh, TTL: 24 * time.Hour, Now: time.Now}).
+		Make(h.t.Context(), "root")
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	testkit.Background(h.t, o.Run)
-	kept, err := o.Prepare(h.t.Context(), nil)
+	config := intermediate.Config{Keys: keys, Minter: root, Algorithm: signer.ECDSAP256, TrustDomain: mesh, TTL: 12 * time.Hour,
+		MinTTL: 2 * time.Hour}
+	made, err := config.Make(h.t.Context(), "intermediate", time.Now())
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := o.Adopt(h.t.Context(), kept); err != nil {
+	s, err := intermediate.Open(h.t.Context(), keys, made)
+	if err != nil {
 		h.t.Fatal(err)
 	}
-	return o
+	return s, root.Certificate
 }
 
 func leaf(t testing.TB) *signer.Request {
@@ -70,25 +72,19 @@ func leaf(t testing.TB) *signer.Request {
 // A signer of the ca with all of its keys in a token issues, says that the token is away, and issues again.
 func TestSignerInAToken(t *testing.T) {
 	h := newHSM(t)
-	o := h.opened(h.config())
+	s, root := h.opened(h.config())
+	roots := x509.NewCertPool()
+	roots.AddCert(root)
 	issue := func() error {
 		request := leaf(t)
-		chain, err := o.Guard.Signer().Issue(t.Context(), request)
+		chain, err := s.Issue(t.Context(), request)
 		if err != nil {
 			return err
 		}
-		roots := x509.NewCertPool()
-		authorities, _ := o.Guard.Authorities()
-		for _, r := range authorities.Roots {
-			roots.AddCert(r)
-		}
-		if refused := signer.Check(request, o.Guard.Capabilities(), chain, roots, time.Now()); refused != nil {
+		if refused := signer.Check(request, s.Capabilities(), chain, roots, time.Now()); refused != nil {
 			return refused
 		}
 		return nil
-	}
-	if !o.Guard.Capabilities().Remote {
-		t.Error("a token may hold workers of the ca")
 	}
 	if err := issue(); err != nil {
 		t.Fatal(err)
@@ -168,11 +164,11 @@ func TestDaemonRestarted(t *testing.T) {
 // BenchmarkIssue measures one leaf by a signer with all of its keys in a token.
 func BenchmarkIssue(b *testing.B) {
 	h := newHSM(b)
-	o := h.opened(h.config())
+	s, _ := h.opened(h.config())
 	request := leaf(b)
 	b.Run("one", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := o.Guard.Signer().Issue(b.Context(), request); err != nil {
+			if _, err := s.Issue(b.Context(), request); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -181,7 +177,7 @@ func BenchmarkIssue(b *testing.B) {
 		b.SetParallelism(32)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				if _, err := o.Guard.Signer().Issue(b.Context(), request); err != nil {
+				if _, err := s.Issue(b.Context(), request); err != nil {
 					b.Error(err)
 					return
 				}
