@@ -87,7 +87,7 @@ func (id *identity) verify(roots *x509.CertPool, want spiffeid.ID, now time.Time
 		if _, err := id.leaf.Verify(x509.VerifyOptions{
 			Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 		}); err != nil {
-			return fmt.Errorf("certificate does not verify with the roots of the root certificate file: %w", err)
+			return fmt.Errorf("certificate does not verify with the roots that are trusted here: %w", err)
 		}
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Package svid gets and renews the X.509-SVID of a program. A Manager requests a certificate from the ca through
 // Istio's IstioCertificateService, renews it in time, and follows the file with the root certificates; it
-// is the tlsconf.Source of all that the program serves and dials. Roots come from that file alone, never from the ca's
-// answer.
+// is the tlsconf.Source of all that the program serves and dials. Roots come from that file alone, or from a source in
+// its place, never from the ca's answer.
 package svid
 
 import (
@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Config of a Manager. CAAddress, CAIDs, RootFile, Identity and TTL are required.
+// Config of a Manager. CAAddress, CAIDs, Identity, TTL, and RootFile or Roots, are required.
 type Config struct {
 	// CAAddress is the ca service's host:port, or a comma-separated list of them.
 	CAAddress string
@@ -33,6 +33,8 @@ type Config struct {
 	TokenFile string
 	// RootFile holds the root certificates in PEM; it is read again when it changes.
 	RootFile string
+	// Roots, if it is not nil, has the root certificates in place of RootFile. Whoever gives it follows its changes.
+	Roots tlsconf.Source
 	// TrustDomain is the trust domain of Identity, which is the default.
 	TrustDomain spiffeid.TrustDomain
 	// Identity is the SPIFFE id of the certificate.
@@ -47,7 +49,7 @@ type Config struct {
 	// ProvisionedDir has ChainFile and KeyFile of a certificate that authenticates requests while there is no current
 	// one, before the token: that of a machine whose token has expired. They are read for every request. Optional.
 	ProvisionedDir string
-	// CARootFile has the roots to verify the ca's server with; "" is RootFile.
+	// CARootFile has the roots to verify the ca's server with; "" is RootFile, or Roots.
 	CARootFile string
 
 	// Key says which keys to make.
@@ -72,7 +74,7 @@ func (c *Config) complete() error {
 		return errors.New("svid: CA address is required")
 	case len(c.CAIDs) == 0:
 		return errors.New("svid: the CA's SPIFFE id is required")
-	case c.RootFile == "":
+	case c.RootFile == "" && c.Roots == nil:
 		return errors.New("svid: root certificate file is required")
 	case c.Identity.IsZero():
 		return errors.New("svid: identity is required")
@@ -114,7 +116,8 @@ const maxSleep = 5 * time.Minute
 type Manager struct {
 	notify.Notifier
 	cfg     Config
-	roots   *tlsconf.Files
+	roots   tlsconf.Source
+	follow  func(context.Context) error
 	metrics *metrics
 	force   chan struct{}
 
@@ -132,15 +135,21 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{
+	m := &Manager{
 		cfg:     cfg,
-		roots:   tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile, Clock: cfg.Clock, Log: cfg.Log}),
+		roots:   cfg.Roots,
+		follow:  func(context.Context) error { return nil },
 		metrics: newMetrics(cfg.Registerer),
 		force:   make(chan struct{}, 1),
-	}, nil
+	}
+	if m.roots == nil {
+		files := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile, Clock: cfg.Clock, Log: cfg.Log})
+		m.roots, m.follow = files, files.Run
+	}
+	return m, nil
 }
 
-// Current returns the certificate, nil until one is issued, and the roots that the file has now.
+// Current returns the certificate, nil until one is issued, and the roots of now.
 func (m *Manager) Current() (*tlsconf.Material, error) {
 	roots, err := m.roots.Current()
 	if err != nil {
@@ -208,7 +217,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	followed := make(chan struct{})
 	go func() {
 		defer close(followed)
-		_ = m.roots.Run(ctx) // ends with ctx, never with an error
+		_ = m.follow(ctx) // ends with ctx, never with an error
 	}()
 	defer func() { cancel(); <-followed }()
 

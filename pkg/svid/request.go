@@ -143,12 +143,12 @@ func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile st
 	}, grpc.WaitForReady(false))
 }
 
-// warnForeignRoots logs roots in the ca's answer that the root file does not have. They are not adopted: roots are
-// distributed by that file alone, otherwise a compromised ca could add its own.
+// warnForeignRoots logs roots in the ca's answer that are not trusted. They are not adopted: otherwise a compromised ca
+// could add its own.
 func (m *Manager) warnForeignRoots(id *identity, roots *tlsconf.Material, now time.Time) {
 	for _, c := range id.foreignRoots {
 		if _, err := c.Verify(x509.VerifyOptions{Roots: roots.Roots, CurrentTime: now}); err != nil {
-			m.cfg.Log.Warn("CA answered with a root that is not in the root certificate file, ignored", "subject", c.Subject.String())
+			m.cfg.Log.Warn("CA answered with a root that is not trusted here, ignored", "subject", c.Subject.String())
 		}
 	}
 }

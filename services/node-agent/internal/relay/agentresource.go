@@ -25,12 +25,20 @@ import (
 // Envoy's stream, because agent and Envoy are one proxy for the xds-server. Envoy never receives the responses.
 type AgentResource struct {
 	TypeURL string
-	// Authority is the :authority of Envoy's streams, which distinguishes them from those of proxyless gRPC clients.
+	// Authority is the :authority of Envoy's streams, which distinguishes them from those of proxyless gRPC clients; ""
+	// are the streams of both.
 	Authority string
 	// Take is called with every new version of the resource, one call at a time per stream. The relay sends an error to
 	// the xds-server as a NACK.
 	Take func(*anypb.Any) error
+	// Adopt, in place of Take, may last. The stream goes on meanwhile, and the xds-server gets its ACK or NACK when Adopt
+	// returns. There is one call at a time per stream; ctx ends with the stream, or when a newer version has come, which
+	// is next. Package lastgood does not keep such a resource.
+	Adopt func(ctx context.Context, a *anypb.Any) error
 }
+
+// on reports whether the agent asks for the resource on a stream of this authority.
+func (a *AgentResource) on(authority string) bool { return a.Authority == "" || a.Authority == authority }
 
 func authority(ctx context.Context) string {
 	if values := metadata.ValueFromIncomingContext(ctx, ":authority"); len(values) > 0 {
@@ -46,19 +54,26 @@ type agentStream struct {
 	relay    *Relay
 	resource *AgentResource
 	delta    bool
+	ctx      context.Context //nolint:containedctx // that of the stream
 
 	mu    sync.Mutex // one sender at a time
 	asked bool
+
+	adoptions adoptions
 }
 
 // SendMsg sends a message of Envoy. After the first one, which has the node, it sends the request for AgentResource.
 func (s *agentStream) SendMsg(m any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	asks := !s.asked && !isDebug(m) // before the message is sent, which frees it
 	if err := s.messageStream.SendMsg(m); err != nil || s.asked {
 		return err
 	}
 	s.asked = true
+	if !asks {
+		return nil
+	}
 	typeURL := s.resource.TypeURL
 	if s.delta {
 		return s.messageStream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
@@ -79,43 +94,63 @@ func (s *agentStream) RecvMsg(m any) error {
 		}
 		raw := f.data.Materialize()
 		f.free()
-		reply, err := s.take(raw)
+		resp, err := s.decode(raw)
 		if err != nil {
 			return err
 		}
-		s.mu.Lock()
-		err = s.messageStream.SendMsg(reply)
-		s.mu.Unlock()
-		if err != nil && !errors.Is(err, io.EOF) { // after io.EOF RecvMsg has the error
+		if s.resource.Adopt != nil {
+			s.adopt(resp)
+		} else if err := s.reply(s.take(s.ctx, resp)); err != nil {
 			return err
 		}
 	}
 }
 
-// take passes the resource of a response to AgentResource.Take and returns the ACK or NACK.
-func (s *agentStream) take(raw []byte) (proto.Message, error) {
+// decode decodes a response of the stream's method, if it is within the bounds.
+func (s *agentStream) decode(raw []byte) (proto.Message, error) {
+	var resp proto.Message = &discoveryv3.DiscoveryResponse{}
 	if s.delta {
-		resp := &discoveryv3.DeltaDiscoveryResponse{}
-		if err := decode(raw, resp); err != nil {
-			return nil, err
+		resp = &discoveryv3.DeltaDiscoveryResponse{}
+	}
+	return resp, decode(raw, resp)
+}
+
+// reply sends an ACK or NACK.
+func (s *agentStream) reply(m proto.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.messageStream.SendMsg(m); err != nil && !errors.Is(err, io.EOF) { // after io.EOF RecvMsg has the error
+		return err
+	}
+	return nil
+}
+
+// take passes the resource of a response to AgentResource.Take, or Adopt, and returns the ACK or NACK.
+func (s *agentStream) take(ctx context.Context, resp proto.Message) proto.Message {
+	use := s.resource.Take
+	if s.resource.Adopt != nil {
+		use = func(a *anypb.Any) error { return s.resource.Adopt(ctx, a) }
+	}
+	if sotw, ok := resp.(*discoveryv3.DiscoveryResponse); ok {
+		if s.resource.Adopt == nil {
+			use = s.relay.keeping(sotw.GetTypeUrl(), use)
 		}
-		versions := map[string]string{}
-		var err error
-		for _, r := range resp.GetResources() {
-			if err = s.resource.Take(r.GetResource()); err == nil {
-				versions[r.GetName()] = r.GetVersion()
-				s.relay.keepLast(resp.GetTypeUrl(), r.GetName(), r.GetVersion(), r.GetResource())
+		reply, _ := takeSotW(sotw, use)
+		return reply
+	}
+	delta := resp.(*discoveryv3.DeltaDiscoveryResponse) //nolint:forcetypeassert // RecvMsg makes no other
+	versions := map[string]string{}
+	var err error
+	for _, r := range delta.GetResources() {
+		if err = use(r.GetResource()); err == nil {
+			versions[r.GetName()] = r.GetVersion()
+			if s.resource.Adopt == nil {
+				s.relay.keepLast(delta.GetTypeUrl(), r.GetName(), r.GetVersion(), r.GetResource())
 			}
 		}
-		s.relay.keep(s.resource.TypeURL, versions, resp.GetRemovedResources())
-		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail(err)}, nil
 	}
-	resp := &discoveryv3.DiscoveryResponse{}
-	if err := decode(raw, resp); err != nil {
-		return nil, err
-	}
-	reply, _ := takeSotW(resp, s.relay.keeping(resp.GetTypeUrl(), s.resource.Take))
-	return reply, nil
+	s.relay.keep(s.resource.TypeURL, versions, delta.GetRemovedResources())
+	return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: delta.GetTypeUrl(), ResponseNonce: delta.GetNonce(), ErrorDetail: detail(err)}
 }
 
 // Field numbers: resources of DiscoveryResponse and DeltaDiscoveryResponse, removed_resources of the latter.

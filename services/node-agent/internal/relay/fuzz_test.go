@@ -30,10 +30,12 @@ func FuzzFrame(f *testing.F) {
 		for _, delta := range []bool{true, false} {
 			taken := 0
 			r := &Relay{agentResource: &AgentResource{TypeURL: agentType, Take: func(*anypb.Any) error { taken++; return nil }}}
-			reply, err := (&agentStream{relay: r, resource: r.agentResource, delta: delta}).take(raw)
+			stream := &agentStream{relay: r, resource: r.agentResource, delta: delta}
+			resp, err := stream.decode(raw)
 			if err != nil {
 				continue
 			}
+			reply := stream.take(t.Context(), resp)
 			if taken > maxAgentResources || len(r.held) > 1 || len(r.held[agentType]) > maxAgentResources {
 				t.Fatalf("%d resources taken, %d versions held", taken, len(r.held[agentType]))
 			}

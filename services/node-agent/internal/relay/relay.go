@@ -197,8 +197,8 @@ func (r *Relay) copy(ctx context.Context, cancel func(), method string, down grp
 	}
 	var server messageStream = up
 	for _, a := range r.agentResources() {
-		if authority(down.Context()) == a.Authority {
-			server = &agentStream{messageStream: server, relay: r, resource: a, delta: method == Delta}
+		if a.on(authority(down.Context())) {
+			server = &agentStream{messageStream: server, relay: r, resource: a, delta: method == Delta, ctx: ctx}
 		}
 	}
 	told := r.withHealth(ctx, server, method == Delta)
@@ -282,11 +282,17 @@ type debugWatch struct {
 
 func (w *debugWatch) RecvMsg(m any) error {
 	err := w.receiver.RecvMsg(m)
-	if f, ok := m.(*frame); ok && err == nil && !w.looked {
+	if err == nil && !w.looked {
 		w.looked = true
-		w.debug.Store(strings.HasPrefix(typeURL(f.data), debugType)) // the field's number is that of responses
+		w.debug.Store(isDebug(m))
 	}
 	return err
+}
+
+// isDebug reports whether a client's message is a request for a debug type.
+func isDebug(m any) bool {
+	f, ok := m.(*frame)
+	return ok && strings.HasPrefix(typeURL(f.data), debugType) // the field's number is that of responses
 }
 
 // pump copies messages one by one until either side ends. It reports whether there were any; the error io.EOF means

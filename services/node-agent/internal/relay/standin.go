@@ -145,7 +145,9 @@ func (r *Relay) standIn(ctx context.Context, method string, e *envoyStream, last
 	defer r.silent.Store(false)
 	r.lastGood.Adopt(last)
 	for _, a := range r.agentResources() {
-		r.takeLast(a.TypeURL, a.Take)
+		if a.Adopt == nil {
+			r.takeLast(a.TypeURL, a.Take)
+		}
 	}
 	back := make(chan struct{})
 	go func() {

@@ -50,6 +50,7 @@ type Server struct {
 	source   tlsconf.Source
 	validate func() *tlsv3.CertificateValidationContext
 	files    *files
+	roots    rootStreams
 	log      *slog.Logger
 	pushes   *prometheus.CounterVec
 	rejected *prometheus.CounterVec
@@ -85,6 +86,8 @@ func (s *Server) Register(gs *grpc.Server) {
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	state, nonce := newSession(s.files), ""
 	defer state.end()
+	roots := s.roots.begin()
+	defer roots.end()
 	return serve(s, stream, func(req *discoveryv3.DiscoveryRequest) error {
 		if req.GetResponseNonce() != "" && req.GetResponseNonce() != nonce {
 			return nil // it answers an older response
@@ -95,6 +98,8 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		if err := checkNames(len(req.GetResourceNames())); err != nil {
 			return err
 		}
+		roots.answer(req.GetResponseNonce(), req.GetErrorDetail())
+		roots.ask(slices.Contains(req.GetResourceNames(), RootCA))
 		state.replace(req.GetResourceNames())
 		s.warnUnknown(req.GetResourceNames())
 		return checkType(req.GetTypeUrl())
@@ -116,6 +121,7 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		}
 		nonce = next(nonce)
 		resp.Nonce = nonce
+		roots.pushRoots(nonce, available)
 		s.pushed(due)
 		return stream.Send(resp)
 	})
@@ -125,6 +131,8 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
 	state, nonce := newSession(s.files), ""
 	defer state.end()
+	roots := s.roots.begin()
+	defer roots.end()
 	var gone []string
 	return serve(s, stream, func(req *discoveryv3.DeltaDiscoveryRequest) error {
 		if d := req.GetErrorDetail(); d != nil {
@@ -135,6 +143,10 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		}
 		state.subscribe(req.GetResourceNamesSubscribe(), req.GetInitialResourceVersions())
 		state.unsubscribe(req.GetResourceNamesUnsubscribe())
+		roots.answer(req.GetResponseNonce(), req.GetErrorDetail())
+		_, subscribed := state.sent[RootCA]
+		roots.ask(subscribed)
+		roots.holds(req.GetInitialResourceVersions()[RootCA])
 		gone = append(gone, s.warnUnknown(req.GetResourceNamesSubscribe())...)
 		return checkType(req.GetTypeUrl())
 	}, func(own []*resource) error {
@@ -158,6 +170,9 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		gone = nil
 		nonce = next(nonce)
 		resp.Nonce = nonce
+		if slices.Contains(due, RootCA) {
+			roots.pushRoots(nonce, available)
+		}
 		s.pushed(due)
 		return stream.Send(resp)
 	})
