@@ -89,10 +89,11 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
+	bundle := newTrustBundle(c, own, log)
 	adsRelay := relay.New(relay.Config{
 		AgentResource: names.table(),
 		LastGood:      last,
-		MoreResources: pushedRoots(c, own),
+		MoreResources: append(pushedRoots(c, own), bundle.resource()...),
 		Addresses:     c.DiscoveryAddresses,
 		Source:        own.ControlPlane,
 		TLS:           tlsconf.Client(own.ControlPlane, c.DiscoveryIDs...),
@@ -106,6 +107,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	}
 	relayServer := serverConfig("relay", relay.MaxRequest)
 	if keeper != nil {
+		bundle.usedBy(keeper.RootsInUse)
 		relayServer.PeerUIDs = append(relayServer.PeerUIDs, 0) // a program that runs as root can read the files, too
 		p.Task("certificate files to write", keeper.Run)
 	}
@@ -129,6 +131,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 
 	sdsServer := sds.New(sds.Config{Source: own.Workload, Validation: own.Workload.Validation, Debounce: c.Secrets.Debounce, Log: log,
 		Registerer: tel.Registry})
+	bundle.usedBy(sdsServer.RootsInUse)
 	if err := serveSocket(p, dir, statedir.SDS, sdsServer.Register, serverConfig("sds", rpc.DefaultMaxRecvBytes)); err != nil {
 		return err
 	}

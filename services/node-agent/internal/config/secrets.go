@@ -55,6 +55,8 @@ type Secrets struct {
 	Anchors    []Anchor
 	// PushedRoots asks the control plane for roots besides (PROXY_CONFIG_XDS_AGENT).
 	PushedRoots bool
+	// TrustByXDS asks the control plane for the ca's signed trust bundle. KeepBundle keeps it in StateDir between runs.
+	TrustByXDS, KeepBundle bool
 	// TrustDomains are the own one and its aliases.
 	TrustDomains []string
 
@@ -72,7 +74,8 @@ type Secrets struct {
 	Debounce time.Duration
 }
 
-// parseSecrets sets c.Secrets; mesh is a MeshConfig in JSON. It must follow parseProxyless, which sets CertificateDir.
+// parseSecrets sets c.Secrets; mesh is a MeshConfig in JSON. It must follow parseProxyless, which sets CertificateDir, and
+// c.CacheCertificate.
 func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 	s := &c.Secrets
 	anchors, aliases, trustErr := MeshAnchors(mesh)
@@ -85,6 +88,7 @@ func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 	s.CARootFile, s.DiscoveryRootFile = env.own("CA_ROOT_CA"), env.own("XDS_ROOT_CA")
 	s.RevocationsFile = revocationsFile
 	s.PushedRoots = env.boolean("PROXY_CONFIG_XDS_AGENT", false)
+	s.TrustByXDS, s.KeepBundle = env.boolean("FAIRLEAD_TRUST_BY_XDS", true), c.KeySurvives() || env.machine
 	s.ExtraRoots = c.ProxyConfig.GetCaCertificatesPem()
 	s.Key = env.keyType()
 	s.GraceRatio = env.share("SECRET_GRACE_PERIOD_RATIO", svid.DefaultGraceRatio, false)

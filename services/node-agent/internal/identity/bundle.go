@@ -34,6 +34,8 @@ const reread = 30 * time.Second
 // bundleConfig of a Bundle. Source, TrustDomains and Log are required.
 type bundleConfig struct {
 	Source tlsconf.Source
+	// Roots, if it is not nil, is where Source has its roots from: it notifies of a change sooner.
+	Roots tlsconf.Source
 	// TrustDomains are the workload's own and its aliases.
 	TrustDomains []string
 	// Extra are PEM texts of further roots, for any trust domain.
@@ -321,7 +323,11 @@ func (b *Bundle) Run(ctx context.Context) error {
 		})
 	}
 	tasks.Go(func() { b.followURLs(ctx) })
-	err := forward(ctx, &b.Notifier, b.cfg.Source)
+	sources := []interface{ Changed() <-chan struct{} }{b.cfg.Source}
+	if b.cfg.Roots != nil {
+		sources = append(sources, b.cfg.Roots)
+	}
+	err := forward(ctx, &b.Notifier, sources...)
 	tasks.Wait()
 	return err
 }

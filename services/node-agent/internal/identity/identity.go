@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/node"
 	"fairlead.dev/services/node-agent/internal/statedir"
+	"fairlead.dev/services/node-agent/internal/trustbundle"
 )
 
 // Kind says which source was chosen; it is a label of metrics.
@@ -43,6 +44,9 @@ type Identity struct {
 	ControlPlane tlsconf.Source
 	// Renew gets a new certificate at once, if the source is the ca.
 	Renew func()
+	// Mesh are the mesh's roots, which the ca's signed bundle replaces; nil if the source is not the ca, or the
+	// configuration asks for no bundle.
+	Mesh *trustbundle.Roots
 }
 
 // Open chooses the source and adds the tasks that follow it to p.
@@ -54,7 +58,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 		rootFile = provisioned
 	}
 	out := &Identity{Renew: func() {}}
-	var source tlsconf.Source
+	var source, roots tlsconf.Source
 	var err error
 	set, mounted := mountedFiles(p.Log, s)
 	switch {
@@ -71,16 +75,23 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 	default:
 		out.Kind = CA
 		var manager *svid.Manager
-		if manager, err = openManager(c, dir, p, rootFile); err != nil {
+		if s.TrustByXDS {
+			out.Mesh = openMesh(c, dir, p, rootFile)
+			roots = out.Mesh
+		}
+		if manager, err = openManager(c, dir, p, svid.Config{RootFile: rootFile, Roots: roots}); err != nil {
 			return nil, err
 		}
 		source, out.Renew = manager, manager.Renew
+		if out.Mesh != nil {
+			p.Task("tainted authorities", out.Mesh.RenewTainted(manager, manager.Renew))
+		}
 	}
 	out.Source = source
 	p.Log.Info("source of the workload's certificate", "source", string(out.Kind))
 
 	if out.Workload, err = newBundle(bundleConfig{
-		Source: source, TrustDomains: s.TrustDomains, Extra: s.ExtraRoots, Anchors: s.Anchors, RevocationsFile: s.RevocationsFile,
+		Source: source, Roots: roots, TrustDomains: s.TrustDomains, Extra: s.ExtraRoots, Anchors: s.Anchors, RevocationsFile: s.RevocationsFile,
 		Debounce: s.Debounce, Fetch: fetch.New(fetch.Config{}), Log: p.Log, Clock: p.Clock, Registerer: p.Registry,
 	}); err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
@@ -88,15 +99,15 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 	p.Task("trust bundle", out.Workload.Run)
 	p.Task("expiry of certificates", register(p.Registry, out.Workload, out.Kind, p.Clock).Run)
 
-	roots := s.DiscoveryRootFile
-	if roots == "" && out.Kind != CA && exists(p.Log, rootFile) {
-		roots = rootFile
+	planeRoots := s.DiscoveryRootFile
+	if planeRoots == "" && out.Kind != CA && exists(p.Log, rootFile) {
+		planeRoots = rootFile
 	}
-	if roots == "" {
+	if planeRoots == "" {
 		out.ControlPlane = source
 		return out, nil
 	}
-	plane := newControlPlane(source, tlsconf.FilesConfig{RootFile: roots, Debounce: s.Debounce, Clock: p.Clock, Log: p.Log})
+	plane := newControlPlane(source, tlsconf.FilesConfig{RootFile: planeRoots, Debounce: s.Debounce, Clock: p.Clock, Log: p.Log})
 	p.Task("roots of the control plane", plane.Run)
 	out.ControlPlane = plane
 	return out, nil
@@ -122,15 +133,30 @@ func openFiles(set config.FileSet, c *config.Config, p *service.Process) *tlscon
 	return files
 }
 
-// openManager makes the client of the ca.
-func openManager(c *config.Config, dir *statedir.Dir, p *service.Process, rootFile string) (*svid.Manager, error) {
+// openMesh makes the mesh's roots, which begin with those of the file.
+func openMesh(c *config.Config, dir *statedir.Dir, p *service.Process, rootFile string) *trustbundle.Roots {
+	cfg := trustbundle.Config{RootFile: rootFile, TrustDomain: c.TrustDomain.Name(), Clock: p.Clock, Log: p.Log, Registerer: p.Registry}
+	for _, id := range c.CAIDs {
+		cfg.CAs = append(cfg.CAs, id.String())
+	}
+	if c.Secrets.KeepBundle {
+		cfg.Path = dir.Path(statedir.Trust)
+	}
+	roots := trustbundle.New(cfg)
+	p.Task("roots of the mesh", roots.Run)
+	return roots
+}
+
+// openManager makes the client of the ca; roots has where the roots come from.
+func openManager(c *config.Config, dir *statedir.Dir, p *service.Process, roots svid.Config) (*svid.Manager, error) {
 	id, err := c.Identity()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
 	s := c.Secrets
 	cfg := svid.Config{
-		CAAddress: c.CAAddress, CAIDs: c.CAIDs, CARootFile: s.CARootFile, TokenFile: c.TokenFile, RootFile: rootFile, Identity: id,
+		CAAddress: c.CAAddress, CAIDs: c.CAIDs, CARootFile: s.CARootFile, TokenFile: c.TokenFile, Identity: id,
+		RootFile: roots.RootFile, Roots: roots.Roots,
 		TTL:            c.SecretTTL,
 		ProvisionedDir: s.ProvisionedDir, RestoreDir: c.CertificateDir, Key: s.Key, GraceRatio: s.GraceRatio, GraceJitter: s.GraceJitter,
 	}

@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/node-agent/internal/readiness"
 )
@@ -37,6 +38,10 @@ type Files struct {
 	cfg      Config
 	written  atomic.Bool
 	draining atomic.Bool
+
+	// wrote notifies of files that were written, with these roots.
+	wrote notify.Notifier
+	roots atomic.Pointer[[]byte]
 }
 
 // NewFiles makes Files. Run writes them.
@@ -80,10 +85,33 @@ func (f *Files) write(m *tlsconf.Material) error {
 			}
 		}
 	}
+	f.roots.Store(&m.RootsPEM)
+	f.wrote.Notify()
 	if !f.written.Swap(true) {
 		f.cfg.Log.Info("the workload's certificate files are written", "certificates", f.cfg.CertificateDir, "bootstrap", f.cfg.BootstrapPath)
 	}
 	return nil
+}
+
+// RootsInUse returns nil when the files have the roots of now; at once as long as there is no certificate to write. The
+// error is that of ctx.
+func (f *Files) RootsInUse(ctx context.Context) error {
+	for {
+		changed, wrote := f.cfg.Source.Changed(), f.wrote.Changed()
+		m, err := f.cfg.Source.Current()
+		if err != nil || m.Certificate == nil {
+			return nil //nolint:nilerr // nothing is used yet
+		}
+		if roots := f.roots.Load(); roots != nil && bytes.Equal(*roots, m.RootsPEM) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-wrote:
+		}
+	}
 }
 
 // Drain makes every later Check fail, so that the workload gets no new traffic.

@@ -38,7 +38,9 @@ type AgentResource struct {
 }
 
 // on reports whether the agent asks for the resource on a stream of this authority.
-func (a *AgentResource) on(authority string) bool { return a.Authority == "" || a.Authority == authority }
+func (a *AgentResource) on(authority string) bool {
+	return a.Authority == "" || a.Authority == authority
+}
 
 func authority(ctx context.Context) string {
 	if values := metadata.ValueFromIncomingContext(ctx, ":authority"); len(values) > 0 {

@@ -23,8 +23,9 @@ const (
 	Bootstrap = "envoy-bootstrap.json"
 	Patched   = "envoy-bootstrap.pb" // Bootstrap with what EnvoyFilters change
 	Cache     = "svid"
-	Token     = "token"     // what a metadata server gives
-	LastGood  = "last-good" // the sealed configuration of package lastgood
+	Token     = "token"      // what a metadata server gives
+	LastGood  = "last-good"  // the sealed configuration of package lastgood
+	Trust     = "trust.json" // the adopted bundle of package trustbundle
 	lockFile  = "agent.lock"
 )
 
