@@ -84,7 +84,7 @@ func (m *mesh) two(version string, p netip.Addr, to netip.AddrPort, port uint16)
 func (m *mesh) keeping() {
 	var first *config.Config
 	m.configure = func(c *config.Config) {
-		c.CacheCertificate, c.LastGood.After = true, 500*time.Millisecond
+		c.CacheCertificate, c.Secrets.KeepBundle, c.LastGood.After = true, true, 500*time.Millisecond
 		if first == nil {
 			first = c
 			return

@@ -35,6 +35,10 @@ type mesh struct {
 	cache cache.SnapshotCache
 	// pushed are the ProxyConfigs that xds-servers send agents.
 	pushed *cache.LinearCache
+	// bundles has the signed trust bundle that they send agents.
+	bundles *cache.LinearCache
+	// old says that xds-servers do not know this type.
+	old bool
 	// configure changes the configuration of the agents that start from then on; nil leaves it.
 	configure func(*config.Config)
 }
@@ -50,6 +54,7 @@ func newMesh(t *testing.T) *mesh {
 		t:            t,
 		cache:        cache.NewSnapshotCache(true, everyNode{}, nil),
 		pushed:       cache.NewLinearCache(contract.ProxyConfigType),
+		bundles:      cache.NewLinearCache(contract.SignedBundleType),
 	}
 }
 
@@ -95,7 +100,11 @@ func (m *mesh) xds(addr string) (string, *streams, func()) {
 	all := &cache.MuxCache{
 		Classify:      func(r *cache.Request) string { return r.GetTypeUrl() },
 		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches:        map[string]cache.Cache{contract.ProxyConfigType: m.pushed, resource.ClusterType: m.cache, resource.ListenerType: m.cache},
+		Caches:        map[string]cache.Cache{contract.ProxyConfigType: m.pushed, contract.SignedBundleType: m.bundles, resource.ClusterType: m.cache,
+			resource.ListenerType: m.cache},
+	}
+	if m.old {
+		all.Caches[contract.SignedBundleType] = silence{}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
@@ -138,6 +147,27 @@ type streams struct {
 	held  int
 	nodes []string
 	nacks []string
+	// asked and acked count the requests for each type, and those of them that acknowledge.
+	asked, acked map[string]int
+}
+
+// ofType are the counts for a type.
+func (s *streams) ofType(typeURL string) (asked, acked int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[typeURL], s.acked[typeURL]
+}
+
+func (s *streams) count(typeURL string, acknowledges bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked == nil {
+		s.asked, s.acked = map[string]int{}, map[string]int{}
+	}
+	s.asked[typeURL]++
+	if acknowledges {
+		s.acked[typeURL]++
+	}
 }
 
 func (s *streams) get() (opened, held int, nacks []string) {
@@ -158,10 +188,12 @@ func (s *streams) callbacks() serverv3.Callbacks {
 		DeltaStreamOpenFunc: open,
 		StreamRequestFunc: func(_ int64, r *discoveryv3.DiscoveryRequest) error {
 			s.note(r.GetNode(), 0, r.GetErrorDetail().GetMessage())
+			s.count(r.GetTypeUrl(), r.GetResponseNonce() != "" && r.GetErrorDetail() == nil)
 			return nil
 		},
 		StreamDeltaRequestFunc: func(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 			s.note(r.GetNode(), len(r.GetInitialResourceVersions()), r.GetErrorDetail().GetMessage())
+			s.count(r.GetTypeUrl(), r.GetResponseNonce() != "" && r.GetErrorDetail() == nil)
 			return nil
 		},
 	}
