@@ -417,6 +417,23 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 	}
 }
 
+// A source in place of the root file is what verifies, and its changes count as those of the file do.
+func TestRootsOfASource(t *testing.T) {
+	w := newFixture(t)
+	next := testkit.PKI(t)
+	roots := w.ca.RootsOnly()
+	w.cfg.Roots = roots
+	w.cfg.RootFile = ""
+	m := w.start(t)
+	first := ready(t, m)
+	w.server.with(func() { w.server.ca = next })
+	w.server.tls.Set(current(t, next.NewSVID("istio-system", "ca")))
+	roots.Set(current(t, next.RootsOnly()))
+	if second := renewedFrom(t, m, first); string(second.RootsPEM) != string(next.RootPEM) {
+		t.Error("want the roots of the source")
+	}
+}
+
 func TestRootFileMayComeLater(t *testing.T) {
 	w := newFixture(t)
 	later := w.cfg.RootFile + ".later"

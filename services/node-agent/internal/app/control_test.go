@@ -100,7 +100,7 @@ func (m *mesh) xds(addr string) (string, *streams, func()) {
 	all := &cache.MuxCache{
 		Classify:      func(r *cache.Request) string { return r.GetTypeUrl() },
 		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches:        map[string]cache.Cache{contract.ProxyConfigType: m.pushed, contract.SignedBundleType: m.bundles, resource.ClusterType: m.cache,
+		Caches: map[string]cache.Cache{contract.ProxyConfigType: m.pushed, contract.SignedBundleType: m.bundles, resource.ClusterType: m.cache,
 			resource.ListenerType: m.cache},
 	}
 	if m.old {

@@ -18,6 +18,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
@@ -184,6 +185,32 @@ func TestForgedBundlesAreRefused(t *testing.T) {
 	m.give(signed(t, own, "ca", bundle(6, own, next)))
 	p.from(next, own).served(true)
 	p.wantMetric("fairlead_node_agent_mesh_bundle_generation 6")
+}
+
+// Roots that an xds-server pushes verify peers where the agent was told to take them, but no bundle.
+func TestPushedRootsVerifyNoBundle(t *testing.T) {
+	m := newMesh(t)
+	evil, more := testkit.PKI(t), testkit.PKI(t)
+	ca, _ := m.ca("", time.Hour)
+	xds, seen, _ := m.xds("")
+	testkit.NoError(t, m.pushed.UpdateResource("ca-certificates",
+		&meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{string(evil.RootPEM)}}))
+	p := m.start(ca, xds, "PROXY_CONFIG_XDS_AGENT=true")
+	m.inbound("1", p.ip, application(t, http.HandlerFunc(hello)), true)
+	p.from(evil, m.PKI).served(true)
+	m.give(signed(t, evil, "ca", bundle(9, evil, more)))
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if _, _, nacks := seen.get(); !strings.Contains(strings.Join(nacks, "\n"), "nobody whom this workload trusts") {
+			return fmt.Errorf("rejections %q", nacks)
+		}
+		return nil
+	})
+	if _, err := p.from(more, m.PKI).call(); err == nil {
+		t.Error("a root of the forged bundle is trusted")
+	}
+	m.give(signed(t, m.PKI, "ca", bundle(9, m.PKI, more)))
+	p.from(more, m.PKI).served(true)
+	p.from(evil, m.PKI).served(true) // the pushed ones count as before
 }
 
 // With a cache the adopted bundle outlives a restart: the root file has a retired root, and neither ca nor xds-server

@@ -57,6 +57,37 @@ func TestSourcesOfCertificatesAreIstios(t *testing.T) {
 	}
 }
 
+// The bundle is asked for unless the workload's owner says no, and kept where the key is, and on machines.
+func TestTrustBundleIsKeptWhereTheKeyIs(t *testing.T) {
+	for env, want := range map[string][2]bool{ // asked for, kept
+		"":                            {true, false},
+		"FAIRLEAD_TRUST_BY_XDS=false": {false, false},
+		"OUTPUT_CERTS=/certs":         {true, true},
+		"OUTPUT_CERTS=/c FAIRLEAD_TRUST_BY_XDS=no": {},
+	} {
+		f := flags(t)
+		c, err := Parse("sidecar", f, host(nil, append(slices.Clone(pod), strings.Fields(env)...)...))
+		if strings.HasSuffix(env, "=no") {
+			if err == nil || !strings.Contains(err.Error(), "FAIRLEAD_TRUST_BY_XDS") {
+				t.Errorf("%s: %v", env, err)
+			}
+			continue
+		}
+		testkit.NoError(t, err)
+		if got := [2]bool{c.Secrets.TrustByXDS, c.Secrets.KeepBundle}; got != want {
+			t.Errorf("%s: %v, want %v", env, got, want)
+		}
+	}
+	f := flags(t)
+	f.Cache = true
+	if !parse(t, f, host(nil, pod...)).Secrets.KeepBundle {
+		t.Error("not kept with --cache")
+	}
+	if !parse(t, flags(t, "--env-file", envFile), machine(clusterEnv)).Secrets.KeepBundle {
+		t.Error("not kept on a machine")
+	}
+}
+
 func TestKeyOptions(t *testing.T) {
 	for env, want := range map[string]svid.KeyType{
 		"":                              {Curve: elliptic.P256()},

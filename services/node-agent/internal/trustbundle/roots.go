@@ -8,8 +8,10 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -220,8 +222,14 @@ func (r *Roots) adopt(a *adopted) {
 	r.Notify()
 }
 
+// maxReason bounds what is quoted of a refused bundle, in bytes: names in it may be long.
+const maxReason = 512
+
 // refuse counts and logs an error, once until there is another.
 func (r *Roots) refuse(err error) error {
+	if text := err.Error(); len(text) > maxReason {
+		err = errors.New(strings.ToValidUTF8(text[:maxReason], "") + "…")
+	}
 	r.next = r.cfg.Clock.Now().Add(failedPause)
 	r.failures.Inc()
 	if err.Error() != r.said {

@@ -213,6 +213,11 @@ func TestAttemptsAreBounded(t *testing.T) {
 	clock.Advance(failedPause)
 	testkit.NoError(t, f.take(r, bundleOf(t, a, 2, a, b)))
 	f.want(r, a, b)
+	clock.Advance(failedPause)
+	long := signedAs(t, a, "ca", &cav1.TrustBundle{TrustDomain: strings.Repeat("ö", 100_000), RootCertificates: derOf(a)})
+	if err := f.take(r, long); err == nil || len(err.Error()) > maxReason+10 {
+		t.Errorf("a reason of %d bytes", len(err.Error()))
+	}
 	wrong := testkit.Must(anypb.New(&cav1.TrustBundle{}))(t)
 	clock.Advance(failedPause)
 	if err := r.Take(t.Context(), wrong); err == nil {
