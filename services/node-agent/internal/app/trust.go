@@ -44,7 +44,8 @@ func newTrustBundle(c *config.Config, own *identity.Identity, log *slog.Logger) 
 	return t
 }
 
-// usedBy adds one who must use an adopted bundle before it is acknowledged. It must not be called once streams are served.
+// usedBy adds one who must use an adopted bundle before it is acknowledged. It must not be called once streams are
+// served.
 func (t *trustBundle) usedBy(inUse func(context.Context) error) { t.users = append(t.users, inUse) }
 
 func (t *trustBundle) resource() []*relay.AgentResource {

@@ -93,8 +93,8 @@ func (c caller) served(want bool) {
 }
 
 // A root rotation reaches Envoy by the ADS stream, while the root file stays as it was: a new root is trusted as soon
-// as it is acknowledged, and a retired one is not trusted any more. The certificate is renewed below the new one, and the
-// next xds-server has one of it.
+// as it is acknowledged, and a retired one is not trusted any more. The certificate is renewed below the new one, and
+// the next xds-server has one of it.
 func TestRootRotationByTheADSStream(t *testing.T) {
 	for name, env := range map[string][]string{"delta": nil, "state of the world": {"ISTIO_DELTA_XDS=false"}} {
 		t.Run(name, func(t *testing.T) {
@@ -156,6 +156,8 @@ func TestForgedBundlesAreRefused(t *testing.T) {
 	p.wantReady()
 	seen.wantAcks(t, 1)
 	good := signed(t, own, "ca", bundle(6, own, evil))
+	foreign := bundle(9, evil)
+	foreign.TrustDomain = "evil.example"
 	for says, s := range map[string]*cav1.SignedBundle{
 		"0 certificates":                     {Bundle: good.GetBundle()},
 		"nobody whom this workload trusts":   signed(t, evil, "ca", bundle(6, own, evil)),
@@ -164,7 +166,7 @@ func TestForgedBundlesAreRefused(t *testing.T) {
 		"0 roots":                            signed(t, own, "ca", bundle(6)),
 		"more than 1048576":                  {Bundle: good.GetBundle(), Signature: make([]byte, 3<<20), CertificateChain: good.GetCertificateChain()},
 		"signature is not that of the ca's":  {Bundle: good.GetBundle(), Signature: []byte{1}, CertificateChain: good.GetCertificateChain()},
-		`of trust domain "evil.example", no`: signed(t, own, "ca", &cav1.TrustBundle{TrustDomain: "evil.example", Epoch: 9, RootCertificates: [][]byte{evil.Cert.Raw}}),
+		`of trust domain "evil.example", no`: signed(t, own, "ca", foreign),
 	} {
 		m.give(s)
 		testkit.Eventually(t, testkit.Patience, func() error {

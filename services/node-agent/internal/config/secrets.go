@@ -74,8 +74,8 @@ type Secrets struct {
 	Debounce time.Duration
 }
 
-// parseSecrets sets c.Secrets; mesh is a MeshConfig in JSON. It must follow parseProxyless, which sets CertificateDir, and
-// c.CacheCertificate.
+// parseSecrets sets c.Secrets; mesh is a MeshConfig in JSON. It must follow parseProxyless, which sets CertificateDir,
+// and c.CacheCertificate.
 func (c *Config) parseSecrets(env *environment, mesh []byte) error {
 	s := &c.Secrets
 	anchors, aliases, trustErr := MeshAnchors(mesh)

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// adoptions are the responses of one stream for an AgentResource with Adopt: one in flight, and the newest of those that
-// have come meanwhile.
+// adoptions are the responses of one stream for an AgentResource with Adopt: one in flight, and the newest of those
+// that have come meanwhile.
 type adoptions struct {
 	mu      sync.Mutex
 	waiting proto.Message

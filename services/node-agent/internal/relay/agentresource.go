@@ -31,9 +31,9 @@ type AgentResource struct {
 	// Take is called with every new version of the resource, one call at a time per stream. The relay sends an error to
 	// the xds-server as a NACK.
 	Take func(*anypb.Any) error
-	// Adopt, in place of Take, may last. The stream goes on meanwhile, and the xds-server gets its ACK or NACK when Adopt
-	// returns. There is one call at a time per stream; ctx ends with the stream, or when a newer version has come, which
-	// is next. Package lastgood does not keep such a resource.
+	// Adopt, in place of Take, may last. The stream goes on meanwhile, and the xds-server gets its ACK or NACK when
+	// Adopt returns. There is one call at a time per stream; ctx ends with the stream, or when a newer version has
+	// come, which is next. Package lastgood does not keep such a resource.
 	Adopt func(ctx context.Context, a *anypb.Any) error
 }
 

@@ -98,8 +98,8 @@ func (r *rootStreams) use(version string) (bool, error) {
 	return all, nil
 }
 
-// RootsInUse returns nil when Envoy has acknowledged the roots of now, on all streams on which it has asked for them; at
-// once if it has asked on none. The error is Envoy's reason to refuse them, or that of ctx.
+// RootsInUse returns nil when Envoy has acknowledged the roots of now, on all streams on which it has asked for them;
+// at once if it has asked on none. The error is Envoy's reason to refuse them, or that of ctx.
 func (s *Server) RootsInUse(ctx context.Context) error {
 	for {
 		changed, news := s.source.Changed(), s.roots.Changed()

@@ -154,7 +154,8 @@ func TestRootsAreInUseWhenEnvoyHasAcknowledgedThem(t *testing.T) {
 	}
 }
 
-// An answer to a response before the last one acknowledges nothing, and a client that has stated what it holds need not.
+// An answer to a response before the last one acknowledges nothing, and a client that has stated what it holds need
+// not.
 func TestOldAnswersAcknowledgeNothing(t *testing.T) {
 	s := (&rootStreams{}).begin()
 	s.ask(true)

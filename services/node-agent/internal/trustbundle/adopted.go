@@ -89,7 +89,9 @@ func (v verifier) verify(s *cav1.SignedBundle, roots []*x509.Certificate, before
 	if err != nil {
 		return nil, err
 	}
-	return &adopted{epoch: b.GetEpoch(), generation: b.GetGeneration(), roots: b.Roots, tainted: b.GetTaintedKeyIds(), by: roots, at: v.now}, nil
+	return &adopted{
+		epoch: b.GetEpoch(), generation: b.GetGeneration(), roots: b.Roots, tainted: b.GetTaintedKeyIds(), by: roots, at: v.now,
+	}, nil
 }
 
 // take returns what is adopted when a bundle comes. The bundle before verifies the next one. If it does not, new roots

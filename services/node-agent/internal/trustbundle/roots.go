@@ -37,7 +37,8 @@ const (
 type Config struct {
 	// RootFile has the roots to begin with, in PEM.
 	RootFile string
-	// Path is the file that keeps the adopted bundle for the next start, in a directory of the agent's own; "" keeps none.
+	// Path is the file that keeps the adopted bundle for the next start, in a directory of the agent's own; "" keeps
+	// none.
 	Path string
 	// CAs are the SPIFFE IDs that the ca may have.
 	CAs         []string

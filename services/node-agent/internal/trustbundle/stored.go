@@ -24,9 +24,9 @@ const maxStored = 4 * trust.MaxBytes
 // stored is an adopted bundle in Path, in JSON.
 //
 // At the start it is verified again, with the roots and at the time of its adoption, not with those of the root file:
-// roots that are retired since may be all that the file of a machine has, and the ca's certificate which signed may have
-// expired. That a root is stored here makes it as trustworthy as the directory, which is the agent's alone (0700), and
-// in which the workload's key is, too. Whoever writes there has the workload already.
+// roots that are retired since may be all that the file of a machine has, and the ca's certificate which signed may
+// have expired. That a root is stored here makes it as trustworthy as the directory, which is the agent's alone (0700),
+// and in which the workload's key is, too. Whoever writes there has the workload already.
 type stored struct {
 	SignedBundle []byte    `json:"signedBundle"`
 	VerifiedBy   [][]byte  `json:"verifiedBy"`

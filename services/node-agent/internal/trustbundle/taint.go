@@ -48,8 +48,8 @@ func (r renewal) next(leaf *x509.Certificate, tainted [][]byte, now time.Time, r
 	return out
 }
 
-// RenewTainted returns a task that calls renew when the own certificate has a tainted authority, after a random time, so
-// that a mesh does not renew at one moment.
+// RenewTainted returns a task that calls renew when the own certificate has a tainted authority, after a random time,
+// so that a mesh does not renew at one moment.
 func (r *Roots) RenewTainted(own tlsconf.Source, renew func()) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var plan renewal
