@@ -6,7 +6,6 @@ package trustbundle
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -17,12 +16,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/proto/fairlead/trust"
 )
 
@@ -55,10 +56,12 @@ type Roots struct {
 	files      *tlsconf.Files
 	generation prometheus.Gauge
 	failures   prometheus.Counter
-	// turn is for one attempt at a time, which also has next and said.
-	turn chan struct{}
-	next time.Time
-	said string
+	// turn is for one attempt at a time, which also has what follows: when the next one is allowed, the reason that was
+	// logged last, and the bundle that was refused last.
+	turn    chan struct{}
+	next    time.Time
+	said    string
+	refused []byte
 	// load reads Path once.
 	load sync.Once
 
@@ -96,6 +99,7 @@ func (r *Roots) Run(ctx context.Context) error {
 		for {
 			changed := r.files.Changed()
 			r.Notify() // what has changed before that
+			r.again(ctx)
 			select {
 			case <-ctx.Done():
 				return
@@ -170,11 +174,13 @@ func (r *Roots) Take(ctx context.Context, a *anypb.Any) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	before, file, err := r.state()
-	if err != nil {
-		return r.refuse(err)
+	if a.GetTypeUrl() != contract.SignedBundleType {
+		return r.refuse(fmt.Errorf("trust bundle: it is of type %q", a.GetTypeUrl()))
 	}
-	if before.adopted != nil && bytes.Equal(before.adopted.signed, a.GetValue()) {
+	r.mu.Lock()
+	same := r.adopted != nil && bytes.Equal(r.adopted.signed, a.GetValue())
+	r.mu.Unlock()
+	if same {
 		return nil // every new stream brings it
 	}
 	if wait := r.next.Sub(r.cfg.Clock.Now()); wait > 0 && !clock.Sleep(ctx, r.cfg.Clock, min(wait, failedPause)) {
@@ -183,36 +189,63 @@ func (r *Roots) Take(ctx context.Context, a *anypb.Any) error {
 	if size := len(a.GetValue()); size > trust.MaxBytes {
 		return r.refuse(fmt.Errorf("trust bundle: it has %d bytes, more than %d", size, trust.MaxBytes))
 	}
+	raw := bytes.Clone(a.GetValue())
+	if err := r.attempt(raw); err != nil {
+		r.refused = raw
+		return r.refuse(err)
+	}
+	return nil
+}
+
+// again tries the bundle that was refused last once more, because the root file may have changed: an agent that has
+// missed a rotation gets the new root by the file. The xds-server learns of it on the next stream.
+func (r *Roots) again(ctx context.Context) {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return
+	}
+	if r.refused != nil {
+		_ = r.attempt(r.refused) // it was refused before
+	}
+}
+
+// attempt adopts an encoded bundle, if it verifies.
+func (r *Roots) attempt(raw []byte) error {
+	before, err := r.state()
+	if err != nil {
+		return err
+	}
 	s := &cav1.SignedBundle{}
-	if err := a.UnmarshalTo(s); err != nil {
-		return r.refuse(fmt.Errorf("trust bundle: %w", err))
+	if err := proto.Unmarshal(raw, s); err != nil {
+		return fmt.Errorf("trust bundle: %w", err)
 	}
 	got, err := before.take(s, verifier{cas: r.cfg.CAs, trustDomain: r.cfg.TrustDomain, now: r.cfg.Clock.Now()})
 	if err != nil {
-		return r.refuse(err)
+		return err
 	}
-	got.signed = bytes.Clone(a.GetValue())
-	r.next, r.said = r.cfg.Clock.Now().Add(pause), ""
+	got.signed = raw
+	r.next, r.said, r.refused = r.cfg.Clock.Now().Add(pause), "", nil
 	r.adopt(got)
 	r.cfg.Log.Info("trust bundle of the ca adopted", "generation", got.generation, "epoch", got.epoch, "roots", len(got.roots),
-		"tainted", len(got.tainted), "new_roots_of_file", len(known{got, file}.fresh()))
+		"tainted", len(got.tainted), "new_roots_of_file", len(known{got, before.file}.fresh()))
 	r.keep(got)
 	return nil
 }
 
 // state is what is known now.
-func (r *Roots) state() (known, []*x509.Certificate, error) {
+func (r *Roots) state() (known, error) {
 	file, err := r.files.Current()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		file = nil
 		if r.adopted == nil {
-			return known{}, nil, fmt.Errorf("trust bundle: there are no roots to verify it with: %w", err)
+			return known{}, fmt.Errorf("trust bundle: there are no roots to verify it with: %w", err)
 		}
 	}
-	k, err := knownOf(r.adopted, file)
-	return k, k.file, err
+	return knownOf(r.adopted, file)
 }
 
 func (r *Roots) adopt(a *adopted) {

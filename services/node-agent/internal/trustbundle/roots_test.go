@@ -225,6 +225,26 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
+// An agent that has missed a rotation refuses the bundle, and adopts it when the root file has the new root. The root
+// that is retired is gone then.
+func TestMissedRotationIsMadeUpByTheFile(t *testing.T) {
+	a, b := testkit.PKI(t), testkit.PKI(t)
+	f := newFixture(t, a)
+	r := f.start()
+	testkit.NoError(t, f.take(r, bundleOf(t, a, 1, a)))
+	missed := bundleOf(t, b, 3, b)
+	if err := f.take(r, missed); err == nil || !strings.Contains(err.Error(), "nobody whom") {
+		t.Errorf("got %v", err)
+	}
+	f.write(a, b)
+	f.want(r, b)
+	testkit.NoError(t, f.take(r, missed)) // the next stream brings it
+	if got := testutil.ToFloat64(r.failures); got != 1 {
+		t.Errorf("%v failures", got)
+	}
+	f.want(f.start(), b)
+}
+
 // Without a root file there is nothing to verify a bundle with.
 func TestNoRootsNoBundle(t *testing.T) {
 	a := testkit.PKI(t)
