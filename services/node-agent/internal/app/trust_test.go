@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,7 +113,9 @@ func TestRootRotationByTheADSStream(t *testing.T) {
 			guest.served(false)
 
 			began := time.Now()
-			m.give(signed(t, old, "ca", bundle(2, old, next)))
+			both := bundle(2, old, next)
+			both.TaintedKeyIds = [][]byte{old.Cert.SubjectKeyId}
+			m.give(signed(t, old, "ca", both))
 			seen.wantAcks(t, 2)
 			acked := time.Now()
 			guest.served(true)
@@ -120,6 +123,7 @@ func TestRootRotationByTheADSStream(t *testing.T) {
 				time.Since(acked).Round(time.Millisecond))
 			p.from(old, old).served(true)
 			p.wantMetric("fairlead_node_agent_mesh_bundle_generation 2")
+			p.wantLog("the authority of the own certificate is tainted: it is renewed", 1) // within half a minute
 
 			// The ca has its certificate from the new root, and issues below it.
 			stopCA()
@@ -139,6 +143,44 @@ func TestRootRotationByTheADSStream(t *testing.T) {
 			again.wantAcks(t, 1)
 			if n := p.stat("listener_manager.lds.update_rejected"); n != 0 {
 				t.Errorf("%d updates rejected", n)
+			}
+		})
+	}
+}
+
+// A bundle is not acknowledged before Envoy has its roots: not by an Envoy that stands still, until it goes on or is
+// gone.
+func TestBundleIsAcknowledgedWhenEnvoyHasIt(t *testing.T) {
+	for name, signal := range map[string]syscall.Signal{"goes on": syscall.SIGCONT, "is killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			m := newMesh(t)
+			own, next := m.PKI, testkit.PKI(t)
+			ca, _ := m.ca("", time.Hour)
+			xds, seen, _ := m.xds("")
+			m.give(signed(t, own, "ca", bundle(1, own)))
+			c := m.spawn("", ca, xds)
+			m.inbound("1", c.ip, application(t, http.HandlerFunc(hello)), true)
+			c.wantReady()
+			seen.wantAcks(t, 1)
+			c.from(own, own).served(true)
+			pid := c.envoyPID()
+			testkit.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+			m.give(signed(t, own, "ca", bundle(2, own, next)))
+			testkit.Eventually(t, testkit.Patience, func() error {
+				if !strings.Contains(c.output.String(), `"generation":2`) {
+					return errors.New("not adopted")
+				}
+				return nil
+			})
+			time.Sleep(time.Second)
+			if _, acked := seen.ofType(contract.SignedBundleType); acked != 1 {
+				t.Errorf("%d acknowledgements while Envoy stands still", acked)
+			}
+			testkit.NoError(t, syscall.Kill(pid, signal))
+			seen.wantAcks(t, 2)
+			if signal == syscall.SIGCONT {
+				c.from(next, own).served(true)
 			}
 		})
 	}
