@@ -1,0 +1,252 @@
+package vault
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+
+	"fairlead.dev/services/ca/internal/signer"
+)
+
+const (
+	// maxCertificates is how many certificates an answer may have.
+	maxCertificates = 10
+	// maxCertificate bounds the PEM text of one.
+	maxCertificate = 16 << 10
+)
+
+// errNoSecret means that an answer has no data.
+var errNoSecret = errors.New("the answer is empty")
+
+// text returns a field of an answer; empty if it is missing or no string.
+func text(data map[string]any, field string) string {
+	value, _ := data[field].(string)
+	return value
+}
+
+// list returns a field of an answer that is a list of strings.
+func list(data map[string]any, field string) ([]string, error) {
+	values, ok := data[field].([]any)
+	if !ok && data[field] != nil {
+		return nil, fmt.Errorf("%s is no list", field)
+	}
+	if len(values) > maxCertificates {
+		return nil, fmt.Errorf("%s has %d entries, more than %d", field, len(values), maxCertificates)
+	}
+	var out []string
+	for _, v := range values {
+		s, ok := v.(string)
+		if !ok {
+			return nil, fmt.Errorf("%s has an entry that is no text", field)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// number returns a field of an answer that is an integer; 0 if it is missing.
+func number(data map[string]any, field string) int64 {
+	n, ok := data[field].(json.Number)
+	if !ok {
+		return 0
+	}
+	value, err := n.Int64()
+	if err != nil {
+		return 0
+	}
+	return value
+}
+
+// flag returns a field of an answer that is true or false.
+func flag(data map[string]any, field string) bool {
+	value, _ := data[field].(bool)
+	return value
+}
+
+// certificate parses the PEM text of exactly one certificate.
+func certificate(what, text string) (*x509.Certificate, error) {
+	if len(text) > maxCertificate {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", what, len(text), maxCertificate)
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("%s is no single certificate in PEM", what)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return cert, nil
+}
+
+// signed is what Vault answers when it has signed a certificate.
+type signed struct {
+	cert *x509.Certificate
+	// chain is cert's issuer and what is above it, nearest first, the root included if Vault knows it.
+	chain []*x509.Certificate
+}
+
+// readSigned reads the answer of sign and sign-intermediate: certificate, issuing_ca, and ca_chain, which for
+// intermediates begins with the certificate itself. The order of ca_chain is not relied on.
+func readSigned(s *api.Secret) (*signed, error) {
+	if s == nil || s.Data == nil {
+		return nil, errNoSecret
+	}
+	cert, err := certificate("certificate", text(s.Data, "certificate"))
+	if err != nil {
+		return nil, err
+	}
+	issuer, err := certificate("issuing_ca", text(s.Data, "issuing_ca"))
+	if err != nil {
+		return nil, err
+	}
+	above, err := readChain(s.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &signed{cert: cert, chain: path(issuer, above)}, nil
+}
+
+// readIssuer reads the answer of issuer/REF/json: the issuer's certificate, and those above it.
+func readIssuer(s *api.Secret) ([]*x509.Certificate, error) {
+	if s == nil || s.Data == nil {
+		return nil, errNoSecret
+	}
+	issuer, err := certificate("certificate", text(s.Data, "certificate"))
+	if err != nil {
+		return nil, err
+	}
+	above, err := readChain(s.Data)
+	if err != nil {
+		return nil, err
+	}
+	return path(issuer, above), nil
+}
+
+func readChain(data map[string]any) ([]*x509.Certificate, error) {
+	texts, err := list(data, "ca_chain")
+	if err != nil {
+		return nil, err
+	}
+	var chain []*x509.Certificate
+	for _, t := range texts {
+		cert, err := certificate("ca_chain", t)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, cert)
+	}
+	return chain, nil
+}
+
+// path is from, and then each time the certificate of among that signed the one before, until one signed itself or none
+// is there.
+func path(from *x509.Certificate, among []*x509.Certificate) []*x509.Certificate {
+	chain := []*x509.Certificate{from}
+	for current := from; !selfSigned(current) && len(chain) <= maxCertificates; {
+		var next *x509.Certificate
+		for _, c := range among {
+			if !c.Equal(current) && bytes.Equal(current.RawIssuer, c.RawSubject) && current.CheckSignatureFrom(c) == nil {
+				// A root is preferred to the same authority signed by another (a cross-signed certificate).
+				if next == nil || selfSigned(c) {
+					next = c
+				}
+			}
+		}
+		if next == nil {
+			break
+		}
+		chain = append(chain, next)
+		current = next
+	}
+	return chain
+}
+
+// selfSigned tells a root.
+func selfSigned(c *x509.Certificate) bool {
+	return bytes.Equal(c.RawIssuer, c.RawSubject) && c.CheckSignatureFrom(c) == nil
+}
+
+// authorities are those of an issuer with the certificates above it, as readIssuer returns them.
+func authorities(chain []*x509.Certificate, now time.Time) (*signer.Authorities, error) {
+	a := &signer.Authorities{}
+	for _, c := range chain {
+		if !c.IsCA || !c.BasicConstraintsValid {
+			return nil, fmt.Errorf("%q is no certificate authority", c.Subject)
+		}
+		if !now.Before(c.NotAfter) {
+			return nil, fmt.Errorf("the certificate of %q expired at %s; renew it in Vault", c.Subject, c.NotAfter.UTC().Format(time.RFC3339))
+		}
+		if a.NotAfter.IsZero() || c.NotAfter.Before(a.NotAfter) {
+			a.NotAfter = c.NotAfter
+		}
+		if c.NotBefore.After(a.NotBefore) {
+			a.NotBefore = c.NotBefore
+		}
+	}
+	root := chain[len(chain)-1]
+	if !selfSigned(root) {
+		return nil, fmt.Errorf("the chain ends with %q, which %q signed: Vault does not know the root; %s", root.Subject, root.Issuer,
+			"import the missing certificates into the PKI engine (issuers/import/cert), or set the issuer's manual_chain")
+	}
+	a.Roots = []*x509.Certificate{root}
+	a.Intermediates = chain[:len(chain)-1]
+	return a, nil
+}
+
+// readCRL reads the answer of issuer/REF/crl, and verifies it with the issuer's certificate. It returns nil if there is
+// none.
+func readCRL(s *api.Secret, issuer *x509.Certificate, now time.Time) ([]byte, error) {
+	if s == nil || s.Data == nil || text(s.Data, "crl") == "" {
+		return nil, nil
+	}
+	block, _ := pem.Decode([]byte(text(s.Data, "crl")))
+	if block == nil || block.Type != "X509 CRL" {
+		return nil, errors.New("crl is no CRL in PEM")
+	}
+	crl, err := x509.ParseRevocationList(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("crl: %w", err)
+	}
+	if err := crl.CheckSignatureFrom(issuer); err != nil {
+		return nil, fmt.Errorf("crl: not signed by the issuer: %w", err)
+	}
+	if !crl.NextUpdate.IsZero() && now.After(crl.NextUpdate) {
+		return nil, fmt.Errorf("crl: should have been renewed at %s; set auto_rebuild=true in the PKI engine's config/crl",
+			crl.NextUpdate.UTC().Format(time.RFC3339))
+	}
+	return block.Bytes, nil
+}
+
+// equal compares what an issuer signs with.
+func equal(a, b *signer.Authorities) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	same := func(x, y []*x509.Certificate) bool {
+		if len(x) != len(y) {
+			return false
+		}
+		for i := range x {
+			if !x[i].Equal(y[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	if len(a.CRLs) != len(b.CRLs) {
+		return false
+	}
+	for i := range a.CRLs {
+		if !bytes.Equal(a.CRLs[i], b.CRLs[i]) {
+			return false
+		}
+	}
+	return same(a.Roots, b.Roots) && same(a.Intermediates, b.Intermediates)
+}

@@ -1,0 +1,125 @@
+package vault
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/services/ca/internal/signer"
+)
+
+// Sample is the leaf that Probe asks for.
+type Sample struct {
+	// Identity of the leaf; that of the ca, istio-system/ca by default.
+	Identity spiffeid.ID
+	// TTL is the longest that the mesh gives a leaf, 24 h by default.
+	TTL time.Duration
+}
+
+func (s Sample) withDefaults(td spiffeid.TrustDomain) Sample {
+	if s.Identity.IsZero() && !td.IsZero() {
+		s.Identity = spiffeid.RequireFromPath(td, "/ns/istio-system/sa/ca")
+	}
+	s.TTL = cmp.Or(s.TTL, 24*time.Hour)
+	return s
+}
+
+// clockSlack is how much Vault's clock may differ from the ca's.
+const clockSlack = time.Minute
+
+// Probe asks Vault for one leaf with the Sample's identity and lifetime and returns what is wrong with it, and what to
+// do about it in Vault; nil if the mesh can use the issuer and the role. It also reads the role, if the login may. The
+// leaf is thrown away; its CSR has a common name and no other names, which a role that takes names from CSRs shows.
+func (i *Issuer) Probe(ctx context.Context) error {
+	ctx, cancel := i.engine.bounded(ctx)
+	defer cancel()
+	what := "probe role " + i.engine.cfg.Role
+	known, err := i.readRole(ctx)
+	if err != nil {
+		return err
+	}
+	if known != nil {
+		if err := known.allows(i.sample.TTL); err != nil {
+			return signer.Errorf(signer.Refused, "%s at Vault: %w", what, err)
+		}
+	}
+	a, err := i.engine.look(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := i.sampleRequest()
+	if err != nil {
+		return signer.Errorf(signer.Unsuitable, "%s at Vault: %w", what, err)
+	}
+	// ttl and not not_after, so that Vault's limits show.
+	began := i.engine.d.Clock.Now()
+	got, err := i.sign(ctx, r, "ttl", i.sample.TTL.Round(time.Second).String())
+	if err != nil {
+		return err
+	}
+	if err := judge(r.Template, got.cert, began, what); err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	for _, c := range a.Roots {
+		roots.AddCert(c)
+	}
+	chain := append([]*x509.Certificate{got.cert}, got.chain...)
+	if bad := signer.Check(r, i.Capabilities(), chain, roots, i.engine.d.Clock.Now()); bad != nil {
+		return bad
+	}
+	return nil
+}
+
+func (i *Issuer) sampleRequest() (*signer.Request, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "probe.invalid"}}, key)
+	if err != nil {
+		return nil, err
+	}
+	now := i.engine.d.Clock.Now()
+	return &signer.Request{
+		CSR: csr, Identity: i.sample.Identity,
+		Template: &x509.Certificate{
+			PublicKey: &key.PublicKey, URIs: []*url.URL{i.sample.Identity.URL()}, NotBefore: now, NotAfter: now.Add(i.sample.TTL),
+			KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		},
+	}, nil
+}
+
+// judge says of the deviations that a role is known to cause what to change in it. If there are none it sets the
+// template's end to the leaf's, because a ttl counts from Vault's clock.
+func judge(t, leaf *x509.Certificate, began time.Time, what string) error {
+	deviation := ""
+	lives := fmt.Sprintf("the leaf lives for %s instead of %s; ", leaf.NotAfter.Sub(began).Round(time.Second), t.NotAfter.Sub(began))
+	switch {
+	case len(leaf.URIs) == 0:
+		deviation = "the leaf has no URI; set the role's use_csr_sans=false and allowed_uri_sans=spiffe://TRUST-DOMAIN/*"
+	case leaf.NotAfter.Before(t.NotAfter.Add(-clockSlack)):
+		deviation = lives + "raise max_ttl of the role and of the mount, or renew the issuer"
+	case leaf.NotAfter.After(t.NotAfter.Add(clockSlack)):
+		deviation = lives + "compare Vault's clock with the ca's"
+	case !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) || !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
+		deviation = "the leaf is not for servers and clients; set the role's server_flag=true and client_flag=true"
+	case leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		deviation = "the leaf is not for digital signatures; set the role's key_usage=DigitalSignature"
+	default:
+		t.NotAfter = leaf.NotAfter
+		return nil
+	}
+	return signer.Errorf(signer.Refused, "%s at Vault: %s", what, deviation)
+}

@@ -1,0 +1,155 @@
+// Package vault signs with the PKI secrets engine of HashiCorp Vault: Minter asks it for an intermediate certificate,
+// Issuer for every leaf.
+//
+// An Issuer signs by a role (issuer/REF/sign/ROLE) and not verbatim (sign-verbatim), though only the latter copies
+// extensions from a CSR. The extension that the ca wants in a leaf is the ca's own statement: a CSR is signed with the
+// caller's key and cannot have it. And a role keeps Vault's limits, where a verbatim signature knows none. The names
+// are parameters, from the ca's template, so the role must not take them from the CSR (use_csr_sans=false).
+package vault
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"sync"
+
+	"github.com/hashicorp/vault/api"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/ca/internal/signer"
+)
+
+// engine is a PKI secrets engine of Vault, with the ca logged in to it. It is safe for concurrent use.
+type engine struct {
+	cfg     Config
+	d       signer.Deps
+	client  *api.Client
+	session *session
+
+	mu sync.Mutex
+	// crl is the last good list of revoked certificates, of the issuer crlOf.
+	crl   []byte
+	crlOf *x509.Certificate
+	// crlProblem is the last one that was logged.
+	crlProblem string
+}
+
+func newEngine(cfg Config, d signer.Deps) (*engine, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	d.Clock = clock.Or(d.Clock)
+	e := &engine{cfg: cfg.withDefaults(), d: d}
+	var err error
+	if e.client, err = newClient(&e.cfg, newTransport(&e.cfg, true)); err != nil {
+		return nil, err
+	}
+	login, err := newClient(&e.cfg, newTransport(&e.cfg, false))
+	if err != nil {
+		return nil, err
+	}
+	e.session = &session{cfg: &e.cfg, client: login, clock: d.Clock, log: d.Log, turn: make(chan struct{}, 1)}
+	return e, nil
+}
+
+// bounded is the context of one operation.
+func (e *engine) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.cfg.Timeout.Duration)
+}
+
+// call makes a request with the token. If Vault refuses the token, call logs in and makes the request once more.
+func (e *engine) call(ctx context.Context, what string, request func(*api.Logical) (*api.Secret, error)) (*api.Secret, error) {
+	g, err := e.session.get(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := request(g.as(e.client).Logical())
+	if forbidden(err) {
+		next, loginErr := e.session.get(ctx, g)
+		if loginErr != nil {
+			return nil, loginErr
+		}
+		if next != g {
+			g = next
+			answer, err = request(g.as(e.client).Logical())
+		}
+	}
+	if err != nil {
+		return nil, fault(err, what, g.token)
+	}
+	return answer, nil
+}
+
+// write is call for a path of the PKI engine.
+func (e *engine) write(ctx context.Context, what, path string, body map[string]any) (*api.Secret, error) {
+	return e.call(ctx, what, func(l *api.Logical) (*api.Secret, error) { return l.WriteWithContext(ctx, e.cfg.Mount+"/"+path, body) })
+}
+
+// public reads a path of the PKI engine that needs no token.
+func (e *engine) public(ctx context.Context, what, path string) (*api.Secret, error) {
+	answer, err := e.client.Logical().ReadWithContext(ctx, e.cfg.Mount+"/"+path)
+	if err == nil && answer == nil {
+		// The library returns neither answer nor error for status 404.
+		err = &api.ResponseError{StatusCode: http.StatusNotFound, Errors: []string{"no answer for " + e.cfg.Mount + "/" + path}}
+	}
+	if err != nil {
+		return nil, fault(err, what)
+	}
+	return answer, nil
+}
+
+// look reads the issuer's certificate, those above it, and its CRL. A CRL that cannot be used is logged, and the last
+// good one stays.
+func (e *engine) look(ctx context.Context) (*signer.Authorities, error) {
+	what := "look at issuer " + e.cfg.IssuerRef
+	answer, err := e.public(ctx, what, "issuer/"+e.cfg.IssuerRef+"/json")
+	if err != nil {
+		return nil, err
+	}
+	chain, err := readIssuer(answer)
+	if err != nil {
+		return nil, signer.Errorf(signer.Lied, "%s at Vault: %w", what, err)
+	}
+	now := e.d.Clock.Now()
+	a, err := authorities(chain, now)
+	if err != nil {
+		return nil, signer.Errorf(signer.Refused, "%s at Vault: %w", what, err)
+	}
+	what = "read the CRL of issuer " + e.cfg.IssuerRef
+	var crl []byte
+	answer, err = e.public(withLimit(ctx, maxCRL), what, "issuer/"+e.cfg.IssuerRef+"/crl")
+	if err == nil {
+		crl, err = readCRL(answer, chain[0], now)
+	}
+	if crl = e.keepCRL(chain[0], crl, err); crl != nil {
+		a.CRLs = [][]byte{crl}
+	}
+	return a, nil
+}
+
+// keepCRL returns the CRL to announce.
+func (e *engine) keepCRL(issuer *x509.Certificate, crl []byte, err error) []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if said := errorText(err); said != e.crlProblem {
+		if e.crlProblem = said; err != nil {
+			e.d.Log.Warn("Vault's list of revoked certificates cannot be used; the last good one stays", "issuer", e.cfg.IssuerRef, "err", err)
+		}
+	}
+	switch {
+	case err == nil:
+		e.crl, e.crlOf = crl, issuer
+	case !issuer.Equal(e.crlOf):
+		e.crl, e.crlOf = nil, issuer
+	}
+	return e.crl
+}
+
+// asError returns err as an error of package signer.
+func asError(err error, what string) *signer.Error {
+	if known, ok := errors.AsType[*signer.Error](err); ok {
+		return known
+	}
+	return signer.Errorf(signer.Lied, "%s at Vault: %w", what, err)
+}
