@@ -219,7 +219,7 @@ func deps(t testing.TB) signer.Deps {
 
 func newTestIssuer(t testing.TB, cfg Config, d signer.Deps) *Issuer {
 	t.Helper()
-	i, err := NewIssuer(cfg, d, Sample{})
+	i, err := NewIssuer(cfg, d)
 	testkit.NoError(t, err)
 	return i
 }

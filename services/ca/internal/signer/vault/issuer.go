@@ -19,7 +19,6 @@ import (
 // Issuer has Vault sign each leaf, by a role. It is safe for concurrent use.
 type Issuer struct {
 	engine *engine
-	sample Sample
 	// wake makes Run look at the issuer at once.
 	wake    chan struct{}
 	changed notify.Notifier
@@ -39,8 +38,8 @@ type parsedChain struct {
 
 var _ signer.Issuer = (*Issuer)(nil)
 
-// NewIssuer makes an Issuer; it makes no connection. sample is what Probe asks for.
-func NewIssuer(cfg Config, d signer.Deps, sample Sample) (*Issuer, error) {
+// NewIssuer makes an Issuer; it makes no connection.
+func NewIssuer(cfg Config, d signer.Deps) (*Issuer, error) {
 	var missing error
 	if cfg.Role == "" {
 		missing = errors.New("role: is required to sign leaves; name the role of the PKI engine")
@@ -49,7 +48,7 @@ func NewIssuer(cfg Config, d signer.Deps, sample Sample) (*Issuer, error) {
 	if err = errors.Join(missing, err); err != nil {
 		return nil, err
 	}
-	return &Issuer{engine: e, sample: sample.withDefaults(d.TrustDomain), wake: make(chan struct{}, 1)}, nil
+	return &Issuer{engine: e, wake: make(chan struct{}, 1)}, nil
 }
 
 // Capabilities implements signer.Issuer. Package comment and Probe say why they are so.
@@ -111,7 +110,7 @@ func (i *Issuer) refresh(ctx context.Context) error {
 		i.role = r
 		i.mu.Unlock()
 		if r != nil {
-			if bad := r.allows(i.sample.TTL); bad != nil {
+			if bad := r.allows(0); bad != nil {
 				roleErr = signer.Errorf(signer.Refused, "role %s at Vault: %w", i.engine.cfg.Role, bad)
 			}
 		}

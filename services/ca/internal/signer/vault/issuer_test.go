@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -208,7 +207,7 @@ func TestWhatVaultCannotDo(t *testing.T) {
 	if n := f.count(signPath); n != 0 {
 		t.Errorf("Vault was asked %d times", n)
 	}
-	if _, err := NewIssuer(Config{}, deps(t), Sample{}); err == nil || !strings.Contains(err.Error(), "role: is required") ||
+	if _, err := NewIssuer(Config{}, deps(t)); err == nil || !strings.Contains(err.Error(), "role: is required") ||
 		!strings.Contains(err.Error(), "address: is required") {
 		t.Errorf("got %v", err)
 	}
@@ -313,10 +312,4 @@ func TestOneLoginForAll(t *testing.T) {
 	if n := f.count("auth/approle/login"); n != 1 {
 		t.Errorf("logged in %d times", n)
 	}
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	stopShared()
-	os.Exit(code)
 }

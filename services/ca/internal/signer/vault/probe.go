@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -13,34 +12,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"fairlead.dev/services/ca/internal/signer"
 )
-
-// Sample is the leaf that Probe asks for.
-type Sample struct {
-	// Identity of the leaf; that of the ca, istio-system/ca by default.
-	Identity spiffeid.ID
-	// TTL is the longest that the mesh gives a leaf, 24 h by default.
-	TTL time.Duration
-}
-
-func (s Sample) withDefaults(td spiffeid.TrustDomain) Sample {
-	if s.Identity.IsZero() && !td.IsZero() {
-		s.Identity = spiffeid.RequireFromPath(td, "/ns/istio-system/sa/ca")
-	}
-	s.TTL = cmp.Or(s.TTL, 24*time.Hour)
-	return s
-}
 
 // clockSlack is how much Vault's clock may differ from the ca's.
 const clockSlack = time.Minute
 
-// Probe asks Vault for one leaf with the Sample's identity and lifetime and returns what is wrong with it, and what to
-// do about it in Vault; nil if the mesh can use the issuer and the role. It also reads the role, if the login may. The
-// leaf is thrown away; its CSR has a common name and no other names, which a role that takes names from CSRs shows.
-func (i *Issuer) Probe(ctx context.Context) error {
+// Probe asks Vault for one leaf, with identity, DNS names and lifetime of p, and returns what is wrong with it, and what
+// to do about it in Vault; nil if the mesh can use the issuer and the role. It also reads the role, if the login may.
+// It finds more than p.Try does: its CSR has a common name and no other names, to find a role that takes names from
+// there, and it asks in the way that shows where Vault shortens lifetimes. It needs no Run.
+func (i *Issuer) Probe(ctx context.Context, p signer.Probe) error {
 	ctx, cancel := i.engine.bounded(ctx)
 	defer cancel()
 	what := "probe role " + i.engine.cfg.Role
@@ -49,7 +31,7 @@ func (i *Issuer) Probe(ctx context.Context) error {
 		return err
 	}
 	if known != nil {
-		if err := known.allows(i.sample.TTL); err != nil {
+		if err := known.allows(p.TTL); err != nil {
 			return signer.Errorf(signer.Refused, "%s at Vault: %w", what, err)
 		}
 	}
@@ -57,13 +39,13 @@ func (i *Issuer) Probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := i.sampleRequest()
+	r, err := i.sample(p)
 	if err != nil {
 		return signer.Errorf(signer.Unsuitable, "%s at Vault: %w", what, err)
 	}
 	// ttl and not not_after, so that Vault's limits show.
 	began := i.engine.d.Clock.Now()
-	got, err := i.sign(ctx, r, "ttl", i.sample.TTL.Round(time.Second).String())
+	got, err := i.sign(ctx, r, "ttl", p.TTL.Round(time.Second).String())
 	if err != nil {
 		return err
 	}
@@ -81,7 +63,8 @@ func (i *Issuer) Probe(ctx context.Context) error {
 	return nil
 }
 
-func (i *Issuer) sampleRequest() (*signer.Request, error) {
+// sample is the request of Probe.
+func (i *Issuer) sample(p signer.Probe) (*signer.Request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -92,9 +75,10 @@ func (i *Issuer) sampleRequest() (*signer.Request, error) {
 	}
 	now := i.engine.d.Clock.Now()
 	return &signer.Request{
-		CSR: csr, Identity: i.sample.Identity,
+		CSR: csr, Identity: p.Identity,
 		Template: &x509.Certificate{
-			PublicKey: &key.PublicKey, URIs: []*url.URL{i.sample.Identity.URL()}, NotBefore: now, NotAfter: now.Add(i.sample.TTL),
+			PublicKey: &key.PublicKey, URIs: []*url.URL{p.Identity.URL()}, DNSNames: p.DNSNames,
+			NotBefore: now, NotAfter: now.Add(p.TTL),
 			KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		},
