@@ -200,30 +200,6 @@ func authorities(chain []*x509.Certificate, now time.Time) (*signer.Authorities,
 	return a, nil
 }
 
-// readCRL reads the answer of issuer/REF/crl, and verifies it with the issuer's certificate. It returns nil if there is
-// none.
-func readCRL(s *api.Secret, issuer *x509.Certificate, now time.Time) ([]byte, error) {
-	if s == nil || s.Data == nil || text(s.Data, "crl") == "" {
-		return nil, nil
-	}
-	block, _ := pem.Decode([]byte(text(s.Data, "crl")))
-	if block == nil || block.Type != "X509 CRL" {
-		return nil, errors.New("crl is no CRL in PEM")
-	}
-	crl, err := x509.ParseRevocationList(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("crl: %w", err)
-	}
-	if err := crl.CheckSignatureFrom(issuer); err != nil {
-		return nil, fmt.Errorf("crl: not signed by the issuer: %w", err)
-	}
-	if !crl.NextUpdate.IsZero() && now.After(crl.NextUpdate) {
-		return nil, fmt.Errorf("crl: should have been renewed at %s; set auto_rebuild=true in the PKI engine's config/crl",
-			crl.NextUpdate.UTC().Format(time.RFC3339))
-	}
-	return block.Bytes, nil
-}
-
 // equal compares what an issuer signs with.
 func equal(a, b *signer.Authorities) bool {
 	if a == nil || b == nil {

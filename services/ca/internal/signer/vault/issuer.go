@@ -53,7 +53,7 @@ func NewIssuer(cfg Config, d signer.Deps) (*Issuer, error) {
 
 // Capabilities implements signer.Issuer. Package comment and Probe say why they are so.
 func (i *Issuer) Capabilities() signer.Capabilities {
-	return signer.Capabilities{NamesBesideCSR: true, Validity: true, Revocation: true, Remote: true}
+	return signer.Capabilities{NamesBesideCSR: true, Validity: true, Revocation: i.engine.cfg.RevocationLists, Remote: true}
 }
 
 // Authorities implements signer.Issuer.

@@ -238,7 +238,7 @@ func TestMaxTTLOfTheRole(t *testing.T) {
 func TestRunAnnouncesChanges(t *testing.T) {
 	f := newFake(t)
 	cfg := f.config()
-	cfg.RefreshInterval.Duration = 10 * time.Minute
+	cfg.RefreshInterval.Duration, cfg.RevocationLists = 10*time.Minute, true
 	c := testkit.NewClock(time.Now())
 	d := deps(t)
 	d.Clock = c

@@ -18,8 +18,8 @@ import (
 // clockSlack is how much Vault's clock may differ from the ca's.
 const clockSlack = time.Minute
 
-// Probe asks Vault for one leaf, with identity, DNS names and lifetime of p, and returns what is wrong with it, and what
-// to do about it in Vault; nil if the mesh can use the issuer and the role. It also reads the role, if the login may.
+// Probe asks Vault for one leaf, with identity, DNS names and lifetime of p, and returns what is wrong with it, and
+// what to do about it in Vault; nil if the mesh can use the issuer and the role. It reads the role too, if it may.
 // It finds more than p.Try does: its CSR has a common name and no other names, to find a role that takes names from
 // there, and it asks in the way that shows where Vault shortens lifetimes. It needs no Run.
 func (i *Issuer) Probe(ctx context.Context, p signer.Probe) error {

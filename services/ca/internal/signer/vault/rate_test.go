@@ -120,8 +120,8 @@ func TestRealRate(t *testing.T) {
 			theirs := load(t, 64, 3*time.Second, send)
 			ours := load(t, 64, 3*time.Second, issue)
 			best = max(best, ours.rate/theirs.rate)
-			t.Logf("%s: %.0f/s of %.0f/s (%.2f), p50 %s of %s, p99 %s of %s", kind, ours.rate, theirs.rate, ours.rate/theirs.rate, ours.p50, theirs.p50,
-				ours.p99, theirs.p99)
+			t.Logf("%s: %.0f/s of %.0f/s (%.2f), p50 %s of %s, p99 %s of %s",
+				kind, ours.rate, theirs.rate, ours.rate/theirs.rate, ours.p50, theirs.p50, ours.p99, theirs.p99)
 		}
 		if best < 0.8 {
 			t.Errorf("%s: at most %.2f of Vault's own rate", kind, best)

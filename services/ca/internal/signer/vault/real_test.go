@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -11,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -46,7 +46,7 @@ func TestRealLeaves(t *testing.T) {
 			testkit.NoError(t, i.Probe(t.Context(), probe))
 			testkit.Background(t, i.Run)
 			a := announcedAuthorities(t, i, nil)
-			if len(a.Roots) != 1 || !a.Roots[0].Equal(root) || len(a.Intermediates) != depth-1 || len(a.CRLs) != 1 {
+			if len(a.Roots) != 1 || !a.Roots[0].Equal(root) || len(a.Intermediates) != depth-1 || len(a.CRLs) != 0 {
 				t.Errorf("got %d roots, %d intermediates, %d CRLs", len(a.Roots), len(a.Intermediates), len(a.CRLs))
 			}
 			testkit.NoError(t, probe.Try(t.Context(), i, time.Now()))
@@ -97,8 +97,8 @@ func TestRealIntermediates(t *testing.T) {
 	testkit.NoError(t, err)
 	td := &url.URL{Scheme: "spiffe", Host: testkit.TrustDomain}
 	ask := func(key crypto.Signer) signer.MintRequest {
-		return signer.MintRequest{Key: key, Subject: pkix.Name{CommonName: "Fairlead ca", Organization: []string{testkit.TrustDomain}}, URIs: []*url.URL{td},
-			TTL: 240 * time.Hour}
+		subject := pkix.Name{CommonName: "Fairlead ca", Organization: []string{testkit.TrustDomain}}
+		return signer.MintRequest{Key: key, Subject: subject, URIs: []*url.URL{td}, TTL: 240 * time.Hour}
 	}
 	for _, kind := range []string{"ec", "rsa"} {
 		mount, root := s.pki(t, kind)
@@ -126,7 +126,7 @@ func TestRealIntermediates(t *testing.T) {
 					checkLeafBelow(t, chain, roots, key)
 					a, err := m.Authorities(t.Context())
 					testkit.NoError(t, err)
-					if len(a.Roots) != 1 || !a.Roots[0].Equal(root) || len(a.Intermediates) != want-1 || len(a.CRLs) != 1 {
+					if len(a.Roots) != 1 || !a.Roots[0].Equal(root) || len(a.Intermediates) != want-1 || len(a.CRLs) != 0 {
 						t.Errorf("got %+v", a)
 					}
 				})
@@ -199,11 +199,13 @@ func TestRealRoles(t *testing.T) {
 		// read is said if the ca may read the role, tried if it may not.
 		read, tried string
 	}{
-		"as it should be":        {nil, "", ""},
-		"drops the URI":          {map[string]any{"use_csr_sans": true}, "use_csr_sans=false", "use_csr_sans=false"},
-		"allows no URI":          {map[string]any{"allowed_uri_sans": ""}, "allowed_uri_sans=spiffe://", "allowed_uri_sans to spiffe://"},
-		"allows another domain":  {map[string]any{"allowed_uri_sans": "spiffe://other/*"}, "allowed_uri_sans to spiffe://", "allowed_uri_sans to spiffe://"},
-		"shortens lifetimes":     {map[string]any{"max_ttl": "1h"}, "max_ttl=86400s (it allows 1h0m0s", "lives for 1h0m0s instead of 24h0m0s; raise max_ttl"},
+		"as it should be": {nil, "", ""},
+		"drops the URI":   {map[string]any{"use_csr_sans": true}, "use_csr_sans=false", "use_csr_sans=false"},
+		"allows no URI":   {map[string]any{"allowed_uri_sans": ""}, "allowed_uri_sans=spiffe://", "allowed_uri_sans to spiffe://"},
+		"allows another domain": {map[string]any{"allowed_uri_sans": "spiffe://other/*"}, "allowed_uri_sans to spiffe://",
+			"allowed_uri_sans to spiffe://"},
+		"shortens lifetimes": {map[string]any{"max_ttl": "1h"}, "max_ttl=86400s (it allows 1h0m0s",
+			"lives for 1h0m0s instead of 24h0m0s; raise max_ttl"},
 		"has a fixed end":        {map[string]any{"not_after": "2126-01-01T00:00:00Z"}, "not_after=", "remove not_after from the role"},
 		"requires a common name": {map[string]any{"require_cn": true}, "require_cn=false", "require_cn=false"},
 		"takes the common name":  {map[string]any{"use_csr_common_name": true}, "use_csr_common_name=false", "use_csr_common_name=false"},
@@ -294,13 +296,56 @@ func TestRealWrongConfiguration(t *testing.T) {
 	})
 }
 
+// TestRealRevocation: a certificate that is revoked shows in the CRL, of which there is one for each authority or none.
+func TestRealRevocation(t *testing.T) {
+	s := sharedServer(t)
+	alone, _ := s.pki(t, "ec")
+	both, _ := s.pki(t, "rsa")
+	s.newIntermediate(t, "ec", both, both)
+	above, _ := s.pki(t, "ec")
+	below, _ := s.intermediate(t, "ec", above)
+	for name, tc := range map[string]struct {
+		mount string
+		want  int
+	}{"a root": {alone, 1}, "an intermediate, and its root": {both, 2}, "an intermediate without its root's key": {below, 0}} {
+		t.Run(name, func(t *testing.T) {
+			s.role(t, tc.mount, map[string]any{"no_store": false})
+			cfg, _ := s.newToken(t, tc.mount, api.TokenCreateRequest{})
+			cfg.RevocationLists = true
+			d, log := deps(t), &testkit.Buffer{}
+			d.Log = slog.New(slog.NewTextHandler(log, nil))
+			i := newTestIssuer(t, cfg, d)
+			testkit.Background(t, i.Run)
+			a := announcedAuthorities(t, i, nil)
+			if len(a.CRLs) != tc.want {
+				t.Fatalf("got %d CRLs, want %d; the log: %s", len(a.CRLs), tc.want, log)
+			}
+			if tc.want == 0 {
+				if !strings.Contains(log.String(), "remove revocationLists") {
+					t.Errorf("the log does not say why there are none: %s", log)
+				}
+				return
+			}
+			leaf, err := i.Issue(t.Context(), request(t))
+			testkit.NoError(t, err)
+			s.write(t, tc.mount+"/revoke", map[string]any{"certificate": string(testkit.CertPEM(leaf[0]))})
+			a = announcedAuthorities(t, i, a)
+			crl, err := x509.ParseRevocationList(a.CRLs[0])
+			testkit.NoError(t, err)
+			if n := crl.RevokedCertificateEntries; len(n) != 1 || n[0].SerialNumber.Cmp(leaf[0].SerialNumber) != 0 || len(a.CRLs) != tc.want {
+				t.Errorf("the CRL has %d entries, and there are %d CRLs", len(n), len(a.CRLs))
+			}
+		})
+	}
+}
+
 // TestRealRotation: an issuer that is replaced in Vault shows within the interval, below the same root without any
-// refused leaf; a revoked certificate shows in the CRL.
+// refused leaf.
 func TestRealRotation(t *testing.T) {
 	s := sharedServer(t)
 	above, root := s.pki(t, "ec")
 	mount, first := s.intermediate(t, "ec", above)
-	s.role(t, mount, map[string]any{"no_store": false})
+	s.role(t, mount, nil)
 	cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})
 	i := newTestIssuer(t, cfg, deps(t))
 	testkit.Background(t, i.Run)
@@ -308,16 +353,6 @@ func TestRealRotation(t *testing.T) {
 	if len(a.Intermediates) != 1 || !a.Intermediates[0].Equal(first) {
 		t.Fatalf("got %+v", a)
 	}
-	leaf, err := i.Issue(t.Context(), request(t))
-	testkit.NoError(t, err)
-	s.write(t, mount+"/revoke", map[string]any{"certificate": string(testkit.CertPEM(leaf[0]))})
-	a = announcedAuthorities(t, i, a)
-	crl, err := x509.ParseRevocationList(a.CRLs[0])
-	testkit.NoError(t, err)
-	if n := crl.RevokedCertificateEntries; len(n) != 1 || n[0].SerialNumber.Cmp(leaf[0].SerialNumber) != 0 {
-		t.Errorf("the CRL has %d entries", len(n))
-	}
-
 	second := s.newIntermediate(t, "rsa", mount, above)
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), root))
 	a = announcedAuthorities(t, i, a)
@@ -329,7 +364,7 @@ func TestRealRotation(t *testing.T) {
 	// Another root: no leaf of it leaves before the ca has seen it.
 	other, otherRoot := s.pki(t, "ec")
 	s.newIntermediate(t, "ec", mount, other)
-	_, err = i.Issue(t.Context(), request(t))
+	_, err := i.Issue(t.Context(), request(t))
 	if err == nil {
 		err = errors.New("a leaf was issued")
 	}
@@ -339,114 +374,4 @@ func TestRealRotation(t *testing.T) {
 		t.Errorf("got %+v", a)
 	}
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), otherRoot))
-}
-
-func TestRealSealedAndStopped(t *testing.T) {
-	s := ownServer(t)
-	mount, root := s.pki(t, "ec")
-	s.role(t, mount, nil)
-	cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})
-	i := newTestIssuer(t, cfg, deps(t))
-	testkit.Background(t, i.Run)
-	a := announcedAuthorities(t, i, nil)
-	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), root))
-
-	testkit.NoError(t, s.root.Sys().SealWithContext(t.Context()))
-	_, err := i.Issue(t.Context(), request(t))
-	wantFault(t, err, signer.Away, "sealed")
-	_, err = newTestIssuer(t, cfg, deps(t)).Issue(t.Context(), request(t))
-	wantFault(t, err, signer.Away, "sealed")
-	time.Sleep(2 * time.Second) // Run looks in vain.
-	if now, _ := i.Authorities(); now != a {
-		t.Error("a sealed Vault changed the authorities")
-	}
-	s.unseal(t)
-	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), root))
-
-	s.stop()
-	_, err = i.Issue(t.Context(), request(t))
-	wantFault(t, err, signer.Away)
-	s.start(t, vaultBinary(t))
-	testkit.Eventually(t, testkit.Patience, func() error {
-		_, err := i.Issue(t.Context(), request(t))
-		if err == nil {
-			return errors.New("a Vault that starts sealed has signed")
-		}
-		if !strings.Contains(err.Error(), "sealed") {
-			return err
-		}
-		return nil
-	})
-	s.unseal(t)
-	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), root))
-}
-
-// TestRealSlow: a Vault that answers after 30 s is away after the timeout.
-func TestRealSlow(t *testing.T) {
-	s := sharedServer(t)
-	mount, _ := s.pki(t, "ec")
-	s.role(t, mount, nil)
-	cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})
-	cfg.Address = "https://" + delayed(t, s.address, 30*time.Second)
-	cfg.Timeout.Duration = time.Second
-	i := newTestIssuer(t, cfg, deps(t))
-	began := time.Now()
-	_, err := i.Issue(t.Context(), request(t))
-	wantFault(t, err, signer.Away, "no answer in time")
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	began = time.Now()
-	_, err = i.Issue(ctx, request(t))
-	wantFault(t, err, signer.Away, "no answer in time")
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("it took %s", took)
-	}
-}
-
-// delayed forwards connections; what the server says arrives late.
-func delayed(t *testing.T, to string, by time.Duration) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", testkit.FreeAddress(t).String())
-	testkit.NoError(t, err)
-	end := make(chan struct{})
-	t.Cleanup(func() { close(end); lis.Close() })
-	go func() {
-		for {
-			client, err := lis.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				return
-			}
-			go func() { <-end; client.Close(); server.Close() }()
-			go copyAfter(server, client, 0, end)
-			go copyAfter(client, server, by, end)
-		}
-	}()
-	return lis.Addr().String()
-}
-
-func copyAfter(to, from net.Conn, by time.Duration, end <-chan struct{}) {
-	p := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(p)
-		if err != nil {
-			to.Close()
-			return
-		}
-		select {
-		case <-time.After(by):
-		case <-end:
-			return
-		}
-		if _, err := to.Write(p[:n]); err != nil {
-			return
-		}
-	}
 }

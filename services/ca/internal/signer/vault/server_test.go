@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,8 +234,8 @@ func (s *server) role(t testing.TB, mount string, changes map[string]any) {
 	t.Helper()
 	body := map[string]any{
 		"allowed_uri_sans": "spiffe://" + testkit.TrustDomain + "/*", "use_csr_sans": false, "use_csr_common_name": false, "require_cn": false,
-		"key_type": "any", "key_usage": "DigitalSignature", "allow_ip_sans": true, "allowed_domains": "istio-system.svc", "allow_subdomains": true,
-		"max_ttl": "48h", "no_store": true,
+		"key_type": "any", "key_usage": "DigitalSignature", "max_ttl": "48h", "no_store": true,
+		"allow_ip_sans": true, "allowed_domains": "istio-system.svc", "allow_subdomains": true,
 	}
 	for k, v := range changes {
 		body[k] = v
@@ -291,12 +290,4 @@ func parse(t testing.TB, text any) *x509.Certificate {
 	cert, err := certificate("certificate", strings.TrimSpace(text.(string)))
 	testkit.NoError(t, err)
 	return cert
-}
-
-// status is the status of an answer of Vault.
-func status(err error) int {
-	if answer, ok := errors.AsType[*api.ResponseError](err); ok {
-		return answer.StatusCode
-	}
-	return http.StatusOK
 }

@@ -5,14 +5,25 @@
 // extensions from a CSR. The extension that the ca wants in a leaf is the ca's own statement: a CSR is signed with the
 // caller's key and cannot have it. And a role keeps Vault's limits, where a verbatim signature knows none. The names
 // are parameters, from the ca's template, so the role must not take them from the CSR (use_csr_sans=false).
+//
+// Vault from 1.11 on, whose PKI engine has several issuers, is set up so; Probe says what differs. PKI is the mount:
+//
+//	vault write PKI/roles/mesh allowed_uri_sans='spiffe://TRUST-DOMAIN/*' use_csr_sans=false \
+//	  use_csr_common_name=false require_cn=false key_type=any key_usage=DigitalSignature max_ttl=48h no_store=true
+//
+//	path "PKI/issuer/+/sign/mesh"           { capabilities = ["update"] }  # an Issuer
+//	path "PKI/roles/mesh"                   { capabilities = ["read"] }    # an Issuer; may be left out
+//	path "PKI/issuer/+/sign-intermediate"   { capabilities = ["update"] }  # a Minter
+//
+// no_store makes Vault faster and its storage smaller; a leaf is then revoked by showing it, not by its serial number.
+// DNS names of the ca and of others that --dns-names lists need allowed_domains. The policy default of Vault lets the
+// ca renew its token and look at it.
 package vault
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"net/http"
-	"sync"
 
 	"github.com/hashicorp/vault/api"
 
@@ -27,12 +38,7 @@ type engine struct {
 	client  *api.Client
 	session *session
 
-	mu sync.Mutex
-	// crl is the last good list of revoked certificates, of the issuer crlOf.
-	crl   []byte
-	crlOf *x509.Certificate
-	// crlProblem is the last one that was logged.
-	crlProblem string
+	crls crls
 }
 
 func newEngine(cfg Config, d signer.Deps) (*engine, error) {
@@ -99,8 +105,7 @@ func (e *engine) public(ctx context.Context, what, path string) (*api.Secret, er
 	return answer, nil
 }
 
-// look reads the issuer's certificate, those above it, and its CRL. A CRL that cannot be used is logged, and the last
-// good one stays.
+// look reads the issuer's certificate and those above it, and their CRLs if they are to be announced.
 func (e *engine) look(ctx context.Context) (*signer.Authorities, error) {
 	what := "look at issuer " + e.cfg.IssuerRef
 	answer, err := e.public(ctx, what, "issuer/"+e.cfg.IssuerRef+"/json")
@@ -111,39 +116,12 @@ func (e *engine) look(ctx context.Context) (*signer.Authorities, error) {
 	if err != nil {
 		return nil, signer.Errorf(signer.Lied, "%s at Vault: %w", what, err)
 	}
-	now := e.d.Clock.Now()
-	a, err := authorities(chain, now)
+	a, err := authorities(chain, e.d.Clock.Now())
 	if err != nil {
 		return nil, signer.Errorf(signer.Refused, "%s at Vault: %w", what, err)
 	}
-	what = "read the CRL of issuer " + e.cfg.IssuerRef
-	var crl []byte
-	answer, err = e.public(withLimit(ctx, maxCRL), what, "issuer/"+e.cfg.IssuerRef+"/crl")
-	if err == nil {
-		crl, err = readCRL(answer, chain[0], now)
-	}
-	if crl = e.keepCRL(chain[0], crl, err); crl != nil {
-		a.CRLs = [][]byte{crl}
-	}
+	a.CRLs = e.revocations(ctx, chain)
 	return a, nil
-}
-
-// keepCRL returns the CRL to announce.
-func (e *engine) keepCRL(issuer *x509.Certificate, crl []byte, err error) []byte {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if said := errorText(err); said != e.crlProblem {
-		if e.crlProblem = said; err != nil {
-			e.d.Log.Warn("Vault's list of revoked certificates cannot be used; the last good one stays", "issuer", e.cfg.IssuerRef, "err", err)
-		}
-	}
-	switch {
-	case err == nil:
-		e.crl, e.crlOf = crl, issuer
-	case !issuer.Equal(e.crlOf):
-		e.crl, e.crlOf = nil, issuer
-	}
-	return e.crl
 }
 
 // asError returns err as an error of package signer.
