@@ -46,8 +46,9 @@ type Config struct {
 	// RefreshInterval is how often an Issuer reads its issuer's certificates, CRL and role again.
 	RefreshInterval metav1.Duration `json:"refreshInterval,omitempty"`
 	// RevocationLists announces Vault's CRLs to the mesh. Proxies then want a current list of every authority in a
-	// chain, and refuse all peers without one: the PKI engine needs auto_rebuild=true in config/crl, and all authorities
-	// with their keys. Without RevocationLists, a certificate that is revoked in Vault is valid until it ends.
+	// chain, and refuse all peers without one: the PKI engine needs auto_rebuild=true in config/crl, and all
+	// authorities with their keys. Without RevocationLists, a certificate that is revoked in Vault is valid until it
+	// ends.
 	RevocationLists bool `json:"revocationLists,omitempty"`
 	// Auth is how the ca logs in.
 	Auth Auth `json:"auth"`

@@ -71,7 +71,21 @@ func (s *session) get(ctx context.Context, unless *grant) (*grant, error) {
 	if unless != nil && s.isCurrent(unless) && s.alive(ctx, unless) {
 		return unless, nil
 	}
-	return s.replace(ctx)
+	g, err := s.replace(ctx, unless)
+	if last := s.lastGood(unless); err != nil && last != nil {
+		return last, nil
+	}
+	return g, err
+}
+
+// lastGood is the current grant although its file has another token by now, which cannot be used; nil if it has ended.
+func (s *session) lastGood(unless *grant) *grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.current; g != nil && g != unless && !g.over(s.clock.Now()) {
+		return g
+	}
+	return nil
 }
 
 // usable is the current grant, if it can be used; nil otherwise.
@@ -127,8 +141,8 @@ func forbidden(err error) bool {
 	return ok && answer.StatusCode == http.StatusForbidden
 }
 
-// replace logs in with what the files have now. The caller has the turn.
-func (s *session) replace(ctx context.Context) (*grant, error) {
+// replace logs in with what the files have now. unless is a grant that is not valid any more. The caller has the turn.
+func (s *session) replace(ctx context.Context, unless *grant) (*grant, error) {
 	c, err := readCredentials(&s.cfg.Auth)
 	if err != nil {
 		return nil, fault(err, "log in")
@@ -139,6 +153,9 @@ func (s *session) replace(ctx context.Context) (*grant, error) {
 	g, err := s.login(ctx, c)
 	if err != nil {
 		s.hold(c, err)
+		if s.lastGood(unless) != nil {
+			s.log.Warn("the ca cannot log in at Vault again; the token that it has is used until it ends", "err", err)
+		}
 		return nil, err
 	}
 	s.set(g)
@@ -278,7 +295,7 @@ func (s *session) renew(ctx context.Context, g *grant) (*grant, error) {
 		s.set(&last)
 		return &last, nil
 	}
-	next, err := s.replace(ctx)
+	next, err := s.replace(ctx, nil)
 	if err != nil {
 		return g, err
 	}

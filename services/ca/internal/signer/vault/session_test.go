@@ -170,6 +170,15 @@ func TestATokenFromAFile(t *testing.T) {
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), f.root.Cert))
 	eventually(t, "a renewal", func() bool { c.Advance(10 * time.Second); return f.count("auth/token/renew-self") > 0 })
 
+	// A token that is not valid: the one before lives on.
+	testkit.WriteFile(t, file, []byte("hvs.mistyped"))
+	for range 3 {
+		testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), f.root.Cert))
+	}
+	if !strings.Contains(log.String(), "the token that it has is used until it ends") {
+		t.Errorf("there is no warning:\n%s", log)
+	}
+
 	// The file is gone: the token lives on, and is renewed.
 	cfg.Auth.Token.File = "/nonexistent"
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), f.root.Cert))
