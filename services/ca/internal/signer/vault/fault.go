@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -42,31 +41,25 @@ func fault(err error, what string, secrets ...string) *signer.Error {
 
 // refusal is fault for an answer with a status.
 func refusal(answer *api.ResponseError, what string, secrets []string) *signer.Error {
-	said := words(answer.Errors, secrets)
-	code := answer.StatusCode
+	said, code := words(answer.Errors, secrets), answer.StatusCode
+	remedy, known := remedyFor(said)
+	// 412, 472 and 473 are of standby nodes that are not there yet.
+	away := code >= 500 || code == http.StatusPreconditionFailed || code == 472 || code == 473
 	switch {
 	case code == http.StatusServiceUnavailable && strings.Contains(said, "sealed"):
 		return signer.Errorf(signer.Away, "%s at Vault: it is sealed; unseal it", what)
-	case code == http.StatusForbidden:
-		return signer.Errorf(signer.Refused, "%s at Vault: permission denied (403 %s); %s", what, said,
-			"have a policy of the login allow this path, and compare mount and namespace with Vault's")
-	case code == http.StatusNotFound:
-		return signer.Errorf(signer.Refused, "%s at Vault: there is no such path (404 %s); %s", what, said,
-			"compare mount, issuerRef, role, auth mount and namespace with Vault's")
-	case code >= 500 || code == http.StatusPreconditionFailed || code == 472 || code == 473:
-		// 412, 472 and 473 are of standby nodes that are not there yet.
-		if remedy := remedyFor(said); remedy != "" {
-			return signer.Errorf(signer.Refused, "%s at Vault: status %d %s; %s", what, code, said, remedy)
-		}
-		return signer.Errorf(signer.Away, "%s at Vault: status %d %s; look into Vault's log", what, code, said)
+	case away && !known:
+		return signer.Errorf(signer.Away, "%s at Vault: status %d %q; look into Vault's log", what, code, said)
 	case code < 400:
 		return signer.Errorf(signer.Away, "%s at Vault: status %d; name Vault's active node as address, or what forwards to it", what, code)
-	}
-	remedy := remedyFor(said)
-	if remedy == "" {
+	case !known && code == http.StatusForbidden:
+		remedy = "have a policy of the login allow this path, and compare mount and namespace with Vault's"
+	case !known && code == http.StatusNotFound:
+		remedy = "there is no such path: compare mount, issuerRef, role, auth mount and namespace with Vault's"
+	case !known:
 		remedy = "change the role or the issuer in Vault"
 	}
-	return signer.Errorf(signer.Refused, "%s at Vault: refused (%d %s); %s", what, code, said, remedy)
+	return signer.Errorf(signer.Refused, "%s at Vault: refused (%d %q); %s", what, code, said, remedy)
 }
 
 // remedies are what to do about Vault's words, in the order in which they are looked for.
@@ -85,6 +78,7 @@ var remedies = []struct{ words, remedy string }{
 	{"unable to find PKI issuer for reference", "correct issuerRef"},
 	{"unable to resolve issuer id for reference", "correct issuerRef"},
 	{"no default issuer currently configured", "give the PKI engine an issuer, or set issuerRef"},
+	{"unable to find CRL for issuer", "import the issuer's key too and allow it crl-signing, or remove revocationLists"},
 	{"max path length of zero", "name an issuer that may sign intermediates, with a path length of 1 or more"},
 	{"invalid role or secret ID", "write the current ids into auth.appRole.roleIDFile and auth.appRole.secretIDFile"},
 	{"invalid secret id", "write a new secret id into auth.appRole.secretIDFile"},
@@ -97,13 +91,13 @@ var remedies = []struct{ words, remedy string }{
 	{"client certificate must be supplied", "have Vault's listener ask for client certificates"},
 }
 
-func remedyFor(said string) string {
+func remedyFor(said string) (remedy string, known bool) {
 	for _, r := range remedies {
 		if strings.Contains(said, r.words) {
-			return r.remedy
+			return r.remedy, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // unanswered is fault for a request without an answer, or with one that cannot be read.
@@ -135,7 +129,7 @@ func unanswered(err error, what string, secrets []string) *signer.Error {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return signer.Errorf(signer.Away, "%s at Vault: the connection ended within the answer", what)
 	}
-	return signer.Errorf(signer.Away, "%s at Vault: %s", what, words([]string{err.Error()}, secrets))
+	return signer.Errorf(signer.Away, "%s at Vault: %q", what, words([]string{err.Error()}, secrets))
 }
 
 // words are what Vault says, on one line, without secrets, and cut.
@@ -149,5 +143,5 @@ func words(said, secrets []string) string {
 	if len(text) > maxWords {
 		text = strings.ToValidUTF8(text[:maxWords], "") + "…"
 	}
-	return fmt.Sprintf("%q", text)
+	return text
 }

@@ -236,7 +236,7 @@ func (i *Issuer) sign(ctx context.Context, r *signer.Request, field, value strin
 		return nil, asError(err, what)
 	}
 	if got.cert.Subject.CommonName != "" {
-		return nil, signer.Errorf(signer.Refused, "%s at Vault: the leaf has the common name %s, which no verified identity stands for; %s", what,
+		return nil, signer.Errorf(signer.Refused, "%s at Vault: the leaf has the common name %q, which no verified identity stands for; %s", what,
 			words([]string{got.cert.Subject.CommonName}, nil), "set the role's use_csr_common_name=false and require_cn=false")
 	}
 	return got, nil

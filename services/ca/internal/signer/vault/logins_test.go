@@ -48,7 +48,7 @@ func (s *server) appRole(t *testing.T, policy, ttl, most string) method {
 	restore()
 	return method{
 		auth:  Auth{AppRole: &AppRoleAuth{Mount: mount, RoleIDFile: roleFile, SecretIDFile: secretFile}},
-		spoil: func() { testkit.WriteFile(t, secretFile, []byte("wrong")) }, restore: restore, says: "secret id",
+		spoil: func() { testkit.WriteFile(t, secretFile, []byte("wrong")) }, restore: restore, says: "auth.appRole.secretIDFile",
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *server) cert(t *testing.T, policy, ttl, most string) method {
 	use(ca, "ca.mesh")
 	return method{
 		auth:  Auth{TLS: &TLSAuth{Mount: mount, CertFile: certFile, KeyFile: keyFile, Name: "ca"}},
-		spoil: func() { use(testkit.PKI(t), "ca.mesh") }, restore: func() { use(ca, "ca.mesh") }, says: "certificate of auth.tls.certFile",
+		spoil: func() { use(testkit.PKI(t), "ca.mesh") }, restore: func() { use(ca, "ca.mesh") }, says: "auth.tls.certFile's certificate",
 	}
 }
 
