@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,10 +28,17 @@ import (
 type measured struct {
 	rate     float64
 	p50, p99 time.Duration
+	// client and vault are the CPU time of both processes for each request.
+	client, vault time.Duration
+}
+
+func (m measured) String() string {
+	return fmt.Sprintf("%.0f/s, p50 %s, p99 %s, CPU %s and Vault's %s", m.rate, m.p50.Round(10*time.Microsecond), m.p99.Round(10*time.Microsecond),
+		m.client.Round(time.Microsecond), m.vault.Round(time.Microsecond))
 }
 
 // load calls f by so many goroutines for a time.
-func load(t *testing.T, inFlight int, during time.Duration, f func() error) measured {
+func (s *server) load(t *testing.T, inFlight int, during time.Duration, f func() error) measured {
 	t.Helper()
 	var (
 		all   sync.WaitGroup
@@ -35,7 +46,7 @@ func load(t *testing.T, inFlight int, during time.Duration, f func() error) meas
 		took  []time.Duration
 		ended atomic.Bool
 	)
-	began := time.Now()
+	client, vault, began := ownCPU(t), s.cpu(t), time.Now()
 	for range inFlight {
 		all.Go(func() {
 			var own []time.Duration
@@ -55,11 +66,37 @@ func load(t *testing.T, inFlight int, during time.Duration, f func() error) meas
 	time.Sleep(during)
 	ended.Store(true)
 	all.Wait()
-	slices.Sort(took)
 	if len(took) == 0 {
 		t.FailNow()
 	}
-	return measured{float64(len(took)) / time.Since(began).Seconds(), took[len(took)/2], took[len(took)*99/100]}
+	n := time.Duration(len(took))
+	m := measured{rate: float64(n) / time.Since(began).Seconds(), client: (ownCPU(t) - client) / n, vault: (s.cpu(t) - vault) / n}
+	slices.Sort(took)
+	m.p50, m.p99 = took[n/2], took[n*99/100]
+	return m
+}
+
+// ownCPU is the CPU time that this process has used.
+func ownCPU(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	testkit.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// cpu is the CPU time that Vault has used, to a hundredth of a second (proc(5), fields 14 and 15 of stat).
+func (s *server) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.process.Process.Pid))
+	testkit.NoError(t, err)
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	var ticks time.Duration
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		testkit.NoError(t, err)
+		ticks += time.Duration(n)
+	}
+	return ticks * 10 * time.Millisecond
 }
 
 // bare returns a function that sends to Vault the request that Issue sends, and only reads the answer.
@@ -95,8 +132,9 @@ func bare(t *testing.T, cfg Config, token string, r *signer.Request) func() erro
 	}
 }
 
-// TestRealRate compares the rate of checked leaves with that of a bare HTTP client: at least 0.8 of it. The rounds of
-// both alternate, and the best two in a row count, because other work on the machine slows both.
+// TestRealRate compares the rate of checked leaves with that of a bare HTTP client: at least 0.8 of it where client and
+// Vault share the machine. That is judged by the CPU time of both, which other work on the machine does not change; the
+// rates are logged.
 func TestRealRate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a load; run without -short")
@@ -110,21 +148,19 @@ func TestRealRate(t *testing.T) {
 		r := request(t)
 		issue := func() error { return issueAndCheck(context.Background(), i, r, root) }
 		send := bare(t, cfg, token, r)
-		load(t, 64, time.Second, send)
-		load(t, 64, time.Second, issue)
-		alone := load(t, 1, 2*time.Second, issue)
-		alonest := load(t, 1, 2*time.Second, send)
-		t.Logf("%s: alone %.0f/s, p50 %s; bare %.0f/s, p50 %s", kind, alone.rate, alone.p50, alonest.rate, alonest.p50)
-		best := 0.0
-		for range 5 {
-			theirs := load(t, 64, 3*time.Second, send)
-			ours := load(t, 64, 3*time.Second, issue)
-			best = max(best, ours.rate/theirs.rate)
-			t.Logf("%s: %.0f/s of %.0f/s (%.2f), p50 %s of %s, p99 %s of %s",
-				kind, ours.rate, theirs.rate, ours.rate/theirs.rate, ours.p50, theirs.p50, ours.p99, theirs.p99)
+		s.load(t, 64, time.Second, send)
+		s.load(t, 64, time.Second, issue)
+		t.Logf("%s, alone: %s; bare: %s", kind, s.load(t, 1, 2*time.Second, issue), s.load(t, 1, 2*time.Second, send))
+		var ours, theirs time.Duration
+		for range 4 {
+			b, m := s.load(t, 64, 3*time.Second, send), s.load(t, 64, 3*time.Second, issue)
+			t.Logf("%s, 64 in flight: %s; bare: %s", kind, m, b)
+			ours, theirs = ours+m.client+m.vault, theirs+b.client+b.vault
 		}
-		if best < 0.8 {
-			t.Errorf("%s: at most %.2f of Vault's own rate", kind, best)
+		if share := float64(theirs) / float64(ours); share < 0.8 {
+			t.Errorf("%s: %.2f of Vault's own rate", kind, share)
+		} else {
+			t.Logf("%s: %.2f of Vault's own rate", kind, share)
 		}
 	}
 }
