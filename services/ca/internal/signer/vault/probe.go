@@ -89,7 +89,7 @@ func (i *Issuer) sample(p signer.Probe) (*signer.Request, error) {
 // template's end to the leaf's, because a ttl counts from Vault's clock.
 func judge(t, leaf *x509.Certificate, began time.Time, what string) error {
 	deviation := ""
-	lives := fmt.Sprintf("the leaf lives for %s instead of %s; ", leaf.NotAfter.Sub(began).Round(time.Second),
+	lives := fmt.Sprintf("the leaf lives for about %s instead of %s; ", leaf.NotAfter.Sub(began).Round(time.Minute),
 		t.NotAfter.Sub(began).Round(time.Second))
 	switch {
 	case len(leaf.URIs) == 0:

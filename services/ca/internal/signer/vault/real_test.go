@@ -205,7 +205,7 @@ func TestRealRoles(t *testing.T) {
 		"allows another domain": {map[string]any{"allowed_uri_sans": "spiffe://other/*"}, "allowed_uri_sans to spiffe://",
 			"allowed_uri_sans to spiffe://"},
 		"shortens lifetimes": {map[string]any{"max_ttl": "1h"}, "max_ttl=86400s (it allows 1h0m0s",
-			"lives for 1h0m0s instead of 24h0m0s; raise max_ttl"},
+			"lives for about 1h0m0s instead of 24h0m0s; raise max_ttl"},
 		"has a fixed end":        {map[string]any{"not_after": "2126-01-01T00:00:00Z"}, "not_after=", "remove not_after from the role"},
 		"requires a common name": {map[string]any{"require_cn": true}, "require_cn=false", "require_cn=false"},
 		"takes the common name":  {map[string]any{"use_csr_common_name": true}, "use_csr_common_name=false", "use_csr_common_name=false"},
