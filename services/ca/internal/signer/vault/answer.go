@@ -3,6 +3,7 @@ package vault
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -17,7 +18,7 @@ import (
 const (
 	// maxCertificates is how many certificates an answer may have.
 	maxCertificates = 10
-	// maxCertificate bounds the PEM text of one.
+	// maxCertificate bounds the text of one.
 	maxCertificate = 16 << 10
 )
 
@@ -85,32 +86,66 @@ func certificate(what, text string) (*x509.Certificate, error) {
 	return cert, nil
 }
 
-// signed is what Vault answers when it has signed a certificate.
-type signed struct {
-	cert *x509.Certificate
-	// chain is cert's issuer and what is above it, nearest first, the root included if Vault knows it.
-	chain []*x509.Certificate
+// signedAnswer is the answer of sign and sign-intermediate. Certificates are in DER, in base64.
+type signedAnswer struct {
+	Data struct {
+		Certificate string `json:"certificate"`
+		IssuingCA   string `json:"issuing_ca"`
+		// CAChain begins with the certificate itself for intermediates. Its order is not relied on.
+		CAChain []string `json:"ca_chain"`
+	} `json:"data"`
 }
 
-// readSigned reads the answer of sign and sign-intermediate: certificate, issuing_ca, and ca_chain, which for
-// intermediates begins with the certificate itself. The order of ca_chain is not relied on.
-func readSigned(s *api.Secret) (*signed, error) {
-	if s == nil || s.Data == nil {
+// readSignedAnswer decodes the bytes of an answer.
+func readSignedAnswer(body []byte) (*signedAnswer, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, errNoSecret
 	}
-	cert, err := certificate("certificate", text(s.Data, "certificate"))
+	a := &signedAnswer{}
+	if err := json.Unmarshal(body, a); err != nil {
+		return nil, err
+	}
+	if n := len(a.Data.CAChain); n > maxCertificates {
+		return nil, fmt.Errorf("ca_chain has %d entries, more than %d", n, maxCertificates)
+	}
+	return a, nil
+}
+
+func (a *signedAnswer) certificate() (*x509.Certificate, error) {
+	return der("certificate", a.Data.Certificate)
+}
+
+// above is the certificate's issuer and what is above that, nearest first, the root included if Vault knows it.
+func (a *signedAnswer) above() ([]*x509.Certificate, error) {
+	issuer, err := der("issuing_ca", a.Data.IssuingCA)
 	if err != nil {
 		return nil, err
 	}
-	issuer, err := certificate("issuing_ca", text(s.Data, "issuing_ca"))
-	if err != nil {
-		return nil, err
+	var among []*x509.Certificate
+	for _, text := range a.Data.CAChain {
+		cert, err := der("ca_chain", text)
+		if err != nil {
+			return nil, err
+		}
+		among = append(among, cert)
 	}
-	above, err := readChain(s.Data)
-	if err != nil {
-		return nil, err
+	return path(issuer, among), nil
+}
+
+// der parses a certificate in base64.
+func der(what, text string) (*x509.Certificate, error) {
+	if len(text) > maxCertificate {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", what, len(text), maxCertificate)
 	}
-	return &signed{cert: cert, chain: path(issuer, above)}, nil
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) == 0 {
+		return nil, fmt.Errorf("%s is no certificate in base64", what)
+	}
+	cert, err := x509.ParseCertificate(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return cert, nil
 }
 
 // readIssuer reads the answer of issuer/REF/json: the issuer's certificate, and those above it.

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -118,9 +119,12 @@ func TestAuthoritiesOfAChain(t *testing.T) {
 func FuzzAnswers(f *testing.F) {
 	ca := testkit.PKI(f)
 	root := string(ca.RootPEM)
-	leaf := string(ca.Sign(ca.ID("shop", "cart"), ca.Key.Public()))
+	leaf, err := certificate("leaf", string(ca.Sign(ca.ID("shop", "cart"), ca.Key.Public())))
+	testkit.NoError(f, err)
+	rootDER := base64.StdEncoding.EncodeToString(ca.Cert.Raw)
 	for _, seed := range []any{
-		map[string]any{"certificate": leaf, "issuing_ca": root, "ca_chain": []string{root}, "serial_number": "17:9a", "expiration": 1654105687},
+		map[string]any{"certificate": base64.StdEncoding.EncodeToString(leaf.Raw), "issuing_ca": rootDER, "ca_chain": []string{rootDER, rootDER},
+			"serial_number": "17:9a", "expiration": 1654105687},
 		map[string]any{"certificate": root, "ca_chain": []string{root, root}, "issuer_id": "7545992c-1910-0898-9e64-d575549fbe9c", "issuer_name": ""},
 		map[string]any{"crl": string(ca.Revoke())},
 		goodRole(),
@@ -136,12 +140,17 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(`{"data": {"certificate": "` + strings.ReplaceAll(root, "\n", `\n`) + `", "ca_chain": null}, "auth": null}`)
 	now := time.Now()
 	f.Fuzz(func(t *testing.T, text string) {
+		if a, err := readSignedAnswer([]byte(text)); err == nil {
+			if cert, err := a.certificate(); err == nil && cert == nil {
+				t.Error("an answer without a certificate")
+			}
+			if chain, err := a.above(); err == nil && len(chain) == 0 {
+				t.Error("an answer without an issuer")
+			}
+		}
 		s, err := api.ParseSecret(strings.NewReader(text))
 		if err != nil {
 			return
-		}
-		if got, err := readSigned(s); err == nil && (got.cert == nil || len(got.chain) == 0) {
-			t.Error("a signed certificate without certificate or chain")
 		}
 		if chain, err := readIssuer(s); err == nil {
 			if a, err := authorities(chain, now); err == nil && (len(a.Roots) == 0 || !a.NotAfter.After(now)) {

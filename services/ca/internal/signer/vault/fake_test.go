@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"io"
@@ -197,10 +198,8 @@ func (f *fake) sign(r *http.Request, change func(*x509.Certificate)) map[string]
 		f.t.Errorf("sign: %v", err)
 		return nil
 	}
-	return map[string]any{
-		"certificate": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), "issuing_ca": string(f.root.RootPEM),
-		"ca_chain": []string{string(f.root.RootPEM)},
-	}
+	root := base64.StdEncoding.EncodeToString(f.root.Cert.Raw)
+	return map[string]any{"certificate": base64.StdEncoding.EncodeToString(der), "issuing_ca": root, "ca_chain": []string{root}}
 }
 
 // config logs in to the fake by AppRole.

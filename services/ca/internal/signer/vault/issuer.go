@@ -138,10 +138,11 @@ func (i *Issuer) announce(a *signer.Authorities) {
 func (i *Issuer) readRole(ctx context.Context) (*role, error) {
 	what := "read role " + i.engine.cfg.Role
 	denied := false
-	answer, err := i.engine.call(ctx, what, func(l *api.Logical) (*api.Secret, error) {
-		s, err := l.ReadWithContext(ctx, i.engine.cfg.Mount+"/roles/"+i.engine.cfg.Role)
+	var answer *api.Secret
+	err := i.engine.call(ctx, what, func(l *api.Logical) (err error) {
+		answer, err = l.ReadWithContext(ctx, i.engine.cfg.Mount+"/roles/"+i.engine.cfg.Role)
 		denied = forbidden(err)
-		return s, err
+		return err
 	})
 	switch {
 	case err != nil && denied:
@@ -208,10 +209,16 @@ func (i *Issuer) suits(r *signer.Request) error {
 	return nil
 }
 
+// signed is a leaf, and what is above it, nearest first.
+type signed struct {
+	cert  *x509.Certificate
+	chain []*x509.Certificate
+}
+
 // sign asks for a leaf with the template's names. field and value say how long it lives.
 func (i *Issuer) sign(ctx context.Context, r *signer.Request, field, value string) (*signed, error) {
 	t := r.Template
-	body := map[string]any{"csr": csrPEM(r.CSR), "format": "pem", "exclude_cn_from_sans": true, field: value}
+	body := map[string]any{"csr": csrPEM(r.CSR), "format": "der", "exclude_cn_from_sans": true, field: value}
 	var uris, ips []string
 	for _, u := range t.URIs {
 		uris = append(uris, u.String())
@@ -227,11 +234,14 @@ func (i *Issuer) sign(ctx context.Context, r *signer.Request, field, value strin
 		body["ip_sans"] = ips
 	}
 	what := i.what()
-	answer, err := i.engine.write(ctx, what, "issuer/"+i.engine.cfg.IssuerRef+"/sign/"+i.engine.cfg.Role, body)
+	answer, err := i.engine.sign(ctx, what, "issuer/"+i.engine.cfg.IssuerRef+"/sign/"+i.engine.cfg.Role, body)
 	if err != nil {
 		return nil, err
 	}
-	got, err := i.readSigned(answer)
+	got := &signed{}
+	if got.cert, err = answer.certificate(); err == nil {
+		got.chain, err = i.chain(answer)
+	}
 	if err != nil {
 		return nil, asError(err, what)
 	}
@@ -242,29 +252,18 @@ func (i *Issuer) sign(ctx context.Context, r *signer.Request, field, value strin
 	return got, nil
 }
 
-// readSigned is the function readSigned, with a chain that is parsed and verified only when it has changed.
-func (i *Issuer) readSigned(s *api.Secret) (*signed, error) {
-	if s == nil || s.Data == nil {
-		return nil, errNoSecret
+// chain is what is above a leaf. It is parsed and verified only when it has changed.
+func (i *Issuer) chain(a *signedAnswer) ([]*x509.Certificate, error) {
+	text := a.Data.IssuingCA + "\n" + strings.Join(a.Data.CAChain, "\n")
+	if known := i.above.Load(); known != nil && known.text == text {
+		return known.certs, nil
 	}
-	texts, err := list(s.Data, "ca_chain")
+	certs, err := a.above()
 	if err != nil {
 		return nil, err
 	}
-	key := text(s.Data, "issuing_ca") + "\n" + strings.Join(texts, "\n")
-	if known := i.above.Load(); known != nil && known.text == key {
-		cert, err := certificate("certificate", text(s.Data, "certificate"))
-		if err != nil {
-			return nil, err
-		}
-		return &signed{cert: cert, chain: known.certs}, nil
-	}
-	got, err := readSigned(s)
-	if err != nil {
-		return nil, err
-	}
-	i.above.Store(&parsedChain{text: key, certs: got.chain})
-	return got, nil
+	i.above.Store(&parsedChain{text: text, certs: certs})
+	return certs, nil
 }
 
 // announced tells whether the ca knows a root as this issuer's. Before the first look, it knows none, and the ca's own

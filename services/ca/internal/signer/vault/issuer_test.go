@@ -99,9 +99,9 @@ func TestIssueSaysWhatWentWrong(t *testing.T) {
 		"a huge login":             {login, always(say(200, `{"auth": "`+big+`"}`)), signer.Lied, []string{"too large"}},
 		"no JSON":                  {signPath, always(say(200, "<html>")), signer.Lied, []string{"not one of Vault's"}},
 		"other JSON":               {signPath, always(say(200, `{"data": "x"}`)), signer.Lied, []string{"not one of Vault's"}},
-		"half of the JSON":         {signPath, always(say(200, `{"data": {"certificate": "`)), signer.Away, []string{"ended within"}},
+		"half of the JSON":         {signPath, always(say(200, `{"data": {"certificate": "`)), signer.Lied, []string{"not one of Vault's"}},
 		"nothing":                  {signPath, always(say(200, "")), signer.Lied, []string{"empty"}},
-		"no certificate":           {signPath, always(say(200, `{"data": {}}`)), signer.Lied, []string{"no single certificate"}},
+		"no certificate":           {signPath, always(say(200, `{"data": {}}`)), signer.Lied, []string{"certificate is no certificate"}},
 		"no login":                 {login, always(say(200, `{}`)), signer.Lied, []string{"not one of Vault's"}},
 		"another name":             {signPath, signing(func(c *x509.Certificate) { c.URIs = nil }, nil), signer.Lied, []string{"has the URIs"}},
 		"many certificates": {signPath, signing(nil, func(data map[string]any) {
@@ -111,7 +111,7 @@ func TestIssueSaysWhatWentWrong(t *testing.T) {
 			[]string{`common name "admin"`, "use_csr_common_name=false"}},
 		"two certificates": {signPath, signing(nil, func(data map[string]any) {
 			data["certificate"] = data["certificate"].(string) + data["issuing_ca"].(string)
-		}), signer.Lied, []string{"no single certificate"}},
+		}), signer.Lied, []string{"not one of Vault's"}},
 		"a redirect in the clear": {signPath, always(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
 		}), signer.Away, []string{"protocol downgrade"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ type grant struct {
 	// final is set if nothing lengthens the token's life.
 	final bool
 }
+
+// is tells whether it is of the same token, which a renewal does not change. other may be nil.
+func (g *grant) is(other *grant) bool { return other != nil && g.token == other.token }
 
 // as returns a client that sends the token.
 func (g *grant) as(client *api.Client) *api.Client {
@@ -158,6 +162,13 @@ func (s *session) lookup(ctx context.Context, c *credentials) (*grant, error) {
 	if err == nil && (answer == nil || answer.Data == nil) {
 		err = errNoSecret
 	}
+	ttl := int64(0)
+	if err == nil {
+		// A token that does not end has no expire_time. One that ends within the second has the ttl 0 too.
+		if ttl = number(answer.Data, "ttl"); ttl <= 0 && answer.Data["expire_time"] != nil {
+			err = &api.ResponseError{StatusCode: http.StatusForbidden, Errors: []string{"it has ended"}}
+		}
+	}
 	if err != nil {
 		refused := fault(err, "look at the token of auth.token.file", c.secrets()...)
 		if refused.Fault == signer.Refused {
@@ -166,7 +177,7 @@ func (s *session) lookup(ctx context.Context, c *credentials) (*grant, error) {
 		}
 		return nil, refused
 	}
-	g.ttl = time.Duration(max(0, min(number(answer.Data, "ttl"), maxLease))) * time.Second
+	g.ttl = time.Duration(max(0, min(ttl, maxLease))) * time.Second
 	g.renewable, g.first = flag(answer.Data, "renewable"), g.ttl
 	return g, nil
 }

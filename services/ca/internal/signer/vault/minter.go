@@ -55,23 +55,27 @@ func (m *Minter) Mint(ctx context.Context, r signer.MintRequest) (chain, roots [
 	if err != nil {
 		return nil, nil, signer.Errorf(signer.Unsuitable, "%s at Vault: make the CSR with the intermediate's key: %w", what, err)
 	}
-	answer, err := m.engine.write(ctx, what, "issuer/"+m.engine.cfg.IssuerRef+"/sign-intermediate", map[string]any{
-		"csr": csrPEM(csr), "use_csr_values": true, "exclude_cn_from_sans": true, "max_path_length": 0, "format": "pem",
+	answer, err := m.engine.sign(ctx, what, "issuer/"+m.engine.cfg.IssuerRef+"/sign-intermediate", map[string]any{
+		"csr": csrPEM(csr), "use_csr_values": true, "exclude_cn_from_sans": true, "max_path_length": 0, "format": "der",
 		"ttl": fmt.Sprintf("%ds", int64(r.TTL.Seconds())),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	got, err := readSigned(answer)
+	made, err := answer.certificate()
+	if err != nil {
+		return nil, nil, asError(err, what)
+	}
+	rest, err := answer.above()
 	if err != nil {
 		return nil, nil, asError(err, what)
 	}
 	// What is above the new certificate is judged as for an issuer that is only looked at.
-	above, err := authorities(got.chain, m.engine.d.Clock.Now())
+	above, err := authorities(rest, m.engine.d.Clock.Now())
 	if err != nil {
 		return nil, nil, signer.Errorf(signer.Refused, "%s at Vault: %w", what, err)
 	}
-	return append([]*x509.Certificate{got.cert}, above.Intermediates...), above.Roots, nil
+	return append([]*x509.Certificate{made}, above.Intermediates...), above.Roots, nil
 }
 
 func csrPEM(der []byte) string {

@@ -109,7 +109,7 @@ func bare(t *testing.T, cfg Config, token string, r *signer.Request) func() erro
 	}}
 	t.Cleanup(client.CloseIdleConnections)
 	body, err := json.Marshal(map[string]any{
-		"csr": csrPEM(r.CSR), "format": "pem", "exclude_cn_from_sans": true, "not_after": r.Template.NotAfter.UTC().Format(time.RFC3339),
+		"csr": csrPEM(r.CSR), "format": "der", "exclude_cn_from_sans": true, "not_after": r.Template.NotAfter.UTC().Format(time.RFC3339),
 		"uri_sans": []string{r.Template.URIs[0].String()},
 	})
 	testkit.NoError(t, err)

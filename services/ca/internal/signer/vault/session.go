@@ -53,7 +53,7 @@ type held struct {
 	until time.Time
 }
 
-// get returns a token that has not ended. It logs in if there is none, or if the one that there is equals unless and is
+// get returns a token that has not ended. It logs in if there is none, or if the one that there is is unless and is
 // not valid at Vault any more.
 func (s *session) get(ctx context.Context, unless *grant) (*grant, error) {
 	if g := s.usable(unless); g != nil {
@@ -82,7 +82,7 @@ func (s *session) get(ctx context.Context, unless *grant) (*grant, error) {
 func (s *session) lastGood(unless *grant) *grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g := s.current; g != nil && g != unless && !g.over(s.clock.Now()) {
+	if g := s.current; g != nil && !g.is(unless) && !g.over(s.clock.Now()) {
 		return g
 	}
 	return nil
@@ -93,7 +93,7 @@ func (s *session) usable(unless *grant) *grant {
 	s.mu.Lock()
 	g := s.current
 	s.mu.Unlock()
-	if g == nil || g == unless || g.over(s.clock.Now()) {
+	if g == nil || g.is(unless) || g.over(s.clock.Now()) {
 		return nil
 	}
 	if t := s.cfg.Auth.Token; t != nil {
@@ -108,7 +108,7 @@ func (s *session) usable(unless *grant) *grant {
 func (s *session) isCurrent(g *grant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.current == g && !g.over(s.clock.Now())
+	return s.current != nil && s.current.is(g) && !s.current.over(s.clock.Now())
 }
 
 // alive tells whether a token with which Vault refused something is valid: then its policies refuse, and another login

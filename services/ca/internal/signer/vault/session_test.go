@@ -205,6 +205,12 @@ func TestATokenThatCannotBeRenewed(t *testing.T) {
 		t.Errorf("tried %d times to renew it", n)
 	}
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), f.root.Cert))
+	// A token that ends within the second is none that does not end.
+	f.on("auth/token/lookup-self", say(200, map[string]any{"data": map[string]any{"ttl": 0, "expire_time": "2026-11-27T21:44:26Z"}}))
+	testkit.WriteFile(t, file, []byte("hvs.ends-now"))
+	c.Advance(time.Hour)
+	_, err := i.Issue(t.Context(), request(t))
+	wantFault(t, err, signer.Refused, "it has ended", "write a valid token")
 	// A root token does not end.
 	f.on("auth/token/lookup-self", say(200, map[string]any{"data": map[string]any{"ttl": 0, "renewable": false}}))
 	f.on(signPath, func(w http.ResponseWriter, r *http.Request) {

@@ -22,7 +22,9 @@ package vault
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 
 	"github.com/hashicorp/vault/api"
@@ -65,31 +67,54 @@ func (e *engine) bounded(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // call makes a request with the token. If Vault refuses the token, call logs in and makes the request once more.
-func (e *engine) call(ctx context.Context, what string, request func(*api.Logical) (*api.Secret, error)) (*api.Secret, error) {
+func (e *engine) call(ctx context.Context, what string, request func(*api.Logical) error) error {
 	g, err := e.session.get(ctx, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	answer, err := request(g.as(e.client).Logical())
+	err = request(g.as(e.client).Logical())
 	if forbidden(err) {
 		next, loginErr := e.session.get(ctx, g)
 		if loginErr != nil {
-			return nil, loginErr
+			return loginErr
 		}
 		if next != g {
 			g = next
-			answer, err = request(g.as(e.client).Logical())
+			err = request(g.as(e.client).Logical())
 		}
 	}
 	if err != nil {
-		return nil, fault(err, what, g.token)
+		return fault(err, what, g.token)
 	}
-	return answer, nil
+	return nil
 }
 
-// write is call for a path of the PKI engine.
-func (e *engine) write(ctx context.Context, what, path string, body map[string]any) (*api.Secret, error) {
-	return e.call(ctx, what, func(l *api.Logical) (*api.Secret, error) { return l.WriteWithContext(ctx, e.cfg.Mount+"/"+path, body) })
+// sign asks at a path of the PKI engine for a certificate. It decodes the answer without a map of everything in it, as
+// the library makes one, because this is done for each leaf.
+func (e *engine) sign(ctx context.Context, what, path string, body map[string]any) (*signedAnswer, error) {
+	asked, err := json.Marshal(body)
+	if err != nil {
+		return nil, signer.Errorf(signer.Unsuitable, "%s at Vault: %w", what, err)
+	}
+	var answer []byte
+	err = e.call(ctx, what, func(l *api.Logical) error {
+		resp, err := l.WriteRawWithContext(ctx, e.cfg.Mount+"/"+path, asked)
+		if resp != nil {
+			defer resp.Body.Close()
+		}
+		if err == nil {
+			answer, err = io.ReadAll(resp.Body)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	got, err := readSignedAnswer(answer)
+	if err != nil {
+		return nil, asError(err, what)
+	}
+	return got, nil
 }
 
 // public reads a path of the PKI engine that needs no token.
@@ -114,7 +139,7 @@ func (e *engine) look(ctx context.Context) (*signer.Authorities, error) {
 	}
 	chain, err := readIssuer(answer)
 	if err != nil {
-		return nil, signer.Errorf(signer.Lied, "%s at Vault: %w", what, err)
+		return nil, asError(err, what)
 	}
 	a, err := authorities(chain, e.d.Clock.Now())
 	if err != nil {
@@ -124,10 +149,10 @@ func (e *engine) look(ctx context.Context) (*signer.Authorities, error) {
 	return a, nil
 }
 
-// asError returns err as an error of package signer.
+// asError returns the error of an answer that cannot be read as an error of package signer.
 func asError(err error, what string) *signer.Error {
 	if known, ok := errors.AsType[*signer.Error](err); ok {
 		return known
 	}
-	return signer.Errorf(signer.Lied, "%s at Vault: %w", what, err)
+	return signer.Errorf(signer.Lied, "%s at Vault: the answer is not one of Vault's: %w; compare address with Vault's", what, err)
 }
