@@ -33,8 +33,8 @@ type measured struct {
 }
 
 func (m measured) String() string {
-	return fmt.Sprintf("%.0f/s, p50 %s, p99 %s, CPU %s and Vault's %s", m.rate, m.p50.Round(10*time.Microsecond), m.p99.Round(10*time.Microsecond),
-		m.client.Round(time.Microsecond), m.vault.Round(time.Microsecond))
+	return fmt.Sprintf("%.0f/s, p50 %s, p99 %s, CPU %s and Vault's %s", m.rate, m.p50.Round(10*time.Microsecond),
+		m.p99.Round(10*time.Microsecond), m.client.Round(time.Microsecond), m.vault.Round(time.Microsecond))
 }
 
 // load calls f by so many goroutines for a time.
