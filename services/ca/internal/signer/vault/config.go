@@ -24,8 +24,8 @@ const (
 	DefaultKubernetesTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 )
 
-// Config says where Vault is, what in it signs, and how the ca logs in. Secrets are in files, which are read again
-// whenever they are used.
+// Config of an Issuer says where Vault is, what in it signs, and how the ca logs in. Secrets are in files, which are
+// read again whenever they are used.
 type Config struct {
 	// Address is Vault's URL, https://HOST[:PORT][/PATH].
 	Address string `json:"address"`
@@ -39,20 +39,23 @@ type Config struct {
 	Mount string `json:"mount,omitempty"`
 	// IssuerRef is the name or id of the issuer in the PKI engine. The default follows the engine's default issuer.
 	IssuerRef string `json:"issuerRef,omitempty"`
-	// Role of the PKI engine that signs leaves. An Issuer needs it, a Minter has none.
+	// Role of the PKI engine that signs leaves. A MinterConfig has none.
 	Role string `json:"role,omitempty"`
 	// Timeout bounds each operation: a certificate with the login that it may need, or a look at the issuer.
 	Timeout metav1.Duration `json:"timeout,omitempty"`
 	// RefreshInterval is how often an Issuer reads its issuer's certificates, CRL and role again.
 	RefreshInterval metav1.Duration `json:"refreshInterval,omitempty"`
-	// RevocationLists announces Vault's CRLs to the mesh. Proxies then want a current list of every authority in a
+	// CRL announces Vault's CRLs to the mesh. Proxies then want a current list of every authority in a
 	// chain, and refuse all peers without one: the PKI engine needs auto_rebuild=true in config/crl, and all
-	// authorities with their keys. Without RevocationLists, a certificate that is revoked in Vault is valid until it
+	// authorities with their keys. Without CRL, a certificate that is revoked in Vault is valid until it
 	// ends.
-	RevocationLists bool `json:"revocationLists,omitempty"`
+	CRL bool `json:"crl,omitempty"`
 	// Auth is how the ca logs in.
 	Auth Auth `json:"auth"`
 }
+
+// MinterConfig is the Config of a Minter.
+type MinterConfig Config
 
 // Auth is how the ca logs in to Vault. Exactly one field is set.
 type Auth struct {
@@ -126,6 +129,22 @@ const (
 
 // Check returns everything that is wrong with the configuration, joined. It reads no files.
 func (c *Config) Check() error {
+	found := c.problems()
+	found.required("role", c.Role, "name the role of the PKI engine that signs leaves")
+	return errors.Join(found...)
+}
+
+// Check returns everything that is wrong with the configuration, joined. It reads no files.
+func (c *MinterConfig) Check() error {
+	found := (*Config)(c).problems()
+	if c.Role != "" {
+		found.addf("role: signs leaves, and an intermediate is signed without one; remove it")
+	}
+	return errors.Join(found...)
+}
+
+// problems are those of both kinds.
+func (c *Config) problems() problems {
 	var found problems
 	found.address(c.Address)
 	if c.ServerName != "" && strings.ContainsAny(c.ServerName, ":/ ") && net.ParseIP(c.ServerName) == nil {
@@ -138,7 +157,7 @@ func (c *Config) Check() error {
 	found.duration("timeout", c.Timeout.Duration, minTimeout, maxTimeout)
 	found.duration("refreshInterval", c.RefreshInterval.Duration, minRefresh, maxRefresh)
 	found.auth(c.Auth)
-	return errors.Join(found...)
+	return found
 }
 
 type problems []error

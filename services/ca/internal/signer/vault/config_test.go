@@ -28,6 +28,7 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"no URL, with a password":  {func(c *Config) { c.Address = "https://me:hunter2@vault.test:x" }, []string{"address: is no URL"}},
 		"a server name with port":  {func(c *Config) { c.ServerName = "vault.test:8200" }, []string{"serverName: "}},
 		"an address as name":       {func(c *Config) { c.ServerName = "fd00::1" }, nil},
+		"no role":                  {func(c *Config) { c.Role = "" }, []string{"role: is required"}},
 		"a mount that is nested":   {func(c *Config) { c.Mount = "teams/mesh/pki" }, nil},
 		"a mount with a slash":     {func(c *Config) { c.Mount = "/pki" }, []string{"mount: \"/pki\" is no path"}},
 		"a mount that climbs":      {func(c *Config) { c.Mount = "pki/../sys" }, []string{"mount: "}},

@@ -35,7 +35,7 @@ type crls struct {
 // revocations returns a CRL for each authority of a chain, or none at all. While Vault's cannot be used, those
 // announced last stay until they end.
 func (e *engine) revocations(ctx context.Context, chain []*x509.Certificate) [][]byte {
-	if !e.cfg.RevocationLists {
+	if !e.cfg.CRL {
 		return nil
 	}
 	lists, until, err := e.readCRLs(ctx, chain)
@@ -123,13 +123,13 @@ func (e *engine) issuerIDs(ctx context.Context, chain []*x509.Certificate) ([]st
 		}
 	}
 	return nil, errors.New("the PKI engine does not have all authorities of the chain as issuers; import them with their keys, " +
-		"or remove revocationLists")
+		"or remove crl")
 }
 
 // readCRL reads the answer of issuer/REF/crl, and verifies it with the issuer's certificate.
 func readCRL(s *api.Secret, issuer *x509.Certificate, now time.Time) (*x509.RevocationList, error) {
 	if s == nil || s.Data == nil || text(s.Data, "crl") == "" {
-		return nil, errors.New("it has none; import its key, and allow it crl-signing, or remove revocationLists")
+		return nil, errors.New("it has none; import its key, and allow it crl-signing, or remove crl")
 	}
 	block, _ := pem.Decode([]byte(text(s.Data, "crl")))
 	if block == nil || block.Type != "X509 CRL" {

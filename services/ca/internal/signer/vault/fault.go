@@ -78,7 +78,7 @@ var remedies = []struct{ words, remedy string }{
 	{"unable to find PKI issuer for reference", "correct issuerRef"},
 	{"unable to resolve issuer id for reference", "correct issuerRef"},
 	{"no default issuer currently configured", "give the PKI engine an issuer, or set issuerRef"},
-	{"unable to find CRL for issuer", "import the issuer's key too and allow it crl-signing, or remove revocationLists"},
+	{"unable to find CRL for issuer", "import the issuer's key too and allow it crl-signing, or remove crl"},
 	{"max path length of zero", "name an issuer that may sign intermediates, with a path length of 1 or more"},
 	{"invalid role or secret ID", "write the current ids into auth.appRole.roleIDFile and auth.appRole.secretIDFile"},
 	{"invalid secret id", "write a new secret id into auth.appRole.secretIDFile"},

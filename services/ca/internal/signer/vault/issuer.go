@@ -40,12 +40,11 @@ var _ signer.Issuer = (*Issuer)(nil)
 
 // NewIssuer makes an Issuer; it makes no connection.
 func NewIssuer(cfg Config, d signer.Deps) (*Issuer, error) {
-	var missing error
-	if cfg.Role == "" {
-		missing = errors.New("role: is required to sign leaves; name the role of the PKI engine")
+	if err := cfg.Check(); err != nil {
+		return nil, err
 	}
 	e, err := newEngine(cfg, d)
-	if err = errors.Join(missing, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return &Issuer{engine: e, wake: make(chan struct{}, 1)}, nil
@@ -53,7 +52,7 @@ func NewIssuer(cfg Config, d signer.Deps) (*Issuer, error) {
 
 // Capabilities implements signer.Issuer. Package comment and Probe say why they are so.
 func (i *Issuer) Capabilities() signer.Capabilities {
-	return signer.Capabilities{NamesBesideCSR: true, Validity: true, Revocation: i.engine.cfg.RevocationLists, Remote: true}
+	return signer.Capabilities{NamesBesideCSR: true, Validity: true, Revocation: i.engine.cfg.CRL, Remote: true}
 }
 
 // Authorities implements signer.Issuer.
@@ -100,10 +99,7 @@ func (i *Issuer) Run(ctx context.Context) error {
 func (i *Issuer) refresh(ctx context.Context) error {
 	ctx, cancel := i.engine.bounded(ctx)
 	defer cancel()
-	a, err := i.engine.look(ctx)
-	if err == nil {
-		i.announce(a)
-	}
+	// The role comes first: whoever sees the authorities may issue, within max_ttl.
 	r, roleErr := i.readRole(ctx)
 	if roleErr == nil {
 		i.mu.Lock()
@@ -114,6 +110,10 @@ func (i *Issuer) refresh(ctx context.Context) error {
 				roleErr = signer.Errorf(signer.Refused, "role %s at Vault: %w", i.engine.cfg.Role, bad)
 			}
 		}
+	}
+	a, err := i.engine.look(ctx)
+	if err == nil {
+		i.announce(a)
 	}
 	return errors.Join(err, roleErr)
 }

@@ -211,7 +211,7 @@ func TestWhatVaultCannotDo(t *testing.T) {
 		!strings.Contains(err.Error(), "address: is required") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := NewMinter(f.config(), deps(t)); err == nil || !strings.Contains(err.Error(), "role: ") {
+	if _, err := NewMinter(MinterConfig(f.config()), deps(t)); err == nil || !strings.Contains(err.Error(), "role: ") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestMaxTTLOfTheRole(t *testing.T) {
 func TestRunAnnouncesChanges(t *testing.T) {
 	f := newFake(t)
 	cfg := f.config()
-	cfg.RefreshInterval.Duration, cfg.RevocationLists = 10*time.Minute, true
+	cfg.RefreshInterval.Duration, cfg.CRL = 10*time.Minute, true
 	c := testkit.NewClock(time.Now())
 	d := deps(t)
 	d.Clock = c

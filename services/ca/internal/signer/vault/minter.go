@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 
 	"fairlead.dev/services/ca/internal/signer"
@@ -16,12 +15,12 @@ type Minter struct{ engine *engine }
 
 var _ signer.Minter = (*Minter)(nil)
 
-// NewMinter makes a Minter; it makes no connection. The configuration has no role.
-func NewMinter(cfg Config, d signer.Deps) (*Minter, error) {
-	if cfg.Role != "" {
-		return nil, errors.New("role: signs leaves, and an intermediate is signed without one; remove it")
+// NewMinter makes a Minter; it makes no connection.
+func NewMinter(cfg MinterConfig, d signer.Deps) (*Minter, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
 	}
-	e, err := newEngine(cfg, d)
+	e, err := newEngine(Config(cfg), d)
 	if err != nil {
 		return nil, err
 	}

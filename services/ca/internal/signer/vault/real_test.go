@@ -108,7 +108,7 @@ func TestRealIntermediates(t *testing.T) {
 				t.Run(fmt.Sprintf("%s %T %d", kind, key, want), func(t *testing.T) {
 					cfg, _ := s.newToken(t, at, api.TokenCreateRequest{})
 					cfg.Role = ""
-					m, err := NewMinter(cfg, deps(t))
+					m, err := NewMinter(MinterConfig(cfg), deps(t))
 					testkit.NoError(t, err)
 					chain, roots, err := m.Mint(t.Context(), ask(key))
 					testkit.NoError(t, err)
@@ -137,7 +137,7 @@ func TestRealIntermediates(t *testing.T) {
 		mount, root := s.pki(t, "ec")
 		cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})
 		cfg.Role = ""
-		m, err := NewMinter(cfg, deps(t))
+		m, err := NewMinter(MinterConfig(cfg), deps(t))
 		testkit.NoError(t, err)
 		r := ask(p256)
 		r.TTL = 5 * 8760 * time.Hour
@@ -158,7 +158,7 @@ func TestRealIntermediates(t *testing.T) {
 		s.write(t, below+"/intermediate/set-signed", map[string]any{"certificate": made["certificate"]})
 		cfg, _ := s.newToken(t, below, api.TokenCreateRequest{})
 		cfg.Role = ""
-		m, err := NewMinter(cfg, deps(t))
+		m, err := NewMinter(MinterConfig(cfg), deps(t))
 		testkit.NoError(t, err)
 		_, _, err = m.Mint(t.Context(), ask(p256))
 		wantFault(t, err, signer.Refused, "path length of 1 or more")
@@ -279,7 +279,7 @@ func TestRealWrongConfiguration(t *testing.T) {
 			wantFault(t, err, tc.fault, tc.says...)
 			wantFault(t, newTestIssuer(t, cfg, deps(t)).Probe(t.Context(), probe), tc.fault)
 			cfg.Role = ""
-			m, err := NewMinter(cfg, deps(t))
+			m, err := NewMinter(MinterConfig(cfg), deps(t))
 			testkit.NoError(t, err)
 			_, err = m.Authorities(t.Context())
 			wantFault(t, err, tc.fault)
@@ -311,7 +311,7 @@ func TestRealRevocation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s.role(t, tc.mount, map[string]any{"no_store": false})
 			cfg, _ := s.newToken(t, tc.mount, api.TokenCreateRequest{})
-			cfg.RevocationLists = true
+			cfg.CRL = true
 			d, log := deps(t), &testkit.Buffer{}
 			d.Log = slog.New(slog.NewTextHandler(log, nil))
 			i := newTestIssuer(t, cfg, d)
@@ -321,7 +321,7 @@ func TestRealRevocation(t *testing.T) {
 				t.Fatalf("got %d CRLs, want %d; the log: %s", len(a.CRLs), tc.want, log)
 			}
 			if tc.want == 0 {
-				if !strings.Contains(log.String(), "remove revocationLists") {
+				if !strings.Contains(log.String(), "remove crl") {
 					t.Errorf("the log does not say why there are none: %s", log)
 				}
 				return
