@@ -26,6 +26,11 @@ type Probe struct {
 	Token string
 }
 
+// Prober is an Issuer that finds more of what can be wrong than a leaf shows, such as settings of a service.
+type Prober interface {
+	Probe(ctx context.Context, p Probe) error
+}
+
 // Try has the issuer sign one leaf, for a key that is thrown away, and checks it like every other. A signer that leaves
 // out names, shortens lifetimes, may not sign for the mesh's names, or cannot be reached fails here, before anybody
 // depends on it.
@@ -49,6 +54,11 @@ func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
 	}
 	if issuer.Capabilities().Token && p.Token == "" {
 		return nil // only workloads can show whether it signs for them
+	}
+	if own, ok := issuer.(Prober); ok {
+		if err := own.Probe(ctx, p); err != nil {
+			return err
+		}
 	}
 	from, until := now.Add(-time.Minute).Truncate(time.Second), now.Add(p.TTL).Truncate(time.Second)
 	if from.Before(authorities.NotBefore) {

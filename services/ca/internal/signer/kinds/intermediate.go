@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"fairlead.dev/pkg/tlsconf"
@@ -18,6 +19,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer/keys/kms"
 	"fairlead.dev/services/ca/internal/signer/keys/secret"
 	"fairlead.dev/services/ca/internal/signer/selfsigned"
+	"fairlead.dev/services/ca/internal/signer/vault"
 )
 
 // Lifetimes where the file has none.
@@ -44,6 +46,8 @@ type intermediates struct {
 	keys signer.KeyManager
 	// name begins the names of keys.
 	name string
+	// vault signs the intermediate; nil if a root of the ca's own does.
+	vault *vault.Minter
 }
 
 func newIntermediate(s *Intermediate, id uint64, env Env) (*intermediates, error) {
@@ -51,7 +55,13 @@ func newIntermediate(s *Intermediate, id uint64, env Env) (*intermediates, error
 	if err != nil {
 		return nil, err
 	}
-	return &intermediates{spec: s, env: env, keys: keys, name: fmt.Sprintf("signer-%d", id)}, nil
+	i := &intermediates{spec: s, env: env, keys: keys, name: fmt.Sprintf("signer-%d", id)}
+	if s.Vault != nil {
+		if i.vault, err = vault.NewMinter(*s.Vault, env.Deps); err != nil {
+			return nil, err
+		}
+	}
+	return i, nil
 }
 
 func openKeys(k Keys, env Env) (signer.KeyManager, error) {
@@ -75,12 +85,29 @@ func (i *intermediates) Capabilities() signer.Capabilities {
 	return can
 }
 
-// Run implements signer.Issuer: whoever opened the signer renews it, and its keys may have a process to end.
+// Run implements signer.Issuer: whoever opened the signer renews it, its keys may have a process to end, and a minter a
+// login to keep.
 func (i *intermediates) Run(ctx context.Context) error {
+	if i.vault != nil {
+		var login sync.WaitGroup
+		defer login.Wait()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		login.Go(func() { _ = i.vault.Run(ctx) }) // it ends with ctx, and without an error
+	}
 	if keys, ok := i.keys.(interface{ Run(context.Context) error }); ok {
 		return keys.Run(ctx)
 	}
 	<-ctx.Done()
+	return nil
+}
+
+// Problem is what is wrong with the minter.
+func (i *intermediates) Problem() error {
+	if i.vault != nil {
+		return i.vault.Problem()
+	}
 	return nil
 }
 
@@ -115,6 +142,9 @@ func (i *intermediates) config(m signer.Minter) intermediate.Config {
 
 // minter returns the minter, and the root that it made if it is self-signed.
 func (i *intermediates) minter(ctx context.Context, root string) (signer.Minter, *x509.Certificate, error) {
+	if i.vault != nil {
+		return i.vault, nil, nil
+	}
 	if i.spec.SelfSigned == nil {
 		return nil, nil, errors.New("intermediate: no minter is chosen")
 	}

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer/kubecsr"
 	"fairlead.dev/services/ca/internal/signer/service"
 	"fairlead.dev/services/ca/internal/signer/stepca"
+	"fairlead.dev/services/ca/internal/signer/vault"
 )
 
 // Env is what signers need of the ca.
@@ -70,6 +71,8 @@ func Open(s *Spec, id uint64, env Env) (*Opened, error) {
 		issuer, err = istio.New(*s.Istio, env.Deps)
 	case s.StepCA != nil:
 		issuer, err = stepca.New(*s.StepCA, env.Deps)
+	case s.Vault != nil:
+		issuer, err = vault.NewIssuer(*s.Vault, env.Deps)
 	case s.KubernetesCSR != nil:
 		issuer, err = kubecsr.New(*s.KubernetesCSR, env.Deps, env.Cluster)
 	case s.CertManager != nil:

@@ -24,6 +24,7 @@ import (
 	"fairlead.dev/services/ca/internal/signer/kubecsr"
 	"fairlead.dev/services/ca/internal/signer/service"
 	"fairlead.dev/services/ca/internal/signer/stepca"
+	"fairlead.dev/services/ca/internal/signer/vault"
 )
 
 // Group and kind of the file.
@@ -48,6 +49,8 @@ type Spec struct {
 	Service *service.Config `json:"service,omitempty"`
 	Istio   *istio.Config   `json:"istio,omitempty"`
 	StepCA  *stepca.Config  `json:"stepCA,omitempty"`
+	// Vault has leaves signed by a role of Vault's PKI secrets engine.
+	Vault *vault.Config `json:"vault,omitempty"`
 	// KubernetesCSR has leaves signed by whoever signs CertificateSigningRequests of a name.
 	KubernetesCSR *kubecsr.Config `json:"kubernetesCSR,omitempty"`
 	// CertManager has leaves signed by an issuer of cert-manager.
@@ -69,6 +72,8 @@ type Intermediate struct {
 	TTL metav1.Duration `json:"ttl,omitempty"`
 
 	SelfSigned *SelfSigned `json:"selfSigned,omitempty"`
+	// Vault has the intermediate signed by an issuer of Vault's PKI secrets engine.
+	Vault *vault.MinterConfig `json:"vault,omitempty"`
 }
 
 // Keys hold keys. Exactly one field is set.
@@ -150,7 +155,7 @@ type part interface{ Check() error }
 func (s *Spec) parts() map[string]part {
 	return map[string]part{
 		"intermediate": set(s.Intermediate), "caCerts": set(s.CACerts), "service": set(s.Service), "istio": set(s.Istio),
-		"stepCA": set(s.StepCA), "kubernetesCSR": set(s.KubernetesCSR), "certManager": set(s.CertManager),
+		"stepCA": set(s.StepCA), "vault": set(s.Vault), "kubernetesCSR": set(s.KubernetesCSR), "certManager": set(s.CertManager),
 	}
 }
 
@@ -168,7 +173,7 @@ func set[T any, P interface {
 // Check returns everything that is wrong with the intermediate's part of the file.
 func (i *Intermediate) Check() error {
 	keys := map[string]part{"keys.directory": set(i.Keys.Directory), "keys.secret": set(i.Keys.Secret), "keys.kms": set(i.Keys.KMS)}
-	minters := map[string]part{"selfSigned": set(i.SelfSigned)}
+	minters := map[string]part{"selfSigned": set(i.SelfSigned), "vault": set(i.Vault)}
 	errs := []error{one(keys), one(minters), algorithm("algorithm", i.Algorithm), lifetime("ttl", i.TTL)}
 	for _, parts := range []map[string]part{keys, minters} {
 		for name, part := range parts {

@@ -2,14 +2,11 @@ package vault
 
 import (
 	"encoding/json"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 func good() Config {
@@ -84,46 +81,6 @@ func TestConfigIsReadFromJSON(t *testing.T) {
 	if want := (Config{Address: "https://v", CAFile: "/c", ServerName: "s", Namespace: "n", Mount: "m", IssuerRef: "i", Role: "r",
 		Timeout: metav1.Duration{Duration: 3 * time.Second}, RefreshInterval: metav1.Duration{Duration: time.Minute}}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
-// TestTheGuide decodes what docs/guide/signers-vault.md shows.
-func TestTheGuide(t *testing.T) {
-	text, err := os.ReadFile("../../../../../docs/guide/signers-vault.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
-		var file struct {
-			Vault        *Config `json:"vault"`
-			Intermediate struct {
-				Vault *MinterConfig `json:"vault"`
-				Keys  any           `json:"keys"`
-			} `json:"intermediate"`
-			APIVersion string `json:"apiVersion"`
-			Kind       string `json:"kind"`
-			Name       string `json:"name"`
-		}
-		if err := yaml.UnmarshalStrict(block[1], &file); err != nil {
-			t.Errorf("%v in\n%s", err, block[1])
-			continue
-		}
-		if c := file.Vault; c != nil {
-			n++
-			if err := c.Check(); err != nil {
-				t.Error(err)
-			}
-		}
-		if c := file.Intermediate.Vault; c != nil {
-			n++
-			if err := c.Check(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	if n != 2 {
-		t.Errorf("the guide has %d configurations, want 2", n)
 	}
 }
 

@@ -28,6 +28,7 @@ type Issuer struct {
 	mu      sync.Mutex
 	current *signer.Authorities
 	role    *role
+	problem error
 }
 
 type parsedChain struct {
@@ -78,6 +79,9 @@ func (i *Issuer) Run(ctx context.Context) error {
 		if err != nil {
 			pause = min(pause, 5*time.Second)
 		}
+		i.mu.Lock()
+		i.problem = err
+		i.mu.Unlock()
 		if now := errorText(err); now != said {
 			if said = now; err != nil {
 				i.engine.d.Log.Warn("Vault's issuer or role cannot be used, or not be looked at", "err", err)
@@ -93,6 +97,13 @@ func (i *Issuer) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// Problem is what is wrong with the login, the issuer or the role, as Run saw it last; nil if nothing is.
+func (i *Issuer) Problem() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return errors.Join(i.engine.session.trouble(), i.problem)
 }
 
 // refresh looks at the issuer and the role. What cannot be read stays as it was.

@@ -291,6 +291,33 @@ func TestRunAnnouncesChanges(t *testing.T) {
 	testkit.NoError(t, issueAndCheck(t.Context(), i, request(t), other.Cert))
 }
 
+// TestProblem: what Run meets is told while the issuer goes on.
+func TestProblem(t *testing.T) {
+	f := newFake(t)
+	role := goodRole()
+	role["use_csr_sans"] = true
+	f.on("pki/roles/mesh", say(200, map[string]any{"data": role}))
+	cfg := f.config()
+	cfg.RefreshInterval.Duration = time.Second
+	i := newTestIssuer(t, cfg, deps(t))
+	testkit.Background(t, i.Run)
+	problem := func(says string) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			err := i.Problem()
+			if says == "" && err == nil || says != "" && err != nil && strings.Contains(err.Error(), says) {
+				return nil
+			}
+			return fmt.Errorf("the problem is %w, want %q", err, says)
+		})
+	}
+	problem("use_csr_sans=false")
+	f.on("pki/roles/mesh", nil)
+	problem("")
+	f.on("pki/issuer/default/json", refuse(503, "Vault is sealed"))
+	problem("unseal it")
+}
+
 // TestOneLoginForAll: callers that wait for a login share it.
 func TestOneLoginForAll(t *testing.T) {
 	f := newFake(t)

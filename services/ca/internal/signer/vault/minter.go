@@ -34,6 +34,9 @@ func (m *Minter) Run(ctx context.Context) error {
 	return nil
 }
 
+// Problem is why the ca is not logged in, as Run saw it last; nil if it is.
+func (m *Minter) Problem() error { return m.engine.session.trouble() }
+
 // Authorities implements signer.Minter. It needs no login.
 func (m *Minter) Authorities(ctx context.Context) (*signer.Authorities, error) {
 	ctx, cancel := m.engine.bounded(ctx)

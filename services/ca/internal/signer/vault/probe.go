@@ -15,6 +15,8 @@ import (
 	"fairlead.dev/services/ca/internal/signer"
 )
 
+var _ signer.Prober = (*Issuer)(nil)
+
 // clockSlack is how much Vault's clock may differ from the ca's.
 const clockSlack = time.Minute
 
@@ -38,6 +40,13 @@ func (i *Issuer) Probe(ctx context.Context, p signer.Probe) error {
 	a, err := i.engine.look(ctx)
 	if err != nil {
 		return err
+	}
+	// Leaves end with the certificates that they need. A ca that starts late in their life must start all the same.
+	if left := a.NotAfter.Sub(i.engine.d.Clock.Now()) - clockSlack; left < p.TTL {
+		if p.TTL = left; left <= clockSlack {
+			return signer.Errorf(signer.Refused, "%s at Vault: the issuer's certificates end at %s; renew them", what,
+				a.NotAfter.UTC().Format(time.RFC3339))
+		}
 	}
 	r, err := i.sample(p)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/signer"
+	"fairlead.dev/services/ca/internal/signer/intermediate"
+	"fairlead.dev/services/ca/internal/signer/keys/directory"
 )
 
 var probe = signer.Probe{
@@ -40,7 +43,7 @@ func TestRealLeaves(t *testing.T) {
 				depth = 2
 				mount, _ = s.intermediate(t, tc.intermediate, mount)
 			}
-			s.role(t, mount, nil)
+			s.role(t, mount, map[string]any{"max_ttl": "87600h"})
 			cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})
 			i := newTestIssuer(t, cfg, deps(t))
 			testkit.NoError(t, i.Probe(t.Context(), probe))
@@ -50,6 +53,12 @@ func TestRealLeaves(t *testing.T) {
 				t.Errorf("got %d roots, %d intermediates, %d CRLs", len(a.Roots), len(a.Intermediates), len(a.CRLs))
 			}
 			testkit.NoError(t, probe.Try(t.Context(), i, time.Now()))
+
+			// Late in the issuer's life a leaf lives shorter, and the ca starts all the same.
+			late := probe
+			late.TTL = 2 * time.Until(root.NotAfter)
+			testkit.NoError(t, i.Probe(t.Context(), late))
+			testkit.NoError(t, late.Try(t.Context(), i, time.Now()))
 
 			// A CSR without names, other names, a subject; an RSA key.
 			r := request(t)
@@ -133,6 +142,30 @@ func TestRealIntermediates(t *testing.T) {
 			}
 		}
 	}
+	t.Run("as the ca makes and uses one", func(t *testing.T) {
+		mount, root := s.pki(t, "rsa")
+		below, _ := s.intermediate(t, "ec", mount)
+		cfg, _ := s.newToken(t, below, api.TokenCreateRequest{})
+		cfg.Role = ""
+		m, err := NewMinter(MinterConfig(cfg), deps(t))
+		testkit.NoError(t, err)
+		testkit.Background(t, m.Run)
+		keys := directory.New(directory.Config{Dir: filepath.Join(t.TempDir(), "keys")})
+		made, err := intermediate.Config{
+			Keys: keys, Minter: m, Algorithm: signer.ECDSAP256, TrustDomain: domain, TTL: 240 * time.Hour, MinTTL: time.Hour,
+			DNSNames: probe.DNSNames,
+		}.Make(t.Context(), "signer-1", time.Now())
+		testkit.NoError(t, err)
+		opened, err := intermediate.Open(t.Context(), keys, made)
+		testkit.NoError(t, err)
+		testkit.NoError(t, probe.Try(t.Context(), opened, time.Now()))
+		if a, _ := opened.Authorities(); len(a.Roots) != 1 || !a.Roots[0].Equal(root) || len(a.Intermediates) != 2 {
+			t.Errorf("got %d roots and %d intermediates", len(a.Roots), len(a.Intermediates))
+		}
+		if err := m.Problem(); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("longer than its issuer", func(t *testing.T) {
 		mount, root := s.pki(t, "ec")
 		cfg, _ := s.newToken(t, mount, api.TokenCreateRequest{})

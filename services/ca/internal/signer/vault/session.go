@@ -43,6 +43,8 @@ type session struct {
 	// aliveAt is when Vault last said that the current token is valid.
 	aliveAt time.Time
 	held    *held
+	// problem is the one that run found last.
+	problem error
 }
 
 // held is a refused login.
@@ -205,6 +207,9 @@ func (s *session) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		s.mu.Lock()
+		s.problem = err
+		s.mu.Unlock()
 		if now := errorText(err); now != said {
 			if said = now; err != nil {
 				s.log.Warn("the ca is not logged in at Vault, or will not be for long", "err", err)
@@ -222,6 +227,13 @@ func (s *session) run(ctx context.Context) {
 			timer.Stop()
 		}
 	}
+}
+
+// trouble is why the ca is not logged in, or will not be for long; nil if it is.
+func (s *session) trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
 }
 
 func errorText(err error) string {
