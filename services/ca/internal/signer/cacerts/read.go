@@ -42,6 +42,9 @@ type files struct {
 	crlErr error
 	// unread is true if the directory cannot be read at all.
 	unread bool
+	// replaced is true if the kubelet has put another version into the place of the one that was read. It removes the
+	// files of the old one, which then looks like a set that lacks some.
+	replaced bool
 }
 
 func (f *files) equal(g *files) bool {
@@ -58,7 +61,7 @@ func read(dir string) (*files, error) {
 	last, lastErr := readOnce(dir)
 	for range attempts {
 		f, err := readOnce(dir)
-		if f.equal(last) && text(err) == text(lastErr) {
+		if !f.replaced && f.equal(last) && text(err) == text(lastErr) {
 			return f, err
 		}
 		last, lastErr = f, err
@@ -123,6 +126,7 @@ func readOnce(path string) (*files, error) {
 	}
 	f.cert, f.key = required(f.layout.cert, false), required(f.layout.key, true)
 	f.chain, f.roots = optional(f.layout.chain), optional(f.layout.roots)
+	f.replaced = d.kubelet && !d.current(root)
 	return f, errors.Join(errs...)
 }
 
@@ -132,6 +136,16 @@ type directory struct {
 	path string
 	// kubelet is true if root is one version of a volume.
 	kubelet bool
+}
+
+// current reports whether the kubelet's link in root still leads to this version.
+func (d directory) current(root *os.Root) bool {
+	own, err := d.root.Stat(".")
+	if err != nil {
+		return false
+	}
+	linked, err := root.Stat(kubeletLink)
+	return err == nil && os.SameFile(own, linked)
 }
 
 func (d directory) checkMode() error {
