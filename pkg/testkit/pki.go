@@ -178,7 +178,7 @@ func (s *Static) Set(m *tlsconf.Material) {
 
 // CertPEM encodes a certificate.
 func CertPEM(cert *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+	return []byte(tlsconf.EncodeCertificate(cert))
 }
 
 // KeyPEM encodes a private key as PKCS #8.

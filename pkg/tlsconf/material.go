@@ -58,6 +58,11 @@ func ParseAuthorities(bundle []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// EncodeCertificate returns a certificate in PEM, as ParseCertificates reads it.
+func EncodeCertificate(c *x509.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+}
+
 // ParseCertificates reads PEM certificates in their order. A block of another type is an error.
 func ParseCertificates(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate

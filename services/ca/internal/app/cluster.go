@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"path/filepath"
-	"strings"
 
 	"fairlead.dev/services/ca/internal/accounts"
 	"fairlead.dev/services/ca/internal/kube"
@@ -40,7 +39,7 @@ func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membe
 		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap,
 		Clock: s.Clock, Log: s.Log, Roots: func() (string, <-chan struct{}) {
 			bundle, changed := s.publisher.Current()
-			return strings.Join(bundle.Roots, ""), changed
+			return bundle.PEM, changed
 		},
 	})
 	if err != nil {

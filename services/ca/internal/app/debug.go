@@ -78,17 +78,17 @@ func (s *Server) registerGauges(sign *signing, watches *trustbundle.Watches) {
 		return 0
 	}
 	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the first root of the signer expires.",
-		func() float64 { return seconds(sign.rootExpiry()) })
+		func() float64 { return float64(sign.rootExpiry().Unix()) })
 	gauge("fairlead_ca_issuer_expiry_timestamp_seconds", "When the first certificate that leaves need, root or intermediate, expires.",
-		func() float64 { return seconds(sign.expiry()) })
+		func() float64 { return float64(sign.expiry().Unix()) })
 	gauge("fairlead_ca_signer_problem", "1 while the signer issues, and somebody must mend something: files refused, a renewal that fails.",
 		func() float64 { return flag(sign.problem() != nil) })
 	gauge("fairlead_ca_signer_requests_in_flight", "Requests that a signer in another process works on.",
-		func() float64 { return float64(sign.state().InFlight) })
+		func() float64 { return float64(sign.Guard().State().InFlight) })
 	gauge("fairlead_ca_signer_requests_waiting", "Requests that wait for their turn at a signer in another process.",
-		func() float64 { return float64(sign.state().Waiting) })
+		func() float64 { return float64(sign.Guard().State().Waiting) })
 	gauge("fairlead_ca_signer_paused", "1 while a signer in another process is not asked, because it has failed several times in a row.",
-		func() float64 { return flag(sign.state().Open) })
+		func() float64 { return flag(sign.Guard().State().Open) })
 	gauge("fairlead_ca_own_certificate_expiry_timestamp_seconds", "When the ca's own certificate expires.", func() float64 {
 		m, err := s.ownCert.Current()
 		if err != nil {
@@ -121,12 +121,4 @@ func flag(on bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// seconds is a time as metrics have it, 0 if nobody knows it.
-func seconds(t time.Time) float64 {
-	if t.IsZero() {
-		return 0
-	}
-	return float64(t.Unix())
 }

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/kube"
 	"fairlead.dev/services/ca/internal/private"
-	"fairlead.dev/services/ca/internal/record/file"
+	"fairlead.dev/services/ca/internal/record"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/guard"
 	"fairlead.dev/services/ca/internal/signer/inuse"
@@ -53,7 +53,7 @@ func (s *Server) openSigner(ctx context.Context, sign *signing, cluster *kube.Cl
 		env.API, env.Cluster = cluster.API, cluster.Config
 	}
 	keeper, err := inuse.Open(ctx, inuse.Config{
-		File: s.cfg.SignerFile, Store: file.New(filepath.Join(s.cfg.Dir, stateFile), s.Clock), Authority: sign.Authority, Log: s.Log, Env: env,
+		File: s.cfg.SignerFile, Record: record.NewFile(filepath.Join(s.cfg.Dir, stateFile)), Authority: sign.Authority, Log: s.Log, Env: env,
 	})
 	if err != nil {
 		return err
@@ -62,13 +62,13 @@ func (s *Server) openSigner(ctx context.Context, sign *signing, cluster *kube.Cl
 	s.Task("signer", keeper.Run)
 	sign.roots, sign.problem = keeper.Roots, keeper.Problem
 	if sign.Guard().Capabilities().IDsOnly {
-		return s.besideIt(ctx, sign)
+		return s.openOwnRoot(ctx, sign)
 	}
 	return nil
 }
 
-// besideIt opens the root of --ca-dir for what the signer cannot sign. The mesh trusts both.
-func (s *Server) besideIt(ctx context.Context, sign *signing) error {
+// openOwnRoot opens the root of --ca-dir for what the signer cannot sign. The mesh trusts both.
+func (s *Server) openOwnRoot(ctx context.Context, sign *signing) error {
 	root, own, err := s.openRoot(ctx)
 	if err != nil {
 		return err
@@ -92,35 +92,17 @@ func (s *Server) openRoot(ctx context.Context) (*guard.Guard, []string, error) {
 	return guard.New(held.New(root.Certificate, root.Key), guard.Config{Clock: s.Clock}), []string{string(root.CertPEM)}, nil
 }
 
-// state is what the bounds of the signer know of it.
-func (s *signing) state() guard.State {
-	if g := s.Guard(); g != nil {
-		return g.State()
-	}
-	return guard.State{}
-}
-
-// rootExpiry is when the first root of the signer ends; zero while nobody knows.
+// rootExpiry is when the first root of the signer ends.
 func (s *signing) rootExpiry() time.Time {
-	var first time.Time
-	if g := s.Guard(); g != nil {
-		if authorities, _ := g.Authorities(); authorities != nil {
-			for _, root := range authorities.Roots {
-				if first.IsZero() || root.NotAfter.Before(first) {
-					first = root.NotAfter
-				}
-			}
-		}
-	}
+	_, first := signer.Window(s.authorities().Roots)
 	return first
 }
 
-// expiry is when the first certificate that leaves need ends; zero while nobody knows.
-func (s *signing) expiry() time.Time {
-	if g := s.Guard(); g != nil {
-		if authorities, _ := g.Authorities(); authorities != nil {
-			return authorities.NotAfter
-		}
-	}
-	return time.Time{}
+// expiry is when the first certificate that leaves need ends.
+func (s *signing) expiry() time.Time { return s.authorities().NotAfter }
+
+// authorities are those of the signer in use, which has some once it is opened.
+func (s *signing) authorities() *signer.Authorities {
+	authorities, _ := s.Guard().Authorities()
+	return authorities
 }

@@ -1,17 +1,16 @@
 // Package authority is what the ca issues with: the signer that is in use, behind its bounds and checks, and the trust
-// bundle that goes with each answer. Packages issuance and servercert call Authority.Issue; package app, and a swap of
-// the signer, call Use.
+// bundle that goes with each answer. Packages issuance and servercert call Authority.Begin for each request; package
+// inuse calls Use.
 package authority
 
 import (
 	"context"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
-	"strings"
 	"sync/atomic"
 
 	"fairlead.dev/pkg/notify"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/guard"
@@ -131,8 +130,8 @@ func (s Session) Issue(ctx context.Context, r *signer.Request) (*Issued, error) 
 	}
 	out := &Issued{Certificate: chain[0], ChainPEM: make([]string, 0, len(chain)+1), Signer: s.of.id}
 	for _, c := range chain {
-		out.ChainPEM = append(out.ChainPEM, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})))
+		out.ChainPEM = append(out.ChainPEM, tlsconf.EncodeCertificate(c))
 	}
-	out.ChainPEM = append(out.ChainPEM, strings.Join(bundle.Roots, ""))
+	out.ChainPEM = append(out.ChainPEM, bundle.PEM)
 	return out, nil
 }

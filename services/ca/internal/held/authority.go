@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"fairlead.dev/services/ca/internal/signer"
 )
 
 // Authority is what a Signer signs with. It is immutable.
@@ -29,7 +31,7 @@ func (a *Authority) check() error {
 		return errors.New("the authority lacks its certificate or its key")
 	case len(a.Roots) == 0:
 		return errors.New("the authority has no root")
-	case !SamePublicKey(a.Key.Public(), a.Certificate.PublicKey):
+	case !signer.SameKey(a.Key.Public(), a.Certificate.PublicKey):
 		return errors.New("the authority's key is not that of its certificate")
 	}
 	return nil
@@ -71,35 +73,15 @@ func signs(parent, child *x509.Certificate) bool {
 	return string(parent.RawSubject) == string(child.RawIssuer) && child.CheckSignatureFrom(parent) == nil
 }
 
-// window is when all certificates of a path are valid.
-func window(path []*x509.Certificate) (notBefore, notAfter time.Time) {
-	notBefore, notAfter = path[0].NotBefore, path[0].NotAfter
-	for _, c := range path[1:] {
-		if c.NotBefore.After(notBefore) {
-			notBefore = c.NotBefore
-		}
-		if c.NotAfter.Before(notAfter) {
-			notAfter = c.NotAfter
-		}
-	}
-	return notBefore, notAfter
-}
-
 // Path returns the certificates from the issuing one to a root, both included, by the way that is valid for longest;
 // nil if there is none. Verifiers find it, because they have all roots.
 func (a *Authority) Path() []*x509.Certificate {
 	var best []*x509.Certificate
 	var latest time.Time
 	for _, path := range a.paths() {
-		if _, until := window(path); until.After(latest) {
+		if _, until := signer.Window(path); until.After(latest) {
 			best, latest = path, until
 		}
 	}
 	return best
-}
-
-// SamePublicKey compares two public keys.
-func SamePublicKey(a, b crypto.PublicKey) bool {
-	known, ok := a.(interface{ Equal(x crypto.PublicKey) bool })
-	return ok && known.Equal(b)
 }

@@ -1,5 +1,5 @@
 // Package held signs leaves with a key that the ca may use, in this process. Each package that gets hold of such a key
-// makes a Signer of it, which is an Issuer of package signer; packages issuance and servercert call Signer.Sign. As a
+// makes a Signer of it, which is an Issuer of package signer; package guard calls Signer.Issue. As a
 // second check it signs no certificate authority, no certificate without a URI, and none that outlives what verifies
 // it.
 package held
@@ -9,13 +9,10 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"math/big"
-	"strings"
 	"time"
 
 	"fairlead.dev/services/ca/internal/signer"
@@ -25,26 +22,12 @@ import (
 // ErrNoSigner means that there is nothing to sign with yet.
 var ErrNoSigner = signer.Errorf(signer.Away, "the ca has no certificate and key to sign with yet")
 
-// Issued is a signed certificate.
-type Issued struct {
-	// Certificate is the leaf.
-	Certificate *x509.Certificate
-	// ChainPEM has the leaf first, then the intermediates, and all roots as the last element, as Istio's agent expects
-	// it.
-	ChainPEM []string
-}
-
-// Serial is the serial number in hexadecimal, as the audit log and `openssl x509 -serial` write it.
-func (i *Issued) Serial() string { return hex.EncodeToString(i.Certificate.SerialNumber.Bytes()) }
-
 // Signer signs with one Authority, which never changes. It is safe for concurrent use, if the key is.
 type Signer struct {
 	issuer      *x509.Certificate
 	key         crypto.Signer
 	random      io.Reader
 	authorities signer.Authorities
-	// tail follows the leaf in Issued.ChainPEM.
-	tail []string
 	// never is never closed.
 	never chan struct{}
 }
@@ -65,29 +48,20 @@ func NewIssuer(a Authority) (*Signer, error) {
 	if path == nil {
 		return nil, fmt.Errorf("the chain of %q leads to none of the %d roots", a.Certificate.Subject, len(a.Roots))
 	}
-	notBefore, notAfter := window(path)
+	notBefore, notAfter := signer.Window(path)
 	return signerFor(&a, notBefore, notAfter), nil
 }
 
 func signerFor(a *Authority, notBefore, notAfter time.Time) *Signer {
-	s := &Signer{
+	return &Signer{
 		issuer: a.Certificate, key: a.Key, random: rand.Reader, never: make(chan struct{}),
 		authorities: signer.Authorities{
 			Roots: a.Roots, Intermediates: a.intermediates(), NotBefore: notBefore, NotAfter: notAfter, CRLs: a.CRLs,
 		},
 	}
-	for _, c := range s.authorities.Intermediates {
-		s.tail = append(s.tail, encodePEM(c.Raw))
-	}
-	var roots strings.Builder
-	for _, c := range a.Roots {
-		roots.WriteString(encodePEM(c.Raw))
-	}
-	s.tail = append(s.tail, roots.String())
-	return s
 }
 
-// Issuer is the certificate that verifies what Sign returns.
+// Issuer is the certificate that verifies the leaves.
 func (s *Signer) Issuer() *x509.Certificate { return s.issuer }
 
 // Authorities implements signer.Issuer.
@@ -125,21 +99,13 @@ func (s *Signer) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certific
 	return append(chain, s.authorities.Intermediates...), nil
 }
 
-// Sign signs the template, whose PublicKey, names and validity are set and whose serial number is not.
-func (s *Signer) Sign(template *x509.Certificate) (*Issued, error) {
-	leaf, err := s.sign(template)
-	if err != nil {
-		return nil, err
-	}
-	return &Issued{Certificate: leaf, ChainPEM: append([]string{encodePEM(leaf.Raw)}, s.tail...)}, nil
-}
-
 // Fits reports whether the authority is valid for as long as the template.
 func (s *Signer) Fits(t *x509.Certificate) bool {
 	return !t.NotBefore.Before(s.authorities.NotBefore) && !t.NotAfter.After(s.authorities.NotAfter)
 }
 
-// sign lets crypto/x509 choose the algorithm of the signature: that of the key, with the hash that fits its size.
+// sign signs the template, whose PublicKey, names and validity are set and whose serial number is not. It lets
+// crypto/x509 choose the algorithm of the signature: that of the key, with the hash that fits its size.
 // CreateCertificate verifies the signature that it has made, so that a key which signs wrongly is noticed here.
 func (s *Signer) sign(template *x509.Certificate) (*x509.Certificate, error) {
 	if err := s.check(template); err != nil {
@@ -191,9 +157,4 @@ func (s *Signer) serial() (*big.Int, error) {
 	}
 	b[0] = b[0]&0x7f | 0x40
 	return new(big.Int).SetBytes(b[:]), nil
-}
-
-// encodePEM encodes a certificate as PEM.
-func encodePEM(der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

@@ -129,7 +129,7 @@ func (s *Source) issue(ctx context.Context, now time.Time) (*tlsconf.Material, u
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	material, err := tlsconf.NewMaterial([]byte(strings.Join(issued.ChainPEM[:len(issued.ChainPEM)-1], "")), keyPEM,
-		[]byte(strings.Join(bundle.Roots, "")))
+		[]byte(bundle.PEM))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -149,7 +149,7 @@ func (s *Source) Run(ctx context.Context) error {
 			return err
 		}
 		wait := s.untilRenewal()
-		if wait <= 0 || strings.Join(bundle.Roots, "") != string(material.RootsPEM) || !s.bySigner(s.cfg.Signer.ID()) {
+		if wait <= 0 || bundle.PEM != string(material.RootsPEM) || !s.bySigner(s.cfg.Signer.ID()) {
 			if err = s.Renew(ctx); err == nil {
 				continue
 			}

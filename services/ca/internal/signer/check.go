@@ -53,7 +53,7 @@ func Check(r *Request, c Capabilities, chain []*x509.Certificate, roots *x509.Ce
 // CheckLeaf compares a leaf with its template. It verifies no signature.
 func CheckLeaf(t *x509.Certificate, c Capabilities, leaf *x509.Certificate, now time.Time) *Error {
 	switch {
-	case !sameKey(leaf.PublicKey, t.PublicKey):
+	case !SameKey(leaf.PublicKey, t.PublicKey):
 		return Errorf(Lied, "the signer's certificate is for another key than the request's")
 	case leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
 		return Errorf(Lied, "the signer's certificate is an authority's")
@@ -132,7 +132,8 @@ func reserved(id asn1.ObjectIdentifier) bool {
 	return len(id) > len(arc) && id[:len(arc)].Equal(arc)
 }
 
-func sameKey(a, b any) bool {
+// SameKey compares two public keys.
+func SameKey(a, b crypto.PublicKey) bool {
 	known, ok := a.(interface{ Equal(x crypto.PublicKey) bool })
 	return ok && known.Equal(b)
 }

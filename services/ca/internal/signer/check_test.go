@@ -1,8 +1,6 @@
 package signer
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -14,59 +12,26 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// authority signs for the tests.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
+// newAuthority makes a root, or with a parent an intermediate, that is valid around now.
+func newAuthority(t testing.TB, parent *catest.CA) *catest.CA {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
+	return catest.NewCA(t, parent, catest.Key(t), catest.Valid(now.Add(-time.Hour), now.Add(24*time.Hour)))
 }
 
-func (a *authority) sign(t testing.TB, template *x509.Certificate) *x509.Certificate {
+// sign signs a template, which gets a serial number if it has none.
+func sign(t testing.TB, by *catest.CA, template *x509.Certificate) *x509.Certificate {
 	t.Helper()
 	copied := *template
 	if copied.SerialNumber == nil {
 		copied.SerialNumber = new(big.Int).Lsh(big.NewInt(0x5555), 100)
 	}
-	parent := a.cert
-	if parent == nil {
-		parent = &copied
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &copied, parent, template.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-// newAuthority makes a root, or with a parent an intermediate.
-func newAuthority(t testing.TB, parent *authority, name string) *authority {
-	t.Helper()
-	key := newKey(t)
-	template := &x509.Certificate{
-		PublicKey: &key.PublicKey, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-	if parent == nil {
-		parent = &authority{key: key}
-	}
-	return &authority{cert: parent.sign(t, template), key: key}
+	return by.Sign(t, &copied, copied.PublicKey)
 }
 
 func request(t testing.TB) *Request {
@@ -80,7 +45,7 @@ func request(t testing.TB) *Request {
 		t.Fatal(err)
 	}
 	return &Request{Template: &x509.Certificate{
-		PublicKey: &newKey(t).PublicKey, URIs: []*url.URL{id}, NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
+		PublicKey: &catest.Key(t).PublicKey, URIs: []*url.URL{id}, NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true, ExtraExtensions: []pkix.Extension{extension},
@@ -88,9 +53,9 @@ func request(t testing.TB) *Request {
 }
 
 func TestCheckRefusesWhatWasNotAskedFor(t *testing.T) {
-	root := newAuthority(t, nil, "root")
-	middle := newAuthority(t, root, "intermediate")
-	other := newAuthority(t, nil, "other root")
+	root := newAuthority(t, nil)
+	middle := newAuthority(t, root)
+	other := newAuthority(t, nil)
 	all := Capabilities{Extensions: true, NamesBesideCSR: true, Validity: true}
 	foreign, err := url.Parse("spiffe://cluster.local/ns/kube-system/sa/admin")
 	if err != nil {
@@ -106,12 +71,12 @@ func TestCheckRefusesWhatWasNotAskedFor(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change func(leaf *x509.Certificate)
-		by     *authority
+		by     *catest.CA
 		can    *Capabilities
 		says   string
 	}{
 		"what was asked for":  {},
-		"another key":         {change: func(c *x509.Certificate) { c.PublicKey = &newKey(t).PublicKey }, says: "another key"},
+		"another key":         {change: func(c *x509.Certificate) { c.PublicKey = &catest.Key(t).PublicKey }, says: "another key"},
 		"another kind of key": {change: func(c *x509.Certificate) { c.PublicKey = &weak.PublicKey }, says: "another key"},
 		"another identity":    {change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }, says: "has the URIs"},
 		"a second identity": {change: func(c *x509.Certificate) { c.URIs = append(c.URIs[:1:1], foreign) },
@@ -167,9 +132,7 @@ func TestCheckRefusesWhatWasNotAskedFor(t *testing.T) {
 			if tc.can != nil {
 				can = *tc.can
 			}
-			pool := x509.NewCertPool()
-			pool.AddCert(root.cert)
-			err := Check(r, can, []*x509.Certificate{by.sign(t, &template), middle.cert}, pool, now)
+			err := Check(r, can, []*x509.Certificate{sign(t, by, &template), middle.Cert}, catest.Pool(root.Cert), now)
 			switch {
 			case tc.says == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -181,12 +144,11 @@ func TestCheckRefusesWhatWasNotAskedFor(t *testing.T) {
 }
 
 func TestCheckRefusesChains(t *testing.T) {
-	root := newAuthority(t, nil, "root")
-	middle := newAuthority(t, root, "intermediate")
+	root := newAuthority(t, nil)
+	middle := newAuthority(t, root)
 	r := request(t)
-	leaf := middle.sign(t, r.Template)
-	pool := x509.NewCertPool()
-	pool.AddCert(root.cert)
+	leaf := sign(t, middle, r.Template)
+	pool := catest.Pool(root.Cert)
 	for name, tc := range map[string]struct {
 		chain []*x509.Certificate
 		says  string
@@ -194,9 +156,9 @@ func TestCheckRefusesChains(t *testing.T) {
 		"none":                    {nil, "chain of 0"},
 		"without an intermediate": {[]*x509.Certificate{leaf}, "does not verify"},
 		"a leaf as authority":     {[]*x509.Certificate{leaf, leaf}, "no authority"},
-		"too long":                {[]*x509.Certificate{leaf, middle.cert, middle.cert, middle.cert, middle.cert, middle.cert}, "chain of 6"},
-		"as it should be":         {[]*x509.Certificate{leaf, middle.cert}, ""},
-		"with the root":           {[]*x509.Certificate{leaf, middle.cert, root.cert}, ""},
+		"too long":                {[]*x509.Certificate{leaf, middle.Cert, middle.Cert, middle.Cert, middle.Cert, middle.Cert}, "chain of 6"},
+		"as it should be":         {[]*x509.Certificate{leaf, middle.Cert}, ""},
+		"with the root":           {[]*x509.Certificate{leaf, middle.Cert, root.Cert}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := Check(r, Capabilities{Extensions: true, Validity: true}, tc.chain, pool, now)

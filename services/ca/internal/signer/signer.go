@@ -11,12 +11,14 @@
 package signer
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -70,6 +72,29 @@ type Authorities struct {
 	NotBefore time.Time
 	// CRLs are lists of revoked certificates in DER; mostly none.
 	CRLs [][]byte
+}
+
+// Equal compares certificates and lists.
+func (a *Authorities) Equal(b *Authorities) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	same := func(a, b []*x509.Certificate) bool { return slices.EqualFunc(a, b, (*x509.Certificate).Equal) }
+	return same(a.Roots, b.Roots) && same(a.Intermediates, b.Intermediates) && slices.EqualFunc(a.CRLs, b.CRLs, bytes.Equal) &&
+		a.NotAfter.Equal(b.NotAfter) && a.NotBefore.Equal(b.NotBefore)
+}
+
+// Window is when all of some certificates are valid.
+func Window(certs []*x509.Certificate) (notBefore, notAfter time.Time) {
+	for i, c := range certs {
+		if i == 0 || c.NotBefore.After(notBefore) {
+			notBefore = c.NotBefore
+		}
+		if i == 0 || c.NotAfter.Before(notAfter) {
+			notAfter = c.NotAfter
+		}
+	}
+	return notBefore, notAfter
 }
 
 // Capabilities are what an Issuer can do with a Request.

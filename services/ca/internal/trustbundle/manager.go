@@ -5,7 +5,6 @@
 package trustbundle
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -44,7 +43,7 @@ type Manager struct {
 	cfg ManagerConfig
 
 	publishing sync.Mutex
-	last       []byte
+	last       string
 
 	mu      sync.Mutex
 	problem error
@@ -86,17 +85,13 @@ func (m *Manager) publish(ctx context.Context) error {
 		return err
 	}
 	bundle, _ := m.cfg.Publisher.Current()
-	var text bytes.Buffer
-	for _, root := range bundle.Roots {
-		text.WriteString(root)
-	}
-	if bytes.Equal(text.Bytes(), m.last) {
+	if bundle.PEM == m.last {
 		return nil
 	}
-	if err := m.cfg.Out(text.Bytes()); err != nil {
+	if err := m.cfg.Out([]byte(bundle.PEM)); err != nil {
 		return err
 	}
-	m.last = text.Bytes()
+	m.last = bundle.PEM
 	m.cfg.Log.Info("trust bundle published", "generation", bundle.Generation, "roots", len(bundle.Roots))
 	return nil
 }

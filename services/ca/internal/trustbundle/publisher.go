@@ -2,10 +2,10 @@ package trustbundle
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"fairlead.dev/pkg/notify"
@@ -16,8 +16,9 @@ import (
 type Bundle struct {
 	TrustDomain string
 	Generation  uint64
-	// Roots are PEM texts of one certificate each, sorted, without duplicates.
+	// Roots are PEM texts of one certificate each, sorted, without duplicates; PEM has all of them.
 	Roots []string
+	PEM   string
 }
 
 // Numberer returns the generation of a bundle: the same for the same roots, and a greater one for other roots.
@@ -55,7 +56,7 @@ func (p *Publisher) Publish(ctx context.Context, roots []string) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.current = &Bundle{TrustDomain: p.trustDomain, Generation: generation, Roots: sorted}
+	p.current = &Bundle{TrustDomain: p.trustDomain, Generation: generation, Roots: sorted, PEM: strings.Join(sorted, "")}
 	p.changed.Notify()
 	return nil
 }
@@ -75,7 +76,7 @@ func ParseRoots(text []byte) ([]string, error) {
 	}
 	var roots []string
 	for _, cert := range certs {
-		roots = append(roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})))
+		roots = append(roots, tlsconf.EncodeCertificate(cert))
 	}
 	return roots, nil
 }

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +16,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/config"
 )
@@ -157,7 +157,7 @@ func parseBundle(raw []byte) (string, time.Duration, error) {
 	}
 	var out []byte
 	for _, c := range authorities {
-		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		out = append(out, tlsconf.EncodeCertificate(c)...)
 	}
 	refresh := defaultRefresh
 	if hint, ok := parsed.RefreshHint(); ok {

@@ -6,7 +6,6 @@ package trustbundle
 import (
 	"bytes"
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -159,7 +158,7 @@ func materialOf(k known, file *tlsconf.Material) (*tlsconf.Material, error) {
 	}
 	var text []byte
 	for _, c := range roots {
-		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		text = append(text, tlsconf.EncodeCertificate(c)...)
 	}
 	return tlsconf.NewMaterial(nil, nil, text)
 }

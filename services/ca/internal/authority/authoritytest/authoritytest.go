@@ -5,9 +5,9 @@ import (
 	"context"
 	"crypto"
 	"crypto/x509"
-	"encoding/pem"
 	"testing"
 
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/signer/guard"
@@ -18,7 +18,7 @@ import (
 func New(t testing.TB, root *x509.Certificate, key crypto.Signer) *authority.Authority {
 	t.Helper()
 	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { return 1, nil })
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
+	text := tlsconf.EncodeCertificate(root)
 	if err := publisher.Publish(t.Context(), []string{text}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/held"
+	"fairlead.dev/services/ca/internal/signer"
 )
 
 const (
@@ -48,7 +49,7 @@ func parse(dir string, f *files, now time.Time) (*plugged, error) {
 		return nil, err
 	}
 	p.Certificate, p.Key = certs[0], key
-	if !held.SamePublicKey(key.Public(), p.Certificate.PublicKey) {
+	if !signer.SameKey(key.Public(), p.Certificate.PublicKey) {
 		return nil, fmt.Errorf("%s: is not the key of the certificate in %s; write both of one set", filepath.Join(dir, f.layout.key),
 			filepath.Join(dir, f.layout.cert))
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"math/big"
 	"net/url"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/signer"
 )
 
@@ -27,7 +27,7 @@ type upstream struct {
 	signer.Issuer
 	can         signer.Capabilities
 	authorities *signer.Authorities
-	key         *ecdsa.PrivateKey
+	root        *catest.CA
 	takes       time.Duration
 	err         error
 	// change makes a lie of the template.
@@ -40,24 +40,9 @@ type upstream struct {
 
 func newUpstream(t *testing.T) *upstream {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &upstream{key: key, can: signer.Capabilities{NamesBesideCSR: true, Validity: true, Remote: true},
-		authorities: &signer.Authorities{Roots: []*x509.Certificate{root}, NotAfter: root.NotAfter}}
+	root := catest.NewCA(t, nil, catest.Key(t), catest.Valid(time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)))
+	return &upstream{root: root, can: signer.Capabilities{NamesBesideCSR: true, Validity: true, Remote: true},
+		authorities: &signer.Authorities{Roots: []*x509.Certificate{root.Cert}, NotAfter: root.Cert.NotAfter}}
 }
 
 func (u *upstream) Capabilities() signer.Capabilities { return u.can }
@@ -84,13 +69,12 @@ func (u *upstream) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certif
 		u.change(&template)
 	}
 	template.SerialNumber = new(big.Int).Lsh(big.NewInt(0x5a5a), 100)
-	root := u.authorities.Roots[0]
-	der, err := x509.CreateCertificate(rand.Reader, &template, root, template.PublicKey, u.key)
+	der, err := x509.CreateCertificate(rand.Reader, &template, u.root.Cert, template.PublicKey, u.root.Key)
 	if err != nil {
 		return nil, err
 	}
 	leaf, err := x509.ParseCertificate(der)
-	return []*x509.Certificate{leaf, root}, err
+	return []*x509.Certificate{leaf, u.root.Cert}, err
 }
 
 var leafKey = sync.OnceValues(func() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) })

@@ -8,7 +8,6 @@ import (
 	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/url"
@@ -110,7 +109,7 @@ func open(key crypto.Signer, chain, roots []*x509.Certificate) (*held.Signer, er
 func encode(certs []*x509.Certificate) []string {
 	var out []string
 	for _, c := range certs {
-		out = append(out, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})))
+		out = append(out, tlsconf.EncodeCertificate(c))
 	}
 	return out
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/record"
 	"fairlead.dev/services/ca/internal/rotation"
@@ -35,9 +35,9 @@ const (
 
 // Config of a Keeper. All fields are required.
 type Config struct {
-	// File is the signer file, Store where the state is kept.
+	// File is the signer file, Record where the state is kept.
 	File      string
-	Store     record.Store
+	Record    *record.File
 	Env       kinds.Env
 	Authority *authority.Authority
 	Log       *slog.Logger
@@ -50,6 +50,8 @@ type Keeper struct {
 	// stop ends what follows the signer, done is closed then.
 	stop context.CancelFunc
 	done chan struct{}
+	// ended is why nothing follows the signer any more, once done is closed; nil if Close has ended it.
+	ended error
 
 	mu      sync.Mutex
 	state   rotation.State
@@ -65,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (_ *Keeper, err error) {
 		return nil, err
 	}
 	k := &Keeper{cfg: cfg, done: make(chan struct{})}
-	if err := k.load(ctx, spec, raw); err != nil {
+	if err := k.load(spec, raw); err != nil {
 		return nil, err
 	}
 	if k.opened, err = kinds.Open(spec, k.state.Current.ID, cfg.Env); err != nil {
@@ -76,7 +78,8 @@ func Open(ctx context.Context, cfg Config) (_ *Keeper, err error) {
 	go func() {
 		defer close(k.done)
 		if err := k.opened.Run(following); err != nil {
-			k.report(fmt.Errorf("signer %s: %w", spec.Name, err))
+			k.ended = fmt.Errorf("signer %s is followed no longer: %w", spec.Name, err)
+			k.cfg.Log.Error("something about the signer must be mended", "error", k.ended)
 		}
 	}()
 	if err := k.take(ctx); err != nil {
@@ -101,8 +104,8 @@ func readSpec(file string) (*kinds.Spec, json.RawMessage, error) {
 }
 
 // load reads the state, or begins one.
-func (k *Keeper) load(ctx context.Context, spec *kinds.Spec, raw json.RawMessage) error {
-	r, err := k.cfg.Store.Load(ctx)
+func (k *Keeper) load(spec *kinds.Spec, raw json.RawMessage) error {
+	r, err := k.cfg.Record.Load()
 	if errors.Is(err, record.ErrNone) {
 		k.state = rotation.First(rotation.Signer{ID: 1, Name: spec.Name, Spec: raw}, k.now())
 		return nil
@@ -151,7 +154,7 @@ func (k *Keeper) take(ctx context.Context) error {
 	}
 	next := k.state
 	next.Current.Kept, next.Current.Roots = kept, roots(authorities)
-	if err := k.save(ctx, next); err != nil {
+	if err := k.save(next); err != nil {
 		return err
 	}
 	k.cfg.Authority.Use(next.Current.ID, k.opened.Guard)
@@ -171,7 +174,7 @@ func (k *Keeper) known(ctx context.Context) (*signer.Authorities, error) {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("its roots are not known: %w", errors.Join(k.opened.Problem(), context.Cause(ctx)))
 		case <-k.done:
-			return nil, k.Problem()
+			return nil, k.ended
 		case <-changed:
 		}
 	}
@@ -189,13 +192,13 @@ func trusted(before, now []string) error {
 func roots(a *signer.Authorities) []string {
 	var out []string
 	for _, c := range a.Roots {
-		out = append(out, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})))
+		out = append(out, tlsconf.EncodeCertificate(c))
 	}
 	return slices.Sorted(slices.Values(out))
 }
 
 // save writes the state, if it differs from what is written.
-func (k *Keeper) save(ctx context.Context, next rotation.State) error {
+func (k *Keeper) save(next rotation.State) error {
 	before, err := json.Marshal(k.state)
 	if err != nil {
 		return err
@@ -207,7 +210,7 @@ func (k *Keeper) save(ctx context.Context, next rotation.State) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.version == "" || !bytes.Equal(before, data) {
-		r, err := k.cfg.Store.Save(ctx, data, k.version)
+		r, err := k.cfg.Record.Save(data, k.version)
 		if err != nil {
 			return err
 		}
@@ -235,9 +238,15 @@ func (k *Keeper) State() rotation.State {
 
 // Problem is what keeps the signer from being renewed or used; nil if nothing does.
 func (k *Keeper) Problem() error {
+	var ended error
+	select {
+	case <-k.done:
+		ended = k.ended
+	default:
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return errors.Join(k.problem, k.opened.Problem())
+	return errors.Join(ended, k.problem, k.opened.Problem())
 }
 
 // report remembers a problem, and logs it if it is new.
@@ -247,7 +256,7 @@ func (k *Keeper) report(err error) {
 	k.problem = err
 	k.mu.Unlock()
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		k.cfg.Log.Error("the signer needs somebody", "error", err)
+		k.cfg.Log.Error("something about the signer must be mended", "error", err)
 	}
 }
 
@@ -279,7 +288,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return fmt.Errorf("renew the intermediate of signer %s: %w", state.Current.Name, err)
 	}
 	state.Current.Kept = kept
-	if err := k.save(ctx, state); err != nil {
+	if err := k.save(state); err != nil {
 		return fmt.Errorf("renew the intermediate of signer %s: %w", state.Current.Name, err)
 	}
 	if err := k.opened.Adopt(ctx, kept); err != nil {

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/authority"
-	"fairlead.dev/services/ca/internal/record/file"
+	"fairlead.dev/services/ca/internal/record"
 	"fairlead.dev/services/ca/internal/rotation"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/kinds"
@@ -42,7 +42,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{dir: t.TempDir()}
 	id := spiffeid.RequireFromString("spiffe://cluster.local/ns/istio-system/sa/ca")
 	f.cfg = Config{
-		File: filepath.Join(f.dir, "signer.yaml"), Store: file.New(filepath.Join(f.dir, "state.json"), nil), Log: testkit.Logger(t),
+		File: filepath.Join(f.dir, "signer.yaml"), Record: record.NewFile(filepath.Join(f.dir, "state.json")), Log: testkit.Logger(t),
 		Authority: authority.New(trustbundle.NewPublisher("cluster.local", nil)),
 		Env: kinds.Env{
 			Deps:     signer.Deps{TrustDomain: id.TrustDomain(), Clock: clock.Real(), Log: testkit.Logger(t)},
@@ -195,7 +195,7 @@ func TestAChangedFileIsToldAndChangesNothing(t *testing.T) {
 func TestTheStateHasNoKey(t *testing.T) {
 	f := newFixture(t)
 	f.open(t)
-	r, err := f.cfg.Store.Load(t.Context())
+	r, err := f.cfg.Record.Load()
 	if err != nil {
 		t.Fatal(err)
 	}

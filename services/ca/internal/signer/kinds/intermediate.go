@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"sync"
@@ -121,7 +120,7 @@ func (i *intermediates) prepare(ctx context.Context, kept json.RawMessage) (json
 		return nil, err
 	}
 	if root != nil {
-		r.Root = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
+		r.Root = tlsconf.EncodeCertificate(root)
 	}
 	r.Count++
 	made, err := i.config(minter).Make(ctx, fmt.Sprintf("%s-intermediate-%d", i.name, r.Count), i.env.Clock.Now())

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"fairlead.dev/services/ca/internal/held"
 	"fairlead.dev/services/ca/internal/signer"
 )
 
@@ -80,7 +79,7 @@ func (c Config) Open(ctx context.Context, name string, cert *x509.Certificate) (
 	if err != nil {
 		return nil, fmt.Errorf("key %s of the mesh's root: %w", name, err)
 	}
-	if !held.SamePublicKey(key.Public(), cert.PublicKey) {
+	if !signer.SameKey(key.Public(), cert.PublicKey) {
 		return nil, fmt.Errorf("key %s is not that of the mesh's root %q; restore both from the same backup", name, cert.Subject)
 	}
 	return &Root{Certificate: cert, key: key, now: c.Now}, nil

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"math/big"
 	"net/url"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/tokentime"
@@ -28,24 +28,19 @@ const Token = "header.the-secret-token.signature"
 // CA is an upstream authority: a root, and an intermediate that signs leaves.
 type CA struct {
 	Root, Intermediate *x509.Certificate
-	RootKey, Key       *ecdsa.PrivateKey
+	Key                *ecdsa.PrivateKey
 }
 
 // NewCA makes a CA that is valid for a day around now.
 func NewCA(t testing.TB, name string) *CA {
 	t.Helper()
-	c := &CA{RootKey: catest.Key(t), Key: catest.Key(t)}
-	authority := func(name string, key *ecdsa.PrivateKey) *x509.Certificate {
-		return &x509.Certificate{
-			PublicKey: &key.PublicKey, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-			NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
-			KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		}
+	key := catest.Key(t)
+	day := catest.Valid(time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour))
+	named := func(name string) catest.Change {
+		return func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: name} }
 	}
-	root := authority(name+" root", c.RootKey)
-	c.Root = sign(t, root, root, c.RootKey)
-	c.Intermediate = sign(t, authority(name+" intermediate", c.Key), c.Root, c.RootKey)
-	return c
+	root := catest.NewCA(t, nil, catest.Key(t), day, named(name+" root"))
+	return &CA{Root: root.Cert, Intermediate: catest.NewCA(t, root, key, day, named(name+" intermediate")).Cert, Key: key}
 }
 
 // Sign signs a leaf with the intermediate. A template without a serial number gets a random one.
@@ -79,7 +74,7 @@ func sign(t testing.TB, template, parent *x509.Certificate, key crypto.Signer) *
 func PEM(certs ...*x509.Certificate) []string {
 	var texts []string
 	for _, c := range certs {
-		texts = append(texts, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})))
+		texts = append(texts, tlsconf.EncodeCertificate(c))
 	}
 	return texts
 }

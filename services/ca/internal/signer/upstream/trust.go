@@ -58,13 +58,13 @@ func (t *Trust) Set(roots, intermediates []*x509.Certificate, crls [][]byte) err
 			return fmt.Errorf("the intermediate certificates do not verify with the roots: %w", err)
 		}
 	}
-	next.NotBefore, next.NotAfter = validity(needed)
+	next.NotBefore, next.NotAfter = signer.Window(needed)
 	t.mu.Lock()
 	t.announced = len(intermediates) > 0
 	if !t.announced {
 		t.keep(next, now)
 	}
-	same := equal(t.current, next)
+	same := next.Equal(t.current)
 	if !same {
 		t.current = next
 	}
@@ -87,7 +87,7 @@ func (t *Trust) keep(next *signer.Authorities, now time.Time) {
 	if len(t.current.Intermediates) > 0 {
 		if path, err := pathOf(t.current.Intermediates, next.Roots, now); err == nil {
 			next.Intermediates = t.current.Intermediates
-			next.NotBefore, next.NotAfter = validity(path)
+			next.NotBefore, next.NotAfter = signer.Window(path)
 			return
 		}
 	}
@@ -118,9 +118,9 @@ func (t *Trust) Learn(chain []*x509.Certificate) {
 	next := *t.current
 	// Without the leaf, and without the root, which is the last.
 	next.Intermediates = slices.Clone(found[1 : len(found)-1])
-	next.NotBefore, next.NotAfter = validity(found[1:])
+	next.NotBefore, next.NotAfter = signer.Window(found[1:])
 	t.path, t.learned = path, now
-	same := equal(t.current, &next)
+	same := next.Equal(t.current)
 	if !same {
 		t.current = &next
 	}
@@ -146,24 +146,6 @@ func pathOf(certs, roots []*x509.Certificate, now time.Time) ([]*x509.Certificat
 		return nil, err
 	}
 	return paths[0], nil
-}
-
-// validity is when all of the certificates are valid.
-func validity(certs []*x509.Certificate) (notBefore, notAfter time.Time) {
-	for i, c := range certs {
-		if i == 0 || c.NotBefore.After(notBefore) {
-			notBefore = c.NotBefore
-		}
-		if i == 0 || c.NotAfter.Before(notAfter) {
-			notAfter = c.NotAfter
-		}
-	}
-	return notBefore, notAfter
-}
-
-func equal(a, b *signer.Authorities) bool {
-	return a != nil && sameCertificates(a.Roots, b.Roots) && sameCertificates(a.Intermediates, b.Intermediates) && equalCRLs(a.CRLs, b.CRLs) &&
-		a.NotAfter.Equal(b.NotAfter) && a.NotBefore.Equal(b.NotBefore)
 }
 
 func sameCertificates(a, b []*x509.Certificate) bool {

@@ -210,7 +210,6 @@ func selfSigned(c *x509.Certificate) bool {
 
 // authorities are those of an issuer with the certificates above it, as readIssuer returns them.
 func authorities(chain []*x509.Certificate, now time.Time) (*signer.Authorities, error) {
-	a := &signer.Authorities{}
 	for _, c := range chain {
 		if !c.IsCA || !c.BasicConstraintsValid {
 			return nil, fmt.Errorf("%q is no certificate authority", c.Subject)
@@ -218,46 +217,13 @@ func authorities(chain []*x509.Certificate, now time.Time) (*signer.Authorities,
 		if !now.Before(c.NotAfter) {
 			return nil, fmt.Errorf("the certificate of %q expired at %s; renew it in Vault", c.Subject, c.NotAfter.UTC().Format(time.RFC3339))
 		}
-		if a.NotAfter.IsZero() || c.NotAfter.Before(a.NotAfter) {
-			a.NotAfter = c.NotAfter
-		}
-		if c.NotBefore.After(a.NotBefore) {
-			a.NotBefore = c.NotBefore
-		}
 	}
 	root := chain[len(chain)-1]
 	if !selfSigned(root) {
 		return nil, fmt.Errorf("the chain ends with %q, which %q signed: Vault does not know the root; %s", root.Subject, root.Issuer,
 			"import the missing certificates into the PKI engine (issuers/import/cert), or set the issuer's manual_chain")
 	}
-	a.Roots = []*x509.Certificate{root}
-	a.Intermediates = chain[:len(chain)-1]
+	a := &signer.Authorities{Roots: []*x509.Certificate{root}, Intermediates: chain[:len(chain)-1]}
+	a.NotBefore, a.NotAfter = signer.Window(chain)
 	return a, nil
-}
-
-// equal compares what an issuer signs with.
-func equal(a, b *signer.Authorities) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	same := func(x, y []*x509.Certificate) bool {
-		if len(x) != len(y) {
-			return false
-		}
-		for i := range x {
-			if !x[i].Equal(y[i]) {
-				return false
-			}
-		}
-		return true
-	}
-	if len(a.CRLs) != len(b.CRLs) {
-		return false
-	}
-	for i := range a.CRLs {
-		if !bytes.Equal(a.CRLs[i], b.CRLs[i]) {
-			return false
-		}
-	}
-	return same(a.Roots, b.Roots) && same(a.Intermediates, b.Intermediates)
 }

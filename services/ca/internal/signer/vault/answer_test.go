@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/vault/api"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/ca/internal/signer"
 )
 
 func TestWhatARoleMustBe(t *testing.T) {
@@ -167,27 +166,4 @@ func FuzzAnswers(f *testing.F) {
 			t.Error("a grant without a token, or that has ended")
 		}
 	})
-}
-
-func TestEqual(t *testing.T) {
-	a, b := testkit.PKI(t).Cert, testkit.PKI(t).Cert
-	one := func() *signer.Authorities {
-		return &signer.Authorities{Roots: []*x509.Certificate{a}, CRLs: [][]byte{{1}}}
-	}
-	if !equal(one(), one()) || !equal(nil, nil) {
-		t.Error("equal ones differ")
-	}
-	for name, change := range map[string]func(*signer.Authorities){
-		"root": func(x *signer.Authorities) { x.Roots[0] = b }, "roots": func(x *signer.Authorities) { x.Roots = append(x.Roots, b) },
-		"intermediate": func(x *signer.Authorities) { x.Intermediates = []*x509.Certificate{b} },
-		"CRL":          func(x *signer.Authorities) { x.CRLs[0] = []byte{2} }, "CRLs": func(x *signer.Authorities) { x.CRLs = nil },
-	} {
-		other := one()
-		if change(other); equal(one(), other) {
-			t.Errorf("another %s is not seen", name)
-		}
-	}
-	if equal(nil, one()) {
-		t.Error("the first ones are not seen")
-	}
 }

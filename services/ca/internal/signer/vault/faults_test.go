@@ -29,7 +29,12 @@ func TestRealSealedAndStopped(t *testing.T) {
 	wantFault(t, err, signer.Away, "sealed")
 	_, err = newTestIssuer(t, cfg, deps(t)).Issue(t.Context(), request(t))
 	wantFault(t, err, signer.Away, "sealed")
-	time.Sleep(2 * time.Second) // Run looks in vain.
+	testkit.Eventually(t, testkit.Patience, func() error { // Run looks in vain
+		if i.Problem() == nil {
+			return errors.New("Run has not looked yet")
+		}
+		return nil
+	})
 	if now, _ := i.Authorities(); now != a {
 		t.Error("a sealed Vault changed the authorities")
 	}

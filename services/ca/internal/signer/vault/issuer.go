@@ -133,11 +133,12 @@ func (i *Issuer) refresh(ctx context.Context) error {
 func (i *Issuer) announce(a *signer.Authorities) {
 	i.mu.Lock()
 	known := i.current
-	if !equal(known, a) {
+	same := known.Equal(a)
+	if !same {
 		i.current = a
 	}
 	i.mu.Unlock()
-	if equal(known, a) {
+	if same {
 		return
 	}
 	i.changed.Notify()
