@@ -81,14 +81,10 @@ func (*Signer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Issue implements signer.Issuer.
+// Issue implements signer.Issuer. Like istiod with a key of its own, it gives the same leaf whatever Profile asks for.
 func (s *Signer) Issue(ctx context.Context, r *signer.Request) ([]*x509.Certificate, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, signer.Errorf(signer.Away, "the request ended before the certificate was signed: %w", err)
-	}
-	if r.Profile != "" {
-		return nil, signer.Errorf(signer.Unsuitable,
-			"there is no signer %q: the ca signs with a key of its own, which has no profiles; leave out the metadata field CertSigner", r.Profile)
 	}
 	leaf, err := s.sign(r.Template)
 	if err != nil {

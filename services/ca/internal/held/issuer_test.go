@@ -119,7 +119,6 @@ func TestIssueErrors(t *testing.T) {
 		fault signer.Fault
 	}{
 		"ended":             {ended, s, &signer.Request{Template: template(t, noon)}, signer.Away},
-		"profile":           {context.Background(), s, &signer.Request{Template: template(t, noon), Profile: "gold"}, signer.Unsuitable},
 		"outlives":          {context.Background(), s, &signer.Request{Template: late}, signer.Refused},
 		"key fails":         {context.Background(), broken, &signer.Request{Template: template(t, noon)}, signer.Away},
 		"key fails, by why": {context.Background(), away, &signer.Request{Template: template(t, noon)}, signer.Busy},

@@ -30,7 +30,8 @@ import (
 const (
 	// ImpersonatedIdentity is where Istio's ztunnel names the workload that it asks for.
 	ImpersonatedIdentity = "ImpersonatedIdentity"
-	// CertSigner is where Istio's agent names the profile of a signer that it wants (ISTIO_META_CERT_SIGNER).
+	// CertSigner is where Istio's agent names the profile of a signer that it wants (ISTIO_META_CERT_SIGNER). It always
+	// sends the field, mostly with an empty text, which asks for none.
 	CertSigner = "CertSigner"
 )
 
@@ -168,11 +169,7 @@ func (s *Service) decide(ctx context.Context, req request, session authority.Ses
 		wanted.ByCertificate, wanted.TokenTime = true, authn.TokenTime(ctx)
 	}
 	var err error
-	if wanted.Impersonate, err = textField(req.metadata, ImpersonatedIdentity); err != nil {
-		return nil, err
-	}
-	profile, err := textField(req.metadata, CertSigner)
-	if err != nil {
+	if wanted.Impersonate, err = impersonated(req.metadata); err != nil {
 		return nil, err
 	}
 	if wanted.CSR, err = csr.Parse(req.csr); err != nil {
@@ -189,7 +186,8 @@ func (s *Service) decide(ctx context.Context, req request, session authority.Ses
 	if err != nil {
 		return nil, err
 	}
-	out := &signer.Request{Template: template, CSR: wanted.CSR.DER, Identity: req.caller.ID, Token: req.token, Profile: profile}
+	out := &signer.Request{Template: template, CSR: wanted.CSR.DER, Identity: req.caller.ID, Token: req.token,
+		Profile: req.metadata.GetFields()[CertSigner].GetStringValue()}
 	if wanted.Impersonate != "" {
 		if out.Identity, err = spiffeid.FromURI(template.URIs[0]); err != nil {
 			return nil, err
@@ -217,15 +215,16 @@ func (s *Service) standing(ctx context.Context, peer auth.Peer, since time.Time)
 	return s.cfg.Accounts.Check(ctx, peer, since)
 }
 
-// textField returns a field of the metadata, "" if it is absent. A field without a text is an error and does not count
-// as absent.
-func textField(metadata *structpb.Struct, name string) (string, error) {
-	value, ok := metadata.GetFields()[name]
+// impersonated returns the identity that the metadata asks for instead of the caller's, "" if the field is absent. A
+// field without a name is an error and does not count as absent.
+func impersonated(metadata *structpb.Struct) (string, error) {
+	value, ok := metadata.GetFields()[ImpersonatedIdentity]
 	if !ok {
 		return "", nil
 	}
 	if value.GetStringValue() == "" {
-		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is empty or no text; remove it or set it", name)
+		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it",
+			ImpersonatedIdentity)
 	}
 	return value.GetStringValue(), nil
 }

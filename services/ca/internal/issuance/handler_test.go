@@ -144,3 +144,20 @@ func TestImpersonatedIdentitiesAreCheckedLikeCallers(t *testing.T) {
 		}
 	}
 }
+
+// Istio's agent sends the field CertSigner with each request, and an empty text unless ISTIO_META_CERT_SIGNER is set.
+func TestRequestsOfIstiosAgentAreIssued(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
+	s := newService(t, ca, clock, authoritytest.New(t, ca.Cert, ca.Key), &bytes.Buffer{})
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
+	for _, name := range []string{"", "fast"} {
+		_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{
+			Csr:      catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}),
+			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{CertSigner: structpb.NewStringValue(name)}},
+		})
+		if err != nil {
+			t.Errorf("CertSigner %q: %v", name, err)
+		}
+	}
+}

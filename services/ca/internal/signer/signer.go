@@ -39,8 +39,8 @@ type Request struct {
 	// Token is the bearer token with which the caller proved that identity; empty if a certificate proved it, or if the
 	// caller asks in the name of another. It is secret: it must not appear in errors and logs.
 	Token string
-	// Profile is the name that the caller asked for in the metadata field CertSigner; mostly empty. The signer refuses
-	// one that it does not know, or that Identity's namespace may not use.
+	// Profile is the name that the caller asked for in the metadata field CertSigner; mostly empty. A signer that has
+	// profiles refuses one that it does not know, or that Identity's namespace may not use.
 	Profile string
 }
 
