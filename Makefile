@@ -22,7 +22,7 @@ TIMES    ?= 1
 # What a sample is chosen by.
 COMMIT   = $(shell git rev-parse HEAD 2>/dev/null || echo none)
 SCENARIO_DIRS = cases,examples
-SCENARIOS_OUT = .run/scenarios$(if $(TENANTS),-tenants)$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))
+SCENARIOS_OUT = .run/scenarios$(if $(TENANTS),-tenants)$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))$(if $(CA),-ca-$(CA))
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -94,9 +94,24 @@ test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: t
 	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names|$(KUBE_ALWAYS))$$") $(KUBE_TESTS:%=./%/...)
 
 # With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
-scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables, TENANTS=1: attacks of tenants on each other in a mesh that separates them; needs root or user namespaces
-	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) $(if $(TENANTS),-dir tenants -tenants,-dir $(SCENARIO_DIRS)) -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables, TENANTS=1: attacks of tenants on each other in a mesh that separates them, CA=second: a ca that the tests bring; needs root or user namespaces
+	$(if $(CA),$(MAKE) second-ca)
+	$(if $(SOURCE),kube=$$(tools/build-cached.sh kubernetes etcd) && )cd tests && $(TESTENV) $(if $(CA),BIN_DIR=$(BIN)/ca-$(CA)) $(if $(SOURCE),KUBE_BIN=$$kube) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios $(if $(SOURCE),-run 'TestScenarios$$' -source $(SOURCE)) $(if $(TENANTS),-dir tenants -tenants,-dir $(SCENARIO_DIRS)) -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(CERTS),-certificates $(CERTS)) $(if $(REDIRECT),-redirect $(REDIRECT)) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
 	@cat $(SCENARIOS_OUT)/summary.txt
+
+# The programs with tests/internal/secondca in the place of the ca.
+second-ca:
+	@mkdir -p $(BIN)/ca-second && ln -sf $(addprefix ../,config-watcher node-agent xds-server fairlead) $(BIN)/ca-second/
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/ca-second/ca ./tests/internal/secondca
+
+.PHONY: second-ca rotations
+rotations_short := TestTheRigSeesAnotherRoot|TestNobodyNoticesSwapsAndRotations|TestEverySignerServes|TestARotationWithAnAgentThatWatches
+# LONG=1: every kind of signer, three rotations, rotations that are given up, an agent that is stopped.
+rotations: tools build kms ## the ca's signer is swapped and its root rotated under load, with sidecars of ours and of Istio's, a proxyless program and a machine: three kinds and a rotation, LONG=1: all, forwards and back; needs root or user namespaces
+	istio=$$(tools/build-cached.sh istio) && step=$$(tools/build-cached.sh stepca) && vault=$$(tools/build-cached.sh vault) && \
+	module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP_TEMPLATE=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  STEPCA_BIN=$$step VAULT_BIN=$$vault go test -count=1 -v -timeout 90m $(TESTFLAGS) ./e2e/rotations $(if $(RATE),-rate $(RATE)) $(if $(LONG),-long,-run '$(rotations_short)')
 
 removals: tools build ## servers that go under load on this machine, whatever their applications do then, TIMES=n of them; needs root or user namespaces
 	cd tests && $(TESTENV) go test -count=1 -timeout 60m $(TESTFLAGS) ./scenarios -run TestRemovals -v -removals $(if $(findstring command line,$(origin TIMES)),$(TIMES),100)
@@ -159,6 +174,18 @@ bench-agent: tools build ## node-agent beside Istio's pilot-agent in one mesh of
 	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
 	  go test -count=1 -v $(TESTFLAGS) -run TestBesideStockAgent ./e2e/thirdparty
 
+.PHONY: bench-ca
+bench-ca: build ## what an issued certificate costs the ca, beside a floor, istiod, step-ca and SPIRE on the same core; exit 1 if a goal is missed. The first run builds the three
+	istio=$$(tools/build-cached.sh istio) && step=$$(tools/build-cached.sh stepca) && spire=$$(tools/build-cached.sh spire) && \
+	  go build -o $(BIN)/bench/ca ./tests/bench/ca && $(BIN)/bench/ca -ca $(BIN)/ca -istiod $$istio/pilot-discovery -step-ca $$step/step-ca \
+	  -spire $$spire/spire-server -realtime=$(if $(filter 0,$(shell id -u)),true,false)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target of the ca and of what it reads with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
+	FUZZTIME=$(FUZZTIME) hack/fuzz.sh $(FUZZ)
+FUZZTIME ?= 20s
+FUZZ ?= services/ca proto/fairlead pkg/auth pkg/tlsconf pkg/yamltext
+
 bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
 	go run ./tests/bench/cmd/bench -bin $(BIN) -full -realtime=$(if $(filter 0,$(shell id -u)),true,false) -page docs/performance.md
 
@@ -175,7 +202,7 @@ verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one ver
 	hack/verify.sh
 
 .PHONY: signers
-signers: tools build ## the ca's signers beside the real programs: Kubernetes, cert-manager, istiod, step-ca, SoftHSM, Vault; the first run builds them into a cache, Vault alone in eight minutes
+signers: tools build kms ## the ca's signers beside the real programs: Kubernetes, cert-manager, istiod, step-ca, SoftHSM, Vault; the first run builds them into a cache, Vault alone in eight minutes
 	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && step=$$(tools/build-cached.sh stepca) && \
 	manager=$$(tools/build-cached.sh certmanager) && \
 	crds=$$(cd tools/certmanager && GOWORK=off go mod download -json github.com/cert-manager/cert-manager | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')/deploy/crds && \
@@ -266,7 +293,7 @@ cluster-tests: build cluster-programs
 
 # With KUBECONFIG=FILE on make's command line the tests run in that cluster, whose nodes must have the images of
 # cluster-load; a KUBECONFIG of the environment is not taken for that.
-test-cluster: $(if $(findstring command line,$(origin KUBECONFIG)),,cluster-needs) cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample; needs root
+test-cluster: $(if $(findstring command line,$(origin KUBECONFIG)),,cluster-needs) cluster-tests ## tests in a Kubernetes cluster: one of its own, or KUBECONFIG=FILE of another; LONG=1: nothing of them is a sample, and rotations of the ca while nodes are drained, and its restore; needs root
 ifeq ($(origin KUBECONFIG),command line)
 	cd tests/cluster/mesh && $(CLUSTER_ENV) CLUSTER_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/cluster/mesh.test -test.v -test.parallel 8 -test.timeout 60m
 else

@@ -75,6 +75,7 @@ require (
 )
 
 require (
+	fairlead.dev/proto v0.0.0
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2
 	github.com/envoyproxy/go-control-plane/envoy v1.38.0
 	github.com/go-logr/logr v1.4.4

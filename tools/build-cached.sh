@@ -38,6 +38,7 @@ build() ( # NAME DIR
   fi
   if ! complete "$@"; then
     echo "building $(echo $programs) into $2, once for these versions: up to five minutes" >&2
+    if grep -q '^// cgo: ' go.mod; then export CGO_ENABLED=1; fi
     work=$(mktemp -d "$cache/.$1-XXXXXX")
     trap 'rm -rf "$work"' EXIT
     go build -trimpath -ldflags "-s -w $(stamp)" -o "$work/" tool >&2

@@ -5,7 +5,6 @@
 package fairshare
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +117,7 @@ func (p *Pool) take(name string, place *Place) (lost *Place, err error) {
 		return nil, &FullError{All: of.n, Own: of.owner(name).len(), Most: of.most().len()}
 	}
 	if displaced != nil {
-		p.waiting.remove(displaced)
+		p.leave(displaced)
 		displaced.lost = true
 		close(displaced.decided)
 	}
@@ -128,7 +127,9 @@ func (p *Pool) take(name string, place *Place) (lost *Place, err error) {
 		if p.cfg.NewcomersFirst {
 			place.owner.turn = p.held.owner(name).turn
 		}
+		place.owner.held = p.held.count(name)
 	}
+	p.waiting.turns.put(place.owner)
 	p.give() // it may come before those that only lack some of the budget
 	return nil, nil
 }
@@ -153,22 +154,28 @@ func (p *Pool) takeNow(name string, place *Place) (lost *Place, ok bool) {
 // hold takes the place out of the queue if it waits.
 func (p *Pool) hold(name string, place *Place, now time.Time) {
 	p.turns++
-	if waits := p.waiting.owners[name]; waits != nil {
-		waits.turn = p.turns
-	}
 	if place.owner != nil {
-		p.waiting.remove(place)
+		p.leave(place)
 		close(place.decided)
 	}
 	p.held.add(name, place)
 	place.owner.turn = p.turns
+	if waits := p.waiting.owners[name]; waits != nil {
+		waits.turn, waits.held = p.turns, len(place.owner.places)
+		p.waiting.turns.put(waits)
+	}
 	place.held, place.since, place.spared = true, now, now.Add(p.cfg.Spare)
 	p.free -= place.cost
 	p.large = p.large || place.large
 }
 
 func (p *Pool) drop(place *Place) {
+	name := place.owner.name
 	p.held.remove(place)
+	if waits := p.waiting.owners[name]; waits != nil {
+		waits.held = p.held.count(name)
+		p.waiting.turns.put(waits)
+	}
 	place.held = false
 	p.free += place.cost
 	if place.large {
@@ -191,20 +198,23 @@ func (p *Pool) give() {
 
 // next returns the place that waits and is the first to be held; nil if none may be. It is one of the owner with the
 // fewest places, of several such owners one whose turn was the longest ago, and of several of these the oldest.
-func (p *Pool) next() (found *Place) {
-	fewest := 0
-	for name, o := range p.waiting.owners {
-		held := p.held.count(name)
-		if held >= p.held.perOwner {
-			continue
-		}
-		first := o.oldest(func(w *Place) bool { return !w.large || !p.large })
-		if first != nil && (found == nil || cmp.Or(cmp.Compare(held, fewest), cmp.Compare(o.turn, found.owner.turn),
-			cmp.Compare(first.number, found.number)) < 0) {
-			found, fewest = first, held
-		}
+func (p *Pool) next() *Place {
+	small := func(w *Place) bool { return !w.large || !p.large }
+	first := p.waiting.turns.first(func(o *owner) bool { return o.oldest(small) != nil },
+		func(o *owner) bool { return o.held >= p.held.perOwner })
+	if first == nil {
+		return nil
 	}
-	return found
+	return first.oldest(small)
+}
+
+// leave takes a place out of the queue.
+func (p *Pool) leave(place *Place) {
+	o := place.owner
+	p.waiting.remove(place)
+	if len(o.places) > 0 {
+		p.waiting.turns.put(o)
+	}
 }
 
 // Load is what is in use of a Pool.

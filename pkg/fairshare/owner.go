@@ -15,6 +15,10 @@ type owner struct {
 	// turn is the number of the owner's last turn; without one, or if it had left, that of the last turn of anybody
 	// before it came, or 0 with Config.NewcomersFirst. Pool.next compares it.
 	turn uint64
+	// held is how many places the owner of places that wait holds.
+	held int
+	// rank is where it is in each ranking, counted from 1; 0: nowhere.
+	rank [rankings]int
 }
 
 // len is how many places it has that may be lost.
@@ -41,12 +45,23 @@ type set struct {
 	n, total, perOwner int
 	policy             Policy
 	owners             map[string]*owner
+	// sizes has the owner with the most places first that may be lost; of several, the one with the oldest place.
+	sizes ranking
+	// turns has the owner first whose place is held next; only the set of those that wait uses it.
+	turns ranking
 	// added counts the places that were ever added.
 	added uint64
 }
 
 func newSet(total, perOwner int, policy Policy) set {
-	return set{total: total, perOwner: cmp.Or(perOwner, total), policy: policy, owners: map[string]*owner{}}
+	return set{total: total, perOwner: cmp.Or(perOwner, total), policy: policy, owners: map[string]*owner{},
+		sizes: ranking{which: bySize, before: func(a, b *owner) bool {
+			return cmp.Or(cmp.Compare(b.len(), a.len()), cmp.Compare(a.places[0].number, b.places[0].number)) < 0
+		}},
+		turns: ranking{which: byTurn, before: func(a, b *owner) bool {
+			return cmp.Or(cmp.Compare(a.held, b.held), cmp.Compare(a.turn, b.turn), cmp.Compare(a.places[0].number, b.places[0].number)) < 0
+		}},
+	}
 }
 
 // owner returns an owner, one without places if it has no entry.
@@ -75,16 +90,22 @@ func (s *set) add(name string, pl *Place) {
 	o.places = append(o.places, pl)
 	o.fixed += fixed(pl.state)
 	pl.owner, pl.number = o, s.added
+	s.sizes.put(o)
 	s.n++
 }
 
 func (s *set) remove(pl *Place) {
 	o := pl.owner
 	i, _ := slices.BinarySearchFunc(o.places, pl.number, func(p *Place, n uint64) int { return cmp.Compare(p.number, n) })
+	if len(o.places) == 1 {
+		delete(s.owners, o.name)
+		s.sizes.remove(o)
+		s.turns.remove(o)
+	}
 	o.places = slices.Delete(o.places, i, i+1)
 	o.fixed -= fixed(pl.state)
-	if len(o.places) == 0 {
-		delete(s.owners, o.name)
+	if len(o.places) > 0 {
+		s.sizes.put(o)
 	}
 	pl.owner = nil
 	s.n--
@@ -111,11 +132,10 @@ func (s *set) room(name string, now time.Time) (victim *Place, ok bool) {
 
 // most returns the owner with the most places that may be lost; of several, the one with the oldest place.
 func (s *set) most() *owner {
-	found := &owner{}
-	for _, o := range s.owners {
-		if o.len() > found.len() || o.len() == found.len() && o.len() > 0 && o.places[0].number < found.places[0].number {
-			found = o
+	if len(s.sizes.owners) > 0 {
+		if first := s.sizes.owners[0]; first.len() > 0 {
+			return first
 		}
 	}
-	return found
+	return &owner{}
 }

@@ -46,7 +46,7 @@ func (pl *Place) release() {
 	case pl.held:
 		pl.pool.drop(pl)
 	default:
-		pl.pool.waiting.remove(pl)
+		pl.pool.leave(pl)
 	}
 	pl.pool.give()
 }
@@ -74,6 +74,7 @@ func (pl *Place) Set(state State) bool {
 	}
 	pl.owner.fixed += fixed(state) - fixed(pl.state)
 	pl.state = state
+	pl.pool.held.sizes.put(pl.owner)
 	return true
 }
 

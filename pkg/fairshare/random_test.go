@@ -1,6 +1,7 @@
 package fairshare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -148,6 +149,8 @@ func (w *world) settle() {
 }
 
 func (w *world) check() {
+	w.Helper()
+	w.checkRankings()
 	w.settle()
 	p := w.p
 	var cost int64
@@ -208,5 +211,61 @@ func BenchmarkTake(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// The rankings find the owners that a search through all finds.
+func (w *world) checkRankings() {
+	w.Helper()
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	small := func(w *Place) bool { return !w.large || !p.large }
+	var next *owner
+	fewest := 0
+	for name, o := range p.waiting.owners {
+		held := p.held.count(name)
+		if held != o.held {
+			w.Fatalf("%s is said to hold %d, and holds %d", name, o.held, held)
+		}
+		if held < p.held.perOwner && o.oldest(small) != nil && (next == nil || cmp.Or(cmp.Compare(held, fewest),
+			cmp.Compare(o.turn, next.turn), cmp.Compare(o.places[0].number, next.places[0].number)) < 0) {
+			next, fewest = o, held
+		}
+	}
+	if got := p.next(); next == nil && got != nil || next != nil && got != next.oldest(small) {
+		w.Fatalf("next is %v, want that of %v", got, next)
+	}
+	for _, s := range []*set{&p.held, &p.waiting} {
+		most := &owner{}
+		for _, o := range s.owners {
+			if o.len() > most.len() || o.len() == most.len() && o.len() > 0 && o.places[0].number < most.places[0].number {
+				most = o
+			}
+		}
+		if got := s.most(); got.name != most.name {
+			w.Fatalf("the owner with most is %q, want %q", got.name, most.name)
+		}
+	}
+}
+
+// A place of one of thousands of owners that wait costs little.
+func BenchmarkManyWait(b *testing.B) {
+	const owners = 4000
+	p := New(Config{Places: 200, PerOwner: 50, Policy: Oldest, Spare: time.Minute, Waiting: owners})
+	var held []*Place
+	take := func(n int) {
+		place, err := p.Take(fmt.Sprint(n), 0, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		held = append(held, place)
+	}
+	for n := range owners {
+		take(n)
+	}
+	for n := 0; b.Loop(); n++ {
+		held[n].Release()
+		take(owners + n)
 	}
 }

@@ -135,6 +135,13 @@ func (e *Election) observe(identity string) {
 
 func (e *Election) lease() string { return e.cfg.Namespace + "/" + e.cfg.Name }
 
+// Holder is the Identity of the replica that holds the lease, "" while none is known.
+func (e *Election) Holder() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holder
+}
+
 // Failure says why this replica can neither lead nor follow; nil if it can.
 func (e *Election) Failure() error {
 	e.mu.Lock()

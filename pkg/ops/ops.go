@@ -309,24 +309,27 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.Handlers())
 }
 
-// NotFoundError is a page's error for something that does not exist; JSON answers 404.
-type NotFoundError struct{ Err error }
+// StatusError is a page's error that has an HTTP status of its own, such as 404 for something that does not exist.
+type StatusError struct {
+	Code int
+	Err  error
+}
 
 // Error implements error.
-func (e *NotFoundError) Error() string { return e.Err.Error() }
+func (e *StatusError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
-func (e *NotFoundError) Unwrap() error { return e.Err }
+func (e *StatusError) Unwrap() error { return e.Err }
 
-// JSON makes a page of a function, whose result it writes as JSON. An error becomes status 500 with its text, a
-// NotFoundError 404.
+// JSON makes a page of a function, whose result it writes as JSON. An error becomes its text with status 500, or the
+// status of a StatusError.
 func JSON(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
 		if err != nil {
 			status := http.StatusInternalServerError
-			if missing := new(NotFoundError); errors.As(err, &missing) {
-				status = http.StatusNotFound
+			if own := new(StatusError); errors.As(err, &own) {
+				status = own.Code
 			}
 			writeError(w, status, err.Error())
 			return

@@ -243,7 +243,7 @@ func TestMetricsAndDebug(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	f.Debug("/debug/missing", "an error", ops.JSON(func(*http.Request) (any, error) {
-		return nil, fmt.Errorf("page: %w", &ops.NotFoundError{Err: errors.New("no such proxy")})
+		return nil, fmt.Errorf("page: %w", &ops.StatusError{Code: http.StatusNotFound, Err: errors.New("no such proxy")})
 	}))
 	if code, body := f.do(t, "GET", "/debug/missing", token...); code != http.StatusNotFound ||
 		!strings.Contains(body, "page: no such proxy") {

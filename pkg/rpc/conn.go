@@ -30,6 +30,8 @@ type conn struct {
 	mu     sync.Mutex
 	meter  meter
 	closed bool
+	// ended is set once reading has failed, mostly because the client has closed.
+	ended bool
 	// slot is held while the connection is unauthenticated; owner is the identity of any other connection.
 	slot  *fairshare.Place
 	owner *identity
@@ -71,6 +73,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.bounded.Renew()
 	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.mu.Lock()
+		c.ended = true
+		c.mu.Unlock()
+	}
 	handed := c.count(p[:n])
 	if handed < n {
 		c.ahead, c.readErr, err = append([]byte(nil), p[handed:n]...), err, nil
@@ -305,7 +312,7 @@ func (c *conn) Close() error {
 		c.stop()
 	}
 	c.releaseExcess()
-	slot, owner, logged := c.slot, c.owner, c.logged
+	slot, owner, logged, ended := c.slot, c.owner, c.logged, c.ended
 	c.mu.Unlock()
 	if first {
 		t := c.limit.tracker
@@ -318,6 +325,9 @@ func (c *conn) Close() error {
 		if owner == nil && slot.Lost() && !logged {
 			c.limit.logRejected(c.raw, "address", "", errTooManyUnauthenticated)
 		}
+	}
+	if ended { // TLS would send an alert to nobody
+		return c.raw.Close()
 	}
 	return c.Conn.Close()
 }

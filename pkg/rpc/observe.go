@@ -4,11 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
@@ -23,37 +25,56 @@ func recoveryOption(log *slog.Logger, panics prometheus.Counter) recovery.Option
 	})
 }
 
-// slogAdapter logs the one event that loggingOptions asks for.
-func slogAdapter(log *slog.Logger) logging.Logger {
-	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, _ string, fields ...any) {
-		log.Log(ctx, slog.Level(level), "gRPC call finished", fields...)
-	})
+// logUnary logs calls that have finished.
+func logUnary(log *slog.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		began := time.Now()
+		res, err := handler(ctx, req)
+		logFinished(ctx, log, info.FullMethod, began, err)
+		return res, err
+	}
 }
 
-func loggingOptions() []logging.Option {
-	return []logging.Option{
-		logging.WithLogOnEvents(logging.FinishCall),
-		logging.WithLevels(callLevel),
-		logging.WithDurationField(logging.DurationToDurationField),
-		logging.WithFieldsFromContext(func(ctx context.Context) logging.Fields {
-			p, ok := auth.PeerFrom(ctx)
-			if !ok {
-				return nil
-			}
-			return logging.Fields{"peer", p.ID.String(), "peer_method", p.Method}
-		}),
+// logStream logs streams that have ended.
+func logStream(log *slog.Logger) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		began := time.Now()
+		err := handler(srv, stream)
+		logFinished(stream.Context(), log, info.FullMethod, began, err)
+		return err
 	}
+}
+
+// logFinished makes a line of a call if one of its level is logged. A busy server does not spend time on others.
+func logFinished(ctx context.Context, log *slog.Logger, method string, began time.Time, err error) {
+	code := status.Code(err)
+	level := callLevel(code)
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 7)
+	attrs = append(attrs, slog.String("method", method), slog.String("code", code.String()), slog.Duration("duration", time.Since(began)))
+	if err != nil {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		attrs = append(attrs, slog.String("address", p.Addr.String()))
+	}
+	if p, ok := auth.PeerFrom(ctx); ok {
+		attrs = append(attrs, slog.String("peer", p.ID.String()), slog.String("peer_method", p.Method))
+	}
+	log.LogAttrs(ctx, level, "gRPC call finished", attrs...)
 }
 
 // callLevel is Debug for ordinary outcomes, mistakes of callers among them, so that a busy server does not log each
 // call.
-func callLevel(code codes.Code) logging.Level {
+func callLevel(code codes.Code) slog.Level {
 	switch code {
 	case codes.Unknown, codes.Internal, codes.DataLoss, codes.Unimplemented:
-		return logging.LevelError
+		return slog.LevelError
 	case codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted:
-		return logging.LevelWarn
+		return slog.LevelWarn
 	default:
-		return logging.LevelDebug
+		return slog.LevelDebug
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	authmw "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/validator"
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,8 +116,6 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 	}
 	g := newGate(cfg.Authenticator, cfg.Policy, cfg.Log, m)
 	rec := recoveryOption(cfg.Log, m.panics)
-	log := loggingOptions()
-	logger := slogAdapter(cfg.Log)
 
 	all := []grpc.ServerOption{
 		grpc.Creds(newConnLimit(&cfg, m)),
@@ -141,7 +138,7 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 		grpc.ChainUnaryInterceptor(
 			recovery.UnaryServerInterceptor(rec),
 			m.grpc.UnaryServerInterceptor(),
-			logging.UnaryServerInterceptor(logger, log...),
+			logUnary(cfg.Log),
 			authmw.UnaryServerInterceptor(g.admitted),
 			validator.UnaryServerInterceptor(),
 			recovery.UnaryServerInterceptor(rec),
@@ -149,7 +146,7 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 		grpc.ChainStreamInterceptor(
 			recovery.StreamServerInterceptor(rec),
 			m.grpc.StreamServerInterceptor(),
-			logging.StreamServerInterceptor(logger, log...),
+			logStream(cfg.Log),
 			authmw.StreamServerInterceptor(g.admitted),
 			validator.StreamServerInterceptor(),
 			recovery.StreamServerInterceptor(rec),

@@ -115,8 +115,8 @@ func (p *Process) ServeOps(ctx context.Context, admin Admin) error {
 	return nil
 }
 
-// Identity makes what keeps the own certificate, and the task that renews it. cfg needs no TrustDomain, Clock, Log and
-// Registerer.
+// Identity makes what keeps the own certificate, and the task that renews it. cfg needs no TrustDomain, Clock, Log
+// and Registerer.
 func (p *Process) Identity(cfg svid.Config) (*svid.Manager, error) {
 	cfg.TrustDomain, cfg.Clock, cfg.Log, cfg.Registerer = cfg.Identity.TrustDomain(), p.Clock, p.Log, p.Registry
 	manager, err := svid.New(cfg)

@@ -111,11 +111,11 @@ func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
 
 // ServerFrom returns the configuration of a server: it presents the source's certificate and verifies clients against
 // the current roots. clientAuth is tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is
-// accepted too; a client's certificate must be an X.509-SVID of the server's own trust domain. There are no session
-// tickets, so every connection is verified anew.
+// accepted too; a client's certificate must be an X.509-SVID of the server's own trust domain, or of one of aliases,
+// which the mesh has had before. There are no session tickets, so every connection is verified anew.
 //
 // If lowest is TLS 1.2, clients that do not offer TLS 1.3 get the suites and curves that FIPS 140-3 approves.
-func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.Config {
+func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType, aliases ...spiffeid.TrustDomain) *tls.Config {
 	return &tls.Config{
 		MinVersion:             lowest, //nolint:gosec // TLS 1.2 or 1.3
 		SessionTicketsDisabled: true,
@@ -140,7 +140,7 @@ func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.C
 					if len(cs.VerifiedChains) == 0 {
 						return errors.New("client certificate was not verified")
 					}
-					return verifyID(cs.PeerCertificates[0], m, nil)
+					return verifyID(cs.PeerCertificates[0], m, nil, aliases...)
 				},
 			}
 			if lowest == tls.VersionTLS12 && !slices.Contains(hello.SupportedVersions, tls.VersionTLS13) {
@@ -222,9 +222,9 @@ func verifyChain(cs tls.ConnectionState, m *Material, name string) error {
 	return nil
 }
 
-// verifyID checks that leaf is an X.509-SVID (SPIFFE X509-SVID, section 4) whose id is one of allowed or of the own
-// trust domain.
-func verifyID(leaf *x509.Certificate, m *Material, allowed []spiffeid.ID) error {
+// verifyID checks that leaf is an X.509-SVID (SPIFFE X509-SVID, section 4) whose id is one of allowed, or, without
+// allowed, of the own trust domain or of one of aliases.
+func verifyID(leaf *x509.Certificate, m *Material, allowed []spiffeid.ID, aliases ...spiffeid.TrustDomain) error {
 	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {
 		return fmt.Errorf("peer certificate: %w", err)
@@ -242,7 +242,7 @@ func verifyID(leaf *x509.Certificate, m *Material, allowed []spiffeid.ID) error 
 	if err != nil {
 		return fmt.Errorf("peer is %s: cannot tell whether it is of the own trust domain: %w", id, err)
 	}
-	if !id.MemberOf(own.TrustDomain()) {
+	if !id.MemberOf(own.TrustDomain()) && !slices.Contains(aliases, id.TrustDomain()) {
 		return fmt.Errorf("peer is %s: not of trust domain %s", id, own.TrustDomain())
 	}
 	return nil

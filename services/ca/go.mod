@@ -23,6 +23,7 @@ require (
 )
 
 require (
+	filippo.io/hpke v0.4.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
@@ -101,8 +102,10 @@ replace fairlead.dev/proto => ../../proto
 
 require (
 	fairlead.dev/pkg v0.0.0
+	filippo.io/age v1.3.2
 	github.com/hashicorp/vault/api v1.23.0
 	github.com/spf13/pflag v1.0.10
+	golang.org/x/crypto v0.55.0
 	golang.org/x/time v0.15.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc
 	k8s.io/api v0.36.3

@@ -107,7 +107,10 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
 )
 
-require gomodules.xyz/jsonpatch/v2 v2.5.0
+require (
+	filippo.io/age v1.3.2
+	gomodules.xyz/jsonpatch/v2 v2.5.0
+)
 
 require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
@@ -120,6 +123,7 @@ require (
 )
 
 require (
+	filippo.io/hpke v0.4.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 )

@@ -3,6 +3,7 @@ package alerts
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,7 +67,7 @@ func TestFaultsOfTheCA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&cav1.WatchBundleRequest{Subscriber: "test"}); err != nil {
+		if err := stream.Send(&cav1.WatchBundleRequest{Subscriber: "test"}); err != nil && !errors.Is(err, io.EOF) { // it may be refused already
 			t.Fatal(err)
 		}
 		return stream
@@ -110,18 +111,27 @@ func TestFaultsOfTheCA(t *testing.T) {
 		})
 		return nil
 	}})
-	l.provoke(fault{service: "ca", alerts: []string{"CaDown"}, make_: func(*testing.T) func() { p.CA.Kill(); return nil }, minutes: 7})
 
 	old := plane(t)
-	old.CA.Add("--root-ttl", "480h")
+	old.CA.Add("--root-ttl", "120h")
 	if err := old.StartCA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l.targets = nil
 	signerFaults(t, l)
 	l.targets = nil
-	l.provoke(fault{service: "ca", alerts: []string{"RootExpires"}, afresh: true, make_: func(*testing.T) func() {
+	expiring := []string{"RootExpires", "AuthorityExpires", "AuthorityExpiresSoon"}
+	l.provoke(fault{service: "ca", alerts: expiring, afresh: true, make_: func(*testing.T) func() {
 		l.add("ca", "ca-1", old.CA.Ops)
 		return nil
 	}})
+
+	l.add("ca", "ca-0", p.CA.Ops)
+	l.provoke(fault{service: "ca", alerts: []string{"CaReplicaDown"}, minutes: 12, make_: func(*testing.T) func() {
+		old.CA.Kill()
+		return nil
+	}})
+	l.targets = nil
+	l.add("ca", "ca-0", p.CA.Ops)
+	l.provoke(fault{service: "ca", alerts: []string{"CaDown"}, make_: func(*testing.T) func() { p.CA.Kill(); return nil }, minutes: 7})
 }

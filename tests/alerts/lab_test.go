@@ -143,7 +143,7 @@ type fault struct {
 	minutes int
 	// gap is between two scrapes, 50 ms if it is 0.
 	gap time.Duration
-	// faster is how much faster than the stretched time certificates live; 0: they do not.
+	// faster is how much faster than the stretched time certificates live, and times of day go by; 0: they do not.
 	faster float64
 	// afresh says that the services begin with the fault, so that there is no time before it.
 	afresh bool
@@ -346,7 +346,8 @@ func halting(t *testing.T, p *process.Process, works time.Duration, work func(ct
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	var wg sync.WaitGroup
-	const callers = 16
+	// While enough looks, the service works: what it does then is not slow.
+	const callers, standstills = 16, 5
 	broken := make(chan error, callers)
 	for range callers {
 		wg.Go(func() {
@@ -360,14 +361,16 @@ func halting(t *testing.T, p *process.Process, works time.Duration, work func(ct
 			t.Error("nothing becomes slow")
 			break
 		}
-		if err := p.Signal(syscall.SIGSTOP); err != nil {
-			t.Error(err)
+		for range standstills {
+			if err := p.Signal(syscall.SIGSTOP); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(1200 * time.Millisecond) // how long it stands still, which is the fault
+			if err := p.Signal(syscall.SIGCONT); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(works)
 		}
-		time.Sleep(1200 * time.Millisecond) // how long it stands still, which is the fault
-		if err := p.Signal(syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(works)
 	}
 	cancel()
 	wg.Wait()

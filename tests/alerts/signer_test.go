@@ -19,7 +19,9 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/caapi"
 	"fairlead.dev/tests/internal/controlplane"
+	"fairlead.dev/tests/internal/probe"
 )
 
 // ownSigner is a signer of a team's own, behind a socket, that can be made to fail and to lie.
@@ -75,10 +77,21 @@ func signerFaults(t *testing.T, l *lab) {
 	short := file("disk", fmt.Sprintf("intermediate: {keys: {directory: {dir: %s/keys}}, ttl: 49h, selfSigned: {}}\n", dir))
 	start("ca-disk", short)
 	l.provoke(fault{service: "ca", alerts: []string{"SignerProblem"}, make_: func(*testing.T) func() {
-		file("disk", "caCerts: {directory: /etc/cacerts}\n")
+		file("disk", "intermediates: {}\n")
 		return nil
 	}, until: func(s scrape) bool { return s.sum("fairlead_ca_signer_problem") > 0 }})
 	l.provoke(fault{service: "ca", alerts: []string{"IssuerExpires"}, afresh: true, make_: func(*testing.T) func() { return nil }})
+
+	still := start("ca-still", file("still", fmt.Sprintf("intermediate: {keys: {directory: {dir: %s/keys-still}}, selfSigned: {}}\n", dir)))
+	certificate(t, byToken(t, still, still.CA.GRPC, "default", "client")) // and asks for no other
+	l.provoke(fault{service: "ca", alerts: []string{"RotationStuck"}, faster: 900, make_: func(t *testing.T) func() {
+		_, err := still.Rotation(t.Context(), probe.Client(nil), &caapi.Command{Action: caapi.Rotate})
+		testkit.NoError(t, err)
+		return nil
+	}, until: func(s scrape) bool {
+		since := s.sum("fairlead_ca_rotation_step_since_timestamp_seconds")
+		return s.sum("fairlead_ca_rotation_waits", `for="holders"`) > 0 && float64(s.at.UnixNano())/1e9-since > 1
+	}})
 
 	signer := &ownSigner{ca: testkit.PKI(t)}
 	socket := filepath.Join(dir, "signer.sock")

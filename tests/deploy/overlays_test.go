@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -35,8 +36,7 @@ func overlay(t *testing.T, name string) []runtime.Object {
 func TestOverlaysAreWhatTheirNamesSay(t *testing.T) {
 	for name, want := range map[string][]string{
 		"compact": {"istio-system/fairlead", "istio-system/injector", "istio-system/keeper"},
-		"ha": {"istio-system/ca", "istio-system/config-watcher", "istio-system/injector", "istio-system/keeper",
-			"istio-system/xds-server"},
+		"ha":      {"istio-system/config-watcher", "istio-system/injector", "istio-system/keeper", "istio-system/xds-server"},
 		"revision": {"istio-system/ca", "istio-system/config-watcher-canary", "istio-system/injector-canary",
 			"istio-system/keeper-canary", "istio-system/xds-server-canary"},
 		"operator": {"istio-operator/fairlead-operator"},
@@ -100,6 +100,40 @@ func TestManyReplicasScale(t *testing.T) {
 		if d, _ := named[*appsv1.Deployment](objects, name); d == nil || d.Spec.Replicas != nil {
 			t.Errorf("each apply would take the replicas of Deployment %s back from the autoscaler", name)
 		}
+	}
+}
+
+// The replicas of the ca have their keys in a Secret, find each other while they are not ready, and own no volume
+// together.
+func TestReplicasOfTheCAShareKeysAndNoVolume(t *testing.T) {
+	objects := overlay(t, "ha")
+	s, ok := named[*appsv1.StatefulSet](objects, "ca")
+	if !ok || *s.Spec.Replicas != 3 || len(s.Spec.VolumeClaimTemplates) != 1 {
+		t.Fatalf("StatefulSet ca: %+v", s)
+	}
+	pod := s.Spec.Template.Spec
+	for _, v := range pod.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			t.Errorf("volume %s is one of all replicas", v.Name)
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		claimed := m.Name == s.Spec.VolumeClaimTemplates[0].Name
+		if !claimed && !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			t.Errorf("mount %s has no volume", m.Name)
+		}
+	}
+	peers, ok := named[*corev1.Service](objects, s.Spec.ServiceName)
+	if !ok || peers.Spec.ClusterIP != corev1.ClusterIPNone || !peers.Spec.PublishNotReadyAddresses ||
+		!slices.Contains(pod.Containers[0].Args, "--peers="+peers.Name+"."+peers.Namespace+".svc:15012") {
+		t.Errorf("Service %s: %+v, arguments %q", s.Spec.ServiceName, peers, pod.Containers[0].Args)
+	}
+	if c, ok := named[*corev1.ConfigMap](objects, "ca-signer"); !ok || !strings.Contains(c.Data["signer.yaml"], "name: ca-keys") {
+		t.Errorf("ConfigMap ca-signer: %+v", c)
+	}
+	budget, ok := named[*policyv1.PodDisruptionBudget](objects, "ca")
+	if !ok || budget.Spec.MaxUnavailable == nil || budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("PodDisruptionBudget ca: %+v", budget)
 	}
 }
 

@@ -63,6 +63,8 @@ func TestTheCAKeepsTwoConfigMaps(t *testing.T) {
 		case slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"list", "watch"}):
 		case slices.Equal(r.Resources, []string{"serviceaccounts", "pods"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch"}):
 		case slices.Equal(r.Resources, []string{"identitybans"}) && slices.Equal(r.Verbs, []string{"list", "watch"}):
+		case slices.Equal(r.Resources, []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}) &&
+			slices.Equal(r.Verbs, []string{"list", "watch"}): // a rotation waits for their caBundles
 		case !slices.Equal(r.Resources, []string{"configmaps"}):
 			t.Errorf("the ca may %+v", r)
 		case slices.Equal(r.Verbs, []string{"create"}): // a name cannot be asked for

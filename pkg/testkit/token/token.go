@@ -48,6 +48,22 @@ func (i *Issuer) ServiceAccount(namespace, account, audience string, ttl time.Du
 	})
 }
 
+// Pod signs a token as the kubelet gets it for a Pod, whose UID is "uid-" and its name.
+func (i *Issuer) Pod(namespace, account, pod, audience string, ttl time.Duration) (string, error) {
+	type object struct {
+		Name string `json:"name"`
+		UID  string `json:"uid"`
+	}
+	now := time.Now()
+	return i.Sign(map[string]any{
+		"iss": i.Name, "sub": "system:serviceaccount:" + namespace + ":" + account, "aud": []string{audience},
+		"iat": now.Unix(), "nbf": now.Unix() - 1, "exp": now.Add(ttl).Unix(),
+		"kubernetes.io": map[string]any{
+			"namespace": namespace, "serviceaccount": object{account, "uid-" + account}, "pod": object{pod, "uid-" + pod},
+		},
+	})
+}
+
 // Sign signs a token of any claims.
 func (i *Issuer) Sign(claims any) (string, error) {
 	signer, err := jose.NewSigner(

@@ -49,8 +49,8 @@ const RootConfigMap = "istio-ca-root-cert"
 // it, only new workloads notice that the ca is away for less than 12 h.
 const CertificateTTL = 24 * time.Hour
 
-// ProxyConfigType is the xDS type by which agents are sent a ProxyConfig, of which only caCertificatesPem and
-// RootsMetadata count.
+// ProxyConfigType is the xDS type by which agents are sent a ProxyConfig, of which only caCertificatesPem,
+// RootsMetadata and OwnRootsMetadata count.
 const ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 
 // SignedBundleType is the xDS type by which agents are sent the mesh's trust bundle, a fairlead.ca.v1.SignedBundle.
@@ -62,6 +62,12 @@ const SignedBundleType = "type.googleapis.com/fairlead.ca.v1.SignedBundle"
 // for single trust domains and those at a URL. Istio's agent, which would trust them for any trust domain, does not
 // read the key.
 const RootsMetadata = "FAIRLEAD_CA_CERTIFICATES"
+
+// OwnRootsMetadata is the key in proxyMetadata of such a ProxyConfig that says how many entries at the end of
+// caCertificatesPem are the mesh's own roots, those of the ca's signed bundle. They are there for Istio's agents, which
+// do not ask for SignedBundleType and trust the mesh's roots for any trust domain in any case. Fairlead's agents leave
+// them out.
+const OwnRootsMetadata = "FAIRLEAD_OWN_ROOTS"
 
 // Bounds of MeshConfig's caCertificates: entries, and bytes of PEM in all of them.
 const (

@@ -171,7 +171,7 @@ func TestRevisionsShareOnlyWhatIsShared(t *testing.T) {
 
 // TestSharedTemplatesAreTheOriginals holds the copies in the charts, by which `helm install` needs no other directory.
 func TestSharedTemplatesAreTheOriginals(t *testing.T) {
-	for _, original := range []string{"_fairlead.tpl", "_services.tpl", "_objects.tpl"} {
+	for _, original := range []string{"_fairlead.tpl", "_services.tpl", "_objects.tpl", "_signer.tpl"} {
 		want, err := os.ReadFile(filepath.Join("lib", original))
 		if err != nil {
 			t.Fatal(err)

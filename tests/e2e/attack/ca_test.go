@@ -107,8 +107,8 @@ func otherWatch(ctx context.Context, id *identity, address string) error {
 // gets its own.
 func testCertificateRequests(t *testing.T, f *fixture) {
 	const (
-		workers = 600
-		conns   = 24 // so that the calls of one are not too many for it
+		workers = 1600
+		conns   = 64 // so that the calls of one are not too many for it
 	)
 	id, pod := f.identity(t, batch, time.Hour), f.Pod(t, rightful)
 	address := f.service(t, "ca").GRPCAddress

@@ -71,8 +71,9 @@ type mesh struct {
 	changes               int
 }
 
-// start starts a mesh, each service from the release that from names, and waits until a request passes it.
-func start(t *testing.T, from func(service string) release) *mesh {
+// start starts a mesh, each service from the release that from names, and the ca with further arguments, and waits
+// until a request passes it.
+func start(t *testing.T, from func(service string) release, ca ...string) *mesh {
 	t.Helper()
 	hostmesh.Needs(t)
 	m := &mesh{t: t, bin: t.TempDir()}
@@ -85,7 +86,9 @@ func start(t *testing.T, from func(service string) release) *mesh {
 		m.link(s, from(s))
 	}
 	t.Setenv("BIN_DIR", m.bin)
-	m.Mesh = hostmesh.New(t, 1, map[string]string{"mesh.yaml": objects, "route.yaml": route(0)})
+	m.Mesh = hostmesh.Start(t, hostmesh.Options{
+		XDSServers: 1, Config: map[string]string{"mesh.yaml": objects, "route.yaml": route(0)}, CA: func(string) []string { return ca },
+	})
 	join := func(name, ip string) *hostmesh.Proxy {
 		h := m.Plug(name, ip)
 		h.Redirect()

@@ -181,6 +181,19 @@ func (p *Plane) WriteToken(file string, uid int, namespace, account, audience st
 	if err != nil {
 		return err
 	}
+	return write(file, uid, token)
+}
+
+// WritePodToken writes a token that is bound to a Pod, as the kubelet does.
+func (p *Plane) WritePodToken(file string, uid int, namespace, pod, account string) error {
+	token, err := p.issuer.Pod(namespace, account, pod, contract.TokenAudience, tokenTTL)
+	if err != nil {
+		return err
+	}
+	return write(file, uid, token)
+}
+
+func write(file string, uid int, token string) error {
 	if err := os.WriteFile(file, []byte(token), 0o600); err != nil || uid == 0 {
 		return err
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	URL string
 	// Host is the request's host; empty means that of the URL.
 	Host string
+	// New has every request over a connection of its own; otherwise it is every other one.
+	New bool
 	// Dial connects; nil: as any process of this machine.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -51,11 +53,8 @@ type Load struct {
 	began  time.Time
 	flying atomic.Int64
 
-	mu     sync.Mutex
-	sent   int
-	failed int
-	first  []string
-	slow   time.Duration
+	mu    sync.Mutex
+	taken Taken
 }
 
 // Start sends requests until the test ends. Those over the connections that it keeps take turns with those over new
@@ -109,7 +108,7 @@ func (l *Load) run(ctx context.Context) {
 		// As many as are due: on a busy machine ticks are lost.
 		for due := int(time.Since(l.began).Seconds() * float64(l.Rate)); n < due; n++ {
 			through := connections[n/2%kept]
-			if n%2 == 1 {
+			if l.New || n%2 == 1 {
 				through = &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}
 			}
 			if l.flying.Add(1) > inFlight {
@@ -163,25 +162,35 @@ func (c Config) send(through *http.Transport) error {
 func (l *Load) record(took time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sent++
-	l.slow = max(l.slow, took)
+	l.taken.Sent++
+	l.taken.Slowest = max(l.taken.Slowest, took)
 	if err == nil {
 		return
 	}
-	l.failed++
-	if len(l.first) < remembered {
-		l.first = append(l.first, fmt.Sprintf("%s, after %s: %v", time.Now().Format(time.StampMilli), took.Round(time.Millisecond), err))
+	l.taken.Failed++
+	if len(l.taken.First) < remembered {
+		l.taken.First = append(l.taken.First, fmt.Sprintf("%s, after %s: %v", time.Now().Format(time.StampMilli),
+			took.Round(time.Millisecond), err))
 	}
 }
 
-// take returns what has happened since the last call: requests with an answer, those that failed, how the first of them
-// failed, and the longest time to an answer.
-func (l *Load) take() (sent, failed int, first []string, slow time.Duration) {
+// Taken is what has happened between two calls of Take.
+type Taken struct {
+	// Sent are the requests with an answer, and those that Failed.
+	Sent, Failed int
+	// First says of the first ones how they failed.
+	First []string
+	// Slowest is the longest time to an answer.
+	Slowest time.Duration
+}
+
+// Take returns what has happened since the last call.
+func (l *Load) Take() Taken {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sent, failed, first, slow = l.sent, l.failed, l.first, l.slow
-	l.sent, l.failed, l.first, l.slow = 0, 0, nil, 0
-	return sent, failed, first, slow
+	taken := l.taken
+	l.taken = Taken{}
+	return taken
 }
 
 // Holds runs a subtest, which fails if a request fails meanwhile or in the time after, in which what it has done still
@@ -195,19 +204,19 @@ func (l *Load) Holds(t *testing.T, name string, after time.Duration, do func(t *
 func (l *Load) Loses(t *testing.T, name string, atMost int, after time.Duration, do func(t *testing.T)) bool {
 	t.Helper()
 	return t.Run(name, func(t *testing.T) {
-		l.take()
+		l.Take()
 		began := time.Now()
 		do(t)
 		took := time.Since(began)
 		time.Sleep(after)
-		sent, failed, first, slow := l.take()
-		t.Logf("%.1f s; %d requests, %.0f a second, %d failed, the slowest took %s", took.Seconds(), sent,
-			float64(sent)/time.Since(began).Seconds(), failed, slow.Round(time.Millisecond))
-		if sent == 0 {
+		taken := l.Take()
+		t.Logf("%.1f s; %d requests, %.0f a second, %d failed, the slowest took %s", took.Seconds(), taken.Sent,
+			float64(taken.Sent)/time.Since(began).Seconds(), taken.Failed, taken.Slowest.Round(time.Millisecond))
+		if taken.Sent == 0 {
 			t.Error("no request was answered")
 		}
-		if failed > atMost {
-			t.Errorf("%d requests failed, want at most %d:\n%s", failed, atMost, strings.Join(first, "\n"))
+		if taken.Failed > atMost {
+			t.Errorf("%d requests failed, want at most %d:\n%s", taken.Failed, atMost, strings.Join(taken.First, "\n"))
 		}
 	})
 }

@@ -17,8 +17,8 @@ func until(t *testing.T, l *Load, n int) {
 	testkit.Eventually(t, testkit.Patience, func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.sent < n {
-			return fmt.Errorf("%d requests sent, want %d", l.sent, n)
+		if l.taken.Sent < n {
+			return fmt.Errorf("%d requests sent, want %d", l.taken.Sent, n)
 		}
 		return nil
 	})
@@ -37,11 +37,27 @@ func TestRequestsThatAreAnsweredHold(t *testing.T) {
 	l := Start(t, Config{Rate: 500, URL: s.URL})
 	until(t, l, 400)
 	l.Stop()
-	if sent, failed, first, _ := l.take(); failed > 0 {
-		t.Errorf("%d of %d requests failed: %s", failed, sent, first)
+	if taken := l.Take(); taken.Failed > 0 {
+		t.Errorf("%d of %d requests failed: %s", taken.Failed, taken.Sent, taken.First)
 	}
 	if share := float64(fresh.Load()) / float64(all.Load()); share < 0.4 || share > 0.6 {
 		t.Errorf("a share of %.2f came over a connection of its own, want half", share)
+	}
+}
+
+func TestNewConnectionsOnly(t *testing.T) {
+	var kept atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Connection") != "close" {
+			kept.Add(1)
+		}
+	}))
+	defer s.Close()
+	l := Start(t, Config{Rate: 500, URL: s.URL, New: true})
+	until(t, l, 100)
+	l.Stop()
+	if n := kept.Load(); n > 0 {
+		t.Errorf("%d requests came over connections that are kept", n)
 	}
 }
 
@@ -72,9 +88,9 @@ func TestWhatUsersNoticeIsAFailure(t *testing.T) {
 			l := Start(t, Config{Rate: 500, URL: s.URL})
 			until(t, l, 300)
 			l.Stop()
-			_, failed, first, _ := l.take()
-			if want := int(n.Load() / 100); failed != want || !strings.Contains(strings.Join(first, "\n"), c.want) {
-				t.Errorf("%d requests failed, want %d: %s", failed, want, first)
+			taken := l.Take()
+			if want := int(n.Load() / 100); taken.Failed != want || !strings.Contains(strings.Join(taken.First, "\n"), c.want) {
+				t.Errorf("%d requests failed, want %d: %s", taken.Failed, want, taken.First)
 			}
 		})
 	}
@@ -95,7 +111,7 @@ func TestNothingIsSentASecondTime(t *testing.T) {
 	l := Start(t, Config{Rate: 500, URL: s.URL})
 	until(t, l, 300)
 	l.Stop()
-	if _, failed, first, _ := l.take(); failed != 1 || !strings.Contains(strings.Join(first, "\n"), "without a warning") {
-		t.Errorf("%d failures, want that of one connection: %s", failed, first)
+	if taken := l.Take(); taken.Failed != 1 || !strings.Contains(strings.Join(taken.First, "\n"), "without a warning") {
+		t.Errorf("%d failures, want that of one connection: %s", taken.Failed, taken.First)
 	}
 }

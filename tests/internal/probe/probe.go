@@ -42,6 +42,9 @@ func Unix(socket string) *http.Client {
 // EnvoyAdmin is the name of the socket of Envoy's admin interface in an agent's state directory.
 const EnvoyAdmin = "envoy-admin.sock"
 
+// AgentXDS is the name there of the agent's socket, at which Envoy asks for its configuration.
+const AgentXDS = "XDS"
+
 // Get reads a page. Any status but 200 is an error, which begins with the URL.
 func Get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

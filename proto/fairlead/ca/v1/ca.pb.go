@@ -33,8 +33,13 @@ type WatchBundleRequest struct {
 	Subscriber string `protobuf:"bytes,1,opt,name=subscriber,proto3" json:"subscriber,omitempty"`
 	// acked_generation that the caller verifies with; 0 on the first message of one that has none.
 	AckedGeneration uint64 `protobuf:"varint,2,opt,name=acked_generation,json=ackedGeneration,proto3" json:"acked_generation,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// acked_epoch is that of acked_generation; 0 from callers of an earlier version, for which it is the ca's own.
+	AckedEpoch uint64 `protobuf:"varint,3,opt,name=acked_epoch,json=ackedEpoch,proto3" json:"acked_epoch,omitempty"`
+	// agents are those of workloads which have acknowledged generations by way of the caller, since its last message. The
+	// ca takes them from its forwarder (xds-server) alone. At most 500 in one message.
+	Agents        []*AgentAcknowledgement `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchBundleRequest) Reset() {
@@ -81,6 +86,93 @@ func (x *WatchBundleRequest) GetAckedGeneration() uint64 {
 	return 0
 }
 
+func (x *WatchBundleRequest) GetAckedEpoch() uint64 {
+	if x != nil {
+		return x.AckedEpoch
+	}
+	return 0
+}
+
+func (x *WatchBundleRequest) GetAgents() []*AgentAcknowledgement {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+// AgentAcknowledgement is a generation that agents verify with.
+type AgentAcknowledgement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// epoch of the bundle.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// generation of the bundle.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// certificates by which the agents showed who they are: of each the first 16 bytes of the SHA-256 of its DER.
+	Certificates [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// pod_uids of agents that showed a token bound to their Pod instead.
+	PodUids       []string `protobuf:"bytes,4,rep,name=pod_uids,json=podUids,proto3" json:"pod_uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentAcknowledgement) Reset() {
+	*x = AgentAcknowledgement{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentAcknowledgement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentAcknowledgement) ProtoMessage() {}
+
+func (x *AgentAcknowledgement) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentAcknowledgement.ProtoReflect.Descriptor instead.
+func (*AgentAcknowledgement) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentAcknowledgement) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AgentAcknowledgement) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *AgentAcknowledgement) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *AgentAcknowledgement) GetPodUids() []string {
+	if x != nil {
+		return x.PodUids
+	}
+	return nil
+}
+
 // WatchBundleResponse is one generation of the bundle.
 type WatchBundleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -92,14 +184,16 @@ type WatchBundleResponse struct {
 	RootCertificates []string `protobuf:"bytes,3,rep,name=root_certificates,json=rootCertificates,proto3" json:"root_certificates,omitempty"`
 	// signed_bundle is the same bundle with the ca's signature, for receivers that get it by way of others. A ca of an
 	// earlier version leaves it out.
-	SignedBundle  *SignedBundle `protobuf:"bytes,4,opt,name=signed_bundle,json=signedBundle,proto3" json:"signed_bundle,omitempty"`
+	SignedBundle *SignedBundle `protobuf:"bytes,4,opt,name=signed_bundle,json=signedBundle,proto3" json:"signed_bundle,omitempty"`
+	// epoch grows when a ca is restored from a backup.
+	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchBundleResponse) Reset() {
 	*x = WatchBundleResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[1]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -111,7 +205,7 @@ func (x *WatchBundleResponse) String() string {
 func (*WatchBundleResponse) ProtoMessage() {}
 
 func (x *WatchBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[1]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -124,7 +218,7 @@ func (x *WatchBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBundleResponse.ProtoReflect.Descriptor instead.
 func (*WatchBundleResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{1}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WatchBundleResponse) GetTrustDomain() string {
@@ -155,6 +249,13 @@ func (x *WatchBundleResponse) GetSignedBundle() *SignedBundle {
 	return nil
 }
 
+func (x *WatchBundleResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // SignedBundle is a TrustBundle that the ca has signed, so that a server which passes it on can neither change it nor
 // add a root. Package trust beside this one signs and verifies it.
 type SignedBundle struct {
@@ -173,7 +274,7 @@ type SignedBundle struct {
 
 func (x *SignedBundle) Reset() {
 	*x = SignedBundle{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +286,7 @@ func (x *SignedBundle) String() string {
 func (*SignedBundle) ProtoMessage() {}
 
 func (x *SignedBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +299,7 @@ func (x *SignedBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignedBundle.ProtoReflect.Descriptor instead.
 func (*SignedBundle) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SignedBundle) GetBundle() []byte {
@@ -245,7 +346,7 @@ type TrustBundle struct {
 
 func (x *TrustBundle) Reset() {
 	*x = TrustBundle{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +358,7 @@ func (x *TrustBundle) String() string {
 func (*TrustBundle) ProtoMessage() {}
 
 func (x *TrustBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +371,7 @@ func (x *TrustBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustBundle.ProtoReflect.Descriptor instead.
 func (*TrustBundle) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TrustBundle) GetTrustDomain() string {
@@ -342,7 +443,7 @@ type ForwardCertificateRequestRequest struct {
 
 func (x *ForwardCertificateRequestRequest) Reset() {
 	*x = ForwardCertificateRequestRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -354,7 +455,7 @@ func (x *ForwardCertificateRequestRequest) String() string {
 func (*ForwardCertificateRequestRequest) ProtoMessage() {}
 
 func (x *ForwardCertificateRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -367,7 +468,7 @@ func (x *ForwardCertificateRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardCertificateRequestRequest.ProtoReflect.Descriptor instead.
 func (*ForwardCertificateRequestRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ForwardCertificateRequestRequest) GetToken() string {
@@ -416,7 +517,7 @@ type ForwardCertificateRequestResponse struct {
 
 func (x *ForwardCertificateRequestResponse) Reset() {
 	*x = ForwardCertificateRequestResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +529,7 @@ func (x *ForwardCertificateRequestResponse) String() string {
 func (*ForwardCertificateRequestResponse) ProtoMessage() {}
 
 func (x *ForwardCertificateRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +542,7 @@ func (x *ForwardCertificateRequestResponse) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use ForwardCertificateRequestResponse.ProtoReflect.Descriptor instead.
 func (*ForwardCertificateRequestResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ForwardCertificateRequestResponse) GetCertificateChain() []string {
@@ -464,7 +565,7 @@ type ListEntriesRequest struct {
 
 func (x *ListEntriesRequest) Reset() {
 	*x = ListEntriesRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +577,7 @@ func (x *ListEntriesRequest) String() string {
 func (*ListEntriesRequest) ProtoMessage() {}
 
 func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +590,7 @@ func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListEntriesRequest) GetAfter() uint64 {
@@ -529,7 +630,7 @@ type ListEntriesResponse struct {
 
 func (x *ListEntriesResponse) Reset() {
 	*x = ListEntriesResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +642,7 @@ func (x *ListEntriesResponse) String() string {
 func (*ListEntriesResponse) ProtoMessage() {}
 
 func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +655,7 @@ func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListEntriesResponse) GetIndex() uint64 {
@@ -658,7 +759,7 @@ type SignRequest struct {
 
 func (x *SignRequest) Reset() {
 	*x = SignRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +771,7 @@ func (x *SignRequest) String() string {
 func (*SignRequest) ProtoMessage() {}
 
 func (x *SignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +784,7 @@ func (x *SignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignRequest.ProtoReflect.Descriptor instead.
 func (*SignRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SignRequest) GetPublicKey() []byte {
@@ -806,7 +907,7 @@ type CertificateExtension struct {
 
 func (x *CertificateExtension) Reset() {
 	*x = CertificateExtension{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +919,7 @@ func (x *CertificateExtension) String() string {
 func (*CertificateExtension) ProtoMessage() {}
 
 func (x *CertificateExtension) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +932,7 @@ func (x *CertificateExtension) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateExtension.ProtoReflect.Descriptor instead.
 func (*CertificateExtension) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CertificateExtension) GetId() string {
@@ -867,7 +968,7 @@ type SignResponse struct {
 
 func (x *SignResponse) Reset() {
 	*x = SignResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +980,7 @@ func (x *SignResponse) String() string {
 func (*SignResponse) ProtoMessage() {}
 
 func (x *SignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[10]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +993,7 @@ func (x *SignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignResponse.ProtoReflect.Descriptor instead.
 func (*SignResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SignResponse) GetCertificateChain() []string {
@@ -911,7 +1012,7 @@ type GetRootsRequest struct {
 
 func (x *GetRootsRequest) Reset() {
 	*x = GetRootsRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1024,7 @@ func (x *GetRootsRequest) String() string {
 func (*GetRootsRequest) ProtoMessage() {}
 
 func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[11]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1037,7 @@ func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsRequest.ProtoReflect.Descriptor instead.
 func (*GetRootsRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{12}
 }
 
 // GetRootsResponse holds the roots.
@@ -950,7 +1051,7 @@ type GetRootsResponse struct {
 
 func (x *GetRootsResponse) Reset() {
 	*x = GetRootsResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1063,7 @@ func (x *GetRootsResponse) String() string {
 func (*GetRootsResponse) ProtoMessage() {}
 
 func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[12]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1076,7 @@ func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsResponse.ProtoReflect.Descriptor instead.
 func (*GetRootsResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRootsResponse) GetRootCertificates() []string {
@@ -994,7 +1095,7 @@ type WatchAuthoritiesRequest struct {
 
 func (x *WatchAuthoritiesRequest) Reset() {
 	*x = WatchAuthoritiesRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1107,7 @@ func (x *WatchAuthoritiesRequest) String() string {
 func (*WatchAuthoritiesRequest) ProtoMessage() {}
 
 func (x *WatchAuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[13]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1120,7 @@ func (x *WatchAuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*WatchAuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{14}
 }
 
 // WatchAuthoritiesResponse is the whole state; it replaces the one before.
@@ -1042,7 +1143,7 @@ type WatchAuthoritiesResponse struct {
 
 func (x *WatchAuthoritiesResponse) Reset() {
 	*x = WatchAuthoritiesResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1155,7 @@ func (x *WatchAuthoritiesResponse) String() string {
 func (*WatchAuthoritiesResponse) ProtoMessage() {}
 
 func (x *WatchAuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[14]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1168,7 @@ func (x *WatchAuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*WatchAuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchAuthoritiesResponse) GetRootCertificates() []string {
@@ -1118,7 +1219,7 @@ type SignerCapabilities struct {
 
 func (x *SignerCapabilities) Reset() {
 	*x = SignerCapabilities{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1231,7 @@ func (x *SignerCapabilities) String() string {
 func (*SignerCapabilities) ProtoMessage() {}
 
 func (x *SignerCapabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[15]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1244,7 @@ func (x *SignerCapabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignerCapabilities.ProtoReflect.Descriptor instead.
 func (*SignerCapabilities) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SignerCapabilities) GetExtensions() bool {
@@ -1185,19 +1286,30 @@ var File_fairlead_ca_v1_ca_proto protoreflect.FileDescriptor
 
 const file_fairlead_ca_v1_ca_proto_rawDesc = "" +
 	"\n" +
-	"\x17fairlead/ca/v1/ca.proto\x12\x0efairlead.ca.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"_\n" +
+	"\x17fairlead/ca/v1/ca.proto\x12\x0efairlead.ca.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x01\n" +
 	"\x12WatchBundleRequest\x12\x1e\n" +
 	"\n" +
 	"subscriber\x18\x01 \x01(\tR\n" +
 	"subscriber\x12)\n" +
-	"\x10acked_generation\x18\x02 \x01(\x04R\x0fackedGeneration\"\xc8\x01\n" +
+	"\x10acked_generation\x18\x02 \x01(\x04R\x0fackedGeneration\x12\x1f\n" +
+	"\vacked_epoch\x18\x03 \x01(\x04R\n" +
+	"ackedEpoch\x12<\n" +
+	"\x06agents\x18\x04 \x03(\v2$.fairlead.ca.v1.AgentAcknowledgementR\x06agents\"\x8b\x01\n" +
+	"\x14AgentAcknowledgement\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\"\n" +
+	"\fcertificates\x18\x03 \x03(\fR\fcertificates\x12\x19\n" +
+	"\bpod_uids\x18\x04 \x03(\tR\apodUids\"\xde\x01\n" +
 	"\x13WatchBundleResponse\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12+\n" +
 	"\x11root_certificates\x18\x03 \x03(\tR\x10rootCertificates\x12A\n" +
-	"\rsigned_bundle\x18\x04 \x01(\v2\x1c.fairlead.ca.v1.SignedBundleR\fsignedBundle\"q\n" +
+	"\rsigned_bundle\x18\x04 \x01(\v2\x1c.fairlead.ca.v1.SignedBundleR\fsignedBundle\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"q\n" +
 	"\fSignedBundle\x12\x16\n" +
 	"\x06bundle\x18\x01 \x01(\fR\x06bundle\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12+\n" +
@@ -1303,53 +1415,55 @@ func file_fairlead_ca_v1_ca_proto_rawDescGZIP() []byte {
 	return file_fairlead_ca_v1_ca_proto_rawDescData
 }
 
-var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_fairlead_ca_v1_ca_proto_goTypes = []any{
 	(*WatchBundleRequest)(nil),                // 0: fairlead.ca.v1.WatchBundleRequest
-	(*WatchBundleResponse)(nil),               // 1: fairlead.ca.v1.WatchBundleResponse
-	(*SignedBundle)(nil),                      // 2: fairlead.ca.v1.SignedBundle
-	(*TrustBundle)(nil),                       // 3: fairlead.ca.v1.TrustBundle
-	(*ForwardCertificateRequestRequest)(nil),  // 4: fairlead.ca.v1.ForwardCertificateRequestRequest
-	(*ForwardCertificateRequestResponse)(nil), // 5: fairlead.ca.v1.ForwardCertificateRequestResponse
-	(*ListEntriesRequest)(nil),                // 6: fairlead.ca.v1.ListEntriesRequest
-	(*ListEntriesResponse)(nil),               // 7: fairlead.ca.v1.ListEntriesResponse
-	(*SignRequest)(nil),                       // 8: fairlead.ca.v1.SignRequest
-	(*CertificateExtension)(nil),              // 9: fairlead.ca.v1.CertificateExtension
-	(*SignResponse)(nil),                      // 10: fairlead.ca.v1.SignResponse
-	(*GetRootsRequest)(nil),                   // 11: fairlead.ca.v1.GetRootsRequest
-	(*GetRootsResponse)(nil),                  // 12: fairlead.ca.v1.GetRootsResponse
-	(*WatchAuthoritiesRequest)(nil),           // 13: fairlead.ca.v1.WatchAuthoritiesRequest
-	(*WatchAuthoritiesResponse)(nil),          // 14: fairlead.ca.v1.WatchAuthoritiesResponse
-	(*SignerCapabilities)(nil),                // 15: fairlead.ca.v1.SignerCapabilities
-	(*timestamppb.Timestamp)(nil),             // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),               // 17: google.protobuf.Duration
+	(*AgentAcknowledgement)(nil),              // 1: fairlead.ca.v1.AgentAcknowledgement
+	(*WatchBundleResponse)(nil),               // 2: fairlead.ca.v1.WatchBundleResponse
+	(*SignedBundle)(nil),                      // 3: fairlead.ca.v1.SignedBundle
+	(*TrustBundle)(nil),                       // 4: fairlead.ca.v1.TrustBundle
+	(*ForwardCertificateRequestRequest)(nil),  // 5: fairlead.ca.v1.ForwardCertificateRequestRequest
+	(*ForwardCertificateRequestResponse)(nil), // 6: fairlead.ca.v1.ForwardCertificateRequestResponse
+	(*ListEntriesRequest)(nil),                // 7: fairlead.ca.v1.ListEntriesRequest
+	(*ListEntriesResponse)(nil),               // 8: fairlead.ca.v1.ListEntriesResponse
+	(*SignRequest)(nil),                       // 9: fairlead.ca.v1.SignRequest
+	(*CertificateExtension)(nil),              // 10: fairlead.ca.v1.CertificateExtension
+	(*SignResponse)(nil),                      // 11: fairlead.ca.v1.SignResponse
+	(*GetRootsRequest)(nil),                   // 12: fairlead.ca.v1.GetRootsRequest
+	(*GetRootsResponse)(nil),                  // 13: fairlead.ca.v1.GetRootsResponse
+	(*WatchAuthoritiesRequest)(nil),           // 14: fairlead.ca.v1.WatchAuthoritiesRequest
+	(*WatchAuthoritiesResponse)(nil),          // 15: fairlead.ca.v1.WatchAuthoritiesResponse
+	(*SignerCapabilities)(nil),                // 16: fairlead.ca.v1.SignerCapabilities
+	(*timestamppb.Timestamp)(nil),             // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),               // 18: google.protobuf.Duration
 }
 var file_fairlead_ca_v1_ca_proto_depIdxs = []int32{
-	2,  // 0: fairlead.ca.v1.WatchBundleResponse.signed_bundle:type_name -> fairlead.ca.v1.SignedBundle
-	16, // 1: fairlead.ca.v1.TrustBundle.signed_at:type_name -> google.protobuf.Timestamp
-	16, // 2: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
-	17, // 3: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
-	16, // 4: fairlead.ca.v1.SignRequest.not_before:type_name -> google.protobuf.Timestamp
-	16, // 5: fairlead.ca.v1.SignRequest.not_after:type_name -> google.protobuf.Timestamp
-	9,  // 6: fairlead.ca.v1.SignRequest.extensions:type_name -> fairlead.ca.v1.CertificateExtension
-	15, // 7: fairlead.ca.v1.WatchAuthoritiesResponse.capabilities:type_name -> fairlead.ca.v1.SignerCapabilities
-	0,  // 8: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
-	4,  // 9: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
-	6,  // 10: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
-	8,  // 11: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
-	11, // 12: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
-	13, // 13: fairlead.ca.v1.SignerService.WatchAuthorities:input_type -> fairlead.ca.v1.WatchAuthoritiesRequest
-	1,  // 14: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
-	5,  // 15: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
-	7,  // 16: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
-	10, // 17: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
-	12, // 18: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
-	14, // 19: fairlead.ca.v1.SignerService.WatchAuthorities:output_type -> fairlead.ca.v1.WatchAuthoritiesResponse
-	14, // [14:20] is the sub-list for method output_type
-	8,  // [8:14] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	1,  // 0: fairlead.ca.v1.WatchBundleRequest.agents:type_name -> fairlead.ca.v1.AgentAcknowledgement
+	3,  // 1: fairlead.ca.v1.WatchBundleResponse.signed_bundle:type_name -> fairlead.ca.v1.SignedBundle
+	17, // 2: fairlead.ca.v1.TrustBundle.signed_at:type_name -> google.protobuf.Timestamp
+	17, // 3: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
+	18, // 4: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
+	17, // 5: fairlead.ca.v1.SignRequest.not_before:type_name -> google.protobuf.Timestamp
+	17, // 6: fairlead.ca.v1.SignRequest.not_after:type_name -> google.protobuf.Timestamp
+	10, // 7: fairlead.ca.v1.SignRequest.extensions:type_name -> fairlead.ca.v1.CertificateExtension
+	16, // 8: fairlead.ca.v1.WatchAuthoritiesResponse.capabilities:type_name -> fairlead.ca.v1.SignerCapabilities
+	0,  // 9: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
+	5,  // 10: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
+	7,  // 11: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
+	9,  // 12: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
+	12, // 13: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
+	14, // 14: fairlead.ca.v1.SignerService.WatchAuthorities:input_type -> fairlead.ca.v1.WatchAuthoritiesRequest
+	2,  // 15: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
+	6,  // 16: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
+	8,  // 17: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
+	11, // 18: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
+	13, // 19: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
+	15, // 20: fairlead.ca.v1.SignerService.WatchAuthorities:output_type -> fairlead.ca.v1.WatchAuthoritiesResponse
+	15, // [15:21] is the sub-list for method output_type
+	9,  // [9:15] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_ca_v1_ca_proto_init() }
@@ -1363,7 +1477,7 @@ func file_fairlead_ca_v1_ca_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_ca_v1_ca_proto_rawDesc), len(file_fairlead_ca_v1_ca_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -21,7 +21,7 @@ func command() *cobra.Command {
 		Long: "ca authenticates workloads by token or certificate and issues X.509-SVIDs through Istio's CreateCertificate API.\n\nExit " +
 			"codes: 0 stopped when asked to, 1 failed (the message says the remedy), 2 wrong flags.",
 	}, &app.Options{}, app.Open)
-	cmd.AddCommand(rootCert())
+	cmd.AddCommand(rootCert(), backupCommand(), restoreCommand())
 	return cmd
 }
 

@@ -13,10 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -27,8 +30,10 @@ import (
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/authority"
+	"fairlead.dev/services/ca/internal/holders"
 	"fairlead.dev/services/ca/internal/issuance"
 	"fairlead.dev/services/ca/internal/kube"
+	"fairlead.dev/services/ca/internal/private"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/servercert"
 	"fairlead.dev/services/ca/internal/store"
@@ -51,9 +56,14 @@ const (
 	// maxStreams of one connection is enough for a node's proxy that asks for many workloads at once, and keeps the
 	// memory of one connection below about 1 MiB.
 	maxStreams = 32
+	// streamWorkers have stacks that are large enough for a signature, which a goroutine for each call would have to
+	// grow: that is 3% of the time of a request. A watch keeps one of them for as long as it is open.
+	streamWorkers = 64
 	// maxIdle closes the connections of Istio's agents, which would keep them until the next renewal half a day later.
 	// So the agents of a whole mesh can connect one after another.
 	maxIdle = 30 * time.Second
+	// publishWithin is how long a replica that starts waits for the first bundle.
+	publishWithin = 30 * time.Second
 	// rootWarning is how long before its end the root is warned about.
 	rootWarning = 90 * 24 * time.Hour
 )
@@ -62,12 +72,19 @@ const (
 type Server struct {
 	*service.Process
 	cfg       *config
+	fs        fileio.FS
 	ownCert   *servercert.Source
 	bundle    *trustbundle.Manager
 	publisher *trustbundle.Publisher
+	holders   *holders.Registry
+	signed    *trustbundle.Signatures
 	gate      *admission.Gate
+	// cluster is set once it is known, with --kubernetes.
+	cluster atomic.Pointer[kube.Sync]
 	// stops end what runs before Run does.
 	stops []func()
+	// release gives --ca-dir up.
+	release func()
 }
 
 // connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
@@ -77,6 +94,8 @@ type connect func() (*kube.Cluster, error)
 type deps struct {
 	service.Deps
 	Cluster connect
+	// FS is the file system of --ca-dir and of keys.
+	FS fileio.FS
 }
 
 // Open loads or makes the root and binds the ports. Run must follow.
@@ -89,33 +108,47 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps.Deps)}
+	s := &Server{cfg: cfg, fs: deps.FS, Process: service.New(cfg.Options.Options, deps.Deps)}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
 
+	if err := private.EnsureDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if s.release, err = private.Hold(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("--ca-dir: %w", err)
+	}
 	cluster, err := s.connect(deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
 
-	// Trust: the signer, and the bundle that has its roots.
-	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
-		return store.Generation(ctx, o.Dir, roots)
+	// Trust: the signer, the bundle that has its roots, and who has them.
+	sign := &signing{}
+	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, own, all []string) (trustbundle.Numbered, error) {
+		return sign.driver.Number(ctx, own, all)
 	})
-	sign := &signing{Authority: authority.New(s.publisher)}
+	sign.Authority = authority.New(s.publisher)
 	s.ownCert = servercert.New(servercert.Config{
 		Identity: cfg.identity, Policy: cfg.policy, Signer: sign.Authority, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
-	if err := s.openSigner(ctx, sign, cluster); err != nil {
+	state, err := s.openState(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openHolders(ctx, state); err != nil {
+		return nil, err
+	}
+	if err := s.openSigner(ctx, sign, state, cluster); err != nil {
 		return nil, err
 	}
 	s.bundle = trustbundle.NewManager(trustbundle.ManagerConfig{
-		Own: sign.roots, ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
+		Own: sign.driver.Own, ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
-	if err := s.bundle.Publish(ctx); err != nil {
+	if err := s.publishFirst(ctx); err != nil {
 		return nil, err
 	}
 
@@ -142,19 +175,31 @@ func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
 		return nil, err
 	}
 	watches := trustbundle.NewWatches(o.MaxWatches)
-	metrics, tokens, err := s.buildGRPC(lis, sign.Authority, watches, members)
+	metrics, tokens, err := s.buildGRPC(lis, sign, watches, members)
 	if err != nil {
 		return nil, err
 	}
 	s.buildOps(sign, watches, metrics, tokens, members)
 	s.Task("own certificate", s.ownCert.Run)
 	s.Task("trust bundle", s.bundle.Run)
+	s.Task("memory", footprint.NewKeeper(s.Clock, s.Log).Run)
 	return s, nil
+}
+
+// publishFirst publishes the bundle. A replica that takes no steps waits for the one that numbers it.
+func (s *Server) publishFirst(ctx context.Context) error {
+	deadline := s.Clock.Now().Add(publishWithin)
+	for {
+		err := s.bundle.Publish(ctx)
+		if err == nil || len(s.cfg.Peers) == 0 || !s.Clock.Now().Before(deadline) || !clock.Sleep(ctx, s.Clock, time.Second) {
+			return err
+		}
+	}
 }
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
 func (s *Server) buildGRPC(
-	lis net.Listener, sign *authority.Authority, watches *trustbundle.Watches, members *membership,
+	lis net.Listener, sign *signing, watches *trustbundle.Watches, members *membership,
 ) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
 	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.Clock})
@@ -170,39 +215,51 @@ func (s *Server) buildGRPC(
 		return nil, nil, err
 	}
 	callers := authn.Audited(
-		authn.TokenAfterMaxAge(auth.FirstOf(auth.MTLSAt(s.Clock), tokens), tokens,
-			func() time.Duration { return renewalAge(sign, s.cfg.MaxRenewalAge) }, s.Clock),
+		authn.TokenAfterMaxAge(auth.FirstOf(authn.InDomain(auth.MTLSAt(s.Clock), s.cfg.trustDomain, s.cfg.aliases), tokens), tokens,
+			func() time.Duration { return renewalAge(sign.Authority, s.cfg.MaxRenewalAge) }, s.Clock),
 		s.Log, func() { metrics.Refused(rejection.Unauthenticated) }, s.Clock)
 
 	policy := auth.Policy{
 		security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
 		cav1.TrustService_WatchBundle_FullMethodName:                      auth.InTrustDomain(s.cfg.trustDomain),
 	}
+	if sign.replicas != nil {
+		policy[cav1.ReplicaService_Exchange_FullMethodName] = auth.IDs(s.cfg.identity.String())
+	}
 	if !s.cfg.forwarder.IsZero() {
 		policy[cav1.ForwardingService_ForwardCertificateRequest_FullMethodName] = auth.IDs(s.cfg.forwarder.String())
 	}
 	server, err := s.ServeGRPC("grpc", lis, rpc.ServerConfig{
 		Service:       "ca",
-		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.ownCert, tls.VerifyClientCertIfGiven),
+		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.ownCert, tls.VerifyClientCertIfGiven, s.cfg.aliases...),
 		Authenticator: callers,
 		Policy:        policy,
 		MaxRecvBytes:  maxMessageBytes, MaxHeaderBytes: maxHeaderBytes,
 		MaxConnections: maxConnections, MaxConnectionsPerIdentity: maxIdentityConnections, MaxConcurrentStreams: maxStreams,
 		MaxConnectionIdle: maxIdle,
-	})
+	}, grpc.NumStreamWorkers(streamWorkers))
 	if err != nil {
 		return nil, nil, err
 	}
-	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics,
-		Random: rand.Float64}
+	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign.Authority, Clock: s.Clock, Log: s.Log, Metrics: metrics,
+		Random: rand.Float64, Holders: s.holders}
 	if members.accounts != nil {
 		issue.Accounts, issue.Bans = members.accounts, members.bans
 	}
 	certificates := issuance.New(issue)
 	security.RegisterIstioCertificateServiceServer(server, certificates)
 	cav1.RegisterForwardingServiceServer(server, issuance.NewForwarding(certificates, tokens))
-	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(s.publisher, watches, trustbundle.NewSignatures(s.ownCert, s.Clock), s.Clock,
-		rand.Float64))
+	s.signed = trustbundle.NewSignatures(s.ownCert, s.Clock)
+	trust := trustbundle.ServerConfig{
+		Publisher: s.publisher, Signed: s.signed, Watches: watches, Acknowledgements: s.holders, Clock: s.Clock, Random: rand.Float64,
+	}
+	if !s.cfg.forwarder.IsZero() {
+		trust.Forwarder = s.cfg.forwarder.String()
+	}
+	if sign.replicas != nil {
+		cav1.RegisterReplicaServiceServer(server, sign.replicas)
+	}
+	cav1.RegisterTrustServiceServer(server, trustbundle.NewServer(trust))
 	return metrics, tokens, nil
 }
 
@@ -236,6 +293,8 @@ func (s *Server) buildOps(
 		ops.JSON(func(*http.Request) (any, error) {
 			return metrics.Counts(), nil
 		}))
+	s.rotationPages(sign.driver)
+	s.rotationGauges(sign.driver)
 	s.registerGauges(sign, watches)
 }
 
@@ -243,6 +302,7 @@ func (s *Server) buildOps(
 func (s *Server) Run(ctx context.Context) error {
 	s.Log.Info("ca serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.trustDomain.Name(), "identity",
 		s.cfg.identity.String())
+	defer s.release()
 	return s.Process.Run(ctx)
 }
 
@@ -252,6 +312,9 @@ func (s *Server) Close() {
 		stop()
 	}
 	s.Process.Close()
+	if s.release != nil {
+		s.release()
+	}
 }
 
 func (s *Server) writeBundle(bundle []byte) error {

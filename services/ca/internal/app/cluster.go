@@ -28,6 +28,22 @@ func (s *Server) connect(to connect) (*kube.Cluster, error) {
 	return to()
 }
 
+// beside names what must have the roots of a generation and holds no certificate of the mesh. It is asked for the
+// newest generation only; before that is published here, nobody has it.
+func (s *Server) beside(epoch, generation uint64) []string {
+	if b, _ := s.publisher.Current(); b == nil || b.Epoch < epoch || b.Epoch == epoch && b.Generation < generation {
+		return []string{"the trust bundle, which is not published yet"}
+	}
+	cluster := s.cluster.Load()
+	switch {
+	case cluster != nil:
+		return cluster.Behind()
+	case s.cfg.Kubernetes:
+		return []string{"the cluster, which the ca has not read yet"}
+	}
+	return nil
+}
+
 // joinCluster takes keys and issuer of tokens from the API server, with --kubernetes, and adds the tasks that keep the
 // cluster's ConfigMaps.
 func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membership, error) {
@@ -47,11 +63,14 @@ func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membe
 	}
 	s.Task("token keys of the cluster", cluster.RunKeys)
 	s.Task("root of trust in every namespace", cluster.RunRoots)
+	s.Task("webhook configurations of the cluster", cluster.RunWebhooks)
+	s.cluster.Store(cluster)
 	m := &membership{
 		jwksFile: file, issuer: issuer, accounts: accounts.New(clients.Metadata, s.Clock),
 		bans: accounts.NewBans(clients.Dynamic, s.Clock, s.cfg.needed()...),
 	}
 	s.Task("service accounts and Pods of the cluster", m.accounts.Run)
+	s.Task("deleted Pods", func(ctx context.Context) error { return m.accounts.RunDeleted(ctx, s.holders.Pods, s.holders.Gone) })
 	s.Task("identity bans", m.bans.Run)
 	return m, nil
 }

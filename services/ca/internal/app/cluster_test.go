@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 
@@ -22,16 +23,11 @@ import (
 	"fairlead.dev/services/ca/internal/kube"
 )
 
-// TestAClusterGivesKeysAndGetsTheRoot holds what --kubernetes does: keys and issuer of tokens come from the API server,
-// also those of /debug, and the ConfigMaps of the other services and of workloads appear.
-func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
-	issuer := testkit.NewIssuer(t)
-	keys, err := os.ReadFile(issuer.JWKSFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}})
-	cluster := func() (*kube.Cluster, error) {
+// clusterOf is a cluster with these objects, whose API server has the keys of the issuer.
+func clusterOf(t *testing.T, api kubernetes.Interface, issuer *testkit.Issuer) connect {
+	t.Helper()
+	keys := testkit.Must(os.ReadFile(issuer.JWKSFile))(t)
+	return func() (*kube.Cluster, error) {
 		scheme := runtime.NewScheme()
 		_ = metav1.AddMetaToScheme(scheme)
 		bans := map[schema.GroupVersionResource]string{{Group: "fairlead.dev", Version: "v1", Resource: "identitybans"}: "IdentityBanList"}
@@ -46,9 +42,16 @@ func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
 				return nil, errors.New("not found")
 			}}, nil
 	}
+}
+
+// TestAClusterGivesKeysAndGetsTheRoot holds what --kubernetes does: keys and issuer of tokens come from the API server,
+// also those of /debug, and the ConfigMaps of the other services and of workloads appear.
+func TestAClusterGivesKeysAndGetsTheRoot(t *testing.T) {
+	issuer := testkit.NewIssuer(t)
+	api := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}})
 	o := defaults(t, issuer)
 	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
-	h := startIn(t, issuer, o, deps{Cluster: cluster})
+	h := startIn(t, issuer, o, deps{Cluster: clusterOf(t, api, issuer)})
 
 	has := func(namespace, name, key, want string) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"time"
 
 	"crypto/x509"
@@ -27,7 +28,7 @@ type bundlePage struct {
 	Behind  int `json:"behind"`
 	// BehindFirst are the first maxBehindShown of those that have not.
 	BehindFirst []trustbundle.Subscription `json:"behind_first"`
-	// Problem is why the newest roots could not be published, empty if they were.
+	// Problem is why the newest roots could not be published, or revocation lists were left out; empty if all is well.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -42,7 +43,7 @@ func (s *Server) bundlePage(watches *trustbundle.Watches) (bundlePage, error) {
 	if bundle == nil {
 		return bundlePage{}, errNoBundle
 	}
-	open, behind := watches.Behind(bundle.Generation)
+	open, behind := watches.Behind(bundle)
 	page := bundlePage{
 		TrustDomain: bundle.TrustDomain, Generation: bundle.Generation, Watches: open, Behind: len(behind),
 		BehindFirst: behind[:min(len(behind), maxBehindShown)],
@@ -55,11 +56,14 @@ func (s *Server) bundlePage(watches *trustbundle.Watches) (bundlePage, error) {
 		}
 		page.Roots = append(page.Roots, rootPage{Subject: cert.Subject.String(), SHA256: fingerprint(cert.Raw), NotAfter: cert.NotAfter})
 	}
-	if err := s.bundle.Check(); err != nil {
+	if err := s.bundleProblem(); err != nil {
 		page.Problem = err.Error()
 	}
 	return page, nil
 }
+
+// bundleProblem is why agents have another bundle than they should have.
+func (s *Server) bundleProblem() error { return errors.Join(s.bundle.Check(), s.signed.Problem()) }
 
 func fingerprint(der []byte) string {
 	sum := sha256.Sum256(der)
@@ -82,7 +86,7 @@ func (s *Server) registerGauges(sign *signing, watches *trustbundle.Watches) {
 	gauge("fairlead_ca_issuer_expiry_timestamp_seconds", "When the first certificate that leaves need, root or intermediate, expires.",
 		func() float64 { return float64(sign.expiry().Unix()) })
 	gauge("fairlead_ca_signer_problem", "1 while the signer issues, and somebody must mend something: files refused, a renewal that fails.",
-		func() float64 { return flag(sign.problem() != nil) })
+		func() float64 { return flag(sign.driver.Problem() != nil) })
 	gauge("fairlead_ca_signer_requests_in_flight", "Requests that a signer in another process works on.",
 		func() float64 { return float64(sign.Guard().State().InFlight) })
 	gauge("fairlead_ca_signer_requests_waiting", "Requests that wait for their turn at a signer in another process.",
@@ -99,7 +103,8 @@ func (s *Server) registerGauges(sign *signing, watches *trustbundle.Watches) {
 	gauge("fairlead_ca_bundle_generation", "Generation of the trust bundle.", func() float64 { return float64(generation()) })
 	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { return float64(watches.Open()) })
 	gauge("fairlead_ca_bundle_watches_behind", "Open bundle watches that have not acknowledged the newest generation.", func() float64 {
-		_, behind := watches.Behind(generation())
+		bundle, _ := s.publisher.Current()
+		_, behind := watches.Behind(bundle)
 		return float64(len(behind))
 	})
 	for reason, count := range map[rejection.Reason]func() uint64{
@@ -111,9 +116,8 @@ func (s *Server) registerGauges(sign *signing, watches *trustbundle.Watches) {
 			Help: "Bundle watches refused: watch_limit (not opened), watch_displaced (ended to make room for an identity that has fewer).",
 		}, func() float64 { return float64(count()) }))
 	}
-	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published and the last bundle stays.", func() float64 {
-		return flag(s.bundle.Check() != nil)
-	})
+	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published, or revocation lists are left out.",
+		func() float64 { return flag(s.bundleProblem() != nil) })
 }
 
 func flag(on bool) float64 {

@@ -162,3 +162,35 @@ func TestRefusedOptionsOfForwarding(t *testing.T) {
 		}
 	}
 }
+
+// Only the forwarding server may report what agents have acknowledged.
+func TestReportsOfAgentsAreTheForwardersAlone(t *testing.T) {
+	h := start(t, nil)
+	none := start(t, func(o *Options) { o.Forwarder = noForwarder })
+	for name, tc := range map[string]struct {
+		h       *harness
+		account string
+		want    codes.Code
+	}{
+		"forwarder": {h, "xds-server", codes.InvalidArgument}, // what it reports is refused for its own sake
+		"another":   {h, "config-watcher", codes.PermissionDenied},
+		"none":      {none, "xds-server", codes.PermissionDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := cav1.NewTrustServiceClient(tc.h.dial(tc.h.asAccount(tc.account))).WatchBundle(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			send(t, stream, "a", 0)
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(&cav1.WatchBundleRequest{Agents: []*cav1.AgentAcknowledgement{{Generation: 99}}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); status.Code(err) != tc.want {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}

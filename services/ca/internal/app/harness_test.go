@@ -51,6 +51,7 @@ func defaults(t *testing.T, issuer *testkit.Issuer) Options {
 		JWKSFile: issuer.JWKSFile, Issuer: issuer.Name,
 		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, MaxRenewalAge: 24 * time.Hour, ClockSkew: time.Minute,
 		DNSNames: []string{"istio-system/ca=ca.istio-system.svc"}, Workers: 2, Queue: 64, QueueWait: time.Second, MaxWatches: 8,
+		Settle: 10 * time.Millisecond,
 	}
 }
 
@@ -75,11 +76,14 @@ func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *h
 	return startIn(t, issuer, o, deps{Deps: service.Deps{Clock: by}})
 }
 
-// startIn is startWith in another environment: a clock, a cluster.
+// startIn is startWith in another environment: a clock, a cluster, a log.
 func startIn(t *testing.T, issuer *testkit.Issuer, o Options, in deps) *harness {
 	t.Helper()
 	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &testkit.Buffer{}}
-	in.Log, in.Registry = slog.New(slog.NewJSONHandler(h.log, nil)), h.registry
+	in.Registry = h.registry
+	if in.Log == nil {
+		in.Log = slog.New(slog.NewJSONHandler(h.log, nil))
+	}
 	h.server, h.Running = servicetest.Start(t, open, &o, in)
 	return h
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +31,10 @@ type Options struct {
 	Dir            string
 	RootTTL        time.Duration
 	SignerFile     string
+	Replica        string
+	StateSecret    string
+	Lease          string
+	Peers          []string
 	RootCertOut    string
 	ExtraRootsFile string
 
@@ -42,11 +48,14 @@ type Options struct {
 	ClockSkew                                   time.Duration
 	DNSNames, IPAddresses, Impersonators        []string
 	Forwarder                                   string
+	TrustDomainAliases                          []string
 	TLSMinVersion                               string
 
 	Workers, Queue int
-	// QueueWait and MaxWatches have no flag: AddFlags sets them to queueWait and maxWatches.
+	// QueueWait and MaxWatches have no flag: AddFlags sets them to queueWait and maxWatches. Settle is that of package
+	// driver.
 	QueueWait  time.Duration
+	Settle     time.Duration
 	MaxWatches int
 }
 
@@ -81,6 +90,13 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Dir, "ca-dir", "", "directory of the root certificate and key, 0700; made if missing (required)")
 	flags.StringVar(&o.SignerFile, "signer-file", "",
 		"file that chooses the signer (docs/guide/signers.md); without it the ca signs with a root of its own in --ca-dir")
+	flags.StringVar(&o.Replica, "replica", cmp.Or(os.Getenv("POD_NAME"), "ca"), "name of this process among the replicas of the ca")
+	flags.StringVar(&o.StateSecret, "state-secret", "",
+		"with --kubernetes, namespace/name of the Secret that has the state which replicas share (default: a file in --ca-dir)")
+	flags.StringVar(&o.Lease, "lease", "",
+		"name of the Lease, in the namespace of --state-secret, of the replica that takes the steps of rotations")
+	flags.StringSliceVar(&o.Peers, "peers", nil,
+		"addresses of the replicas, host:port; the name of a headless Service stands for all of them, this one included")
 	flags.DurationVar(&o.RootTTL, "root-ttl", 10*365*24*time.Hour, "lifetime of a root made now")
 	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
 	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
@@ -114,6 +130,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Forwarder, "forwarder", "",
 		"who may forward certificate requests with the tokens of workloads, namespace/service-account "+
 			"(default: xds-server in the namespace of --identity); \"none\": nobody")
+	flags.StringSliceVar(&o.TrustDomainAliases, "trust-domain-aliases", nil,
+		"trust domains that the mesh has had before: whoever has a certificate of one, which the trust bundle verifies, is the workload of the "+
+			"same name in --trust-domain, and gets certificates of that")
 	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
 		"lowest TLS version of the gRPC port: 1.3, or 1.2 with the cipher suites that FIPS 140-3 approves")
 	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
@@ -121,7 +140,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 			"(repeatable)")
 
 	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
-	flags.IntVar(&o.Queue, "queue", 256,
+	flags.IntVar(&o.Queue, "queue", 1024,
 		"requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
 	o.QueueWait, o.MaxWatches = queueWait, maxWatches
 }
@@ -130,6 +149,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 type config struct {
 	Options
 	trustDomain spiffeid.TrustDomain
+	aliases     []spiffeid.TrustDomain
 	identity    spiffeid.ID
 	admin       spiffeid.ID
 	// forwarder is zero if nobody may forward requests.
@@ -154,15 +174,43 @@ func (c *config) needed() []spiffeid.ID {
 	return out
 }
 
+// maxAliases of the trust domain.
+const maxAliases = 16
+
+// aliases parses --trust-domain-aliases.
+func (o Options) aliases(own spiffeid.TrustDomain, errs *service.FlagErrors) []spiffeid.TrustDomain {
+	if n := len(o.TrustDomainAliases); n > maxAliases {
+		errs.Add("trust-domain-aliases", fmt.Errorf("has %d entries, more than %d", n, maxAliases))
+		return nil
+	}
+	var out []spiffeid.TrustDomain
+	for _, text := range o.TrustDomainAliases {
+		alias, err := spiffeid.TrustDomainFromString(text)
+		switch {
+		case err != nil:
+			errs.Add("trust-domain-aliases", fmt.Errorf("%.255q: %w", text, err))
+		case alias == own:
+			errs.Add("trust-domain-aliases", fmt.Errorf("%s is --trust-domain itself; name those that the mesh has had before", alias))
+		case slices.Contains(out, alias):
+			errs.Add("trust-domain-aliases", fmt.Errorf("%s is there twice", alias))
+		default:
+			out = append(out, alias)
+		}
+	}
+	return out
+}
+
 // noForwarder is the value of --forwarder that closes ForwardingService.
 const noForwarder = "none"
 
 // check reports everything that is wrong with the options at once.
 func (o Options) check() (*config, error) {
 	c := &config{Options: o}
+	c.Replica = cmp.Or(o.Replica, "ca")
 	c.AdminIssuer = cmp.Or(o.AdminIssuer, o.Issuer)
 	var errs service.FlagErrors
 	c.trustDomain = c.Check(&errs)
+	c.aliases = o.aliases(c.trustDomain, &errs)
 	errs.Required("ca-dir", o.Dir)
 	if o.Kubernetes {
 		if o.Issuer != "" {
@@ -182,6 +230,7 @@ func (o Options) check() (*config, error) {
 		errs.Required("jwks-file", o.JWKSFile)
 		errs.Required("issuer", o.Issuer)
 	}
+	o.checkReplicas(&errs)
 	errs.Required("grpc-address", o.GRPCAddress)
 	errs.AtLeast("root-ttl", o.RootTTL, time.Minute)
 	errs.AtLeast("workload-ttl", o.WorkloadTTL, time.Second)
@@ -228,8 +277,9 @@ func (o Options) check() (*config, error) {
 		}
 	}
 	c.policy, err = policy.New(policy.Config{
-		TrustDomain: c.trustDomain, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
-		ClockSkew: o.ClockSkew, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
+		TrustDomain: c.trustDomain, Aliases: c.aliases, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL,
+		MaxRenewalAge: o.MaxRenewalAge,
+		ClockSkew:     o.ClockSkew, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
 	})
 	return c, err
 }

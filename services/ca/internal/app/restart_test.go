@@ -154,3 +154,21 @@ func TestRefusesToStart(t *testing.T) {
 		})
 	}
 }
+
+func TestOneCAHasADirectory(t *testing.T) {
+	h := start(t, nil)
+	o := h.options
+	second := func() error {
+		s, err := Open(t.Context(), &o, service.Deps{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+		if err == nil {
+			s.Close()
+		}
+		return err
+	}
+	if err := second(); err == nil || !strings.Contains(err.Error(), "--ca-dir: "+o.Dir+" is in use") {
+		t.Errorf("a second ca: %v", err)
+	}
+	h.Stop()
+	testkit.NoError(t, second())
+	testkit.NoError(t, second()) // an Open that is given up leaves it
+}

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	security "istio.io/api/security/v1alpha1"
 
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/catest"
 )
@@ -79,7 +81,8 @@ func TestABadSignerFileStopsTheStart(t *testing.T) {
 	issuer := testkit.NewIssuer(t)
 	o := defaults(t, issuer)
 	o.SignerFile = filepath.Join(t.TempDir(), "signer.yaml")
-	if _, err := open(t.Context(), &o, deps{}); err == nil || !strings.Contains(err.Error(), "--signer-file") {
+	if _, err := open(t.Context(), &o, deps{Deps: service.Deps{Registry: prometheus.NewRegistry(), Log: testkit.Logger(t)}}); err == nil ||
+		!strings.Contains(err.Error(), "--signer-file") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -122,7 +125,8 @@ istio: {address: %q, serverName: localhost, rootsFile: %s}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := service.Verify(x509.VerifyOptions{Roots: theirs, KeyUsages: usages}); err == nil || service.DNSNames[0] != "injector.istio-system.svc" {
+	if _, err := service.Verify(x509.VerifyOptions{Roots: theirs, KeyUsages: usages}); err == nil ||
+		service.DNSNames[0] != "injector.istio-system.svc" {
 		t.Errorf("the service's certificate has the names %q, and is the other ca's", service.DNSNames)
 	}
 	if _, err := service.Verify(x509.VerifyOptions{Roots: h.roots(), KeyUsages: usages}); err != nil {

@@ -1,12 +1,13 @@
 // Package authority is what the ca issues with: the signer that is in use, behind its bounds and checks, and the trust
 // bundle that goes with each answer. Packages issuance and servercert call Authority.Begin for each request; package
-// inuse calls Use.
+// driver calls Use.
 package authority
 
 import (
 	"context"
 	"crypto/x509"
 	"encoding/hex"
+	"slices"
 	"sync/atomic"
 
 	"fairlead.dev/pkg/notify"
@@ -26,6 +27,8 @@ type Issued struct {
 	ChainPEM []string
 	// Signer is the ID of the signer that issued it.
 	Signer uint64
+	// Epoch and Generation are those of the bundle in ChainPEM.
+	Epoch, Generation uint64
 }
 
 // Serial is the serial number in hexadecimal, as the audit log and `openssl x509 -serial` write it.
@@ -41,25 +44,43 @@ type Authority struct {
 	notify.Notifier
 	bundle  Bundle
 	current atomic.Pointer[used]
-	own     *guard.Guard
 }
 
 type used struct {
 	id    uint64
 	guard *guard.Guard
+	own   *guard.Guard
+	// last are the intermediates of the last chain, which are mostly those of the next.
+	last atomic.Pointer[intermediates]
+}
+
+type intermediates struct {
+	certificates []*x509.Certificate
+	pem          []string
+}
+
+// encoded returns the intermediates of a chain in PEM, which are not to be changed.
+func (u *used) encoded(chain []*x509.Certificate) []string {
+	if last := u.last.Load(); last != nil && slices.EqualFunc(last.certificates, chain, (*x509.Certificate).Equal) {
+		return last.pem
+	}
+	now := &intermediates{certificates: slices.Clone(chain), pem: make([]string, 0, len(chain))}
+	for _, c := range chain {
+		now.pem = append(now.pem, tlsconf.EncodeCertificate(c))
+	}
+	u.last.Store(now)
+	return now.pem
 }
 
 // New makes an Authority without a signer.
 func New(bundle Bundle) *Authority { return &Authority{bundle: bundle} }
 
-// SetOwn names the signer in this process that signs what the one in use cannot, if Capabilities say IDsOnly of that:
-// names, and the ca's own certificate, which no token asks for. It is called before anything is issued.
-func (a *Authority) SetOwn(g *guard.Guard) { a.own = g }
-
-// Use makes a signer the one that issues from now on, under an ID that Issued.Signer has. Requests that are with the
-// signer before end there. All holders must verify with its roots already.
-func (a *Authority) Use(id uint64, g *guard.Guard) {
-	a.current.Store(&used{id: id, guard: g})
+// Use makes a signer the one that issues from now on, under an ID that Issued.Signer has. own is a signer in this
+// process that signs what the other cannot, because its Capabilities say IDsOnly or leave out NamesBesideCSR: names of
+// services, and the ca's own certificate, which no token asks for; nil if there is none. Requests that are with the
+// signer before end there. All holders must verify with the roots of both already.
+func (a *Authority) Use(id uint64, g, own *guard.Guard) {
+	a.current.Store(&used{id: id, guard: g, own: own})
 	a.Notify()
 }
 
@@ -82,7 +103,6 @@ func (a *Authority) Guard() *guard.Guard {
 // Session is one request's view of the signer: what Bounds says holds for Issue, although a swap comes in between.
 type Session struct {
 	of     *used
-	own    *guard.Guard
 	bundle Bundle
 }
 
@@ -92,7 +112,7 @@ func (a *Authority) Begin() (Session, error) {
 	if u == nil {
 		return Session{}, signer.Errorf(signer.Away, "the ca has no signer yet; retry later")
 	}
-	return Session{of: u, own: a.own, bundle: a.bundle}, nil
+	return Session{of: u, bundle: a.bundle}, nil
 }
 
 // Capabilities are those of the signer.
@@ -106,19 +126,33 @@ func (s Session) Bounds() (policy.Issuer, error) {
 	}
 	can := s.of.guard.Capabilities()
 	out := policy.Issuer{NotBefore: authorities.NotBefore, NotAfter: authorities.NotAfter, NeedsToken: can.Token || !can.Extensions}
-	if can.IDsOnly && s.own != nil {
-		if own, _ := s.own.Authorities(); out.NotAfter.IsZero() || own.NotAfter.Before(out.NotAfter) {
+	if s.of.own != nil {
+		if own, _ := s.of.own.Authorities(); out.NotAfter.IsZero() || own.NotAfter.Before(out.NotAfter) {
 			out.NotAfter = own.NotAfter
 		}
 	}
 	return out, nil
 }
 
+// beyond reports whether a signer cannot sign a leaf for its names, so that the ca's own root does: those of services,
+// whose requests have their SPIFFE ID alone.
+func beyond(can signer.Capabilities, r *signer.Request) bool {
+	names := len(r.Template.DNSNames)+len(r.Template.IPAddresses) > 0
+	switch {
+	case can.IDsOnly:
+		return r.Token == "" || names
+	case can.NamesBesideCSR || !names:
+		return false
+	}
+	csr, err := x509.ParseCertificateRequest(r.CSR)
+	return err != nil || len(csr.DNSNames) != len(r.Template.DNSNames) || len(csr.IPAddresses) != len(r.Template.IPAddresses)
+}
+
 // Issue has the signer sign the leaf, and checks it. Errors are of type *signer.Error.
 func (s Session) Issue(ctx context.Context, r *signer.Request) (*Issued, error) {
 	by := s.of.guard
-	if t := r.Template; s.own != nil && by.Capabilities().IDsOnly && (r.Token == "" || len(t.DNSNames)+len(t.IPAddresses) > 0) {
-		by = s.own
+	if s.of.own != nil && beyond(by.Capabilities(), r) {
+		by = s.of.own
 	}
 	chain, err := by.Issue(ctx, r)
 	if err != nil {
@@ -128,10 +162,10 @@ func (s Session) Issue(ctx context.Context, r *signer.Request) (*Issued, error) 
 	if bundle == nil {
 		return nil, signer.Errorf(signer.Away, "no trust bundle is published yet; retry later")
 	}
-	out := &Issued{Certificate: chain[0], ChainPEM: make([]string, 0, len(chain)+1), Signer: s.of.id}
-	for _, c := range chain {
-		out.ChainPEM = append(out.ChainPEM, tlsconf.EncodeCertificate(c))
-	}
+	out := &Issued{Certificate: chain[0], ChainPEM: make([]string, 0, len(chain)+1), Signer: s.of.id,
+		Epoch: bundle.Epoch, Generation: bundle.Generation}
+	out.ChainPEM = append(out.ChainPEM, tlsconf.EncodeCertificate(chain[0]))
+	out.ChainPEM = append(out.ChainPEM, s.of.encoded(chain[1:])...)
 	out.ChainPEM = append(out.ChainPEM, bundle.PEM)
 	return out, nil
 }

@@ -26,6 +26,7 @@ var ErrNoSigner = signer.Errorf(signer.Away, "the ca has no certificate and key 
 type Signer struct {
 	issuer      *x509.Certificate
 	key         crypto.Signer
+	quick       *quick // nil: x509.CreateCertificate signs
 	random      io.Reader
 	authorities signer.Authorities
 	// never is never closed.
@@ -54,7 +55,7 @@ func NewIssuer(a Authority) (*Signer, error) {
 
 func signerFor(a *Authority, notBefore, notAfter time.Time) *Signer {
 	return &Signer{
-		issuer: a.Certificate, key: a.Key, random: rand.Reader, never: make(chan struct{}),
+		issuer: a.Certificate, key: a.Key, quick: newQuick(a.Certificate, a.Key), random: rand.Reader, never: make(chan struct{}),
 		authorities: signer.Authorities{
 			Roots: a.Roots, Intermediates: a.intermediates(), NotBefore: notBefore, NotAfter: notAfter, CRLs: a.CRLs,
 		},
@@ -102,7 +103,6 @@ func (s *Signer) Fits(t *x509.Certificate) bool {
 
 // sign signs the template, whose PublicKey, names and validity are set and whose serial number is not. It lets
 // crypto/x509 choose the algorithm of the signature: that of the key, with the hash that fits its size.
-// CreateCertificate verifies the signature that it has made, so that a key which signs wrongly is noticed here.
 func (s *Signer) sign(template *x509.Certificate) (*x509.Certificate, error) {
 	if err := s.check(template); err != nil {
 		return nil, signer.Errorf(signer.Refused, "refusing to sign: %w", err)
@@ -113,7 +113,7 @@ func (s *Signer) sign(template *x509.Certificate) (*x509.Certificate, error) {
 	}
 	numbered := *template
 	numbered.SerialNumber, numbered.SignatureAlgorithm = serial, x509.UnknownSignatureAlgorithm
-	der, err := x509.CreateCertificate(s.random, &numbered, s.issuer, template.PublicKey, s.key)
+	der, err := s.create(&numbered)
 	if err != nil {
 		if known, ok := errors.AsType[*signer.Error](err); ok { // of a key that is elsewhere
 			return nil, known
@@ -125,6 +125,15 @@ func (s *Signer) sign(template *x509.Certificate) (*x509.Certificate, error) {
 		return nil, signer.Errorf(signer.Refused, "read back the signed certificate: %w", err)
 	}
 	return leaf, nil
+}
+
+// create returns the certificate in DER. x509.CreateCertificate verifies the signature that it has made, so that a key
+// elsewhere which signs wrongly is noticed here.
+func (s *Signer) create(t *x509.Certificate) ([]byte, error) {
+	if s.quick != nil && s.quick.knows(t) {
+		return s.quick.create(t, s.issuer, s.random)
+	}
+	return x509.CreateCertificate(s.random, t, s.issuer, t.PublicKey, s.key)
 }
 
 func (s *Signer) check(t *x509.Certificate) error {

@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/authority"
 	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/holders"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/signer"
@@ -44,14 +45,16 @@ type Gate interface {
 // Clock is the part of a clock that is needed here.
 type Clock interface{ Now() time.Time }
 
-// Config of the service. All fields but Accounts and Bans are required.
+// Config of the service. All fields but Accounts, Bans and Holders are required.
 type Config struct {
 	// Accounts checks that the account of a credential still exists; nil where nobody knows.
 	Accounts interface {
 		Check(ctx context.Context, caller auth.Peer, since time.Time) error
 	}
 	// Bans refuses banned identities; nil where nobody knows.
-	Bans    interface{ Check(id spiffeid.ID) error }
+	Bans interface{ Check(id spiffeid.ID) error }
+	// Holders is told of each certificate before the answer leaves; nil where nobody counts them.
+	Holders interface{ Issued(holders.Certificate) }
 	Gate    Gate
 	Policy  *policy.Policy
 	Signer  *authority.Authority
@@ -128,6 +131,9 @@ func (s *Service) handle(ctx context.Context, req request) ([]string, error) {
 		return nil, s.reject(ctx, req, err, took)
 	}
 	leaf := issued.Certificate
+	if s.cfg.Holders != nil {
+		s.cfg.Holders.Issued(held(ctx, req.caller, issued))
+	}
 	s.cfg.Metrics.issuedTo(req.caller.Method, start, took)
 	s.cfg.Log.InfoContext(ctx, "audit", append([]any{
 		"decision", "issued", "caller", req.caller.ID.String(), "method", req.caller.Method, "identity", leaf.URIs[0].String(),

@@ -1,7 +1,7 @@
 // Package kube joins the ca to the Kubernetes cluster that it runs in, so that a mesh needs nothing made by hand. It
 // reads the keys and the issuer of service account tokens from the API server, and keeps two ConfigMaps: fairlead-jwks
 // in the services' namespaces, from which they verify tokens, and one with the roots in every namespace, from which
-// workloads verify the mesh.
+// workloads verify the mesh. It tells who in the cluster has not got the roots yet.
 package kube
 
 import (
@@ -123,6 +123,7 @@ type Sync struct {
 	cfg    Config
 	issuer string
 	keys   []byte
+	seen   seen
 }
 
 // Discover reads issuer and keys of service account tokens, and writes the file of keys. The ca calls it before it

@@ -57,6 +57,9 @@ func (s *Sync) RunRoots(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), namespaces.HasSynced, roots.HasSynced) {
 		return nil // ctx has ended
 	}
+	s.seen.mu.Lock()
+	s.seen.namespaces, s.seen.roots = namespaces.GetStore(), roots.GetStore()
+	s.seen.mu.Unlock()
 	for range writers {
 		go func() {
 			for s.writeNext(ctx, queue, namespaces.GetStore(), roots.GetStore()) {
@@ -113,11 +116,16 @@ func (s *Sync) writeNext(ctx context.Context, queue workqueue.TypedRateLimitingI
 	return true
 }
 
+// hasRoot reports whether a namespace is to have the root.
+func hasRoot(namespace *corev1.Namespace) bool {
+	return namespace.Status.Phase != corev1.NamespaceTerminating && !slices.Contains(withoutRoot, namespace.Name)
+}
+
 // writeRoot writes the root into one namespace, unless it is there.
 func (s *Sync) writeRoot(ctx context.Context, name string, namespaces, roots cache.Store) error {
 	found, ok, err := namespaces.GetByKey(name)
 	namespace, _ := found.(*corev1.Namespace)
-	if err != nil || !ok || namespace.Status.Phase == corev1.NamespaceTerminating || slices.Contains(withoutRoot, name) {
+	if err != nil || !ok || !hasRoot(namespace) {
 		return err
 	}
 	pem, _ := s.cfg.Roots()

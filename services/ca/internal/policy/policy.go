@@ -28,6 +28,9 @@ import (
 type Config struct {
 	// TrustDomain of every identity that is issued.
 	TrustDomain spiffeid.TrustDomain
+	// Aliases are trust domains that the mesh has had before. A CSR may name the workload in one of them; the
+	// certificate is of TrustDomain all the same. Callers of an alias are turned into those of TrustDomain before.
+	Aliases []spiffeid.TrustDomain
 	// DefaultTTL applies when the request asks for none.
 	DefaultTTL time.Duration
 	// MinTTL and MaxTTL clamp the lifetime that the request asks for. MinTTL may be 0.
@@ -50,6 +53,8 @@ func New(cfg Config) (*Policy, error) {
 	switch {
 	case cfg.TrustDomain.IsZero():
 		return nil, errors.New("the trust domain is empty")
+	case slices.Contains(cfg.Aliases, cfg.TrustDomain):
+		return nil, fmt.Errorf("the trust domain %s is an alias of itself", cfg.TrustDomain)
 	case cfg.DefaultTTL <= 0:
 		return nil, fmt.Errorf("the workload certificates' lifetime is %s, wanted more than 0", cfg.DefaultTTL)
 	case cfg.MaxTTL < cfg.DefaultTTL:
@@ -102,7 +107,7 @@ func (p *Policy) Decide(req Request, now time.Time, issuer Issuer) (*x509.Certif
 	}
 	dns := p.cfg.DNSNames[workload]
 	ips := p.cfg.IPAddresses[workload]
-	if err := checkNames(req.CSR.Names, id, dns, ips); err != nil {
+	if err := checkNames(p.withoutAlias(req.CSR.Names, id), id, dns, ips); err != nil {
 		return nil, err
 	}
 	notBefore, notAfter, err := p.validity(req.TTLSeconds, now, issuer)
@@ -173,6 +178,21 @@ func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
 			req.Caller, id)
 	}
 	return id, wanted, nil
+}
+
+// withoutAlias returns the names with the identity in place of its form in an alias, which an agent asks for that does
+// not know the new trust domain yet.
+func (p *Policy) withoutAlias(names csr.Names, id spiffeid.ID) csr.Names {
+	if len(names.URIs) != 1 {
+		return names
+	}
+	for _, alias := range p.cfg.Aliases {
+		if before, err := spiffeid.FromPath(alias, id.Path()); err == nil && names.URIs[0] == before.String() {
+			names.URIs = []string{id.String()}
+			return names
+		}
+	}
+	return names
 }
 
 // checkNames compares URIs as strings and not as parsed URLs, so that two spellings of one URL differ.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -112,6 +113,23 @@ func Lock(ctx context.Context, path string, timeout time.Duration) (unlock func(
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// heldName is the file that the process locks which has a directory for itself.
+const heldName = "in-use.lock"
+
+// Hold gives the directory to this process alone until release is called, or the process ends. It is an error if
+// another process has it.
+func Hold(dir string) (release func(), err error) {
+	held, err := dirlock.Acquire(filepath.Join(dir, heldName))
+	if other, inUse := errors.AsType[*dirlock.InUseError](err); inUse {
+		return nil, fmt.Errorf("%s is in use by a ca, or by the restoring of one, that runs as process %d; stop that first: two would write "+
+			"over each other's state", dir, other.PID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the private directory: %w", err)
+	}
+	return func() { _ = held.Release() }, nil
 }
 
 // ReadMounted reads a regular file of at most MaxFile bytes that somebody else gives the ca, such as a file of a Secret

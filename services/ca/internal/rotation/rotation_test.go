@@ -81,6 +81,8 @@ func TestAStepWaits(t *testing.T) {
 		"until the bundle is published": {Trust, func(_ *State, o *Observation) { o.Published = []string{"root 1"} }, "is not published yet"},
 		"for a holder that does not trust": {Gate, func(_ *State, o *Observation) { o.Behind = []string{"shop/web-1"} },
 			"shop/web-1 does not trust"},
+		"for a signer that issues no longer": {Gate, func(_ *State, o *Observation) { o.Problem = "sealed" },
+			"signer vault issues no certificates now: sealed"},
 		"for the bundle that was published": {Gate, func(s *State, o *Observation) { o.Generation = s.Gated - 1 }, "is not published"},
 		"for a replica":                     {Issue, func(_ *State, o *Observation) { o.Replicas = []string{"ca-1"} }, "replica ca-1"},
 		"for a certificate": {Renew, func(_ *State, o *Observation) { o.Unrenewed = []string{"shop/web-1"} },

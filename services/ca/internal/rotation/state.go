@@ -107,9 +107,10 @@ func (s State) Roots() []string {
 	return slices.Compact(all)
 }
 
-// Tainted are the IDs of the signers whose certificates agents are to replace now; none outside of Issue and Renew.
+// Tainted are the IDs of the signers whose certificates agents are to replace now; none outside of Renew. At Issue, a
+// replica may issue from the signer before still, and an agent of Istio's renews once for each bundle.
 func (s State) Tainted() []uint64 {
-	if s.Step != Issue && s.Step != Renew {
+	if s.Step != Renew {
 		return nil
 	}
 	var out []uint64

@@ -19,7 +19,10 @@ func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
 		t.Fatal(err)
 	}
 	n := uint64(0)
-	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
+	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string, []string) (trustbundle.Numbered, error) {
+		n++
+		return trustbundle.Numbered{Generation: n}, nil
+	})
 	return New(Config{
 		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: authoritytest.New(t, ca.Cert, ca.Key), Publisher: publisher, Clock: clock,
 		Log: testkit.Logger(t),
@@ -37,7 +40,7 @@ func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	if err := s.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "bundle") {
 		t.Fatalf("certificate without a bundle: %v", err)
 	}
-	if err := s.cfg.Publisher.Publish(t.Context(), []string{string(ca.RootPEM)}); err != nil {
+	if err := s.cfg.Publisher.Publish(t.Context(), nil, []string{string(ca.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Renew(t.Context()); err != nil {
@@ -65,7 +68,7 @@ func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	}
 
 	changed = s.Changed()
-	if err := s.cfg.Publisher.Publish(t.Context(), []string{string(ca.RootPEM), string(testkit.PKI(t).RootPEM)}); err != nil {
+	if err := s.cfg.Publisher.Publish(t.Context(), nil, []string{string(ca.RootPEM), string(testkit.PKI(t).RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
 	<-changed
@@ -81,7 +84,7 @@ func TestRenewsUntilTheRootExpires(t *testing.T) {
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(-1500 * time.Millisecond))
 	s := newSource(t, clock, ca)
-	if err := s.cfg.Publisher.Publish(t.Context(), []string{string(ca.RootPEM)}); err != nil {
+	if err := s.cfg.Publisher.Publish(t.Context(), nil, []string{string(ca.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Renew(t.Context()); err != nil {

@@ -26,7 +26,7 @@ type bundleState struct {
 // Generation numbers a trust bundle, given as sorted PEM texts: the last number if the bundle is the last one numbered
 // in this directory, else the next number. So a number never stands for two bundles, across restarts too. It is the
 // trustbundle.Numberer of the ca.
-func Generation(ctx context.Context, dir string, roots []string) (uint64, error) {
+func Generation(ctx context.Context, disk fileio.FS, dir string, roots []string) (uint64, error) {
 	unlock, err := private.Lock(ctx, filepath.Join(dir, lockName), 10*time.Second)
 	if err != nil {
 		return 0, err
@@ -47,7 +47,7 @@ func Generation(ctx context.Context, dir string, roots []string) (uint64, error)
 	if err != nil {
 		return 0, err
 	}
-	return next.Generation, fileio.Write(path, append(text, '\n'), 0o600)
+	return next.Generation, disk.Replace(path, append(text, '\n'))
 }
 
 func readState(path string) (bundleState, error) {

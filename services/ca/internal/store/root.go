@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -100,11 +101,13 @@ func checkRoot(cert *x509.Certificate, cfg Config) error {
 			cert.NotAfter.Format(time.RFC3339))
 	}
 	for _, u := range cert.URIs {
-		if u.String() == cfg.TrustDomain.IDString() {
+		if u.String() == cfg.TrustDomain.IDString() ||
+			slices.ContainsFunc(cfg.Aliases, func(alias spiffeid.TrustDomain) bool { return u.String() == alias.IDString() }) {
 			return nil
 		}
 	}
-	return fmt.Errorf("is a root of %v, not of %s; correct --trust-domain or --ca-dir", cert.URIs, cfg.TrustDomain.IDString())
+	return fmt.Errorf("is a root of %v, not of %s; correct --trust-domain or --ca-dir, or name the "+
+		"trust domain that the mesh has had with --trust-domain-aliases", cert.URIs, cfg.TrustDomain.IDString())
 }
 
 func explainMissing(err error, folder string) error {

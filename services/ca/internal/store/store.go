@@ -32,8 +32,10 @@ import (
 	"fairlead.dev/services/ca/internal/signer/keys"
 )
 
+// RootFolder is the folder of the root in the directory.
+const RootFolder = "root"
+
 const (
-	rootFolder   = "root"
 	keyName      = "key.pem"
 	certName     = "cert.pem"
 	bundleName   = "bundle.json"
@@ -47,10 +49,14 @@ type Config struct {
 	Dir string
 	// TrustDomain of the root; one found on disk must have the same.
 	TrustDomain spiffeid.TrustDomain
+	// Aliases are trust domains that a root found on disk may have instead, because the mesh has had them before.
+	Aliases []spiffeid.TrustDomain
 	// RootTTL is the lifetime of a root made now.
 	RootTTL time.Duration
 	// Now is when a root made by this call becomes valid, and the time that a root found on disk must be valid at.
 	Now time.Time
+	// FS is the file system; the zero value is the operating system's.
+	FS fileio.FS
 	// LockTimeout bounds the wait for another process that opens the same directory; 10 s if 0.
 	LockTimeout time.Duration
 }
@@ -78,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (*Root, error) {
 	if err := removeUnfinished(cfg.Dir); err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(cfg.Dir, rootFolder)
+	folder := filepath.Join(cfg.Dir, RootFolder)
 	created := false
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
 		if err := create(cfg); err != nil {
@@ -98,7 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Root, error) {
 
 // ReadCertificate returns the PEM of the public root in dir, without the key, the lock or a change to anything.
 func ReadCertificate(dir string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(dir, rootFolder, certName))
+	text, err := os.ReadFile(filepath.Join(dir, RootFolder, certName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no root in %s: the ca makes one when it first starts with this directory", dir)
 	}
@@ -141,14 +147,14 @@ func create(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := fileio.Write(filepath.Join(folder, keyName), keyPEM, 0o600); err != nil {
+	if err := cfg.FS.Replace(filepath.Join(folder, keyName), keyPEM); err != nil {
 		return err
 	}
-	if err := fileio.Write(filepath.Join(folder, certName), encodeCertificate(der), 0o600); err != nil {
+	if err := cfg.FS.Replace(filepath.Join(folder, certName), encodeCertificate(der)); err != nil {
 		return err
 	}
-	if err := os.Rename(folder, filepath.Join(cfg.Dir, rootFolder)); err != nil {
+	if err := cfg.FS.Rename(folder, filepath.Join(cfg.Dir, RootFolder)); err != nil {
 		return err
 	}
-	return fileio.FS{}.SyncDir(cfg.Dir)
+	return cfg.FS.SyncDir(cfg.Dir)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/private"
 	"fairlead.dev/services/ca/internal/signer/keys"
@@ -169,7 +170,7 @@ func write(t *testing.T, path, text string) {
 func TestOpenRejects(t *testing.T) {
 	other := config(t)
 	open(t, other)
-	otherCert, err := os.ReadFile(filepath.Join(other.Dir, rootFolder, certName))
+	otherCert, err := os.ReadFile(filepath.Join(other.Dir, RootFolder, certName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,14 +180,14 @@ func TestOpenRejects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	keyFile, certFile := filepath.Join(rootFolder, keyName), filepath.Join(rootFolder, certName)
+	keyFile, certFile := filepath.Join(RootFolder, keyName), filepath.Join(RootFolder, certName)
 	for name, tc := range map[string]struct {
 		change func(cfg *Config)
 		says   string
 	}{
 		"no parent":      {func(c *Config) { c.Dir = filepath.Join(c.Dir, "none", "ca") }, "parent directory"},
 		"open directory": {func(c *Config) { must(os.Chmod(c.Dir, 0o750)) }, "chmod 0700"},
-		"open folder":    {func(c *Config) { must(os.Chmod(filepath.Join(c.Dir, rootFolder), 0o701)) }, "chmod 0700"},
+		"open folder":    {func(c *Config) { must(os.Chmod(filepath.Join(c.Dir, RootFolder), 0o701)) }, "chmod 0700"},
 		"readable key":   {func(c *Config) { must(os.Chmod(filepath.Join(c.Dir, keyFile), 0o640)) }, "chmod 0600"},
 		"readable cert":  {func(c *Config) { must(os.Chmod(filepath.Join(c.Dir, certFile), 0o644)) }, "chmod 0600"},
 		"no key":         {func(c *Config) { must(os.Remove(filepath.Join(c.Dir, keyFile))) }, "incomplete"},
@@ -218,8 +219,8 @@ func TestOpenRejects(t *testing.T) {
 		},
 		"a file in its place": {
 			func(c *Config) {
-				must(os.RemoveAll(filepath.Join(c.Dir, rootFolder)))
-				write(t, filepath.Join(c.Dir, rootFolder), "")
+				must(os.RemoveAll(filepath.Join(c.Dir, RootFolder)))
+				write(t, filepath.Join(c.Dir, RootFolder), "")
 			}, "not a directory",
 		},
 		"a leaf": {func(c *Config) { replaceByLeaf(t, c.Dir) }, "not the certificate of a certificate authority"},
@@ -256,8 +257,8 @@ func replaceByLeaf(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, rootFolder, keyName), string(text))
-	write(t, filepath.Join(dir, rootFolder, certName), string(encodeCertificate(der)))
+	write(t, filepath.Join(dir, RootFolder, keyName), string(text))
+	write(t, filepath.Join(dir, RootFolder, certName), string(encodeCertificate(der)))
 }
 
 func TestGenerationChangesWithTheBundle(t *testing.T) {
@@ -265,7 +266,7 @@ func TestGenerationChangesWithTheBundle(t *testing.T) {
 	open(t, cfg)
 	number := func(roots ...string) uint64 {
 		t.Helper()
-		n, err := Generation(t.Context(), cfg.Dir, roots)
+		n, err := Generation(t.Context(), fileio.FS{}, cfg.Dir, roots)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +281,7 @@ func TestGenerationChangesWithTheBundle(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(cfg.Dir, bundleName), "{")
-	if _, err := Generation(t.Context(), cfg.Dir, []string{"a"}); err == nil || !strings.Contains(err.Error(), bundleName) {
+	if _, err := Generation(t.Context(), fileio.FS{}, cfg.Dir, []string{"a"}); err == nil || !strings.Contains(err.Error(), bundleName) {
 		t.Errorf("damaged state: got %v", err)
 	}
 }

@@ -26,8 +26,8 @@ const (
 type ManagerConfig struct {
 	// Own returns the roots of the signers of this ca in PEM, and a channel that is closed when others replace them. An
 	// error leaves the bundle as it is.
-	Own func() ([]string, <-chan struct{}, error)
-	// ExtraFile holds more roots in PEM; Run reads it again and again.
+	Own func() (Own, <-chan struct{}, error)
+	// ExtraFile holds more roots in PEM; Run reads it again and again. It is not read where Own has the whole bundle.
 	ExtraFile string
 	// Out gets the bundle as PEM whenever it has changed, to write it to a file.
 	Out       func(bundle []byte) error
@@ -65,12 +65,12 @@ func (m *Manager) Publish(ctx context.Context) error {
 }
 
 func (m *Manager) publish(ctx context.Context) error {
-	all, _, err := m.cfg.Own()
+	own, _, err := m.cfg.Own()
 	if err != nil {
 		return fmt.Errorf("roots of the signer: %w", err)
 	}
-	all = slices.Clone(all)
-	if m.cfg.ExtraFile != "" {
+	all := slices.Clone(own.Roots)
+	if m.cfg.ExtraFile != "" && !own.Whole {
 		text, err := fileio.Read(m.cfg.ExtraFile, maxFileBytes)
 		if err != nil {
 			return fmt.Errorf("extra roots: %w", err)
@@ -81,7 +81,7 @@ func (m *Manager) publish(ctx context.Context) error {
 		}
 		all = append(all, extra...)
 	}
-	if err := m.cfg.Publisher.Publish(ctx, all); err != nil {
+	if err := m.cfg.Publisher.Publish(ctx, own.Roots, all); err != nil {
 		return err
 	}
 	bundle, _ := m.cfg.Publisher.Current()

@@ -28,10 +28,9 @@ func newFixture(t *testing.T) *fixture {
 		clock: testkit.NewClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)),
 		file:  filepath.Join(t.TempDir(), "extra.pem"), own: string(testkit.PKI(t).RootPEM),
 	}
-	generation := uint64(0)
-	publisher := NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { generation++; return generation, nil })
+	publisher := NewPublisher("cluster.local", counter())
 	f.manager = NewManager(ManagerConfig{
-		Own: func() ([]string, <-chan struct{}, error) { return []string{f.own}, nil, nil }, ExtraFile: f.file, Publisher: publisher,
+		Own: func() (Own, <-chan struct{}, error) { return Own{Roots: []string{f.own}}, nil, nil }, ExtraFile: f.file, Publisher: publisher,
 		Clock: f.clock, Log: testkit.Logger(t),
 		Out: func(text []byte) error {
 			if f.outErr == nil {
@@ -110,7 +109,7 @@ func TestBundleWithoutAGenerationIsNotPublished(t *testing.T) {
 	f := newFixture(t)
 	f.manager.cfg.ExtraFile = ""
 	f.manager.cfg.Publisher = NewPublisher("cluster.local",
-		func(context.Context, []string) (uint64, error) { return 0, fmt.Errorf("no disk") })
+		func(context.Context, []string, []string) (Numbered, error) { return Numbered{}, fmt.Errorf("no disk") })
 	if err := f.manager.Publish(t.Context()); err == nil || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("got %v", err)
 	}

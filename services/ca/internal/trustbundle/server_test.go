@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,15 +28,23 @@ func serve(t *testing.T, publisher *Publisher, watches *Watches, by clock.Clock)
 func serveSigned(t *testing.T, publisher *Publisher, watches *Watches, own tlsconf.Source, by clock.Clock) cav1.TrustServiceClient {
 	t.Helper()
 	by = clock.Or(by)
-	server := NewServer(publisher, watches, NewSignatures(own, by), by, func() float64 { return 0 })
+	server := NewServer(ServerConfig{
+		Publisher: publisher, Signed: NewSignatures(own, by), Watches: watches, Clock: by, Random: func() float64 { return 0 },
+	})
 	return cav1.NewTrustServiceClient(testkit.ServeInMemory(t, func(s *grpc.Server) { cav1.RegisterTrustServiceServer(s, server) }))
 }
 
 var errStillOpen = errors.New("the watch is still open")
 
+// counter numbers bundles as they differ.
 func counter() Numberer {
-	n := uint64(0)
-	return func(context.Context, []string) (uint64, error) { n++; return n, nil }
+	n, last := uint64(0), []string(nil)
+	return func(_ context.Context, _, all []string) (Numbered, error) {
+		if !slices.Equal(all, last) {
+			n, last = n+1, all
+		}
+		return Numbered{Generation: n}, nil
+	}
 }
 
 func TestStreamWithoutAFirstMessageIsClosed(t *testing.T) {
@@ -66,7 +75,7 @@ func TestWatchGetsTheNewestGeneration(t *testing.T) {
 	var last uint64
 	a, b, c := string(testkit.PKI(t).RootPEM), string(testkit.PKI(t).RootPEM), string(testkit.PKI(t).RootPEM)
 	for i, roots := range [][]string{{a}, {b, a, b}, {a, b}, {c}} {
-		if err := publisher.Publish(t.Context(), roots); err != nil {
+		if err := publisher.Publish(t.Context(), nil, roots); err != nil {
 			t.Fatal(err)
 		}
 		if bundle, _ := publisher.Current(); i == 2 && bundle.Generation != 2 {
@@ -83,14 +92,14 @@ func TestWatchGetsTheNewestGeneration(t *testing.T) {
 		}
 		last = got.GetGeneration()
 	}
-	if err := publisher.Publish(t.Context(), nil); err == nil {
+	if err := publisher.Publish(t.Context(), nil, nil); err == nil {
 		t.Error("published a bundle without roots")
 	}
 	if err := stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
-		if open, _ := watches.Behind(0); open != 0 {
+		if open, _ := watches.Behind(nil); open != 0 {
 			return errStillOpen
 		}
 		return nil
@@ -143,7 +152,7 @@ func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
 		t.Errorf("%d displaced and %d rejected, want 4 and 5", displaced, rejected)
 	}
 	// A displaced watch no longer counts: its acknowledgement and its end have no effect.
-	watches.ack(greedy[3], 1)
+	watches.ack(greedy[3], point{generation: 1})
 	watches.remove(greedy[3])
 	if watches.Open() != 4 {
 		t.Errorf("%d open, want 4", watches.Open())
@@ -172,7 +181,7 @@ func TestDisplacedWatchEndsWithAReasonAndADelay(t *testing.T) {
 					}
 				}
 				testkit.Eventually(t, testkit.Patience, func() error {
-					_, open := watches.Behind(1)
+					_, open := watches.Behind(&Bundle{Generation: 1})
 					if len(open) != n+1 || open[n].Subscriber != subscriber {
 						return fmt.Errorf("open are %v, want %d", open, n+1)
 					}

@@ -18,7 +18,7 @@ func TestTheBundleIsSignedByTheCA(t *testing.T) {
 	pki, next := testkit.PKI(t), testkit.PKI(t)
 	own := pki.NewSVID("istio-system", "ca")
 	publisher := NewPublisher("cluster.local", counter())
-	if err := publisher.Publish(t.Context(), []string{string(pki.RootPEM), string(next.RootPEM)}); err != nil {
+	if err := publisher.Publish(t.Context(), nil, []string{string(pki.RootPEM), string(next.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
 	signatures := NewSignatures(own, clock)
@@ -52,7 +52,7 @@ func TestTheBundleIsSentAgainWithTheNextCertificate(t *testing.T) {
 	pki := testkit.PKI(t)
 	own := pki.NewSVID("istio-system", "ca")
 	publisher := NewPublisher("cluster.local", counter())
-	if err := publisher.Publish(t.Context(), []string{string(pki.RootPEM)}); err != nil {
+	if err := publisher.Publish(t.Context(), nil, []string{string(pki.RootPEM)}); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := serveSigned(t, publisher, NewWatches(1), own, nil).WatchBundle(t.Context())
@@ -78,5 +78,42 @@ func TestTheBundleIsSentAgainWithTheNextCertificate(t *testing.T) {
 	if second.GetGeneration() != first.GetGeneration() ||
 		string(second.GetSignedBundle().GetCertificateChain()[0]) == string(first.GetSignedBundle().GetCertificateChain()[0]) {
 		t.Errorf("generation %d with the same certificate", second.GetGeneration())
+	}
+}
+
+// What a bundle has beside roots is signed with it. Lists that make it too large for agents are left out, since roots
+// matter more, and the operator is told.
+func TestRevocationListsAndTaintedKeysAreSigned(t *testing.T) {
+	pki := testkit.PKI(t)
+	own := pki.NewSVID("istio-system", "ca")
+	material, err := own.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver := trust.Receiver{Roots: material.Roots, CAs: []string{pki.ID("istio-system", "ca").String()}, TrustDomain: "cluster.local",
+		Now: time.Now()}
+	for name, tc := range map[string]struct {
+		size  int
+		lists int
+	}{"small": {100, 1}, "too large": {trust.MaxBytes, 0}} {
+		t.Run(name, func(t *testing.T) {
+			signatures := NewSignatures(own, nil)
+			signed, _, err := signatures.Sign(&Bundle{TrustDomain: "cluster.local", Epoch: 4, Generation: 5, Roots: []string{string(pki.RootPEM)},
+				Tainted: [][]byte{{1, 2}}, CRLs: [][]byte{make([]byte, tc.size)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := receiver.Verify(signed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.GetEpoch() != 4 || got.GetGeneration() != 5 || len(got.GetTaintedKeyIds()) != 1 || len(got.GetRevocationLists()) != tc.lists {
+				t.Errorf("got generation %d of epoch %d with %d tainted keys and %d lists", got.GetGeneration(), got.GetEpoch(),
+					len(got.GetTaintedKeyIds()), len(got.GetRevocationLists()))
+			}
+			if problem := signatures.Problem(); (problem != nil) != (tc.lists == 0) {
+				t.Errorf("problem %v", problem)
+			}
+		})
 	}
 }

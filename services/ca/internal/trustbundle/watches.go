@@ -14,8 +14,9 @@ type Subscription struct {
 	Subscriber string `json:"subscriber"`
 	// Identity is the authenticated SPIFFE ID.
 	Identity string `json:"identity"`
-	// Acked is the newest generation acknowledged, 0 for none yet.
-	Acked uint64 `json:"acked_generation"`
+	// Acked is the newest generation acknowledged, 0 for none yet; AckedEpoch is its epoch.
+	Acked      uint64 `json:"acked_generation"`
+	AckedEpoch uint64 `json:"acked_epoch,omitempty"`
 }
 
 // Watches records the open watches of the trust bundle and the generation that each has acknowledged. It bounds their
@@ -36,6 +37,8 @@ type watch struct {
 	// displaced is closed when the watch must end to make room for another identity's.
 	displaced chan struct{}
 }
+
+func (s *Subscription) acked() point { return point{s.AckedEpoch, s.Acked} }
 
 // NewWatches makes an empty record of at most limit watches.
 func NewWatches(limit int) *Watches {
@@ -73,10 +76,12 @@ func (ws *Watches) setSubscriber(w *watch, subscriber string) {
 }
 
 // ack records an acknowledged generation. One older than before, or of a watch that has ended, has no effect.
-func (ws *Watches) ack(w *watch, generation uint64) {
+func (ws *Watches) ack(w *watch, acked point) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	w.Acked = max(w.Acked, generation)
+	if acked.compare(w.acked()) > 0 {
+		w.AckedEpoch, w.Acked = acked.epoch, acked.generation
+	}
 }
 
 // remove forgets a watch; Server calls it when the watch ends.
@@ -101,13 +106,13 @@ func (ws *Watches) Rejected() (displaced, rejected uint64) {
 	return ws.displaced, ws.rejected
 }
 
-// Behind returns how many watches are open, and those that have not acknowledged the generation, sorted by identity and
-// name.
-func (ws *Watches) Behind(generation uint64) (open int, behind []Subscription) {
+// Behind returns how many watches are open, and those that have not acknowledged the bundle, sorted by identity and
+// name. Nobody is behind a bundle of nil.
+func (ws *Watches) Behind(b *Bundle) (open int, behind []Subscription) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for w := range ws.open {
-		if w.Acked < generation {
+		if b != nil && w.acked().compare(b.point()) < 0 {
 			behind = append(behind, w.Subscription)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/footprint"
+	"fairlead.dev/pkg/meshidentity"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/service"
@@ -278,6 +279,9 @@ func (s *Server) tracer() trace.Tracer {
 	return s.Tracer.Tracer(tracerName)
 }
 
+// metricsPrefix begins the names of the metrics of packages that services share.
+const metricsPrefix = "fairlead_config_watcher"
+
 // ownIdentity is the certificate from the ca, or that given by a test.
 func (s *Server) ownIdentity(given tlsconf.Source) (tlsconf.Source, error) {
 	if given != nil {
@@ -287,10 +291,18 @@ func (s *Server) ownIdentity(given tlsconf.Source) (tlsconf.Source, error) {
 	if s.cfg.StateDir != "" {
 		cache = filepath.Join(s.cfg.StateDir, "svid")
 	}
-	return s.Identity(svid.Config{
+	identity, err := meshidentity.New(s.Process, svid.Config{
 		CAAddress: s.cfg.CAAddress, CAIDs: []spiffeid.ID{s.cfg.ca}, TokenFile: s.cfg.CATokenFile, RootFile: s.cfg.RootCertFile,
 		Identity: s.cfg.own, TTL: contract.CertificateTTL, CacheDir: cache,
-	})
+	}, metricsPrefix)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := identity.DialCA("ca-address")
+	if err != nil {
+		return nil, err
+	}
+	return identity, identity.Watch(ca, meshidentity.Watch{})
 }
 
 // serveGRPC opens the gRPC port and says who may call its services.

@@ -1,8 +1,8 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands and runs one; this package has the root,
 // what it suggests for unknown names, and exit codes. Each group of commands is a package below with a file for each
-// command, which parses, calls and prints: config, proxy, mesh, cluster, local and install. What they call is beside
-// cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go calls
-// Run.
+// command, which parses, calls and prints: config, proxy, mesh, ca, cluster, local and install. What they call is
+// beside cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go
+// calls Run.
 package cli
 
 import (
@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/installer/internal/cli/ca"
 	"fairlead.dev/services/installer/internal/cli/cluster"
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/cli/config"
@@ -82,6 +83,7 @@ func newRoot(env command.Env) *cobra.Command {
 	root.AddCommand(config.Commands(env, flags)...)
 	root.AddCommand(proxy.Commands(env, flags)...)
 	root.AddCommand(mesh.Commands(env, flags)...)
+	root.AddCommand(ca.Commands(env, flags)...)
 	root.AddCommand(cluster.Commands(env)...)
 	root.AddCommand(local.Commands(env, flags)...)
 	root.AddCommand(install.Commands(env)...)

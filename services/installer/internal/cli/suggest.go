@@ -22,8 +22,8 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 }
 
 // commandHint suggests a command for words that name none below cmd. It tries, in this order, the table of istioctl's
-// commands for the root, the nearest name below cmd, the table for other commands, and a command of this name elsewhere
-// in the tree.
+// commands for the root, the nearest name below cmd, the table for other commands, a flag of this name of a command
+// below cmd, and a command of this name elsewhere in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
 		if hint := istioctl.Hint(words); hint != "" {
@@ -48,10 +48,23 @@ func commandHint(cmd *cobra.Command, words []string) string {
 	if hint := istioctl.Hint(words); hint != "" {
 		return hint
 	}
+	if found := withFlag(cmd, word); found != nil && cmd != cmd.Root() {
+		return fmt.Sprintf("; did you mean `%s --%s`?", found.CommandPath(), word)
+	}
 	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
 	}
 	return ""
+}
+
+// withFlag finds a command directly below under with a flag.
+func withFlag(under *cobra.Command, name string) *cobra.Command {
+	for _, sub := range under.Commands() {
+		if f := sub.Flags().Lookup(name); !sub.Hidden && f != nil && !f.Hidden {
+			return sub
+		}
+	}
+	return nil
 }
 
 // findNamed finds a command by its name or alias anywhere below under.

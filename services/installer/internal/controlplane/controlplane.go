@@ -163,6 +163,7 @@ func ofRevision(label, wanted string) bool {
 
 // replica reads a container's flags; nil if it is none of the control plane's.
 func (m *Mesh) replica(pod *corev1.Pod, c corev1.Container, conn *podconn.Pod) *Replica {
+	c.Args = resolved(pod, &c)
 	r := &Replica{
 		Program: c.Name, Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Revision: cmp.Or(pod.Labels[contract.RevisionLabel], "default"),
 		Image:   c.Image,
@@ -321,4 +322,24 @@ func (r *Replica) token(ctx context.Context) (string, error) {
 	}
 	m.tokens[r.Namespace] = issued{res.Status.Token, res.Status.ExpirationTimestamp.Time}
 	return res.Status.Token, nil
+}
+
+// maxArguments bounds the arguments of one Run; a URL has them.
+const maxArguments = 16 << 10
+
+// Run runs a command of the service's own program in its container, with the arguments that the service runs with and
+// more, and returns what it prints, at most limit bytes.
+func (r *Replica) Run(ctx context.Context, command string, more []string, limit int) ([]byte, error) {
+	args := slices.Concat([]string{r.Program, command}, r.args, more)
+	size := 0
+	for _, a := range args {
+		if size += len(a); strings.Contains(a, "$(") {
+			return nil, fmt.Errorf("%s: its argument %.200q has a variable whose value is not in the Pod; run `%s %s` in the container yourself",
+				r.Name(), a, r.Program, command)
+		}
+	}
+	if size > maxArguments {
+		return nil, fmt.Errorf("%s: its arguments have %d bytes, more than %d", r.Name(), size, maxArguments)
+	}
+	return r.conn.Run(ctx, r.Program, args, limit)
 }

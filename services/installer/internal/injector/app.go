@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"fairlead.dev/pkg/meshidentity"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
@@ -68,13 +69,21 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 		if o.StateDir != "" {
 			cache = filepath.Join(o.StateDir, "svid")
 		}
-		identity, err = p.Identity(svid.Config{
+		own, err := meshidentity.New(p, svid.Config{
 			CAAddress: o.CAAddress, CAIDs: []spiffeid.ID{o.ca}, TokenFile: o.CATokenFile, RootFile: o.RootCertFile, Identity: o.own,
 			TTL: contract.CertificateTTL, CacheDir: cache,
-		})
+		}, metricsPrefix)
 		if err != nil {
 			return nil, err
 		}
+		ca, err := own.DialCA("ca-address")
+		if err != nil {
+			return nil, err
+		}
+		if err := own.Watch(ca, meshidentity.Watch{}); err != nil {
+			return nil, err
+		}
+		identity = own
 	}
 	// What decides about Pods.
 	settings, err := newSettings(settingsConfig{

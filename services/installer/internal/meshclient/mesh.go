@@ -1,7 +1,7 @@
 // Package meshclient reaches a running mesh, of this machine or of a cluster. New makes a Mesh of what flags say; what
 // commands ask of it are its methods: Dial, Call and Watchers reach config-watchers (package configapi), Fleet lists
-// the connected proxies of all of them, Servers and Proxy reach debug pages of services (package opsclient), and Pod
-// and Admin the Envoys of Pods (package envoyadmin). In a cluster all of them go through package controlplane.
+// the connected proxies of all of them, Servers, CAs and Proxy reach debug pages of services (package opsclient), and
+// Pod and Admin the Envoys of Pods (package envoyadmin). In a cluster all of them go through package controlplane.
 package meshclient
 
 import (
@@ -35,6 +35,8 @@ type Config struct {
 	Address, TokenFile, RootFile, TrustDomain string
 	// XDSAddresses are the operations ports of xds-servers.
 	XDSAddresses []string
+	// CAAddresses are the operations ports of the replicas of the ca.
+	CAAddresses []string
 	// Cluster is nil for a mesh of this machine.
 	Cluster *Cluster
 }
@@ -78,7 +80,7 @@ func (m *Mesh) Renew() *Mesh {
 func (m *Mesh) ControlPlane(ctx context.Context) (*controlplane.Mesh, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.controlPlane != nil || m.Cluster == nil || m.Address != "" || len(m.XDSAddresses) > 0 {
+	if m.controlPlane != nil || m.Cluster == nil || m.Address != "" || len(m.XDSAddresses)+len(m.CAAddresses) > 0 {
 		return m.controlPlane, nil
 	}
 	var here error

@@ -49,22 +49,27 @@ func (m *Mesh) Servers(ctx context.Context, program string) (list []Server, wher
 	return list, "run directory " + state.RunDir, nil
 }
 
+// at lists services by the addresses of their operations ports.
+func (m *Mesh) at(addresses []string) (servers []Server, err error) {
+	tokenFile := m.TokenFile
+	if tokenFile == "" {
+		state, err := m.State()
+		if err != nil {
+			return nil, err
+		}
+		tokenFile = state.AdminTokenFile
+	}
+	for _, address := range addresses {
+		servers = append(servers, Server{address, opsclient.New(address, tokenFile), address})
+	}
+	return servers, nil
+}
+
 // xdsServers lists the xds-servers of the addresses, otherwise those of the cluster or the run directory, with the one
 // called named first.
 func (m *Mesh) xdsServers(ctx context.Context, named string) (servers []Server, err error) {
 	if len(m.XDSAddresses) > 0 {
-		tokenFile := m.TokenFile
-		if tokenFile == "" {
-			state, err := m.State()
-			if err != nil {
-				return nil, err
-			}
-			tokenFile = state.AdminTokenFile
-		}
-		for _, address := range m.XDSAddresses {
-			servers = append(servers, Server{address, opsclient.New(address, tokenFile), address})
-		}
-		return servers, nil
+		return m.at(m.XDSAddresses)
 	}
 	if m.Address != "" {
 		return nil, process.Usage(errors.New("--config-watcher-address alone does not tell where the xds-servers are; add --xds-server-address"))

@@ -1,8 +1,10 @@
-// Package opsclient reads JSON pages of the operations ports of Fairlead's services (pkg/ops serves them). Get is
-// called by the commands of cli that ask xds-servers, and by local for the table of `fairlead up`.
+// Package opsclient reads JSON pages of the operations ports of Fairlead's services (pkg/ops serves them), and posts
+// orders to them. Get is called by the commands of cli that ask xds-servers, and by local for the table of `fairlead
+// up`; Post by package caops.
 package opsclient
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +18,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 )
 
-// Timeout bounds one Get.
+// Timeout bounds one Get or Post.
 const Timeout = 5 * time.Second
 
 // maxAnswerBytes and maxFailureBytes bound what Get reads of an answer, and of one that says why there is none.
@@ -65,7 +67,24 @@ func New(address, tokenFile string) *Client {
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	body, err := c.open(ctx, path, query)
+	body, err := c.open(ctx, http.MethodGet, path, query, nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return json.NewDecoder(io.LimitReader(body, maxAnswerBytes)).Decode(out)
+}
+
+// Post sends in to a page as JSON, once, and decodes the answer into out. An answer other than 200 is a *StatusError;
+// after any other error it is not known whether the service has done what in says.
+func (c *Client) Post(ctx context.Context, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	text, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	body, err := c.open(ctx, http.MethodPost, path, nil, text)
 	if err != nil {
 		return err
 	}
@@ -80,7 +99,7 @@ func (c *Client) Text(ctx context.Context, page string, limit int64) (text []byt
 	if err != nil {
 		return nil, false, err
 	}
-	body, err := c.open(ctx, path, values)
+	body, err := c.open(ctx, http.MethodGet, path, values, nil)
 	if err != nil {
 		return nil, false, err
 	}
@@ -92,11 +111,15 @@ func (c *Client) Text(ctx context.Context, page string, limit int64) (text []byt
 	return text, false, err
 }
 
-func (c *Client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+// open returns the body of an answer 200. in is the body of the request, JSON, nil for none.
+func (c *Client) open(ctx context.Context, method, path string, query url.Values, in []byte) (io.ReadCloser, error) {
 	page := url.URL{Scheme: "http", Host: c.Address, Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, page.String(), bytes.NewReader(in))
 	if err != nil {
 		return nil, err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.Token != nil {
 		token, err := c.Token(ctx)

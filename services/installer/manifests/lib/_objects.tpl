@@ -424,11 +424,27 @@ spec:
   ports:
     - {name: tls-ca, port: 15012, targetPort: tls-ca, appProtocol: tls}
     - {name: http-monitoring, port: 15014, targetPort: {{ .monitoring }}, appProtocol: http}
+{{- if include "fairlead.caSeveral" .v }}
+---
+# Resolves to every Pod, ready or not: a replica that cannot sign still knows who has which certificate.
+apiVersion: v1
+kind: Service
+metadata:
+  name: ca-peers
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "fairlead.labels" (list .root "ca") | nindent 4 }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{- include "fairlead.selector" (list .root .app) | nindent 4 }}
+  ports:
+    - {name: tls-ca, port: 15012, targetPort: tls-ca, appProtocol: tls}
+{{- end }}
 {{- end }}
 
 {{/* The claim of the root key's volume: dict root, v. Helm leaves it when the release is uninstalled. */}}
 {{- define "fairlead.caClaim" -}}
-{{- if .v.storage }}
+{{- if and .v.storage (not (include "fairlead.caSeveral" .v)) }}
 ---
 # The root key. Back it up, encrypted; with another root nothing that runs trusts anything new.
 apiVersion: v1
@@ -471,6 +487,10 @@ rules:
     verbs: [get, list, watch]
   - apiGroups: [fairlead.dev]
     resources: [identitybans]
+    verbs: [list, watch]
+  # Whether API servers verify webhooks with a new root, before anything is issued below it.
+  - apiGroups: [admissionregistration.k8s.io]
+    resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
     verbs: [list, watch]
   - apiGroups: [""]
     resources: [configmaps]
@@ -523,4 +543,5 @@ subjects:
     name: {{ $.account }}
     namespace: {{ $ns }}
 {{- end }}
+{{- include "fairlead.signerRBAC" . }}
 {{- end }}

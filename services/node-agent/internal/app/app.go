@@ -89,7 +89,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	bundle := newTrustBundle(c, own, log)
+	bundle := newTrustBundle(c, own)
 	adsRelay := relay.New(relay.Config{
 		AgentResource: names.table(),
 		LastGood:      last,

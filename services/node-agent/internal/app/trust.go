@@ -3,17 +3,15 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"sync"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"fairlead.dev/pkg/trustbundle"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/bootstrap"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/identity"
 	"fairlead.dev/services/node-agent/internal/relay"
-	"fairlead.dev/services/node-agent/internal/trustbundle"
 )
 
 // pushedRoots is what the xDS proxy subscribes to for the trust bundle, if the configuration asks for it.
@@ -24,20 +22,18 @@ func pushedRoots(c *config.Config, own *identity.Identity) []*relay.AgentResourc
 	return []*relay.AgentResource{{TypeURL: contract.ProxyConfigType, Authority: bootstrap.XDSCluster, Take: own.Workload.TakeProxyConfig}}
 }
 
-// trustBundle is what the xDS proxy subscribes to for the ca's signed trust bundle.
+// trustBundle is what the xDS proxy subscribes to for the ca's signed trust bundle: nothing where roots come with the
+// workload's certificate, by files or another SDS server. An acknowledgement would say that the workload verifies with
+// the bundle, and a rotation would go on without it.
 type trustBundle struct {
-	asks      bool
 	authority string
-	kind      identity.Kind
-	roots     *trustbundle.Roots
+	roots     *trustbundle.Roots // nil if nothing uses a bundle
 	// users return when they use the roots of now.
 	users []func(context.Context) error
-	log   *slog.Logger
-	once  sync.Once
 }
 
-func newTrustBundle(c *config.Config, own *identity.Identity, log *slog.Logger) *trustBundle {
-	t := &trustBundle{asks: c.Secrets.TrustByXDS, authority: bootstrap.XDSCluster, kind: own.Kind, roots: own.Mesh, log: log}
+func newTrustBundle(c *config.Config, own *identity.Identity) *trustBundle {
+	t := &trustBundle{authority: bootstrap.XDSCluster, roots: own.Mesh}
 	if c.NoEnvoy {
 		t.authority = "" // the streams of gRPC programs
 	}
@@ -49,7 +45,7 @@ func newTrustBundle(c *config.Config, own *identity.Identity, log *slog.Logger) 
 func (t *trustBundle) usedBy(inUse func(context.Context) error) { t.users = append(t.users, inUse) }
 
 func (t *trustBundle) resource() []*relay.AgentResource {
-	if !t.asks {
+	if t.roots == nil {
 		return nil
 	}
 	return []*relay.AgentResource{{TypeURL: contract.SignedBundleType, Authority: t.authority, Adopt: t.adopt}}
@@ -57,12 +53,6 @@ func (t *trustBundle) resource() []*relay.AgentResource {
 
 // adopt takes a bundle, and returns when all who verify peers use it.
 func (t *trustBundle) adopt(ctx context.Context, a *anypb.Any) error {
-	if t.roots == nil {
-		t.once.Do(func() {
-			t.log.Info("the ca's trust bundle changes nothing here, because roots come with the workload's certificate", "source", string(t.kind))
-		})
-		return nil
-	}
 	if err := t.roots.Take(ctx, a); err != nil {
 		return err
 	}

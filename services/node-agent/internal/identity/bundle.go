@@ -44,11 +44,14 @@ type bundleConfig struct {
 	Anchors []config.Anchor
 	// RevocationsFile need not exist.
 	RevocationsFile string
-	Debounce        time.Duration
-	Fetch           fetcher
-	Log             *slog.Logger
-	Clock           clock.Clock
-	Registerer      prometheus.Registerer
+	// Revocations are the lists of revoked certificates of the ca's bundle in DER, of which Source or Roots notify; nil
+	// for none. RevocationsFile counts in their place.
+	Revocations func() [][]byte
+	Debounce    time.Duration
+	Fetch       fetcher
+	Log         *slog.Logger
+	Clock       clock.Clock
+	Registerer  prometheus.Registerer
 }
 
 // Pushed is what a control plane sends of roots, all of it at once.
@@ -83,6 +86,7 @@ type Bundle struct {
 	domains     map[string][]byte
 	revocations []byte
 	problem     string
+	lists       lists
 	// current was made of base.
 	current, base *tlsconf.Material
 }
@@ -92,7 +96,7 @@ var _ tlsconf.Source = (*Bundle)(nil)
 // newBundle checks the roots. Run follows the list of revoked certificates and the URLs.
 func newBundle(c bundleConfig) (*Bundle, error) {
 	c.Clock = clock.Or(c.Clock)
-	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1),
+	b := &Bundle{cfg: c, fetched: map[string]string{}, news: make(chan struct{}, 1), lists: newLists(c.Registerer),
 		errors: promauto.With(c.Registerer).NewCounter(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_trust_bundle_failures_total",
 			Help: "Attempts to fetch a SPIFFE bundle that failed.",
@@ -262,6 +266,10 @@ func (b *Bundle) Validation() *tlsv3.CertificateValidationContext {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	crl := b.revocations
+	if crl == nil {
+		crl = b.revoked(m)
+	}
 	if len(b.domains) > 0 {
 		v, err := byTrustDomain(b.byDomain(m))
 		if err != nil { // the names were checked
@@ -270,10 +278,10 @@ func (b *Bundle) Validation() *tlsv3.CertificateValidationContext {
 		}
 		return v
 	}
-	if b.revocations == nil {
+	if crl == nil {
 		return nil
 	}
-	return &tlsv3.CertificateValidationContext{TrustedCa: inline(m.RootsPEM), Crl: inline(b.revocations)}
+	return &tlsv3.CertificateValidationContext{TrustedCa: inline(m.RootsPEM), Crl: inline(crl)}
 }
 
 // external returns the validation context of an external SDS server that sends roots for each trust domain itself; else
@@ -323,6 +331,9 @@ func (b *Bundle) Run(ctx context.Context) error {
 		})
 	}
 	tasks.Go(func() { b.followURLs(ctx) })
+	if b.cfg.Revocations != nil {
+		tasks.Go(func() { b.followLists(ctx) })
+	}
 	sources := []interface{ Changed() <-chan struct{} }{b.cfg.Source}
 	if b.cfg.Roots != nil {
 		sources = append(sources, b.cfg.Roots)

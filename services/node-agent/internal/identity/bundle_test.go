@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/config"
 )
@@ -155,6 +157,44 @@ func TestMalformedRootsOfAControlPlaneChangeNothing(t *testing.T) {
 	}
 	if m, _ := b.Current(); bytes.Contains(m.RootsPEM, bytes.TrimSpace(first.RootPEM)) {
 		t.Error("roots that were taken back stay")
+	}
+}
+
+// The mesh's own roots, which a ProxyConfig has for Istio's agents, are left out: they would vouch for other trust
+// domains, and outlast a rotation.
+func TestTheMeshsOwnRootsInAProxyConfigAreLeftOut(t *testing.T) {
+	own, partner, anyones := testkit.PKI(t), testkit.PKI(t), testkit.PKI(t)
+	source := own.NewSVID("shop", "web")
+	b, err := newBundle(bundleConfig{Source: source, TrustDomains: []string{"cluster.local"}, Log: testkit.Logger(t)})
+	testkit.NoError(t, err)
+	take := func(count string) error {
+		t.Helper()
+		packed, err := anypb.New(&meshv1alpha1.ProxyConfig{
+			CaCertificatesPem: []string{string(anyones.RootPEM), string(own.RootPEM) + "# trust bundle, generation 2 of epoch 1\n"},
+			ProxyMetadata: map[string]string{contract.OwnRootsMetadata: count,
+				contract.RootsMetadata: fmt.Sprintf(`{"caCertificates":[{"pem":%q,"trustDomains":["partner.example"]}]}`, partner.RootPEM)},
+		})
+		testkit.NoError(t, err)
+		return b.TakeProxyConfig(packed)
+	}
+	testkit.NoError(t, take("1"))
+	m, err := b.Current()
+	testkit.NoError(t, err)
+	b.mu.Lock()
+	domains := b.byDomain(m)
+	b.mu.Unlock()
+	for _, d := range domains {
+		roots, err := tlsconf.ParseCertificates(d.rootsPEM)
+		testkit.NoError(t, err)
+		vouches := slices.ContainsFunc(roots, own.Cert.Equal)
+		if want := d.name == "cluster.local"; vouches != want || !slices.ContainsFunc(roots, anyones.Cert.Equal) || len(roots) != 2 {
+			t.Errorf("%s: %d roots, the mesh's own among them: %v", d.name, len(roots), vouches)
+		}
+	}
+	for _, wrong := range []string{"3", "-1", "x", ""} {
+		if err := take(wrong); err == nil || !strings.Contains(err.Error(), contract.OwnRootsMetadata) {
+			t.Errorf("%q: %v", wrong, err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -21,14 +22,23 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
-// TakeProxyConfig takes the roots in a ProxyConfig of contract.ProxyConfigType in place of those in the one before. If
-// one of them is malformed, it returns an error, and those before stay.
+// TakeProxyConfig takes the roots in a ProxyConfig of contract.ProxyConfigType in place of those in the one before. It
+// leaves out the mesh's own, which come with the identity and vouch for no other trust domain. If a root is malformed,
+// it returns an error, and those before stay.
 func (b *Bundle) TakeProxyConfig(a *anypb.Any) error {
 	pc := &meshv1alpha1.ProxyConfig{}
 	if err := a.UnmarshalTo(pc); err != nil {
 		return err
 	}
 	p := Pushed{Roots: pc.GetCaCertificatesPem()}
+	if text, has := pc.GetProxyMetadata()[contract.OwnRootsMetadata]; has {
+		own, err := strconv.ParseUint(text, 10, 31)
+		if err != nil || int(own) > len(p.Roots) {
+			return fmt.Errorf("proxyMetadata.%s: %q is no number of at most the %d entries of caCertificatesPem",
+				contract.OwnRootsMetadata, text, len(p.Roots))
+		}
+		p.Roots = p.Roots[:len(p.Roots)-int(own)]
+	}
 	if text, has := pc.GetProxyMetadata()[contract.RootsMetadata]; has {
 		var err error
 		if p.Anchors, p.Aliases, err = config.MeshAnchors([]byte(text)); err != nil {

@@ -16,10 +16,10 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/trustbundle"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/node"
 	"fairlead.dev/services/node-agent/internal/statedir"
-	"fairlead.dev/services/node-agent/internal/trustbundle"
 )
 
 // Kind says which source was chosen; it is a label of metrics.
@@ -59,6 +59,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 	}
 	out := &Identity{Renew: func() {}}
 	var source, roots tlsconf.Source
+	var revocations func() [][]byte
 	var err error
 	set, mounted := mountedFiles(p.Log, s)
 	switch {
@@ -77,7 +78,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 		var manager *svid.Manager
 		if s.TrustByXDS {
 			out.Mesh = openMesh(c, dir, p, rootFile)
-			roots = out.Mesh
+			roots, revocations = out.Mesh, out.Mesh.Revocations
 		}
 		if manager, err = openManager(c, dir, p, svid.Config{RootFile: rootFile, Roots: roots}); err != nil {
 			return nil, err
@@ -92,7 +93,7 @@ func Open(c *config.Config, dir *statedir.Dir, p *service.Process) (*Identity, e
 
 	if out.Workload, err = newBundle(bundleConfig{
 		Source: source, Roots: roots, TrustDomains: s.TrustDomains, Extra: s.ExtraRoots, Anchors: s.Anchors, RevocationsFile: s.RevocationsFile,
-		Debounce: s.Debounce, Fetch: fetch.New(fetch.Config{}), Log: p.Log, Clock: p.Clock, Registerer: p.Registry,
+		Revocations: revocations, Debounce: s.Debounce, Fetch: fetch.New(fetch.Config{}), Log: p.Log, Clock: p.Clock, Registerer: p.Registry,
 	}); err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
@@ -135,7 +136,8 @@ func openFiles(set config.FileSet, c *config.Config, p *service.Process) *tlscon
 
 // openMesh makes the mesh's roots, which begin with those of the file.
 func openMesh(c *config.Config, dir *statedir.Dir, p *service.Process, rootFile string) *trustbundle.Roots {
-	cfg := trustbundle.Config{RootFile: rootFile, TrustDomain: c.TrustDomain.Name(), Clock: p.Clock, Log: p.Log, Registerer: p.Registry}
+	cfg := trustbundle.Config{RootFile: rootFile, TrustDomain: c.TrustDomain.Name(), Metrics: "fairlead_node_agent", Clock: p.Clock,
+		Log: p.Log, Registerer: p.Registry}
 	for _, id := range c.CAIDs {
 		cfg.CAs = append(cfg.CAs, id.String())
 	}

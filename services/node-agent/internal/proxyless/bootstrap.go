@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"fairlead.dev/pkg/svid"
-	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
@@ -26,8 +25,9 @@ const (
 	// refreshes is how often gRPC reads the files within the lifetime of a certificate.
 	refreshes      = 96
 	minimumRefresh = time.Second
-	// maximumRefresh fits the ca's default lifetime: the ca may issue shorter certificates than the agent asks for.
-	maximumRefresh  = contract.CertificateTTL / refreshes
+	// maximumRefresh is shorter than the time for which a rotation of the ca lets certificates and roots settle that
+	// their holders have acknowledged: gRPC must verify with new roots before anything is issued below them.
+	maximumRefresh  = 5 * time.Second
 	certificateFile = svid.ChainFile
 	keyFile         = svid.KeyFile
 	rootFile        = svid.RootsFile

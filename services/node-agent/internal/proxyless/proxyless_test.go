@@ -59,7 +59,7 @@ func TestBootstrap(t *testing.T) {
         "certificate_file": "/certs/cert-chain.pem",
         "private_key_file": "/certs/key.pem",
         "ca_certificate_file": "/certs/root-cert.pem",
-        "refresh_interval": "900s"
+        "refresh_interval": "5s"
       }
     }
   },
@@ -72,7 +72,8 @@ func TestBootstrap(t *testing.T) {
 }
 
 func TestRefreshIntervalFollowsTheLifetime(t *testing.T) {
-	for ttl, want := range map[time.Duration]string{90 * 24 * time.Hour: "900s", 24 * time.Hour: "900s", time.Hour: "38s", time.Minute: "1s"} {
+	for ttl, want := range map[time.Duration]string{90 * 24 * time.Hour: "5s", 24 * time.Hour: "5s", 5 * time.Minute: "3s",
+		time.Minute: "1s"} {
 		raw, err := Bootstrap(BootstrapInput{Node: &corev3.Node{Id: "x"}, TTL: ttl})
 		if err != nil {
 			t.Fatal(err)

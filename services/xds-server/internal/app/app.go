@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/pkg/meshidentity"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -29,6 +30,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/proto/fairlead/trust"
+	"fairlead.dev/services/xds-server/internal/acks"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/certificate"
 	"fairlead.dev/services/xds-server/internal/configsource"
@@ -40,7 +43,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve/wire"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
-	"fairlead.dev/services/xds-server/internal/trust"
 )
 
 const (
@@ -72,15 +74,18 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (*Server, error) {
 	return s, nil
 }
 
+// metricsPrefix begins the names of the metrics of packages that services share.
+const metricsPrefix = "fairlead_xds_server"
+
 // wire makes the parts and the tasks that run them.
 func (s *Server) wire(ctx context.Context) error {
 	cfg := s.cfg
 
 	// Identity: the own certificate, for the ADS port and for config-watcher.
-	identity, err := s.Identity(svid.Config{
+	identity, err := meshidentity.New(s.Process, svid.Config{
 		CAAddress: cfg.CAAddress, CAIDs: []spiffeid.ID{cfg.ca}, TokenFile: cfg.CATokenFile, RootFile: cfg.RootCertFile,
 		Identity: cfg.own, TTL: contract.CertificateTTL, CacheDir: cfg.StateDir,
-	})
+	}, metricsPrefix)
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
@@ -110,11 +115,12 @@ func (s *Server) wire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	agents := acks.New() // what agents acknowledge of the trust bundle
 	debuggers := lists.Map(cfg.debuggers, spiffeid.ID.String)
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: s.Log, Registerer: s.Registry, TracerProvider: s.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
-		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxAddressStreams: cfg.MaxAddressStreams,
+		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxAddressStreams: cfg.MaxAddressStreams, Trust: agents,
 		Debug: serve.Debug{
 			Allowed: auth.IDs(debuggers...),
 			Answer: func(fleet *serve.Server, typeURL string, names []string) ([]*anypb.Any, error) {
@@ -127,13 +133,15 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 
 	// ca: the trust bundle from it, for agents; and workloads' certificate requests to it, with their tokens.
-	caConn, err := s.Dial("ca-address", rpc.ClientConfig{Target: cfg.CAAddress, TLS: tlsconf.Client(identity, cfg.ca)})
+	caConn, err := identity.DialCA("ca-address")
 	if err != nil {
 		return err
 	}
-	bundle, err := trust.NewClient(trust.Config{
-		CA: cav1.NewTrustServiceClient(caConn), Subscriber: self.GetInstance(), Identity: identity, CAs: []string{cfg.ca.String()},
-		TrustDomain: cfg.trustDomain.Name(), Log: s.Log, Registerer: s.Registry,
+	err = identity.Watch(caConn, meshidentity.Watch{
+		Agents: agents, Apply: func(b *trust.Verified, signed *cav1.SignedBundle) {
+			agents.SetCurrent(acks.Point{Epoch: b.GetEpoch(), Generation: b.GetGeneration()})
+			engine.ApplySignedBundle(signed)
+		},
 	})
 	if err != nil {
 		return err
@@ -185,9 +193,6 @@ func (s *Server) wire(ctx context.Context) error {
 	s.Task("mesh", tlsconf.Identified(identity, mesh.Run))
 	s.Task("credentials", tlsconf.Identified(identity, func(ctx context.Context) error {
 		return credentials.Run(ctx, func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) })
-	}))
-	s.Task("trust bundle", tlsconf.Identified(identity, func(ctx context.Context) error {
-		return bundle.Run(ctx, func(b *cav1.SignedBundle) { engine.ApplySignedBundle(b) })
 	}))
 	s.Task("report", tlsconf.Identified(identity, reporter.Run))
 	s.Task("engine", engine.Run)

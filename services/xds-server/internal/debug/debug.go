@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/acks"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -25,6 +26,7 @@ type Fleet interface {
 	Statuses() []*configv1.ProxyStatus
 	Served() *configv1.Revision
 	Refusals() []*configv1.Refusal
+	Trust() acks.State
 }
 
 // Register adds the handlers. wrap turns a function into a handler; ops.JSON does.
@@ -33,6 +35,7 @@ func Register(mux Mux, wrap func(func(*http.Request) (any, error)) http.Handler,
 	mux.Debug("/debug/proxies", "connected proxies: what they were sent, acknowledged and rejected, and what waits; [?proxy=] shows one",
 		wrap(d.proxies))
 	mux.Debug("/debug/refusals", "streams refused in the last ten minutes because their identity uses too much", wrap(d.refusals))
+	mux.Debug("/debug/trust", "how many agents verify with which generation of the trust bundle, and who is behind", wrap(d.trust))
 	mux.Debug("/debug/class", "classes of proxies; ?proxy=<node id or name.namespace> or ?id=<class> shows one", wrap(d.class))
 	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type="+strings.Join(typeNames(), "|")+
 		"][&name=][&spelling=proto]",
@@ -82,6 +85,8 @@ func (d *pages) refusals(*http.Request) (any, error) {
 	return all, nil
 }
 
+func (d *pages) trust(*http.Request) (any, error) { return d.fleet.Trust(), nil }
+
 func (d *pages) class(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	if id := q.Get("id"); id != "" {
@@ -106,7 +111,7 @@ func (d *pages) class(r *http.Request) (any, error) {
 }
 
 // status finds a connected proxy by its node id or name; a verified one goes before one that only claims the name. If
-// there is none it returns an ops.NotFoundError: the proxy may be connected to another xds-server.
+// there is none it returns an ops.StatusError of 404: the proxy may be connected to another xds-server.
 func (d *pages) status(proxy string) (*configv1.ProxyStatus, error) {
 	var found *configv1.ProxyStatus
 	for _, p := range d.fleet.Statuses() {
@@ -118,7 +123,8 @@ func (d *pages) status(proxy string) (*configv1.ProxyStatus, error) {
 	if found != nil {
 		return found, nil
 	}
-	return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here; give ?proxy=<node id> or <name>.<namespace>", proxy)}
+	return nil, &ops.StatusError{Code: http.StatusNotFound,
+		Err: fmt.Errorf("no proxy %q is connected here; give ?proxy=<node id> or <name>.<namespace>", proxy)}
 }
 
 // proxy finds a connected proxy and its class.

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
+	"fairlead.dev/services/xds-server/internal/acks"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -45,6 +46,10 @@ func (f fleet) Served() *configv1.Revision        { return &configv1.Revision{Se
 
 func (fleet) Refusals() []*configv1.Refusal {
 	return []*configv1.Refusal{{NodeId: "sidecar~10.0.0.9~greedy.default~x", Budget: "names", Reason: "too much"}}
+}
+
+func (fleet) Trust() acks.State {
+	return acks.State{Epoch: 1, Generation: 7, Agents: 9, Behind: 1, BehindFirst: []string{nodeID}}
 }
 
 // Changed implements plan.Watcher.
@@ -475,5 +480,15 @@ func TestProxies(t *testing.T) {
 	}
 	if failure := p.get("/debug/proxies", url.Values{"proxy": {"nobody"}}, nil); !strings.Contains(failure, "no proxy") {
 		t.Errorf("an unknown proxy: %q", failure)
+	}
+}
+
+func TestTrust(t *testing.T) {
+	var got acks.State
+	if failure := newPages(t, nil).get("/debug/trust", nil, &got); failure != "" {
+		t.Fatal(failure)
+	}
+	if got.Generation != 7 || got.Agents != 9 || got.Behind != 1 || !slices.Equal(got.BehindFirst, []string{nodeID}) {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -207,9 +207,9 @@ func (i *Istio) syncStatus() ([]*anypb.Any, error) {
 // configDump has what a proxy is served, in the form of Envoy's own config_dump, without secrets.
 func (i *Istio) configDump(proxy string) ([]*anypb.Any, error) {
 	_, c, err := i.pages.proxy(proxy)
-	var missing *ops.NotFoundError
+	var missing *ops.StatusError
 	switch {
-	case errors.As(err, &missing):
+	case errors.As(err, &missing) && missing.Code == http.StatusNotFound:
 		return nil, status.Error(codes.NotFound, err.Error())
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())

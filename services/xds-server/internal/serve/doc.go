@@ -17,6 +17,7 @@
 //     outbox. transmit (loop.go) sends it as a wire.Response.
 //   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
 //     describes; answered.go counts the responses that are not answered yet.
+//   - Trust: noteTrust (trusted.go) tells acks.Ledger which generation of the trust bundle an agent has acknowledged.
 //   - End: the client, the maximum age, a stalled client, a ban, Drain or Reconnect (both in reconnect.go; package
 //     balance calls Reconnect) or an error. stream.close releases everything.
 //
@@ -28,9 +29,9 @@
 //
 // stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
 // were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
-// may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota and ondemand,
-// reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held when that
-// of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams without
-// their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes; nothing else is taken
-// while one of them is held, except that changesMu is held when the engine's served revision is read.
+// may be taken: Account.Planning, then the locks of class and engine, and those of the packages quota, ondemand and
+// acks, reports, subscribersIndex and answerTracker, each released before the next. The lock of Quotas may be held when
+// that of Refusals is taken. Nobody who holds one of these locks takes a stream's mu: class and quota call streams
+// without their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes; nothing else is
+// taken while one of them is held, except that changesMu is held when the engine's served revision is read.
 package serve

@@ -70,6 +70,9 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 	f.NewGaugeFunc(prometheus.GaugeOpts(
 		opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
 		func() float64 { return float64(s.quotas.NamesBytes()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts(
+		opts("agents_behind_trust_bundle", "Connected agents that ask for the trust bundle and have not acknowledged the newest generation.")),
+		func() float64 { return float64(s.trust.Behind()) })
 	refused := f.NewCounterVec(prometheus.CounterOpts(
 		opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"})
 	for _, b := range []quota.Budget{quota.BudgetStreams, quota.BudgetOpens, quota.BudgetClasses, quota.BudgetNames} {

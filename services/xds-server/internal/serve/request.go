@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/serve/quota"
 	"fairlead.dev/services/xds-server/internal/serve/subscription"
 	"fairlead.dev/services/xds-server/internal/serve/wire"
@@ -27,6 +28,9 @@ func (st *stream) handleRequest(req *wire.Request) error {
 	did, err := st.client.Request(st.server.clock.Now(), req)
 	if did.Answered != nil {
 		st.answered(did.Answered)
+	}
+	if err == nil && req.TypeURL == contract.SignedBundleType {
+		st.noteTrust(req, did.Answered)
 	}
 	if refused := (*subscription.RefusedError)(nil); errors.As(err, &refused) {
 		return st.account.Refuse(st.node.ID, quota.BudgetNames, refused.Reason)

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/xds-server/internal/acks"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/serve/ondemand"
@@ -73,6 +74,8 @@ type Config struct {
 	MaxResponseBytes int
 	// Rand gives jitter in [0, 1); nil means math/rand.
 	Rand func() float64
+	// Trust is told which generation of the trust bundle agents have acknowledged; nil means that nobody asks.
+	Trust *acks.Ledger
 	// Debug answers Istio's debug types; if it is empty, nobody may ask for them.
 	Debug Debug
 }
@@ -110,6 +113,8 @@ type Server struct {
 
 	subscribers subscribersIndex
 	bans        bans
+	trust       *acks.Ledger
+	bundles     acks.Bundles
 	debug       Debug
 
 	mu      sync.Mutex
@@ -147,6 +152,9 @@ func New(cfg Config) (*Server, error) {
 	s.traced = !untraced
 	if s.rand == nil {
 		s.rand = rand.Float64
+	}
+	if s.trust = cfg.Trust; s.trust == nil {
+		s.trust = acks.New()
 	}
 	s.metrics = newMetrics(cfg.Registerer, s)
 	s.refusals = quota.NewRefusals(s.clock, cfg.Log, s.reports.notifier.Notify)

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/acks"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -60,6 +61,8 @@ type stream struct {
 	client      *subscription.Client
 	outstanding []*delivery
 	outbox      outbox
+	// agent is set once the client has asked for the trust bundle.
+	agent *acks.Agent
 	// unservedTypes are the type URLs that were requested and that no translator makes.
 	unservedTypes []string
 	// inTurn is true while FlushInTurn runs: it is the stream's turn to use bytes.
@@ -137,6 +140,9 @@ func (st *stream) close() {
 		d.release()
 	}
 	st.client.Close(st.class != nil)
+	if st.agent != nil {
+		st.server.trust.Close(st.agent)
+	}
 	if st.class == nil {
 		st.account.Close(nil)
 	} else {

@@ -8,6 +8,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -18,12 +19,14 @@ import (
 
 const pcds = contract.ProxyConfigType
 
-// startTrusting is start with the mesh's roots besides.
+// startTrusting is start with the mesh's roots besides, of which the ca's bundle has none.
 func startTrusting(t *testing.T, resources ...*configv1.Resource) *fixture {
 	t.Helper()
-	return startWith(t, setup{log: testkit.Logger(t), translators: func(set *plantest.Set) []plan.Translator {
+	f := startWith(t, setup{log: testkit.Logger(t), translators: func(set *plantest.Set) []plan.Translator {
 		return append(set.Translators(), trustbundle.Translator{})
 	}}, resources)
+	f.Engine.ApplySignedBundle(&cav1.SignedBundle{})
+	return f
 }
 
 // trusting is a MeshConfig with these roots.

@@ -110,6 +110,15 @@ func (p *Process) CPU() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
+// OwnCPU is the user and system time that the calling process has used.
+func OwnCPU() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
 // Memory is what the process holds, in bytes.
 type Memory struct {
 	// Resident is VmRSS, Peak VmHWM, Anonymous the part of Resident that is no file's.

@@ -59,6 +59,9 @@ func (h *Host) Redirect(args ...string) {
 	h.run(append([]string{h.agent, "init"}, args...)...)
 }
 
+// Start starts a program on the host, which the caller ends.
+func (h *Host) Start(p netns.Program) (*netns.Process, error) { return h.machine.Start(p) }
+
 func (h *Host) run(args ...string) {
 	h.t.Helper()
 	if err := h.machine.Run("", args...); err != nil {

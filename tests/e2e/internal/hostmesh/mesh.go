@@ -23,6 +23,9 @@ const Ready = 2 * time.Minute
 
 // Mesh is a control plane on a host of its own, and the hosts that are plugged to it.
 type Mesh struct {
+	// Hub is the control plane's host.
+	Hub *Host
+
 	t       *testing.T
 	dir     string
 	config  string
@@ -32,8 +35,24 @@ type Mesh struct {
 	files   fleet.Binaries
 }
 
+// Options of a mesh.
+type Options struct {
+	// XDSServers is how many there are.
+	XDSServers int
+	// Config are configuration files.
+	Config map[string]string
+	// CA returns further arguments of the ca, for the address of the control plane's host; nil: none.
+	CA func(hub string) []string
+}
+
 // New starts a control plane with a number of xds-servers and the given configuration files.
 func New(t *testing.T, xdsServers int, config map[string]string) *Mesh {
+	t.Helper()
+	return Start(t, Options{XDSServers: xdsServers, Config: config})
+}
+
+// Start starts a control plane.
+func Start(t *testing.T, o Options) *Mesh {
 	t.Helper()
 	// The proxies' user must reach its files: not in anyone's home, and every directory on the way open.
 	dir, err := os.MkdirTemp("", "flhosts")
@@ -51,7 +70,7 @@ func New(t *testing.T, xdsServers int, config map[string]string) *Mesh {
 	if err := os.Mkdir(m.config, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range config {
+	for name, content := range o.Config {
 		m.WriteConfig(name, content)
 	}
 	for name, from := range map[string]string{"node-agent": m.files.Path("node-agent"), "envoy": m.files.Envoy} {
@@ -64,19 +83,25 @@ func New(t *testing.T, xdsServers int, config map[string]string) *Mesh {
 	}
 	hub := newHost(t, m.network.Hub)
 	at := func(account string, n int) controlplane.Ports { return controlplane.PortsOf(account, hub.IP, n) }
+	ca := at(contract.CAAccount, 0)
+	ca.Ops = controlplane.PortsOf(contract.CAAccount, "127.0.0.1", 0).Ops // its pages for administrators need TLS elsewhere
 	if m.plane, err = controlplane.New(controlplane.Config{
-		Dir: dir, Binaries: m.files.Set, CAPorts: at(contract.CAAccount, 0), Start: m.network.Hub.Start,
+		Dir: dir, Binaries: m.files.Set, CAPorts: ca, Start: m.network.Hub.Start,
 		Dial: hub.DialBy,
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if o.CA != nil {
+		m.plane.CA.Add(o.CA(hub.IP)...)
+	}
+	m.Hub = hub
 	t.Cleanup(m.stop)
 	watcher, err := m.plane.ConfigWatcher(at(contract.ConfigWatcherAccount, 0),
 		"--store-dir", filepath.Join(dir, "store"), "--config-dir", m.config, "--file-grace-period", "1s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range xdsServers {
+	for i := range o.XDSServers {
 		server, err := m.plane.XDSServer(i, at(contract.XDSServerAccount, i), watcher.GRPC)
 		if err != nil {
 			t.Fatal(err)
@@ -91,6 +116,12 @@ func New(t *testing.T, xdsServers int, config map[string]string) *Mesh {
 	}
 	return m
 }
+
+// Plane is the control plane.
+func (m *Mesh) Plane() *controlplane.Plane { return m.plane }
+
+// Path is that of a file of the mesh, which every user may read.
+func (m *Mesh) Path(name string) string { return filepath.Join(m.dir, name) }
 
 // stop ends the control plane, and prints its logs if the test has failed.
 func (m *Mesh) stop() {

@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/internal/probe"
 )
 
@@ -52,8 +53,13 @@ func (m *Mesh) Join(h *Host, w Workload) *Proxy {
 	m.t.Helper()
 	account := cmp.Or(w.Account, w.Name)
 	p := &Proxy{Host: h, t: m.t, name: w.Name, state: filepath.Join(m.dir, "agent-"+w.Name), token: filepath.Join(m.dir, "token-"+w.Name)}
-	if err := errors.Join(os.Mkdir(p.state, 0o700), os.Chown(p.state, ProxyUID, ProxyUID),
-		m.plane.WriteToken(p.token, ProxyUID, w.Namespace, account, contract.TokenAudience)); err != nil {
+	err := errors.Join(os.Mkdir(p.state, 0o700), os.Chown(p.state, ProxyUID, ProxyUID))
+	if w.EnvFile != "" { // a machine's token is of no Pod
+		err = errors.Join(err, m.plane.WriteToken(p.token, ProxyUID, w.Namespace, account, contract.TokenAudience))
+	} else {
+		err = errors.Join(err, m.plane.WritePodToken(p.token, ProxyUID, w.Namespace, w.Name, account))
+	}
+	if err != nil {
 		m.t.Fatal(err)
 	}
 	var servers []string
@@ -82,6 +88,12 @@ func (m *Mesh) Join(h *Host, w Workload) *Proxy {
 	p.agent = p.start()
 	return p
 }
+
+// Agent is the agent's process.
+func (p *Proxy) Agent() *netns.Process { return p.agent.Process }
+
+// State is the directory of what the agent keeps.
+func (p *Proxy) State() string { return p.state }
 
 // Stop ends agent and Envoy.
 func (p *Proxy) Stop() {

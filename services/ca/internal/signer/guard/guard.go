@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"time"
 
 	"fairlead.dev/pkg/clock"
@@ -171,7 +173,9 @@ func unsuitable(can signer.Capabilities, r *signer.Request) error {
 	if err != nil {
 		return signer.Errorf(signer.Unsuitable, "certificate request: %w", err)
 	}
-	if len(csr.URIs) != len(r.Template.URIs) || len(csr.DNSNames) != len(r.Template.DNSNames) ||
+	// A URI may be that of a trust domain that the mesh has had before, which package policy lets pass.
+	same := func(a, b *url.URL) bool { return a.String() == b.String() }
+	if !slices.EqualFunc(csr.URIs, r.Template.URIs, same) || len(csr.DNSNames) != len(r.Template.DNSNames) ||
 		len(csr.IPAddresses) != len(r.Template.IPAddresses) {
 		return signer.Errorf(signer.Unsuitable, "the mesh's signer takes the names from the certificate request alone; "+
 			"send one that has exactly the URIs %v, the DNS names %q and the IP addresses %v", r.Template.URIs, r.Template.DNSNames,

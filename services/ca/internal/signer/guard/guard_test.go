@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"math/big"
 	"net/url"
@@ -248,5 +249,25 @@ func TestRequestsThatTheSignerCannotServeAreNotSent(t *testing.T) {
 				t.Errorf("got %v, asked %d times", err, u.asked.Load())
 			}
 		})
+	}
+}
+
+// A signer that copies the names of the request would sign for the trust domain that the mesh has had before: that is
+// the request's fault, and not a lie of the signer.
+func TestNamesOfAnAliasDoNotReachASignerThatCopiesThem(t *testing.T) {
+	const now, before = "spiffe://mesh.example/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/web"
+	for asked, ok := range map[string]bool{now: true, before: false} {
+		block, _ := pem.Decode([]byte(catest.CSR(t, catest.Key(t), catest.Names(t, asked))))
+		uri, err := url.Parse(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &signer.Request{CSR: block.Bytes, Template: &x509.Certificate{URIs: []*url.URL{uri}}}
+		if err := unsuitable(signer.Capabilities{}, r); (err == nil) != ok || !ok && !strings.Contains(err.Error(), now) {
+			t.Errorf("asked for %s: %v", asked, err)
+		}
+		if err := unsuitable(signer.Capabilities{NamesBesideCSR: true}, r); err != nil {
+			t.Errorf("asked for %s of a signer that writes names itself: %v", asked, err)
+		}
 	}
 }

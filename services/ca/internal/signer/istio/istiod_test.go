@@ -23,6 +23,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/emptykube"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/istio"
 	"fairlead.dev/services/ca/internal/signer/signertest"
@@ -56,7 +57,10 @@ func newIstiod(t *testing.T) *istiod {
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "one", Use: "sig"}}})
 	}))
 	t.Cleanup(keys.Close)
-	kubeconfig := emptyKubernetes(t)
+	kube := emptykube.Start()
+	t.Cleanup(kube.Close)
+	kubeconfig := filepath.Join(i.dir, "kubeconfig")
+	testkit.WriteFile(t, kubeconfig, kube.Kubeconfig())
 	mesh := filepath.Join(i.dir, "mesh.yaml")
 	testkit.WriteFile(t, mesh, []byte("trustDomain: cluster.local\n"))
 	other := func() string { return testkit.FreeAddress(t).String() }

@@ -66,7 +66,7 @@ func newIntermediate(s *Intermediate, id uint64, env Env) (*intermediates, error
 func openKeys(k Keys, env Env) (signer.KeyManager, error) {
 	switch {
 	case k.Directory != nil:
-		return directory.New(*k.Directory), nil
+		return directory.NewOn(env.FS, *k.Directory), nil
 	case k.Secret != nil && env.API == nil:
 		return nil, errors.New("intermediate.keys.secret: needs Kubernetes; start the ca with --kubernetes, or keep keys elsewhere")
 	case k.Secret != nil:

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/cacerts"
@@ -32,6 +34,12 @@ type Env struct {
 	LeafTTL time.Duration
 	// Own is the ca's own certificate, which some signers verify.
 	Own tlsconf.Source
+	// OpenRoot opens roots in --ca-dir.
+	OpenRoot OpenRoot
+	// Trusted reports whether all of the mesh verifies with a root; nil as cacerts.Mesh has it.
+	Trusted func(root *x509.Certificate) bool
+	// FS is the file system of keys in directories; the zero value is the operating system's.
+	FS fileio.FS
 	// API and Cluster are nil outside of Kubernetes.
 	API     kubernetes.Interface
 	Cluster *rest.Config
@@ -56,15 +64,17 @@ type keeper interface {
 	due() time.Time
 }
 
-// Open makes a signer. id is the one of package rotation, by which its keys are named. It makes nothing and asks
-// nobody: Prepare does.
+// Open makes a signer. id is the one of package rotation, by which its keys are named. It asks nobody and makes nothing
+// but a Root: Prepare does.
 func Open(s *Spec, id uint64, env Env) (*Opened, error) {
 	var issuer signer.Issuer
 	var kept keeper
 	var err error
 	switch {
+	case s.Root != nil:
+		issuer, err = s.Root.open(id, env.OpenRoot)
 	case s.CACerts != nil:
-		issuer, err = cacerts.New(*s.CACerts, env.Deps, cacerts.Mesh{DNS: env.DNSNames})
+		issuer, err = cacerts.New(*s.CACerts, env.Deps, cacerts.Mesh{DNS: env.DNSNames, Trusted: env.Trusted})
 	case s.Service != nil:
 		issuer, err = service.New(*s.Service, env.Deps, env.Own)
 	case s.Istio != nil:
@@ -99,6 +109,9 @@ func (o *Opened) Prepare(ctx context.Context, kept json.RawMessage) (json.RawMes
 	}
 	return o.keeper.prepare(ctx, kept)
 }
+
+// Keeps reports whether Prepare returns something.
+func (o *Opened) Keeps() bool { return o.keeper != nil }
 
 // Adopt uses what was written down.
 func (o *Opened) Adopt(ctx context.Context, kept json.RawMessage) error {

@@ -43,6 +43,8 @@ type Spec struct {
 	// Name is what people call the signer: in status, logs and metrics. It is a DNS label.
 	Name string `json:"name"`
 
+	// Root lets the ca sign leaves itself, with a root in --ca-dir.
+	Root *Root `json:"root,omitempty"`
 	// Intermediate lets the ca sign leaves itself, with an intermediate that a minter signs.
 	Intermediate *Intermediate `json:"intermediate,omitempty"`
 	// Service has leaves signed by a server of SignerService, Istio by another CA with Istio's API, StepCA by step-ca.
@@ -154,7 +156,7 @@ type part interface{ Check() error }
 // parts are the signers by their fields; nil for one that is not set.
 func (s *Spec) parts() map[string]part {
 	return map[string]part{
-		"intermediate": set(s.Intermediate), "caCerts": set(s.CACerts), "service": set(s.Service), "istio": set(s.Istio),
+		"root": set(s.Root), "intermediate": set(s.Intermediate), "caCerts": set(s.CACerts), "service": set(s.Service), "istio": set(s.Istio),
 		"stepCA": set(s.StepCA), "vault": set(s.Vault), "kubernetesCSR": set(s.KubernetesCSR), "certManager": set(s.CertManager),
 	}
 }

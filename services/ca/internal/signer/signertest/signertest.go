@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -129,7 +130,7 @@ func Lies() []Lie {
 		{Name: "a longer life", Says: "longer than", Change: func(_ testing.TB, c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Hour) }},
 		{Name: "an authority", Says: "authority", Change: func(_ testing.TB, c *x509.Certificate) { c.IsCA = true }},
 		{Name: "any usage", Says: "not asked for", Change: func(_ testing.TB, c *x509.Certificate) {
-			c.ExtKeyUsage = append(c.ExtKeyUsage[:2:2], x509.ExtKeyUsageAny)
+			c.ExtKeyUsage = slices.Concat(c.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageAny})
 		}},
 		{Name: "another time of the last token", Says: "another value", Change: func(t testing.TB, c *x509.Certificate) {
 			later, err := tokentime.Extension(time.Now().Add(time.Hour))

@@ -36,6 +36,8 @@ const (
 	rounds = 6
 	// maxRoundWait bounds the random wait between two of them.
 	maxRoundWait = 400 * time.Millisecond
+	// settle is the time after which a process sees in the token what another one has written before.
+	settle = 50 * time.Millisecond
 	// retryFor is how long a token that is not there is looked for.
 	retryFor = 800 * time.Millisecond
 )
@@ -347,10 +349,11 @@ func (t *token) make(label string, algorithm apiv1.SignatureAlgorithm, bits int)
 		if _, err := t.kms.CreateKey(&apiv1.CreateKeyRequest{Name: made, SignatureAlgorithm: algorithm, Bits: bits}); err != nil {
 			return "", t.explain(err)
 		}
-		if objects, err = t.objects(label); err != nil {
+		objects, alone, err := t.alone(label, made)
+		if err != nil {
 			return "", t.explain(err)
 		}
-		if id, err := chooseKey(label, objects); err == nil && keyURI(label, id) == made {
+		if alone {
 			return made, nil
 		}
 		own := func(o object) bool { return string(o.id) == string(id) }
@@ -364,6 +367,24 @@ func (t *token) make(label string, algorithm apiv1.SignatureAlgorithm, bits int)
 		time.Sleep(time.Duration(wait.Int64()))
 	}
 	return "", wire.Errorf(wire.Busy, "others make a key with the label %q at the same time", label)
+}
+
+// alone tells whether a key pair that was just made is the only one of its label, and returns what has the label. It
+// looks twice, for a token may show what another process has written a moment late.
+func (t *token) alone(label, made string) (objects []object, alone bool, err error) {
+	for look := range 2 {
+		if look > 0 {
+			time.Sleep(settle)
+		}
+		if objects, err = t.objects(label); err != nil {
+			return nil, false, err
+		}
+		id, refused := chooseKey(label, objects)
+		if alone = refused == nil && keyURI(label, id) == made; !alone {
+			break
+		}
+	}
+	return objects, alone, nil
 }
 
 // delete destroys the key pairs of a label, and halves of such. Objects of other kinds stay.

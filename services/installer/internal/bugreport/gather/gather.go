@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/proto/fairlead/caapi"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/analysis"
 	"fairlead.dev/services/installer/internal/bugreport"
@@ -179,8 +180,9 @@ var opsPages = map[string][]struct{ path, name string }{
 		{"/debug/pprof/goroutine?debug=1", "goroutines.txt"}, {"/debug/pprof/heap?debug=1", "heap.txt"}},
 	controlplane.ConfigWatcher: {{"/debug/sources", "sources.json"}, {"/debug/fleet", "fleet.json"},
 		{"/debug/credentials", "credentials.json"}},
-	controlplane.XDSServer: {{"/debug/proxies", "proxies.json"}, {"/debug/refusals", "refusals.json"}, {"/debug/class", "classes.json"}},
-	controlplane.CA:        {{"/debug/bundle", "bundle.json"}, {"/debug/issued", "issued.json"}},
+	controlplane.XDSServer: {{"/debug/proxies", "proxies.json"}, {"/debug/refusals", "refusals.json"}, {"/debug/class", "classes.json"},
+		{"/debug/trust", "trust.json"}},
+	controlplane.CA: {{"/debug/bundle", "bundle.json"}, {"/debug/issued", "issued.json"}, {caapi.StatusPath, "rotation.json"}},
 }
 
 // pagesOf makes the tasks for the pages of a service.

@@ -192,7 +192,7 @@ func XDSPort(t *testing.T, node string, answers map[string]func(url.Values) (any
 	for path, answer := range answers {
 		server.Debug(path, "canned", ops.JSON(func(r *http.Request) (any, error) {
 			if got := r.URL.Query().Get("proxy"); got != node {
-				return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here", got)}
+				return nil, &ops.StatusError{Code: http.StatusNotFound, Err: fmt.Errorf("no proxy %q is connected here", got)}
 			}
 			return answer(r.URL.Query())
 		}))

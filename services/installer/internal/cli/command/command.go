@@ -1,4 +1,5 @@
-// Package command has what commands are made with: the process that they run in, checks of arguments, and groups.
+// Package command has what commands are made with: the process that they run in, checks of arguments, questions, and
+// groups.
 package command
 
 import (

@@ -136,8 +136,8 @@ func (f *deployFlags) install(cmd *cobra.Command, env command.Env, req *apply.Re
 		question := anew(cmd.ErrOrStderr(), plan) +
 			fmt.Sprintf("Revision %s, profile %s, will be installed in namespace %s of the cluster at %s: %s. Proceed?",
 				req.Revision, req.Profile, req.Namespace, c.Host, plan.Summary())
-		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
-			return orNothingChanged(err)
+		if yes, err := command.Confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
+			return command.OrNothingChanged(err)
 		}
 	}
 	if err := plan.Apply(ctx, c, options); err != nil {

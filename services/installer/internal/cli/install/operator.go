@@ -343,8 +343,8 @@ func (f *operatorRemove) run(cmd *cobra.Command, env command.Env) error {
 		if err := printActions(cmd.ErrOrStderr(), "", list); err != nil {
 			return err
 		}
-		if yes, err := confirm(env.In, cmd.ErrOrStderr(), "Proceed?", "--skip-confirmation"); err != nil || !yes {
-			return orNothingChanged(err)
+		if yes, err := command.Confirm(env.In, cmd.ErrOrStderr(), "Proceed?", "--skip-confirmation"); err != nil || !yes {
+			return command.OrNothingChanged(err)
 		}
 	}
 	patience := f.waiting

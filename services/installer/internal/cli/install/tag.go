@@ -150,8 +150,8 @@ func setTag(cmd *cobra.Command, env command.Env, f *tagFlags, generate bool) err
 	if len(plan.Moves) > 0 && !f.yes {
 		question := fmt.Sprintf("New Pods in namespaces %s are injected by revision %s instead of default. Proceed?",
 			strings.Join(plan.Moves, ", "), f.Revision)
-		if yes, err := confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
-			return orNothingChanged(err)
+		if yes, err := command.Confirm(env.In, cmd.ErrOrStderr(), question, "--skip-confirmation"); err != nil || !yes {
+			return command.OrNothingChanged(err)
 		}
 	}
 	if err := client.Set(ctx, plan); err != nil {
@@ -189,8 +189,8 @@ func newTagRemove(env command.Env) *cobra.Command {
 			case f.yes:
 				output.Warn(cmd.ErrOrStderr(), []string{"n" + users + ", which is removed"})
 			default:
-				if yes, err := confirm(env.In, cmd.ErrOrStderr(), "N"+users+". Proceed?", "--skip-confirmation"); err != nil || !yes {
-					return orNothingChanged(err)
+				if yes, err := command.Confirm(env.In, cmd.ErrOrStderr(), "N"+users+". Proceed?", "--skip-confirmation"); err != nil || !yes {
+					return command.OrNothingChanged(err)
 				}
 			}
 			warnings, err := client.Remove(ctx, a[0])

@@ -132,8 +132,8 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env command.Env) error {
 	}
 	output.Warn(cmd.ErrOrStderr(), heldNotes(removal.Records...))
 	if !f.yes {
-		if yes, err := confirm(env.In, cmd.ErrOrStderr(), uses+"Proceed?", "--skip-confirmation"); err != nil || !yes {
-			return orNothingChanged(err)
+		if yes, err := command.Confirm(env.In, cmd.ErrOrStderr(), uses+"Proceed?", "--skip-confirmation"); err != nil || !yes {
+			return command.OrNothingChanged(err)
 		}
 	}
 	if err := removal.Run(ctx, c, f.options(env, cmd)); err != nil {

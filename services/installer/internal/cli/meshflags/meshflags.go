@@ -47,6 +47,13 @@ func (f *Flags) AddServers(fs *pflag.FlagSet) {
 		"operations ports of the xds-servers, host:port (default: those of the run directory)")
 }
 
+// AddCA adds the flags that replace a run directory for a command that asks the ca alone.
+func (f *Flags) AddCA(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.mesh.CAAddresses, "ca-address", nil,
+		"operations ports of the replicas of the ca, host:port (default: those of the run directory)")
+	fs.StringVar(&f.mesh.TokenFile, "token-file", "", "file with a JWT of audience fairlead (default: that of the run directory)")
+}
+
 // AddCluster adds the flags that name a cluster, for a command that works with its mesh as with one of this
 // machine.
 func (f *Flags) AddCluster(cmd *cobra.Command) {

@@ -124,7 +124,10 @@ func newPlan(ctx context.Context, c *cluster.Client, req *Request, look comparis
 	}
 	gone := inventory.Difference(p.Record.Objects, p.entries())
 	p.Prunes, err = judge(ctx, c, gone, inventory.Others(records, p.Record), RemovalOptions{})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	return p, p.keysStay(force)
 }
 
 // Changed says whether Apply would change anything but the inventory.

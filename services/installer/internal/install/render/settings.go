@@ -41,6 +41,7 @@ func Settings(component string, objects []*manifest.Object, k8s tree.Map, w prof
 	err error) {
 	expand := strings.NewReplacer("${name}", name, "${revision}", revision)
 	workload, service := expand.Replace(w.Name), expand.Replace(w.Service)
+	w.Kind = kindOf(objects, w.Kind, workload)
 	for _, setting := range tree.Keys(k8s) {
 		value := k8s[setting]
 		if setting == "overlays" {
@@ -61,6 +62,16 @@ func Settings(component string, objects []*manifest.Object, k8s tree.Map, w prof
 		}
 	}
 	return warnings, nil
+}
+
+// kindOf is the kind of a component's workload, which a value may make a StatefulSet where the package says Deployment.
+func kindOf(objects []*manifest.Object, kind, name string) string {
+	for _, o := range objects {
+		if kind == "Deployment" && o.Kind() == "StatefulSet" && o.Name() == name {
+			return o.Kind()
+		}
+	}
+	return kind
 }
 
 // patchOf returns what a setting, a field of validate.KubernetesSettings, changes, and how; why says that it changes
@@ -85,10 +96,11 @@ func patchOf(setting string, value any, w profile.Workload, workload, service st
 	case "podLabels":
 		return to, pod("metadata", tree.Map{"labels": value}), ""
 	case "replicaCount", "strategy":
-		if w.Kind != "Deployment" && w.Kind != "StatefulSet" {
+		field := map[string]string{"Deployment replicaCount": "replicas", "StatefulSet replicaCount": "replicas",
+			"Deployment strategy": "strategy"}[w.Kind+" "+setting]
+		if field == "" {
 			return to, nil, "a " + w.Kind + " has no such field"
 		}
-		field := map[string]string{"replicaCount": "replicas", "strategy": "strategy"}[setting]
 		return to, tree.Map{"spec": tree.Map{field: value}}, ""
 	case "hpaSpec":
 		return target{"HorizontalPodAutoscaler", workload, autoscalingv2.HorizontalPodAutoscaler{}}, tree.Map{"spec": value}, ""

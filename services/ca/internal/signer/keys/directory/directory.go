@@ -51,7 +51,10 @@ type Manager struct {
 var _ signer.KeyManager = (*Manager)(nil)
 
 // New returns the KeyManager of a directory, which it does not touch yet.
-func New(cfg Config) *Manager { return &Manager{dir: cfg.Dir} }
+func New(cfg Config) *Manager { return NewOn(fileio.FS{}, cfg) }
+
+// NewOn is New on another file system than the operating system's.
+func NewOn(disk fileio.FS, cfg Config) *Manager { return &Manager{dir: cfg.Dir, fs: disk} }
 
 // Shared implements signer.KeyManager.
 func (*Manager) Shared() bool { return false }

@@ -18,7 +18,7 @@
 {{ join "," $names }}
 {{- end }}
 
-{{/* The ca: dict root, v, identities (dict ca, configWatcher, xdsServer, injector), port, opsPort, monitoring (name of that port), state (volume), shared (true: the services
+{{/* The ca: dict root, v (as fairlead.caValues makes them), identities (dict ca, configWatcher, xdsServer, injector), port, opsPort, monitoring (name of that port), state (volume), shared (true: the services
 share a Pod, and the ca hands root and keys to the others by a volume, because a Pod's ConfigMaps must be there before it starts). */}}
 {{- define "fairlead.ca" -}}
 {{- $ns := .root.Release.Namespace -}}
@@ -52,6 +52,7 @@ args:
   {{- end }}
   - --dns-names={{ .identities.injector }}={{ include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $injector "names" (list "injector")) }}
   - --shutdown-grace=10s
+  {{- include "fairlead.signerArgs" . | nindent 2 }}
   {{- with .v.workloadTTL }}
   - --workload-ttl={{ . }}
   {{- end }}
@@ -59,7 +60,12 @@ args:
   - --max-workload-ttl={{ . }}
   {{- end }}
   {{- include "fairlead.args" . | nindent 2 }}
-env: {{- include "fairlead.env" . | nindent 2 }}
+env:
+  {{- include "fairlead.env" . | nindent 2 }}
+  {{- if include "fairlead.caSeveral" .v }}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- end }}
 ports:
   - {name: tls-ca, containerPort: {{ .port }}}
   - {name: {{ .monitoring }}, containerPort: {{ .opsPort }}}
@@ -68,6 +74,7 @@ volumeMounts:
   {{- if .shared }}
   - {name: shared, mountPath: /var/run/fairlead}
   {{- end }}
+  {{- include "fairlead.signerMounts" .v | nindent 2 }}
   {{- include "fairlead.apiMount" . | nindent 2 }}
   {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
@@ -200,8 +207,10 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{/* The root key. Back it up, encrypted; with another root nothing that runs trusts anything new. */}}
+{{/* The root key, unless a signer has its keys elsewhere, and what this replica has issued: the service's values. Several replicas have volumes of the StatefulSet's
+templates. Back the key up, encrypted; with another root nothing that runs trusts anything new. */}}
 {{- define "fairlead.caVolume" -}}
+{{- if not (and .storage (include "fairlead.caSeveral" .)) }}
 - name: root
   {{- if .storage }}
   persistentVolumeClaim:
@@ -209,6 +218,8 @@ volumeMounts:
   {{- else }}
   emptyDir: {sizeLimit: 16Mi}
   {{- end }}
+{{- end }}
+{{- include "fairlead.signerVolumes" . }}
 {{- end }}
 
 {{/* Who each service is; all are in namespaces that global.namespaces names. */}}
