@@ -154,9 +154,9 @@ func (st *fileState) keptBy(content []byte, d Decoded, lost map[object.Key]bool)
 	switch {
 	case endsInLine && (st.wholeLine || !st.seen):
 		why = cutLine
-		// The last object may be incomplete.
+		// The last object may be incomplete. After a restart nobody knows how the former content ended.
 		for _, o := range st.objects {
-			if st.wholeLine && o.Key == d.Last && !o.Held {
+			if o.Key == d.Last && !o.Held && (st.wholeLine || !d.has(o)) {
 				lost[o.Key] = true
 			}
 		}
@@ -169,6 +169,11 @@ func (st *fileState) keptBy(content []byte, d Decoded, lost map[object.Key]bool)
 		return nil, ""
 	}
 	return lost, why
+}
+
+// has reports whether an object stands there as it was.
+func (d *Decoded) has(former *object.Object) bool {
+	return slices.ContainsFunc(d.Objects, func(o *object.Object) bool { return o.Key == former.Key && o.Digest == former.Digest })
 }
 
 // withKept returns the new content with the kept objects in their former version.

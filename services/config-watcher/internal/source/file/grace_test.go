@@ -403,6 +403,26 @@ func TestRestartInGrace(t *testing.T) {
 		s.pass(time.Second)
 		s.want("a=1", "")
 	})
+	t.Run("a file that was cut off within its last object, and not refused, between two runs", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "mesh.yaml")
+		const last = "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: b\n  labels:\n    v: x"
+		write(t, path, ns("a", "1")+last+"2\n")
+		s := newStage(t, path)
+		write(t, path, ns("a", "1")+last)
+		s.start()
+		s.pass(10 * time.Second)
+		s.want("a=1 b=x2", "mesh.yaml ends in the middle of a line: b")
+		s.start()
+		s.pass(10 * time.Second)
+		s.want("a=1 b=x2", "mesh.yaml ends in the middle of a line: b")
+	})
+	t.Run("a file that never ends with a line break", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "mesh.yaml")
+		write(t, path, strings.TrimSuffix(ns("a", "1"), "\n"))
+		s := newStage(t, path)
+		s.start()
+		s.want("a=1", "")
+	})
 }
 
 // TestReturnedFileIsReadAtOnce: a file that is back is read at once, however far the end of its grace is away.
