@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,10 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,6 +24,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/record"
 	"fairlead.dev/services/ca/internal/record/recordtest"
+	"fairlead.dev/services/ca/internal/secretstest"
 )
 
 const (
@@ -34,47 +32,12 @@ const (
 	name      = "ca-state"
 )
 
-var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
-
-// versioned is an API server in this process that refuses an update of another version than it has, as a real one does
-// and client-go's fake does not.
-func versioned(objects ...runtime.Object) *fake.Clientset {
-	api := fake.NewClientset(objects...)
-	var mu sync.Mutex
-	version := 0
-	write := func(action k8stesting.Action) (bool, runtime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		object := action.(k8stesting.CreateAction).GetObject().(*corev1.Secret).DeepCopy()
-		found, err := api.Tracker().Get(secrets, action.GetNamespace(), object.Name)
-		if action.GetVerb() == "update" {
-			if err != nil {
-				return true, nil, err
-			}
-			if has := found.(*corev1.Secret).ResourceVersion; has != object.ResourceVersion {
-				return true, nil, apierrors.NewConflict(secrets.GroupResource(), object.Name, errors.New("has changed"))
-			}
-		}
-		version++
-		object.ResourceVersion = strconv.Itoa(version)
-		if action.GetVerb() == "create" {
-			err = api.Tracker().Create(secrets, object, action.GetNamespace())
-		} else {
-			err = api.Tracker().Update(secrets, object, action.GetNamespace())
-		}
-		return true, object, err
-	}
-	api.PrependReactor("create", "secrets", write)
-	api.PrependReactor("update", "secrets", write)
-	return api
-}
-
 func newStore(api kubernetes.Interface) *Store {
 	return New(Config{API: api, Namespace: namespace, Name: name})
 }
 
 func TestContract(t *testing.T) {
-	api := versioned()
+	api := secretstest.Versioned()
 	recordtest.Contract(t, func() record.Store { return newStore(api) })
 }
 
@@ -166,7 +129,7 @@ func object(data map[string][]byte) *corev1.Secret {
 
 // Others change labels and entries of the Secret between the ca's reading and writing.
 func TestChangesOfOthersStay(t *testing.T) {
-	api := versioned(object(map[string][]byte{Key: []byte("one"), "notes": []byte("mine")}))
+	api := secretstest.Versioned(object(map[string][]byte{Key: []byte("one"), "notes": []byte("mine")}))
 	s := newStore(api)
 	one, err := s.Load(t.Context())
 	if err != nil {
@@ -177,13 +140,13 @@ func TestChangesOfOthersStay(t *testing.T) {
 		if changes++; changes > 3 {
 			return false, nil, nil
 		}
-		found, err := api.Tracker().Get(secrets, namespace, name)
+		found, err := api.Tracker().Get(secretstest.Resource, namespace, name)
 		if err != nil {
 			return true, nil, err
 		}
 		other := found.(*corev1.Secret).DeepCopy()
 		other.ResourceVersion, other.Data["notes"] = fmt.Sprint("by another ", changes), []byte(fmt.Sprint(changes))
-		if err := api.Tracker().Update(secrets, other, namespace); err != nil {
+		if err := api.Tracker().Update(secretstest.Resource, other, namespace); err != nil {
 			return true, nil, err
 		}
 		return false, nil, nil
@@ -195,7 +158,7 @@ func TestChangesOfOthersStay(t *testing.T) {
 	}
 	changes = -1000
 	api.PrependReactor("update", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewConflict(secrets.GroupResource(), name, errors.New("always"))
+		return true, nil, apierrors.NewConflict(secretstest.Resource.GroupResource(), name, errors.New("always"))
 	})
 	if _, err := s.Save(t.Context(), []byte("three"), record.Version([]byte("two"))); err == nil || errors.Is(err, record.ErrChanged) ||
 		!strings.Contains(err.Error(), "10 times") {
@@ -206,7 +169,7 @@ func TestChangesOfOthersStay(t *testing.T) {
 // A Secret without the entry is one that somebody has emptied: a ca that began anew would use its numbers twice.
 func TestAnEmptySecretIsNoFirstStart(t *testing.T) {
 	for title, data := range map[string]map[string][]byte{"none": nil, "others": {"x": []byte("y")}, "empty": {Key: nil}} {
-		s := newStore(versioned(object(data)))
+		s := newStore(secretstest.Versioned(object(data)))
 		if _, err := s.Load(t.Context()); err == nil || errors.Is(err, record.ErrNone) || !strings.Contains(err.Error(), "mesh/ca-state") {
 			t.Errorf("%s: load: %v", title, err)
 		}
@@ -218,7 +181,7 @@ func TestAnEmptySecretIsNoFirstStart(t *testing.T) {
 
 // A write whose answer is lost may have been done, and Load tells.
 func TestALostAnswer(t *testing.T) {
-	api := versioned(object(map[string][]byte{Key: []byte("one")}))
+	api := secretstest.Versioned(object(map[string][]byte{Key: []byte("one")}))
 	s := newStore(api)
 	lost := true
 	api.PrependReactor("update", "secrets", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -226,7 +189,7 @@ func TestALostAnswer(t *testing.T) {
 			return false, nil, nil
 		}
 		lost = false
-		if err := api.Tracker().Update(secrets, action.(k8stesting.UpdateAction).GetObject(), namespace); err != nil {
+		if err := api.Tracker().Update(secretstest.Resource, action.(k8stesting.UpdateAction).GetObject(), namespace); err != nil {
 			return true, nil, err
 		}
 		return true, nil, apierrors.NewTimeoutError("lost", 1)
@@ -244,14 +207,14 @@ func TestALostAnswer(t *testing.T) {
 
 // Watches end all the time, and some API servers allow none.
 func TestFollowOutlivesItsWatch(t *testing.T) {
-	api := versioned()
+	api := secretstest.Versioned()
 	refuse := true
 	var mu sync.Mutex
 	api.PrependWatchReactor("secrets", func(k8stesting.Action) (bool, watch.Interface, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if refuse {
-			return true, nil, apierrors.NewForbidden(secrets.GroupResource(), name, errors.New("no"))
+			return true, nil, apierrors.NewForbidden(secretstest.Resource.GroupResource(), name, errors.New("no"))
 		}
 		ended := watch.NewFake()
 		ended.Stop()
@@ -283,7 +246,7 @@ func TestFollowOutlivesItsWatch(t *testing.T) {
 
 // A reading that began before a Save must not pass for newer.
 func TestOrderIsThatOfTheAPIServer(t *testing.T) {
-	api := versioned(object(map[string][]byte{Key: []byte("one")}))
+	api := secretstest.Versioned(object(map[string][]byte{Key: []byte("one")}))
 	s := newStore(api)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -293,7 +256,7 @@ func TestOrderIsThatOfTheAPIServer(t *testing.T) {
 		if !slow {
 			return false, nil, nil
 		}
-		found, err := api.Tracker().Get(secrets, namespace, name)
+		found, err := api.Tracker().Get(secretstest.Resource, namespace, name)
 		close(begun)
 		<-goOn
 		return true, found, err

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,56 +14,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/ca/internal/secretstest"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/signer/keys/keystest"
 )
 
 var config = Config{Namespace: "mesh", Name: "ca-keys"}
 
-var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
-
-// versioned is an API server in this process that refuses an update of another version than it has, as a real one does
-// and client-go's fake does not.
-func versioned(objects ...runtime.Object) *fake.Clientset {
-	api := fake.NewClientset(objects...)
-	var mu sync.Mutex
-	version := 0
-	write := func(action k8stesting.Action) (bool, runtime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		object := action.(k8stesting.CreateAction).GetObject().(*corev1.Secret).DeepCopy()
-		found, err := api.Tracker().Get(secrets, action.GetNamespace(), object.Name)
-		if action.GetVerb() == "update" {
-			if err != nil {
-				return true, nil, err
-			}
-			if has := found.(*corev1.Secret).ResourceVersion; has != object.ResourceVersion {
-				return true, nil, apierrors.NewConflict(secrets.GroupResource(), object.Name, errors.New("has changed"))
-			}
-		}
-		version++
-		object.ResourceVersion = strconv.Itoa(version)
-		if action.GetVerb() == "create" {
-			err = api.Tracker().Create(secrets, object, action.GetNamespace())
-		} else {
-			err = api.Tracker().Update(secrets, object, action.GetNamespace())
-		}
-		return true, object, err
-	}
-	api.PrependReactor("create", "secrets", write)
-	api.PrependReactor("update", "secrets", write)
-	return api
-}
-
 func TestContract(t *testing.T) {
-	api := versioned()
+	api := secretstest.Versioned()
 	keystest.Contract(t, keystest.Subject{Open: func(testing.TB) signer.KeyManager { return New(config, api) }, Shared: true})
 }
 
@@ -156,7 +119,7 @@ func object(data map[string][]byte) *corev1.Secret {
 }
 
 func TestEntriesOfOthersStay(t *testing.T) {
-	api := versioned(object(map[string][]byte{"notes": []byte("mine"), "root": []byte("x")}))
+	api := secretstest.Versioned(object(map[string][]byte{"notes": []byte("mine"), "root": []byte("x")}))
 	keys := New(config, api)
 	if _, err := keys.Make(t.Context(), "root", signer.ECDSAP256); err != nil {
 		t.Fatal(err)
@@ -173,7 +136,7 @@ func TestEntriesOfOthersStay(t *testing.T) {
 func TestFindNamesTheEntry(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "no PEM": "secret", "half": "-----BEGIN PRIVATE KEY-----\nMIGH",
 		"damaged": "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"} {
-		keys := New(config, versioned(object(map[string][]byte{"root.pem": []byte(text)})))
+		keys := New(config, secretstest.Versioned(object(map[string][]byte{"root.pem": []byte(text)})))
 		_, err := keys.Find(t.Context(), "root")
 		if err == nil || !strings.Contains(err.Error(), "key root.pem of Secret mesh/ca-keys") || !strings.Contains(err.Error(), "restore") ||
 			strings.Contains(err.Error(), "secret") {
@@ -186,7 +149,7 @@ func TestFindNamesTheEntry(t *testing.T) {
 }
 
 func TestSecretIsBounded(t *testing.T) {
-	keys := New(config, versioned(object(map[string][]byte{"big": bytes.Repeat([]byte("x"), maxBytes-200)})))
+	keys := New(config, secretstest.Versioned(object(map[string][]byte{"big": bytes.Repeat([]byte("x"), maxBytes-200)})))
 	_, err := keys.Make(t.Context(), "root", signer.ECDSAP256)
 	if err == nil || !strings.Contains(err.Error(), "mesh/ca-keys") || !strings.Contains(err.Error(), "remove entries") {
 		t.Errorf("got %v", err)
@@ -197,9 +160,9 @@ func TestForeignType(t *testing.T) {
 	foreign := object(nil)
 	foreign.Type = corev1.SecretTypeTLS
 	for _, err := range []error{
-		second(New(config, versioned(foreign)).Find(t.Context(), "root")),
-		second(New(config, versioned(foreign)).Make(t.Context(), "root", signer.ECDSAP256)),
-		New(config, versioned(foreign)).Delete(t.Context(), "root"),
+		second(New(config, secretstest.Versioned(foreign)).Find(t.Context(), "root")),
+		second(New(config, secretstest.Versioned(foreign)).Make(t.Context(), "root", signer.ECDSAP256)),
+		New(config, secretstest.Versioned(foreign)).Delete(t.Context(), "root"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "kubernetes.io/tls") || !strings.Contains(err.Error(), "another Secret") {
 			t.Errorf("got %v", err)
@@ -211,7 +174,7 @@ func second[T any](_ T, err error) error { return err }
 
 // An API server that fails is told apart by who can mend it, and its words are bounded.
 func TestFaults(t *testing.T) {
-	resource := secrets.GroupResource()
+	resource := secretstest.Resource.GroupResource()
 	for name, tc := range map[string]struct {
 		err  error
 		want signer.Fault
