@@ -119,15 +119,18 @@ removals: tools build ## servers that go under load on this machine, whatever th
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
-oracle: build ## istioctl's verdicts on thousands of objects, compared with ours; the first run builds istioctl into a cache
+oracle: tools build ## istioctl's verdicts on thousands of objects, and decisions by istiod's filters in Envoy, compared with ours, LONG=1: those of 1,000 random sets of policies; the first run builds istioctl into a cache
 	istio=$$(tools/build-cached.sh istio) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle && \
 	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(INSTALLFLAGS) ./oracle/install && \
 	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v -timeout 30m $(INJECTFLAGS) ./oracle/inject
+	istio=$$(tools/build-cached.sh istio) && module=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio) && cd tests && \
+	  $(TESTENV) ISTIO_BIN=$$istio ISTIO_AUTHZ_TESTDATA=$$module/pilot/pkg/security/authz/builder/testdata \
+	  go test -count=1 -v -timeout 60m $(DECISIONFLAGS) ./oracle/decisions $(if $(LONG),-drawn 1000)
 	istio=$$(tools/build-cached.sh istio) && manifests=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio)/manifests && \
 	  ISTIO_BIN=$$istio ISTIO_MANIFESTS=$$manifests go test -count=1 -v -run 'TestChartsRenderTheSame|TestCommandsOfIstioctl' ./services/installer/internal/install/migrate ./services/installer/internal/cli && \
 	  ISTIO_BIN=$$istio go test -count=1 -v -run TestAgentSettings ./services/node-agent/internal/command
 
-mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice; SAMPLE=n: the commit's n of them
+mutants: tools build ## breaks xds-server in 21 ways, each of which some test must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
 
 skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback; needs root or user namespaces. The first run builds the previous ones into a cache
@@ -153,10 +156,10 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list 
 	go run ./services/installer/manifests/kustomize deploy/kustomize
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
-	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./services/node-agent/internal/command -run TestPage -update
+	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./tests/oracle/decisions ./services/node-agent/internal/command -run TestPage -update
 	go test ./services/ca/internal/signer/cacerts -run TestPage -update
 	go test ./services/xds-server/internal/translate -update
-	go test ./tests/scenarios -run TestTrafficAPIPage -update
+	go test ./tests/scenarios -run TestAPIPages -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update
 	go test ./services/config-watcher/internal/analysis/running -run TestScenarios -update
 	go test ./services/config-watcher/internal/analysis/finding -run TestReferencePage -update
@@ -168,6 +171,10 @@ bench: build ## every benchmark once (SHARE=n: in the commit's one in n of the p
 	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u | hack/share.sh "$(SHARE)" $(COMMIT))
 	go run ./tests/bench/cmd/bench -bin $(BIN) -against docs/performance.md
 	$(MAKE) bench-agent
+
+bench-policies: tools build ## what policies cost a request in Envoy, beside Istio's own filters, and what they leave in its memory; exit 1 if a goal is missed. The first run builds Istio
+	istio=$$(tools/build-cached.sh istio) && cd tests && $(TESTENV) ISTIO_BIN=$$istio go test -count=1 -v -run TestCostOfARequest ./oracle/decisions
+	cd tests && $(TESTENV) go test -count=1 -v $(TESTFLAGS) -run TestPoliciesLeaveNothing ./e2e/policies
 
 bench-agent: tools build ## node-agent beside Istio's pilot-agent in one mesh of 1,000 services; exit 1 if a goal is missed that is claimed. The first run builds Istio
 	istio=$$(tools/build-cached.sh istio) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
@@ -181,10 +188,10 @@ bench-ca: build ## what an issued certificate costs the ca, beside a floor, isti
 	  -spire $$spire/spire-server -realtime=$(if $(filter 0,$(shell id -u)),true,false)
 
 .PHONY: fuzz
-fuzz: ## every fuzz target of the ca and of what it reads with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
+fuzz: ## every fuzz target of the ca, of policies and keys, and of what they read with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
 	FUZZTIME=$(FUZZTIME) hack/fuzz.sh $(FUZZ)
 FUZZTIME ?= 20s
-FUZZ ?= services/ca proto/fairlead pkg/auth pkg/tlsconf pkg/yamltext
+FUZZ ?= services/ca proto/fairlead pkg/auth pkg/authz pkg/jwks pkg/tlsconf pkg/yamltext services/config-watcher/internal/jwks
 
 bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
 	go run ./tests/bench/cmd/bench -bin $(BIN) -full -realtime=$(if $(filter 0,$(shell id -u)),true,false) -page docs/performance.md
@@ -332,4 +339,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

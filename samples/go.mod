@@ -6,7 +6,7 @@ require (
 	fairlead.dev/proto v0.0.0
 	github.com/google/go-cmp v0.7.0
 	github.com/spf13/cobra v1.10.2
-	google.golang.org/grpc v1.83.0
+	google.golang.org/grpc v1.84.0
 )
 
 require (

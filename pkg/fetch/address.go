@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,9 @@ var metadataAddresses = []netip.Addr{
 
 // nat64 is the prefix of addresses that have an IPv4 address in their last four bytes (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// ErrForbidden is wrapped by the error of a connection or URL that is not allowed, in contrast to one that fails.
+var ErrForbidden = errors.New("not allowed")
 
 // DialTimeout bounds the opening of a connection.
 const DialTimeout = 10 * time.Second
@@ -59,7 +63,7 @@ func (a Addresses) Check(ip netip.Addr) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("address %s is %s", ip, what)
+	return fmt.Errorf("address %s is %s: %w", ip, what, ErrForbidden)
 }
 
 // Dialer checks each address that it connects to, after names have been resolved.

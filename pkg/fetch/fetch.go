@@ -26,7 +26,7 @@ const (
 // Config of a Client. The zero value fetches by HTTPS from any address that Addresses admits.
 type Config struct {
 	Addresses Addresses
-	// Plain allows URLs of the scheme http.
+	// Plain allows URLs of the scheme http, but no redirect from https to one.
 	Plain bool
 	// Roots verify servers; nil are those of the operating system.
 	Roots *x509.CertPool
@@ -69,6 +69,9 @@ func New(c Config) *Client {
 			if len(via) > maxRedirects {
 				return fmt.Errorf("more than %d redirects", maxRedirects)
 			}
+			if r.URL.Scheme == "http" && via[len(via)-1].URL.Scheme == "https" {
+				return fmt.Errorf("redirect from https to URL %q: want https: %w", r.URL.Redacted(), ErrForbidden)
+			}
 			if r.URL.Host != via[0].URL.Host {
 				for _, secret := range []string{"Authorization", "Metadata-Flavor"} {
 					r.Header.Del(secret)
@@ -84,11 +87,11 @@ func New(c Config) *Client {
 func (c *Client) Check(u *url.URL) error {
 	switch {
 	case u.Scheme != "https" && (u.Scheme != "http" || !c.cfg.Plain):
-		return fmt.Errorf("URL %q: want https", u.Redacted())
+		return fmt.Errorf("URL %q: want https: %w", u.Redacted(), ErrForbidden)
 	case u.Host == "":
-		return fmt.Errorf("URL %q: no host", u.Redacted())
+		return fmt.Errorf("URL %q: no host: %w", u.Redacted(), ErrForbidden)
 	case u.User != nil:
-		return fmt.Errorf("URL %q: has a user", u.Redacted())
+		return fmt.Errorf("URL %q: has a user: %w", u.Redacted(), ErrForbidden)
 	default:
 		return nil
 	}

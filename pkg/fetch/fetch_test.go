@@ -1,9 +1,8 @@
 package fetch_test
 
 import (
-	"context"
 	"crypto/x509"
-	"net"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -12,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"fairlead.dev/pkg/fetch"
+	"fairlead.dev/pkg/testkit"
 )
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -51,7 +49,7 @@ func TestWhatMustNotBeFetchedIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tc.client.Get(t.Context(), tc.url, nil)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
+			if !errors.Is(err, fetch.ErrForbidden) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
@@ -65,37 +63,12 @@ func TestWhatMustNotBeFetchedIsRefused(t *testing.T) {
 // connection, not one that was looked up before.
 func TestNamesThatChangeTheirAddressLeadNowhereElse(t *testing.T) {
 	var asked atomic.Int64
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	go func() {
-		for buffer := make([]byte, 1024); ; {
-			n, from, err := conn.ReadFrom(buffer)
-			var m dnsmessage.Message
-			if err != nil || m.Unpack(buffer[:n]) != nil {
-				return
-			}
-			m.Response, m.Additionals = true, nil
-			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-				address := [4]byte{127, 0, 0, 1}
-				if asked.Add(1) == 1 {
-					address[3] = 2
-				}
-				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
-					Body: &dnsmessage.AResource{A: address}}}
-			}
-			if answer, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(answer, from)
-			}
+	testkit.Resolve(t, func() [4]byte {
+		if asked.Add(1) == 1 {
+			return [4]byte{127, 0, 0, 2}
 		}
-	}()
-	usual := net.DefaultResolver
-	t.Cleanup(func() { net.DefaultResolver = usual })
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
+		return [4]byte{127, 0, 0, 1}
+	})
 	// The first address is allowed and nobody listens there; the second has a server, and is this machine's.
 	s, c := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}},
 		func(http.ResponseWriter, *http.Request) {
@@ -142,5 +115,20 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 	if body, err := c.Get(t.Context(), s.URL+"/", nil); err != nil || len(body) != 100 {
 		t.Errorf("%d bytes, %v", len(body), err)
+	}
+}
+
+// A server that was asked by TLS does not send the client to where others can answer.
+func TestARedirectDoesNotLeaveTLS(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	t.Cleanup(plain.Close)
+	s, c := server(t, fetch.Config{Plain: true, Addresses: fetch.Addresses{Allow: loopback}}, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, plain.URL, http.StatusFound)
+	})
+	if _, err := c.Get(t.Context(), s.URL, nil); err == nil || !strings.Contains(err.Error(), "redirect from https") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Get(t.Context(), plain.URL, nil); err != nil {
+		t.Errorf("without TLS from the start: %v", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,11 +150,23 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 		f.write("bad.yaml", strings.Replace(entry("bad"), "number: 80", "number: 80000", 1))
 		return func() { f.remove("bad.yaml") }
 	}})
-	provoke(fault{alerts: []string{"HeldClosed"}, minutes: 7, until: positive(m + "source_held_closed"), make_: func(*testing.T) func() {
-		f.write("policy.yaml", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: apps}\nspec: "+
-			"{mtls: {mode: STRCT}}\n")
-		return func() { f.remove("policy.yaml") }
-	}})
+	broken := map[string]string{
+		"PeerAuthentication": "mtls: {mode: STRCT}", "AuthorizationPolicy": "action: DENI",
+		"RequestAuthentication": "jwtRules: [{issuer: a.example.com, jwksUri: 'ftp://a.example.com'}]",
+	}
+	provoke(fault{alerts: []string{"HeldClosed"}, minutes: 7,
+		until: func(s scrape) bool { return s.sum(m+"source_held_closed") == float64(len(broken)) },
+		make_: func(*testing.T) func() {
+			for kind, spec := range broken {
+				f.write(kind+".yaml", fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: %s\nmetadata: {name: default, namespace: apps}\n"+
+					"spec: {%s}\n", kind, spec))
+			}
+			return func() {
+				for kind := range broken {
+					f.remove(kind + ".yaml")
+				}
+			}
+		}})
 	provoke(fault{alerts: []string{"RolesFileBroken"}, minutes: 7, until: positive(m + "roles_file_broken"), make_: func(t *testing.T) func() {
 		testkit.WriteFile(t, roles, []byte("roles: everybody\n"))
 		return func() { testkit.WriteFile(t, roles, []byte("roles: []\n")) }
@@ -215,6 +229,59 @@ func TestFaultsOfConfigWatcher(t *testing.T) {
 			return nil
 		}})
 }
+
+// TestFaultsOfKeys takes the server away that has the keys of tokens.
+func TestFaultsOfKeys(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	const m = "fairlead_config_watcher_jwks_sources"
+	p := plane(t, "--log-level", "warn")
+	f := files{t, filepath.Join(p.Dir, "config")}
+	if err := os.Mkdir(f.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, publicKey) }))
+	defer keys.Close()
+	tokens := func(name, uri string) string {
+		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: %s, namespace: default}\n"+
+			"spec: {jwtRules: [{issuer: %[1]s.example.com, jwksUri: %q}]}\n", name, uri)
+	}
+	f.write("tokens.yaml", tokens("known", keys.URL))
+	watcher, err := p.ConfigWatcher(ports(t), "--config-dir", f.dir, "--jwks-allow-addresses", "127.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartCA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	start(t, watcher)
+	l.add("config-watcher", "config-watcher-0", watcher.Ops)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if s := l.look(t.Context()); s.sum(m, `state="fresh"`) != 1 {
+			return errors.New("the keys are not there")
+		}
+		return nil
+	})
+	provoke := func(f fault) {
+		f.service = "config-watcher"
+		l.provoke(f)
+	}
+	// Keys are fetched again every few minutes, and when a config-watcher starts.
+	provoke(fault{alerts: []string{"KeysNotRefreshed"}, minutes: 17, make_: func(t *testing.T) func() {
+		keys.Close()
+		watcher.Kill()
+		start(t, watcher)
+		return nil
+	}, until: func(s scrape) bool { return s.sum(m, `state="stale"`) > 0 }})
+	provoke(fault{alerts: []string{"KeysMissing"}, minutes: 7, make_: func(*testing.T) func() {
+		f.write("more.yaml", tokens("unknown", keys.URL+"/others"))
+		return nil
+	}, until: func(s scrape) bool { return s.sum(m, `state="missing"`) > 0 }})
+}
+
+// publicKey is that of RFC 7515, appendix A.3.
+const publicKey = `{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",` +
+	`"y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}`
 
 // apply writes objects into config-watcher's store.
 func apply(ctx context.Context, conn *grpc.ClientConn, objects string) error {

@@ -1,14 +1,18 @@
 package alerts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,7 +29,22 @@ func TestFaultsOfNodeAgents(t *testing.T) {
 	l := newLab(t)
 	const m = "fairlead_node_agent_"
 	p := plane(t, "--log-level", "warn")
-	watcher, err := p.ConfigWatcher(ports(t))
+	f := files{t, filepath.Join(p.Dir, "config")}
+	if err := os.Mkdir(f.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ip := netip.MustParseAddrPort(testkit.FreeAddress(t).String()).Addr().String()
+	// The application of the proxy, and the provider that is asked about its requests.
+	answers := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	application, provider := httptest.NewServer(answers), httptest.NewServer(answers)
+	defer application.Close()
+	defer provider.Close()
+	f.write("asked.yaml", asked(ip, application.Listener.Addr(), provider.Listener.Addr()))
+	meshConfig := filepath.Join(p.Dir, "mesh.yaml")
+	testkit.WriteFile(t, meshConfig, []byte(
+		"extensionProviders:\n- {name: asked, envoyExtAuthzHttp: {service: asked.example.com, port: 9000}}\n"+
+			"- {name: asked-of-tcp, envoyExtAuthzGrpc: {service: asked.example.com, port: 9000}}\n"))
+	watcher, err := p.ConfigWatcher(ports(t), "--config-dir", f.dir, "--mesh-config-file", meshConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +57,6 @@ func TestFaultsOfNodeAgents(t *testing.T) {
 	}
 	start(t, watcher, server)
 
-	ip := netip.MustParseAddrPort(testkit.FreeAddress(t).String()).Addr().String()
 	token, state, log := filepath.Join(p.Dir, "token-client"), filepath.Join(p.Dir, "agent"), filepath.Join(p.Dir, "logs", "node-agent.log")
 	if err := errors.Join(os.Mkdir(state, 0o700), p.WriteToken(token, 0, "default", "client", contract.TokenAudience)); err != nil {
 		t.Fatal(err)
@@ -64,12 +82,36 @@ func TestFaultsOfNodeAgents(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.add("node-agent", "client.default", status)
+	// As its PodMonitor has it scraped, with Envoy's metrics.
+	l.targets = append(l.targets, target{"node-agent", "client.default", "http://" + status + "/stats/prometheus"})
 	provoke := func(f fault) {
 		f.service = "node-agent"
 		l.provoke(f)
 	}
 
+	request := func(ctx context.Context, port string) error {
+		_, err := probe.Get(ctx, probe.Client(nil), "http://"+net.JoinHostPort(ip, port)+"/")
+		return err
+	}
+	testkit.Eventually(t, testkit.Patience, func() error { return request(t.Context(), "8080") })
+	provoke(fault{alerts: []string{"AuthorizationProviderFails"}, minutes: 5, gap: 300 * time.Millisecond,
+		make_: func(t *testing.T) func() {
+			provider.CloseClientConnections()
+			provider.Close()
+			ctx, end := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if request(ctx, "8080") == nil || request(ctx, "8081") == nil {
+						t.Error("a request passes that nobody has allowed")
+						return
+					}
+				}
+			})
+			return func() { end(); all.Wait() }
+		}, until: func(s scrape) bool {
+			return s.sum("envoy_cluster_ext_authz_error") > 0 && s.sum("envoy_ext_authz_tcp__error") > 0
+		}})
 	provoke(fault{alerts: []string{"EnvoyLost"}, until: positive(m + "envoy_exits_total"), make_: func(t *testing.T) func() {
 		if err := syscall.Kill(child(t, agent.PID()), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -97,6 +139,46 @@ func TestFaultsOfNodeAgents(t *testing.T) {
 			return nil
 		},
 		until: func(s scrape) bool { return s.sum(m+"relay_dial_failures_total") > begin+14 }})
+}
+
+// asked are the objects of a sidecar at an address that asks a provider about every request to its application, and
+// about every connection to another port of it.
+func asked(ip string, application, provider net.Addr) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: client, namespace: default, labels: {app: client}}
+spec: {address: %[1]s, serviceAccount: client, labels: {app: client}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: client, namespace: default}
+spec:
+  workloadSelector: {labels: {app: client}}
+  ingress:
+  - {port: {number: 8080, name: http, protocol: HTTP}, bind: %[1]s, defaultEndpoint: %[2]q}
+  - {port: {number: 8081, name: tcp, protocol: TCP}, bind: %[1]s, defaultEndpoint: %[2]q}
+  egress: [{hosts: ["./*"]}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: asked, namespace: default}
+spec:
+  hosts: [asked.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 9000, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: asked, namespace: default}
+spec: {action: CUSTOM, provider: {name: asked}, rules: [{}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: asked-of-tcp, namespace: default}
+spec: {action: CUSTOM, provider: {name: asked-of-tcp}, rules: [{to: [{operation: {ports: ["8081"]}}]}]}
+`, ip, application, provider.(*net.TCPAddr).Port)
 }
 
 // child is the process id of Envoy, the child of an agent.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 
@@ -18,7 +19,10 @@ import (
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
 )
 
-const clusters = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+const (
+	clusters  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	listeners = "type.googleapis.com/envoy.config.listener.v3.Listener"
+)
 
 // join opens a state-of-the-world stream in the place of proxy number n, and asks for clusters.
 func join(t *testing.T, conn *grpc.ClientConn, n int) *adstest.Sotw {
@@ -114,6 +118,17 @@ func TestFaultsOfXDSServers(t *testing.T) {
 			"value: {name: another}}\n")
 		return func() { f.remove("filter.yaml") }
 	}})
+	provoke(fault{alerts: []string{"PolicyNotEnforced"}, minutes: 7, until: positive(m + "unenforced_resources"),
+		make_: func(t *testing.T) func() {
+			f.write("policy.yaml", "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: tokens, namespace: default}\n"+
+				"spec: {jwtRules: [{issuer: a.example.com, jwks: '{\"keys\":[]}'}]}\n")
+			node := adstest.Node(adstest.Sidecar("10.0.0.9", "client-9", "default"), nil)
+			node.Extensions = []*core.Extension{{Name: "envoy.filters.http.rbac"}} // and none that verifies tokens
+			p := testkit.Must(adstest.OpenSotw(t.Context(), dial(t), node))(t)
+			testkit.NoError(t, p.Send(&discovery.DiscoveryRequest{TypeUrl: listeners}))
+			testkit.Must(p.Recv())(t)
+			return func() { f.remove("policy.yaml") }
+		}})
 	provoke(fault{alerts: []string{"Unbalanced"}, minutes: 12, make_: func(t *testing.T) func() {
 		conn := dial(t)
 		for i := range 44 {

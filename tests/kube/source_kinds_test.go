@@ -26,8 +26,6 @@ type sample struct {
 	kind     string
 	cluster  bool
 	rest     string
-	// refused is true for a kind of which no object is ever in force.
-	refused bool
 }
 
 func istio(group, version, kind, plural, spec string) sample {
@@ -46,9 +44,6 @@ func samples() []sample {
 	node.rest, namespace.rest = "", ""
 	ban := istio("fairlead.dev", "v1", "IdentityBan", "identitybans", `{identity: "spiffe://`+testkit.TrustDomain+`/ns/apps/sa/banned"}`)
 	ban.cluster = true
-	request := istio(security, "v1", "RequestAuthentication", "requestauthentications", `{jwtRules: [{issuer: a}]}`)
-	policy := istio(security, "v1", "AuthorizationPolicy", "authorizationpolicies", `{action: DENY, rules: [{}]}`)
-	request.refused, policy.refused = true, true
 	endpointSlice := core("EndpointSlice", "addressType: IPv4\nendpoints: [{addresses: [10.1.2.3]}]\nports: [{name: http, port: 8080}]")
 	endpointSlice.resource.Group = "discovery.k8s.io"
 	return []sample{
@@ -65,7 +60,9 @@ func samples() []sample {
 		istio(networking, "v1", "WorkloadGroup", "workloadgroups", "{template: {}}"),
 		istio(networking, "v1alpha3", "EnvoyFilter", "envoyfilters", "{}"),
 		istio(networking, "v1beta1", "ProxyConfig", "proxyconfigs", "{concurrency: 2}"),
-		istio(security, "v1", "PeerAuthentication", "peerauthentications", "{mtls: {mode: STRICT}}"), request, policy,
+		istio(security, "v1", "PeerAuthentication", "peerauthentications", "{mtls: {mode: STRICT}}"),
+		istio(security, "v1", "RequestAuthentication", "requestauthentications", `{jwtRules: [{issuer: a}]}`),
+		istio(security, "v1", "AuthorizationPolicy", "authorizationpolicies", `{action: DENY, rules: [{}]}`),
 		istio("telemetry.istio.io", "v1", "Telemetry", "telemetries", "{accessLogging: [{}]}"),
 		istio("extensions.istio.io", "v1alpha1", "WasmPlugin", "wasmplugins", "{url: 'https://a.example/a.wasm', sha256: "+
 			strings.Repeat("ab", 32)+"}"),
@@ -143,9 +140,6 @@ func (m *mesh) check(w *watcher, objects ...int) {
 		for _, i := range objects {
 			testkit.Eventually(m.t, patience, func() error {
 				want := m.state[s.name(i)]
-				if s.refused {
-					return m.checkRefused(admin, s, s.name(i), want != "")
-				}
 				namespace := appsNamespace
 				if s.cluster {
 					namespace = ""
@@ -167,21 +161,6 @@ func (m *mesh) check(w *watcher, objects ...int) {
 			})
 		}
 	}
-}
-
-func (m *mesh) checkRefused(admin configv1.ConfigStoreServiceClient, s sample, name string, there bool) error {
-	st, err := admin.Status(m.t.Context(), &configv1.StatusRequest{})
-	if err != nil {
-		return err
-	}
-	key := s.kind + " " + appsNamespace + "/" + name
-	found := slices.ContainsFunc(st.GetFindings(), func(f *configv1.Finding) bool {
-		return f.GetType() == configv1.FindingType_FINDING_TYPE_REFUSED && f.GetObject() == key
-	})
-	if found != there {
-		return fmt.Errorf("%s is refused: %v, want %v", key, found, there)
-	}
-	return nil
 }
 
 func TestEveryKindIsFollowed(t *testing.T) {

@@ -181,9 +181,6 @@ func TestStatusOfEveryKind(t *testing.T) {
 		if one.kind == "Telemetry" {
 			want = []string{"Accepted=True/Accepted 1: the Telemetry is valid and part of the mesh; spec: has no effect"}
 		}
-		if one.refused {
-			want = []string{"generation 1, observed 1", "Accepted=False/Invalid 1"}
-		}
 		testkit.Eventually(t, patience, func() error {
 			got := statusOf(t, client, one.resource, appsNamespace, one.name(0))
 			for _, line := range want {

@@ -1,5 +1,5 @@
-// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice. It ends with 1 if a
-// mutant survives.
+// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice, or the tests of
+// tests/e2e where no scenario can. It ends with 1 if a mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
@@ -34,6 +34,8 @@ type Mutant struct {
 	New  string `json:"new"`
 	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases that are run.
 	Scenarios string `json:"scenarios"`
+	// Tests is one for the tests of tests/e2e, for what no scenario sees; Scenarios is empty then.
+	Tests string `json:"tests"`
 }
 
 //go:embed mutants.yaml
@@ -159,15 +161,18 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("does not build: %w: %s", err, out)
 	}
-	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "./tests/scenarios", "-dir", "cases,examples", "-run",
-		m.Scenarios)
+	of, noticed := []string{"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios}, "--- FAIL: TestScenarios/"
+	if m.Tests != "" {
+		of, noticed = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
+	}
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, of...)...)
 	test.Env = append(os.Environ(), "BIN_DIR="+at)
 	out, err := test.CombinedOutput()
 	switch {
 	case err == nil:
-		return errors.New("all scenarios pass")
-	case !strings.Contains(string(out), "--- FAIL: TestScenarios/"):
-		return fmt.Errorf("no scenario failed, the suite did: %s", out)
+		return errors.New("all pass")
+	case !strings.Contains(string(out), noticed):
+		return fmt.Errorf("none failed, the suite did: %s", out)
 	}
 	return nil
 }

@@ -6,14 +6,16 @@ var AnalysisDifferences = []AnalysisDifference{
 	{
 		Ours: true, Codes: "ServiceSelectsNothing NamespaceWithoutProxies NamespaceNotFound NamespaceEmpty SidecarNotRunning PodsNotMade " +
 			"DestinationRuleShadowed MutualTLSMismatch RegexTrap ExternalNameTrap ServiceHidden PeerAuthenticationsConflict PatchInternals " +
-			"JWKSTrap CredentialExpiring NetworkWithoutGateway DiscoverySelectsNothing ObjectTwice",
+			"JWKSTrap CredentialExpiring NetworkWithoutGateway DiscoverySelectsNothing ObjectTwice ProviderNotFound PolicyNotEnforced " +
+			"TokensNotVerified",
 		What: "codes that Istio has no message for", Reason: "Each is a mistake that users of either make.",
 		Example: "conflicts: rules-of-one-host",
 	},
 	{
 		Ours: true, FilesOnly: true,
 		Codes: "IST0101 IST0102 IST0103 IST0107 IST0108 IST0110 IST0111 IST0112 IST0116 IST0118 IST0123 IST0125 IST0126 IST0127 IST0135 " +
-			"IST0137 IST0139 IST0140 IST0144 IST0145 IST0146 IST0147 IST0148 IST0150 IST0158 IST0159 IST0161 IST0162 IST0171 IST0173 IST0174",
+			"IST0137 IST0139 IST0140 IST0144 IST0145 IST0146 IST0147 IST0148 IST0149 IST0150 IST0158 IST0159 " +
+			"IST0161 IST0162 IST0171 IST0173 IST0174",
 		What: "checks of files that `istioctl analyze --use-kube=false` leaves out",
 		Reason: "istioctl needs an API server for what reads Services, Pods and Namespaces. Fairlead runs the checks if the files have objects " +
 			"of the kinds.", Example: "workloads: pod-without-a-proxy",
@@ -21,11 +23,6 @@ var AnalysisDifferences = []AnalysisDifference{
 	{
 		Ours: true, Codes: "IST0133", What: "fields without effect in Fairlead",
 		Reason: "`fairlead validate` warns of them; istioctl warns of what has no effect in Istio.", Example: "conflicts: telemetry-of-no-pod",
-	},
-	{
-		Ours: true, Codes: "IST0106", Kinds: "VirtualService RequestAuthentication AuthorizationPolicy",
-		What: "objects that Fairlead alone refuses", Reason: "See [validation differences](validation-differences.md).",
-		Example: "validation: jwks-unrestricted",
 	},
 	{
 		Ours: true, Codes: "IST0108", Kinds: "Deployment StatefulSet DaemonSet Job CronJob", What: "annotations of a template",
@@ -126,14 +123,6 @@ var AnalysisDifferences = []AnalysisDifference{
 	{
 		Codes: "IST0133", Kinds: "DestinationRule", Beside: "IST0002", What: "deprecated fields",
 		Reason: "Fairlead has one code for all of them.", Example: "validation: warned",
-	},
-	{
-		Codes: "IST0149", Kinds: "VirtualService", Beside: "IST0106", What: "routes by claims without a RequestAuthentication",
-		Reason: "Fairlead refuses the route.", Example: "validation: claims-without-authentication",
-	},
-	{
-		Codes: "IST0101", Kinds: "AuthorizationPolicy", Beside: "IST0106", What: "namespaces in an AuthorizationPolicy",
-		Reason: "Fairlead refuses the policy.", Example: "validation: policy-of-no-workload",
 	},
 	{
 		Codes: "IST0126", Kinds: "MeshNetworks", What: "registries in meshNetworks, at an object MeshNetworks",

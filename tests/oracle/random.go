@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 )
 
-// messages are the kinds that random objects are of. Kinds that Fairlead refuses whole are not among them.
+// messages are the kinds that random objects are of.
 var messages = []struct {
 	version, kind string
 	spec          func() proto.Message
@@ -33,6 +33,8 @@ var messages = []struct {
 	{"networking.istio.io/v1beta1", "ProxyConfig", func() proto.Message { return &beta.ProxyConfig{} }},
 	{"networking.istio.io/v1alpha3", "EnvoyFilter", func() proto.Message { return &networking.EnvoyFilter{} }},
 	{"security.istio.io/v1", "PeerAuthentication", func() proto.Message { return &security.PeerAuthentication{} }},
+	{"security.istio.io/v1", "AuthorizationPolicy", func() proto.Message { return &security.AuthorizationPolicy{} }},
+	{"security.istio.io/v1", "RequestAuthentication", func() proto.Message { return &security.RequestAuthentication{} }},
 	{"telemetry.istio.io/v1", "Telemetry", func() proto.Message { return &telemetry.Telemetry{} }},
 	{"extensions.istio.io/v1alpha1", "WasmPlugin", func() proto.Message { return &extensions.WasmPlugin{} }},
 }

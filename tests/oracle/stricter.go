@@ -1,22 +1,16 @@
 package oracle
 
-// traffic are the kinds that Fairlead does not refuse whole.
+// traffic are the kinds that istioctl judges.
 const traffic = "VirtualService DestinationRule Gateway ServiceEntry Sidecar EnvoyFilter WorkloadGroup WorkloadEntry PeerAuthentication " +
-	"ProxyConfig TrafficExtension WasmPlugin Telemetry"
+	"ProxyConfig TrafficExtension WasmPlugin Telemetry AuthorizationPolicy RequestAuthentication"
 
 // Stricter is what Fairlead refuses and Istio accepts.
 var Stricter = []Difference{
 	// What would only look like protection.
-	stricter("AuthorizationPolicy", "the whole kind", `AuthorizationPolicy is not enforced`,
-		"A policy that is stored and not enforced would only look like protection.", "authorizationpolicy: allow"),
-	stricter("RequestAuthentication", "the whole kind", `RequestAuthentication is not enforced`,
-		"Tokens that are not verified would only look verified.", "requestauthentication: issuer"),
 	stricter("WasmPlugin", "`phase: AUTHN` and `AUTHZ`", `WasmPlugin is not enforced`,
 		"A plugin in these phases decides on access; where it does not run, everything is let in.", "wasmplugin: auth-phase"),
 	stricter("TrafficExtension", "`phase: AUTHN` and `AUTHZ`", `TrafficExtension is not enforced`,
 		"A filter in these phases decides on access; where it does not run, everything is let in.", "trafficextension: phase"),
-	stricter("VirtualService", "routes by claims of a token, `@request.auth.claims`", `routing on claims is not available`,
-		"Nothing verifies the token, so that anybody could choose the route.", "virtualservice: match-headers-claim-gateway"),
 
 	// What Kubernetes refuses before Istio's webhook sees it.
 	stricter(traffic, "two members of a choice", choice.String(),
@@ -33,6 +27,11 @@ var Stricter = []Difference{
 		"The schema of Istio's CRD refuses it before the webhook is asked.", "envoyfilter: target-no-name"),
 	stricter("EnvoyFilter", "`targetRefs` to another namespace", `targets are of the object's own namespace`,
 		"A rule of Istio's CRD refuses it before the webhook is asked.", "envoyfilter: target-namespace"),
+
+	stricter("RequestAuthentication", "`jwks` and `jwksUri`", `only one of jwks and jwksUri`,
+		"A rule of Istio's CRD refuses it before the webhook is asked.", "requestauthentication: keys-and-uri"),
+	stricter("RequestAuthentication", "`jwksUri` above 2048 bytes", `jwksUri: longer than 2048 bytes`,
+		"The schema of Istio's CRD refuses it before the webhook is asked.", "requestauthentication: uri-long"),
 
 	// What Envoy rejects: with it, the proxy would lose the whole listener, cluster or route configuration.
 	stricter("EnvoyFilter", "values against Envoy's own rules", `spec\.configPatches\[\d+\]\.patch\.value: invalid .*see Envoy's reference`,
@@ -82,7 +81,22 @@ var Stricter = []Difference{
 	stricter("Gateway", "`verifyCertificateSpki` and `verifyCertificateHash` that are no SHA-256", `not a SHA-256 in`,
 		"Envoy rejects them.", "gateway: tls-mutual-spki-bad"),
 
+	stricter("AuthorizationPolicy", "addresses with a zone, `fe80::1%eth0`", `an address of a packet has no zone`,
+		"Envoy rejects the filter.", "authorizationpolicy: ip-zone"),
+	stricter("AuthorizationPolicy RequestAuthentication", "names and prefixes of headers with a line break or a NUL",
+		`contains a line break or a NUL`, "Envoy rejects the filter.", "requestauthentication: header-line-break"),
+	stricter("RequestAuthentication", "text behind the key set in `jwks`", `jwks: not a JSON object`,
+		"Envoy cannot read it, and would refuse every token.", "requestauthentication: keys-trailing"),
+	stricter("AuthorizationPolicy RequestAuthentication", "values above 16 KiB", `longer than 16 KiB`,
+		"The bound limits what one object costs every proxy. No request that a proxy takes has longer ones, by its defaults.",
+		"authorizationpolicy: path-16-kib"),
+
 	// What would be misread.
+	stricter("AuthorizationPolicy RequestAuthentication", "values with control characters", `contains a control character`,
+		"No request has them: HTTP's parsers refuse it. A DENY with such a value would never apply.",
+		"authorizationpolicy: path-control-character"),
+	stricter("RequestAuthentication", "`jwksUri` with a port above 65535", `jwksUri: .*: not a port`,
+		"No server has such a port, so that no key is ever fetched.", "requestauthentication: uri-port-99999"),
 	stricter("VirtualService DestinationRule", "names of headers with characters that no header has", `not a valid header name`,
 		"RFC 9110 has no such names: the other side refuses each request with one, and Envoy an empty one.",
 		"virtualservice: headers-request-set-space-name"),

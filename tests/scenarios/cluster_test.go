@@ -12,8 +12,10 @@ import (
 
 	kube "k8s.io/client-go/kubernetes"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/internal/kubeapi"
 	"fairlead.dev/tests/scenarios/internal/apiserver"
+	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/eligible"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/harness"
@@ -50,15 +52,27 @@ func install(t *testing.T) place {
 			t.Fatalf("fairlead %s: %v: %s", strings.Join(args, " "), err, out)
 		}
 	}
-	fairlead("install", "-y", "--set", "profile=compact", "--set", "hub=fairlead", "--set", "tag=dev")
+	issuer := testkit.Must(format.NewMaterial("applications", format.Certificate{CA: true}, nil, began))(t)
+	operator := filepath.Join(t.TempDir(), "operator.yaml")
+	testkit.NoError(t, os.WriteFile(operator, []byte(document.Encode(document.Tree{
+		"apiVersion": "install.istio.io/v1alpha1", "kind": "IstioOperator",
+		"spec": document.Tree{"profile": "compact", "hub": "fairlead", "tag": "dev", "values": document.Tree{"configWatcher": document.Tree{
+			// The servers of keys have ports that the kernel gives them, and change their keys within a scenario.
+			"jwksEgress":              []any{document.Tree{"to": []any{document.Tree{"ipBlock": document.Tree{"cidr": "0.0.0.0/0"}}}}},
+			"jwksResolverExtraRootCA": string(issuer.CertPEM),
+			"extraContainerArgs":      []any{"--jwks-min-interval=" + harness.KeysInterval.String()},
+		}}},
+	})), 0o600))
+	fairlead("install", "-y", "-f", operator)
 	t.Cleanup(func() { fairlead("uninstall", "--purge", "--with-contents", "-y") })
 	api, err := apiserver.Connect(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("fairlead install is done after %s", time.Since(began).Round(time.Millisecond))
-	return place{api: api, node: &harness.Node{Clientset: client, Root: os.Getenv("CLUSTER_ROOT"), Image: echoImage, Resolver: clusterDNS,
-		Outside: outsideDNS}}
+	return place{api: api, node: &harness.Node{
+		Clientset: client, Root: os.Getenv("CLUSTER_ROOT"), Image: echoImage, Issuer: issuer, Resolver: clusterDNS, Outside: outsideDNS,
+	}}
 }
 
 // inCluster are the scenarios that run in a cluster, of those that can the sample. The table gets those that cannot,

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/tests/scenarios/internal/coverage"
 )
 
-// TestTrafficAPIPage keeps docs/reference/traffic-api.md true; `make golden` rewrites it.
-func TestTrafficAPIPage(t *testing.T) {
+// TestAPIPages keeps docs/reference/traffic-api.md and security-api.md true; `make golden` rewrites them.
+func TestAPIPages(t *testing.T) {
 	goldens := map[string]string{}
 	files, err := filepath.Glob("../../services/xds-server/internal/translate/testdata/in/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -30,7 +30,9 @@ func TestTrafficAPIPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Golden(t, "../../docs/reference/traffic-api.md", table.Markdown())
+	for _, api := range []coverage.API{coverage.Traffic, coverage.Security} {
+		testkit.Golden(t, "../../docs/reference/"+string(api)+"-api.md", table.Markdown(api))
+	}
 }
 
 // paths reads a table by which config-watcher tells what is not supported.

@@ -89,6 +89,28 @@ var Istio = Table{
 		"EnvoyFilter.config_patches":      patches,
 		"environment_variables":           {"A", "b"},
 
+		"Source.principals": identities, "Source.not_principals": identities,
+		"Source.request_principals": {"*", "issuer/*", "issuer/a"}, "Source.not_request_principals": {"issuer/*", "*/a"},
+		"Source.namespaces": {"apps", "x", "o*"}, "Source.not_namespaces": {"other", "*x"},
+		"Source.ip_blocks": blocks, "Source.not_ip_blocks": blocks,
+		"Source.remote_ip_blocks": blocks, "Source.not_remote_ip_blocks": blocks,
+		"Source.service_accounts": {"server", "x/default"}, "Source.not_service_accounts": {"apps/client"},
+		"Source.trust_domains": {"cluster.local", "*.example.com"}, "Source.not_trust_domains": {"old.example.com"},
+		"Operation.hosts": {"a.x.svc.cluster.local", "*.example.com", "www.example.com:8080"},
+		"Operation.ports": {"80", "8080", "9090"}, "Operation.not_ports": {"443", "3306"},
+		"Operation.methods": {"GET", "P*"}, "Operation.not_methods": {"POST"},
+		"Operation.paths": paths, "Operation.not_paths": paths,
+		"Rule.when":                      conditions,
+		"AuthorizationPolicy.provider":   {`{"name": "opa"}`},
+		"AuthorizationPolicy.target_ref": targets, "AuthorizationPolicy.target_refs": targets,
+		"RequestAuthentication.target_ref": targets, "RequestAuthentication.target_refs": targets,
+		"JWTRule.issuer":                   {"issuer", "https://issuer.example.com"},
+		"JWTRule.jwks_uri":                 {"https://issuer.example.com/keys", "http://keys.x.svc.cluster.local:8080/keys"},
+		"JWTRule.jwks":                     {keySet, `{"keys":[]}`},
+		"JWTRule.output_payload_to_header": {"x-payload"},
+		"JWTHeader.name":                   {"x-token", "authorization"}, "JWTHeader.prefix": {"Token "},
+		"ClaimToHeader.header": {"x-sub", "X-Claim_a"}, "ClaimToHeader.claim": {"sub", "a.b"},
+
 		"MeshConfig.root_namespace":          {"istio-system"},
 		"MeshConfig.trust_domain":            {"cluster.local", "mesh.example.com"},
 		"MeshConfig.trust_domain_aliases":    {"old.example.com", "cluster.local"},
@@ -114,6 +136,8 @@ var Istio = Table{
 		"VirtualService.hosts": true, "DestinationRule.host": true, "Destination.host": true, "HTTPRouteDestination.destination": true,
 		"RouteDestination.destination": true, "HTTPMirrorPolicy.destination": true, "TLSMatchAttributes.sni_hosts": true, "TLSRoute.match": true,
 		"Subset.name": true,
+		"From.source": true, "To.operation": true, "AuthorizationPolicy.rules": true, "JWTRule.issuer": true, "JWTHeader.name": true,
+		"ClaimToHeader.header": true, "ClaimToHeader.claim": true,
 		"Server.port": true, "Server.hosts": true, "Port.number": true, "Port.name": true, "Port.protocol": true, "ServicePort.number": true,
 		"ServicePort.name":     true,
 		"ServicePort.protocol": true, "SidecarPort.number": true, "SidecarPort.name": true, "SidecarPort.protocol": true,
@@ -129,6 +153,8 @@ var Istio = Table{
 	},
 	Seldom: map[string]bool{
 		"MeshConfig": true, "ProxyConfig": true,
+		"AuthorizationPolicy.provider": true, "AuthorizationPolicy.target_ref": true, "AuthorizationPolicy.target_refs": true,
+		"RequestAuthentication.target_ref": true, "RequestAuthentication.target_refs": true, "JWTRule.jwks": true,
 		"HTTPRoute.redirect": true, "HTTPRoute.direct_response": true, "HTTPRoute.delegate": true, "Delay.exponential_delay": true,
 		"Abort.http2_error": true,
 		"HTTPRoute.mirror":  true, "HTTPRewrite.uri_regex_rewrite": true, "VirtualService.tls": true, "Destination.subset": true,
@@ -166,3 +192,34 @@ var patches = []string{
 	`{"applyTo": "HTTP_ROUTE", "match": {"context": "SIDECAR_OUTBOUND"}, "patch": {"operation": "MERGE", "value": {"decorator": {"operation": "x"}}}}`,
 	`{"applyTo": "ROUTE_CONFIGURATION", "patch": {"operation": "MERGE", "value": {"request_headers_to_remove": ["x-e"]}}}`,
 }
+
+// Values of several fields of policies.
+var (
+	identities = []string{"*", "cluster.local/ns/x/sa/default", "cluster.local/ns/apps/*", "*/sa/client"}
+	blocks     = []string{"10.0.0.0/8", "198.18.0.1", "fd00::/8"}
+	paths      = []string{"/a", "/a*", "*/b", "/a/{*}/b", "/{**}"}
+	targets    = []string{`{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "n1"}`}
+)
+
+// conditions has one on each attribute.
+var conditions = []string{
+	`{"key": "request.headers[x-a]", "values": ["a", "b*"]}`,
+	`{"key": "request.headers[x-a]", "notValues": ["*"]}`,
+	`{"key": "source.ip", "values": ["10.0.0.0/8"]}`,
+	`{"key": "remote.ip", "notValues": ["198.18.0.1"]}`,
+	`{"key": "source.namespace", "values": ["x", "a*"]}`,
+	`{"key": "source.principal", "notValues": ["cluster.local/ns/apps/*"]}`,
+	`{"key": "source.serviceAccount", "values": ["x/default"]}`,
+	`{"key": "request.auth.principal", "values": ["issuer/*"]}`,
+	`{"key": "request.auth.audiences", "values": ["a"]}`,
+	`{"key": "request.auth.presenter", "notValues": ["a"]}`,
+	`{"key": "request.auth.claims[a][b]", "values": ["c", "*d"]}`,
+	`{"key": "destination.ip", "values": ["10.0.0.2"]}`,
+	`{"key": "destination.port", "values": ["80"], "notValues": ["8080"]}`,
+	`{"key": "connection.sni", "values": ["*.example.com"]}`,
+	`{"key": "experimental.envoy.filters.a.b[c]", "values": ["d", "[e]"]}`,
+}
+
+// keySet has the public key of RFC 7515, appendix A.3.
+const keySet = `{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"k","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",` +
+	`"y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}`

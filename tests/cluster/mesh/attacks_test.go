@@ -341,9 +341,6 @@ func (c *cluster) floods(t *testing.T) {
 	}
 }
 
-// unenforced is why a policy is refused that this release does not enforce.
-const unenforced = "is not enforced by this version of Fairlead"
-
 // specs are objects of every kind that config-watcher reviews, by group and kind.
 var specs = map[string]string{
 	"networking.istio.io VirtualService":      `{"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}`,
@@ -364,8 +361,7 @@ var specs = map[string]string{
 	"fairlead.dev IdentityBan":                `{"identity": "spiffe://cluster.local/ns/a/sa/a"}`,
 }
 
-// writes are the creations of an object of each kind in a namespace, without effect. Those of policies that are not
-// enforced are answered with a refusal.
+// writes are the creations of an object of each kind in a namespace, without effect.
 func (c *cluster) writes(t *testing.T, namespace string) (calls []func() error) {
 	t.Helper()
 	defined := c.kubectl(t, "get", "customresourcedefinitions", "-o",
@@ -392,7 +388,7 @@ func (c *cluster) writes(t *testing.T, namespace string) (calls []func() error) 
 		path := c.file(t, string(text))
 		calls = append(calls, func() error {
 			out, err := c.command(t.Context(), "create", "--dry-run=server", "-f", path).CombinedOutput()
-			if err != nil && !strings.Contains(string(out), unenforced) {
+			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 			return nil

@@ -174,7 +174,8 @@ func (c *cluster) pluggedIn(t *testing.T) {
 func (c *cluster) program(name string) string { return filepath.Join(os.Getenv("BIN_DIR"), name) }
 func (c *cluster) env() []string              { return append(os.Environ(), "KUBECONFIG="+c.kubeconfig) }
 
-// disks lets claims of class disks bind n volumes that any node can mount, until the test ends.
+// disks lets claims of class disks, and those that name no class, bind n volumes that any node can mount, until the
+// test ends.
 func (c *cluster) disks(t *testing.T, n int) {
 	t.Helper()
 	if os.Getenv("CLUSTER_DIR") == "" {
@@ -182,7 +183,8 @@ func (c *cluster) disks(t *testing.T, n int) {
 	}
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	_, err := c.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: disks}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &wait,
+		ObjectMeta:  metav1.ObjectMeta{Name: disks, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &wait,
 	}, metav1.CreateOptions{})
 	testkit.NoError(t, err)
 	t.Cleanup(func() { c.kubectlAtEnd(t, "delete", "storageclass", disks) })

@@ -141,12 +141,15 @@ func (c *cluster) apply(t *testing.T, documents string) {
 	}
 }
 
-// available waits until all pods of Deployments are ready.
+// available waits until all pods of Deployments, or of StatefulSets, are ready.
 func (c *cluster) available(t *testing.T, namespace string, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		testkit.Eventually(t, patience, func() error {
 			d, err := c.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return c.availableSet(t, namespace, name)
+			}
 			if err != nil {
 				return err
 			}
@@ -156,6 +159,18 @@ func (c *cluster) available(t *testing.T, namespace string, names ...string) {
 			return nil
 		})
 	}
+}
+
+func (c *cluster) availableSet(t *testing.T, namespace, name string) error {
+	s, err := c.AppsV1().StatefulSets(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	want := *s.Spec.Replicas
+	if s.Status.ObservedGeneration < s.Generation || s.Status.UpdatedReplicas != want || s.Status.ReadyReplicas != want {
+		return fmt.Errorf("StatefulSet %s: %d of %d pods are ready", name, s.Status.ReadyReplicas, want)
+	}
+	return nil
 }
 
 func complete(d *appsv1.Deployment) bool {

@@ -36,6 +36,8 @@ type way struct {
 	deployments map[string][]string
 	// settings is the ProxyConfig that says where proxies find the control plane; empty for the usual place.
 	settings string
+	// volumes are how many the cluster must have, of its default class.
+	volumes int
 	// traceless is true if the cluster is afterwards as it was before.
 	traceless bool
 }
@@ -90,7 +92,7 @@ func ways() []way {
 			deployments: separate,
 		},
 		overlay("compact", map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}}, ""),
-		overlay("ha", separate, ""),
+		onDisks(3, overlay("ha", separate, "")),
 		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector", "keeper"},
 			"fairlead-xds": {"xds-server"}},
 			"{discoveryAddress: istiod.fairlead-xds.svc:15012, proxyMetadata: {CA_ADDR: ca.fairlead-ca.svc:15012}}"),
@@ -108,6 +110,12 @@ func ways() []way {
 			traceless:   true,
 		},
 	}
+}
+
+// onDisks is a way whose control plane keeps files in so many volumes.
+func onDisks(volumes int, w way) way {
+	w.volumes = volumes
+	return w
 }
 
 func overlay(name string, deployments map[string][]string, settings string) way {
@@ -133,6 +141,9 @@ func TestWaysToInstall(t *testing.T) {
 	c := connect(t)
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
+			if w.volumes > 0 {
+				c.disks(t, w.volumes)
+			}
 			before := c.objects(t)
 			began := time.Now()
 			// A control plane that is left would be in the way of the next.

@@ -228,6 +228,25 @@ func TestUpgradeAndRollbackServiceByService(t *testing.T) {
 	}
 }
 
+// A rollback of xds-server alone, with sidecars of this release, fails no request either: the previous release may know
+// nothing of what their listeners name.
+func TestRollbackOfXDSServerBehindNewSidecars(t *testing.T) {
+	previous, this := releases(t)
+	m := start(t, func(string) release { return this })
+	l := load.Start(t, load.Config{Rate: rate, URL: "http://" + address, Dial: m.client.Host.DialBy})
+	for _, step := range []struct {
+		name string
+		to   release
+	}{{"rollback", previous}, {"upgrade", this}} {
+		l.Holds(t, step.name, time.Second, func(t *testing.T) {
+			m.link("xds-server", step.to)
+			m.Restart("xds-server")
+			m.works(t)
+		})
+	}
+	l.Stop()
+}
+
 // route of requests to the server, which answers carry.
 func route(n int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/keys"
 )
 
 // Text is YAML that a step of a scenario applies, with stand-ins for the addresses, files and certificates of a fleet.
@@ -62,8 +63,35 @@ func expand(s *format.Scenario) (*format.Scenario, error) {
 		Certificates: certificates, IP: always("198.18.0.7"), VIP: always("198.19.0.7"),
 		Identity: always("spiffe://cluster.local/ns/apps/sa/client"), Files: always("/etc/files"),
 	}
-	return values.Expand(s)
+	if s, err = values.Expand(s); err != nil {
+		return nil, err
+	}
+	values.Keys = unserved{keys.New(s.Tokens, keys.Place{})}
+	steps := s.Steps
+	s.Steps = nil
+	for i := range steps {
+		step, err := values.Now(&steps[i])
+		if err != nil {
+			return nil, err
+		}
+		s.Steps = append(s.Steps, *step)
+	}
+	return s, nil
 }
+
+// unserved are keys that nobody serves.
+type unserved struct{ *keys.Ring }
+
+// Token implements format.Keys. Calls have tokens, objects have none: nothing is signed.
+func (unserved) Token(string) (string, error) { return "header.payload.signature", nil }
+
+// URI implements format.Keys.
+func (unserved) URI(key string, secure bool) (string, error) {
+	return map[bool]string{false: "http", true: "https"}[secure] + "://198.18.0.8/" + key + "/jwks.json", nil
+}
+
+// Issuer implements format.Keys.
+func (unserved) Issuer(key string) (string, error) { return "http://198.18.0.8/" + key, nil }
 
 func texts(file, at string, steps []format.Step) []Text {
 	var out []Text

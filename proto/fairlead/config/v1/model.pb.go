@@ -294,6 +294,75 @@ func (TlsMode) EnumDescriptor() ([]byte, []int) {
 	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{3}
 }
 
+// JwksProblem says why there are no keys.
+type JwksProblem int32
+
+const (
+	// JWKS_PROBLEM_UNSPECIFIED: there are keys.
+	JwksProblem_JWKS_PROBLEM_UNSPECIFIED JwksProblem = 0
+	// JWKS_PROBLEM_PENDING: the first attempt to fetch them is under way.
+	JwksProblem_JWKS_PROBLEM_PENDING JwksProblem = 1
+	// JWKS_PROBLEM_UNREACHABLE: their address does not answer as it should.
+	JwksProblem_JWKS_PROBLEM_UNREACHABLE JwksProblem = 2
+	// JWKS_PROBLEM_FORBIDDEN: their address is one that is not fetched from, or no address.
+	JwksProblem_JWKS_PROBLEM_FORBIDDEN JwksProblem = 3
+	// JWKS_PROBLEM_UNUSABLE: what was fetched has no usable key.
+	JwksProblem_JWKS_PROBLEM_UNUSABLE JwksProblem = 4
+	// JWKS_PROBLEM_EXPIRED: they could not be fetched again for so long that the last good ones no longer count.
+	JwksProblem_JWKS_PROBLEM_EXPIRED JwksProblem = 5
+	// JWKS_PROBLEM_LEFT_OUT: the namespace, or the mesh, names more addresses than are fetched from.
+	JwksProblem_JWKS_PROBLEM_LEFT_OUT JwksProblem = 6
+)
+
+// Enum value maps for JwksProblem.
+var (
+	JwksProblem_name = map[int32]string{
+		0: "JWKS_PROBLEM_UNSPECIFIED",
+		1: "JWKS_PROBLEM_PENDING",
+		2: "JWKS_PROBLEM_UNREACHABLE",
+		3: "JWKS_PROBLEM_FORBIDDEN",
+		4: "JWKS_PROBLEM_UNUSABLE",
+		5: "JWKS_PROBLEM_EXPIRED",
+		6: "JWKS_PROBLEM_LEFT_OUT",
+	}
+	JwksProblem_value = map[string]int32{
+		"JWKS_PROBLEM_UNSPECIFIED": 0,
+		"JWKS_PROBLEM_PENDING":     1,
+		"JWKS_PROBLEM_UNREACHABLE": 2,
+		"JWKS_PROBLEM_FORBIDDEN":   3,
+		"JWKS_PROBLEM_UNUSABLE":    4,
+		"JWKS_PROBLEM_EXPIRED":     5,
+		"JWKS_PROBLEM_LEFT_OUT":    6,
+	}
+)
+
+func (x JwksProblem) Enum() *JwksProblem {
+	p := new(JwksProblem)
+	*p = x
+	return p
+}
+
+func (x JwksProblem) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (JwksProblem) Descriptor() protoreflect.EnumDescriptor {
+	return file_fairlead_config_v1_model_proto_enumTypes[4].Descriptor()
+}
+
+func (JwksProblem) Type() protoreflect.EnumType {
+	return &file_fairlead_config_v1_model_proto_enumTypes[4]
+}
+
+func (x JwksProblem) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use JwksProblem.Descriptor instead.
+func (JwksProblem) EnumDescriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{4}
+}
+
 // ResourceKey names one resource of the normalised mesh. It is unique within a revision.
 type ResourceKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -684,7 +753,12 @@ type IstioConfig struct {
 	// exported_to lists the namespaces that may use the object, sorted; ["*"] means all. Never empty.
 	ExportedTo []string `protobuf:"bytes,5,rep,name=exported_to,json=exportedTo,proto3" json:"exported_to,omitempty"`
 	// source is the user's object.
-	Source        *SourceRef `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	Source *SourceRef `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	// held_closed is true for a resource that stands in the place of a security object which cannot be used and has no
+	// known good version. spec then closes what the object selects: a PeerAuthentication is STRICT, an
+	// AuthorizationPolicy denies everything. A RequestAuthentication has no rules, and every request that carries a
+	// token is to be refused.
+	HeldClosed    bool `protobuf:"varint,7,opt,name=held_closed,json=heldClosed,proto3" json:"held_closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -759,6 +833,13 @@ func (x *IstioConfig) GetSource() *SourceRef {
 		return x.Source
 	}
 	return nil
+}
+
+func (x *IstioConfig) GetHeldClosed() bool {
+	if x != nil {
+		return x.HeldClosed
+	}
+	return false
 }
 
 // ServicePort is one port of a service.
@@ -1960,13 +2041,19 @@ func (x *Namespace) GetLabels() map[string]string {
 	return nil
 }
 
-// Jwks is a JSON Web Key Set fetched on behalf of the proxies.
+// Jwks is a JSON Web Key Set fetched on behalf of the proxies. contract.KeySource.Name gives the name of its resource.
 type Jwks struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// uri it was fetched from.
+	// uri is the jwksUri of the rules that the keys are for; empty if issuer is set.
 	Uri string `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
-	// keys is the JSON document.
-	Keys          []byte `protobuf:"bytes,2,opt,name=keys,proto3" json:"keys,omitempty"`
+	// keys is the JSON document: usable public keys in one form, whatever the order in which they are published, so that
+	// equal keys are equal bytes on every replica. Empty if there is no usable key; problem is set then.
+	Keys []byte `protobuf:"bytes,2,opt,name=keys,proto3" json:"keys,omitempty"`
+	// issuer of the rules that the keys are for, whose OpenID discovery document names their address; empty if uri is
+	// set.
+	Issuer string `protobuf:"bytes,3,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// problem says why there are no keys. Tokens that only they could verify are refused then.
+	Problem       JwksProblem `protobuf:"varint,4,opt,name=problem,proto3,enum=fairlead.config.v1.JwksProblem" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2013,6 +2100,20 @@ func (x *Jwks) GetKeys() []byte {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *Jwks) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Jwks) GetProblem() JwksProblem {
+	if x != nil {
+		return x.Problem
+	}
+	return JwksProblem_JWKS_PROBLEM_UNSPECIFIED
 }
 
 // IdentityBan shuts an identity out: its streams are ended and no new ones are served until the resource is removed.
@@ -2121,7 +2222,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x06 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\blocation\x18\a \x01(\tR\blocation\"\xe4\x03\n" +
+	"\blocation\x18\a \x01(\tR\blocation\"\x85\x04\n" +
 	"\vIstioConfig\x12(\n" +
 	"\x04spec\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x04spec\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2+.fairlead.config.v1.IstioConfig.LabelsEntryR\x06labels\x12R\n" +
@@ -2129,7 +2230,9 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\rcreation_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fcreationTime\x12\x1f\n" +
 	"\vexported_to\x18\x05 \x03(\tR\n" +
 	"exportedTo\x125\n" +
-	"\x06source\x18\x06 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x1a9\n" +
+	"\x06source\x18\x06 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x12\x1f\n" +
+	"\vheld_closed\x18\a \x01(\bR\n" +
+	"heldClosed\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
@@ -2261,10 +2364,12 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x06labels\x18\x02 \x03(\v2).fairlead.config.v1.Namespace.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\",\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
 	"\x04Jwks\x12\x10\n" +
 	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x12\n" +
-	"\x04keys\x18\x02 \x01(\fR\x04keys\"\xaa\x01\n" +
+	"\x04keys\x18\x02 \x01(\fR\x04keys\x12\x16\n" +
+	"\x06issuer\x18\x03 \x01(\tR\x06issuer\x129\n" +
+	"\aproblem\x18\x04 \x01(\x0e2\x1f.fairlead.config.v1.JwksProblemR\aproblem\"\xaa\x01\n" +
 	"\vIdentityBan\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
@@ -2301,7 +2406,15 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\aTlsMode\x12\x18\n" +
 	"\x14TLS_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11TLS_MODE_DISABLED\x10\x01\x12\x12\n" +
-	"\x0eTLS_MODE_ISTIO\x10\x02B0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
+	"\x0eTLS_MODE_ISTIO\x10\x02*\xcf\x01\n" +
+	"\vJwksProblem\x12\x1c\n" +
+	"\x18JWKS_PROBLEM_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14JWKS_PROBLEM_PENDING\x10\x01\x12\x1c\n" +
+	"\x18JWKS_PROBLEM_UNREACHABLE\x10\x02\x12\x1a\n" +
+	"\x16JWKS_PROBLEM_FORBIDDEN\x10\x03\x12\x19\n" +
+	"\x15JWKS_PROBLEM_UNUSABLE\x10\x04\x12\x18\n" +
+	"\x14JWKS_PROBLEM_EXPIRED\x10\x05\x12\x19\n" +
+	"\x15JWKS_PROBLEM_LEFT_OUT\x10\x06B0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
 	file_fairlead_config_v1_model_proto_rawDescOnce sync.Once
@@ -2315,89 +2428,91 @@ func file_fairlead_config_v1_model_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_model_proto_rawDescData
 }
 
-var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: fairlead.config.v1.Protocol
 	(Resolution)(0),               // 1: fairlead.config.v1.Resolution
 	(Health)(0),                   // 2: fairlead.config.v1.Health
 	(TlsMode)(0),                  // 3: fairlead.config.v1.TlsMode
-	(*ResourceKey)(nil),           // 4: fairlead.config.v1.ResourceKey
-	(*Resource)(nil),              // 5: fairlead.config.v1.Resource
-	(*SourceRef)(nil),             // 6: fairlead.config.v1.SourceRef
-	(*IstioConfig)(nil),           // 7: fairlead.config.v1.IstioConfig
-	(*ServicePort)(nil),           // 8: fairlead.config.v1.ServicePort
-	(*Service)(nil),               // 9: fairlead.config.v1.Service
-	(*ClusterAddresses)(nil),      // 10: fairlead.config.v1.ClusterAddresses
-	(*NetworkGateway)(nil),        // 11: fairlead.config.v1.NetworkGateway
-	(*Locality)(nil),              // 12: fairlead.config.v1.Locality
-	(*LabelSet)(nil),              // 13: fairlead.config.v1.LabelSet
-	(*EndpointSet)(nil),           // 14: fairlead.config.v1.EndpointSet
-	(*Endpoint)(nil),              // 15: fairlead.config.v1.Endpoint
-	(*Workload)(nil),              // 16: fairlead.config.v1.Workload
-	(*ServiceTarget)(nil),         // 17: fairlead.config.v1.ServiceTarget
-	(*MeshConfig)(nil),            // 18: fairlead.config.v1.MeshConfig
-	(*Namespace)(nil),             // 19: fairlead.config.v1.Namespace
-	(*Jwks)(nil),                  // 20: fairlead.config.v1.Jwks
-	(*IdentityBan)(nil),           // 21: fairlead.config.v1.IdentityBan
-	nil,                           // 22: fairlead.config.v1.IstioConfig.LabelsEntry
-	nil,                           // 23: fairlead.config.v1.IstioConfig.AnnotationsEntry
-	nil,                           // 24: fairlead.config.v1.Service.SelectorEntry
-	nil,                           // 25: fairlead.config.v1.Service.LabelsEntry
-	nil,                           // 26: fairlead.config.v1.LabelSet.LabelsEntry
-	nil,                           // 27: fairlead.config.v1.Workload.LabelsEntry
-	nil,                           // 28: fairlead.config.v1.Workload.AnnotationsEntry
-	nil,                           // 29: fairlead.config.v1.Namespace.LabelsEntry
-	(*anypb.Any)(nil),             // 30: google.protobuf.Any
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(JwksProblem)(0),              // 4: fairlead.config.v1.JwksProblem
+	(*ResourceKey)(nil),           // 5: fairlead.config.v1.ResourceKey
+	(*Resource)(nil),              // 6: fairlead.config.v1.Resource
+	(*SourceRef)(nil),             // 7: fairlead.config.v1.SourceRef
+	(*IstioConfig)(nil),           // 8: fairlead.config.v1.IstioConfig
+	(*ServicePort)(nil),           // 9: fairlead.config.v1.ServicePort
+	(*Service)(nil),               // 10: fairlead.config.v1.Service
+	(*ClusterAddresses)(nil),      // 11: fairlead.config.v1.ClusterAddresses
+	(*NetworkGateway)(nil),        // 12: fairlead.config.v1.NetworkGateway
+	(*Locality)(nil),              // 13: fairlead.config.v1.Locality
+	(*LabelSet)(nil),              // 14: fairlead.config.v1.LabelSet
+	(*EndpointSet)(nil),           // 15: fairlead.config.v1.EndpointSet
+	(*Endpoint)(nil),              // 16: fairlead.config.v1.Endpoint
+	(*Workload)(nil),              // 17: fairlead.config.v1.Workload
+	(*ServiceTarget)(nil),         // 18: fairlead.config.v1.ServiceTarget
+	(*MeshConfig)(nil),            // 19: fairlead.config.v1.MeshConfig
+	(*Namespace)(nil),             // 20: fairlead.config.v1.Namespace
+	(*Jwks)(nil),                  // 21: fairlead.config.v1.Jwks
+	(*IdentityBan)(nil),           // 22: fairlead.config.v1.IdentityBan
+	nil,                           // 23: fairlead.config.v1.IstioConfig.LabelsEntry
+	nil,                           // 24: fairlead.config.v1.IstioConfig.AnnotationsEntry
+	nil,                           // 25: fairlead.config.v1.Service.SelectorEntry
+	nil,                           // 26: fairlead.config.v1.Service.LabelsEntry
+	nil,                           // 27: fairlead.config.v1.LabelSet.LabelsEntry
+	nil,                           // 28: fairlead.config.v1.Workload.LabelsEntry
+	nil,                           // 29: fairlead.config.v1.Workload.AnnotationsEntry
+	nil,                           // 30: fairlead.config.v1.Namespace.LabelsEntry
+	(*anypb.Any)(nil),             // 31: google.protobuf.Any
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_model_proto_depIdxs = []int32{
-	4,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
-	7,  // 1: fairlead.config.v1.Resource.istio_config:type_name -> fairlead.config.v1.IstioConfig
-	9,  // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
-	14, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
-	16, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
-	18, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
-	19, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
-	20, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
-	21, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
-	30, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
-	22, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
-	23, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
-	31, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
-	6,  // 13: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
+	5,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
+	8,  // 1: fairlead.config.v1.Resource.istio_config:type_name -> fairlead.config.v1.IstioConfig
+	10, // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
+	15, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
+	17, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
+	19, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
+	20, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
+	21, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
+	22, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
+	31, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
+	23, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
+	24, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
+	32, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
+	7,  // 13: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
 	0,  // 14: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
-	8,  // 15: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
+	9,  // 15: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
 	1,  // 16: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
-	24, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
-	25, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
-	31, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
-	6,  // 20: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
-	11, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
-	10, // 22: fairlead.config.v1.Service.cluster_addresses:type_name -> fairlead.config.v1.ClusterAddresses
-	11, // 23: fairlead.config.v1.Service.more_network_gateways:type_name -> fairlead.config.v1.NetworkGateway
-	26, // 24: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
-	15, // 25: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
-	13, // 26: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
-	12, // 27: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
+	25, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
+	26, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
+	32, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
+	7,  // 20: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
+	12, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
+	11, // 22: fairlead.config.v1.Service.cluster_addresses:type_name -> fairlead.config.v1.ClusterAddresses
+	12, // 23: fairlead.config.v1.Service.more_network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	27, // 24: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
+	16, // 25: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
+	14, // 26: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
+	13, // 27: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
 	2,  // 28: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
 	3,  // 29: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	27, // 30: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
-	12, // 31: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
-	17, // 32: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
+	28, // 30: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
+	13, // 31: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
+	18, // 32: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
 	3,  // 33: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	28, // 34: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
-	6,  // 35: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	30, // 36: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	6,  // 37: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	29, // 38: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	31, // 39: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
-	6,  // 40: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	29, // 34: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
+	7,  // 35: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
+	31, // 36: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	7,  // 37: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	30, // 38: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	4,  // 39: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
+	32, // 40: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	7,  // 41: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }
@@ -2420,7 +2535,7 @@ func file_fairlead_config_v1_model_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_model_proto_rawDesc), len(file_fairlead_config_v1_model_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -106,7 +106,8 @@ type parrot struct {
 }
 
 func (p parrot) CreateCertificate(ctx context.Context, r *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
-	sent, _ := metadata.FromIncomingContext(ctx)
+	md, _ := metadata.FromIncomingContext(ctx)
+	sent := map[string][]string(md) // which prints tokens, unlike metadata.MD
 	_, _ = fmt.Fprintln(p.heard, sent)
 	return nil, status.Errorf(codes.PermissionDenied, "I refuse %v with %s", sent, r.GetCsr())
 }

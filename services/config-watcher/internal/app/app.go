@@ -132,14 +132,18 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	others := s.newReplicas(identity)
 	observer := metrics.New(s.Registry, proxies)
 
-	// What leads to the revision log: changes of sources pass bans, health and the pipeline.
+	// What leads to the revision log: changes of sources pass bans, keys, health and the pipeline.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
 			Tenancy: s.tenancy()}),
 		Log: s.Log, Out: s.revisions, Clock: s.Clock, Tracer: s.tracer(), Observe: observer,
 	})
 	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
-	bans := ban.NewTable(ban.Config{Protected: cfg.needed, Next: healths.Submit, Clock: s.Clock, Log: s.Log})
+	keys, err := s.newKeys(healths.Submit)
+	if err != nil {
+		return err
+	}
+	bans := ban.NewTable(ban.Config{Protected: cfg.needed, Next: keys.Submit, Clock: s.Clock, Log: s.Log})
 
 	// Sources. Of one object in several sources the oldest counts, after the file of --mesh-config-file. Secrets are
 	// taken out here: they are never part of a revision.
@@ -179,11 +183,12 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	}
 	statuses := status.NewTracker(status.Config{
 		Domain: cfg.DomainSuffix, Revisions: s.revisions, Fleet: proxies, Credentials: secrets, Sources: from.all,
-		Overridden: joined.Overridden, Findings: found.Of, Peers: others.verified, PeerReporters: others.reporters, Sinks: sinks, Log: s.Log,
-		Clock: s.Clock,
+		Overridden: joined.Overridden, Findings: found.Of, Keys: keys.Problems, Peers: others.verified,
+		PeerReporters: others.reporters, Sinks: sinks, Log: s.Log, Clock: s.Clock,
 	})
 	ingresses := status.NewIngresses(sinks)
-	ends := pipeline.Ends{Settled: from.settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig) {
+	settled := func() bool { return from.settled() && keys.Settled() }
+	ends := pipeline.Ends{Settled: settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig) {
 		found.Submit(changes, settings)
 		machines.Submit(changes)
 		statuses.Submit(changes)
@@ -230,8 +235,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: from.store, Sources: from.all, Remotes: from.remotes, Cluster: cfg.ClusterID, Revisions: s.pipeline, Elsewhere: joined,
-		Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Log: s.Log, Stop: s.stop,
+		Store: from.store, Sources: from.all, Remotes: from.remotes, Cluster: cfg.ClusterID, Revisions: waiter{keys, s.pipeline},
+		Elsewhere: joined, Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Log: s.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(roles, s.audit))
 	if err := s.serveWebhook(ctx, identity, root.current, quotas); err != nil {
@@ -239,8 +244,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	}
 	s.Ops.Ready("own-certificate", certificateReady(identity))
 	s.Ops.Ready("sources", func() error { return from.ready(s.revisions) })
-	(&pages{sources: from, statuses: statuses, joined: joined, findings: found, secrets: secrets, fleet: proxies, revisions: s.revisions,
-		unsaved: s.dirs.unsaved}).register(s.Ops)
+	(&pages{sources: from, statuses: statuses, joined: joined, findings: found, secrets: secrets, keys: keys, fleet: proxies,
+		revisions: s.revisions, unsaved: s.dirs.unsaved}).register(s.Ops)
 
 	s.Task("status of objects", statuses.Run)
 	if others.run != nil {
@@ -250,6 +255,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	s.Task("pipeline", func(ctx context.Context) error { return s.pipeline.Run(ctx, ends) })
 	s.Task("findings", found.Run)
 	s.Task("bans", bans.Run)
+	s.Task("keys of tokens", keys.Run)
 	s.Task("roles", roles.Run)
 	s.Task("health of workloads", healths.Run)
 	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/analysis/background"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -77,6 +78,7 @@ type pages struct {
 	joined    *aggregate.Aggregate
 	findings  *background.Analyzer
 	secrets   *credential.Table
+	keys      *jwks.Table
 	fleet     *fleet.Table
 	revisions *revision.Log
 	unsaved   func() error
@@ -196,6 +198,8 @@ func (p *pages) register(s *ops.Server) {
 	s.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(p.resources))
 	s.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
 		ops.JSON(func(*http.Request) (any, error) { return p.secrets.Summaries(), nil }))
+	s.Debug("/debug/jwks", "keys that verify tokens: where they come from, how fresh they are, why they cannot be fetched",
+		ops.JSON(func(*http.Request) (any, error) { return p.keys.States(), nil }))
 	s.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
 		out := []json.RawMessage{}
 		for _, proxy := range p.fleet.List(r.URL.Query().Get("namespace")) {

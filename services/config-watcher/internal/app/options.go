@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
@@ -48,6 +49,15 @@ type Options struct {
 	RemoteClusters       bool
 	RemoteClusterTimeout time.Duration
 	RemoteClusterAllow   []string
+
+	// JWKSAllow are addresses from which keys of tokens are fetched although they are loopback, link-local or a
+	// metadata service's; JWKSCAFile has roots that verify key servers besides the system's.
+	JWKSAllow  []string
+	JWKSCAFile string
+	// JWKSMinInterval is the shortest time between two fetches of such keys.
+	JWKSMinInterval time.Duration
+	// MaxNamespaceJWKS bounds the addresses of keys that the RequestAuthentications of a namespace may name.
+	MaxNamespaceJWKS int
 
 	SystemNamespace, ClusterID, DomainSuffix string
 	// MultiTenant limits what objects of one namespace do to workloads of others.
@@ -133,6 +143,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"bytes of memory that the objects of a namespace may take, by the estimate of docs/security.md, before more are refused; those of the "+
 			"root and the system namespace may take any; 0: no bound")
 
+	flags.StringSliceVar(&o.JWKSAllow, "jwks-allow-addresses", nil,
+		"addresses or CIDRs that keys of RequestAuthentications are fetched from although they are loopback, link-local or a metadata service's")
+	flags.StringVar(&o.JWKSCAFile, "jwks-ca-file", "",
+		"file with roots, PEM, that verify the servers of such keys besides the operating system's; followed (default: none)")
+	flags.DurationVar(&o.JWKSMinInterval, "jwks-min-interval", jwks.DefaultShortest,
+		"shortest time after which such keys are fetched again, however short the answer's Cache-Control, and longest pause after failures; "+
+			"1s to 10m")
+	flags.IntVar(&o.MaxNamespaceJWKS, "max-namespace-jwks", jwks.DefaultPerNamespace,
+		"how many addresses of keys the RequestAuthentications of a namespace may name; of more, the tokens are refused")
+
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
@@ -157,7 +177,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 type config struct {
 	Options
 	trustDomain               spiffeid.TrustDomain
-	remoteAllow               []netip.Prefix
+	remoteAllow, jwksAllow    []netip.Prefix
 	own, ca, xdsServer, admin spiffeid.ID
 }
 
@@ -220,6 +240,13 @@ func (o Options) check() (*config, error) {
 	}
 	o.checkKubernetes(&errs)
 	c.remoteAllow = o.checkRemoteClusters(&errs)
+	c.jwksAllow = prefixes(&errs, "jwks-allow-addresses", o.JWKSAllow)
+	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {
+		errs.Add("jwks-min-interval", errors.New("must be 1s to 10m"))
+	}
+	if o.MaxNamespaceJWKS < 1 {
+		errs.Add("max-namespace-jwks", errors.New("must be 1 or more"))
+	}
 	if err := errs.Err(); err != nil {
 		return nil, err
 	}
@@ -271,20 +298,25 @@ func (o Options) checkKubernetes(errs *service.FlagErrors) {
 }
 
 // checkRemoteClusters checks the flags of remote clusters, and returns the ranges of --remote-cluster-allow-addresses.
-func (o Options) checkRemoteClusters(errs *service.FlagErrors) (allow []netip.Prefix) {
+func (o Options) checkRemoteClusters(errs *service.FlagErrors) []netip.Prefix {
 	if o.Kubernetes && o.RemoteClusters {
 		errs.AtLeast("remote-cluster-timeout", o.RemoteClusterTimeout, time.Second)
 	}
-	for _, text := range o.RemoteClusterAllow {
+	return prefixes(errs, "remote-cluster-allow-addresses", o.RemoteClusterAllow)
+}
+
+// prefixes parses the addresses and CIDRs of a flag.
+func prefixes(errs *service.FlagErrors, flag string, texts []string) (out []netip.Prefix) {
+	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		if ip, e := netip.ParseAddr(text); e == nil {
 			prefix, err = netip.PrefixFrom(ip, ip.BitLen()), nil
 		}
 		if err != nil {
-			errs.Add("remote-cluster-allow-addresses", fmt.Errorf("%q is neither an address nor a CIDR", text))
+			errs.Add(flag, fmt.Errorf("%q is neither an address nor a CIDR", text))
 			continue
 		}
-		allow = append(allow, prefix.Masked())
+		out = append(out, prefix.Masked())
 	}
-	return allow
+	return out
 }

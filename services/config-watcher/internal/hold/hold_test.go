@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -19,9 +20,7 @@ func holdsOf(t *testing.T, text string) []Hold {
 	var out []Hold
 	for _, d := range docs {
 		if _, err := validate.Document(d); err != nil {
-			if h, ok := Of(d); ok {
-				out = append(out, h)
-			}
+			out = append(out, Of(d)...)
 		}
 	}
 	if len(problems) > 0 {
@@ -62,13 +61,18 @@ func TestHolds(t *testing.T) {
 		"cut off after the namespace": {head + "metadata: {name: a, namespace: apps}\nspec: {mtls: {mo", "apps/a map[]"},
 		"cut off in the namespace":    {head + "metadata: {name: a, namespace: ap", "/? map[]"},
 		"cut off in the name":         {head + "metadata: {name: a", "/? map[]"},
-		"cut off before the kind":     {"apiVersion: security.istio.io/v1\nki", "/? map[]"},
+		"cut off before the kind":     {"apiVersion: security.istio.io/v1\nki", "policy of /? map[] /? map[] tokens of /? map[]"},
 		"JSON cut off": {
 			`{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication","metadata":{"name":"a","namespace":"apps"},"spec":{"mt`,
 			"apps/a map[]"},
-		"another kind of the group": {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: " +
-			"apps}\nspec: {}\n", ""},
-		"another kind of the group, cut":   {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a", ""},
+		"policy": {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: apps}\n" +
+			"spec: {selector: {matchLabels: {app: x}}, action: DENY}\n", "policy of apps/a map[app:x]"},
+		"policy whose labels no workload has": {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: " +
+			"apps}\nspec: {selector: {matchLabels: {app: '*'}}}\n", "policy of apps/a map[]"},
+		"good policy": {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: apps}\nspec: {}\n", ""},
+		"policy, cut": {"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a", "policy of /? map[]"},
+		"tokens": {"apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: apps}\n" +
+			"spec: {selector: {matchLabels: {app: x}}, jwtRules: [{}]}\n", "tokens of apps/a map[app:x]"},
 		"something else that is not valid": {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: a, namesp", ""},
 		"beside good documents": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n---\n" + head +
 			"metadata: {name: a, namespace: apps}\nspec: {mtls: {mo", "apps/a map[]"},
@@ -77,8 +81,8 @@ func TestHolds(t *testing.T) {
 		"List cut off in the kind": {list +
 			"- apiVersion: v1\n  kind: Namespace\n- apiVersion: security.istio.io/v1\n  kind: PeerAuthent", "/? map[]"},
 		"List cut off before the kind": {list + "- apiVersion: v1\n  kind: Namespace\n- apiVersion: security.istio.io/v1\n  metadata: {",
-			"/? map[]"},
-		"List of others cut off": {list + "- apiVersion: security.istio.io/v1\n  kind: AuthorizationPolicy\n  metadata: {", ""},
+			"policy of /? map[] /? map[] tokens of /? map[]"},
+		"List of others cut off": {list + "- apiVersion: security.istio.io/v1\n  kind: AuthorizationPolicy\n  metadata: {", "policy of /? map[]"},
 		"List in JSON, its kind cut off": {
 			`{"apiVersion":"v1","items":[{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication","metadata":{"name":"a","namespace":"apps"}},{"apiV`, "/? map[]"},
 		"List with items that are none": {list + "- 5\n" + item("a", "apps") + "- 6\n", "apps/a map[]"},
@@ -109,17 +113,65 @@ func TestHolds(t *testing.T) {
 				if strings.HasPrefix(name, "0-held-closed-") {
 					name = "?"
 				}
-				spec := h.Object.Body.(*security.PeerAuthentication)
-				if !h.Object.Held || spec.Mtls.Mode != security.PeerAuthentication_MutualTLS_STRICT {
-					t.Errorf("hold %+v", h.Object)
-				}
-				if p := h.Problem().Error(); !strings.Contains(p, "closed: STRICT until corrected") || !strings.Contains(p, "mesh.yaml:") {
+				kind, labels := closes(t, h)
+				if p := h.Problem().Error(); !strings.Contains(p, "closed: "+Effect(h.Object.Key.Kind)+" until corrected") ||
+					!strings.Contains(p, "mesh.yaml:") {
 					t.Errorf("problem %q", p)
 				}
-				got = append(got, fmt.Sprintf("%s/%s %v", h.Object.Key.Namespace, name, spec.GetSelector().GetMatchLabels()))
+				got = append(got, fmt.Sprintf("%s%s/%s %v", kind, h.Object.Key.Namespace, name, labels))
 			}
 			if s := strings.Join(got, " "); s != c.want {
 				t.Errorf("held %q, want %q", s, c.want)
+			}
+		})
+	}
+}
+
+// closes checks that the object of a hold closes what it applies to. It returns what to write before its name, nothing
+// for a PeerAuthentication, and its labels.
+func closes(t *testing.T, h Hold) (kind string, labels map[string]string) {
+	t.Helper()
+	ok := false
+	switch spec := h.Object.Body.(type) {
+	case *security.PeerAuthentication:
+		ok, labels = spec.Mtls.Mode == security.PeerAuthentication_MutualTLS_STRICT, spec.GetSelector().GetMatchLabels()
+	case *security.AuthorizationPolicy:
+		kind, labels = "policy of ", spec.GetSelector().GetMatchLabels()
+		ok = spec.Action == security.AuthorizationPolicy_DENY && len(spec.Rules) == 1 && proto.Equal(spec.Rules[0], &security.Rule{})
+	case *security.RequestAuthentication:
+		kind, labels = "tokens of ", spec.GetSelector().GetMatchLabels()
+		ok = len(spec.JwtRules) == 0
+	}
+	if !ok || !h.Object.Held {
+		t.Errorf("hold %+v", h.Object)
+	}
+	return kind, labels
+}
+
+// TestHoldsOfTargets: the hold of a policy for gateways keeps its targets, unless these cannot be read.
+func TestHoldsOfTargets(t *testing.T) {
+	const gateway = "{group: gateway.networking.k8s.io, kind: Gateway, name: g}"
+	for name, c := range map[string]struct {
+		attached string
+		targets  int
+	}{
+		"targets":              {"targetRefs: [" + gateway + ", " + gateway + "]", 2},
+		"one target":           {"targetRef: " + gateway, 1},
+		"both":                 {"targetRef: " + gateway + ", targetRefs: [" + gateway + "]", 0},
+		"beside a selector":    {"selector: {matchLabels: {a: b}}, targetRefs: [" + gateway + "]", 0},
+		"a target of no name":  {"targetRefs: [" + gateway + ", {group: gateway.networking.k8s.io, kind: Gateway}]", 0},
+		"a misspelt field":     {"targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, nam: g}]", 0},
+		"a target that is one": {"targetRefs: " + gateway, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			holds := holdsOf(t, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: apps}\n"+
+				"spec: {action: DENY, "+c.attached+"}\n")
+			if len(holds) != 1 {
+				t.Fatalf("%d holds", len(holds))
+			}
+			spec := holds[0].Object.Body.(*security.AuthorizationPolicy)
+			if len(spec.TargetRefs) != c.targets || spec.Selector != nil {
+				t.Errorf("targets %v, selector %v", spec.TargetRefs, spec.Selector)
 			}
 		})
 	}
@@ -133,7 +185,7 @@ func TestHoldOfMistakenGroup(t *testing.T) {
 		if _, err := validate.Document(docs[0]); err == nil {
 			t.Errorf("%s: accepted", group)
 		}
-		if _, held := Of(docs[0]); held != want {
+		if held := len(Of(docs[0])) > 0; held != want {
 			t.Errorf("%s: held %v", group, held)
 		}
 	}

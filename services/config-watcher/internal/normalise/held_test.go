@@ -25,6 +25,9 @@ func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 	given := func(d Delta) (upserts, removed []string) {
 		for _, r := range d.Upserts {
 			if r.Key.Kind == held.Key.Kind {
+				if !r.GetIstioConfig().GetHeldClosed() {
+					t.Error("the resource does not say that it holds closed")
+				}
 				upserts = append(upserts, r.Key.Namespace+" "+strings.Join(r.GetIstioConfig().GetExportedTo(), ","))
 			}
 		}

@@ -37,7 +37,7 @@ func istioConfig[S, T proto.Message](
 		}
 		return &configv1.IstioConfig{
 			Spec: packed, Labels: o.Labels, Annotations: MeshAnnotations(o.Annotations), CreationTime: created(o.Created),
-			ExportedTo: exported, Source: sourceRef(o),
+			ExportedTo: exported, Source: sourceRef(o), HeldClosed: o.Held,
 		}, nil
 	}
 }

@@ -5,8 +5,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
 // newKinds is the table of kinds: what Mesh does with the objects of each. The file of a kind has its rules. Objects of
@@ -20,21 +22,24 @@ func newKinds() map[kindName]kind {
 		{"", "Pod"}:                             podKind,
 		{"", "Service"}:                         serviceKind,
 		{kinds.GroupDiscovery, "EndpointSlice"}: endpointSliceKind,
-		{kinds.GroupExtensions, "TrafficExtension"}: plainKind,
-		{kinds.GroupExtensions, "WasmPlugin"}:       plainKind,
-		{kinds.GroupFairlead, "IdentityBan"}:        identityBanKind,
-		{kinds.GroupIngress, "Ingress"}:             ingressKind,
-		{kinds.GroupIngress, "IngressClass"}:        ingressClassKind,
-		{kinds.GroupNetworking, "DestinationRule"}:  destinationRuleKind,
-		{kinds.GroupNetworking, "EnvoyFilter"}:      plainKind,
-		{kinds.GroupNetworking, "Gateway"}:          gatewayKind,
-		{kinds.GroupNetworking, "ProxyConfig"}:      proxyConfigKind,
-		{kinds.GroupNetworking, "ServiceEntry"}:     serviceEntryKind,
-		{kinds.GroupNetworking, "Sidecar"}:          sidecarKind,
-		{kinds.GroupNetworking, "VirtualService"}:   virtualServiceKind,
-		{kinds.GroupNetworking, "WorkloadEntry"}:    workloadEntryKind,
-		{kinds.GroupSecurity, "PeerAuthentication"}: plainKind,
-		{kinds.GroupTelemetry, "Telemetry"}:         plainKind,
+		{kinds.GroupExtensions, "TrafficExtension"}:    plainKind,
+		{kinds.GroupExtensions, "WasmPlugin"}:          plainKind,
+		{kinds.GroupFairlead, "IdentityBan"}:           identityBanKind,
+		{kinds.GroupFairlead, KindJwks}:                jwksKind,
+		{kinds.GroupIngress, "Ingress"}:                ingressKind,
+		{kinds.GroupIngress, "IngressClass"}:           ingressClassKind,
+		{kinds.GroupNetworking, "DestinationRule"}:     destinationRuleKind,
+		{kinds.GroupNetworking, "EnvoyFilter"}:         plainKind,
+		{kinds.GroupNetworking, "Gateway"}:             gatewayKind,
+		{kinds.GroupNetworking, "ProxyConfig"}:         proxyConfigKind,
+		{kinds.GroupNetworking, "ServiceEntry"}:        serviceEntryKind,
+		{kinds.GroupNetworking, "Sidecar"}:             sidecarKind,
+		{kinds.GroupNetworking, "VirtualService"}:      virtualServiceKind,
+		{kinds.GroupNetworking, "WorkloadEntry"}:       workloadEntryKind,
+		{kinds.GroupSecurity, "AuthorizationPolicy"}:   plainKind,
+		{kinds.GroupSecurity, "PeerAuthentication"}:    plainKind,
+		{kinds.GroupSecurity, "RequestAuthentication"}: plainKind,
+		{kinds.GroupTelemetry, "Telemetry"}:            plainKind,
 	}
 }
 
@@ -134,4 +139,12 @@ func (r *rules[T]) touchStored(m *Mesh, s stored) {
 // buildStored makes the resource of an object that touchStored has marked.
 func (r *rules[T]) buildStored(m *Mesh, o *object.Object) (proto.Message, error) {
 	return r.build(m, o)
+}
+
+// KindJwks is the kind of the objects, in group fairlead.dev, by which package jwks adds keys. No user writes them.
+const KindJwks = resource.KindJwks
+
+var jwksKind = &rules[object.Object]{
+	is:    traits{unreported: true, meshWide: true},
+	build: func(_ *Mesh, o *object.Object) (proto.Message, error) { return o.Body.(*configv1.Jwks), nil },
 }

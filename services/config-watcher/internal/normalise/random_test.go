@@ -135,6 +135,8 @@ var specs = []struct {
 	{kinds.GroupNetworking, "EnvoyFilter", func() proto.Message { return &networking.EnvoyFilter{} }},
 	{kinds.GroupNetworking, "ProxyConfig", func() proto.Message { return &networkingv1beta1.ProxyConfig{} }},
 	{kinds.GroupSecurity, "PeerAuthentication", func() proto.Message { return &security.PeerAuthentication{} }},
+	{kinds.GroupSecurity, "AuthorizationPolicy", func() proto.Message { return &security.AuthorizationPolicy{} }},
+	{kinds.GroupSecurity, "RequestAuthentication", func() proto.Message { return &security.RequestAuthentication{} }},
 }
 
 func (d drawer) one(list ...string) string { return list[d.from(len(list))] }

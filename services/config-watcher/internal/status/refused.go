@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 )
@@ -55,7 +56,7 @@ func (r *refusal) status(inForce *object.Object) *Status {
 	case inForce == nil:
 		message += ". No earlier version is known: the object has no effect"
 	case inForce.Held:
-		message += ". No earlier version is known: until it is corrected, its workloads are held closed"
+		message += ". No earlier version is known: until it is corrected, its workloads are held closed: " + hold.Effect(inForce.Key.Kind)
 	default:
 		message += ". The last good version stays in force"
 		if generation == 0 {

@@ -22,7 +22,8 @@ import (
 const (
 	// Accepted holds if the newest version of the object is valid and part of the mesh.
 	Accepted = "Accepted"
-	// ResolvedRefs holds if every credential of a Gateway is there.
+	// ResolvedRefs holds if every credential of a Gateway is there, or the keys of every issuer of a
+	// RequestAuthentication.
 	ResolvedRefs = "ResolvedRefs"
 	// Programmed holds if every proxy that uses the object has acknowledged its newest version.
 	Programmed = "Programmed"
@@ -43,6 +44,8 @@ const (
 	reasonConflict   = "PortConflict"
 	reasonCredential = "CredentialMissing"
 	reasonResolved   = "Resolved"
+	reasonKeys       = "KeysMissing"
+	reasonStaleKeys  = "KeysStale"
 	reasonHealthy    = "Healthy"
 	reasonUnhealthy  = "Unhealthy"
 )

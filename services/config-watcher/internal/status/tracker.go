@@ -33,7 +33,7 @@ const (
 	maxSequences = 4096
 )
 
-// Config of a Tracker. Peers, PeerReporters and Sinks may be empty, all other fields are required.
+// Config of a Tracker. Keys, Peers, PeerReporters and Sinks may be empty, all other fields are required.
 type Config struct {
 	// Domain is the DNS suffix of service names.
 	Domain      string
@@ -45,6 +45,8 @@ type Config struct {
 	Overridden func() [][]*object.Object
 	// Findings lists the findings about an object.
 	Findings func(object.Key) []finding.Finding
+	// Keys says what is the matter with the keys of a RequestAuthentication, and whether some are missing.
+	Keys func(object.Key) (problems []string, missing bool)
 	// Peers returns the proxies of the other replicas, and whether some may be missing.
 	Peers func() (proxies []fleet.View, incomplete bool)
 	// PeerReporters returns the number of xds-servers that report to the other replicas.
@@ -114,6 +116,7 @@ type entry struct {
 	since     uint64
 	changedAt time.Time
 	findings  []finding.Finding
+	keys      *Condition
 	health    *object.Health
 	refused   *refusal
 	row       *Row
@@ -361,13 +364,14 @@ func joined(own, others []fleet.View) []fleet.View {
 // evaluate brings the row of an entry up to date. Rows of Gateways in force are evaluateGateways's.
 func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 	findings := t.cfg.Findings(e.object.Key)
+	keys := keysCondition(e.object, t.cfg.Keys)
 	blamed := len(f.blamed) > 0 && anyHost(e.hosts, f.blamed)
 	if e.row != nil && e.row.InForce && e.latched != nil && blamed == e.blamed && !blamed && refused.equal(e.refused) &&
 		slices.Equal(findings, e.findings) &&
-		e.health == e.object.Health {
+		e.health == e.object.Health && sameCondition(e.keys, keys) {
 		return
 	}
-	e.findings, e.refused, e.blamed, e.health = findings, refused, blamed, e.object.Health
+	e.findings, e.refused, e.blamed, e.health, e.keys = findings, refused, blamed, e.object.Health, keys
 	row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location,
 		InForce: true}
 	switch {
@@ -385,6 +389,9 @@ func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 		}
 		row.Status = &Status{Generation: e.object.Generation,
 			Conditions: []Condition{withFindings(acceptedCondition(e.object.Key.Kind), e.object.Warnings, findings), c}, Findings: codes(findings)}
+		if keys != nil {
+			row.Status.Conditions = append(row.Status.Conditions, *keys)
+		}
 		if h := e.object.Health; h != nil {
 			row.Status.Conditions = append(row.Status.Conditions, healthCondition(h))
 		}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"fairlead.dev/pkg/authz"
 	"fairlead.dev/services/config-watcher/internal/decode"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -74,9 +75,8 @@ func istioAnnotations(c *check.Checker, o *object.Object) {
 			c.Fail(manifest.Field("metadata.annotations", name), v, "reserved for Istio itself", "remove it")
 		}
 	}
-	const dryRun = "istio.io/dry-run"
-	if v, ok := o.Annotations[dryRun]; ok && o.Key.Kind != "AuthorizationPolicy" {
-		c.Fail(manifest.Field("metadata.annotations", dryRun), v, "a "+o.Key.Kind+" cannot be tried", "remove it")
+	if v, ok := o.Annotations[authz.DryRunAnnotation]; ok && o.Key.Kind != "AuthorizationPolicy" {
+		c.Fail(manifest.Field("metadata.annotations", authz.DryRunAnnotation), v, "a "+o.Key.Kind+" cannot be tried", "remove it")
 	}
 }
 

@@ -18,11 +18,11 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
-// TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No check may
-// panic, every refusal names a field and a remedy, and enough objects are accepted that every check runs.
+// TestRandomObjects makes objects of every kind of the traffic and security APIs, templates aside, with random fields.
+// No check may panic, every refusal names a field and a remedy, and enough objects are accepted that every check runs.
 func TestRandomObjects(t *testing.T) {
 	for _, k := range kinds.All() {
-		if k.NewSpec == nil || k.Name == "WorkloadGroup" || k.Group != kinds.GroupNetworking && k.Name != "PeerAuthentication" {
+		if k.NewSpec == nil || k.Name == "WorkloadGroup" || k.Group != kinds.GroupNetworking && k.Group != kinds.GroupSecurity {
 			continue
 		}
 		t.Run(k.Name, func(t *testing.T) {
@@ -88,7 +88,8 @@ func TestAcceptedSeeds(t *testing.T) {
 		}
 		list.WriteByte('\n')
 	}
-	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter"} {
+	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "AuthorizationPolicy",
+		"RequestAuthentication", "EnvoyFilter"} {
 		all := kinds.All()
 		k := all[slices.IndexFunc(all, func(k kinds.Kind) bool { return k.Name == name && k.NewSpec != nil })]
 		add(name, k.NewSpec, func(spec proto.Message) bool { return documented(t, k, spec) == nil })

@@ -69,7 +69,13 @@ func TestRules(t *testing.T) {
 		{"vs: header presence", http("match: [{headers: {x-user: {}}}], " + ok), ""},
 		{"vs: header name", http("match: [{headers: {'x user': {exact: a}}}], " + ok), `headers\["x user"\]: .*not a valid header name`},
 		{"vs: pseudo header", http("match: [{headers: {':path': {prefix: /a}}, withoutHeaders: {':method': {exact: GET}}}], " + ok), ""},
-		{"vs: claims", http("match: [{headers: {'@request.auth.claims.group': {exact: a}}}], " + ok), `routing on claims is not available`},
+		{"vs: claims", http("match: [{headers: {'@request.auth.claims.group': {exact: a}}}], " + ok), `only gateways route by claims`},
+		{"vs: absent claims", http("match: [{withoutHeaders: {'@request.auth.claims[a][b]': {}}}], " + ok), `withoutHeaders.*only gateways route by claims`},
+		{"vs: claims at a gateway", of("VirtualService", "{hosts: [a.com], gateways: [g], "+
+			"http: [{match: [{headers: {'@request.auth.claims.group': "+
+			"{exact: a}}}], "+ok+"}]}"), ""},
+		{"vs: claims without a name", of("VirtualService", "{hosts: [a.com], gateways: [g], http: [{match: [{headers: {'@request.auth.claims.': "+
+			"{exact: a}}}], "+ok+"}]}"), `not a valid header name`},
 		{"vs: timeout", http(ok + ", timeout: 100us"), `timeout: 100.s: shorter than 1ms`},
 		{"vs: retries", http(ok + ", retries: {attempts: 3, perTryTimeout: 2s, retryOn: 'gateway-error,connect-failure,503,reset'}"), ""},
 		{"vs: retryOn", http(ok + ", retries: {attempts: 3, retryOn: gateway-eror}"),
@@ -405,9 +411,6 @@ func TestRules(t *testing.T) {
 		{"svc: exportTo", annotated("{networking.istio.io/exportTo: '*,other'}"), `"\*" cannot be combined`},
 		{"pod: address", of("Pod", "{containers: []}") + "status: {podIP: nonsense}", `status.podIP: "nonsense": not an IP`},
 
-		{"refused: AuthorizationPolicy", of("AuthorizationPolicy", "{action: DENY, rules: [{}]}"),
-			`AuthorizationPolicy is not enforced by this version of Fairlead, access would not be restricted`},
-		{"refused: RequestAuthentication", of("RequestAuthentication", "{}"), `RequestAuthentication is not enforced`},
 		{"refused: WasmPlugin for access", of("WasmPlugin", "{url: 'oci://a', phase: AUTHZ}"), `WasmPlugin is not enforced`},
 	}
 	for _, c := range cases {

@@ -12,8 +12,8 @@ func TestWarnings(t *testing.T) {
 		"a field of MeshConfig": {`apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
-data: {mesh: "extensionProviders: [{name: a, prometheus: {}}, {name: b, prometheus: {}}]"}
-`, "ConfigMap istio-system/istio: data.mesh.extensionProviders: has no effect: "},
+data: {mesh: "extensionProviders: [{name: a, prometheus: {}}, {name: b, envoyExtAuthzGrpc: {service: b, port: 80}}]"}
+`, "ConfigMap istio-system/istio: data.mesh.extensionProviders[0].prometheus: has no effect: "},
 		"a field below a message": {`apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}

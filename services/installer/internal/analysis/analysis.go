@@ -6,6 +6,7 @@ package analysis
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -142,4 +143,40 @@ func (p Program) Validate(ctx context.Context, files []string, strict, asJSON bo
 		return failure(strings.TrimSpace(said), exit)
 	}
 	return err
+}
+
+// Refused says by "FILE:LINE" why objects of files are refused; those that are not mentioned are accepted. FILE is "-"
+// for standard input.
+func (p Program) Refused(ctx context.Context, files []string) (map[string]string, error) {
+	var text bytes.Buffer
+	if err := p.Validate(ctx, files, false, true, &text); err != nil && process.ExitCode(err) != process.ExitRefused {
+		return nil, err
+	}
+	var verdicts struct {
+		Objects []struct {
+			File   string
+			Line   int
+			Errors []struct{ Field, Message string }
+		}
+	}
+	if err := json.Unmarshal(text.Bytes(), &verdicts); err != nil {
+		return nil, fmt.Errorf("config-watcher validate answers with what is no JSON: %w; do both programs have one version?", err)
+	}
+	refused := map[string]string{}
+	for _, o := range verdicts.Objects {
+		if o.File == "stdin" {
+			o.File = "-"
+		}
+		var said []string
+		for _, e := range o.Errors {
+			if e.Field != "" {
+				e.Message = e.Field + ": " + e.Message
+			}
+			said = append(said, e.Message)
+		}
+		if len(said) > 0 {
+			refused[fmt.Sprintf("%s:%d", o.File, o.Line)] = strings.Join(said, "; ")
+		}
+	}
+	return refused, nil
 }

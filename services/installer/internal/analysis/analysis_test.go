@@ -1,12 +1,15 @@
 package analysis_test
 
 import (
+	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/installer/internal/analysis"
 	"fairlead.dev/services/installer/internal/cli/clitest"
 	"fairlead.dev/services/installer/internal/local/programs"
@@ -47,6 +50,27 @@ func TestFailuresKeepTheirCode(t *testing.T) {
 	missing := analysis.Program{Finder: programs.Finder{Executable: "/nowhere/fairlead", Getenv: func(string) string { return "" }}}
 	if err := missing.Validate(t.Context(), nil, false, false, &out); err == nil {
 		t.Error("a config-watcher that is not there judges")
+	}
+}
+
+// TestRefusedObjects: of the verdicts those that refuse count, whatever else is said of an object.
+func TestRefusedObjects(t *testing.T) {
+	const verdicts = `{"objects": [{"file": "stdin", "line": 3, "kind": "A", "errors": [{"field": "spec.a", "message": "b; c"}, {"message": "d"}]},` +
+		`{"file": "f.yaml", "line": 1, "errors": [], "warnings": [{"message": "e"}]}]}`
+	for code, want := range map[string]map[string]string{"3": {"-:3": "spec.a: b; c; d"}, "2": nil} {
+		p := program(t, code)
+		watcher := filepath.Join(p.Finder.BinDir, "config-watcher")
+		testkit.WriteFile(t, watcher, []byte("#!/bin/sh\ncat <<'.'\n"+verdicts+"\n.\nexit "+code+"\n"))
+		if err := os.Chmod(watcher, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Refused(t.Context(), []string{"-", "f.yaml"})
+		if !maps.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("exit code %s: %v, %v", code, got, err)
+		}
+	}
+	if got, err := program(t, "0").Refused(t.Context(), nil); err != nil || len(got) != 0 {
+		t.Errorf("nothing is refused: %v, %v", got, err)
 	}
 }
 

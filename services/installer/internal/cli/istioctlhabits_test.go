@@ -46,7 +46,7 @@ func TestErrorsSuggestTheNearestName(t *testing.T) {
 		"dashboard xds-servr":                 "no mesh runs there",
 		"dashboard kiali web-0":               "name one page",
 		"dashboard grafana --port 70000":      "1 to 65535",
-		"x authz check web-0":                 "istioctl's, missing here: AuthorizationPolicy",
+		"x authz check web-0":                 "no mesh runs there",
 		"x banana":                            "docs/reference/cli.md",
 		"dash kiali":                          "runs no kiali",
 		"tag lits":                            "did you mean `fairlead tag list`?",

@@ -1,7 +1,7 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands and runs one; this package has the root,
 // what it suggests for unknown names, and exit codes. Each group of commands is a package below with a file for each
-// command, which parses, calls and prints: config, proxy, mesh, ca, cluster, local and install. What they call is
-// beside cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go
+// command, which parses, calls and prints: config, proxy, authz, mesh, ca, cluster, local and install. What they call
+// is beside cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go
 // calls Run.
 package cli
 
@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/installer/internal/cli/authz"
 	"fairlead.dev/services/installer/internal/cli/ca"
 	"fairlead.dev/services/installer/internal/cli/cluster"
 	"fairlead.dev/services/installer/internal/cli/command"
@@ -82,6 +83,7 @@ func newRoot(env command.Env) *cobra.Command {
 	flags := meshflags.New(root.PersistentFlags(), env.Getenv)
 	root.AddCommand(config.Commands(env, flags)...)
 	root.AddCommand(proxy.Commands(env, flags)...)
+	root.AddCommand(authz.Commands(env, flags)...)
 	root.AddCommand(mesh.Commands(env, flags)...)
 	root.AddCommand(ca.Commands(env, flags)...)
 	root.AddCommand(cluster.Commands(env)...)

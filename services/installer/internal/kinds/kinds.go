@@ -81,8 +81,11 @@ func Check(o *objectfile.Object) error {
 	if slices.Contains(Names, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
 		return nil
 	}
-	_, err := Parse(o.Kind)
-	return process.Refused(o.Refuse("kind", err.Error(), ""))
+	meant, err := Parse(o.Kind)
+	if err != nil {
+		return process.Refused(o.Refuse("kind", err.Error(), ""))
+	}
+	return process.Refused(o.Refuse("kind", fmt.Sprintf("unknown kind %q", o.Kind), "write "+meant))
 }
 
 // Key returns the key of an object; an empty namespace means "default" for kinds that have one.

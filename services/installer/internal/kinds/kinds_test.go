@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 func TestNamesOfKinds(t *testing.T) {
@@ -42,6 +43,21 @@ func TestNamesOfObjects(t *testing.T) {
 	} {
 		if got := Text(Key(key[0], key[1], key[2])); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestAMisspeltKindOfIstioIsRefused(t *testing.T) {
+	for kind, want := range map[string]string{
+		"AuthorizationPolicy": "", "AuthorizationPolicies": "write AuthorizationPolicy", "authorizationpolicy": "write AuthorizationPolicy",
+		"AuthorisationPolicy": "did you mean AuthorizationPolicy?",
+	} {
+		list, err := objectfile.Parse("a.yaml", []byte("apiVersion: security.istio.io/v1\nkind: "+kind+"\nmetadata: {name: x}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(list[0]); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }

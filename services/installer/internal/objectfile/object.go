@@ -113,7 +113,7 @@ func (o *Object) DecodeText(field, text string, out any, remedy string) error {
 func CleanYAML(err error) string {
 	s := err.Error()
 	for _, prefix := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "yaml: ",
-		"json: "} {
+		"json: ", "unmarshal errors:\n  "} {
 		s = strings.TrimPrefix(s, prefix)
 	}
 	return s

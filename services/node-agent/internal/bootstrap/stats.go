@@ -12,17 +12,19 @@ type StatsMatcher struct {
 	Prefixes, Suffixes, Regexps []string
 }
 
-// Stats that readiness, drain and alerts on rejected configuration read, and those that Istio keeps, whose standard
-// metrics begin with istio_.
+// Stats that readiness, drain, alerts and `fairlead authz` read, and those that Istio keeps, whose standard metrics
+// begin with istio_. The stats of a rule of a policy end with its name, "…-rule[N]", and ".allowed" or ".denied"; those
+// of a rule whose provider is broken have a suffix between.
 var (
 	requiredPrefixes = []string{"cluster_manager", "istio", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster,
 		"wasm"}
 	requiredSuffixes = []string{"downstream_cx_active", "downstream_rq_active", "update_rejected", "rbac.allowed", "rbac.denied",
-		"shadow_allowed", "shadow_denied"}
+		"shadow_allowed", "shadow_denied", "].allowed", "].denied", "-action.denied", "ext_authz.error", "ext_authz.tcp..error"}
 	requiredRegexps = []string{`vhost\..*\.route\..*`} // routes with a stat prefix
 )
 
-// tags turn the variable part of a stat's name into a label. The expressions are Istio's, so that its dashboards work.
+// tags turn the variable part of a stat's name into a label. The expressions are Istio's, so that its dashboards work;
+// the last is ours, for the rules of policies.
 var tags = []struct{ name, regex string }{
 	{"cluster_name", `^cluster\.((.+?(\..+?\.svc\.cluster\.local)?)\.)`},
 	{"tcp_prefix", `^tcp\.((.*?)\.)\w+?$`},
@@ -32,6 +34,7 @@ var tags = []struct{ name, regex string }{
 	{"http_conn_manager_prefix", `^http\.(((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))\.)`},
 	{"listener_address", `^listener\.(((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))\.)`},
 	{"mongo_prefix", `^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$`},
+	{"rbac_policy", `^http\..*\.rbac\.(?:.*\.)?policy\.(((?:istio-ext-authz-.*-)?ns\[[^\]]*\]-policy\[[^\]]*\]-rule\[\d+\][^.]*)\.)(?:shadow_)?(?:allowed|denied)$`},
 }
 
 func statsConfig(t Telemetry) *metricsv3.StatsConfig {

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -102,4 +103,33 @@ func FuzzTelemetry(f *testing.F) {
 			t.Errorf("%s: %v", config, err)
 		}
 	})
+}
+
+// TestRulesOfPoliciesAreLabels: the stats of a rule are one metric of its filter, with the rule as a label.
+func TestRulesOfPoliciesAreLabels(t *testing.T) {
+	var of *regexp.Regexp
+	for _, tag := range tags {
+		if tag.name == "rbac_policy" {
+			of = regexp.MustCompile(tag.regex)
+		}
+	}
+	for name, want := range map[string][2]string{
+		"http.inbound_0.0.0.0_80.rbac.policy.ns[a]-policy[b.policy.c]-rule[0].denied": {
+			"ns[a]-policy[b.policy.c]-rule[0]", "http.inbound_0.0.0.0_80.rbac.policy.denied"},
+		"http.in.rbac.istio_dry_run_allow_.policy.ns[a]-policy[b]-rule[12].shadow_allowed": {
+			"ns[a]-policy[b]-rule[12]", "http.in.rbac.istio_dry_run_allow_.policy.shadow_allowed"},
+		"http.in.rbac.istio_ext_authz_my.policy.x_.policy.istio-ext-authz-my.policy.x-ns[a]-policy[b]-rule[0].shadow_denied": {
+			"istio-ext-authz-my.policy.x-ns[a]-policy[b]-rule[0]", "http.in.rbac.istio_ext_authz_my.policy.x_.policy.shadow_denied"},
+		"http.in.rbac.policy.istio-ext-authz-p-ns[a]-policy[b]-rule[0]-deny-due-to-bad-CUSTOM-action.denied": {
+			"istio-ext-authz-p-ns[a]-policy[b]-rule[0]-deny-due-to-bad-CUSTOM-action", "http.in.rbac.policy.denied"},
+		"http.inbound_0.0.0.0_80.rbac.denied": {},
+	} {
+		got := [2]string{}
+		if m := of.FindStringSubmatch(name); m != nil {
+			got = [2]string{m[2], strings.Replace(name, m[1], "", 1)}
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
@@ -104,6 +105,8 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 		"ENVOY_PROMETHEUS_PORT": int64(c.StatsAddress.Port()),
 		"PROXY_XDS_VIA_AGENT":   "true",
 		"CLUSTER_ID":            "Kubernetes",
+
+		contract.KeepsExtensionConfigs: "true", // see the relay
 	}
 	if c.Role == config.Sidecar {
 		m["INTERCEPTION_MODE"] = c.Interception

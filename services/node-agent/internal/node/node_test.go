@@ -40,7 +40,8 @@ func TestMetadata(t *testing.T) {
 	want := &structpb.Struct{}
 	if err := protojson.Unmarshal([]byte(`{
 		"NAME": "web-0", "NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INSTANCE_IPS": "10.0.0.7,fd00::7",
-		"ISTIO_VERSION": "1.31.1", "FAIRLEAD_VERSION": "dev", "ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090,
+		"ISTIO_VERSION": "1.31.1", "FAIRLEAD_VERSION": "dev", "FAIRLEAD_KEEPS_EXTENSION_CONFIGS": "true",
+		"ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090,
 		"PROXY_XDS_VIA_AGENT": "true", "CLUSTER_ID": "c1", "NETWORK": "n1", "MESH_ID": "m1", "INTERCEPTION_MODE": "NONE",
 		"LABELS": {"app": "web"}, "PROXY_CONFIG": {"meshId": "m1", "discoveryAddress": "xds:15012"}
 	}`), want); err != nil {

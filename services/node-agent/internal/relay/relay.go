@@ -196,6 +196,9 @@ func (r *Relay) copy(ctx context.Context, cancel func(), method string, down grp
 		defer r.lastGood.Live()()
 	}
 	var server messageStream = up
+	if method == Delta {
+		server = extensionKeeper{server}
+	}
 	for _, a := range r.agentResources() {
 		if a.on(authority(down.Context())) {
 			server = &agentStream{messageStream: server, relay: r, resource: a, delta: method == Delta, ctx: ctx}

@@ -22,6 +22,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
+// usualFilters are those of a client that lists none.
+const usualFilters = class.RBAC | class.ExtAuthz | class.JWT
+
 // TestEveryFieldMakesAnotherClass changes each field of the key by its name: a new field that the hash lacks fails
 // here.
 func TestEveryFieldMakesAnotherClass(t *testing.T) {
@@ -51,6 +54,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"ProxyMatches":    func(k *class.Key) { k.ProxyMatches = []string{"x"} },
 		"DNSCapture":      func(k *class.Key) { k.DNSCapture = true },
 		"Families":        func(k *class.Key) { k.Families = class.DualStack },
+		"Filters":         func(k *class.Key) { k.Filters = class.RBAC },
 	}
 	seen := map[class.Hash]string{base.Hash(): "base"}
 	fields := reflect.TypeFor[class.Key]()
@@ -132,6 +136,9 @@ func TestParseNode(t *testing.T) {
 				"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
 				"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense", "LABELS": map[string]any{"app": "web"},
 			}),
+			Extensions: []*core.Extension{
+				{Name: "envoy.filters.http.rbac"}, {Name: "envoy.filters.http.filter_chain"}, {Name: "envoy.filters.http.router"},
+			},
 			UserAgentVersionType: &core.Node_UserAgentVersion{UserAgentVersion: "1.40.0"},
 		}
 	}
@@ -142,6 +149,7 @@ func TestParseNode(t *testing.T) {
 	want := &class.Node{
 		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop",
 		Addresses: []string{"10.0.0.1", "fd00::1"}, ServiceAccount: "web", Interception: class.None, Cluster: "one", Version: "1.40.0",
+		Filters: class.RBAC | class.FilterChains,
 		Metadata: map[string]string{
 			"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
 			"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense",
@@ -270,11 +278,11 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "web"}, Locality: "eu", Interception: class.Redirect,
 		Targets: []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080,
 			Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
-		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Sidecar: "shop/s",
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Sidecar: "shop/s", Filters: usualFilters,
 	}
 	unknown := &class.Key{
 		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{}, Interception: class.Redirect,
-		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local",
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Filters: usualFilters,
 	}
 	for name, tc := range map[string]struct {
 		sa       string

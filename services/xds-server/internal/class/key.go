@@ -123,6 +123,8 @@ type Key struct {
 	GatewayTopology GatewayTopology
 	// ProxyHeaders are the proxy headers of the proxy's own ProxyConfig, "" if they are the mesh's.
 	ProxyHeaders ProxyHeaders
+	// Filters says which filters of policies the proxy has.
+	Filters Filters
 	// ProxyMatches are the proxy matches of EnvoyFilters that the proxy meets, as mesh.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
@@ -169,6 +171,7 @@ type Common struct {
 	VirtualHosts, OnDemand bool
 	DNSCapture             bool
 	Families               Families
+	Filters                Filters
 	ProxyHeaders           ProxyHeaders
 }
 
@@ -177,7 +180,7 @@ func (k *Key) Common() Common {
 	return Common{
 		Type: k.Type, Locality: k.Locality, Network: k.Network, Cluster: k.Cluster, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
-		DNSCapture: k.DNSCapture, Families: k.Families,
+		DNSCapture: k.DNSCapture, Families: k.Families, Filters: k.Filters,
 		ProxyHeaders: k.ProxyHeaders,
 	}
 }
@@ -188,7 +191,7 @@ func (k *Key) OfNamespace() *Key {
 	return &Key{
 		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Network: k.Network, Cluster: k.Cluster, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
-		DNSCapture: k.DNSCapture, Families: k.Families,
+		DNSCapture: k.DNSCapture, Families: k.Families, Filters: k.Filters,
 		ProxyHeaders: k.ProxyHeaders,
 	}
 }
@@ -256,6 +259,7 @@ var fields = []field{
 	{"on_demand", func(k *Key, d digest) { d.boolean(k.OnDemand) }},
 	{"dns_capture", func(k *Key, d digest) { d.boolean(k.DNSCapture) }},
 	{"families", func(k *Key, d digest) { d.number(uint64(k.Families)) }},
+	{"filters", func(k *Key, d digest) { d.number(uint64(k.Filters)) }},
 	{"offers_mtls", func(k *Key, d digest) { d.boolean(k.OffersMTLS) }},
 	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
 	{"gateway_topology", func(k *Key, d digest) { d.text(string(k.GatewayTopology)) }},

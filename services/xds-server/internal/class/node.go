@@ -26,6 +26,9 @@ const dnsCaptureMetadata = "DNS_CAPTURE"
 // whose members they are.
 const registerGroupMetadata = "AUTO_REGISTER_GROUP"
 
+// versionMetadata is the metadata entry in which Fairlead's agents say their release. Istio's have none.
+const versionMetadata = "FAIRLEAD_VERSION"
+
 // MaxNodeBytes bounds the node that a proxy sends. Envoy lists some hundreds of extensions in it.
 const MaxNodeBytes = 256 << 10
 
@@ -89,6 +92,8 @@ type Node struct {
 	// RegisterGroup names the WorkloadGroup in which the proxy wants to be registered; "" if it does not.
 	// config-watcher decides whether it may.
 	RegisterGroup string
+	// Filters says which filters of policies the proxy has.
+	Filters Filters
 	// Probed is true if the proxy's agent probes the application.
 	Probed bool
 	// Metadata are the text entries, which EnvoyFilters may match.
@@ -110,7 +115,7 @@ func ParseNode(n *core.Node) (*Node, error) {
 	if len(parts) != 4 {
 		return nil, fmt.Errorf("%w: id %q is not of the form type~ip~name.namespace~domain", ErrMalformed, n.GetId())
 	}
-	node := &Node{ID: n.GetId(), Version: version(n)}
+	node := &Node{ID: n.GetId(), Version: version(n), Filters: filtersOf(n)}
 	switch parts[0] {
 	case "sidecar":
 		node.Type = Sidecar
@@ -137,7 +142,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	}
 	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
 	n.Cluster = m.text("CLUSTER_ID")
-	n.AgentVersion = cmp.Or(m.release("FAIRLEAD_VERSION"), m.release("ISTIO_VERSION"))
+	n.AgentVersion = cmp.Or(m.release(versionMetadata), m.release("ISTIO_VERSION"))
 	n.Revision = cmp.Or(m.within("ANNOTATIONS").release(contract.RevisionLabel), m.within("LABELS").release(contract.RevisionLabel))
 	n.RegisterGroup = m.text(registerGroupMetadata)
 	n.OnDemand = m.text(OnDemandMetadata)
@@ -266,7 +271,7 @@ func version(n *core.Node) string {
 func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	topics := mesh.Topics{}
 	topics.Add(mesh.SettingsTopic())
-	for _, t := range slices.Concat(mesh.RelevantLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
+	for _, t := range slices.Concat(state.RelevantLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}
 	topics.Add(mesh.SelectsCredentialTopic(n.Namespace))
@@ -321,6 +326,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 		k.Targets = nil
 		return k, topics
 	}
+	k.Filters = n.Filters
 	k.ProxyHeaders = n.ProxyHeaders.unlessDefault(state.Mesh().GetDefaultConfig().GetProxyHeaders())
 	if k.Interception == None || k.bindsAddress(state) {
 		k.Addresses = addresses

@@ -42,6 +42,8 @@ type applier struct {
 	pace lanes.Pace
 	// acked is the last revision that was acknowledged to config-watcher.
 	acked *configv1.Revision
+	// withheld has a Jwks at most once.
+	withheld map[mesh.Key]withheldKeys
 }
 
 // debounce is the wait of the ordered lane for the proxies; the zero debounce has not begun.
@@ -84,6 +86,11 @@ func (a *applier) step() (wait time.Duration, applied bool) {
 	a.mu.Unlock()
 	now := a.cfg.Clock.Now()
 	gathered := !now.Before(a.gatherUntil)
+	due, nextDue := a.due(now)
+	if len(due) > 0 {
+		a.applyDue(due)
+		return 0, true
+	}
 	if endpoints && gathered {
 		a.applyEndpoints(now)
 		return 0, true
@@ -104,6 +111,9 @@ func (a *applier) step() (wait time.Duration, applied bool) {
 		if wait <= 0 || next.Sub(now) < wait {
 			wait = next.Sub(now)
 		}
+	}
+	if !nextDue.IsZero() && (wait <= 0 || nextDue.Sub(now) < wait) {
+		wait = nextDue.Sub(now)
 	}
 	return wait, false
 }
@@ -185,7 +195,8 @@ func (a *applier) apply(to func(*mesh.Snapshot, *mesh.Change), take func(*queue)
 	a.mu.Unlock()
 	var change *mesh.Change
 	for _, r := range revisions {
-		next, c := a.state.Apply(at.revision, r.upserts(), r.removals())
+		upserts, removed := a.withhold(r)
+		next, c := a.state.Apply(at.revision, upserts, removed)
 		for _, err := range c.Rejected {
 			a.cfg.Log.Error("resource not understood, its last good version stays", "error", err)
 		}

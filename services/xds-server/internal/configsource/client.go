@@ -2,7 +2,8 @@
 // while config-watcher is away.
 //
 // Revisions wait in a queue (queue.go) until they are applied (apply.go): those of configuration until the proxies have
-// answered the ones before, those of endpoints hardly at all.
+// answered the ones before, those of endpoints hardly at all. That there are no keys of tokens may wait for days
+// (keptkeys.go).
 package configsource
 
 import (
@@ -150,7 +151,7 @@ func (c *Client) Run(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		pace := lanes.Pace{Short: batchTime, Long: longBatch, Min: 16, Cost: 500 * time.Microsecond, Memory: 3}
-		(&applier{Client: c, pace: pace}).run(ctx)
+		(&applier{Client: c, pace: pace, withheld: map[mesh.Key]withheldKeys{}}).run(ctx)
 	}()
 	defer func() { <-done }()
 	watch := func(ctx context.Context) (bool, error) {

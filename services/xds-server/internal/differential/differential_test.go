@@ -81,19 +81,20 @@ func drawProxies(t *rapid.T, rejecting bool) []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	add := func(delta bool, n *core.Node, demands map[string][]string) {
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: rejecting,
-			Seed: rapid.Uint64().Draw(t, "seed"),
+			Delta: delta, Node: n, Agent: true, Children: children, Extensions: extensions, Demands: demands,
+			RejectsAtRandom: rejecting, Seed: rapid.Uint64().Draw(t, "seed"),
 		}))
 	}
 	for i, delta := range []bool{true, false} {
 		ip := func(n int) string { return fmt.Sprintf("10.0.%d.%d", i+1, n) }
-		add(delta, node("sidecar", "d", "x", "10.0.1.100", nil), nil)
-		add(delta, node("sidecar", "w", "y", ip(2), nil), nil)
+		add(delta, listing(node("sidecar", "d", "x", "10.0.1.100", nil), complete), nil)
+		add(delta, listing(node("sidecar", "w", "y", ip(2), nil), unchained), nil)
 		add(delta, node("sidecar", "direct", "x", ip(3), map[string]any{"INTERCEPTION_MODE": "NONE"}), nil)
-		add(delta, node("sidecar", "far", "elsewhere", ip(4), nil), nil)
-		add(delta, node("router", "gw", "istio-system", ip(5), map[string]any{"LABELS": map[string]any{"istio": "ingressgateway"}}), nil)
+		add(delta, listing(node("sidecar", "far", "elsewhere", ip(4), nil), tokenless), nil)
+		add(delta, listing(node("router", "gw", "istio-system", ip(5), map[string]any{"LABELS": map[string]any{"istio": "ingressgateway"}}),
+			complete), nil)
 	}
-	add(true, node("sidecar", "lean", "x", "10.0.3.1", map[string]any{class.OnDemandMetadata: "true"}), demands)
+	add(true, listing(node("sidecar", "lean", "x", "10.0.3.1", map[string]any{class.OnDemandMetadata: "true"}), complete), demands)
 	return all
 }
 
@@ -114,12 +115,42 @@ func children(url, name string, content []byte) []string {
 			return nil
 		}
 		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
-			for _, f := range chain.GetFilters() {
-				m := &hcm.HttpConnectionManager{}
-				if f.GetTypedConfig().MessageIs(m) && f.GetTypedConfig().UnmarshalTo(m) == nil && m.GetRds().GetRouteConfigName() != "" {
+			for _, m := range managers(chain) {
+				if m.GetRds().GetRouteConfigName() != "" {
 					out = append(out, m.GetRds().GetRouteConfigName())
 				}
 			}
+		}
+	}
+	return out
+}
+
+// extensions lists the extension configs that Envoy would subscribe to because of a listener.
+func extensions(_, _ string, content []byte) []string {
+	l := &listener.Listener{}
+	if proto.Unmarshal(content, l) != nil {
+		return nil
+	}
+	var out []string
+	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+		for _, m := range managers(chain) {
+			for _, f := range m.GetHttpFilters() {
+				if f.GetConfigDiscovery() != nil {
+					out = append(out, f.GetName())
+				}
+			}
+		}
+	}
+	return out
+}
+
+// managers lists the HTTP connection managers of a filter chain.
+func managers(chain *listener.FilterChain) []*hcm.HttpConnectionManager {
+	var out []*hcm.HttpConnectionManager
+	for _, f := range chain.GetFilters() {
+		m := &hcm.HttpConnectionManager{}
+		if f.GetTypedConfig().MessageIs(m) && f.GetTypedConfig().UnmarshalTo(m) == nil {
+			out = append(out, m)
 		}
 	}
 	return out
@@ -146,7 +177,7 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 	}
 	want := map[string]map[string]string{}
 	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
-		resource.VirtualHostType} {
+		resource.VirtualHostType, resource.ExtensionConfigType} {
 		want[url] = map[string]string{}
 	}
 	build := func(url, name string) {
@@ -178,10 +209,17 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 		want[ndsv1.NameTableType] = map[string]string{}
 		wildcard(ndsv1.NameTableType)
 	}
-	for parent, child := range map[string]string{resource.ClusterType: resource.EndpointType, resource.ListenerType: resource.RouteType} {
-		for name, content := range want[parent] {
-			for _, c := range children(parent, name, []byte(content)) {
-				build(child, c)
+	for _, of := range []struct {
+		parent, child string
+		list          proxytest.Children
+	}{
+		{resource.ClusterType, resource.EndpointType, children},
+		{resource.ListenerType, resource.RouteType, children},
+		{resource.ListenerType, resource.ExtensionConfigType, extensions},
+	} {
+		for name, content := range want[of.parent] {
+			for _, c := range of.list(of.parent, name, []byte(content)) {
+				build(of.child, c)
 			}
 		}
 	}
@@ -277,11 +315,11 @@ func stopRejecting(t *testing.T, proxies []*proxytest.Proxy, servers []*servetes
 // waitForAgreement waits until every proxy holds what it should.
 func waitForAgreement(rt testingT, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	for _, p := range proxies {
-		want := buildFromScratch(rt, p, state, p.Demands())
+		demanded := buildFromScratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)
 		for {
 			got := p.State()
-			addMirroredClusters(rt, p, state, want, got)
+			want := withMirroredClusters(rt, p, state, demanded, got)
 			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
 				break
 			}
@@ -293,11 +331,14 @@ func waitForAgreement(rt testingT, proxies []*proxytest.Proxy, state *mesh.Snaps
 	}
 }
 
-// addMirroredClusters adds the clusters to which some virtual host of an on-demand proxy has mirrored requests at some
-// time. They are sent without a request and stay subscribed; their content must be right all the same.
-func addMirroredClusters(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
+// withMirroredClusters adds to what a proxy should hold the clusters to which some virtual host of an on-demand proxy
+// has mirrored requests at some time. They are sent without a request and stay subscribed; their content must be right
+// all the same.
+func withMirroredClusters(
+	t testingT, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string,
+) map[string]map[string]string {
 	if len(p.Demands()) == 0 {
-		return
+		return want
 	}
 	var extra []string
 	for name := range got[resource.ClusterType] {
@@ -306,14 +347,11 @@ func addMirroredClusters(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, w
 		}
 	}
 	if len(extra) == 0 {
-		return
+		return want
 	}
 	demands := maps.Clone(p.Demands())
 	demands[resource.ClusterType] = append(extra, demands[resource.ClusterType]...)
-	with := buildFromScratch(t, p, state, demands)
-	for url := range want {
-		want[url] = with[url]
-	}
+	return buildFromScratch(t, p, state, demands)
 }
 
 // difference describes the differences for people.

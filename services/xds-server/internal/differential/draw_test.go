@@ -82,7 +82,11 @@ func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
-	switch rapid.IntRange(0, 18).Draw(t, "kind") {
+	switch rapid.IntRange(0, 22).Draw(t, "kind") {
+	case 19, 20, 21:
+		return drawAuthorizationPolicy(t, ns, name, n)
+	case 22:
+		return drawRequestAuthentication(t, ns, name, n)
 	case 15, 16, 17, 18:
 		return drawAnySpec(t, ns, name, to, n)
 	case 0, 1, 2, 3:
@@ -128,6 +132,8 @@ var kinds = []struct {
 	{mesh.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
 	{mesh.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
 	{mesh.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
+	{mesh.KindAuthorizationPolicy, func() proto.Message { return &security.AuthorizationPolicy{} }},
+	{mesh.KindRequestAuthentication, func() proto.Message { return &security.RequestAuthentication{} }},
 	{mesh.KindGateway, func() proto.Message { return &networking.Gateway{} }},
 }
 
@@ -154,6 +160,8 @@ func drawEnvoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
 			"{name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}",
 		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: " +
 			"{name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}",
+		"{applyTo: HTTP_FILTER, match: {context: SIDECAR_INBOUND, listener: {filterChain: {filter: {name: " +
+			"envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.jwt_authn}}}}}, patch: {operation: REMOVE}}",
 		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {portNumber: 80}}, patch: {operation: ADD, value: {name: added, domains: [a.x, " +
 			"added.example.com]}}}",
 		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '" + hosts[1] + ":80'}}}, patch: {operation: REMOVE}}",
@@ -240,5 +248,7 @@ func settings(n int) *configv1.Resource {
 	mode := []meshv1alpha1.MeshConfig_OutboundTrafficPolicy_Mode{
 		meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 	}[n%2]
-	return meshtest.Mesh(&meshv1alpha1.MeshConfig{OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: mode}})
+	return meshtest.Mesh(&meshv1alpha1.MeshConfig{
+		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: mode}, ExtensionProviders: providers(n),
+	})
 }

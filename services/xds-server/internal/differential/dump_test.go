@@ -30,7 +30,8 @@ type configuration map[string]map[string]proto.Message
 
 func newConfiguration() configuration {
 	c := configuration{}
-	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType} {
+	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
+		resource.ExtensionConfigType} {
 		c[url] = map[string]proto.Message{}
 	}
 	return c
@@ -165,6 +166,14 @@ func inUse(e *envoytest.Process) (configuration, error) {
 			}
 			sortHosts(body)
 			c[resource.RouteType][body.GetName()] = body
+			return nil
+		}),
+		each("ecds_filters", func(a *anypb.Any) error {
+			m, body := &admin.EcdsConfigDump_EcdsFilterConfig{}, &core.TypedExtensionConfig{}
+			if err := errors.Join(a.UnmarshalTo(m), m.GetEcdsFilter().UnmarshalTo(body)); err != nil {
+				return err
+			}
+			c[resource.ExtensionConfigType][body.GetName()] = body
 			return nil
 		}),
 		each("dynamic_endpoint_configs", func(a *anypb.Any) error {

@@ -1,12 +1,14 @@
 package differential_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"pgregory.net/rapid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -35,8 +37,8 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 			if private := drawObject(rt, secretive, []string{secretive}); private.GetKey().GetNamespace() == secretive {
 				add(private)
 			}
-			if seen := drawObject(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive ||
-				seen.GetEndpointSet().GetAudience() == secretive {
+			seen := drawObject(rt, ns, []string{secretive})
+			if audience := cmp.Or(seen.GetService().GetAudience(), seen.GetEndpointSet().GetAudience()); audience == secretive && !provides(seen) {
 				all[seen.GetKey().String()] = seen
 			}
 		}
@@ -60,18 +62,28 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 	})
 }
 
+// provides reports whether an object is of a service that MeshConfig names as a provider, which proxies reach whatever
+// is exported to them.
+func provides(r *configv1.Resource) bool {
+	name := r.GetKey().GetNamespace() + "/" + cmp.Or(r.GetService().GetHostname(), r.GetEndpointSet().GetHostname())
+	return slices.ContainsFunc(slices.Concat(providers(0), providers(1)), func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool {
+		return name == cmp.Or(p.GetEnvoyExtAuthzHttp().GetService(), p.GetEnvoyExtAuthzGrpc().GetService())
+	})
+}
+
 // observers are proxies of the namespace with private objects, then of others, of both protocol variants.
 func observers() []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	for _, ns := range []string{"y", "x", "elsewhere", "istio-system"} {
 		for i, delta := range []bool{true, false} {
 			all = append(all, proxytest.New(proxytest.Config{
-				Delta: delta, Node: node("sidecar", "w", ns, fmt.Sprintf("10.0.9.%d", i+1), nil), Agent: true, Children: children,
+				Delta: delta, Node: listing(node("sidecar", "w", ns, fmt.Sprintf("10.0.9.%d", i+1), nil), [][]string{complete, unchained}[i]),
+				Agent: true, Children: children, Extensions: extensions,
 			}))
 		}
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: true, Node: node("sidecar", "lean", ns, "10.0.9.3", map[string]any{class.OnDemandMetadata: "true"}), Agent: true,
-			Children: children,
+			Delta: true, Node: listing(node("sidecar", "lean", ns, "10.0.9.3", map[string]any{class.OnDemandMetadata: "true"}), complete),
+			Agent: true, Children: children, Extensions: extensions,
 		}))
 	}
 	return all

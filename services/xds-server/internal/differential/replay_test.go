@@ -95,8 +95,8 @@ func TestRealEnvoyAgrees(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for seed := range envoyHistories {
 				replay(t, history(seed, envoyEdits, test.keep), proxytest.Config{
-					Delta: test.protocol == core.ApiConfigSource_DELTA_GRPC, Node: node("sidecar", "d", "x", "10.0.1.100", test.fields),
-					Children: children, Demands: test.demands,
+					Delta: test.protocol == core.ApiConfigSource_DELTA_GRPC, Node: listing(node("sidecar", "d", "x", "10.0.1.100", test.fields), complete),
+					Children: children, Extensions: extensions, Demands: test.demands,
 				}, test.protocol)
 			}
 		})

@@ -113,12 +113,13 @@ func write(t testing.TB, dir string, config *bootstrap.Bootstrap) string {
 	return path
 }
 
-// Validate returns the error of Envoy's validation mode for a bootstrap, "" if it accepts it.
+// Validate returns the error of Envoy's validation mode for a bootstrap, "" if it accepts it. Envoy 1.40 says so, and
+// then crashes, where a counter's scope has a name.
 func Validate(t testing.TB, config *bootstrap.Bootstrap) string {
 	t.Helper()
 	path := write(t, t.TempDir(), config)
 	out, err := exec.CommandContext(t.Context(), Binary(t), "--mode", "validate", "--log-level", "error", "-c", path).CombinedOutput()
-	if err == nil {
+	if err == nil || strings.Contains(string(out), "bootstrap.json' OK") {
 		return ""
 	}
 	if _, reason, ok := strings.Cut(string(out), "bootstrap.json': "); ok {

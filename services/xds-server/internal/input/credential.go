@@ -21,7 +21,7 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 		return nil, true
 	}
 	r.record(mesh.CredentialTopic(ref))
-	if c, known = r.view.state.Credentials().Get(ref); c != nil {
+	if c, known = r.view.State().Credentials().Get(ref); c != nil {
 		r.trace.credential(ref)
 	}
 	return c, known
@@ -32,12 +32,12 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 func (r *Reader) UsesCredential(name string) bool {
 	r.keyIn(NamespaceScope)
 	r.record(mesh.CredentialUseTopics(r.client(), name)...)
-	return r.view.state.UsesCredential(r.client(), name)
+	return r.view.State().UsesCredential(r.client(), name)
 }
 
 // SelectsCredential reports whether a DestinationRule of the client's namespace that selects the workload has the
 // credentialName, which is given without its scheme.
 func (r *Reader) SelectsCredential(name string) bool {
 	r.record(mesh.SelectsCredentialTopic(r.client()))
-	return r.view.state.SelectsCredential(r.client(), r.Labels(), name)
+	return r.view.State().SelectsCredential(r.client(), r.Labels(), name)
 }

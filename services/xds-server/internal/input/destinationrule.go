@@ -56,7 +56,7 @@ func (r *Reader) selected(rule *mesh.DestinationRule) bool {
 func (r *Reader) ruleIn(namespace, hostname string, selected func(*mesh.DestinationRule) bool) *mesh.DestinationRule {
 	for host := range mesh.Covering(hostname) {
 		var chosen, general []*mesh.DestinationRule
-		for _, rule := range r.view.state.DestinationRules(namespace, host) {
+		for _, rule := range r.view.State().DestinationRules(namespace, host) {
 			switch {
 			case !rule.Visible(r.client()):
 			case len(rule.Spec.GetWorkloadSelector().GetMatchLabels()) == 0:

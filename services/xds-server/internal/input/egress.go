@@ -122,7 +122,7 @@ func (e egress) virtualServices(found []*mesh.VirtualService) []*mesh.VirtualSer
 func (r *Reader) virtualServicesBy(rules egress) (found []*mesh.VirtualService) {
 	r.record(mesh.VirtualServicesTopics(r.client(), contract.MeshGateway)...)
 	for _, from := range rules.namespaces() {
-		found = append(found, rules.virtualServices(r.view.state.VirtualServicesIn(r.client(), contract.MeshGateway, from))...)
+		found = append(found, rules.virtualServices(r.view.State().VirtualServicesIn(r.client(), contract.MeshGateway, from))...)
 	}
 	return found
 }
@@ -147,7 +147,7 @@ func (r *Reader) imports(e egress, svc *configv1.Service) bool {
 		return false
 	}
 	r.record(mesh.VirtualServicesToTopic(svc.GetHostname()))
-	found := r.view.state.VirtualServicesTo(r.client(), svc.GetHostname())
+	found := r.view.State().VirtualServicesTo(r.client(), svc.GetHostname())
 	return slices.ContainsFunc(e, func(one rules) bool {
 		return len(egress{one}.virtualServices(found)) > 0 && !matchesAny(one.excluded, svc.GetNamespace(), svc.GetHostname(), covers)
 	})
@@ -170,7 +170,7 @@ func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
 	if len(own.Spec.GetEgress()) == 0 {
 		r.record(mesh.SidecarTopics(own.Key.Namespace, root)...)
 	}
-	found, from := r.view.state.EgressListeners(own, root)
+	found, from := r.view.State().EgressListeners(own, root)
 	if from != own {
 		traceOne(r.trace, from)
 	}

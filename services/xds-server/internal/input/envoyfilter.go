@@ -14,7 +14,7 @@ func (r *Reader) EnvoyFilters(context mesh.PatchContext) []*mesh.EnvoyFilter {
 	topic := mesh.Topic{Subject: subjectPatches, A: string(context)}
 	return derive(r, topic, func(r *Reader) []*mesh.EnvoyFilter {
 		r.record(mesh.EnvoyFiltersTopics(r.client(), context)...)
-		return r.view.state.EnvoyFilters(r.client(), context)
+		return r.view.State().EnvoyFilters(r.client(), context)
 	}, slices.Equal)
 }
 

@@ -107,7 +107,7 @@ func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port u
 // selector.
 func (r *Reader) peerAuthentications(namespace string, labels map[string]string) (selected, general *mesh.PeerAuthentication) {
 	r.record(mesh.PeerAuthenticationsTopic(namespace))
-	for _, pa := range r.view.state.PeerAuthentications(namespace) {
+	for _, pa := range r.view.State().PeerAuthentications(namespace) {
 		selector := pa.Spec.GetSelector().GetMatchLabels()
 		switch {
 		case len(selector) == 0:

@@ -12,7 +12,7 @@ import (
 func (r *Reader) Hosts(f func(host string)) {
 	rules := r.egress()
 	if rules.all() {
-		r.view.state.Hosts(contract.MeshGateway, f)
+		r.view.State().Hosts(contract.MeshGateway, f)
 		return
 	}
 	known := map[string]bool{}
@@ -42,7 +42,7 @@ func (r *Reader) Hosts(f func(host string)) {
 // services that are not exported to it.
 func (r *Reader) Reaches(host string) bool {
 	if r.egress().all() {
-		return r.view.state.HasHost(host) || r.view.state.NamesHost(contract.MeshGateway, host)
+		return r.view.State().HasHost(host) || r.view.State().NamesHost(contract.MeshGateway, host)
 	}
 	return r.Service(host) != nil || slices.ContainsFunc(r.VirtualServicesOf(contract.MeshGateway, host), func(vs *mesh.VirtualService) bool {
 		return slices.Contains(vs.Spec.GetHosts(), host)

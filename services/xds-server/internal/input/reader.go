@@ -102,8 +102,8 @@ func (r *Reader) record(topics ...mesh.Topic) {
 // Mesh returns the mesh-wide settings; never nil.
 func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
 	r.record(mesh.SettingsTopic())
-	r.trace.mesh(r.view.state)
-	return r.view.state.Mesh()
+	r.trace.mesh(r.view.State())
+	return r.view.State().Mesh()
 }
 
 // VirtualServices lists, oldest first, the VirtualServices that the class sees and that are bound to the gateway,
@@ -111,7 +111,7 @@ func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
 func (r *Reader) VirtualServices(gateway string) []*mesh.VirtualService {
 	return derive(r, mesh.Topic{Subject: subjectRoutes, A: gateway}, func(r *Reader) []*mesh.VirtualService {
 		r.record(mesh.VirtualServicesTopics(r.client(), gateway)...)
-		return r.admitted(gateway, r.view.state.VirtualServices(r.client(), gateway))
+		return r.admitted(gateway, r.view.State().VirtualServices(r.client(), gateway))
 	}, slices.Equal)
 }
 
@@ -128,7 +128,7 @@ func (r *Reader) OpaqueRoutes() []*mesh.VirtualService {
 // the most specific host first, then the oldest. It depends on far fewer topics than VirtualServices.
 func (r *Reader) VirtualServicesOf(gateway, hostname string) []*mesh.VirtualService {
 	r.record(mesh.VirtualServicesOfTopics(gateway, hostname)...)
-	return r.admitted(gateway, r.view.state.VirtualServicesOf(r.client(), gateway, hostname))
+	return r.admitted(gateway, r.view.State().VirtualServicesOf(r.client(), gateway, hostname))
 }
 
 // admitted leaves out the VirtualServices that the Sidecar does not admit.
@@ -153,7 +153,7 @@ func (r *Reader) Sidecar() *mesh.Sidecar {
 	}
 	r.keyIn(NamespaceScope)
 	r.record(mesh.SidecarNamedTopic(namespace))
-	found := r.view.state.SidecarNamed(namespace, name)
+	found := r.view.State().SidecarNamed(namespace, name)
 	traceOne(r.trace, found)
 	return found
 }
@@ -162,13 +162,13 @@ func (r *Reader) Sidecar() *mesh.Sidecar {
 // same for all classes; in most meshes it is no, and no further question is needed.
 func (r *Reader) MeshGateways() bool {
 	r.record(mesh.AutoPassthroughTopic())
-	return r.view.state.MeshGateways()
+	return r.view.State().MeshGateways()
 }
 
 // NetworkGateways lists, sorted, the addresses at which other networks enter a network, for endpoints in a cluster.
 func (r *Reader) NetworkGateways(network, cluster string) []mesh.NetworkGateway {
 	r.record(mesh.NetworkGatewaysTopic(network))
-	return r.view.state.NetworkGateways(network, cluster)
+	return r.view.State().NetworkGateways(network, cluster)
 }
 
 // IsGateway reports whether the class is a router's that a Gateway with a selector selects.
@@ -183,7 +183,7 @@ func (r *Reader) Gateways() []*mesh.Gateway {
 			return nil
 		}
 		r.record(mesh.GatewaysTopics(r.Labels())...)
-		found := r.view.state.Gateways(r.Namespace(), r.Labels())
+		found := r.view.State().Gateways(r.Namespace(), r.Labels())
 		traceAll(r.trace, found)
 		return found
 	}, slices.Equal)

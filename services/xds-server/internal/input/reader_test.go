@@ -27,7 +27,7 @@ func client(t *testing.T, resources ...*configv1.Resource) *input.Reader {
 
 func readerFor(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
-	resources = append(resources, meshtest.Mesh(&meshv1alpha1.MeshConfig{RootNamespace: "root"}))
+	resources = append([]*configv1.Resource{meshtest.Mesh(&meshv1alpha1.MeshConfig{RootNamespace: "root"})}, resources...)
 	state := meshtest.State(t, resources...)
 	return input.NewView(key.WithSidecar(state, key.Labels), state).Reader()
 }
@@ -97,11 +97,11 @@ func TestEndpointsAreThoseOfTheVisibleService(t *testing.T) {
 		meshtest.Service("c", "hidden", 80, meshtest.Visible("c")),
 		meshtest.Endpoints("a", "twice", 80, "10.0.0.1"), meshtest.Endpoints("b", "twice", 80, "10.0.0.2"),
 		meshtest.Endpoints("c", "hidden", 80, "10.0.0.3"))
-	sets := r.Endpoints("twice", 80)
+	sets := r.Endpoints(r.Service("twice"), 80)
 	if len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != "10.0.0.2" {
 		t.Errorf("endpoints %v", sets)
 	}
-	if got := r.Endpoints("hidden", 80); got != nil {
+	if got := r.Endpoints(r.Service("hidden"), 80); got != nil {
 		t.Errorf("endpoints of a service that is not exported: %v", got)
 	}
 }
@@ -134,10 +134,10 @@ func TestServicesByVisibility(t *testing.T) {
 		if all := r.Services(); len(all) != 1 || all[0] != svc || len(svc.GetPorts()) != want.ports || svc.GetNamespace() != "server" {
 			t.Errorf("%s: %v is %v", namespace, all, svc)
 		}
-		if sets := r.Endpoints(host, 80); len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != want.endpoint {
+		if sets := r.Endpoints(r.Service(host), 80); len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != want.endpoint {
 			t.Errorf("%s: endpoints %v", namespace, sets)
 		}
-		if got := len(r.Endpoints(host, 81)) == 1; got != want.speak {
+		if got := len(r.Endpoints(r.Service(host), 81)) == 1; got != want.speak {
 			t.Errorf("%s: endpoints of a private port: %v", namespace, got)
 		}
 		if got := slices.Equal(r.ServicesAt(80, ""), []*configv1.Service{svc}); got != want.unplaced {
@@ -377,5 +377,22 @@ func TestEgressServices(t *testing.T) {
 		if got := hostnames(r.EgressServices(&networking.IstioEgressListener{Hosts: tc.hosts})); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
+	}
+}
+
+// TestRequestAuthenticationsOfTheNamespaceComeFirst: of two rules of one issuer, the first that takes a token says what
+// becomes of it.
+func TestRequestAuthenticationsOfTheNamespaceComeFirst(t *testing.T) {
+	of := func(namespace, name string, change ...func(*configv1.IstioConfig)) *configv1.Resource {
+		return meshtest.Config(mesh.KindRequestAuthentication, namespace, name, &security.RequestAuthentication{}, change...)
+	}
+	r := client(t, of("root", "a"), of("client", "b", meshtest.Aged(2*time.Hour)), of("client", "c", meshtest.Aged(time.Hour)),
+		of("other", "d"))
+	var got []string
+	for _, ra := range r.RequestAuthentications() {
+		got = append(got, ra.Key.Name)
+	}
+	if want := []string{"c", "b", "a"}; !slices.Equal(got, want) {
+		t.Errorf("objects %q, want %q", got, want)
 	}
 }

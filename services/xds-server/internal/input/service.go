@@ -26,7 +26,7 @@ func (r *Reader) Services() []*configv1.Service {
 func (r *Reader) Service(hostname string) *configv1.Service {
 	r.record(mesh.ServiceTopic(hostname))
 	egress := r.egress()
-	found := r.view.state.ServicesOf(hostname, r.client())
+	found := r.view.State().ServicesOf(hostname, r.client())
 	i := slices.IndexFunc(found, egress.service)
 	if i < 0 {
 		i = slices.IndexFunc(found, func(svc *configv1.Service) bool { return r.imports(egress, svc) })
@@ -42,20 +42,18 @@ func (r *Reader) Service(hostname string) *configv1.Service {
 // is gone.
 func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	r.record(mesh.ServiceTopic(t.Hostname))
-	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace, t.Port)
+	svc := r.view.State().ServiceIn(t.Hostname, t.Namespace, t.Port)
 	r.trace.service(svc)
 	return svc
 }
 
-// Endpoints lists the endpoint sets of one port of the service that Service returns for the hostname; nil if there is
-// no such service.
-func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet {
-	svc := r.Service(hostname)
+// Endpoints lists the endpoint sets of one port of a service that the reader has returned; nil for no service.
+func (r *Reader) Endpoints(svc *configv1.Service, port uint32) []*configv1.EndpointSet {
 	if svc == nil {
 		return nil
 	}
-	r.record(mesh.EndpointsTopic(hostname, port))
-	sets := r.view.state.Endpoints(svc, port)
+	r.record(mesh.EndpointsTopic(svc.GetHostname(), port))
+	sets := r.view.State().Endpoints(svc, port)
 	r.trace.endpoints(svc, sets)
 	return sets
 }
@@ -90,7 +88,7 @@ func (r *Reader) FollowExternalName(hostname string) *configv1.Service {
 func (r *Reader) VIPs(svc *configv1.Service) []string {
 	cluster := r.Class().Cluster
 	out := mesh.VIPsIn(svc, cluster)
-	if cluster != "" && len(out) > 0 && !r.view.state.IsIn(svc, cluster) {
+	if cluster != "" && len(out) > 0 && !r.view.State().IsIn(svc, cluster) {
 		out = slices.DeleteFunc(out, func(address string) bool { return r.isTaken(svc, address, cluster) })
 	}
 	if len(out) == 0 && r.Class().DNSCapture {
@@ -105,8 +103,8 @@ func (r *Reader) isTaken(svc *configv1.Service, address, cluster string) bool {
 	r.record(mesh.SettingsTopic())
 	return slices.ContainsFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool {
 		r.record(mesh.ServicesAtTopic(p.GetNumber(), address))
-		return slices.ContainsFunc(r.view.state.ServicesAt(r.client(), p.GetNumber(), address), func(other *configv1.Service) bool {
-			return other != svc && r.view.state.IsIn(other, cluster) && slices.Contains(mesh.VIPsIn(other, cluster), address)
+		return slices.ContainsFunc(r.view.State().ServicesAt(r.client(), p.GetNumber(), address), func(other *configv1.Service) bool {
+			return other != svc && r.view.State().IsIn(other, cluster) && slices.Contains(mesh.VIPsIn(other, cluster), address)
 		})
 	})
 }
@@ -149,7 +147,7 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 func (r *Reader) admittedServices(rules egress) (found []*configv1.Service) {
 	for _, from := range rules.namespaces() {
 		r.record(mesh.ServicesInTopics(r.client(), from)...)
-		r.view.state.ServicesIn(r.client(), from, func(svc *configv1.Service) {
+		r.view.State().ServicesIn(r.client(), from, func(svc *configv1.Service) {
 			if rules.service(svc) {
 				found = append(found, svc)
 			}
@@ -170,7 +168,7 @@ func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) 
 				continue
 			}
 			r.record(mesh.ServiceTopic(host))
-			found := r.view.state.ServicesOf(host, ns)
+			found := r.view.State().ServicesOf(host, ns)
 			if i := slices.IndexFunc(found, func(svc *configv1.Service) bool { return r.imports(rules, svc) }); i >= 0 {
 				byHost[host] = found[i]
 			}
@@ -193,7 +191,7 @@ func (r *Reader) ServicesAt(port uint32, address string, protocols ...configv1.P
 
 func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Protocol) []*configv1.Service {
 	r.record(mesh.ServicesAtTopic(port, address))
-	found := r.view.state.ServicesAt(r.client(), port, address, protocols...)
+	found := r.view.State().ServicesAt(r.client(), port, address, protocols...)
 	return slices.DeleteFunc(found, func(svc *configv1.Service) bool {
 		return r.Service(svc.GetHostname()) != svc || r.isOfOtherCluster(svc, address)
 	})
@@ -218,7 +216,7 @@ func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocol
 	return derive(r, topic, func(r *Reader) bool {
 		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
 			r.record(mesh.SpeakingTopic(port, p))
-			r.view.state.Speaking(r.client(), port, p, f)
+			r.view.State().Speaking(r.client(), port, p, f)
 		})
 	}, identical)
 }
@@ -232,7 +230,7 @@ func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, 
 	return derive(r, topic, func(r *Reader) bool {
 		r.record(mesh.ServicesAtTopic(port, ""))
 		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
-			r.view.state.SpeakingAt(r.client(), port, "", p, func(svc *configv1.Service) bool {
+			r.view.State().SpeakingAt(r.client(), port, "", p, func(svc *configv1.Service) bool {
 				return len(r.VIPs(svc)) > 0 || f(svc)
 			})
 		})
@@ -285,5 +283,5 @@ func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service
 // AnyUnder reports whether the client sees a service that the wildcard host matches.
 func (r *Reader) AnyUnder(wildcard string) bool {
 	r.record(mesh.AnyUnderTopic(wildcard))
-	return r.view.state.AnyUnder(r.client(), wildcard)
+	return r.view.State().AnyUnder(r.client(), wildcard)
 }

@@ -9,5 +9,5 @@ import (
 // changed.
 func (r *Reader) SignedBundle() *cav1.SignedBundle {
 	r.record(mesh.SignedBundleTopic())
-	return r.view.state.SignedBundle()
+	return r.view.State().SignedBundle()
 }

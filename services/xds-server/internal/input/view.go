@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -16,13 +17,18 @@ import (
 type View struct {
 	key    *class.Key
 	common class.Common
-	state  *mesh.Snapshot
+	state  *atomic.Pointer[mesh.Snapshot]
 	// answers by the topic that stands for the derived answer.
 	answers map[mesh.Topic]*answer
 	// mu guards answers and users while builds run at the same time.
 	mu sync.Mutex
 	// users by topic: the derived answers that depend on it, and perhaps some that no longer do.
 	users map[mesh.Topic][]mesh.Topic
+	// redirected are the derived answers that the last Advance found equal but dependent on other topics than before,
+	// and those that depend on such an answer.
+	redirected mesh.Topics
+	// used, if not nil, is told of each topic that gets its first user, or loses its last.
+	used func(t mesh.Topic, used bool)
 }
 
 // Subjects of derived answers. An answer may depend on those of lower subjects only: Advance renews them in this order.
@@ -37,6 +43,12 @@ const (
 	subjectGateways
 	subjectInboundMTLS
 	subjectPatches
+	subjectAuthorizationPolicies
+	subjectRequestAuthentications
+	subjectRules
+	subjectConnectionRules
+	subjectProviders
+	subjectPolicyFilters
 	subjectsEnd
 )
 
@@ -51,7 +63,19 @@ type answer struct {
 
 // NewView returns the view of a class at a snapshot.
 func NewView(key *class.Key, state *mesh.Snapshot) *View {
-	return &View{key: key, common: key.Common(), state: state, answers: map[mesh.Topic]*answer{}, users: map[mesh.Topic][]mesh.Topic{}}
+	held := &atomic.Pointer[mesh.Snapshot]{}
+	held.Store(state)
+	return NewSharedView(key, held, nil)
+}
+
+// NewSharedView returns the view of a class at the snapshot that state holds, which may be that of many views. Who
+// stores a later one there calls Advance before the next build, unless no topic has changed that a build or a derived
+// answer depends on. used, if not nil, is told of each topic that derived answers begin to depend on, or no longer do;
+// it must not call the view.
+func NewSharedView(key *class.Key, state *atomic.Pointer[mesh.Snapshot], used func(t mesh.Topic, used bool)) *View {
+	return &View{
+		key: key, common: key.Common(), state: state, answers: map[mesh.Topic]*answer{}, users: map[mesh.Topic][]mesh.Topic{}, used: used,
+	}
 }
 
 // Reader returns a reader for one build.
@@ -101,14 +125,17 @@ func (v *View) Derived(match func(mesh.Topic) bool, f func(mesh.Topic)) {
 func (v *View) Class() *class.Key { return v.key }
 
 // State returns the snapshot that the view is at.
-func (v *View) State() *mesh.Snapshot { return v.state }
+func (v *View) State() *mesh.Snapshot { return v.state.Load() }
 
 // Advance moves the view to a later snapshot, which differs from the last in the touched topics. It returns the touched
 // topics and those of derived answers that have changed. touched itself stays as it is.
 func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
-	v.state = state
+	if v.State() != state {
+		v.state.Store(state)
+	}
 	var renew []mesh.Topic
 	seen := mesh.Topics{}
+	v.redirected = nil
 	find := func(t mesh.Topic) {
 		for _, user := range v.users[t] {
 			if !seen.Has(user) {
@@ -132,7 +159,14 @@ func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 		topic := renew[lowest]
 		renew = slices.Delete(renew, lowest, lowest+1)
 		a, ok := v.answers[topic]
-		if !ok || !a.deps.Meets(all) || !a.renew(a, v.Reader()) {
+		if !ok || !a.deps.Meets(all) {
+			continue
+		}
+		before := a.deps
+		if !a.renew(a, v.Reader()) {
+			if !maps.Equal(before, a.deps) {
+				v.redirect(topic)
+			}
 			continue
 		}
 		if len(all) == len(touched) {
@@ -144,29 +178,46 @@ func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 	return all
 }
 
-// IsAffected reports whether Advance may find that a derived answer has changed.
-func (v *View) IsAffected(topics mesh.Topics) bool {
-	if len(v.users) == 0 {
-		return false
+// redirect adds a derived answer, and those that depend on it, to those that depend on other topics than before.
+func (v *View) redirect(topic mesh.Topic) {
+	if v.redirected.Has(topic) {
+		return
 	}
-	for t := range topics {
-		if len(v.users[t]) > 0 {
-			return true
-		}
+	if v.redirected == nil {
+		v.redirected = mesh.Topics{}
 	}
-	return false
+	v.redirected.Add(topic)
+	for _, user := range v.users[topic] {
+		v.redirect(user)
+	}
 }
 
-// SetState is Advance for a snapshot that does not affect the view.
-func (v *View) SetState(state *mesh.Snapshot) { v.state = state }
+// Redirected returns the topics of the derived answers that the last Advance found equal but that depend on other
+// topics than before, directly or by other answers. The caller must not change them.
+func (v *View) Redirected() mesh.Topics { return v.redirected }
 
 // addUser adds a derived answer to the users of the topics that it depends on, before being those it depended on so
 // far.
 func (v *View) addUser(topic mesh.Topic, deps, before mesh.Topics) {
 	for t := range deps {
 		if !before.Has(t) && !slices.Contains(v.users[t], topic) {
-			v.users[t] = append(v.users[t], topic)
+			if v.users[t] = append(v.users[t], topic); len(v.users[t]) == 1 {
+				v.tell(t, true)
+			}
 		}
+	}
+}
+
+func (v *View) tell(t mesh.Topic, used bool) {
+	if v.used != nil {
+		v.used(t, used)
+	}
+}
+
+// Close tells that no topic is used any more. The view must not be used after that.
+func (v *View) Close() {
+	for t := range v.users {
+		v.tell(t, false)
 	}
 }
 
@@ -185,6 +236,7 @@ func (v *View) DropUnused(live func(mesh.Topic) bool) {
 					v.users[t] = slices.DeleteFunc(v.users[t], func(user mesh.Topic) bool { return user == topic })
 					if len(v.users[t]) == 0 {
 						delete(v.users, t)
+						v.tell(t, false)
 					}
 				}
 				continue
@@ -227,7 +279,9 @@ func derive[T any](r *Reader, topic mesh.Topic, compute func(*Reader) T, same fu
 		a = &answer{value: compute(inner), deps: inner.deps, scope: inner.scope}
 		a.renew = func(a *answer, r *Reader) bool {
 			value := compute(r)
-			unchanged := same(a.value.(T), value)
+			// An answer that holds for other classes than before has changed too, even if it is the same here: what was
+			// made of it may be shared with too many, or with too few.
+			unchanged := same(a.value.(T), value) && a.scope == r.scope
 			r.view.addUser(topic, r.deps, a.deps)
 			a.deps, a.scope = r.deps, r.scope
 			if !unchanged {

@@ -11,6 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
+	"fairlead.dev/pkg/authz"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -24,8 +25,12 @@ type Config[T proto.Message] struct {
 	// ExportedTo lists the namespaces that may use the object; ["*"] means all.
 	ExportedTo []string
 	Source     *configv1.SourceRef
+	// HeldClosed is true if the object stands in the place of one that cannot be used, see configv1.IstioConfig.
+	HeldClosed bool
 	// Hash of the whole object.
 	Hash Hash
+	// Rules keeps what authz.Compile makes of an AuthorizationPolicy; nil for other kinds.
+	Rules *authz.Memo
 }
 
 // Kinds whose spec is all that is decoded.
@@ -68,7 +73,10 @@ func decodeConfig[T proto.Message](e *entry, r *configv1.Resource, spec T) (*Con
 	}
 	cfg := &Config[T]{
 		Key: e.key, Spec: spec, Labels: c.GetLabels(), Annotations: c.GetAnnotations(),
-		ExportedTo: c.GetExportedTo(), Source: c.GetSource(), Hash: e.hash,
+		ExportedTo: c.GetExportedTo(), Source: c.GetSource(), HeldClosed: c.GetHeldClosed(), Hash: e.hash,
+	}
+	if _, ok := any(spec).(*security.AuthorizationPolicy); ok {
+		cfg.Rules = &authz.Memo{}
 	}
 	if c.GetCreationTime() != nil {
 		cfg.Created = c.GetCreationTime().AsTime()

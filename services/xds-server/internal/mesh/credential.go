@@ -7,6 +7,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/credential"
 )
 
@@ -97,3 +98,11 @@ func (s *Snapshot) SignedBundle() *cav1.SignedBundle { return s.signedBundle }
 
 // SignedBundleTopic names the answer of SignedBundle.
 func SignedBundleTopic() Topic { return Topic{Subject: SubjectSignedBundle} }
+
+// IdentityBans lists the identities that administrators have shut out of the mesh.
+func (s *Snapshot) IdentityBans() (bans []*configv1.IdentityBan) {
+	for _, e := range s.kinds[KindIdentityBan].list("") {
+		bans = append(bans, e.value.(*configv1.IdentityBan))
+	}
+	return bans
+}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/envoyapi"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
@@ -98,7 +99,7 @@ func EnvoyFiltersTopics(to string, context PatchContext) []Topic {
 }
 
 // gatewayLabel is the label of the workloads of a Kubernetes Gateway; its value is the Gateway's name.
-const gatewayLabel = "gateway.networking.k8s.io/gateway-name"
+const gatewayLabel = authz.GatewayLabel
 
 // Selective reports whether the filter is for some workloads only.
 func (f *EnvoyFilter) Selective() bool { return len(f.selector()) > 0 }

@@ -18,12 +18,16 @@ const (
 	KindNamespace          = "Namespace"
 	KindMeshConfig         = "MeshConfig"
 	KindIdentityBan        = "IdentityBan"
+	KindJwks               = "Jwks"
 	KindVirtualService     = "VirtualService"
 	KindDestinationRule    = "DestinationRule"
 	KindGateway            = "Gateway"
 	KindSidecar            = "Sidecar"
 	KindPeerAuthentication = "PeerAuthentication"
 	KindEnvoyFilter        = "EnvoyFilter"
+
+	KindAuthorizationPolicy   = "AuthorizationPolicy"
+	KindRequestAuthentication = "RequestAuthentication"
 )
 
 // kind declares how a snapshot reads the resources of one kind. The file of the kind has the look-ups and their topics.
@@ -36,17 +40,20 @@ type kind struct {
 
 // kinds lists the kinds that are read. A snapshot holds resources of other kinds without a value.
 var kinds = map[string]kind{
-	KindService:            native((*configv1.Resource).GetService, (*writer).indexService),
-	KindEndpointSet:        native((*configv1.Resource).GetEndpointSet, (*writer).indexEndpoints),
-	KindWorkload:           native((*configv1.Resource).GetWorkload, (*writer).indexWorkload),
-	KindMeshConfig:         {decode: decodeSettings, index: (*writer).indexSettings},
-	KindIdentityBan:        native((*configv1.Resource).GetIdentityBan, func(*writer, *entry, *configv1.IdentityBan, bool) {}),
-	KindVirtualService:     istio((*writer).indexVirtualService),
-	KindDestinationRule:    istio((*writer).indexDestinationRule),
-	KindGateway:            istio((*writer).indexGateway),
-	KindSidecar:            istio((*writer).indexSidecar),
-	KindPeerAuthentication: istio((*writer).indexPeerAuthentication),
-	KindEnvoyFilter:        {decode: decodeEnvoyFilter, index: (*writer).indexEnvoyFilter},
+	KindService:               native((*configv1.Resource).GetService, (*writer).indexService),
+	KindEndpointSet:           native((*configv1.Resource).GetEndpointSet, (*writer).indexEndpoints),
+	KindWorkload:              native((*configv1.Resource).GetWorkload, (*writer).indexWorkload),
+	KindMeshConfig:            {decode: decodeSettings, index: (*writer).indexSettings},
+	KindIdentityBan:           native((*configv1.Resource).GetIdentityBan, func(*writer, *entry, *configv1.IdentityBan, bool) {}),
+	KindJwks:                  native((*configv1.Resource).GetJwks, (*writer).indexJwks),
+	KindVirtualService:        istio((*writer).indexVirtualService),
+	KindDestinationRule:       istio((*writer).indexDestinationRule),
+	KindGateway:               istio((*writer).indexGateway),
+	KindSidecar:               istio((*writer).indexSidecar),
+	KindPeerAuthentication:    istio((*writer).indexPeerAuthentication),
+	KindAuthorizationPolicy:   istio((*writer).indexAuthorizationPolicy),
+	KindRequestAuthentication: istio((*writer).indexRequestAuthentication),
+	KindEnvoyFilter:           {decode: decodeEnvoyFilter, index: (*writer).indexEnvoyFilter},
 }
 
 // native declares a kind of config-watcher's own, whose value is the message in the resource's body.

@@ -137,6 +137,44 @@ func (s *Snapshot) ServiceIn(hostname, namespace string, port uint32) *configv1.
 	return found
 }
 
+// ServiceAnywhere returns the service of a hostname in a namespace, whoever may see it; in any namespace for "", if
+// only one has it, or only one has it as a Kubernetes Service: nobody else can make that name mean two services. It is
+// nil otherwise.
+func (s *Snapshot) ServiceAnywhere(hostname, namespace string) *configv1.Service {
+	var all, kubernetes onlyOne
+	s.services.scan(hostname+sep, func(_ string, svc *configv1.Service) bool {
+		if namespace == "" || svc.GetNamespace() == namespace {
+			all.add(svc)
+			if svc.GetSource().GetKind() == "Service" {
+				kubernetes.add(svc)
+			}
+		}
+		return true
+	})
+	return cmp.Or(kubernetes.get(), all.get())
+}
+
+// onlyOne finds the first service if all are of one namespace. The index has the service that is exported to all before
+// the others of its namespace.
+type onlyOne struct {
+	found   *configv1.Service
+	several bool
+}
+
+func (o *onlyOne) add(svc *configv1.Service) {
+	if o.found == nil {
+		o.found = svc
+	}
+	o.several = o.several || o.found.GetNamespace() != svc.GetNamespace()
+}
+
+func (o *onlyOne) get() *configv1.Service {
+	if o.several {
+		return nil
+	}
+	return o.found
+}
+
 // ServicesIn calls f for every service exported to the namespace, in order of its own namespace and then hostname; ns
 // narrows to the services of one namespace, "" means all. A hostname that several namespaces define, or one with
 // several visibilities, comes several times.

@@ -29,22 +29,24 @@ type Snapshot struct {
 	networks  index[*configv1.Service]     // network, hostname, namespace, visibility: Services that lead into it
 	suffixes  index[int]                   // exported to, hostname backwards: number of services
 
-	gatewayRoutes       index[*VirtualService]     // exported to, gateway, age, namespace, name
-	hostRoutes          index[*VirtualService]     // gateway, host, age, namespace, name
-	destinations        index[*VirtualService]     // host sent to, age, namespace, name: those of sidecars
-	destinationRules    index[*DestinationRule]    // namespace, host, age, name
-	credentialUses      index[int]                 // exported to, credentialName: number of DestinationRules
-	credentialSelectors index[*DestinationRule]    // namespace, name: with a credentialName and a workload selector
-	gateways            index[*Gateway]            // first label of the selector, age, namespace, name
-	autoPassthrough     index[int]                 // "": number of Gateways with a server of mode AUTO_PASSTHROUGH
-	sidecars            index[*Sidecar]            // namespace, age, name
-	peerAuthentications index[*PeerAuthentication] // namespace, age, name
-	envoyFilters        index[*EnvoyFilter]        // exported to, patch context, age, namespace, name
-	proxyMatches        index[*ProxyMatch]         // exported to, namespace and name of the EnvoyFilter, id
+	gatewayRoutes          index[*VirtualService]        // exported to, gateway, age, namespace, name
+	hostRoutes             index[*VirtualService]        // gateway, host, age, namespace, name
+	destinations           index[*VirtualService]        // host sent to, age, namespace, name: those of sidecars
+	destinationRules       index[*DestinationRule]       // namespace, host, age, name
+	credentialUses         index[int]                    // exported to, credentialName: number of DestinationRules
+	credentialSelectors    index[*DestinationRule]       // namespace, name: with a credentialName and a workload selector
+	gateways               index[*Gateway]               // first label of the selector, age, namespace, name
+	autoPassthrough        index[int]                    // "": number of Gateways with a server of mode AUTO_PASSTHROUGH
+	sidecars               index[*Sidecar]               // namespace, age, name
+	peerAuthentications    index[*PeerAuthentication]    // namespace, age, name
+	authorizationPolicies  index[*AuthorizationPolicy]   // namespace, age, name
+	requestAuthentications index[*RequestAuthentication] // namespace, age, name
+	envoyFilters           index[*EnvoyFilter]           // exported to, patch context, age, namespace, name
+	proxyMatches           index[*ProxyMatch]            // exported to, namespace and name of the EnvoyFilter, id
 
 	addresses      index[*configv1.Workload] // address, namespace, name
 	accounts       index[int]                // namespace, service account: number of workloads
-	relevantLabels index[int]                // namespace or "*", label key: number of objects that test it
+	relevantLabels index[int]                // namespace, "*" or rootSelectors, label key: number of objects that test it
 	private        index[int]                // namespace, topic: number of objects
 
 	// credentials are beside the revision, see WithCredentials.

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
@@ -39,7 +40,7 @@ func drawResource(t *rapid.T) *configv1.Resource {
 		}
 		return r
 	}
-	switch rapid.IntRange(0, 8).Draw(t, "kind") {
+	switch rapid.IntRange(0, 11).Draw(t, "kind") {
 	case 0:
 		return forAudience(meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"),
 			meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
@@ -77,7 +78,24 @@ func drawResource(t *rapid.T) *configv1.Resource {
 				}
 			})
 	case 7:
+		policy := &security.AuthorizationPolicy{}
+		if selector != nil {
+			policy.Selector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
+		}
+		return meshtest.Config(mesh.KindAuthorizationPolicy, ns, name, policy, aged)
+	case 8:
+		tokens := &security.RequestAuthentication{}
+		if selector != nil {
+			tokens.TargetRef = &typev1beta1.PolicyTargetReference{Kind: "Gateway", Name: "g"}
+		}
+		return meshtest.Config(mesh.KindRequestAuthentication, ns, name, tokens, aged)
+	case 9:
 		return meshtest.Config(mesh.KindGateway, ns, name, &networking.Gateway{Selector: selector}, aged)
+	case 10:
+		keys := []byte(rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "keys"))
+		return meshtest.Resource(mesh.KindJwks, "", contract.KeySource{URI: host}.Name(), &configv1.Resource{Body: &configv1.Resource_Jwks{
+			Jwks: &configv1.Jwks{Uri: host, Keys: keys},
+		}})
 	default:
 		return meshtest.Resource(mesh.KindNamespace, "", ns, &configv1.Resource{Body: &configv1.Resource_Namespace{
 			Namespace: &configv1.Namespace{Name: ns, Labels: selector},
@@ -107,6 +125,8 @@ func questions() []question {
 			})
 		}
 		for _, host := range hosts {
+			keys := contract.KeySource{URI: host}
+			add("Jwks "+host, []mesh.Topic{mesh.JwksTopic(keys)}, func(s *mesh.Snapshot) string { return text(s.Jwks(keys)) })
 			add("ServicesOf "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)},
 				func(s *mesh.Snapshot) string { return texts(s.ServicesOf(host, ns)) })
 			add("ServiceIn "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)},
@@ -154,10 +174,20 @@ func questions() []question {
 		}
 		add("PeerAuthentications "+ns, []mesh.Topic{mesh.PeerAuthenticationsTopic(ns)},
 			func(s *mesh.Snapshot) string { return configs(s.PeerAuthentications(ns)) })
+		add("AuthorizationPolicies "+ns, mesh.PoliciesTopics(mesh.SubjectAuthorizationPolicies, ns),
+			func(s *mesh.Snapshot) string { return configs(s.AuthorizationPolicies(ns)) })
+		add("RequestAuthentications "+ns, mesh.PoliciesTopics(mesh.SubjectRequestAuthentications, ns),
+			func(s *mesh.Snapshot) string { return configs(s.RequestAuthentications(ns)) })
+		for _, host := range hosts {
+			for _, in := range []string{"", ns} {
+				add("ServiceAnywhere "+host+" "+in, []mesh.Topic{mesh.ServiceTopic(host)},
+					func(s *mesh.Snapshot) string { return text(s.ServiceAnywhere(host, in)) })
+			}
+		}
 		for _, name := range []string{"n1", "n2"} {
 			add("Workload "+ns+name, []mesh.Topic{mesh.WorkloadTopic(ns, name)}, func(s *mesh.Snapshot) string { return text(s.Workload(ns, name)) })
 		}
-		add("RelevantLabels "+ns, mesh.RelevantLabelsTopics(ns), func(s *mesh.Snapshot) string {
+		add("RelevantLabels "+ns, append(mesh.Empty().RelevantLabelsTopics(ns), mesh.SettingsTopic()), func(s *mesh.Snapshot) string {
 			return fmt.Sprint(s.RelevantLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))
 		})
 	}
@@ -280,6 +310,9 @@ func checkPrivate(t *rapid.T, s *mesh.Snapshot) {
 				return configs(s.VirtualServicesOf(to, "mesh", host))
 			})
 		}
+		check("AuthorizationPolicies", ns, mesh.PoliciesTopics(mesh.SubjectAuthorizationPolicies, mesh.Global), func(to string) string {
+			return configs(s.AuthorizationPolicies(to))
+		})
 		check("VirtualServices", ns, mesh.VirtualServicesTopics(mesh.Global, "mesh"), func(to string) string {
 			return configs(s.VirtualServices(to, "mesh"))
 		})

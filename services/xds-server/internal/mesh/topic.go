@@ -72,6 +72,12 @@ const (
 	SubjectDestinations
 	// SubjectSignedBundle, the trust bundle that the ca has signed.
 	SubjectSignedBundle
+	// SubjectJwks: A = name of the resource.
+	SubjectJwks
+	// SubjectAuthorizationPolicies: A = namespace, or "*" for whether the client's namespace has any of its own.
+	SubjectAuthorizationPolicies
+	// SubjectRequestAuthentications: as SubjectAuthorizationPolicies.
+	SubjectRequestAuthentications
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -106,6 +112,15 @@ func (t Topic) String() string {
 		return "Sidecar in namespace " + t.A
 	case SubjectPeerAuthentications:
 		return "PeerAuthentication in namespace " + t.A
+	case SubjectAuthorizationPolicies, SubjectRequestAuthentications:
+		kind := KindAuthorizationPolicy
+		if t.Subject == SubjectRequestAuthentications {
+			kind = KindRequestAuthentication
+		}
+		if t.A == "*" {
+			return kind + " in the proxy's namespace"
+		}
+		return kind + " in " + namespaceText(t.A)
 	case SubjectGateways:
 		if t.A == "" {
 			return "Gateway without a selector"
@@ -138,6 +153,8 @@ func (t Topic) String() string {
 		return "Service with gateways of network " + t.A
 	case SubjectClusters:
 		return "Service of several clusters"
+	case SubjectJwks:
+		return "Jwks " + t.A
 	case SubjectSignedBundle:
 		return "trust bundle of the ca"
 	case SubjectMesh:

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -25,8 +26,9 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"Gateway that selects a=b":                          mesh.GatewaysTopics(map[string]string{"a": "b"})[1],
 		"Workload shop/web":                                 mesh.WorkloadTopic("shop", "web"),
 		"Workload with address 10.0.0.1":                    mesh.AddressTopic("10.0.0.1"),
+		"Jwks ":                                             mesh.JwksTopic(contract.KeySource{Issuer: "a"}),
 		"MeshConfig":                                        mesh.SettingsTopic(),
-		"selectors of workload labels in namespace shop":    mesh.RelevantLabelsTopics("shop")[0],
+		"selectors of workload labels in namespace shop":    mesh.Empty().RelevantLabelsTopics("shop")[0],
 		"Service at 10.0.0.1:80":                            mesh.ServicesAtTopic(80, "10.0.0.1"),
 		"Service without an address on port 80":             mesh.ServicesAtTopic(80, ""),
 		"Service that speaks HTTP2 on port 80":              mesh.SpeakingTopic(80, configv1.Protocol_PROTOCOL_HTTP2),

@@ -73,14 +73,19 @@ func (s *Snapshot) RelevantLabels(namespace string, labels map[string]string) ma
 	relevant := map[string]string{}
 	for key, value := range labels {
 		_, own := s.relevantLabels.get(join(namespace, key))
-		if _, all := s.relevantLabels.get(join("*", key)); own || all {
+		_, all := s.relevantLabels.get(join("*", key))
+		_, root := s.relevantLabels.get(join(rootSelectors(s.Mesh().GetRootNamespace()), key))
+		if own || all || root {
 			relevant[key] = value
 		}
 	}
 	return relevant
 }
 
-// RelevantLabelsTopics names the answers of RelevantLabels.
-func RelevantLabelsTopics(namespace string) []Topic {
-	return []Topic{{SubjectRelevantLabels, namespace, ""}, {SubjectRelevantLabels, "*", ""}}
+// RelevantLabelsTopics names the answers of RelevantLabels, beside SettingsTopic.
+func (s *Snapshot) RelevantLabelsTopics(namespace string) []Topic {
+	return []Topic{
+		{SubjectRelevantLabels, namespace, ""}, {SubjectRelevantLabels, "*", ""},
+		{SubjectRelevantLabels, rootSelectors(s.Mesh().GetRootNamespace()), ""},
+	}
 }

@@ -49,6 +49,8 @@ const (
 	maxAbsentBuilds = 1 << 9
 )
 
+func (a *absentNames) isEmpty() bool { return len(a.heads) == 0 }
+
 // addSubscriber adds a subscriber to an absent name; false if the name is not known to be absent.
 func (a *absentNames) addSubscriber(url, name string, who any) bool {
 	slot, ok := a.slots[url][name]
@@ -167,7 +169,7 @@ func (a *absentNames) isLive(l absentLink) bool {
 
 // take removes the names that wait for one of the topics and returns them, sorted by type and name.
 func (a *absentNames) take(sets ...mesh.Topics) []absentName {
-	if len(a.heads) == 0 {
+	if a.isEmpty() {
 		return nil
 	}
 	found := map[int32]struct{}{}
@@ -211,6 +213,7 @@ func (c *Class) subscribe(url, name string, subscribers ...any) {
 		c.plan.unsubscribe(url, name, who, false)
 	}
 	c.absent.add(url, name, subscribers, topics)
+	c.engine.addWaiting(c)
 	if c.absent.builds++; c.absent.builds >= maxAbsentBuilds {
 		c.absent.builds = 0
 		c.plan.dropUnusedAnswers()

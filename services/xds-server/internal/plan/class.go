@@ -57,6 +57,7 @@ type Class struct {
 
 func newClass(e *Engine, key *class.Key, plan *scopePlan) *Class {
 	c := &Class{key: key, engine: e, plan: plan, watchers: map[Watcher]struct{}{}, undelivered: Changes{}, arrived: Changes{}}
+	plan.class = c
 	c.snapshot.Store(&Snapshot{Point: pointOf(plan.graph.view.State())})
 	return c
 }
@@ -156,12 +157,18 @@ func (c *Class) unsubscribe(who Watcher, url string, names []string, linger bool
 // holds Engine.updateMu for reading and the plan's lock.
 func (c *Class) refresh() {
 	u := c.engine.lastUpdate.Load()
-	if u == nil || u.sequence <= c.plan.sequence {
+	if u == nil || u.sequence <= c.plan.sequence || c.plan.closed {
+		return
+	}
+	if _, affected := u.affected[c.plan]; !affected && c.absent.isEmpty() {
 		return
 	}
 	before := c.Snapshot()
 	c.plan.apply(u)
-	defer c.planAppeared(u, before)
+	defer func() {
+		c.plan.lastUpdate = updateResult{} // no plan is above
+		c.planAppeared(u, before)
+	}()
 	if len(c.plan.lastUpdate.changed) == 0 {
 		return
 	}

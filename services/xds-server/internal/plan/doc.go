@@ -9,8 +9,9 @@
 // resource; its dependencies are the topics that the translator has read. To build a node is to run the translator.
 //
 //   - A revision arrives: Engine.Apply updates the scope plans of the mesh, then those of namespaces, then the
-//     classes. An update invalidates the nodes that depend on a changed topic and builds them again. The class
-//     publishes a new Snapshot if an item has changed, and notifies its watchers, which are streams.
+//     classes: those that depend on a changed topic (interests) or whose plan below has changed. All views move to
+//     the new snapshot at once. An update invalidates the nodes that depend on a changed topic and builds them again.
+//     The class publishes a new Snapshot if an item has changed, and notifies its watchers, which are streams.
 //   - A proxy subscribes: its stream acquires the class of the proxy and calls Class.Plan, which builds what no scope
 //     plan has yet: a wildcard set from the mesh scope upwards, a name in each scope plan that needs its own result.
 //   - A result differs per namespace or workload: its node has read something of them (input.Scope), or a topic that
@@ -24,5 +25,5 @@
 //  3. scopePlan.mu, from the workload's down to the mesh's: held for writing by the one who changes that plan, and for
 //     reading on all plans below it. To change a lower plan, scopePlan.changeBelow gives up the read locks first.
 //     Classes are therefore planned at the same time, except while one of them changes a plan that they share.
-//  4. Engine.mu, Class.watchMu, scopePlan.publishMu: held for a few statements.
+//  4. Engine.mu, Class.watchMu, scopePlan.publishMu, interests.mu: held for a few statements.
 package plan

@@ -70,17 +70,23 @@ type Engine struct {
 	applyMu sync.Mutex
 	// updateMu is held for reading while classes are planned, and for writing while the shared scope plans are updated.
 	updateMu sync.RWMutex
+	// state is the newest snapshot. updateMu is held for writing when it changes.
+	state atomic.Pointer[mesh.Snapshot]
+	// nodeTopics are the topics that nodes depend on, answerTopics those that derived answers of views do.
+	nodeTopics, answerTopics interests
 	// lastUpdate is the update that Apply brings the classes to. Apply drops it after the last class, because an update
 	// may be as large as the mesh.
 	lastUpdate atomic.Pointer[update]
 
 	mu       sync.Mutex
-	state    *mesh.Snapshot
 	sequence uint64 // of the last update
 	served   Point
 	classes  map[class.Hash]*Class
-	// shared are the scope plans of the mesh and of namespaces.
-	shared   map[scopeID]*scopePlan
+	// shared are the scope plans of the mesh and of namespaces, and lowest those of them with none below.
+	shared map[scopeID]*scopePlan
+	lowest scopePlans
+	// waiting are the classes that have absent names, or had some before the last update.
+	waiting  map[*Class]struct{}
 	prebuilt prebuilt
 }
 
@@ -97,10 +103,13 @@ func NewEngine(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
-		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, state: mesh.Empty(), classes: map[class.Hash]*Class{},
-		shared:   map[scopeID]*scopePlan{},
-		prebuilt: prebuilt{types: cfg.Prebuild, requested: make(chan struct{}, 1), retained: map[scopeID]time.Time{}},
+		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, classes: map[class.Hash]*Class{},
+		shared: map[scopeID]*scopePlan{}, lowest: scopePlans{}, waiting: map[*Class]struct{}{},
+		prebuilt:     prebuilt{types: cfg.Prebuild, requested: make(chan struct{}, 1), retained: map[scopeID]time.Time{}},
+		nodeTopics:   interests{plans: map[mesh.Topic]scopePlans{}},
+		answerTopics: interests{plans: map[mesh.Topic]scopePlans{}},
 	}
+	e.state.Store(mesh.Empty())
 	if e.linger == 0 {
 		e.linger = DefaultLinger
 	}
@@ -118,11 +127,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 }
 
 // State returns the newest snapshot of the mesh.
-func (e *Engine) State() *mesh.Snapshot {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.state
-}
+func (e *Engine) State() *mesh.Snapshot { return e.state.Load() }
 
 // Served returns the newest state that every class has been updated to.
 func (e *Engine) Served() Point {
@@ -169,12 +174,12 @@ func (e *Engine) ApplySignedBundle(b *cav1.SignedBundle) int {
 
 // apply is Apply for a caller that holds applyMu.
 func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, reclassify func()) int {
-	e.updateShared(state, change)
+	u, updated := e.updateShared(state, change)
 	if reclassify != nil {
 		reclassify()
 	}
 	var count atomic.Int64
-	classes := e.Classes()
+	classes := e.affectedClasses(u)
 	each(e.workers, len(classes), func(i int) {
 		changes, arrived := e.refresh(classes[i])
 		classes[i].notify(changes, arrived)
@@ -183,6 +188,10 @@ func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, reclassify fun
 		}
 	})
 	e.lastUpdate.Store(nil)
+	for _, s := range updated {
+		s.forgetUpdate()
+	}
+	e.dropWaiting()
 	e.requestPrebuild()
 	e.mu.Lock()
 	e.served = pointOf(state)
@@ -190,23 +199,89 @@ func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, reclassify fun
 	return int(count.Load())
 }
 
-// updateShared makes the snapshot the engine's, and updates the scope plans of the mesh and then those of namespaces.
-func (e *Engine) updateShared(state *mesh.Snapshot, change *mesh.Change) {
+// updateShared makes the snapshot the engine's, and updates the scope plans of the mesh and then those of namespaces,
+// as far as they are affected. It returns the update and these plans.
+func (e *Engine) updateShared(state *mesh.Snapshot, change *mesh.Change) (u *update, updated []*scopePlan) {
 	e.updateMu.Lock()
 	defer e.updateMu.Unlock()
 	e.mu.Lock()
-	e.state = state
+	e.state.Store(state)
 	e.sequence++
-	u := &update{sequence: e.sequence, state: state, change: change}
+	u = &update{sequence: e.sequence, state: state, change: change, affected: maps.Clone(e.lowest)}
+	e.nodeTopics.addTo(u.affected, change.Topics)
+	e.answerTopics.addTo(u.affected, change.Topics)
+	e.addPrivate(u)
 	e.lastUpdate.Store(u)
-	shared := slices.Collect(maps.Values(e.shared))
 	e.mu.Unlock()
 	for _, scope := range []input.Scope{input.MeshScope, input.NamespaceScope} {
-		plans := slices.DeleteFunc(slices.Clone(shared), func(s *scopePlan) bool { return s.scope != scope })
+		var plans []*scopePlan
+		for s := range u.affected {
+			if s.scope == scope {
+				plans = append(plans, s)
+			}
+		}
 		each(e.workers, len(plans), func(i int) {
 			defer plans[i].lock()()
 			plans[i].apply(u)
 		})
+		e.mu.Lock()
+		for _, s := range plans {
+			u.affectAbove(s)
+		}
+		e.mu.Unlock()
+		updated = append(updated, plans...)
+	}
+	return u, updated
+}
+
+// addPrivate adds the plans of the namespaces whose private topics an update is about to those that it affects. The
+// caller holds mu.
+func (e *Engine) addPrivate(u *update) {
+	if len(u.change.Private) == 0 {
+		return
+	}
+	for s := range e.lowest {
+		for above := range s.above {
+			if above.isAboveMesh() && len(u.change.Private[above.graph.view.Class().Namespace]) > 0 {
+				u.affected.add(above)
+			}
+		}
+	}
+}
+
+// affectedClasses lists the classes on which an update can have an effect.
+func (e *Engine) affectedClasses(u *update) []*Class {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	classes := maps.Clone(e.waiting)
+	for s := range u.affected {
+		if s.class != nil {
+			classes[s.class] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(classes))
+}
+
+// addWaiting notes that a class has absent names. The caller holds its plan's lock.
+func (e *Engine) addWaiting(c *Class) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting[c] = struct{}{}
+}
+
+// dropWaiting forgets the classes that have no absent names any more. The caller has notified the watchers of all.
+func (e *Engine) dropWaiting() {
+	e.mu.Lock()
+	waiting := slices.Collect(maps.Keys(e.waiting))
+	e.mu.Unlock()
+	for _, c := range waiting {
+		c.plan.mu.RLock()
+		if c.absent.isEmpty() {
+			e.mu.Lock()
+			delete(e.waiting, c)
+			e.mu.Unlock()
+		}
+		c.plan.mu.RUnlock()
 	}
 }
 
@@ -250,7 +325,6 @@ func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
 	if !ok {
 		below := e.namespacePlan(key)
 		c = newClass(e, key, newScopePlan(e, key, input.WorkloadScope, below))
-		below.users++
 		e.classes[hash] = c
 	}
 	c.watchMu.Lock()
@@ -274,8 +348,8 @@ func (e *Engine) sharedPlan(key *class.Key, scope input.Scope, below *scopePlan)
 	if !ok {
 		s = newScopePlan(e, key, scope, below)
 		e.shared[id] = s
-		if below != nil {
-			below.users++
+		if below == nil {
+			e.lowest.add(s)
 		}
 	}
 	return s
@@ -294,7 +368,7 @@ func (e *Engine) Release(c *Class, w Watcher) {
 // Failing counts the resources and lists of names that cannot be built, each once for all the classes that share it.
 func (e *Engine) Failing() int { return int(e.failures.Load()) }
 
-// follow is called when the first node of a graph depends on a topic, unfollow when none does any more.
+// follow is called when the first node of a graph depends on a topic, unfollow when none of that graph does any more.
 func (e *Engine) follow(t mesh.Topic) {
 	if t.Subject == mesh.SubjectCredential && e.credentials != nil {
 		e.credentials.Follow(t.Credential())
@@ -307,10 +381,13 @@ func (e *Engine) unfollow(t mesh.Topic) {
 	}
 }
 
-// countFailures adds n to the number of failures.
-func (e *Engine) countFailures(n int) {
+// countFailure adds a failure to the numbers of them, or takes it off with n = -1.
+func (e *Engine) countFailure(err error, n int) {
 	e.failures.Add(int64(n))
 	e.metrics.failing.Add(float64(n))
+	if _, ok := errors.AsType[*Unenforced](err); ok {
+		e.metrics.unenforced.Add(float64(n))
+	}
 }
 
 // Class returns the class with the ID, nil if there is none.
@@ -346,14 +423,15 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// removeUser counts one user less of a shared scope plan. It returns the plan and those below it that have no user
-// left, for the caller to close. The caller holds mu.
-func (e *Engine) removeUser(s *scopePlan) (unused []*scopePlan) {
-	for ; s != nil; s = s.below {
-		if s.users--; s.users > 0 {
-			break
-		}
+// removeUnused removes a shared scope plan that no plan above and no prebuilding uses, and then those below it. It
+// returns what it has removed, for the caller to close. The caller holds mu.
+func (e *Engine) removeUnused(s *scopePlan) (unused []*scopePlan) {
+	for ; s != nil && len(s.above) == 0 && !s.retained; s = s.below {
 		delete(e.shared, scopeID{s.scope, s.hash})
+		delete(e.lowest, s)
+		if s.below != nil {
+			delete(s.below.above, s)
+		}
 		unused = append(unused, s)
 	}
 	return unused
@@ -371,7 +449,9 @@ func (e *Engine) sweep() {
 		c.watchMu.Unlock()
 		if idle {
 			delete(e.classes, hash)
-			unused = append(append(unused, c.plan), e.removeUser(c.plan.below)...)
+			delete(e.waiting, c)
+			delete(c.plan.below.above, c.plan)
+			unused = append(append(unused, c.plan), e.removeUnused(c.plan.below)...)
 		} else {
 			kept = append(kept, c)
 		}

@@ -284,6 +284,30 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 	}
 }
 
+// TestWhatPoliciesDoNotDoIsCounted: of the failures, those that are of policies are counted, while they are.
+func TestWhatPoliciesDoNotDoIsCounted(t *testing.T) {
+	b := newBench(t, meshtest.Service("default", a, 80))
+	c, _ := b.class("client")
+	blob(t, c, resource.ClusterType, "80|"+a)
+	for i, step := range []struct {
+		broken error
+		want   int
+	}{
+		{errors.New("no"), 0}, {&plan.Unenforced{Err: errors.New("a policy")}, 1},
+		{&plan.Incomplete{Err: &plan.Unenforced{Err: errors.New("a policy")}}, 1}, {errors.New("no"), 0},
+		{&plan.Unenforced{Err: errors.New("a policy")}, 1}, {nil, 0},
+	} {
+		b.set.Break("80|"+a, step.broken)
+		b.edit([]*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, time.Duration(i+1)*time.Second))})
+		want := fmt.Sprintf("# HELP fairlead_xds_server_unenforced_resources Those of the failing resources that do not do what an "+
+			"AuthorizationPolicy or RequestAuthentication says.\n# TYPE fairlead_xds_server_unenforced_resources gauge\n"+
+			"fairlead_xds_server_unenforced_resources %d\n", step.want)
+		if err := testutil.GatherAndCompare(b.registry, strings.NewReader(want), "fairlead_xds_server_unenforced_resources"); err != nil {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+}
+
 // TestIncompleteIsUsed: a resource that was built without a part of its configuration is used, and reported.
 func TestIncompleteIsUsed(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80))
@@ -413,4 +437,31 @@ func TestAClassAcquiredDuringAnUpdateMissesNothing(t *testing.T) {
 			t.Errorf("class %s is behind", c)
 		}
 	}
+}
+
+// TestNothingIsLeftOfAClassThatIsDropped: who depends on what is forgotten with the class, and so are the plans below
+// it and the names that it waits for.
+func TestNothingIsLeftOfAClassThatIsDropped(t *testing.T) {
+	b := newBench(t, meshtest.Service("default", a, 80), meshtest.Service("other", "secret."+a, 80, meshtest.Visible("other")))
+	for _, namespace := range []string{"default", "other"} {
+		c, w := b.class(namespace, "80|"+a, "80|secret."+a, "80|absent")
+		b.edit([]*configv1.Resource{meshtest.Endpoints("default", a, 80, "10.0.0.1")})
+		b.Release(c, w)
+	}
+	if b.Interests() == 0 {
+		t.Fatal("nothing depends on anything")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = b.Run(ctx) }()
+	for range 3 {
+		b.clock.WaitFor(t, 1)
+		b.clock.Advance(plan.DefaultLinger)
+	}
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n := b.Interests(); n > 0 {
+			return fmt.Errorf("%d interests are left", n)
+		}
+		return nil
+	})
 }

@@ -25,3 +25,10 @@ func (c *Class) DropUnusedAnswers() {
 	defer c.plan.lock()()
 	c.plan.dropUnusedAnswers()
 }
+
+// Interests counts what the engine knows of who depends on what, and of who waits for absent names.
+func (e *Engine) Interests() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.nodeTopics.plans) + len(e.answerTopics.plans) + len(e.waiting) + len(e.lowest)
+}

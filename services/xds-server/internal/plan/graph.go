@@ -18,6 +18,7 @@ import (
 // scope plan guards it.
 type graph struct {
 	engine *Engine
+	plan   *scopePlan // whose graph it is
 	// name of the scope plan in logs: the hash of its key.
 	name         string
 	view         *input.View
@@ -52,11 +53,32 @@ type result struct {
 	done chan struct{}
 }
 
-func newGraph(e *Engine, key *class.Key, state *mesh.Snapshot) *graph {
-	return &graph{
-		engine: e, name: key.Hash().String(), view: input.NewView(key, state), types: map[string]*typePlan{},
+func newGraph(e *Engine, key *class.Key, plan *scopePlan) *graph {
+	g := &graph{
+		engine: e, plan: plan, name: key.Hash().String(), types: map[string]*typePlan{},
 		dependencies: map[mesh.Topic]*dependency{}, failed: map[*node]Failure{}, logged: map[string]struct{}{},
 	}
+	g.view = input.NewSharedView(key, &e.state, func(t mesh.Topic, used bool) { g.setInterest(&e.answerTopics, t, used) })
+	return g
+}
+
+// setInterest notes whether the graph depends on a topic. Derived answers are topics of the graph's own view, and every
+// update is applied to the lowest plans.
+func (g *graph) setInterest(in *interests, t mesh.Topic, depends bool) {
+	if g.plan.below != nil && t.Subject < mesh.SubjectDerived {
+		in.set(t, g.plan, depends)
+	}
+}
+
+// follow is called when the first node depends on a topic, unfollow when none does any more.
+func (g *graph) follow(t mesh.Topic) {
+	g.setInterest(&g.engine.nodeTopics, t, true)
+	g.engine.follow(t)
+}
+
+func (g *graph) unfollow(t mesh.Topic) {
+	g.setInterest(&g.engine.nodeTopics, t, false)
+	g.engine.unfollow(t)
 }
 
 // typePlan returns the nodes of a type; nil if there is no translator for it.
@@ -270,9 +292,10 @@ func (g *graph) built(n *node, r *input.Reader, err error) {
 	n.built, n.stale = true, false
 	switch {
 	case err != nil:
-		if n.failure == nil {
-			g.engine.countFailures(1)
+		if n.failure != nil {
+			g.engine.countFailure(n.failure, -1)
 		}
+		g.engine.countFailure(err, 1)
 		if n.failure == nil || n.failure.Error() != err.Error() {
 			g.reportFailure(n, err, incomplete)
 		}
@@ -303,7 +326,7 @@ func (g *graph) reportFailure(n *node, err error, incomplete bool) {
 }
 
 func (g *graph) removeFailure(n *node) {
-	g.engine.countFailures(-1)
+	g.engine.countFailure(n.failure, -1)
 	if delete(g.failed, n); len(g.failed) == 0 {
 		clear(g.logged)
 	}
@@ -328,10 +351,13 @@ func (g *graph) dropUnusedAnswers() {
 	})
 }
 
-// close takes the graph's failures off the engine's count and unfollows its credentials.
+// close takes the graph's failures off the engine's count, and unfollows what it depends on.
 func (g *graph) close() {
-	g.engine.countFailures(-len(g.failed))
-	for topic := range g.dependencies {
-		g.engine.unfollow(topic)
+	for n := range g.failed {
+		g.engine.countFailure(n.failure, -1)
 	}
+	for topic := range g.dependencies {
+		g.unfollow(topic)
+	}
+	g.view.Close()
 }

@@ -13,6 +13,8 @@ type metrics struct {
 	builds   *prometheus.HistogramVec
 	failures *prometheus.CounterVec
 	failing  prometheus.Gauge
+	// unenforced counts those of failing that are *Unenforced.
+	unenforced prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
@@ -49,6 +51,10 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		failing: f.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "failing_resources",
 			Help: "Resources whose newest version could not be built, or not with all EnvoyFilters.",
+		}),
+		unenforced: f.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "unenforced_resources",
+			Help: "Those of the failing resources that do not do what an AuthorizationPolicy or RequestAuthentication says.",
 		}),
 	}
 }

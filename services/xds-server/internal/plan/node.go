@@ -81,7 +81,7 @@ func (g *graph) setDependencies(n *node, topics mesh.Topics, failure error) {
 		if !ok {
 			d = &dependency{topic: topic}
 			g.dependencies[topic] = d
-			g.engine.follow(topic)
+			g.follow(topic)
 		}
 		dependencies = append(dependencies, d)
 		if !slices.Contains(n.dependencies, d) {
@@ -105,7 +105,7 @@ func (g *graph) removeDependent(d *dependency, n *node) {
 	}
 	if len(d.nodes) == 0 {
 		delete(g.dependencies, d.topic)
-		g.engine.unfollow(d.topic)
+		g.unfollow(d.topic)
 	}
 }
 

@@ -55,9 +55,7 @@ func (e *Engine) retain(key *class.Key) *scopePlan {
 	defer e.mu.Unlock()
 	s := e.namespacePlan(key)
 	id := scopeID{s.scope, s.hash}
-	if _, ok := e.prebuilt.retained[id]; !ok {
-		s.users++
-	}
+	s.retained = true
 	e.prebuilt.retained[id] = e.clock.Now()
 	return s
 }
@@ -78,7 +76,8 @@ func (e *Engine) releasePrebuilt(before time.Time) (unused []*scopePlan) {
 			continue
 		}
 		delete(e.prebuilt.retained, id)
-		unused = append(unused, e.removeUser(e.shared[id])...)
+		e.shared[id].retained = false
+		unused = append(unused, e.removeUnused(e.shared[id])...)
 	}
 	return unused
 }

@@ -46,6 +46,15 @@ func (s *scopePlan) dependentsBelow(topics mesh.Topics) []*node {
 	return s.below.graph.dependents(all)
 }
 
+// redirectedBelow lists the nodes of the plan below whose result may have become another one in this scope, because
+// derived answers there depend on other topics than before: perhaps on private ones.
+func (s *scopePlan) redirectedBelow(answers mesh.Topics) []*node {
+	if len(answers) == 0 || len(s.privateTopics) == 0 {
+		return nil
+	}
+	return s.below.graph.dependents(answers)
+}
+
 // refreshAll refreshes the lists and resources that nodes of the plans below are of, the lists first.
 func (s *scopePlan) refreshAll(below []*node) {
 	for _, lists := range []bool{true, false} {

@@ -18,12 +18,16 @@ type scopePlan struct {
 	below *scopePlan // nil for the lowest
 	scope input.Scope
 	hash  class.Hash
-	// users counts the plans directly above and the prebuilding that retains the plan; Engine.mu guards it.
-	users int
+	class *Class // nil for the plans of the mesh and of namespaces
+	// above are the plans directly above, and retained is true if the prebuilding keeps the plan without any; Engine.mu
+	// guards both.
+	above    scopePlans
+	retained bool
+	closed   bool
 
 	// mu is held for writing while the plan changes. Who changes a plan above holds it for reading: see lock.
 	mu       sync.RWMutex
-	sequence uint64 // of the engine's last update that was applied
+	sequence uint64 // of the engine's last update that was applied; later ones have not affected the plan
 	graph    *graph
 	// privateTopics are the topics whose answer in this scope is not that of the plan below.
 	privateTopics mesh.Topics
@@ -34,7 +38,8 @@ type scopePlan struct {
 	totals map[string]*wildcardTotal
 	// unsubscribed are the resources whose last subscriber has gone, and since when.
 	unsubscribed map[*node]time.Time
-	lastUpdate   updateResult
+	// lastUpdate is what the update of sequence has done, until forgetUpdate.
+	lastUpdate updateResult
 
 	// publishMu serialises snapshot between goroutines that hold mu for reading.
 	publishMu sync.Mutex
@@ -43,16 +48,20 @@ type scopePlan struct {
 	dirty map[string]map[string]struct{}
 }
 
+// newScopePlan puts a new plan above another, which is nil for the lowest. The caller holds Engine.mu.
 func newScopePlan(e *Engine, key *class.Key, scope input.Scope, below *scopePlan) *scopePlan {
 	s := &scopePlan{
-		below: below, scope: scope, hash: key.Hash(), sequence: e.sequence, graph: newGraph(e, key, e.state),
+		below: below, above: scopePlans{}, scope: scope, hash: key.Hash(), sequence: e.sequence,
 		privateTopics: mesh.Topics{}, narrower: map[*node]struct{}{},
 		items: map[string]*btree.Map[string, Item]{}, totals: map[string]*wildcardTotal{}, unsubscribed: map[*node]time.Time{},
-		lastUpdate: updateResult{changed: Changes{}},
-		published:  map[string]*TypeSnapshot{}, dirty: map[string]map[string]struct{}{},
+		published: map[string]*TypeSnapshot{}, dirty: map[string]map[string]struct{}{},
+	}
+	s.graph = newGraph(e, key, s)
+	if below != nil {
+		below.above.add(s)
 	}
 	if s.isAboveMesh() {
-		e.state.Private(key.Namespace, s.privateTopics.Add)
+		e.State().Private(key.Namespace, s.privateTopics.Add)
 	}
 	return s
 }
@@ -175,8 +184,13 @@ func (s *scopePlan) lookup(url, name string) resolved {
 	}
 	if n, ok := p.resources[name]; ok {
 		r.listed += n.listed - n.hidden
-		if n.built {
+		switch {
+		case n.built:
 			r.node = n
+		case n.hidden > 0 && r.listed == 0:
+			// The plan's lists have replaced all that name the resource, and nobody here subscribes to it: what the
+			// plans below have built may not be right here. A plan above may still name it.
+			r.node = nil
 		}
 	}
 	return r
@@ -223,9 +237,10 @@ func (s *scopePlan) dropUnusedAnswers() {
 	}
 }
 
-// close gives up the plan's subscriptions in the plan below and its credentials.
+// close gives up the plan's subscriptions in the plan below and its credentials. No update is applied to it any more.
 func (s *scopePlan) close() {
 	defer s.lock()()
+	s.closed = true
 	s.graph.close()
 	if s.below == nil {
 		return

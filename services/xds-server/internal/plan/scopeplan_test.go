@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/plan/plantest"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -30,6 +31,7 @@ func TestScopePlansAgreeWithDirectTranslation(t *testing.T) {
 		keys := []*class.Key{
 			{Type: class.Sidecar, Namespace: "a"}, {Type: class.Sidecar, Namespace: "b"}, {Type: class.Sidecar, Namespace: "elsewhere"},
 			{Type: class.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x"}},
+			{Type: class.Sidecar, Namespace: "b", Labels: map[string]string{"uses": "80|shared.example.com"}},
 			{Type: class.Sidecar, Namespace: "b", Sidecar: "b/s"}, {Type: class.Router, Namespace: "a"},
 		}
 		var classes []*plan.Class
@@ -64,6 +66,29 @@ func TestScopePlansAgreeWithDirectTranslation(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAWorkloadNamesWhatItsNamespaceHasReplaced: the mesh has a cluster that no list of the namespace names, because
+// the namespace has a service of its own for the host. A list of one workload names it all the same: the workload must
+// not get the mesh's.
+func TestAWorkloadNamesWhatItsNamespaceHasReplaced(t *testing.T) {
+	const host = "shared.example.com"
+	name := plantest.ClusterName(80, host)
+	b := newBench(t, meshtest.Service("a", host, 80))
+	c := b.Acquire(&class.Key{Type: class.Sidecar, Namespace: "b", Labels: map[string]string{"uses": name}}, &watcher{})
+	c.Plan(&watcher{}, resource.ClusterType, true, nil)
+	if blob(t, c, resource.ClusterType, name) == nil {
+		t.Fatal("the workload lacks the mesh's cluster")
+	}
+	own := meshtest.Service("b", host, 81, meshtest.Visible("b"))
+	b.edit([]*configv1.Resource{own})
+	if item, _ := c.Snapshot().Type(resource.ClusterType).Get(name); item.Blob != nil {
+		t.Error("the workload has the cluster of a service that its namespace does not see")
+	}
+	b.edit(nil, key(own))
+	if blob(t, c, resource.ClusterType, name) == nil {
+		t.Error("the workload lacks the mesh's cluster after its namespace's service is gone")
+	}
 }
 
 var (

@@ -51,6 +51,15 @@ func (e *Incomplete) Error() string { return e.Err.Error() }
 // Unwrap returns the error that names the missing part.
 func (e *Incomplete) Unwrap() error { return e.Err }
 
+// Unenforced is the error of a resource that does not do what policies say: its last good version stays, or it lets
+// nothing pass.
+type Unenforced struct{ Err error }
+
+func (e *Unenforced) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error that names the policy, or what the proxy lacks.
+func (e *Unenforced) Unwrap() error { return e.Err }
+
 // ErrPending is the error of Build while an input that it has read has not arrived yet, such as a credential. The proxy
 // waits for the resource; the engine does not report a failure.
 var ErrPending = errors.New("an input has yet to come")

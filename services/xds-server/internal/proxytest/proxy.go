@@ -29,6 +29,7 @@ const (
 	lds  = resource.ListenerType
 	rds  = resource.RouteType
 	vhds = resource.VirtualHostType
+	ecds = resource.ExtensionConfigType
 	nds  = ndsv1.NameTableType
 )
 
@@ -41,8 +42,8 @@ type Children func(url, name string, content []byte) []string
 func SameName(_, name string, _ []byte) []string { return []string{name} }
 
 // Proxy behaves as Envoy does on an ADS stream. It has wildcard subscriptions to clusters and listeners, subscribes to
-// the endpoints and routes that these need, and with delta to virtual hosts. It acknowledges responses, or rejects
-// some, and keeps versions over reconnects. It is safe for concurrent use.
+// the endpoints, routes and extension configs that these need, and with delta to virtual hosts. It acknowledges
+// responses, or rejects some, and keeps versions over reconnects. It is safe for concurrent use.
 type Proxy struct {
 	// Delta selects the protocol variant: delta or sotw.
 	Delta bool
@@ -50,7 +51,7 @@ type Proxy struct {
 	// Agent makes the proxy subscribe to the name table too, as Istio's agent does on the stream of its proxy.
 	Agent bool
 
-	children Children
+	children, extensions Children
 	// demands are other names that it subscribes to, by type: what an on-demand proxy calls.
 	demands map[string][]string
 
@@ -73,6 +74,8 @@ type Config struct {
 	Node     *core.Node
 	Agent    bool
 	Children Children
+	// Extensions lists the extension configs that a listener needs; nil if none does.
+	Extensions Children
 	// Demands are names that it subscribes to besides those that Children lists, by type.
 	Demands map[string][]string
 	// RejectsAtRandom makes the proxy reject one response in four, until StopRejecting.
@@ -87,12 +90,13 @@ type Config struct {
 // New makes a proxy that is not connected.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, rejectsAtRandom: cfg.RejectsAtRandom,
+		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, extensions: cfg.Extensions, demands: cfg.Demands,
+		rejectsAtRandom:       cfg.RejectsAtRandom,
 		statesDroppedVersions: cfg.StatesDroppedVersions,
 		rand:                  rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
 		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
 	}
-	for _, url := range p.with(cds, eds, lds, rds, vhds) {
+	for _, url := range p.with(cds, eds, lds, rds, vhds, ecds) {
 		p.held[url], p.versions[url] = map[string]string{}, map[string]string{}
 	}
 	return p
@@ -156,14 +160,14 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		_ = stream.Send(m) // a broken stream shows in Recv
 	}
 	p.mu.Lock()
-	order := p.with(cds, eds, lds, rds, vhds)
+	order := p.with(cds, eds, lds, rds, vhds, ecds)
 	if p.rand.IntN(2) == 0 {
 		slices.Reverse(order)
 	}
 	for _, url := range order {
 		m := &discovery.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: maps.Clone(p.versions[url])}
 		switch url {
-		case eds, rds:
+		case eds, rds, ecds:
 			if m.ResourceNamesSubscribe = slices.Clone(p.asked[url]); len(m.ResourceNamesSubscribe) == 0 {
 				continue
 			}
@@ -211,8 +215,10 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 			}
 		}
 		send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: m.GetNonce(), ErrorDetail: failure})
-		if child, added, gone := p.follow(url); len(added)+len(gone) > 0 {
-			send(&discovery.DeltaDiscoveryRequest{TypeUrl: child, ResourceNamesSubscribe: added, ResourceNamesUnsubscribe: gone})
+		for _, child := range p.childTypes(url) {
+			if added, gone := p.follow(url, child); len(added)+len(gone) > 0 {
+				send(&discovery.DeltaDiscoveryRequest{TypeUrl: child, ResourceNamesSubscribe: added, ResourceNamesUnsubscribe: gone})
+			}
 		}
 		p.mu.Unlock()
 	}
@@ -230,8 +236,8 @@ func (p *Proxy) runSotw(stream discovery.AggregatedDiscoveryService_StreamAggreg
 		_ = stream.Send(m) // a broken stream shows in Recv
 	}
 	p.mu.Lock()
-	for _, url := range p.with(cds, eds, lds, rds) {
-		if (url == eds || url == rds) && len(p.asked[url]) == 0 {
+	for _, url := range p.with(cds, eds, lds, rds, ecds) {
+		if (url == eds || url == rds || url == ecds) && len(p.asked[url]) == 0 {
 			continue
 		}
 		send(url, nil)
@@ -266,8 +272,10 @@ func (p *Proxy) runSotw(stream discovery.AggregatedDiscoveryService_StreamAggreg
 			p.versions[url][""] = m.GetVersionInfo()
 		}
 		send(url, failure)
-		if child, added, gone := p.follow(url); len(added)+len(gone) > 0 {
-			send(child, nil)
+		for _, child := range p.childTypes(url) {
+			if added, gone := p.follow(url, child); len(added)+len(gone) > 0 {
+				send(child, nil)
+			}
 		}
 		p.mu.Unlock()
 	}
@@ -285,20 +293,30 @@ func (p *Proxy) wants(url, name string) bool {
 	return url == cds || url == lds || url == vhds || url == nds || slices.Contains(p.asked[url], name)
 }
 
-// follow adjusts the subscriptions to endpoints or routes to the clusters or listeners that the proxy holds. It drops
-// the resources that it unsubscribes from.
-func (p *Proxy) follow(parent string) (child string, added, gone []string) {
-	switch parent {
-	case cds:
-		child = eds
-	case lds:
-		child = rds
+// childTypes lists the types that the proxy subscribes to because of what it holds of another.
+func (p *Proxy) childTypes(parent string) []string {
+	switch {
+	case parent == cds:
+		return []string{eds}
+	case parent == lds && p.extensions != nil:
+		return []string{rds, ecds}
+	case parent == lds:
+		return []string{rds}
 	default:
-		return "", nil, nil
+		return nil
+	}
+}
+
+// follow adjusts the subscriptions to endpoints, routes or extension configs to the clusters or listeners that the
+// proxy holds. It drops the resources that it unsubscribes from.
+func (p *Proxy) follow(parent, child string) (added, gone []string) {
+	list := p.children
+	if child == ecds {
+		list = p.extensions
 	}
 	wanted := map[string]bool{}
 	for name, content := range p.held[parent] {
-		for _, c := range p.children(parent, name, []byte(content)) {
+		for _, c := range list(parent, name, []byte(content)) {
 			wanted[c] = true
 		}
 	}
@@ -324,7 +342,7 @@ func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 	p.asked[child] = slices.DeleteFunc(p.asked[child], func(n string) bool { return slices.Contains(gone, n) })
 	p.asked[child] = append(p.asked[child], added...)
 	slices.Sort(p.asked[child])
-	return child, added, gone
+	return added, gone
 }
 
 // State copies what the proxy holds: content by type URL and name.

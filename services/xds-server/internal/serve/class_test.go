@@ -177,7 +177,10 @@ func TestMetadataOutsideTheClassSharesTheClass(t *testing.T) {
 		t.Fatal(err)
 	}
 	two.node.Metadata, two.node.UserAgentName, two.node.Id = meta, "envoy", "sidecar~10.0.0.2~two.default~default.svc.cluster.local"
-	two.node.Extensions = []*core.Extension{{Name: "envoy.filters.http.router"}}
+	two.node.Extensions = []*core.Extension{
+		{Name: "envoy.filters.http.router"}, {Name: "envoy.filters.http.rbac"}, {Name: "envoy.filters.http.jwt_authn"},
+		{Name: "envoy.filters.http.ext_authz"},
+	}
 	two.connectAll()
 	if got := r.acked("two").GetClass(); got != class {
 		t.Errorf("class %s, want %s", got, class)

@@ -145,7 +145,7 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 	state := telling(t, entrance)
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "shop", Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: "shop.svc.cluster.local",
-		Locality: "eu/a", Labels: map[string]string{"app": "web"}, VirtualHosts: true,
+		Locality: "eu/a", Labels: map[string]string{"app": "web"}, VirtualHosts: true, Filters: class.RBAC | class.ExtAuthz | class.JWT,
 		Targets: []class.Target{{Hostname: webHost, Namespace: "shop", Port: 80, TargetPort: 8080,
 			Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
 	}
@@ -178,6 +178,7 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 			change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
 		"ProxyHeaders": {change: func(k *class.Key) { k.ProxyHeaders = `{"requestId":{"disabled":true}}` }},
 		"OffersMTLS":   {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
+		"Filters":      {change: func(k *class.Key) { k.Filters |= class.FilterChains }},
 		"DNSCapture":   {change: func(k *class.Key) { k.DNSCapture = true }},
 		"Families":     {change: func(k *class.Key) { k.Families = class.IPv6 }},
 	} {
@@ -199,7 +200,7 @@ func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 21; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 22; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

@@ -77,7 +77,7 @@ func newMesh(b *testing.B, services int) *benchEngine {
 	return c
 }
 
-func newEngine(b *testing.B) *benchEngine {
+func newEngine(b testing.TB) *benchEngine {
 	b.Helper()
 	e, err := plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),

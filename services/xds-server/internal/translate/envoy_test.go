@@ -156,17 +156,30 @@ func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
 	for i, m := range b.routes {
 		out.StaticResources.Listeners = append(out.StaticResources.Listeners, routeListener(i, m.(*routev3.RouteConfiguration)))
 	}
+	if len(b.extensions) > 0 {
+		var found []*managerv3.HttpFilter
+		for _, m := range b.extensions {
+			found = append(found, &managerv3.HttpFilter{
+				Name: m.(*corev3.TypedExtensionConfig).GetName(),
+				ConfigType: &managerv3.HttpFilter_TypedConfig{
+					TypedConfig: m.(*corev3.TypedExtensionConfig).GetTypedConfig(),
+				},
+			})
+		}
+		out.StaticResources.Listeners = append(out.StaticResources.Listeners,
+			routeListener(len(b.routes), &routev3.RouteConfiguration{Name: "extensions"}, found...))
+	}
 	return out
 }
 
-// routeListener contains a route configuration.
-func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
+// routeListener contains a route configuration, and filters before the router.
+func routeListener(i int, rc *routev3.RouteConfiguration, filters ...*managerv3.HttpFilter) *listenerv3.Listener {
 	manager := &managerv3.HttpConnectionManager{
 		StatPrefix:     "route",
 		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: rc},
-		HttpFilters: []*managerv3.HttpFilter{{
+		HttpFilters: append(filters, &managerv3.HttpFilter{
 			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(&routerv3.Router{})},
-		}},
+		}),
 	}
 	return &listenerv3.Listener{
 		Name: fmt.Sprintf("route-%d", i),

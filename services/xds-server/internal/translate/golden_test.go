@@ -17,7 +17,7 @@ import (
 
 // built is everything that a proxy of the class receives.
 type built struct {
-	clusters, endpoints, listeners, routes, names []proto.Message
+	clusters, endpoints, listeners, routes, extensions, names []proto.Message
 }
 
 // buildAll acts like a proxy: it receives all clusters and listeners, and requests what they refer to.
@@ -65,16 +65,24 @@ func buildAll(t testing.TB, w fixture) built {
 		}
 	}
 	out.listeners = all("Listener")
-	asked := map[string]bool{}
+	routes, extensions := map[string]bool{}, map[string]bool{}
 	for _, m := range out.listeners {
 		for _, manager := range managers(t, m.(*listenerv3.Listener)) {
 			if name := manager.GetRds().GetRouteConfigName(); name != "" {
-				asked[name] = true
+				routes[name] = true
+			}
+			for _, f := range manager.GetHttpFilters() {
+				if f.GetConfigDiscovery() != nil {
+					extensions[f.GetName()] = true
+				}
 			}
 		}
 	}
-	for _, name := range sorted(asked) {
+	for _, name := range sorted(routes) {
 		out.routes = append(out.routes, one("RouteConfiguration", name))
+	}
+	for _, name := range sorted(extensions) {
+		out.extensions = append(out.extensions, one("TypedExtensionConfig", name))
 	}
 	out.names = all("NameTable")
 	return out
@@ -133,8 +141,12 @@ func TestGoldens(t *testing.T) {
 				{"endpoints", got.endpoints, again.endpoints},
 				{"listeners", got.listeners, again.listeners},
 				{"routes", got.routes, again.routes},
+				{"extensions", got.extensions, again.extensions},
 				{"names", got.names, again.names},
 			} {
+				if part.kind == "extensions" && len(part.first)+len(part.second) == 0 {
+					continue // as of most cases
+				}
 				path := filepath.Join("testdata", "out", name+"."+part.kind+".yaml")
 				used = append(used, path)
 				rendered := render(t, part.first)

@@ -50,6 +50,9 @@ type classSpec struct {
 	DNSCapture   bool              `json:"dnsCapture"`
 	Families     string            `json:"families"`
 	Headers      json.RawMessage   `json:"headers"`
+	// Filters are the filters of policies that the proxy has: chains, rbac, extAuthz, jwt. Without the field it has all
+	// but chains, as a client that lists none.
+	Filters []string `json:"filters"`
 }
 
 type targetSpec struct {
@@ -88,11 +91,14 @@ type endpointSpec struct {
 type objectSpec struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
-		Name      string    `json:"name"`
-		Namespace string    `json:"namespace"`
-		Created   time.Time `json:"creationTimestamp"`
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Created     time.Time         `json:"creationTimestamp"`
+		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec json.RawMessage `json:"spec"`
+	// Closed is true for a policy that config-watcher could not read.
+	Closed bool `json:"closed"`
 }
 
 var specTypes = map[string]func() proto.Message{
@@ -102,6 +108,13 @@ var specTypes = map[string]func() proto.Message{
 	"Sidecar":            func() proto.Message { return &networking.Sidecar{} },
 	"PeerAuthentication": func() proto.Message { return &security.PeerAuthentication{} },
 	"EnvoyFilter":        func() proto.Message { return &networking.EnvoyFilter{} },
+
+	"AuthorizationPolicy":   func() proto.Message { return &security.AuthorizationPolicy{} },
+	"RequestAuthentication": func() proto.Message { return &security.RequestAuthentication{} },
+}
+
+var filters = map[string]class.Filters{
+	"chains": class.FilterChains, "rbac": class.RBAC, "extAuthz": class.ExtAuthz, "jwt": class.JWT, "stats": class.StatsLogger,
 }
 
 // fixture is a class, a snapshot of the mesh, and the clusters that the class requests.
@@ -158,6 +171,13 @@ func (c classSpec) key() *class.Key {
 		key.Interception = class.None
 	}
 	key.DNSCapture = c.DNSCapture
+	key.Filters = class.RBAC | class.ExtAuthz | class.JWT
+	if c.Filters != nil {
+		key.Filters = 0
+		for _, name := range c.Filters {
+			key.Filters |= filters[name]
+		}
+	}
 	switch c.Families {
 	case "IPv6":
 		key.Families = class.IPv6
@@ -286,7 +306,9 @@ func (o objectSpec) resource() (*configv1.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &configv1.IstioConfig{Spec: packed, ExportedTo: []string{"*"}}
+	config := &configv1.IstioConfig{
+		Spec: packed, ExportedTo: []string{"*"}, Annotations: o.Metadata.Annotations, HeldClosed: o.Closed,
+	}
 	if !o.Metadata.Created.IsZero() {
 		config.CreationTime = timestamppb.New(o.Metadata.Created)
 	}

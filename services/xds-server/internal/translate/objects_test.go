@@ -102,9 +102,14 @@ var (
 		{mesh.KindGateway, func() proto.Message { return &networking.Gateway{} }},
 		{mesh.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
 		{mesh.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
+		{mesh.KindAuthorizationPolicy, func() proto.Message { return &security.AuthorizationPolicy{} }},
+		{mesh.KindRequestAuthentication, func() proto.Message { return &security.RequestAuthentication{} }},
 		{mesh.KindEnvoyFilter, func() proto.Message { return &networking.EnvoyFilter{} }},
 	}
 )
+
+// policyFilters are those of a complete Envoy.
+const policyFilters = class.FilterChains | class.RBAC | class.ExtAuthz | class.JWT
 
 func pick[T any](d objectDrawer, list ...T) T { return list[d.from(len(list))] }
 
@@ -125,6 +130,7 @@ func drawObjects(t testing.TB, from protorand.Source) fixture {
 		if settings.RootNamespace == "" {
 			settings.RootNamespace = "istio-system"
 		}
+		settings.ExtensionProviders = d.providers()
 		add(meshtest.Mesh(settings))
 	}
 	for range 1 + from(8) {
@@ -158,9 +164,33 @@ func drawObjects(t testing.TB, from protorand.Source) fixture {
 		Addresses:    pick(d, []string{"10.0.1.100"}, []string{"fd00::100"}, []string{"10.0.1.100", "fd00::100"}),
 		Identity:     "spiffe://cluster.local/ns/x/sa/default", ServiceAccount: "default",
 		DNSCapture: from(2) == 0, VirtualHosts: from(2) == 0, OnDemand: pick(d, "", "true"), Name: "d",
+		Filters: pick(d, policyFilters, policyFilters, policyFilters&^class.FilterChains),
 	}
 	key, _ := node.Key(state)
 	return fixture{key: key, state: state}
+}
+
+// providers draws the provider that AuthorizationPolicies ask: of either type, or none.
+func (d objectDrawer) providers() []*meshv1alpha1.MeshConfig_ExtensionProvider {
+	host, out := pick(d, protorand.NormalisedHosts[:4]...), &meshv1alpha1.MeshConfig_ExtensionProvider{Name: "opa"}
+	switch d.from(3) {
+	case 0:
+		return nil
+	case 1:
+		out.Provider = &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExtAuthzHttp{
+			EnvoyExtAuthzHttp: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationHttpProvider{
+				Service: host, Port: 80, PathPrefix: pick(d, "", "/check"), StatusOnError: pick(d, "", "503"),
+				HeadersToUpstreamOnAllow: pick(d, nil, []string{"x-a", "x-*", "*"}),
+			},
+		}
+	case 2:
+		out.Provider = &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExtAuthzGrpc{
+			EnvoyExtAuthzGrpc: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationGrpcProvider{
+				Service: host, Port: 80, FailOpen: d.from(2) == 0,
+			},
+		}
+	}
+	return []*meshv1alpha1.MeshConfig_ExtensionProvider{out}
 }
 
 // fill draws a spec that validation accepts.

@@ -1,8 +1,12 @@
 package kube
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	security "istio.io/api/security/v1beta1"
 )
 
 func TestTheMeshHasDistinctParts(t *testing.T) {
@@ -53,5 +57,23 @@ func TestFewNamespacesHoldAllProxies(t *testing.T) {
 			t.Errorf("proxy in %+v", p)
 		}
 		seen[p] = true
+	}
+}
+
+func TestPoliciesAreIstios(t *testing.T) {
+	for i := range Policies {
+		p := Policy(7, i, "mark-1.")
+		raw, err := json.Marshal(p.Object["spec"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spec security.AuthorizationPolicy
+		if err := protojson.Unmarshal(raw, &spec); err != nil {
+			t.Fatal(err)
+		}
+		last := spec.GetRules()[RulesOfPolicy-1].GetTo()[0].GetOperation().GetPaths()
+		if p.GetNamespace() != Namespace(7) || spec.GetSelector().GetMatchLabels()["app"] != ServiceName(i) || last[0] != "/mark-1./*" {
+			t.Errorf("%v", &spec)
+		}
 	}
 }

@@ -25,14 +25,14 @@ func (m Spec) Label(turn int) Change {
 // PodLabel is another label on a Pod behind a service, which config-watcher says of the Pod and of its endpoints; no
 // selector tests it.
 func (m Spec) PodLabel(turn int) Change {
-	s := service{m.Services - 1} // no rule is about the last
+	s := m.service(m.Services - 1) // no rule is about the last
 	mark := fmt.Sprint(turn)
 	return Change{Upserts: []*configv1.Resource{workload(s, 0, true, mark), endpoints(s, 0, mark)}}
 }
 
 // Unknown is an object of a kind that no proxy's configuration is made of.
 func (m Spec) Unknown(turn int) Change {
-	s := service{0}
+	s := m.service(0)
 	return Change{Upserts: []*configv1.Resource{config("WorkloadGroup", s, &networking.WorkloadGroup{
 		Metadata: &networking.WorkloadGroup_ObjectMeta{Labels: map[string]string{"turn": fmt.Sprint(turn)}},
 		Template: &networking.WorkloadEntry{},
@@ -43,14 +43,14 @@ func (m Spec) Unknown(turn int) Change {
 func (m Spec) Resync(int) Change {
 	var c Change
 	for i := range min(100, m.Services) {
-		c.Upserts = append(c.Upserts, serviceOf(service{i}, "*"), endpoints(service{i}, 0, ""))
+		c.Upserts = append(c.Upserts, serviceOf(m.service(i), "*"), endpoints(m.service(i), 0, ""))
 	}
 	return c
 }
 
 // Endpoints gives a service that all proxies watch other addresses.
 func (m Spec) Endpoints(turn int) Change {
-	s := service{m.Services - 2}
+	s := m.service(m.Services - 2)
 	return Change{Upserts: []*configv1.Resource{endpoints(s, turn, "")}, Host: s.host()}
 }
 
@@ -85,7 +85,7 @@ func (m Spec) Remove(turn int) Change {
 
 // added is a service beyond those of the mesh, one that speaks HTTP.
 func (m Spec) added(turn int) service {
-	return service{(m.Services+99)/100*100 + turn/30*100 + turn%30}
+	return m.service((m.Services+99)/100*100 + turn/30*100 + turn%30)
 }
 
 // stay is how many services come before the first of a busy mesh goes.
@@ -123,7 +123,7 @@ func (m Spec) Mixed(n int) Change {
 // change, its name stands for no other one.
 func (m Spec) OtherEndpoints(n int) Change {
 	first := m.Rules + m.Rules/9 + 20
-	s := service{first + n%(m.Services-first-2)}
+	s := m.service(first + n%(m.Services-first-2))
 	// Addresses repeat after 50 turns: each change must be one.
 	return Change{Upserts: []*configv1.Resource{endpoints(s, 1+n/(m.Services-first-2)%49, "")}, Host: s.host()}
 }

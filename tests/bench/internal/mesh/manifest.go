@@ -119,7 +119,8 @@ func document(r *configv1.Resource, container object) (object, error) {
 		if err != nil {
 			return nil, err
 		}
-		return object{"apiVersion": "networking.istio.io/v1", "kind": k.GetKind(), "metadata": meta, "spec": json.RawMessage(raw)}, nil
+		version := b.IstioConfig.GetSource().GetApiVersion()
+		return object{"apiVersion": version, "kind": k.GetKind(), "metadata": meta, "spec": json.RawMessage(raw)}, nil
 	case *configv1.Resource_EndpointSet, *configv1.Resource_MeshConfig:
 		return nil, nil
 	default:

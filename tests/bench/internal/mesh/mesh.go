@@ -37,15 +37,30 @@ type Spec struct {
 	// Sidecars connect, in so many Classes: sidecars of one class are Pods of one Deployment. One in a hundred of them
 	// is of namespace Few.
 	Sidecars, Classes int
+	// Namespaces of the services, if they are not as many as the constant says. Then no rules are about them.
+	Namespaces int
+	// Policies are AuthorizationPolicies, each of which selects a service's Pods.
+	Policies int
 }
 
-// service names service i: its namespace is one of ten, and every tenth in each of them is TCP.
-type service struct{ index int }
+// service names service i: its namespace is one of ten, or of spread if that is not 0, and every tenth in each of them
+// is TCP.
+type service struct{ index, spread int }
 
-func (s service) namespace() string { return fmt.Sprintf("ns-%d", s.index%Namespaces) }
-func (s service) name() string      { return fmt.Sprintf("svc-%04d", s.index/Namespaces) }
+// service i of the mesh.
+func (m Spec) service(i int) service { return service{i, m.Namespaces} }
+
+func (s service) namespaces() int {
+	if s.spread > 0 {
+		return s.spread
+	}
+	return Namespaces
+}
+
+func (s service) namespace() string { return fmt.Sprintf("ns-%d", s.index%s.namespaces()) }
+func (s service) name() string      { return fmt.Sprintf("svc-%04d", s.index/s.namespaces()) }
 func (s service) host() string      { return s.name() + "." + s.namespace() + ".svc.cluster.local" }
-func (s service) tcp() bool         { return s.index/Namespaces%10 == 3 }
+func (s service) tcp() bool         { return s.index/s.namespaces()%10 == 3 }
 
 func (s service) port() *configv1.ServicePort {
 	if s.tcp() {
@@ -72,7 +87,7 @@ func (s service) labels(replica int) map[string]string {
 // Rule r is about the r-th service that speaks HTTP, namespaces in turn.
 func ruled(r int) service {
 	// Of every hundred services those 30 to 39 are TCP.
-	return service{r/90*100 + r%90 + 10*btoi(r%90 >= 30)}
+	return service{index: r/90*100 + r%90 + 10*btoi(r%90 >= 30)}
 }
 
 func btoi(b bool) int {
@@ -85,11 +100,11 @@ func btoi(b bool) int {
 // Resources of the whole mesh.
 func (m Spec) Resources() []*configv1.Resource {
 	out := []*configv1.Resource{settings(), namespace(Few)}
-	for n := range Namespaces {
+	for n := range m.service(0).namespaces() {
 		out = append(out, namespace(fmt.Sprintf("ns-%d", n)))
 	}
 	for i := range m.Services {
-		s := service{i}
+		s := m.service(i)
 		out = append(out, serviceOf(s, "*"), endpoints(s, 0, ""))
 		for r := range replicas {
 			out = append(out, workload(s, r, true, ""))
@@ -97,6 +112,9 @@ func (m Spec) Resources() []*configv1.Resource {
 	}
 	for r := range m.Rules {
 		out = append(out, VirtualService(r, 0), DestinationRule(r, 0))
+	}
+	for i := range m.Policies {
+		out = append(out, m.policy(i, 0))
 	}
 	out = append(out, privateService(), PrivateEndpoints(0), idle(0))
 	for _, p := range m.Proxies() {
@@ -127,7 +145,7 @@ func source(apiVersion, kind, namespace, name string) *configv1.SourceRef {
 
 func settings() *configv1.Resource {
 	packed := pack(&meshv1alpha1.MeshConfig{
-		TrustDomain: "cluster.local", RootNamespace: "istio-system",
+		TrustDomain: "cluster.local", RootNamespace: rootNamespace,
 		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
 	})
 	return seal("MeshConfig", "", "default",
@@ -241,9 +259,12 @@ func PrivateEndpoints(turn int) *configv1.Resource {
 
 // config makes an object of Istio's APIs.
 func config(kind string, s service, spec proto.Message) *configv1.Resource {
-	return seal(kind, s.namespace(), s.name(), &configv1.Resource{Body: &configv1.Resource_IstioConfig{IstioConfig: &configv1.IstioConfig{
-		Spec: pack(spec), CreationTime: timestamppb.New(created), ExportedTo: []string{"*"},
-		Source: source("networking.istio.io/v1", kind, s.namespace(), s.name()),
+	return configOf("networking.istio.io/v1", kind, s.namespace(), s.name(), spec)
+}
+
+func configOf(version, kind, namespace, name string, spec proto.Message) *configv1.Resource {
+	return seal(kind, namespace, name, &configv1.Resource{Body: &configv1.Resource_IstioConfig{IstioConfig: &configv1.IstioConfig{
+		Spec: pack(spec), CreationTime: timestamppb.New(created), ExportedTo: []string{"*"}, Source: source(version, kind, namespace, name),
 	}}})
 }
 

@@ -66,7 +66,7 @@ func TestChangesChangeHashes(t *testing.T) {
 	}
 	for name, do := range map[string]func(int) Change{
 		"label": m.Label, "pod label": m.PodLabel, "unknown": m.Unknown, "endpoints": m.Endpoints, "few endpoints": m.FewEndpoints,
-		"rule": m.Rule, "add": m.Add,
+		"rule": m.Rule, "add": m.Add, "policy": m.Policy, "root policy": m.RootPolicy,
 	} {
 		a, b := do(1), do(2)
 		for i, r := range a.Upserts {
@@ -100,5 +100,33 @@ func TestChangesChangeHashes(t *testing.T) {
 			}
 			delete(hashes, k.String())
 		}
+	}
+}
+
+func TestPoliciesAreOfTheirServicesPods(t *testing.T) {
+	m := Spec{Services: 1000, Sidecars: 200, Classes: 100, Namespaces: 500, Policies: 1000}
+	namespaces, selected := map[string]bool{}, 0
+	var policy *configv1.Resource
+	for _, r := range m.Resources() {
+		if r.GetKey().GetKind() == "AuthorizationPolicy" {
+			namespaces[r.GetKey().GetNamespace()] = true
+			if r.GetKey().String() == m.Policy(0).Upserts[0].GetKey().String() {
+				policy = r
+			}
+		}
+	}
+	if len(namespaces) != m.Namespaces || policy == nil {
+		t.Fatalf("policies of %d namespaces; of Policy's key: %v", len(namespaces), policy)
+	}
+	if string(policy.GetHash()) == string(m.Policy(1).Upserts[0].GetHash()) {
+		t.Error("a change leaves the policy as it is")
+	}
+	for _, p := range m.Proxies() {
+		if p.Namespace == policy.GetKey().GetNamespace() {
+			selected++
+		}
+	}
+	if selected != m.Selected() || selected == 0 {
+		t.Errorf("%d sidecars are of the policy's namespace, Selected says %d", selected, m.Selected())
 	}
 }

@@ -26,7 +26,7 @@ func (m Spec) Proxies() []Proxy {
 	var out []Proxy
 	few := m.few()
 	for i := range m.Sidecars - few {
-		s, r := service{i % m.Classes}, i/m.Classes
+		s, r := m.service(i%m.Classes), i/m.Classes
 		p := Proxy{}
 		address := s.address(r, 0)
 		if r >= replicas {
@@ -45,6 +45,15 @@ func (m Spec) Proxies() []Proxy {
 	}
 	return out
 }
+
+// extensions are those of Envoy's that decide what it is sent.
+var extensions = func() (out []*core.Extension) {
+	for _, name := range []string{"envoy.access_loggers.stats", "envoy.filters.http.ext_authz", "envoy.filters.http.filter_chain",
+		"envoy.filters.http.jwt_authn", "envoy.filters.http.rbac"} {
+		out = append(out, &core.Extension{Name: name})
+	}
+	return out
+}()
 
 func (m Spec) few() int { return m.Sidecars / 100 }
 
@@ -77,6 +86,7 @@ func (p Proxy) describe(name, namespace, address string, labels map[string]strin
 		}},
 		ClientFeatures: []string{"envoy.lb.does_not_support_overprovisioning", "envoy.lrs.supports_send_all_clusters",
 			"xds.config.resource-in-sotw"},
+		Extensions: extensions,
 	})
 	if err != nil {
 		panic(err) // the message is this package's own

@@ -44,11 +44,12 @@ type session struct {
 	asked map[string]bool
 	// endpoints are the names subscribed to.
 	endpoints names
-	// Names subscribed to that were not answered: endpoints by number, routes by name; route configurations whose hosts
-	// have not come.
-	endpointsDue int
-	routesDue    map[string]struct{}
-	virtualDue   map[string]struct{}
+	// Names subscribed to that were not answered: endpoints by number, routes and filters by name; route configurations
+	// whose hosts have not come.
+	endpointsDue  int
+	routesDue     map[string]struct{}
+	virtualDue    map[string]struct{}
+	extensionsDue map[string]struct{}
 	// warming are endpoints without which the acknowledgement of their clusters is held back.
 	warming  map[string]struct{}
 	withheld *wire.Response
@@ -87,7 +88,8 @@ func (n *names) remove(name string) {
 
 func newSession(echo bool) session {
 	return session{
-		echo: echo, asked: map[string]bool{}, routesDue: map[string]struct{}{}, virtualDue: map[string]struct{}{}, warming: map[string]struct{}{},
+		echo: echo, asked: map[string]bool{}, routesDue: map[string]struct{}{}, virtualDue: map[string]struct{}{},
+		extensionsDue: map[string]struct{}{}, warming: map[string]struct{}{},
 		endpoints: names{added: map[string]struct{}{}, less: map[string]struct{}{}},
 	}
 }
@@ -158,6 +160,9 @@ func (p *Proxy) handle(r wire.Response) error {
 		err = p.routes(r)
 	case wire.VirtualHost:
 		err = p.virtualHosts(r)
+	case wire.Extension:
+		p.extensions(r)
+		err = p.ack(r)
 	default:
 		err = p.ack(r)
 	}
@@ -169,7 +174,8 @@ func (p *Proxy) handle(r wire.Response) error {
 }
 
 func (p *Proxy) complete() bool {
-	return p.asked[wire.Listener] && len(p.held[wire.Listener]) > 0 && p.endpointsDue == 0 && len(p.routesDue) == 0 && len(p.virtualDue) == 0
+	return p.asked[wire.Listener] && len(p.held[wire.Listener]) > 0 && p.endpointsDue == 0 &&
+		len(p.routesDue)+len(p.virtualDue)+len(p.extensionsDue) == 0
 }
 
 // clusters asks for the endpoints of new clusters. While an updated cluster waits for its endpoints, its response is
@@ -245,21 +251,46 @@ func (p *Proxy) assignments(r wire.Response) error {
 	return p.ask(wire.Listener)
 }
 
+// listeners asks for the filters and the routes that they name.
 func (p *Proxy) listeners(r wire.Response) error {
-	var more []string
-	for _, name := range r.Routes {
-		if !p.asked["route "+name] {
-			p.asked["route "+name] = true
-			p.routesDue[name] = struct{}{}
-			more = append(more, name)
+	for _, named := range []struct {
+		url, prefix string
+		names       []string
+		due         map[string]struct{}
+	}{
+		{wire.Extension, extensionAsked, r.Extensions, p.extensionsDue},
+		{wire.Route, routeAsked, r.Routes, p.routesDue},
+	} {
+		var more []string
+		for _, name := range named.names {
+			if !p.asked[named.prefix+name] {
+				p.asked[named.prefix+name] = true
+				named.due[name] = struct{}{}
+				more = append(more, name)
+			}
 		}
-	}
-	if len(more) > 0 {
-		if err := p.ask(wire.Route, more...); err != nil {
-			return err
+		if len(more) > 0 {
+			if err := p.ask(named.url, more...); err != nil {
+				return err
+			}
 		}
 	}
 	return p.ack(r)
+}
+
+// Prefixes of the names that were asked for, beside the types.
+const (
+	routeAsked     = "route "
+	extensionAsked = "extension "
+)
+
+func (p *Proxy) extensions(r wire.Response) {
+	for _, h := range r.Resources {
+		delete(p.extensionsDue, h.Name)
+	}
+	for _, name := range r.Removed {
+		delete(p.extensionsDue, name)
+	}
 }
 
 func (p *Proxy) routes(r wire.Response) error {
@@ -296,7 +327,7 @@ func (p *Proxy) virtualHosts(r wire.Response) error {
 // retained gives the requests by which the proxy comes back: every type with all versions it holds.
 func (p *Proxy) retained() [][]byte {
 	var out [][]byte
-	for _, url := range []string{wire.Cluster, wire.Endpoint, wire.Listener, wire.Route, wire.VirtualHost} {
+	for _, url := range []string{wire.Cluster, wire.Endpoint, wire.Listener, wire.Extension, wire.Route, wire.VirtualHost} {
 		contents := p.held[url]
 		if len(contents) == 0 {
 			continue
@@ -319,7 +350,7 @@ func (p *Proxy) retained() [][]byte {
 				continue // they went with their cluster
 			}
 			r.Held = append(r.Held, wire.Held{Name: name, Version: versions[name]})
-			if url == wire.Endpoint || url == wire.Route {
+			if url == wire.Endpoint || url == wire.Route || url == wire.Extension {
 				r.Subscribe = append(r.Subscribe, name)
 			}
 		}
@@ -337,7 +368,10 @@ func (p *Proxy) resume() {
 		p.asked[url] = true
 		for _, c := range contents {
 			for _, name := range c.Routes {
-				p.asked["route "+name] = true
+				p.asked[routeAsked+name] = true
+			}
+			for _, name := range c.Extensions {
+				p.asked[extensionAsked+name] = true
 			}
 			for _, name := range c.Virtual {
 				p.asked["hosts "+name] = true

@@ -191,9 +191,11 @@ func (b *beside) fairlead(ctx context.Context) (*contender, error) {
 
 // kinds of changes that are measured one at a time.
 var (
-	kindEndpoint, kindRoute, kindService = "endpoint", "VirtualService", "Service"
+	kindEndpoint, kindRoute, kindService, kindPolicy = "endpoint", "VirtualService", "Service", "AuthorizationPolicy"
 
 	routeTypes = []string{wire.Route, wire.VirtualHost}
+	// policyTypes have the filters of policies: in listeners with istiod, beside them with Fairlead.
+	policyTypes = []string{wire.Listener, wire.Extension}
 )
 
 // measure starts a contender, measures it and stops it.
@@ -219,7 +221,12 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 	}
 	fmt.Fprintf(b.log, "# %s: %d proxies configured after %s with %s of CPU, %s each, then %s\n", name, b.spec.Proxies, ms(f.configured),
 		ms(f.configuredCPU), size(float64(f.bytes)/float64(b.spec.Proxies)), c.held())
-	for _, kind := range []string{kindEndpoint, kindRoute, kindService} {
+	for _, kind := range []string{kindEndpoint, kindRoute, kindService, kindPolicy} {
+		if kind == kindPolicy {
+			if err := b.api.AddPolicies(ctx, b.spec); err != nil {
+				return nil, err
+			}
+		}
 		s, err := b.changes(ctx, c, kind)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kind, err)
@@ -228,6 +235,9 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 		fmt.Fprintf(b.log, "# %s: %s: CPU %s, p50 %s, p99 %s, %s in %d responses\n", name, kind, ms(s.CPU), ms(percentile(s.Delays, 0.5)),
 			ms(s.P99()),
 			size(float64(s.Bytes)), s.Responses)
+	}
+	if err := b.api.RemovePolicies(ctx, b.spec); err != nil {
+		return nil, err
 	}
 	if err := c.settle(ctx); err != nil {
 		return nil, err
@@ -330,7 +340,7 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 	}
 	s.CPU = max(0, c.CPU()-used-time.Duration(rest*time.Since(began).Seconds())) / time.Duration(b.repeat)
 	count := c.fleet.Count()
-	s.Bytes, s.Responses = count.Bytes/int64(b.repeat), count.Responses/b.repeat
+	s.Bytes, s.Responses, s.Reached = count.Bytes/int64(b.repeat), count.Responses/b.repeat, len(count.Newest)
 	done := b.profiles(ctx, c, kind)
 	for {
 		select {
@@ -367,7 +377,21 @@ func (b *beside) profiles(ctx context.Context, c *contender, name string) (done 
 	return out
 }
 
-// change prepares changes of a kind that all proxies see; each call of what it returns makes one.
+// policyOf is the namespace whose policy changes.
+const policyOf = 1
+
+// selected is how many proxies the policy selects that changes.
+func (b *beside) selected() (n int) {
+	for _, c := range b.clients {
+		if c.Namespace == kube.Namespace(policyOf) {
+			n++
+		}
+	}
+	return n
+}
+
+// change prepares changes of a kind, which all proxies see but those of a policy; each call of what it returns makes
+// one.
 func (b *beside) change(ctx context.Context, kind string) (func(*seen) ([]time.Duration, error), error) {
 	switch kind {
 	case kindEndpoint:
@@ -393,6 +417,21 @@ func (b *beside) change(ctx context.Context, kind string) (func(*seen) ([]time.D
 			return s.change(ctx, mark, [][]string{routeTypes}, func(ctx context.Context) error {
 				_, err := b.api.Dynamic.Resource(kube.VirtualServices).Namespace(kube.Shared).Patch(ctx, r.GetName(), types.MergePatchType, patch,
 					metav1.PatchOptions{})
+				return err
+			})
+		}, nil
+	case kindPolicy:
+		return func(s *seen) ([]time.Duration, error) {
+			b.turn++
+			mark := fmt.Sprintf("%spolicy-%d.", markPrefix, b.turn)
+			p := kube.Policy(policyOf, 0, mark)
+			patch, err := json.Marshal(map[string]any{"spec": p.Object["spec"]})
+			if err != nil {
+				return nil, err
+			}
+			return s.changeOf(ctx, b.selected(), mark, [][]string{policyTypes}, func(ctx context.Context) error {
+				_, err := b.api.Dynamic.Resource(kube.AuthorizationPolicies).Namespace(p.GetNamespace()).Patch(ctx, p.GetName(), types.MergePatchType,
+					patch, metav1.PatchOptions{})
 				return err
 			})
 		}, nil

@@ -11,6 +11,7 @@ import (
 const (
 	besideMemory = 0.6
 	besideCPU    = 0.1
+	besidePolicy = 0.05
 	stormGoal    = 100 * time.Millisecond
 )
 
@@ -51,6 +52,14 @@ func (b *beside) lines(t *table, ours, theirs *figures) {
 		duration(k.id+"/p99", k.what+": p99 change → ACK", o.P99(), i.P99(), 1)
 		bytes(k.id+"/bytes", k.what+": bytes per proxy", o.Bytes/int64(b.spec.Proxies), i.Bytes/int64(b.spec.Proxies), 0)
 	}
+	o, i := ours.changes[kindPolicy], theirs.changes[kindPolicy]
+	what := fmt.Sprintf("one AuthorizationPolicy of %s changes", thousands(b.spec.Namespaces*kube.Policies))
+	duration("policy/cpu", what+": CPU", o.CPU, i.CPU, besidePolicy)
+	duration("policy/p99", what+": p99 change → ACK", o.P99(), i.P99(), 1)
+	bytes("policy/bytes", what+": bytes per proxy reached", int64(o.PerProxy()), int64(i.PerProxy()), besidePolicy)
+	reached := line{id: "kube/policy/reached", what: what + ": proxies reached", figure: fmt.Sprint(o.Reached), peer: fmt.Sprint(i.Reached),
+		goal: fmt.Sprint(b.selected()), verdict: judge(float64(o.Reached), float64(b.selected()), true)}
+	t.add(reached)
 	b.stormLines(t, ours.storm, theirs.storm)
 }
 

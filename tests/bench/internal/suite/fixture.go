@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 	"fairlead.dev/tests/bench/internal/services"
 	"fairlead.dev/tests/bench/internal/watcher"
+	"fairlead.dev/tests/bench/internal/wire"
 )
 
 // lab is what all groups of rows share.
@@ -151,6 +152,8 @@ type fixture struct {
 
 	floor *floor.Process
 	echo  *proxy.Fleet
+	// sent is what the last change was before those that were measured.
+	sent map[string][]*wire.Content
 
 	// addCPU and addFloor are what a new service took.
 	addCPU, addFloor time.Duration

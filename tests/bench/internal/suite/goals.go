@@ -14,6 +14,7 @@ var claims = []string{
 	"mesh-1000/endpoints-few/reached", "mesh-1000/virtualservice/bytes", "mesh-1000/service/bytes",
 	"mesh-1000/reconnect-same/bytes", "mesh-1000/reconnect-other/bytes", "mesh-1000/reconnect-fresh/bytes",
 	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each",
+	"policies/cold/cpu", "policies/change/reached", "policies/change/bytes", "policies/memory/each",
 	"files/ready", "files/cpu", "files/peak",
 	"kube/endpoint/p99", "kube/virtualservice/p99", "kube/service/p99", "kube/storm/lost",
 }
@@ -39,6 +40,14 @@ func (t *table) floorLine(id, what string, got, base time.Duration, factor float
 		id: id, what: what, figure: ms(got), floor: ms(base), ratio: times(float64(got), float64(base)),
 		goal:    fmt.Sprintf("≤ %g × floor (%s)", factor, ms(fixed)),
 		verdict: judge(float64(got), factor*float64(base), false),
+	})
+}
+
+// besideLine compares a time with a multiple of that of what it stands beside.
+func (t *table) besideLine(id, what string, got, beside time.Duration, factor float64) {
+	t.add(line{
+		id: id, what: what, figure: ms(got), floor: ms(beside), ratio: times(float64(got), float64(beside)),
+		goal: fmt.Sprintf("≤ %g × without", factor), verdict: judge(float64(got), factor*float64(beside), false),
 	})
 }
 

@@ -157,9 +157,9 @@ func (f *fixture) change(ctx context.Context, name string, times int, do, undo f
 		if err := quiet(ctx, f.server.Process, f.fleet); err != nil {
 			return nil, nil, err
 		}
-		script := f.fleet.Record(false)
+		f.sent = f.fleet.Record(false)
 		if f.floor != nil {
-			if err := f.floor.Load(script, false); err != nil {
+			if err := f.floor.Load(f.sent, false); err != nil {
 				return nil, nil, err
 			}
 		}

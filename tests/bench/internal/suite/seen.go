@@ -168,7 +168,14 @@ const changeWithin = time.Minute
 
 // change makes a change and waits until all proxies have acknowledged its mark; it returns how long each took.
 func (s *seen) change(ctx context.Context, mark string, stages [][]string, do func(context.Context) error) ([]time.Duration, error) {
-	e := &expected{mark: mark, stages: stages, got: make([]int, len(s.held)), left: len(s.held), done: make(chan struct{}), at: time.Now()}
+	return s.changeOf(ctx, len(s.held), mark, stages, do)
+}
+
+// changeOf is change that so many of the proxies have to acknowledge.
+func (s *seen) changeOf(ctx context.Context, proxies int, mark string, stages [][]string, do func(context.Context) error) (
+	[]time.Duration, error,
+) {
+	e := &expected{mark: mark, stages: stages, got: make([]int, len(s.held)), left: proxies, done: make(chan struct{}), at: time.Now()}
 	s.mu.Lock()
 	s.expected = e
 	s.mu.Unlock()
@@ -182,7 +189,7 @@ func (s *seen) change(ctx context.Context, mark string, stages [][]string, do fu
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d proxies have not acknowledged %s: %w", e.left, len(e.got), mark, ctx.Err())
+		return nil, fmt.Errorf("%d of %d proxies have not acknowledged %s: %w", e.left, proxies, mark, ctx.Err())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

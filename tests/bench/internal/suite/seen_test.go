@@ -96,6 +96,13 @@ func TestAChangeIsOverWhenEveryProxyHasAcknowledgedEveryStage(t *testing.T) {
 	if err != nil || len(delays) != 2 {
 		t.Errorf("got %v, %v; want a delay of each proxy", delays, err)
 	}
+	delays, err = s.changeOf(t.Context(), 1, "mark-5.", [][]string{policyTypes}, func(context.Context) error {
+		s.acknowledged(1, response(wire.Extension, "a", &noted{marks: []string{"mark-5."}, newest: -1}), time.Now())
+		return nil
+	})
+	if err != nil || len(delays) != 1 {
+		t.Errorf("got %v, %v; want a delay of the one proxy that is concerned", delays, err)
+	}
 	if _, err := s.change(t.Context(), "mark-3.", nil, func(context.Context) error { return errors.New("refused") }); err == nil ||
 		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("a change that fails ends with %v", err)

@@ -55,6 +55,7 @@ var groups = []group{
 	{name: "mixed-250", run: func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed-250", 250) }},
 	{name: "endpoints", run: func(ctx context.Context, l *lab, t *table) error { return l.endpoints(ctx, t) }},
 	{name: "planning", run: func(ctx context.Context, l *lab, t *table) error { return l.planning(ctx, t) }},
+	{name: "policies", run: func(ctx context.Context, l *lab, t *table) error { return l.policies(ctx, t) }},
 	{name: "memory", run: func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
 	{name: "files", run: func(ctx context.Context, l *lab, t *table) error { return l.files(ctx, t) }},
 	{name: "kube", run: func(ctx context.Context, l *lab, t *table) error { return l.beside(ctx, t) }, beside: true},

@@ -277,8 +277,8 @@ func (f *fixture) coldLines(t *table, got, base *start, row string, peer func(st
 		goal = time.Second
 	}
 	t.fixedLine(f.id(id+"/all"), what+": last one configured", got.took, base.took, goal, peer("13–18 s"))
-	t.bytesLine(f.id(id+"/bytes"), fmt.Sprintf("%s: bytes per proxy (CDS %s, EDS %s, LDS %s, RDS %s, VHDS %s)", what,
+	t.bytesLine(f.id(id+"/bytes"), fmt.Sprintf("%s: bytes per proxy (CDS %s, EDS %s, LDS %s, ECDS %s, RDS %s, VHDS %s)", what,
 		size(float64(got.types[wire.Cluster])/n),
-		size(float64(got.types[wire.Endpoint])/n), size(float64(got.types[wire.Listener])/n), size(float64(got.types[wire.Route])/n),
-		size(float64(got.types[wire.VirtualHost])/n)), float64(got.bytes)/n, -1, peer("2.6 MB"))
+		size(float64(got.types[wire.Endpoint])/n), size(float64(got.types[wire.Listener])/n), size(float64(got.types[wire.Extension])/n),
+		size(float64(got.types[wire.Route])/n), size(float64(got.types[wire.VirtualHost])/n)), float64(got.bytes)/n, -1, peer("2.6 MB"))
 }

@@ -13,6 +13,7 @@ const (
 	Listener    = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	Route       = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	VirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
+	Extension   = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 )
 
 // Fields of DeltaDiscoveryRequest.

@@ -35,8 +35,9 @@ type Content struct {
 	Resources []Held
 	Removed   []string
 	// Endpoints are the names by which the EDS clusters among the resources ask for endpoints, Routes the route
-	// configurations that the listeners refer to, Virtual the route configurations whose virtual hosts come by VHDS.
-	Endpoints, Routes, Virtual []string
+	// configurations that the listeners refer to, Virtual the route configurations whose virtual hosts come by VHDS,
+	// Extensions the filters of the listeners whose configurations come by ECDS.
+	Endpoints, Routes, Virtual, Extensions []string
 	// EndpointSet has the Endpoints.
 	EndpointSet map[string]struct{}
 	// Hosts are the services that the names of resources and of removed ones speak of.
@@ -72,9 +73,9 @@ type Reader struct {
 
 // parsed is what matters of one resource.
 type parsed struct {
-	held                       Held
-	endpoints, routes, virtual []string
-	note                       any
+	held                                   Held
+	endpoints, routes, virtual, extensions []string
+	note                                   any
 }
 
 // remembered bounds the contents and the resources that a Reader knows; then it begins anew.
@@ -194,11 +195,8 @@ func (r *Reader) content(message []byte) (*Content, error) {
 		}
 		c.Endpoints = append(c.Endpoints, p.endpoints...)
 		c.Virtual = append(c.Virtual, p.virtual...)
-		for _, name := range p.routes {
-			if !slices.Contains(c.Routes, name) {
-				c.Routes = append(c.Routes, name)
-			}
-		}
+		c.Routes = appendNew(c.Routes, p.routes)
+		c.Extensions = appendNew(c.Extensions, p.extensions)
 	}
 	c.EndpointSet = make(map[string]struct{}, len(c.Endpoints))
 	for _, name := range c.Endpoints {
@@ -211,6 +209,16 @@ func (r *Reader) content(message []byte) (*Content, error) {
 		c.Hosts = append(c.Hosts, hostOf(name))
 	}
 	return c, nil
+}
+
+// appendNew appends those that are not there.
+func appendNew(list, more []string) []string {
+	for _, name := range more {
+		if !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // hostOf finds the host in "outbound|80|subset|host" and in "80/host:80".
@@ -257,7 +265,7 @@ func (r *Reader) parse(typeURL string, raw []byte) (*parsed, error) {
 	case Listener:
 		m := &listener.Listener{}
 		if err = proto.Unmarshal(packed, m); err == nil {
-			p.routes, err = routesOf(m)
+			p.routes, p.extensions, err = namedBy(m)
 		}
 	case Route:
 		m := &route.RouteConfiguration{}
@@ -271,8 +279,9 @@ func (r *Reader) parse(typeURL string, raw []byte) (*parsed, error) {
 	return p, nil
 }
 
-func routesOf(l *listener.Listener) ([]string, error) {
-	var names []string
+// namedBy lists the route configurations that a listener refers to, and the HTTP filters whose configurations are
+// fetched.
+func namedBy(l *listener.Listener) (routes, extensions []string, err error) {
 	chains := l.GetFilterChains()
 	if l.GetDefaultFilterChain() != nil {
 		chains = append(slices.Clone(chains), l.GetDefaultFilterChain())
@@ -284,14 +293,19 @@ func routesOf(l *listener.Listener) ([]string, error) {
 				continue
 			}
 			if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if name := m.GetRds().GetRouteConfigName(); name != "" {
-				names = append(names, name)
+				routes = append(routes, name)
+			}
+			for _, filter := range m.GetHttpFilters() {
+				if filter.GetConfigDiscovery() != nil {
+					extensions = append(extensions, filter.GetName())
+				}
 			}
 		}
 	}
-	return names, nil
+	return routes, extensions, nil
 }
 
 // Nonce encodes a response's nonce field, to follow a Body.

@@ -60,7 +60,12 @@ func TestRequestsAreEnvoys(t *testing.T) {
 }
 
 func TestResponsesAreRead(t *testing.T) {
-	manager := &hcm.HttpConnectionManager{RouteSpecifier: &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{RouteConfigName: "80"}}}
+	manager := &hcm.HttpConnectionManager{
+		RouteSpecifier: &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{RouteConfigName: "80"}},
+		HttpFilters: []*hcm.HttpFilter{
+			{Name: "fetched", ConfigType: &hcm.HttpFilter_ConfigDiscovery{ConfigDiscovery: &core.ExtensionConfigSource{}}}, {Name: "here"},
+		},
+	}
 	chain := &listener.FilterChain{Filters: []*listener.Filter{{ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(t, manager)}}}}
 	for _, tc := range []struct {
 		name, url string
@@ -73,7 +78,7 @@ func TestResponsesAreRead(t *testing.T) {
 			}},
 		{"static cluster", wire.Cluster, &cluster.Cluster{Name: "r"}, func(r wire.Response) bool { return len(r.Endpoints) == 0 }},
 		{"listener", wire.Listener, &listener.Listener{Name: "r", DefaultFilterChain: chain}, func(r wire.Response) bool {
-			return slices.Equal(r.Routes, []string{"80"})
+			return slices.Equal(r.Routes, []string{"80"}) && slices.Equal(r.Extensions, []string{"fetched"})
 		}},
 		{"route with VHDS", wire.Route, &route.RouteConfiguration{Name: "r", Vhds: &route.Vhds{}}, func(r wire.Response) bool {
 			return slices.Equal(r.Virtual, []string{"r"})

@@ -43,6 +43,8 @@ type Options struct {
 	Config map[string]string
 	// CA returns further arguments of the ca, for the address of the control plane's host; nil: none.
 	CA func(hub string) []string
+	// Watcher are further arguments of config-watcher.
+	Watcher []string
 }
 
 // New starts a control plane with a number of xds-servers and the given configuration files.
@@ -96,8 +98,9 @@ func Start(t *testing.T, o Options) *Mesh {
 	}
 	m.Hub = hub
 	t.Cleanup(m.stop)
-	watcher, err := m.plane.ConfigWatcher(at(contract.ConfigWatcherAccount, 0),
-		"--store-dir", filepath.Join(dir, "store"), "--config-dir", m.config, "--file-grace-period", "1s")
+	watcher, err := m.plane.ConfigWatcher(at(contract.ConfigWatcherAccount, 0), append([]string{
+		"--store-dir", filepath.Join(dir, "store"), "--config-dir", m.config, "--file-grace-period", "1s",
+	}, o.Watcher...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,8 +125,6 @@ func (s *stage) call(t *testing.T, c format.Call) []*caller.Result {
 	return results
 }
 
-func text(s string) *string { return &s }
-
 // TestSchemes makes a call of every scheme and looks at what the application saw.
 func TestSchemes(t *testing.T) {
 	s := start(t)
@@ -161,11 +159,11 @@ func TestSchemes(t *testing.T) {
 		{"server first", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}", ServerFirst: true}},
 		{"server first, unheeded", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}"}},
 		{"connect", "GET", "1.1", "/", 200, nil, "",
-			format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]*string{"host": text("server:{tcp}")}}},
+			format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]format.Fields{"host": {"server:{tcp}"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for name, value := range test.call.Headers {
-				test.call.Headers[name] = text(s.url(*value))
+				test.call.Headers[name] = format.Fields{s.url(value[0])}
 			}
 			before := time.Now()
 			for _, same := range []bool{false, true} {
@@ -270,7 +268,7 @@ func TestErrors(t *testing.T) {
 // TestBehaviour asks the application for each of its ways.
 func TestBehaviour(t *testing.T) {
 	s := start(t)
-	id := map[string]*string{"x-request-id": text("one")}
+	id := map[string]format.Fields{"x-request-id": {"one"}}
 	for i, want := range []int{503, 503, 200, 200} {
 		if r := s.call(t, format.Call{URL: "http://server:{http}/?codes=503,503,200", Headers: id})[0]; r.Status != want ||
 			r.Seen.Attempt != i+1 {
@@ -297,7 +295,7 @@ func TestBehaviour(t *testing.T) {
 	}
 	for proxy, want := range map[string]int{"http://server:{http}/": 405, "http://server:{connect}/": 502} {
 		if r := s.call(t, format.Call{URL: proxy, Method: "CONNECT",
-			Headers: map[string]*string{"host": text("nobody:80")}})[0]; r.Status != want {
+			Headers: map[string]format.Fields{"host": {"nobody:80"}}})[0]; r.Status != want {
 			t.Errorf("CONNECT to nobody: status %d, want %d", r.Status, want)
 		}
 	}
@@ -310,9 +308,32 @@ func TestCaller(t *testing.T) {
 	s := start(t)
 	t.Run("headers", func(t *testing.T) {
 		r := s.call(t, format.Call{URL: "http://server:{http}/",
-			Headers: map[string]*string{"host": text("shop.example.com"), "X-One": text("1"), "x-scenario-call": nil}})[0]
+			Headers: map[string]format.Fields{"host": {"shop.example.com"}, "X-One": {"1"}, "x-scenario-call": nil}})[0]
 		if r.Seen.Host != "shop.example.com" || r.Seen.Headers.Get("X-One") != "1" || r.Seen.Call != "" || len(r.Seen.Headers) != 1 {
 			t.Errorf("seen %+v", r.Seen)
+		}
+	})
+	t.Run("header lists", func(t *testing.T) {
+		for _, url := range []string{"http://server:{http}/", "h2c://server:{http}/"} {
+			r := s.call(t, format.Call{URL: url, Headers: map[string]format.Fields{"X-One": {"1", "", "2"}, "x-two": {"3"}}})[0]
+			if r.Err != nil || !slices.Equal(r.Seen.Headers["X-One"], []string{"1", "", "2"}) || r.Seen.Headers.Get("X-Two") != "3" {
+				t.Errorf("%s: %v, seen %+v", url, r.Err, r.Seen)
+			}
+		}
+	})
+	t.Run("targets", func(t *testing.T) {
+		for _, test := range []struct{ url, target, want string }{
+			{"http://server:{http}/x", "/a#b", "/a#b"}, {"http://server:{http}/x", `/a\..\b`, `/a\..\b`}, {"http://server:{http}/x", "*", "*"},
+			{"http://server:{http}/x", "http://other.example.com/y?z=1", "http://other.example.com/y?z=1"},
+			{"h2c://server:{http}/x", "/a#b", "/a#b"}, {"h2c://server:{http}/x", "//a//b?c", "//a//b?c"}, {"http://server:{http}/x", "", "/x"},
+		} {
+			r := s.call(t, format.Call{URL: test.url, Target: test.target})[0]
+			if r.Err != nil || r.Seen == nil || r.Seen.Path != test.want {
+				t.Errorf("%s with target %q: %v, status %d, %s", test.url, test.target, r.Err, r.Status, r.Body)
+			}
+		}
+		if r := s.call(t, format.Call{URL: "h2c://server:{http}/x", Target: "http://a/"})[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "HTTP/2") {
+			t.Errorf("an absolute target over HTTP/2: %v, status %d", r.Err, r.Status)
 		}
 	})
 	t.Run("redirects", func(t *testing.T) {

@@ -120,13 +120,12 @@ func (w *worker) fields(t *target, id string, needed ...field) (host string, all
 	for _, name := range slices.Sorted(maps.Keys(w.call.Headers)) {
 		lower := strings.ToLower(name)
 		said[lower] = true
-		value := w.call.Headers[name]
-		switch {
-		case value == nil:
-		case lower == "host":
-			host = *value
-		default:
-			own = append(own, field{name, *value})
+		for i, value := range w.call.Headers[name] {
+			if lower == "host" && i == 0 {
+				host = value
+				continue
+			}
+			own = append(own, field{name, value})
 		}
 	}
 	for _, f := range append(needed, field{echo.CallHeader, id}) {
@@ -185,8 +184,8 @@ func (w *worker) http1(l *link, t *target, m message, result *Result) {
 	if w.call.Version == "1.0" {
 		version = "1.0"
 	}
-	where := t.path
-	if method == http.MethodConnect {
+	where := w.target(t, m)
+	if w.call.Target == "" && method == http.MethodConnect {
 		where = host
 	}
 	var head strings.Builder
@@ -310,7 +309,15 @@ func (w *worker) http2(ctx context.Context, l *link, t *target, m message, resul
 		usual, body, needed = http.MethodPost, string(raw), []field{{"Content-Type", echo.GRPCType}, {"Te", "trailers"}}
 	}
 	host, fields := w.fields(t, result.ID, needed...)
-	req := (&http.Request{Method: m.verb(usual), Host: host, URL: asURL(t, host), Header: http.Header{"User-Agent": {""}}}).WithContext(ctx)
+	where := w.target(t, m)
+	if !strings.HasPrefix(where, "/") && where != "*" {
+		result.fail(talking, fmt.Errorf("%w: target %q over HTTP/2: begin it with a slash, or make it *", errURL, where))
+		w.done(l, true)
+		return
+	}
+	req := (&http.Request{
+		Method: m.verb(usual), Host: host, URL: asURL(t, where, host), Header: http.Header{"User-Agent": {""}},
+	}).WithContext(ctx)
 	for _, f := range fields {
 		if http.CanonicalHeaderKey(f.name) == "User-Agent" {
 			req.Header.Del("User-Agent")
@@ -320,7 +327,7 @@ func (w *worker) http2(ctx context.Context, l *link, t *target, m message, resul
 	if body != "" {
 		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 	}
-	result.Sent = fmt.Sprintf("%s %s HTTP/2\r\nHost: %s\r\n", req.Method, t.path, host)
+	result.Sent = fmt.Sprintf("%s %s HTTP/2\r\nHost: %s\r\n", req.Method, where, host)
 	for _, f := range fields {
 		result.Sent += f.name + ": " + f.value + "\r\n"
 	}
@@ -338,14 +345,22 @@ func (w *worker) http2(ctx context.Context, l *link, t *target, m message, resul
 	w.done(l, l.h2.CanTakeNewRequest())
 }
 
+// target is what a request says that it is for: what the call says, unless a redirect says otherwise.
+func (w *worker) target(t *target, m message) string {
+	if w.call.Target != "" && !m.redirected {
+		return w.call.Target
+	}
+	return t.path
+}
+
 // asURL is a URL whose request target is the path as written.
-func asURL(t *target, host string) *url.URL {
-	u := &url.URL{Scheme: "http", Host: host, Opaque: t.path}
+func asURL(t *target, path, host string) *url.URL {
+	u := &url.URL{Scheme: "http", Host: host, Opaque: path}
 	if t.hasTLS() {
 		u.Scheme = "https"
 	}
-	if strings.HasPrefix(t.path, "//") { // which Opaque takes for an authority
-		path, query, has := strings.Cut(t.path, "?")
+	if strings.HasPrefix(path, "//") { // which Opaque takes for an authority
+		path, query, has := strings.Cut(path, "?")
 		plain, err := url.PathUnescape(path)
 		if err != nil {
 			plain = path

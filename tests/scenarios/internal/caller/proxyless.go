@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/tests/scenarios/internal/echo"
+	"fairlead.dev/tests/scenarios/internal/rawgrpc"
 )
 
 // proxyless makes a call by gRPC itself, which asks the control plane for the way.
@@ -94,7 +95,7 @@ func (r *running) channel(authority string) (*grpc.ClientConn, error) {
 	}
 	c, err := grpc.NewClient("xds:///"+authority, grpc.WithResolvers(names), grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("scenario"),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(echo.RawCodec{})),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawgrpc.Codec{})),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return r.From.Host.Dial(ctx, "tcp", strings.TrimPrefix(address, "passthrough:///"), "")
 		}))

@@ -1,4 +1,4 @@
-// Package coverage relates the fields of Istio's traffic API to the scenarios that show them.
+// Package coverage relates the fields of Istio's traffic and security APIs to the scenarios that show them.
 package coverage
 
 import (
@@ -17,22 +17,43 @@ import (
 	"fairlead.dev/tests/scenarios/internal/format"
 )
 
-// kinds of the traffic API, in the page's order.
+// API is what one page is about.
+type API string
+
+// The APIs. Beyond fields, Traffic has the rest.
+const (
+	Traffic  API = "traffic"
+	Security API = "security"
+)
+
+// kinds of each API, in its page's order.
 var kinds = []struct {
 	name    string
 	message protoreflect.Message
+	api     API
 }{
-	{"VirtualService", (&networking.VirtualService{}).ProtoReflect()},
-	{"DestinationRule", (&networking.DestinationRule{}).ProtoReflect()},
-	{"ServiceEntry", (&networking.ServiceEntry{}).ProtoReflect()},
-	{"WorkloadEntry", (&networking.WorkloadEntry{}).ProtoReflect()},
-	{"Gateway", (&networking.Gateway{}).ProtoReflect()},
-	{"Sidecar", (&networking.Sidecar{}).ProtoReflect()},
-	{"PeerAuthentication", (&security.PeerAuthentication{}).ProtoReflect()},
-	{"ProxyConfig", (&networkingbeta.ProxyConfig{}).ProtoReflect()},
-	{"EnvoyFilter", (&networking.EnvoyFilter{}).ProtoReflect()},
-	{"MeshConfig", (&mesh.MeshConfig{}).ProtoReflect()},
+	{"VirtualService", (&networking.VirtualService{}).ProtoReflect(), Traffic},
+	{"DestinationRule", (&networking.DestinationRule{}).ProtoReflect(), Traffic},
+	{"ServiceEntry", (&networking.ServiceEntry{}).ProtoReflect(), Traffic},
+	{"WorkloadEntry", (&networking.WorkloadEntry{}).ProtoReflect(), Traffic},
+	{"Gateway", (&networking.Gateway{}).ProtoReflect(), Traffic},
+	{"Sidecar", (&networking.Sidecar{}).ProtoReflect(), Traffic},
+	{"PeerAuthentication", (&security.PeerAuthentication{}).ProtoReflect(), Traffic},
+	{"ProxyConfig", (&networkingbeta.ProxyConfig{}).ProtoReflect(), Traffic},
+	{"EnvoyFilter", (&networking.EnvoyFilter{}).ProtoReflect(), Traffic},
+	{"MeshConfig", (&mesh.MeshConfig{}).ProtoReflect(), Traffic},
+	{"AuthorizationPolicy", (&security.AuthorizationPolicy{}).ProtoReflect(), Security},
+	{"RequestAuthentication", (&security.RequestAuthentication{}).ProtoReflect(), Security},
 }
+
+// conditions are the keys of AuthorizationPolicy.rules.when, which have rows below it.
+var conditions = []string{
+	"request.headers", "source.ip", "remote.ip", "source.namespace", "source.principal", "source.serviceAccount", "source.trustDomain",
+	"request.auth.principal", "request.auth.audiences",
+	"request.auth.presenter", "request.auth.claims", "destination.ip", "destination.port", "connection.sni", "experimental.envoy.filters",
+}
+
+const whenPath = "AuthorizationPolicy.rules.when"
 
 //go:embed rows.txt
 var rowsTable string
@@ -54,6 +75,8 @@ func parseRows(table string) map[string]string {
 type Row struct {
 	// Path is kind and JSON path without indices, as in VirtualService.http.match.uri.
 	Path string
+	// Name is what the row is called, if that is not the last part of the path.
+	Name string
 	// Depth in the object, 0 for a field directly below spec.
 	Depth int
 	// As is the path at which the fields of the same message have their rows, if that is elsewhere.
@@ -81,6 +104,7 @@ const (
 // Section is the rows of a kind.
 type Section struct {
 	Kind string
+	API  API
 	Rows []*Row
 }
 
@@ -106,9 +130,10 @@ func New(e Evidence) (*Table, error) {
 	rows := map[string]*Row{}
 	enums := map[string]map[string]string{} // by path of a message: enum value → path of its field
 	for _, k := range kinds {
-		s := Section{Kind: k.name}
+		s := Section{Kind: k.name, API: k.api}
 		w := walker{rows: &s.Rows, enums: enums}
 		w.message(k.name, 0, k.message.Descriptor(), nil)
+		s.Rows = withConditions(s.Rows)
 		for _, row := range s.Rows {
 			rows[row.Path] = row
 		}
@@ -195,6 +220,19 @@ func New(e Evidence) (*Table, error) {
 	return t, nil
 }
 
+// withConditions adds the rows of the keys of conditions, if there are any, before the fields of a condition.
+func withConditions(rows []*Row) []*Row {
+	at := slices.IndexFunc(rows, func(r *Row) bool { return r.Path == whenPath })
+	if at < 0 {
+		return rows
+	}
+	var all []*Row
+	for _, key := range conditions {
+		all = append(all, &Row{Path: whenPath + "." + key, Name: key, Depth: rows[at].Depth + 1, State: Supported})
+	}
+	return slices.Insert(rows, at+1, all...)
+}
+
 // inherit gives what is below a field that is not supported its state.
 func inherit(rows []*Row) {
 	above := &Row{State: Supported}
@@ -208,10 +246,12 @@ func inherit(rows []*Row) {
 	}
 }
 
-func (t *Table) lists() [][]*Row {
+func (t *Table) lists(of ...API) [][]*Row {
 	var lists [][]*Row
 	for _, s := range t.Sections {
-		lists = append(lists, s.Rows)
+		if len(of) == 0 || slices.Contains(of, s.API) {
+			lists = append(lists, s.Rows)
+		}
 	}
 	return lists
 }
@@ -275,11 +315,11 @@ func (w *walker) values(message, at string, e protoreflect.EnumDescriptor) {
 	}
 }
 
-// Markdown is the page.
-func (t *Table) Markdown() []byte {
+// Markdown is the page of an API.
+func (t *Table) Markdown(of API) []byte {
 	var b strings.Builder
 	counts := map[string]int{}
-	for _, list := range t.lists() {
+	for _, list := range t.lists(of) {
 		for _, row := range list {
 			counts["rows"]++
 			counts[string(row.State)]++
@@ -298,7 +338,7 @@ func (t *Table) Markdown() []byte {
 			}
 		}
 	}
-	fmt.Fprintf(&b, `# The traffic API, field by field
+	fmt.Fprintf(&b, `# The %s API, field by field
 
 Generated from Istio's own messages, from config-watcher's tables of what is refused and of what has no effect, and from the scenarios in `+
 		"`tests/scenarios`"+` by
@@ -313,14 +353,20 @@ these shows.
 
 %d rows: %d refused, %d without an effect, %d supported. Of those, scenarios are about %d; %d stand elsewhere, %d are set in passing, %d in goldens only, %d nowhere.
 
-`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["as"],
+`, of, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["as"],
 		counts["set"], counts["golden"], counts["none"])
 	for _, s := range t.Sections {
+		if s.API != of {
+			continue
+		}
 		fmt.Fprintf(&b, "## %s\n\n| field | state | scenarios |\n|---|---|---|\n", s.Kind)
 		for _, row := range s.Rows {
 			fmt.Fprintf(&b, "| %s%s | %s | %s |\n", strings.Repeat("&nbsp;&nbsp;", row.Depth), row.name(), row.State, row.evidence())
 		}
 		b.WriteByte('\n')
+	}
+	if of != Traffic {
+		return []byte(strings.TrimSuffix(b.String(), "\n"))
 	}
 	b.WriteString("## Beyond fields\n\n| what | scenarios |\n|---|---|\n")
 	for _, row := range t.Features {
@@ -330,6 +376,9 @@ these shows.
 }
 
 func (r *Row) name() string {
+	if r.Name != "" {
+		return "`" + r.Name + "`"
+	}
 	_, last := cut(r.Path)
 	return "`" + last + "`"
 }

@@ -19,6 +19,8 @@ func TestTable(t *testing.T) {
 		}},
 		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT",
 			"VirtualService.spec.http.timeout"}},
+		{Name: "d", Covers: []string{"AuthorizationPolicy.rules.when.request.auth.claims", "AuthorizationPolicy.action.DENY"}},
+		{Name: "e", Steps: []format.Step{{Apply: "kind: AuthorizationPolicy\nspec: {rules: [{when: [{key: source.ip, values: [10.0.0.1]}]}]}"}}},
 	},
 		Goldens: map[string]string{"g": "mesh: {connectTimeout: 1s}\nobjects: [{kind: VirtualService, spec: {http: [{match: [{uri: {}, " +
 			"method: {exact: GET}}]}]}}]"},
@@ -70,7 +72,19 @@ func TestTable(t *testing.T) {
 			t.Errorf("rows.txt: %s: there is no field %s", name, as)
 		}
 	}
-	page := string(table.Markdown())
+	page := string(table.Markdown(Traffic))
+	if strings.Contains(page, "AuthorizationPolicy") {
+		t.Error("the page of the traffic API has the other one's kinds")
+	}
+	other := string(table.Markdown(Security))
+	for _, want := range []string{
+		"`request.auth.claims` | supported | d |", "`source.ip` | supported | set by e |", "`action` | supported | d |",
+		"`DENY` | supported | d |", "`forwardOriginalToken` | supported | no scenario |",
+	} {
+		if !strings.Contains(other, want) {
+			t.Errorf("the page of the security API lacks %q", want)
+		}
+	}
 	for _, want := range []string{
 		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |",
 		"`method` | supported | golden g |", "`connectTimeout` | supported | golden g |", "`scheme` | supported | no scenario |",

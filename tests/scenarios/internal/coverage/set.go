@@ -66,6 +66,12 @@ func below(rows map[string]*Row, path string, value any, mark func(*Row)) {
 			below(rows, path, each, mark)
 		}
 	case map[string]any:
+		if name, ok := v["key"].(string); ok && path == whenPath {
+			name, _, _ = strings.Cut(name, "[")
+			if row := rows[path+"."+name]; row != nil {
+				mark(row)
+			}
+		}
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			at := path + "." + key
 			if row := rows[at]; row == nil {

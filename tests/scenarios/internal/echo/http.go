@@ -17,6 +17,10 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a connection of somebody else", http.StatusInternalServerError)
 		return
 	}
+	if p.beside != nil { // what proxies ask and tell is no request of a call
+		p.beside.ServeHTTP(w, r)
+		return
+	}
 	s := c.seen()
 	s.Method, s.Path, s.Host, s.Headers, s.Call = r.Method, r.RequestURI, r.Host, r.Header, r.Header.Get(CallHeader)
 	switch {

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"fairlead.dev/tests/scenarios/internal/beside"
 )
 
 // kept is how many requests and counts an application remembers.
@@ -50,15 +52,25 @@ func (j *journal) since(from time.Time) []*Seen {
 	return slices.Clone(j.seen[at:])
 }
 
-// ServeHTTP implements http.Handler: GET /?since=UNIXNANOSECONDS.
-func (j *journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	nanos, err := strconv.ParseInt(r.URL.Query().Get("since"), 10, 64)
-	if err != nil {
-		http.Error(w, "since: want a time in nanoseconds", http.StatusBadRequest)
-		return
+// told serves what the application remembers: GET /?since=UNIXNANOSECONDS has its requests, and GET /collected with the
+// same parameter what proxies have told it.
+func (s *Server) told() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", sinceOf(s.journal.since))
+	mux.HandleFunc("/collected", sinceOf(s.collected.Since))
+	return mux
+}
+
+func sinceOf[T any](list func(from time.Time) []T) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		nanos, err := strconv.ParseInt(r.URL.Query().Get("since"), 10, 64)
+		if err != nil {
+			http.Error(w, "since: want a time in nanoseconds", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list(time.Unix(0, nanos)))
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(j.since(time.Unix(0, nanos)))
 }
 
 // Journal reads what an application remembers.
@@ -80,20 +92,31 @@ var errJournal = errors.New("the journal does not answer")
 
 // Since has the requests that came at or after a time, in order.
 func (j *Journal) Since(ctx context.Context, from time.Time) ([]*Seen, error) {
-	u := url.URL{Scheme: "http", Host: "journal", Path: "/", RawQuery: "since=" + strconv.FormatInt(from.UnixNano(), 10)}
+	var seen []*Seen
+	err := j.read(ctx, "/", from, &seen)
+	return seen, err
+}
+
+// Collected has what proxies have told the application at or after a time, in order.
+func (j *Journal) Collected(ctx context.Context, from time.Time) ([]beside.Message, error) {
+	var all []beside.Message
+	err := j.read(ctx, "/collected", from, &all)
+	return all, err
+}
+
+func (j *Journal) read(ctx context.Context, path string, from time.Time, into any) error {
+	u := url.URL{Scheme: "http", Host: "journal", Path: path, RawQuery: "since=" + strconv.FormatInt(from.UnixNano(), 10)}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	resp, err := j.client.Do(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%w: status %d", errJournal, resp.StatusCode)
+		return fmt.Errorf("%w: status %d", errJournal, resp.StatusCode)
 	}
-	var seen []*Seen
-	err = json.NewDecoder(resp.Body).Decode(&seen)
-	return seen, err
+	return json.NewDecoder(resp.Body).Decode(into)
 }

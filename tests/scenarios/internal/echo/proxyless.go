@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,33 +21,9 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
+
+	"fairlead.dev/tests/scenarios/internal/rawgrpc"
 )
-
-// RawCodec passes messages as they are: gRPC programs here do not know each other's types.
-type RawCodec struct{}
-
-var errRaw = errors.New("a message is a *[]byte here")
-
-// Marshal implements encoding.Codec.
-func (RawCodec) Marshal(v any) ([]byte, error) {
-	if raw, ok := v.(*[]byte); ok {
-		return *raw, nil
-	}
-	return nil, errRaw
-}
-
-// Unmarshal implements encoding.Codec.
-func (RawCodec) Unmarshal(data []byte, v any) error {
-	raw, ok := v.(*[]byte)
-	if !ok {
-		return errRaw
-	}
-	*raw = bytes.Clone(data)
-	return nil
-}
-
-// Name implements encoding.Codec.
-func (RawCodec) Name() string { return "proto" }
 
 // serveXDS serves a port by a gRPC server that the control plane configures, until ctx ends.
 func (p *port) serveXDS(ctx context.Context, lis net.Listener) error {
@@ -56,7 +31,7 @@ func (p *port) serveXDS(ctx context.Context, lis net.Listener) error {
 	if err != nil {
 		return err
 	}
-	server, err := xds.NewGRPCServer(grpc.Creds(creds), grpc.UnknownServiceHandler(p.relay), grpc.ForceServerCodec(RawCodec{}))
+	server, err := xds.NewGRPCServer(grpc.Creds(creds), grpc.UnknownServiceHandler(p.relay), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fairlead.dev/tests/scenarios/internal/beside"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/resolver"
 )
@@ -31,6 +32,8 @@ type Server struct {
 	decks    decks
 	accepted atomic.Int64
 	names    *resolver.Client
+	// collected is what the ports that proxies tell things have been told.
+	collected beside.Collected
 
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -105,7 +108,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			return fmt.Errorf("journal: %w", err)
 		}
 		open = append(open, lis)
-		srv := &http.Server{Handler: &s.journal, ReadHeaderTimeout: handshakeTime}
+		srv := &http.Server{Handler: s.told(), ReadHeaderTimeout: handshakeTime}
 		s.wg.Go(func() { _ = srv.Serve(lis) })
 		defer srv.Close()
 	}
@@ -143,10 +146,12 @@ type port struct {
 	tls    *tls.Config
 	http   *http.Server
 	feed   *feed
+	// beside answers instead of the echo application; nil for an echo application.
+	beside http.Handler
 }
 
 func (s *Server) port(c *Port) (*port, error) {
-	p := &port{Port: c, server: s, feed: newFeed()}
+	p := &port{Port: c, server: s, feed: newFeed(), beside: beside.New(c.App, &s.collected)}
 	if c.hasTLS() {
 		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {

@@ -164,6 +164,7 @@ var machineKinds = []string{"Pod", "Node", "Namespace", "EndpointSlice", "Endpoi
 var (
 	unixSocket = regexp.MustCompile(`unix://`)
 	fileGiven  = regexp.MustCompile(`\$\{files:`)
+	httpsKeys  = regexp.MustCompile(`\$\{jwksHttpsUri:`)
 	nodes      = regexp.MustCompile(`kubernetes\.io/hostname|internalTrafficPolicy: Local|PreferSameNode`)
 	looksUp    = regexp.MustCompile(`resolution: DYNAMIC_DNS`)
 	ip6        = regexp.MustCompile(`\bIPv6\b|DualStack`)
@@ -180,6 +181,8 @@ func machinesOfObjects(t *format.Topology, text string) string {
 			return "has a proxy use a unix socket of the machine"
 		case fileGiven.MatchString(d.Text):
 			return "gives proxies files"
+		case httpsKeys.MatchString(d.Text):
+			return "has keys served by an authority that an installation does not trust"
 		case nodes.MatchString(d.Text):
 			return "tells nodes apart, of which the cluster has one"
 		case looksUp.MatchString(d.Text):

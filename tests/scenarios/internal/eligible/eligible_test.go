@@ -48,6 +48,7 @@ func TestNeedsMachines(t *testing.T) {
 		"writes a Pod":                     step(format.Step{ApplyNoWait: "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}"}),
 		"writes the mesh's settings": step(
 			format.Step{Apply: "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}}"}),
+		"keys served by an authority":     step(format.Step{Apply: "{kind: RequestAuthentication, spec: {jwksUri: '${jwksHttpsUri:k}'}}"}),
 		"unix socket":                     step(format.Step{Apply: "{kind: Sidecar, spec: {defaultEndpoint: unix:///x}}"}),
 		"tells nodes apart":               step(format.Step{Apply: "{kind: Service, spec: {internalTrafficPolicy: Local}}"}),
 		"look up www.example.com, a name": step(format.Step{Call: &format.Call{From: "client", URL: "http://www.example.com/"}}),

@@ -3,6 +3,7 @@ package expect_test
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -226,7 +227,7 @@ func TestMirrored(t *testing.T) {
 			<-timer.C
 			for _, r := range results[:2] {
 				again := format.Call{URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["two"]), Count: 1, Timeout: call.Timeout,
-					Headers: map[string]*string{"x-scenario-call": &r.ID, "host": &host}}
+					Headers: map[string]format.Fields{"x-scenario-call": {r.ID}, "host": {host}}}
 				of.Run(t.Context(), &again)
 			}
 		}()
@@ -306,10 +307,10 @@ func TestFacts(t *testing.T) {
 			call := format.Call{
 				URL: replace.Replace(test.url), Count: 2, Timeout: format.Duration(30 * time.Second),
 				TLS:     &format.CallTLS{CA: "root", SNI: "server", Cert: "client"},
-				Headers: map[string]*string{}, Expect: expectation(t, test.expect),
+				Headers: map[string]format.Fields{}, Expect: expectation(t, test.expect),
 			}
 			for name, value := range test.headers {
-				call.Headers[name] = &value
+				call.Headers[name] = format.Fields{value}
 			}
 			server.HasProxy, server.Log.Path = test.proxy, log
 			scene := &expect.Scene{Call: &call, From: append(server.IPs[:0:0], machines["client"].IP),
@@ -329,6 +330,46 @@ func TestFacts(t *testing.T) {
 				f.Close()
 			}
 			judge(t, scene.Check(t.Context(), results), test.wrong)
+		})
+	}
+}
+
+// TestRefusedByAProxy: of a request that a server's proxy answered itself, the proxy's log says who called, and how;
+// the line of the caller's own proxy says nothing of it.
+func TestRefusedByAProxy(t *testing.T) {
+	here := func(do func() error) error { return do() }
+	server, client := run(t, echo.Config{Workload: "server"}, here), run(t, echo.Config{Workload: "client"}, here)
+	server.HasProxy, client.HasProxy = true, true
+	server.Log.Path, client.Log.Path = echotest.File(t, nil), echotest.File(t, nil)
+	client.IPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	for _, test := range []struct{ name, line, expect, wrong string }{
+		{"mutual TLS", `"tls":"TLSv1.3","peer":"` + spiffe + `client"`, "{status: 403, wire: mtls, identity: " + spiffe + "client}", ""},
+		{"TLS", `"tls":"TLSv1.3","peer":"-"`, "{status: 403, wire: tls, identity: null}", ""},
+		{"plain text", `"tls":"-","peer":"-"`, "{status: 403, wire: plaintext, identity: null}", ""},
+		{"not mutual TLS", `"tls":"-","peer":"-"`, "{status: 403, wire: mtls}", "wire: want mtls, got plaintext at server"},
+		{"another", `"tls":"TLSv1.3","peer":"` + spiffe + `other"`, "{identity: " + spiffe + "client}", "identity: want " + spiffe + "client"},
+		{"no line", "", "{wire: mtls}", "no server was reached"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			call := format.Call{URL: "http://server/", Count: 1, Expect: expectation(t, test.expect)}
+			scene := &expect.Scene{Call: &call, Servers: map[string]*expect.Server{"server": server, "client": client}}
+			write := func(to *expect.Server, rest string) {
+				line := fmt.Sprintf(`{"call":"c1","remote":"192.0.2.1:7",%s}`+"\n", rest)
+				if err := os.WriteFile(to.Log.Path, []byte(line), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, to := range []*expect.Server{server, client} {
+				if err := os.Truncate(to.Log.Path, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			scene.Begin()
+			write(client, `"tls":"-","peer":"`+spiffe+`nobody"`)
+			if test.line != "" {
+				write(server, test.line)
+			}
+			judge(t, scene.Check(t.Context(), []*caller.Result{{ID: "c1", Status: 403}}), test.wrong)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package expect
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,22 +42,56 @@ func (c *check) facts(ctx context.Context) {
 	}
 	known := map[string]fact{}
 	c.each(c.results, func(r *caller.Result) string {
-		s := c.reached[r.ID]
-		if s == nil {
+		var f fact
+		var at string
+		if s := c.reached[r.ID]; s != nil {
+			f, at = c.fact(ctx, s, known), s.Workload
+		} else {
 			if r.Err != nil && e.Error != "" {
 				return "" // nobody was reached, as expected
 			}
-			return fmt.Sprintf("wire, identity: no server was reached (%s)", outcome(r))
+			if f, at = c.refused(ctx, r); at == "" {
+				return fmt.Sprintf("wire, identity: no server was reached (%s)", outcome(r))
+			}
 		}
-		f := c.fact(ctx, s, known)
 		switch {
 		case e.Wire != "" && f.wire != e.Wire:
-			return fmt.Sprintf("wire: want %s, got %s at %s (%s)", e.Wire, f.wire, s.Workload, f.why)
+			return fmt.Sprintf("wire: want %s, got %s at %s (%s)", e.Wire, f.wire, at, f.why)
 		case e.Identity.Given && f.identity != e.Identity.URI:
-			return fmt.Sprintf("identity: want %s, got %s at %s (%s)", orNone(e.Identity.URI), orNone(f.identity), s.Workload, f.why)
+			return fmt.Sprintf("identity: want %s, got %s at %s (%s)", orNone(e.Identity.URI), orNone(f.identity), at, f.why)
 		}
 		return ""
 	})
+}
+
+// refused is what the log of a server's proxy says of a request that the proxy answered itself, as one that a policy
+// refuses, and which workload that is; "" if no proxy has such a line.
+func (c *check) refused(ctx context.Context, r *caller.Result) (fact, string) {
+	for waited := time.Duration(0); ; waited += again {
+		for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
+			server := c.Servers[name]
+			entries, err := server.Log.After(c.logs[name])
+			if err != nil {
+				continue // as if it had no line
+			}
+			for _, e := range entries {
+				if e.Call != r.ID || !c.isNear(e.RemoteIP(), server) {
+					continue
+				}
+				f := fact{wire: string(wire.Plaintext), identity: e.Peer, from: e.From(), why: "the proxy's log: from " + e.Remote}
+				switch {
+				case e.Peer != "":
+					f.wire = mtls
+				case e.TLS != "":
+					f.wire = string(wire.TLS)
+				}
+				return f, name
+			}
+		}
+		if r.Err != nil || waited >= flowTime || wait.Pause(ctx, again) != nil {
+			return fact{}, ""
+		}
+	}
 }
 
 func orNone(text string) string {

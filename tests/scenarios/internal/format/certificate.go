@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"time"
@@ -102,7 +104,7 @@ func NewMaterial(name string, spec Certificate, issuer *Material, now time.Time)
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: []string{"Scenarios"}},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(until),
-		DNSNames: spec.DNSNames, BasicConstraintsValid: true, IsCA: spec.CA,
+		DNSNames: spec.DNSNames, IPAddresses: ipAddresses(spec.IPs), BasicConstraintsValid: true, IsCA: spec.CA,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	if spec.CA {
@@ -142,4 +144,12 @@ func NewMaterial(name string, spec Certificate, issuer *Material, now time.Time)
 		m.ChainPEM = slices.Concat(m.CertPEM, issuer.ChainPEM)
 	}
 	return m, nil
+}
+
+func ipAddresses(from []netip.Addr) []net.IP {
+	var all []net.IP
+	for _, ip := range from {
+		all = append(all, ip.AsSlice())
+	}
+	return all
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,13 +32,13 @@ func TestLoadExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(scenarios) != 5 {
+	if len(scenarios) != 8 {
 		t.Fatalf("%d scenarios", len(scenarios))
 	}
 	byName := map[string]*Scenario{}
 	for _, s := range scenarios {
 		byName[s.Name] = s
-		if s.Topology != scenarios[0].Topology {
+		if s.Topology.Name == "standard" && s.Topology != byName["gateway-tls-simple"].Topology {
 			t.Errorf("%s has a topology of its own", s.Name)
 		}
 	}
@@ -49,8 +50,88 @@ func TestLoadExamples(t *testing.T) {
 	if id := byName["peer-authentication-strict"].Steps[0].Call.Expect.Identity; !id.Given || id.URI != "" {
 		t.Errorf("identity null is %+v", id)
 	}
-	if n := len(scenarios[0].Topology.Workloads[0].Ports); n != 8 {
+	if n := len(byName["http-weights"].Topology.Workloads[0].Ports); n != 8 {
 		t.Errorf("client has %d ports", n)
+	}
+}
+
+func TestLoadTokens(t *testing.T) {
+	dir := t.TempDir()
+	text := `name: x
+about: a.
+covers: [x]
+topology: policy
+tokens: {a: {issuer: "${jwksIssuer:k}", claims: {n: 1}}, b: {issuer: i, key: k, alg: none, future: true}}
+steps:
+- keys: {k: rotate}
+- call: {url: "http://server/", target: "*", headers: {a: b, c: null, d: [e, f]}, expect: {accessLog: [{at: server, has: [GET]}]}}
+`
+	if err := os.WriteFile(filepath.Join(dir, "x.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loader(t).Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := got[0]
+	if a, b := s.Tokens["a"], s.Tokens["b"]; a.Key != DefaultKey || a.Alg != RS256 || b.Key != "k" || b.Alg != Unsigned || !b.Future {
+		t.Errorf("tokens are %+v", s.Tokens)
+	}
+	call := s.Steps[1].Call
+	if h := call.Headers; len(h["a"]) != 1 || h["c"] != nil || len(h["d"]) != 2 || call.Target != "*" || s.Steps[0].Keys["k"] != "rotate" {
+		t.Errorf("the steps are %+v", s.Steps)
+	}
+}
+
+// fixedKeys are keys that a test knows.
+type fixedKeys struct{ turn int }
+
+func (k *fixedKeys) Token(name string) (string, error) {
+	k.turn++
+	return fmt.Sprintf("token-%s-%d", name, k.turn), nil
+}
+func (*fixedKeys) Set(key string) (string, error) { return `{"keys":[{"kid":"` + key + `"}]}`, nil }
+func (*fixedKeys) URI(key string, secure bool) (string, error) {
+	return fmt.Sprintf("http://198.18.0.8/%s/%t", key, secure), nil
+}
+func (*fixedKeys) Issuer(key string) (string, error) { return "http://198.18.0.8/" + key, nil }
+
+// TestKeysInText: what stands for tokens and keys is of the moment of its step, and written as the YAML demands.
+func TestKeysInText(t *testing.T) {
+	v := &Values{Keys: &fixedKeys{}, IP: func(string) (string, error) { return "198.18.0.1", nil }}
+	s := &Scenario{Steps: []Step{{Call: &Call{
+		URL: "http://${ip:a}/${jwt:t}", Headers: map[string]Fields{"a": {"Bearer ${jwt:t}"}, "b": nil},
+	}}}}
+	expanded, err := v.Expand(s)
+	if err != nil || expanded.Steps[0].Call.URL != "http://198.18.0.1/${jwt:t}" {
+		t.Fatalf("expanded to %+v (%v)", expanded.Steps[0].Call, err)
+	}
+	for i := range 2 {
+		now, err := v.Now(&expanded.Steps[0])
+		if err != nil || !strings.HasPrefix(now.Call.URL, "http://198.18.0.1/token-t-") ||
+			!strings.HasPrefix(now.Call.Headers["a"][0], "Bearer token-t-") || now.Call.Headers["b"] != nil ||
+			i == 1 && strings.Contains(now.Call.URL+now.Call.Headers["a"][0], "-1") {
+			t.Errorf("now it is %+v (%v)", now.Call, err)
+		}
+	}
+	for _, text := range []string{
+		"a: ${jwks:k}\n", "a: '${jwks:k}'\n", "a: \"${jwks:k}\"\n", "a: |-\n  ${jwks:k}\n", "{b: 1, a: ${jwks:k}}\n",
+	} {
+		out, err := v.Text(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ A string }
+		if err := yaml.Unmarshal([]byte(out), &got); err != nil || got.A != `{"keys":[{"kid":"k"}]}` {
+			t.Errorf("%q became %q, %q (%v)", text, out, got.A, err)
+		}
+	}
+	if got, err := v.Text("${jwksUri:k} ${jwksHttpsUri:k} ${jwksIssuer:k}"); err != nil ||
+		got != "http://198.18.0.8/k/false http://198.18.0.8/k/true http://198.18.0.8/k" {
+		t.Errorf("addresses are %q (%v)", got, err)
+	}
+	if _, err := (&Values{}).Text("${jwt:t}"); err == nil {
+		t.Error("a token without keys was taken")
 	}
 }
 
@@ -72,6 +153,9 @@ steps:
 		{"name unlike the file", "name: x", "name: z", "x.yaml:1: ", `"z"`},
 		{"duplicate key", "about: a.", "about: a.\nabout: b.", "x.yaml: ", "line 3"},
 		{"no steps", "steps:\n- call: {url: \"http://server/\", expect: {status: 200}}", "steps: []", "x.yaml:5: ", "/steps: "},
+		{"a token of no time", "steps:", "tokens: {t: {issuer: i, expired: true, future: true}}\nsteps:", "x.yaml:5: ", "/tokens/t: "},
+		{"a log of nobody", "status: 200", "accessLog: [{at: nobody}]", "x.yaml:6: ", `/steps/0/call/expect: topology standard has no workload`},
+		{"what no key can become", "- call", "- keys: {default: lost}\n- call", "x.yaml:6: ", "/steps/0/keys/default: "},
 		{"end of nothing", "- call:", "- end: x\n- call:", "x.yaml:6: ", `nothing named "x"`},
 	}
 	for _, tt := range tests {

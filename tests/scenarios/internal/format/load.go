@@ -310,6 +310,14 @@ func (s *Scenario) check() error {
 			return wrong("/certificates/"+name+"/issuer", "there is no certificate %q", c.Issuer)
 		}
 	}
+	for name, t := range s.Tokens {
+		setDefault(&t.Key, DefaultKey)
+		setDefault(&t.Alg, RS256)
+		if t.Expired && t.Future {
+			return wrong("/tokens/"+name, "is both expired and future; choose one")
+		}
+		s.Tokens[name] = t
+	}
 	begun := map[string]bool{}
 	return s.checkSteps("/steps", s.Steps, begun)
 }
@@ -378,6 +386,21 @@ func (s *Scenario) checkCall(at string, c *Call) error {
 			if _, ok := s.Certificates[name]; name != "" && !ok {
 				return wrong(at+"/tls", "there is no certificate %q", name)
 			}
+		}
+	}
+	var told []string
+	for _, m := range c.Expect.Metrics {
+		told = append(told, m.At)
+	}
+	for _, l := range c.Expect.AccessLog {
+		told = append(told, l.At)
+	}
+	for _, l := range c.Expect.Spans {
+		told = append(told, l.At)
+	}
+	for _, name := range told {
+		if err := s.checkWorkload(at+"/expect", name); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -81,6 +82,13 @@ const (
 	AppTCP         = "TCP"
 	AppServerFirst = "TCP_SERVER_FIRST"
 	AppConnect     = "CONNECT"
+
+	// These are servers beside the echo application: what proxies ask or tell.
+	AppExtAuthzHTTP = "EXT_AUTHZ_HTTP"
+	AppExtAuthzGRPC = "EXT_AUTHZ_GRPC"
+	AppOTLP         = "OTLP"
+	AppZipkin       = "ZIPKIN"
+	AppALS          = "ALS"
 )
 
 // Port is a port of a workload and of its Service.
@@ -109,6 +117,8 @@ type Certificate struct {
 	// Revoked has the issuer's ${crl:…} name it.
 	Revoked  bool      `json:"revoked"`
 	NotAfter *Duration `json:"notAfter"`
+	// IPs are for certificates of the runner's own.
+	IPs []netip.Addr `json:"-"`
 }
 
 // Scenario is a file.
@@ -119,6 +129,7 @@ type Scenario struct {
 	Needs        []string               `json:"needs"`
 	Topology     *Topology              `json:"-"`
 	Certificates map[string]Certificate `json:"certificates"`
+	Tokens       map[string]Token       `json:"tokens"`
 	Allow        []string               `json:"allow"`
 	Steps        []Step                 `json:"steps"`
 
@@ -145,10 +156,12 @@ type Step struct {
 	Add         string      `json:"add,omitempty"`
 	Remove      string      `json:"remove,omitempty"`
 	// Files are, of workloads, what their proxies find in files: name to text, nil for one that is taken away.
-	Files      map[string]map[string]*FileText `json:"files,omitempty"`
-	Wait       Duration                        `json:"wait,omitempty"`
-	Eventually *Eventually                     `json:"eventually,omitempty"`
-	Config     *Config                         `json:"config,omitempty"`
+	Files map[string]map[string]*FileText `json:"files,omitempty"`
+	// Keys says what happens to keys of tokens, by name.
+	Keys       map[string]string `json:"keys,omitempty"`
+	Wait       Duration          `json:"wait,omitempty"`
+	Eventually *Eventually       `json:"eventually,omitempty"`
+	Config     *Config           `json:"config,omitempty"`
 }
 
 // FileText is a file's content; what its variables stand for is put in as it is.
@@ -193,24 +206,42 @@ type Holdings struct {
 
 // Call is a request, or many of them.
 type Call struct {
-	From            string             `json:"from"`
-	URL             string             `json:"url"`
-	Via             string             `json:"via"`
-	Method          string             `json:"method"`
-	Headers         map[string]*string `json:"headers"`
-	Body            string             `json:"body"`
-	Count           int                `json:"count"`
-	Parallel        int                `json:"parallel"`
-	Rate            float64            `json:"rate"`
-	SameConnection  bool               `json:"sameConnection"`
-	Timeout         Duration           `json:"timeout"`
-	TLS             *CallTLS           `json:"tls"`
-	FollowRedirects bool               `json:"followRedirects"`
-	SourceIP        string             `json:"sourceIP"`
-	Cookies         bool               `json:"cookies"`
-	Version         string             `json:"version"`
-	ServerFirst     bool               `json:"serverFirst"`
-	Expect          Expect             `json:"expect"`
+	From   string `json:"from"`
+	URL    string `json:"url"`
+	Via    string `json:"via"`
+	Method string `json:"method"`
+	// Target goes out as the request's target whatever the URL says; empty for the URL's own.
+	Target string `json:"target"`
+	// Headers without a value are not sent.
+	Headers         map[string]Fields `json:"headers"`
+	Body            string            `json:"body"`
+	Count           int               `json:"count"`
+	Parallel        int               `json:"parallel"`
+	Rate            float64           `json:"rate"`
+	SameConnection  bool              `json:"sameConnection"`
+	Timeout         Duration          `json:"timeout"`
+	TLS             *CallTLS          `json:"tls"`
+	FollowRedirects bool              `json:"followRedirects"`
+	SourceIP        string            `json:"sourceIP"`
+	Cookies         bool              `json:"cookies"`
+	Version         string            `json:"version"`
+	ServerFirst     bool              `json:"serverFirst"`
+	Expect          Expect            `json:"expect"`
+}
+
+// Fields are the values of a header, sent once each; nil keeps the caller from sending the header at all.
+type Fields []string
+
+// UnmarshalJSON implements json.Unmarshaler: a text is one value.
+func (f *Fields) UnmarshalJSON(raw []byte) error {
+	var one *string
+	if json.Unmarshal(raw, &one) == nil {
+		if *f = nil; one != nil {
+			*f = Fields{*one}
+		}
+		return nil
+	}
+	return json.Unmarshal(raw, (*[]string)(f))
 }
 
 // CallTLS is the caller's side of TLS; CA and Cert are names of certificates.
@@ -243,6 +274,10 @@ type Expect struct {
 	NewConnections *Number            `json:"newConnections"`
 	// Addresses is nil if nothing is said, empty if none are expected.
 	Addresses []string `json:"addresses"`
+	// Metrics, AccessLog and Spans are what proxies must have told of the call.
+	Metrics   []Metric    `json:"metrics"`
+	AccessLog []AccessLog `json:"accessLog"`
+	Spans     []Spans     `json:"spans"`
 }
 
 // Share is how many points of a hundred a share may differ.

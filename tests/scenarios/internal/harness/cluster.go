@@ -39,6 +39,8 @@ type Node struct {
 	Root string
 	// Image is that of the echo application.
 	Image string
+	// Issuer is the authority of applications and of servers of keys, which the installation trusts for keys.
+	Issuer *format.Material
 	// Resolver is the cluster's name server, IP:port. The name server of the world outside is at Outside, of the node.
 	Resolver, Outside string
 }
@@ -81,9 +83,10 @@ var errMachines = errors.New("cannot be done to a Pod of a cluster")
 func StartInCluster(ctx context.Context, t *format.Topology, o Options, node Node) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	c := &Cluster{Harness: &Harness{topology: t, options: o, workloads: map[string]*workload{}, resolver: node.Resolver}, node: node,
+	c := &Cluster{Harness: &Harness{topology: t, options: o, workloads: map[string]*workload{}, resolver: node.Resolver, logsByMesh: true},
+		node: node,
 		kept: map[netip.Addr]bool{}}
-	c.ground = c
+	c.ground, c.issuer = c, node.Issuer
 	if err := c.start(ctx); err != nil {
 		err = fmt.Errorf("topology %s: %w", t.Name, err)
 		return nil, errors.Join(err, errors.New(strings.Join(c.unready(context.WithoutCancel(ctx)), "\n")), c.Close(context.WithoutCancel(ctx)))
@@ -99,10 +102,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 	}
 	var err error
-	if c.mesh, err = meshOf(c.topology.Mesh, c.options.OnDemand); err != nil {
-		return err
-	}
-	if c.issuer, err = format.NewMaterial("applications of "+c.topology.Name, format.Certificate{CA: true}, nil, began); err != nil {
+	if c.mesh, err = meshOf(c.topology.Mesh, c.options.OnDemand, c.logsByMesh); err != nil {
 		return err
 	}
 	for i := range c.topology.Workloads {
@@ -209,6 +209,7 @@ func (c *Cluster) standOutside() error {
 		if c.outside, err = netns.Open(format.Outside, "/proc/thread-self/ns/net", ip.Unmap()); err != nil {
 			return err
 		}
+		c.issuers = c.outside
 		return c.serveNames(c.outside, c.node.Outside, c.outsideName)
 	}
 	return errors.New("this process is not in the network of the node: no address of it is one of the Pods' network")

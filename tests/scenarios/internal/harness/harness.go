@@ -73,9 +73,13 @@ type Harness struct {
 	// issuer signs the certificates of applications.
 	issuer *format.Material
 
-	network   *netns.Network
-	outside   *netns.Host
-	workloads map[string]*workload
+	network *netns.Network
+	outside *netns.Host
+	// issuers is the machine that serves the keys of tokens; it is outside of the mesh.
+	issuers *netns.Host
+	// logsByMesh has the mesh's settings make the access log that wire.Entry reads; a witness writes it otherwise.
+	logsByMesh bool
+	workloads  map[string]*workload
 	// order is that of the topology.
 	order []*workload
 	plane *plane
@@ -129,7 +133,7 @@ func (h *Harness) start(ctx context.Context) error {
 		}
 	}
 	var err error
-	if h.mesh, err = meshOf(h.topology.Mesh, h.options.OnDemand); err != nil {
+	if h.mesh, err = meshOf(h.topology.Mesh, h.options.OnDemand, h.logsByMesh); err != nil {
 		return err
 	}
 	if h.issuer, err = format.NewMaterial("applications of "+h.topology.Name, format.Certificate{CA: true}, nil, began); err != nil {
@@ -196,7 +200,10 @@ func (h *Harness) connect() error {
 	if h.outside, err = netns.New(name + format.Outside); err != nil {
 		return err
 	}
-	return h.network.Plug(append(hosts, h.outside)...)
+	if h.issuers, err = netns.New(name + "issuers"); err != nil {
+		return err
+	}
+	return h.network.Plug(append(hosts, h.outside, h.issuers)...)
 }
 
 // Close ends everything. Its error has every process that did not end well, or did not end.
@@ -208,6 +215,11 @@ func (h *Harness) Close(context.Context) error {
 		}
 	}
 	collect(wait.Each(h.order, func(l *workload) error { return l.stop() }))
+	for _, l := range h.order {
+		if l.witness != nil {
+			collect(l.witness.Close())
+		}
+	}
 	if h.store != nil {
 		collect(h.store.Close())
 	}
@@ -234,9 +246,7 @@ func (h *Harness) hosts() []*netns.Host {
 	for _, l := range h.order {
 		hosts = append(hosts, l.host)
 	}
-	if h.outside != nil {
-		hosts = append(hosts, h.outside)
-	}
+	hosts = append(hosts, h.outside, h.issuers)
 	if h.network != nil {
 		hosts = append(hosts, h.network.Hub)
 	}
@@ -289,13 +299,16 @@ func (h *Harness) Values(certificates map[string]*format.Material) *format.Value
 	return &format.Values{Certificates: certificates, IP: h.IP, VIP: h.VIP, Identity: h.Identity, Files: h.FileDir}
 }
 
-// AccessLog is the file with what the proxy of a workload logs of connections and requests, see accessLogFormat.
+// AccessLog is the file in which the proxy of a workload tells the tests of connections and requests (wire.Fields).
 func (h *Harness) AccessLog(name string) string {
 	if l := h.workloads[name]; l != nil && l.live != nil {
 		return l.live.log
 	}
-	return h.path("logs/" + name + ".access.log")
+	return h.path("logs/" + name + ".witness" + accessLog)
 }
+
+// accessLog ends the names of files that only proxies write, for callers and not of themselves.
+const accessLog = ".access.log"
 
 func (h *Harness) path(name string) string { return filepath.Join(h.options.Dir, name) }
 

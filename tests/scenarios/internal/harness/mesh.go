@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/tests/scenarios/internal/document"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
 // mesh is what the fleet has to know of its MeshConfig.
@@ -28,29 +29,6 @@ func (m *mesh) object() document.Tree {
 	return document.Object("ConfigMap", format.RootNamespace, document.MeshObject, document.Tree{"data": data})
 }
 
-// AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a
-// JSON object per request or connection.
-var AccessLogFields = map[string]string{
-	"start":      "%START_TIME%",
-	"requestID":  "%REQ(X-REQUEST-ID)%",
-	"method":     "%REQ(:METHOD)%",
-	"path":       "%REQ(:PATH)%",
-	"authority":  "%REQ(:AUTHORITY)%",
-	"code":       "%RESPONSE_CODE%",
-	"details":    "%RESPONSE_CODE_DETAILS%",
-	"flags":      "%RESPONSE_FLAGS%",
-	"failure":    "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
-	"peer":       "%DOWNSTREAM_PEER_URI_SAN%",
-	"tls":        "%DOWNSTREAM_TLS_VERSION%",
-	"sni":        "%REQUESTED_SERVER_NAME%",
-	"remote":     "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
-	"local":      "%DOWNSTREAM_LOCAL_ADDRESS%",
-	"source":     "%UPSTREAM_LOCAL_ADDRESS%",
-	"upstream":   "%UPSTREAM_HOST%",
-	"cluster":    "%UPSTREAM_CLUSTER%",
-	"connection": "%CONNECTION_ID%",
-}
-
 // onDemandKey is the switch in a mesh's defaultConfig.
 const onDemandKey = "onDemand"
 
@@ -58,7 +36,7 @@ const onDemandKey = "onDemand"
 // to refuse.
 func (h *Harness) complete(d document.Document) document.Document {
 	data, _ := d.Content["data"].(document.Tree)
-	m, err := meshOf(d.Member("data", "mesh"), h.options.OnDemand)
+	m, err := meshOf(d.Member("data", "mesh"), h.options.OnDemand, h.logsByMesh)
 	if err != nil || data == nil {
 		return d
 	}
@@ -66,8 +44,9 @@ func (h *Harness) complete(d document.Document) document.Document {
 	return document.New(d.Content)
 }
 
-// meshOf completes a MeshConfig in YAML; with onDemand it says so, too, unless it says something of that already.
-func meshOf(text string, onDemand bool) (mesh, error) {
+// meshOf completes a MeshConfig in YAML; with onDemand it says so, too, unless it says something of that already. With
+// log it has proxies write wire.Fields, unless it has a log of its own.
+func meshOf(text string, onDemand, log bool) (mesh, error) {
 	tree := map[string]any{}
 	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		return mesh{}, fmt.Errorf("mesh: %w", err)
@@ -79,8 +58,8 @@ func meshOf(text string, onDemand bool) (mesh, error) {
 	if root, ok := tree["rootNamespace"].(string); ok {
 		m.rootNamespace = root
 	}
-	if _, ok := tree["accessLogFile"]; !ok {
-		fields, err := json.Marshal(AccessLogFields)
+	if _, ok := tree["accessLogFile"]; log && !ok {
+		fields, err := json.Marshal(wire.Fields)
 		if err != nil {
 			return m, err
 		}

@@ -2,10 +2,13 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/internal/controlplane"
@@ -17,6 +20,17 @@ import (
 
 // xdsServers is how many there are.
 const xdsServers = 2
+
+// objectsGrace is how long objects stay in force whose file in objectsDir has gone; the least that there can be.
+const objectsGrace = time.Second
+
+// KeysInterval is how often keys of tokens are fetched; the least that there can be, for the Cache-Control of the key
+// servers.
+const KeysInterval = time.Second
+
+// objectsDir has the files with objects that config-watcher reads besides: what is in them is not refused, as an API
+// server's objects are not that no webhook has seen.
+func (h *Harness) objectsDir() string { return h.path("objects") }
 
 // plane is the control plane, on the hub.
 type plane struct {
@@ -61,6 +75,11 @@ func (h *Harness) startPlane(ctx context.Context) error {
 	if h.options.MultiTenant {
 		source = append(source, "--multi-tenant")
 	}
+	if err := errors.Join(os.MkdirAll(h.objectsDir(), 0o755), os.WriteFile(h.path("issuers.pem"), h.issuer.CertPEM, 0o644)); err != nil {
+		return err
+	}
+	source = append(source, "--config-dir", h.objectsDir(), "--file-grace-period", objectsGrace.String(),
+		"--jwks-ca-file", h.path("issuers.pem"), "--jwks-min-interval", KeysInterval.String())
 	at := h.portsOf(contract.ConfigWatcherAccount, 0)
 	at.Ops = controlplane.PortsOf(contract.ConfigWatcherAccount, "127.0.0.1", 0).Ops // its pages for debugging need TLS elsewhere
 	if p.watcher, err = p.ConfigWatcher(at, source...); err != nil {

@@ -138,7 +138,7 @@ func (h *Harness) warming(ctx context.Context) []string {
 // logs implements ground.
 func (h *Harness) logs() []string {
 	files, _ := filepath.Glob(h.path("logs/*.log")) // the pattern is a good one
-	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".access.log") })
+	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, accessLog) })
 }
 
 func (h *Harness) logLengths() map[string]int64 {

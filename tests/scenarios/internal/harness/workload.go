@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/held"
 	"fairlead.dev/tests/scenarios/internal/resolver"
+	"fairlead.dev/tests/scenarios/internal/witness"
 )
 
 const (
@@ -46,7 +47,9 @@ type workload struct {
 	// live is the workload's Pod in a cluster; nil on a machine of the harness.
 	live *livePod
 
-	prepared   bool
+	prepared bool
+	// witness stands between agent and proxy; nil without a proxy.
+	witness    *witness.Witness
 	agent, app *netns.Process
 	// shown tells whether there is a Pod object, and ready what it says.
 	shown, ready bool
@@ -141,6 +144,9 @@ func (l *workload) prepareAgent(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := l.startWitness(); err != nil {
+		return err
+	}
 	if l.spec.Kind != format.Sidecar || l.spec.Capture == format.None {
 		return nil
 	}
@@ -166,6 +172,20 @@ func (l *workload) prepareAgent(ctx context.Context) error {
 		return fmt.Errorf("%s: %w: %s", init.Name, err, raw)
 	}
 	return nil
+}
+
+// startWitness has the proxy tell of connections and requests, whatever the mesh has it log.
+func (l *workload) startWitness() error {
+	if !l.spec.HasProxy() {
+		return nil
+	}
+	h := l.harness
+	agent, socket := filepath.Join(l.state(), probe.AgentXDS), filepath.Join(l.state(), "WIT")
+	var err error
+	if l.witness, err = witness.Start(socket, agent, h.AccessLog(l.spec.Name), proxyUID); err != nil {
+		return err
+	}
+	return witness.Program(l.path("envoy"), h.path("envoy"), agent, socket)
 }
 
 // downward writes labels or annotations as the downward API does.
@@ -263,11 +283,11 @@ func (l *workload) startAgent() error {
 	}
 	p := netns.Program{
 		Name: "agent of " + l.spec.Name, Path: h.path("node-agent"), Env: l.environment(), UID: proxyUID,
-		Stdout: h.AccessLog(l.spec.Name), Stderr: l.log(), ResolvConf: l.path("resolv"),
+		Stdout: h.path("logs/" + l.spec.Name + accessLog), Stderr: l.log(), ResolvConf: l.path("resolv"),
 		Args: []string{
 			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", h.plane.RootFile, "--pod-info-dir",
 			l.path("pod"),
-			"--envoy-binary", h.path("envoy"), "--discovery-address", h.xdsAddresses(), "--ca-address", h.plane.CA.GRPC,
+			"--envoy-binary", l.path("envoy"), "--discovery-address", h.xdsAddresses(), "--ca-address", h.plane.CA.GRPC,
 			"--proxy-file-flush-interval", "50ms",
 			"--proxy-restarts", "0", // what a scenario kills stays away until the scenario starts it
 		},

@@ -23,7 +23,7 @@ func (h Holdings) lasting(kind string) map[string]json.RawMessage {
 // difference says what a proxy holds otherwise than before.
 func difference(proxy string, before, now Holdings) []string {
 	var out []string
-	for _, kind := range []string{clusters, listeners, routes, endpoints} {
+	for _, kind := range []string{clusters, listeners, routes, endpoints, extensions} {
 		before, now := before.lasting(kind), now.lasting(kind)
 		names := slices.Sorted(maps.Keys(before))
 		for name := range now {

@@ -25,6 +25,7 @@ var questions = []question{
 	{routes, "resource=dynamic_route_configs", []string{"envoy.config.route.v3.RouteConfiguration", "envoy.config.route.v3.VirtualHost"}},
 	{endpoints, "include_eds&resource=dynamic_endpoint_configs",
 		[]string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
+	{extensions, "resource=ecds_filters", []string{"envoy.config.core.v3.TypedExtensionConfig"}},
 }
 
 // fingerprint reads the kinds that are wanted. before are the holdings to compare with: what is no lasting endpoint by
@@ -37,6 +38,10 @@ func (p *Proxy) fingerprint(ctx context.Context, wanted func(kind string) bool, 
 			continue
 		}
 		raw, err := p.Get(ctx, "/config_dump?"+q.path)
+		if err != nil && q.kind == extensions && strings.Contains(err.Error(), "404") {
+			f[q.kind] = "" // Envoy has a list of them only where there are some
+			continue
+		}
 		if err == nil {
 			switch q.kind {
 			case listeners:
@@ -52,6 +57,13 @@ func (p *Proxy) fingerprint(ctx context.Context, wanted func(kind string) bool, 
 						return ""
 					}
 					return string(r.Config)
+				})
+			case extensions:
+				f[q.kind], err = sortedText(raw, func(e *extensionDump) string {
+					if before[extensions][nameOf(e.Config)] == nil {
+						return "" // of a listener that is new, or that waits for its last connections
+					}
+					return string(e.Config)
 				})
 			case endpoints:
 				f[q.kind], err = sortedText(raw, func(e *endpointDump) string {

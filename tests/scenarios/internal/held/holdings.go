@@ -25,6 +25,8 @@ const (
 	listeners = "listener"
 	routes    = "route configuration"
 	endpoints = "endpoints of cluster"
+	// extensions are configurations of filters that travel beside their listeners.
+	extensions = "extension config"
 )
 
 type clusterDump struct {
@@ -45,6 +47,10 @@ type listenerDump struct {
 
 type routeDump struct {
 	Config json.RawMessage `json:"route_config"`
+}
+
+type extensionDump struct {
+	Config json.RawMessage `json:"ecds_filter"`
 }
 
 type endpointDump struct {
@@ -89,11 +95,12 @@ func (a address) String() string {
 // configDump is what is read of Envoy's.
 type configDump struct {
 	Configs []struct {
-		Clusters        []clusterDump  `json:"dynamic_active_clusters"`
-		Listeners       []listenerDump `json:"dynamic_listeners"`
-		Routes          []routeDump    `json:"dynamic_route_configs"`
-		Endpoints       []endpointDump `json:"dynamic_endpoint_configs"`
-		StaticEndpoints []endpointDump `json:"static_endpoint_configs"`
+		Clusters        []clusterDump   `json:"dynamic_active_clusters"`
+		Listeners       []listenerDump  `json:"dynamic_listeners"`
+		Routes          []routeDump     `json:"dynamic_route_configs"`
+		Endpoints       []endpointDump  `json:"dynamic_endpoint_configs"`
+		StaticEndpoints []endpointDump  `json:"static_endpoint_configs"`
+		Extensions      []extensionDump `json:"ecds_filters"`
 	} `json:"configs"`
 }
 
@@ -126,7 +133,7 @@ func (p *Proxy) Holdings(ctx context.Context) (Holdings, error) {
 	if err := json.Unmarshal(raw, &dump); err != nil {
 		return nil, fmt.Errorf("configuration dump of %s: %w", p.Name, err)
 	}
-	h := Holdings{clusters: {}, listeners: {}, routes: {}, endpoints: {}}
+	h := Holdings{clusters: {}, listeners: {}, routes: {}, endpoints: {}, extensions: {}}
 	for _, c := range dump.Configs {
 		for _, item := range c.Clusters {
 			h[clusters][nameOf(item.Cluster)] = item.Cluster
@@ -138,6 +145,9 @@ func (p *Proxy) Holdings(ctx context.Context) (Holdings, error) {
 		}
 		for _, item := range c.Routes {
 			h[routes][nameOf(item.Config)] = item.Config
+		}
+		for _, item := range c.Extensions {
+			h[extensions][nameOf(item.Config)] = item.Config
 		}
 	}
 	h.forgetDraining()
@@ -158,11 +168,23 @@ func (p *Proxy) Holdings(ctx context.Context) (Holdings, error) {
 
 var routeReference = regexp.MustCompile(`"route_config_name":\s*"([^"]*)"`)
 
-// forgetDraining leaves out the route configurations that only listeners have which are gone but for their last
-// connections.
+// forgetDraining leaves out the route configurations, and the extension configs, that only listeners have which are
+// gone but for their last connections.
 func (h Holdings) forgetDraining() {
 	used := h.routeReferences()
 	maps.DeleteFunc(h[routes], func(name string, _ json.RawMessage) bool { return !used[name] })
+	maps.DeleteFunc(h[extensions], func(name string, _ json.RawMessage) bool { return !h.usesExtension(name) })
+}
+
+// usesExtension reports whether a listener has a filter of the name.
+func (h Holdings) usesExtension(name string) bool {
+	filter := regexp.MustCompile(`"name":\s*` + regexp.QuoteMeta(strconv.Quote(name)))
+	for _, raw := range h[listeners] {
+		if filter.Match(raw) {
+			return true
+		}
+	}
+	return false
 }
 
 // routeReferences are the names of the route configurations that the listeners use.

@@ -39,9 +39,19 @@ type Fleet interface {
 
 	// Values of the scenario's variables; certificates are the scenario's own.
 	Values(certificates map[string]*format.Material) *format.Values
+	// Keys makes the keys of a scenario, which sign its tokens.
+	Keys(tokens map[string]format.Token) (Keys, error)
 	// Evidence says, for a failed step, what else is known: the proxies' last rejections and where logs and
 	// configuration dumps are.
 	Evidence(ctx context.Context, scenario string) []string
+}
+
+// Keys are those of a scenario, which steps change.
+type Keys interface {
+	format.Keys
+	// Change does to a key what a step says.
+	Change(key, to string) error
+	Close()
 }
 
 // Held is what a proxy holds, by name.
@@ -85,7 +95,10 @@ type Runner struct {
 type run struct {
 	*Runner
 	certificates map[string]*format.Material
-	background   map[string]func() error
+	// values are those of variables that steps change.
+	values     *format.Values
+	keys       Keys
+	background map[string]func() error
 }
 
 // again is how long steps that must come true rest between attempts.
@@ -94,14 +107,21 @@ const again = 30 * time.Millisecond
 // Run runs a scenario with its certificates, and leaves the fleet as it was. Its error says everything that did not
 // hold.
 func (r *Runner) Run(ctx context.Context, s *format.Scenario, certificates map[string]*format.Material) error {
-	s, err := r.Fleet.Values(certificates).Expand(s)
+	values := r.Fleet.Values(certificates)
+	s, err := values.Expand(s)
 	if err != nil {
 		return err
 	}
+	keys, err := r.Fleet.Keys(s.Tokens)
+	if err != nil {
+		return err
+	}
+	defer keys.Close()
+	values.Keys = keys
 	if err := r.Fleet.Begin(ctx); err != nil {
 		return fmt.Errorf("before the scenario: %w", err)
 	}
-	this := &run{Runner: r, certificates: certificates, background: map[string]func() error{}}
+	this := &run{Runner: r, certificates: certificates, values: values, keys: keys, background: map[string]func() error{}}
 	wrong := this.steps(ctx, "step ", s.Steps)
 	for name, end := range this.background {
 		if err := end(); err != nil && wrong == nil {
@@ -145,6 +165,12 @@ func (r *run) steps(ctx context.Context, prefix string, steps []format.Step) err
 
 func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 	f := r.Fleet
+	if s.Eventually == nil { // whose steps have their own time
+		var err error
+		if s, err = r.values.Now(s); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.Apply != "":
 		return f.Apply(ctx, s.Apply, true)
@@ -188,6 +214,13 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 			}
 		}
 		return nil
+	case s.Keys != nil:
+		for _, name := range slices.Sorted(maps.Keys(s.Keys)) {
+			if err := r.keys.Change(name, s.Keys[name]); err != nil {
+				return fmt.Errorf("key %s: %w", name, err)
+			}
+		}
+		return nil
 	case s.Wait != 0:
 		return wait.Pause(ctx, s.Wait.D())
 	case s.Eventually != nil:
@@ -228,7 +261,8 @@ func (r *run) reject(ctx context.Context, want *format.Reject) error {
 
 // eventually repeats steps until all come true in one go. The last failure is the one that is told.
 func (r *run) eventually(ctx context.Context, prefix string, e *format.Eventually) error {
-	quiet := &run{Runner: &Runner{Fleet: r.Fleet, Caller: r.Caller}, certificates: r.certificates, background: r.background}
+	quiet := &run{Runner: &Runner{Fleet: r.Fleet, Caller: r.Caller}, certificates: r.certificates, values: r.values, keys: r.keys,
+		background: r.background}
 	begin := time.Now()
 	for {
 		err := quiet.steps(ctx, prefix, e.Steps)
@@ -320,6 +354,12 @@ func title(s *format.Step) string {
 		return "config of " + s.Config.Of
 	case s.Files != nil:
 		return "files of " + strings.Join(slices.Sorted(maps.Keys(s.Files)), " ")
+	case s.Keys != nil:
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(s.Keys)) {
+			parts = append(parts, name+" "+s.Keys[name])
+		}
+		return "keys " + strings.Join(parts, ", ")
 	case s.Wait != 0:
 		return "wait " + s.Wait.D().String()
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/keys"
 )
 
 // record is a fleet and a caller that note what they are asked, and fail where a test says.
@@ -57,6 +58,21 @@ func (r *record) End(context.Context, func(string) bool) []string {
 
 func (r *record) Values(map[string]*format.Material) *format.Values {
 	return &format.Values{IP: func(string) (string, error) { return "198.18.0.9", nil }}
+}
+
+func (r *record) Keys(tokens map[string]format.Token) (Keys, error) {
+	return &recordKeys{Ring: keys.New(tokens, keys.Place{}), record: r}, nil
+}
+
+// recordKeys are real keys; what is done to them is noted.
+type recordKeys struct {
+	*keys.Ring
+	record *record
+}
+
+func (k *recordKeys) Change(name, to string) error {
+	_ = k.record.note("keys", name, to)
+	return k.Ring.Change(name, to)
 }
 
 func (r *record) Evidence(context.Context, string) []string { return []string{"evidence"} }
@@ -112,13 +128,21 @@ func TestRun(t *testing.T) {
 			`none is like "^inbound"`},
 		{"config has", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{HasNot: []string{"server"}}}}}, record{}, "",
 			"which none may be"},
+		{"a key and a token", []format.Step{{Keys: map[string]string{"default": "rotate", "b": "up"}}, call("${jwt:t.before}"), {Stop: "ca"}},
+			record{}, "stop ca, end", ""},
+		{"keys in order", []format.Step{{Keys: map[string]string{"default": "rotate", "b": "up"}}}, record{},
+			"begin, keys b up, keys default rotate, end", ""},
+		{"a token of no key before", []format.Step{call("${jwt:t.before}")}, record{}, "begin, end", "key default has not been rotated"},
+		{"a token when its step comes", []format.Step{{Eventually: &format.Eventually{Within: 1, Steps: []format.Step{
+			{Keys: map[string]string{"default": "rotate"}}, call("${jwt:t.before}")}}}}, record{}, "end", ""},
 		{"config too few", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Min: &two}}}}, record{}, "", "at least 2"},
 		{"config too many", []format.Step{{Config: &format.Config{Clusters: &format.Holdings{Max: &none}}}}, record{}, "", "at most 0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &Runner{Fleet: &tt.record, Caller: &tt.record}
-			err := r.Run(t.Context(), &format.Scenario{Name: "x", Steps: tt.steps}, nil)
+			err := r.Run(t.Context(), &format.Scenario{Name: "x", Steps: tt.steps, Tokens: map[string]format.Token{
+				"t": {Issuer: "i", Key: format.DefaultKey, Alg: format.ES256}}}, nil)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}

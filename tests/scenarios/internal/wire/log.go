@@ -9,6 +9,30 @@ import (
 	"regexp"
 )
 
+// Fields are what a proxy writes of each request and connection for Entry and for whoever reads what failed: a JSON
+// object with these members.
+var Fields = map[string]string{
+	"start":      "%START_TIME%",
+	"requestID":  "%REQ(X-REQUEST-ID)%",
+	"method":     "%REQ(:METHOD)%",
+	"path":       "%REQ(:PATH)%",
+	"authority":  "%REQ(:AUTHORITY)%",
+	"code":       "%RESPONSE_CODE%",
+	"details":    "%RESPONSE_CODE_DETAILS%",
+	"flags":      "%RESPONSE_FLAGS%",
+	"failure":    "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	"peer":       "%DOWNSTREAM_PEER_URI_SAN%",
+	"tls":        "%DOWNSTREAM_TLS_VERSION%",
+	"sni":        "%REQUESTED_SERVER_NAME%",
+	"remote":     "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
+	"local":      "%DOWNSTREAM_LOCAL_ADDRESS%",
+	"source":     "%UPSTREAM_LOCAL_ADDRESS%",
+	"upstream":   "%UPSTREAM_HOST%",
+	"cluster":    "%UPSTREAM_CLUSTER%",
+	"connection": "%CONNECTION_ID%",
+	"call":       "%REQ(X-SCENARIO-CALL)%",
+}
+
 // Entry is a line of a proxy's access log, which it writes as JSON with these members. Envoy's "-" stands for nothing.
 type Entry struct {
 	// RequestID is x-request-id.
@@ -23,6 +47,8 @@ type Entry struct {
 	Local    string `json:"local"`
 	Source   string `json:"source"`
 	Upstream string `json:"upstream"`
+	// Call is the id of the scenario's call.
+	Call string `json:"call"`
 }
 
 // AccessLog is a proxy's, in a file that grows.
@@ -79,7 +105,7 @@ var framed = regexp.MustCompile(`^\S+ (?:stdout|stderr) [FP] `)
 func Unframed(line []byte) []byte { return line[len(framed.Find(line)):] }
 
 func (e *Entry) clean() {
-	for _, field := range []*string{&e.RequestID, &e.Peer, &e.TLS, &e.Remote, &e.Local, &e.Source, &e.Upstream} {
+	for _, field := range []*string{&e.RequestID, &e.Peer, &e.TLS, &e.Remote, &e.Local, &e.Source, &e.Upstream, &e.Call} {
 		if *field == "-" {
 			*field = ""
 		}

@@ -45,6 +45,7 @@ const (
 	ServerShadowed         Code = "GatewayShadowed"
 	IngressClassNotFound   Code = "IngressClassNotFound"
 	ConfinedToNamespace    Code = "ConfinedToNamespace"
+	ProviderNotFound       Code = "ProviderNotFound"
 )
 
 // Codes that only a whole analysis has.
@@ -112,6 +113,10 @@ const (
 	PeerAuthenticationsConflict Code = "PeerAuthenticationsConflict"
 	NamespaceWithoutProxies     Code = "NamespaceWithoutProxies"
 	JWKSTrap                    Code = "JWKSTrap"
+	SourceNamespaceNotFound     Code = "SourceNamespaceNotFound"
+	PolicyNotEnforced           Code = "PolicyNotEnforced"
+	TokensNotVerified           Code = "TokensNotVerified"
+	ClaimRouteWithoutTokens     Code = "ClaimRouteWithoutTokens"
 
 	EntryAddressesMissing Code = "EntryAddressesMissing"
 	EntryProtocolsDiffer  Code = "EntryProtocolsDiffer"

@@ -13,8 +13,6 @@ func Elsewhere() []Reason {
 		{"IST0143", "LocalhostListener",
 			"It needs the sockets of each Pod, which `istioctl` reads from inside of it. A proxy of Fairlead reaches applications at localhost " +
 				"too, unless the Pod turns interception off."},
-		{"IST0149", "JwtClaimBasedRoutingWithoutRequestAuthN",
-			"Routes by claims are refused as long as nothing verifies tokens: `ObjectRefused`."},
 		{"IST0156", "UnsupportedGatewayAPIVersion", "Istio no longer has it; `GatewayAPIOld` takes its place."},
 		{"IST0166", "IneffectiveSelector", "Gateways of the Gateway API have no workloads here, so that no selector meets one."},
 		{"IST0167", "IneffectivePolicy",

@@ -106,6 +106,10 @@ var OfRunningMesh = []Description{
 	{ConfinedToNamespace, Warning, "", nil,
 		"In a mesh with tenants, an object that would take requests for what is not of its namespace is exported to others.",
 		"It has effects in its own namespace alone."},
+	{ProviderNotFound, Error, "", nil,
+		"An AuthorizationPolicy of action CUSTOM names a provider that MeshConfig does not have, that is of another kind, or whose service or " +
+			"port is not there.",
+		"What the rules match is denied; without the port, it is let through if the provider has `failOpen`."},
 }
 
 // OfWholeMesh describes the codes that only a whole analysis has.
@@ -228,6 +232,17 @@ var OfWholeMesh = []Description{
 	{JWKSTrap, Warning, "", nil,
 		"The keys of a RequestAuthentication come from an address that is not fetched, without TLS, or are not named.",
 		"Tokens are refused, or somebody else chooses the keys."},
+	{SourceNamespaceNotFound, Error, "IST0101", namespaces, "A source of an AuthorizationPolicy names a namespace that is not there.",
+		"The source matches no caller."},
+	{PolicyNotEnforced, Warning, "", workloads,
+		"An AuthorizationPolicy or a RequestAuthentication selects a workload without a proxy, or with ports that pass its proxy by, " +
+			"or asks a provider of kind envoyExtAuthzHttp about a TCP port.",
+		"Requests and connections get in there without a check."},
+	{TokensNotVerified, Warning, "", workloads,
+		"A RequestAuthentication selects a proxyless gRPC server, which verifies no tokens.", "It denies every request with a token."},
+	{ClaimRouteWithoutTokens, Error, "IST0149", workloads,
+		"A VirtualService routes by claims of a token at a gateway for which there is no RequestAuthentication.",
+		"No request has claims: the route takes none."},
 
 	{EntryAddressesMissing, Warning, "IST0134", nil,
 		"A ServiceEntry has a TCP port and no addresses, and proxies capture no DNS by default.", "It takes every connection to the port."},

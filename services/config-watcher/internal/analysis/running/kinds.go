@@ -43,7 +43,7 @@ var table = map[object.Key]kind{
 	{Group: kinds.GroupIngress, Kind: "IngressClass"}:    checked(),
 
 	{Group: kinds.GroupSecurity, Kind: "PeerAuthentication"}:    checked(checkOwnNamespace),
-	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}:   checked(checkOwnNamespace),
+	{Group: kinds.GroupSecurity, Kind: "AuthorizationPolicy"}:   checked(checkOwnNamespace, checkProvider),
 	{Group: kinds.GroupSecurity, Kind: "RequestAuthentication"}: checked(checkOwnNamespace),
 	{Group: kinds.GroupTelemetry, Kind: "Telemetry"}:            checked(checkOwnNamespace),
 	{Group: kinds.GroupExtensions, Kind: "WasmPlugin"}:          checked(checkOwnNamespace),

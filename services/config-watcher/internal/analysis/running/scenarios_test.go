@@ -116,7 +116,7 @@ func (top *topology) documents() []string {
 	return append(out, top.Services)
 }
 
-var variable = regexp.MustCompile(`(?m)([^\n]*?)\$\{([a-z0-9]+):([^}]*)\}`)
+var variable = regexp.MustCompile(`(?m)([^\n]*?)\$\{([a-zA-Z0-9]+):([^}]*)\}`)
 
 // stands replaces the variables of a scenario by values of the same form.
 func stands(t *testing.T, text string) string {
@@ -125,6 +125,8 @@ func stands(t *testing.T, text string) string {
 	values := map[string]string{
 		"ip": "10.0.0.2", "vip": "10.0.0.3", "identity": "spiffe://cluster.local/ns/apps/sa/client", "files": "/etc/files",
 		"cert": string(chain), "chain": string(chain), "key": string(key), "crl": string(ca.Revoke(big.NewInt(7))),
+		"jwksUri": "http://10.0.0.4/keys.json", "jwksHttpsUri": "https://keys.example.com/keys.json", "jwksIssuer": "http://10.0.0.4",
+		"jwks": `{"keys":[]}`, "jwt": "e30.e30.e30",
 	}
 	return variable.ReplaceAllStringFunc(text, func(found string) string {
 		m := variable.FindStringSubmatch(found)

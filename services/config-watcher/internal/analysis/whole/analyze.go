@@ -36,6 +36,7 @@ var checks = []func(*run){
 	checkSelectors, checkSelectorConflicts, checkTelemetryProviders, checkReach,
 	checkEntryAddresses, checkEntryProtocols, checkNetworks, checkMeshNetworks, checkDiscovery,
 	checkPatches, checkConditions, checkJWKS, checkGatewayAPI,
+	checkSources, checkEnforcement, checkClaimRoutes,
 }
 
 // run is one call of Analyze, or of Credentials.

@@ -72,6 +72,22 @@ func TestOwnCodes(t *testing.T) {
 		return web + "{apiVersion: security.istio.io/v1, kind: RequestAuthentication, metadata: {name: j, namespace: shop}, spec: {jwtRules: " +
 			"[{issuer: i, " + rules + "}]}}"
 	}
+	access := func(app string) string {
+		return "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: a, namespace: shop}, spec: {selector: " +
+			"{matchLabels: {app: " + app + "}}}}"
+	}
+	const enforced = "PolicyNotEnforced spec.selector.matchLabels"
+	asked := func(provider, rule string) string {
+		return "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop, labels: {app: a}}, spec: {containers: [{name: istio-proxy, " +
+			"image: a, ports: [{name: db, containerPort: 5432}]}]}}\n---\n{apiVersion: v1, kind: Service, metadata: {name: a, namespace: shop}, " +
+			"spec: {selector: {app: a}, ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp-db, port: 90, targetPort: db}]}}\n---\n" +
+			"{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'extensionProviders: [{name: http, " +
+			"envoyExtAuthzHttp: {service: a.shop.svc.cluster.local, port: 80}}, {name: grpc, envoyExtAuthzGrpc: {service: " +
+			"a.shop.svc.cluster.local, port: 80}}]'}}\n---\n{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: a, " +
+			"namespace: shop}, spec: {selector: {matchLabels: {app: a}}, action: CUSTOM, provider: {name: " + provider + "}, rules: [" + rule + "]}}"
+	}
+	const proxyless = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop, labels: {app: a}, annotations: " +
+		"{inject.istio.io/templates: grpc-agent}}, spec: {containers: [{name: istio-proxy, image: a}]}}\n---\n"
 	patch := func(spec string) string {
 		return web + "{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, metadata: {name: e, namespace: shop}, spec: {priority: 1, " +
 			"configPatches: [{" + spec + "}]}}"
@@ -126,11 +142,29 @@ func TestOwnCodes(t *testing.T) {
 		"expression like a file pattern": {regex("/api/*"), []string{"RegexTrap spec.http[0].match[0].uri.regex"}},
 		"expression":                     {regex("/api/.*"), nil},
 		"keys without TLS": {jwt("jwksUri: http://i.example.com/keys"),
-			[]string{"JWKSTrap spec.jwtRules[0].jwksUri", "ObjectRefused spec"}},
+			[]string{"JWKSTrap spec.jwtRules[0].jwksUri"}},
 		"keys of the control plane itself": {jwt("jwksUri: https://127.0.0.1/keys"),
-			[]string{"JWKSTrap spec.jwtRules[0].jwksUri", "ObjectRefused spec"}},
-		"no keys": {jwt("audiences: [a]"), []string{"JWKSTrap spec.jwtRules[0]", "ObjectRefused spec"}},
-		"keys":    {jwt("jwksUri: https://i.example.com/keys"), []string{"ObjectRefused spec"}},
+			[]string{"JWKSTrap spec.jwtRules[0].jwksUri"}},
+		"no keys": {jwt("audiences: [a]"), []string{"JWKSTrap spec.jwtRules[0]"}},
+		"policy of a workload without a proxy": {pods("canary proxy:1") + "{apiVersion: v1, kind: Pod, metadata: {name: open, namespace: shop, " +
+			"labels: {app: open, sidecar.istio.io/inject: 'false'}}, spec: {containers: [{name: a, image: a}]}}\n---\n" +
+			access("open"), []string{enforced}},
+		"policy of a workload whose ports pass the proxy by": {"{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop, annotations: " +
+			"{traffic.sidecar.istio.io/excludeInboundPorts: '80'}, labels: {app: a}}, spec: {containers: [{name: istio-proxy, image: a}]}}\n---\n" +
+			access("a"), []string{enforced}},
+		"a provider for HTTP is asked about any port": {asked("http", "{}"), []string{enforced}},
+		"about the port of TCP":                       {asked("http", "{to: [{operation: {ports: ['5432']}}]}"), []string{enforced}},
+		"about all but one port":                      {asked("http", "{to: [{operation: {notPorts: ['8080']}}]}"), []string{enforced}},
+		"about all but the port of TCP":               {asked("http", "{to: [{operation: {notPorts: ['5432']}}]}"), nil},
+		"about the port of HTTP":                      {asked("http", "{to: [{operation: {ports: ['8080']}}]}"), nil},
+		"about paths":                                 {asked("http", "{to: [{operation: {paths: [/a]}}]}"), nil},
+		"about paths and ports":                       {asked("http", "{to: [{operation: {paths: [/a]}}, {operation: {ports: ['5432']}}]}"), []string{enforced}},
+		"a provider for gRPC is asked about any port": {asked("grpc", "{}"), nil},
+		"tokens of a proxyless server": {proxyless + "{apiVersion: security.istio.io/v1, kind: RequestAuthentication, metadata: {name: j, " +
+			"namespace: shop}, spec: {selector: {matchLabels: {app: a}}, jwtRules: [{issuer: i, jwksUri: https://i.example.com/keys}]}}",
+			[]string{"TokensNotVerified spec.selector.matchLabels"}},
+		"callers of a proxyless server": {proxyless + access("a"), nil},
+		"keys":                          {jwt("jwksUri: https://i.example.com/keys"), nil},
 		"patch by an old name of Envoy's": {
 			patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.http_connection_manager}}}}, " + lua),
 			[]string{"EnvoyFilterInternals spec", "PatchInternals spec.configPatches[0].match.listener.filterChain.filter.name"}},

@@ -192,7 +192,7 @@ func (r *run) lightstep(name string) bool {
 // checkReach finds objects that configure the proxies of a namespace in which nothing has a proxy.
 func checkReach(r *run) {
 	for _, kind := range []string{"Sidecar", "PeerAuthentication", "Telemetry", "EnvoyFilter", "WasmPlugin", "TrafficExtension",
-		"ProxyConfig"} {
+		"ProxyConfig", "AuthorizationPolicy", "RequestAuthentication"} {
 		for _, o := range r.kind(kind) {
 			ns := o.Key.Namespace
 			if ns == r.settings.GetRootNamespace() || r.get("", "Namespace", "", ns) == nil && len(r.selected(ns, nil)) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"istio.io/api/annotation"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
@@ -72,6 +73,16 @@ func (w *workload) path(rest string) string {
 	default:
 		return "spec.template." + rest
 	}
+}
+
+// proxyless reports whether the workload has a template of injection for gRPC that speaks xDS itself.
+func (w *workload) proxyless() bool {
+	for name := range strings.SplitSeq(w.annotations[annotation.InjectTemplates.Name], ",") {
+		if name = strings.TrimSpace(name); name == "grpc-agent" || name == "grpc-simple" {
+			return true
+		}
+	}
+	return false
 }
 
 // inMesh reports whether the workload has a proxy, or would get one.

@@ -68,10 +68,10 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		var ps object.Problems
 		var unread *validate.UnreadError
 		if errors.As(err, &unread) {
-			if h, ok := hold.Of(doc); ok {
-				// A PeerAuthentication in a misspelt group would have closed something: it is refused and held, not
+			if holds := hold.Of(doc); len(holds) > 0 {
+				// A security object in a misspelt group would have closed something: it is refused and held, not
 				// ignored.
-				d.Holds, ps = append(d.Holds, h), object.Problems{unread.Problem}
+				d.Holds, ps = append(d.Holds, holds...), object.Problems{unread.Problem}
 				err = ps
 			}
 		}
@@ -92,8 +92,8 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 			} else {
 				d.Unreadable = true
 			}
-			if h, ok := hold.Of(doc); ok && unread == nil {
-				d.Holds = append(d.Holds, h)
+			if unread == nil {
+				d.Holds = append(d.Holds, hold.Of(doc)...)
 			}
 		default:
 			d.Problems = append(d.Problems, object.Problem{Location: doc.Location(), Reason: err.Error()})
@@ -270,7 +270,8 @@ func (st *fileState) merge(d Decoded, source string) Decoded {
 		}
 	}
 	for _, h := range d.Holds {
-		if k := h.Object.Key; !have[k] && (!h.Uncertain || !stays[k.Kind]) {
+		known := h.Uncertain && slices.ContainsFunc(h.Kinds, func(kind string) bool { return stays[kind] })
+		if k := h.Object.Key; !have[k] && !known {
 			have[k] = true
 			next.Objects, next.Problems = append(next.Objects, h.Object), append(next.Problems, h.Problem())
 		}

@@ -210,7 +210,7 @@ func (s *Source) listedKinds() ([]*kind, error) {
 		}
 		s.mu.Lock()
 		s.restore(k, saved)
-		if h := hold.Unread(s.name); !k.restored && !k.answered() && hold.StandsFor(k.desc.Group, k.desc.Name) {
+		if h, ok := hold.Unread(k.desc.Group, k.desc.Name, s.name); ok && !k.restored && !k.answered() {
 			k.change(s, types.NamespacedName{Name: h.Object.Key.Name}, &entry{hold: &h, problems: object.Problems{h.Problem()}})
 		}
 		s.mu.Unlock()

@@ -78,8 +78,8 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 		trim(u.Object)
 		doc := &manifest.Document{Tree: u.Object}
 		if e.object, err = validate.Document(doc); err != nil {
-			if h, ok := hold.Of(doc); ok {
-				e.hold = &h
+			if h := hold.Of(doc); len(h) > 0 {
+				e.hold = &h[0] // the API server knows the kind
 			}
 		}
 	} else {

@@ -212,12 +212,14 @@ func same(t *testing.T, got, want *object.Object) {
 // TestSavedMeshObjectsAreRestored: what is saved of an object of Istio's kinds makes an equal object.
 func TestSavedMeshObjectsAreRestored(t *testing.T) {
 	for kindName, spec := range map[string]func() proto.Message{
-		"VirtualService":     func() proto.Message { return &istionetworking.VirtualService{} },
-		"DestinationRule":    func() proto.Message { return &istionetworking.DestinationRule{} },
-		"Gateway":            func() proto.Message { return &istionetworking.Gateway{} },
-		"ServiceEntry":       func() proto.Message { return &istionetworking.ServiceEntry{} },
-		"Sidecar":            func() proto.Message { return &istionetworking.Sidecar{} },
-		"PeerAuthentication": func() proto.Message { return &istiosecurity.PeerAuthentication{} },
+		"VirtualService":        func() proto.Message { return &istionetworking.VirtualService{} },
+		"DestinationRule":       func() proto.Message { return &istionetworking.DestinationRule{} },
+		"Gateway":               func() proto.Message { return &istionetworking.Gateway{} },
+		"ServiceEntry":          func() proto.Message { return &istionetworking.ServiceEntry{} },
+		"Sidecar":               func() proto.Message { return &istionetworking.Sidecar{} },
+		"PeerAuthentication":    func() proto.Message { return &istiosecurity.PeerAuthentication{} },
+		"AuthorizationPolicy":   func() proto.Message { return &istiosecurity.AuthorizationPolicy{} },
+		"RequestAuthentication": func() proto.Message { return &istiosecurity.RequestAuthentication{} },
 	} {
 		t.Run(kindName, func(t *testing.T) {
 			k, restored := kindNamed(t, kindName), 0

@@ -37,9 +37,7 @@ func (d *Dir) Records(source, rel string, codec record.Codec) (records []record.
 			d.cfg.Log.Error("saved object is damaged, it is left out", "source", source, "file", rel, "line", i+1, "object", r.Key.String(),
 				"error", err)
 			// Nothing in a damaged line is certain, not even its namespace.
-			if h, ok := hold.OfDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
-				lost = append(lost, h)
-			}
+			lost = append(lost, hold.OfDamaged(fmt.Sprintf("%s:%d", rel, i+1), line)...)
 		default:
 			records = append(records, r)
 		}

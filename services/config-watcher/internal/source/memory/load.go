@@ -29,8 +29,8 @@ var ErrGone = errors.New("the store's directory is empty, and it was not when it
 // damage describes a file that cannot be used.
 type damage struct {
 	problems object.Problems
-	// hold replaces the object, if it is a security object without a known good version.
-	hold *object.Object
+	// holds replace the object, if it is or may be a security object without a known good version.
+	holds []*object.Object
 }
 
 // contents is the content of the store's directory.
@@ -80,8 +80,8 @@ func (s *Store) take(c contents, next map[object.Key]*object.Object) {
 	}
 	s.damaged, s.problems = c.damaged, c.problems
 	for _, d := range c.damaged {
-		if d.hold != nil {
-			next[d.hold.Key] = d.hold
+		for _, h := range d.holds {
+			next[h.Key] = h
 		}
 	}
 	s.failure, s.lastGood = nil, time.Time{}
@@ -240,14 +240,16 @@ func (s *Store) lost(rel, path string, err error, c *contents) damage {
 		Location: path, Object: keyOf(rel).String(), Reason: "file is damaged, and no good version of it is known: " + err.Error(),
 		Remedy: "apply the object again, or delete it; the file is kept",
 	}}}
-	d.holdBy(hold.OfKey(keyOf(rel), path))
+	if h, ok := hold.OfKey(keyOf(rel), path); ok {
+		d.holdBy(h)
+	}
 	return d
 }
 
-func (d *damage) holdBy(h hold.Hold, ok bool) {
-	if ok {
+func (d *damage) holdBy(holds ...hold.Hold) {
+	for _, h := range holds {
 		h.Object.Source = Name
-		d.hold = h.Object
+		d.holds = append(d.holds, h.Object)
 		d.problems = append(d.problems, h.Problem())
 	}
 }
@@ -273,7 +275,7 @@ func (e *refusedError) damage(path string) damage {
 		p.Location = path
 		d.problems = append(d.problems, p)
 	}
-	d.holdBy(hold.Of(e.doc))
+	d.holdBy(hold.Of(e.doc)...)
 	return d
 }
 

@@ -14,10 +14,8 @@ func (s *Store) Status() source.Status {
 	st := source.Status{Synced: s.loaded, Degraded: s.failure, LastGood: s.lastGood, Problems: s.allProblems(),
 		Objects: len(s.items) + len(s.provisional)}
 	for _, d := range s.damaged {
-		if d.hold != nil {
-			st.Held++
-			st.Objects++
-		}
+		st.Held += len(d.holds)
+		st.Objects += len(d.holds)
 	}
 	for _, o := range s.provisional {
 		if o.Held {
@@ -55,8 +53,10 @@ func (s *Store) clearDamage(k object.Key, events []source.Event) []source.Event 
 		return events
 	}
 	delete(s.damaged, rel)
-	if d.hold != nil && d.hold.Key != k {
-		events = append(events, source.Event{Key: d.hold.Key})
+	for _, h := range d.holds {
+		if h.Key != k {
+			events = append(events, source.Event{Key: h.Key})
+		}
 	}
 	return events
 }

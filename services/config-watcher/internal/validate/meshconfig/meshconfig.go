@@ -129,12 +129,7 @@ func (c checker) meshConfig(m *mesh.MeshConfig) {
 				"write a selector of labels as in Kubernetes: matchLabels, and matchExpressions of key, operator, values")
 		}
 	}
-	names := map[string]bool{}
-	for i, p := range m.ExtensionProviders {
-		c.FailIf(p.Name == "" || names[p.Name], manifest.Index("extensionProviders", i)+".name", p.Name, "missing or used twice",
-			"name every provider once")
-		names[p.Name] = true
-	}
+	c.providers("extensionProviders", m.ExtensionProviders)
 }
 
 // accessLog checks the access log's format. Envoy would refuse the listener for a format that it cannot parse.

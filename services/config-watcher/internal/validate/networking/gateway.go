@@ -123,9 +123,11 @@ func (c Checker) serverProtocol(at string, s *networking.Server) {
 		c.serverTLS(at+".tls", s.Tls)
 	case !plainHTTP:
 		c.Fail(at+".tls", nil, "protocol "+protocol+" is not encrypted", "use protocol TLS, or HTTPS")
-	case !passesTLS(s.Tls), s.Tls.CaCertificates != "", s.Tls.PrivateKey != "", s.Tls.ServerCertificate != "":
+	case !passesTLS(s.Tls), s.Tls.CaCertificates != "", s.Tls.PrivateKey != "", s.Tls.ServerCertificate != "",
+		s.Tls.CaCrl != "" && s.Tls.CredentialName != "":
 		c.Fail(at+".tls", nil, "protocol "+protocol+" is plaintext", "use protocol HTTPS; a plaintext port can only have tls.httpsRedirect")
 	case !proto.Equal(s.Tls, &networking.ServerTLSSettings{HttpsRedirect: s.Tls.HttpsRedirect}):
+		c.oneSource(at+".tls", s.Tls)
 		c.Warn(at+".tls", "protocol "+protocol+" is plaintext",
 			"use protocol HTTPS; of tls a plaintext port has httpsRedirect alone")
 	}

@@ -28,10 +28,9 @@ var pseudoHeaders = []string{":authority", ":method", ":path", ":scheme", ":stat
 func (c Checker) matchHeader(at, name string, m *networking.StringMatch) {
 	path := manifest.Field(at, name)
 	switch {
-	case strings.HasPrefix(name, "@"):
-		c.Fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust "+
-			"anybody", "match a header that your gateway sets")
-		return
+	case IsClaim(name):
+		c.FailIf(len(name) > maxHeaderName, path, nil, "longer than 256 bytes", "shorten it")
+		c.Printable(path, name)
 	case name == ":status":
 		c.Remark(path, "a request has no status, so that it is never there", "remove it")
 	case strings.HasPrefix(name, ":"):
@@ -43,6 +42,35 @@ func (c Checker) matchHeader(at, name string, m *networking.StringMatch) {
 		c.headerName(path, name)
 	}
 	c.stringMatch(path, m)
+}
+
+// IsClaim reports whether a match names a claim of a verified token in the place of a header, as Istio writes it:
+// "@request.auth.claims.group" or "@request.auth.claims[group][name]".
+func IsClaim(name string) bool {
+	const prefix = "@request.auth.claims"
+	if len(name) < len(prefix) || !strings.EqualFold(name[:len(prefix)], prefix) {
+		return false
+	}
+	rest := name[len(prefix):]
+	return len(rest) > 1 && rest[0] == '.' || len(rest) > 2 && rest[0] == '[' && rest[len(rest)-1] == ']'
+}
+
+// claims refuses matches on claims in a VirtualService that is not for gateways alone: a sidecar does not see the
+// caller's token before it routes.
+func (c Checker) claims(vs *networking.VirtualService) {
+	for at, r := range manifest.Items("spec.http", vs.Http) {
+		for at, m := range manifest.Items(at+".match", r.Match) {
+			for _, f := range []struct {
+				field string
+				names map[string]*networking.StringMatch
+			}{{"headers", m.Headers}, {"withoutHeaders", m.WithoutHeaders}} {
+				for _, name := range slices.Sorted(maps.Keys(f.names)) {
+					c.FailIf(IsClaim(name), manifest.Field(at+"."+f.field, name), nil, "only gateways route by claims of a token",
+						"name gateways, and not mesh, under spec.gateways")
+				}
+			}
+		}
+	}
 }
 
 func (c Checker) headers(at string, h *networking.Headers) {

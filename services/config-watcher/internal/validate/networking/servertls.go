@@ -107,6 +107,18 @@ func (c Checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	}
 }
 
+// oneSource refuses a server's certificates from several places.
+func (c Checker) oneSource(at string, t *networking.ServerTLSSettings) {
+	files, ways := t.ServerCertificate != "" && t.PrivateKey != "", 0
+	for _, set := range []bool{files, t.CredentialName != "", len(t.CredentialNames) > 0, len(t.TlsCertificates) > 0} {
+		if set {
+			ways++
+		}
+	}
+	c.FailIf(ways > 1, at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other",
+		"keep one of them")
+}
+
 // serverCertificates checks that the server's certificates come from exactly one place, and that the mode has what it
 // needs.
 func (c Checker) serverCertificates(at string, t *networking.ServerTLSSettings) {
@@ -118,16 +130,8 @@ func (c Checker) serverCertificates(at string, t *networking.ServerTLSSettings) 
 	if t.Mode == networking.ServerTLSSettings_ISTIO_MUTUAL {
 		return
 	}
-	files := t.ServerCertificate != "" && t.PrivateKey != ""
 	secrets := t.CredentialName != "" || len(t.CredentialNames) > 0
-	ways := 0
-	for _, set := range []bool{files, t.CredentialName != "", len(t.CredentialNames) > 0, len(t.TlsCertificates) > 0} {
-		if set {
-			ways++
-		}
-	}
-	c.FailIf(ways > 1, at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other",
-		"keep one of them")
+	c.oneSource(at, t)
 	switch {
 	case passesTLS(t):
 		if t.CaCrl != "" && t.CredentialName != "" {

@@ -39,6 +39,9 @@ func (c Checker) virtualService(vs *networking.VirtualService) {
 	}
 	c.virtualHosts(vs, mesh)
 	c.FailIf(len(vs.Http)+len(vs.Tls)+len(vs.Tcp) == 0 && !isDelegate, "spec", nil, "no route", "add http, tls or tcp")
+	if mesh {
+		c.claims(vs)
+	}
 	for i, r := range vs.Http {
 		role := independent
 		switch {

@@ -179,7 +179,7 @@ var opsPages = map[string][]struct{ path, name string }{
 	"": {{"/readyz", "readyz.txt"}, {"/metrics", "metrics.txt"}, {"/debug/version", "version.json"},
 		{"/debug/pprof/goroutine?debug=1", "goroutines.txt"}, {"/debug/pprof/heap?debug=1", "heap.txt"}},
 	controlplane.ConfigWatcher: {{"/debug/sources", "sources.json"}, {"/debug/fleet", "fleet.json"},
-		{"/debug/credentials", "credentials.json"}},
+		{"/debug/credentials", "credentials.json"}, {"/debug/jwks", "jwks.json"}},
 	controlplane.XDSServer: {{"/debug/proxies", "proxies.json"}, {"/debug/refusals", "refusals.json"}, {"/debug/class", "classes.json"},
 		{"/debug/trust", "trust.json"}},
 	controlplane.CA: {{"/debug/bundle", "bundle.json"}, {"/debug/issued", "issued.json"}, {caapi.StatusPath, "rotation.json"}},

@@ -74,7 +74,7 @@ var Commands = []Command{
 	{"", "remote-clusters", "the same, with the state of each cluster and what to do"},
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},
-	{"authz", "x authz check", "missing: AuthorizationPolicy and RequestAuthentication are refused"},
+	{"", "x authz check POD", "`fairlead authz check POD` lists the policies; `fairlead authz check FROM POD GET /path` decides a request"},
 	{"metrics envoy-stats", "x metrics, x envoy-stats", "missing: each agent's `/stats/prometheus`"},
 	{"options", "options", "`fairlead help`"},
 }

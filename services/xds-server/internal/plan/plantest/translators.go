@@ -26,8 +26,9 @@ import (
 )
 
 // Set is one translator per type and counts what they build. Clusters are named "<port>|<host>"; those of services
-// outside the mesh depend on the workload's label app. Endpoints have the name of their cluster. Each port number of
-// the visible services has one listener "<port>" and one route configuration "<port>".
+// outside the mesh depend on the workload's label app; the cluster that the label uses names is listed for the workload
+// in particular. Endpoints have the name of their cluster. Each port number of the visible services has one listener
+// "<port>" and one route configuration "<port>".
 type Set struct {
 	mu     sync.Mutex
 	builds map[string]int
@@ -90,9 +91,12 @@ func (t *translator) count(name string) error {
 	return t.set.broken[name]
 }
 
-func (t *translator) Names(*input.Reader) ([]string, error) {
+func (t *translator) Names(r *input.Reader) ([]string, error) {
 	if t.names == nil {
 		return nil, nil
+	}
+	if uses := r.Labels()["uses"]; t.url == resource.ClusterType && uses != "" {
+		return []string{uses}, t.count("*")
 	}
 	return nil, t.count("*")
 }
@@ -178,7 +182,7 @@ func buildEndpoints(r *input.Reader, name string) proto.Message {
 		return nil
 	}
 	a := &endpoint.ClusterLoadAssignment{ClusterName: name}
-	for _, set := range r.Endpoints(host, port) {
+	for _, set := range r.Endpoints(r.Service(host), port) {
 		group := &endpoint.LocalityLbEndpoints{}
 		for _, e := range set.GetEndpoints() {
 			group.LbEndpoints = append(group.LbEndpoints, &endpoint.LbEndpoint{HostIdentifier: &endpoint.LbEndpoint_Endpoint{

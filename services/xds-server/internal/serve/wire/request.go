@@ -194,13 +194,21 @@ func text(content []byte) (string, error) {
 	return string(content), nil
 }
 
-// keepNode copies the fields of a node that class.ParseNode reads: id, metadata and version. Extensions and listening
-// addresses would take up to seventy times as much when they are decoded.
+// keepNode copies the fields of a node that class.ParseNode reads: id, metadata, version, and of the extensions the
+// first and those that class.IsFilter names, each once. All extensions and listening addresses would take up to seventy
+// times as much when they are decoded.
 func (r *Request) keepNode(content []byte) error {
+	kept := map[string]bool{}
 	return eachFieldIn(content, func(f protoField) error {
-		switch f.number {
-		case 1, 3, 7, 8:
+		switch {
+		case f.number == 1, f.number == 3, f.number == 7, f.number == 8:
 			r.node = append(r.node, f.raw...)
+		case f.number == 9 && f.delimited:
+			name, _, _ := consumeEntry(f.content()) // its first field is the name
+			if first := len(kept) == 0; (first || class.IsFilter(string(name))) && !kept[string(name)] {
+				kept[string(name)] = true
+				r.node = append(r.node, f.raw...)
+			}
 		}
 		return nil
 	})

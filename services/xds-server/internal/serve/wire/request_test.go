@@ -137,10 +137,12 @@ func TestNodeIsReadAsFarAsSomebodyNeedsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &core.Node{
-		Id: "id", Metadata: metadata, UserAgentVersionType: &core.Node_UserAgentBuildVersion{UserAgentBuildVersion: &core.BuildVersion{}},
+		Id: "id", Metadata: metadata, Extensions: []*core.Extension{{Name: "e"}, {Name: "envoy.filters.http.rbac"}},
+		UserAgentVersionType: &core.Node_UserAgentBuildVersion{UserAgentBuildVersion: &core.BuildVersion{}},
 	}
 	sent := proto.CloneOf(want)
-	sent.Extensions, sent.Cluster, sent.Locality = []*core.Extension{{Name: "e"}}, "c", &core.Locality{Region: "r"}
+	sent.Extensions = append(sent.Extensions, &core.Extension{Name: "f"}, &core.Extension{Name: "envoy.filters.http.rbac"})
+	sent.Cluster, sent.Locality = "c", &core.Locality{Region: "r"}
 	raw, err := proto.Marshal(&discovery.DeltaDiscoveryRequest{Node: sent})
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
@@ -32,7 +33,8 @@ func (Translator) TypeURL() string { return resourcev3.ClusterType }
 // Traits of the type are the usual ones.
 func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
-// Names lists the clusters that every proxy has and those of the workload's own ports.
+// Names lists the clusters that every proxy has, those of the workload's own ports and those of the authorization
+// providers that its policies ask.
 func (Translator) Names(r *input.Reader) ([]string, error) {
 	out := builtinNames(r.Class())
 	if r.Class().Type == class.Sidecar {
@@ -44,6 +46,7 @@ func (Translator) Names(r *input.Reader) ([]string, error) {
 			out = append(out, resourcename.InboundCluster(port.Number))
 		}
 	}
+	out = append(out, policy.Clusters(r)...)
 	slices.Sort(out)
 	return slices.Compact(out), nil
 }

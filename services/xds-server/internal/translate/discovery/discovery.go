@@ -51,7 +51,13 @@ type Cluster struct {
 
 // Resolve returns the cluster of a name; ok is false if the class has no such cluster.
 func Resolve(r *input.Reader, name resourcename.Cluster) (c Cluster, ok bool) {
-	svc := r.Service(name.Hostname)
+	var svc *configv1.Service
+	if name.Subset == "" && !name.AutoPassthrough {
+		svc = r.Provided(name.Hostname, name.Port)
+	}
+	if svc == nil {
+		svc = r.Service(name.Hostname)
+	}
 	port := Port(svc, name.Port)
 	if port == nil || name.AutoPassthrough && !isAutoPassthrough(r, svc) {
 		return Cluster{}, false

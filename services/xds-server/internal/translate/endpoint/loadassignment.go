@@ -92,7 +92,7 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 
 func endpointsOf(r *input.Reader, c discovery.Cluster) []meshEndpoint {
 	var out []meshEndpoint
-	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+	for _, shard := range r.Endpoints(c.Service, c.Port) {
 		modes := map[mode]bool{}
 		for _, e := range shard.GetEndpoints() {
 			m := meshEndpoint{Endpoint: e, cluster: shard.GetCluster()}
@@ -307,7 +307,7 @@ func canonicalRevision(labels map[string]string) string {
 // health: a server that becomes ready must not need a new cluster first.
 func Identities(r *input.Reader, c discovery.Cluster) []string {
 	var out []string
-	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+	for _, shard := range r.Endpoints(c.Service, c.Port) {
 		for _, e := range shard.GetEndpoints() {
 			if e.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO && e.GetIdentity() != "" {
 				out = append(out, e.GetIdentity())
@@ -329,7 +329,7 @@ func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
 // "some", or "" for none.
 func MTLSTurnedOff(r *input.Reader, c discovery.Cluster) string {
 	on, off := false, false
-	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+	for _, shard := range r.Endpoints(c.Service, c.Port) {
 		modes := map[mode]bool{}
 		for _, e := range shard.GetEndpoints() {
 			if e.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {

@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
@@ -23,23 +24,33 @@ func (Translator) TypeURL() string { return resourcev3.EndpointType }
 // Traits of the type: proxies subscribe to the endpoints of every cluster that they are sent.
 func (Translator) Traits() plan.Traits { return plan.Traits{AlwaysListed: true} }
 
-// Names is nil: proxies request the load assignments of the clusters that they have.
-func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
+// Names lists the load assignments of the authorization providers that the class's policies ask, whose clusters it has
+// also where HostNames does not list them.
+func (Translator) Names(r *input.Reader) ([]string, error) {
+	if r.Class().OnDemand {
+		return nil, nil
+	}
+	return withEndpoints(r, policy.Clusters(r)), nil
+}
 
 // HostNames lists the load assignments of a service's EDS clusters.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
 	}
-	var out []string
-	for _, name := range discovery.Names(r, host) {
+	return withEndpoints(r, discovery.Names(r, host)), nil
+}
+
+// withEndpoints lists those of the clusters whose endpoints come by EDS.
+func withEndpoints(r *input.Reader, clusters []string) (out []string) {
+	for _, name := range clusters {
 		if parsed, ok := resourcename.ParseCluster(name); ok {
 			if c, ok := discovery.Resolve(r, parsed); ok && c.Kind == discovery.EDS {
 				out = append(out, name)
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // Build builds the load assignment of an outbound cluster, or nil if the class has no such EDS cluster. A cluster

@@ -1,5 +1,5 @@
 // Package extension has the translator of extension configs (ECDS), the configurations of HTTP filters that are
-// resources of their own. Fairlead's own filters use none: all are added by EnvoyFilters, see package patch.
+// resources of their own: the slots of package policy. Others are added by EnvoyFilters, see package patch.
 package extension
 
 import (
@@ -9,9 +9,10 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 )
 
-// Translator builds no TypedExtensionConfigs itself (ECDS); patch.WithEnvoyFilters adds those of EnvoyFilters.
+// Translator builds TypedExtensionConfigs (ECDS).
 type Translator struct{}
 
 // TypeURL implements plan.Translator.
@@ -21,10 +22,16 @@ func (Translator) TypeURL() string { return resourcev3.ExtensionConfigType }
 func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names implements plan.Translator.
-func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
+func (Translator) Names(r *input.Reader) ([]string, error) { return policy.SlotNames(r), nil }
 
 // HostNames implements plan.Translator.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
 // Build implements plan.Translator.
-func (Translator) Build(*input.Reader, string) (proto.Message, error) { return nil, nil }
+func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
+	out, err := policy.Slot(r, name)
+	if out == nil || err != nil {
+		return nil, err
+	}
+	return out, nil
+}

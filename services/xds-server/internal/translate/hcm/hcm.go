@@ -6,6 +6,7 @@ package hcm
 import (
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -60,6 +61,10 @@ type Options struct {
 	// Dynamic resolves the hosts of requests to DYNAMIC_DNS services; nil if there is no such service.
 	Dynamic *dfpv3.FilterConfig
 	Mesh    *meshv1alpha1.MeshConfig
+	// Policies are the filters of AuthorizationPolicies and RequestAuthentications.
+	Policies []*managerv3.HttpFilter
+	// Logs are access logs besides MeshConfig's.
+	Logs []*accesslogv3.AccessLog
 	// Headers configures the headers that the proxy adds.
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
 }
@@ -73,7 +78,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	m := &managerv3.HttpConnectionManager{
 		StatPrefix:        o.StatPrefix,
 		HttpFilters:       httpFilters(o),
-		AccessLog:         logs,
+		AccessLog:         append(logs, o.Logs...),
 		UseRemoteAddress:  wrapperspb.Bool(o.Role == Gateway),
 		StreamIdleTimeout: streamIdle(o),
 		Proxy_100Continue: true,
@@ -100,11 +105,12 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}, nil
 }
 
-// upgrades lists the allowed upgrades of requests. A sidecar allows CONNECT where a route matches it, because its
-// application may use an HTTP forward proxy, or be one.
+// upgrades lists the allowed upgrades of requests. An outbound listener allows CONNECT where a route matches it,
+// because the application may use an HTTP forward proxy. Inbound, a tunnel would carry requests past the policies: a
+// server that is no proxy answers CONNECT with 200 and reads the next request from the tunnel.
 func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 	out := []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}}
-	if role != Gateway {
+	if role == SidecarOutbound {
 		out = append(out, &managerv3.HttpConnectionManager_UpgradeConfig{UpgradeType: connect})
 	}
 	return out

@@ -1,6 +1,7 @@
 package hcm
 
 import (
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -28,8 +29,8 @@ const (
 	FaultFilter = "envoy.filters.http.fault"
 )
 
-// filterList lists every HTTP filter in the order in which a request passes them. A connection manager has the filters
-// whose function returns a configuration for its options.
+// filterList lists every HTTP filter but those of policies in the order in which a request passes them. A connection
+// manager has the filters whose function returns a configuration for its options.
 var filterList = []struct {
 	name   string
 	config func(Options) proto.Message
@@ -47,7 +48,8 @@ var filterList = []struct {
 }
 
 func httpFilters(o Options) []*managerv3.HttpFilter {
-	var out []*managerv3.HttpFilter
+	// Policies come before everything that acts on a request.
+	out := slices.Clone(o.Policies)
 	for _, f := range filterList {
 		if config := f.config(o); config != nil {
 			out = append(out, &managerv3.HttpFilter{

@@ -200,7 +200,7 @@ func addressesOf(r *input.Reader, m servicePort) []string {
 	} else if hasCIDR(m) {
 		out["0.0.0.0"] = true
 	} else if len(out) == 0 && m.Service.GetHeadless() && !contract.IsTLS(m.Port.GetProtocol()) {
-		for _, set := range r.Endpoints(m.Service.GetHostname(), m.Port.GetNumber()) {
+		for _, set := range r.Endpoints(m.Service, m.Port.GetNumber()) {
 			for _, e := range set.GetEndpoints() {
 				add(e.GetAddress())
 			}

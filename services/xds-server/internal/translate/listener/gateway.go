@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
@@ -65,8 +66,14 @@ func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Li
 
 func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.Server) ([]*listenerv3.Filter, error) {
 	prefix := cmp.Or(servers[0].Spec.GetName(), "outbound_"+name)
+	policies, err := policy.HTTPFilters(r)
+	if err != nil {
+		return nil, err
+	}
 	return httpFilters(hcm.Options{
 		Role:       hcm.Gateway,
+		Policies:   policies,
+		Logs:       policy.HTTPLogs(r),
 		StatPrefix: prefix,
 		RouteName:  routeName,
 		GRPCWeb:    slices.ContainsFunc(servers, isGRPCWeb),
@@ -188,7 +195,7 @@ func autoPassthroughChains(r *input.Reader, server gateway.Server) ([]filterChai
 		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}
 	proxy.StatPrefix = cmp.Or(proxy.StatPrefix, resourcename.BlackHoleCluster)
-	filters, err := tcpChain{proxy: proxy, clusterBySNI: true}.filters(r)
+	filters, err := tcpChain{proxy: proxy, clusterBySNI: true, guarded: true}.filters(r)
 	if err != nil {
 		return nil, err
 	}

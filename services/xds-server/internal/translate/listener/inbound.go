@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/route"
@@ -161,11 +162,17 @@ func chains(r *input.Reader, t inboundDestination, kinds []chainKind) ([]*listen
 			}
 		}
 		if v.http {
+			policies, e := policy.HTTPFilters(r)
+			if e != nil {
+				return nil, e
+			}
 			chain.Filters, err = httpFilters(hcm.Options{
 				Role:       hcm.SidecarInbound,
 				StatPrefix: t.statPrefix(),
 				Routes:     route.Inbound(t.cluster, t.operation, t.declared),
 				GRPCWeb:    t.grpcWeb,
+				Policies:   policies,
+				Logs:       policy.HTTPLogs(r),
 				Mesh:       r.Mesh(),
 				Headers:    r.ProxyHeaders(),
 			})
@@ -175,7 +182,7 @@ func chains(r *input.Reader, t inboundDestination, kinds []chainKind) ([]*listen
 				ClusterSpecifier:                &tcpproxyv3.TcpProxy_Cluster{Cluster: t.cluster},
 				IdleTimeout:                     t.pool.GetTcp().GetIdleTimeout(),
 				MaxDownstreamConnectionDuration: t.pool.GetTcp().GetMaxConnectionDuration(),
-			}}.filters(r)
+			}, guarded: true}.filters(r)
 		}
 		if err != nil {
 			return nil, err

@@ -17,6 +17,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
@@ -234,7 +235,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c matchC
 				"for all", i+1)
 		}
 	}
-	return tcpChain{proxy: proxy, outbound: true}.filters(r)
+	return tcpChain{proxy: proxy, outbound: true, guarded: r.Class().Type == class.Router}.filters(r)
 }
 
 func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) resourcename.Cluster {

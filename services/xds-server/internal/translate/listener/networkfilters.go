@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
@@ -32,6 +33,9 @@ type tcpChain struct {
 	proxy *tcpproxyv3.TcpProxy
 	// outbound is true for connections of a sidecar's application.
 	outbound bool
+	// guarded is true for connections to which AuthorizationPolicies apply: of clients from outside the proxy's
+	// workload.
+	guarded bool
 	// clusterFormat makes the cluster's name from the connection by command operators; "" if proxy names the cluster.
 	clusterFormat string
 	// clusterBySNI is true if the SNI of the TLS handshake is the cluster's name.
@@ -54,14 +58,24 @@ var networkFilters = []struct {
 
 func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	var out []*listenerv3.Filter
+	var err error
+	if c.guarded && policy.Lacking(r) != nil {
+		c.proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster}
+	} else if c.guarded {
+		if out, err = policy.NetworkFilters(r); err != nil {
+			return nil, err
+		}
+	}
 	for _, f := range networkFilters {
 		if config := f.config(r, c); config != nil {
 			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(config)}})
 		}
 	}
-	var err error
 	if c.proxy.AccessLog, err = hcm.AccessLog(r.Mesh()); err != nil {
 		return nil, err
+	}
+	if c.guarded {
+		c.proxy.AccessLog = append(c.proxy.AccessLog, policy.ConnectionLogs(r)...)
 	}
 	if c.outbound && r.Class().OnDemand {
 		c.proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{

@@ -6,6 +6,7 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
@@ -102,6 +103,43 @@ func TestNoInspectionWhereTheServerSpeaksFirst(t *testing.T) {
 	for _, host := range []string{"alone.svc", "anywhere.svc"} {
 		if found, _ := (Translator{}).HostNames(r, host); len(found) > 0 {
 			t.Errorf("%s has listeners %q", host, found)
+		}
+	}
+}
+
+// A policy that changes in what exists in HTTP alone does not rebuild listeners: the filters that it changes travel
+// beside them.
+func TestListenersRebuildOnlyForWhatPoliciesSayOfConnections(t *testing.T) {
+	policy := func(action security.AuthorizationPolicy_Action, op *security.Operation, namespaces ...string) *configv1.Resource {
+		return meshtest.Config(mesh.KindAuthorizationPolicy, "default", "p", &security.AuthorizationPolicy{
+			Action: action, Rules: []*security.Rule{{
+				From: []*security.Rule_From{{Source: &security.Source{Namespaces: namespaces}}},
+				To:   []*security.Rule_To{{Operation: op}},
+			}},
+		})
+	}
+	const deny, allow = security.AuthorizationPolicy_DENY, security.AuthorizationPolicy_ALLOW
+	path := func(p string) *security.Operation { return &security.Operation{Paths: []string{p}} }
+	for _, tc := range []struct {
+		name          string
+		before, after *configv1.Resource
+		want          bool
+	}{
+		{"another path to deny", policy(deny, path("/a"), "x"), policy(deny, path("/b"), "x"), false},
+		{"another path to allow", policy(allow, path("/a"), "x"), policy(allow, path("/b"), "y"), false},
+		{"another caller to deny", policy(deny, path("/a"), "x"), policy(deny, path("/a"), "y"), true},
+		{"another port to allow", policy(allow, &security.Operation{Ports: []string{"80"}}), policy(allow, &security.Operation{Ports: []string{"81"}}), true},
+		{"another action", policy(allow, path("/a"), "x"), policy(deny, path("/a"), "x"), true},
+	} {
+		view := input.NewView(&class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect, Filters: ^class.Filters(0)},
+			meshtest.State(t, tc.before))
+		r := view.Reader()
+		if _, err := (Translator{}).Build(r, "virtualInbound"); err != nil {
+			t.Fatal(err)
+		}
+		state, change := view.State().Apply(nil, []*configv1.Resource{tc.after}, nil)
+		if got := r.Dependencies().Meets(view.Advance(state, change.Topics)); got != tc.want {
+			t.Errorf("%s: virtualInbound is built again: %v, want %v", tc.name, got, tc.want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
@@ -19,6 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
@@ -62,6 +64,11 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 	if out.AccessLog, err = hcm.ListenerLog(r.Mesh()); err != nil {
 		return nil, err
+	}
+	if r.Class().Type == class.Router || out.GetTrafficDirection() == corev3.TrafficDirection_INBOUND {
+		if err := policy.Lacking(r); err != nil {
+			return out, &plan.Incomplete{Err: err}
+		}
 	}
 	return out, nil
 }

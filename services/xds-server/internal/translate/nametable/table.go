@@ -71,7 +71,7 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
 	pods, ownPods := map[string][]string{}, map[string][]string{}
 	for _, port := range svc.GetPorts() {
-		for _, shard := range r.Endpoints(svc.GetHostname(), port.GetNumber()) {
+		for _, shard := range r.Endpoints(svc, port.GetNumber()) {
 			for _, e := range shard.GetEndpoints() {
 				if e.GetHealth() != configv1.Health_HEALTH_READY && !svc.GetPublishNotReadyAddresses() {
 					continue

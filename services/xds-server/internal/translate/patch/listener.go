@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
@@ -217,6 +218,20 @@ var httpFilters = list[*manager.HttpFilter]{
 	},
 }
 
+// httpFilters are those of a connection manager. Filters of policies are found by their names though slots hold them.
+func (l listeners) httpFilters(patches []*use) list[*manager.HttpFilter] {
+	edits := httpFilters
+	named := func(u *use) bool { return policy.IsFilter(filterMatch(u).GetSubFilter().GetName()) }
+	if !slices.ContainsFunc(patches, named) {
+		return edits
+	}
+	held := policy.Held(l.r)
+	edits.matches = func(u *use, f *manager.HttpFilter) bool {
+		return httpFilters.matches(u, f) || slices.Contains(held[f.GetName()], filterMatch(u).GetSubFilter().GetName())
+	}
+	return edits
+}
+
 // beforeLast returns the index at which ADD inserts: before the last item if that has to stay the last one.
 func beforeLast(n int, isLast func(int) bool) int {
 	if n > 0 && isLast(n-1) {
@@ -246,7 +261,7 @@ func (l listeners) filters(c *listener.FilterChain, patches []*use) error {
 			name := filterMatch(u).GetName()
 			return name == "" || name == f.GetName()
 		})
-		if config.HttpFilters, err = httpFilters.edit(config.GetHttpFilters(), mine); err != nil {
+		if config.HttpFilters, err = l.httpFilters(mine).edit(config.GetHttpFilters(), mine); err != nil {
 			return err
 		}
 		if inline := config.GetRouteConfig(); inline != nil && l.inbound {

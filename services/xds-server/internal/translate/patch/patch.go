@@ -152,12 +152,28 @@ func isOn(side string, p *mesh.Patch) bool {
 // Build builds one resource and patches it, or builds a resource that an EnvoyFilter adds.
 func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	m, err := p.Translator.Build(r, name)
-	if err != nil {
+	var left *plan.Incomplete
+	if err != nil && !errors.As(err, &left) {
 		return nil, err
 	}
+	m, err = p.patch(r, name, m)
+	if left != nil {
+		var more *plan.Incomplete
+		if err == nil || errors.As(err, &more) {
+			err = &plan.Incomplete{Err: errors.Join(left.Err, err)}
+		}
+	}
+	return m, err
+}
+
+// patch patches a resource, or builds one that an EnvoyFilter adds if there is none of the name.
+func (p patched) patch(r *input.Reader, name string, m proto.Message) (proto.Message, error) {
 	at := site{r, name, p.Translator}
 	if m == nil {
 		return p.add(at)
+	}
+	if p.side == nil {
+		return m, nil // patches only add resources of the type
 	}
 	context := p.contexts[p.side(at, m)]
 	filters := r.EnvoyFilters(context)

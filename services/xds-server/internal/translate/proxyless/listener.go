@@ -1,13 +1,14 @@
 package proxyless
 
 import (
-	"net"
-	"strconv"
+	"fmt"
+	"net/netip"
 	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +16,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
@@ -26,12 +28,13 @@ const (
 
 	managerFilter = "envoy.filters.network.http_connection_manager"
 	routerFilter  = "envoy.filters.http.router"
+	rbacFilter    = "envoy.filters.http.rbac"
 )
 
 // listener builds the listener that a channel to "xds:///host:port" or a gRPC server requests first.
 func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if address, ok := strings.CutPrefix(name, inboundPrefix); ok {
-		return server(r, name, address), nil
+		return server(r, name, address)
 	}
 	to, ok := resolveTarget(r, name)
 	if !ok {
@@ -52,31 +55,36 @@ func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 }
 
 // server builds the listener of a gRPC server at an address. It exists for every address, so a server starts before a
-// Service selects it: it depends only on the mTLS mode of the port. A gRPC server cannot tell TLS from plaintext on one
-// port; in PERMISSIVE mode it accepts what clients use by default (Reader.OffersMTLS).
-func server(r *input.Reader, name, address string) *listenerv3.Listener {
-	host, number, err := net.SplitHostPort(address)
-	if err != nil || net.ParseIP(host) == nil {
-		return nil
+// Service selects it: it depends only on the mTLS mode of the port and on policies. A gRPC server cannot tell TLS from
+// plaintext on one port; in PERMISSIVE mode it accepts what clients use by default (Reader.OffersMTLS).
+func server(r *input.Reader, name, address string) (*listenerv3.Listener, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || at.Port() == 0 {
+		return nil, nil //nolint:nilerr // there is no listener of such a name
 	}
-	port, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || port == 0 {
-		return nil
+	host, port := at.Addr().WithZone("").String(), uint32(at.Port())
+	policies, err := policy.Proxyless(r)
+	if err != nil {
+		return nil, err
 	}
-	chain := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{inboundManager(uint32(port))}}
-	switch mode := r.InboundMTLS(uint32(port)); {
+	chain := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{inboundManager(port, policies)}}
+	switch mode := r.InboundMTLS(port); {
 	case mode == input.Strict, mode == input.Permissive && r.OffersMTLS():
 		chain.Name, chain.TransportSocket = "mtls", serverTLS()
 	}
 	return &listenerv3.Listener{
 		Name:         name,
-		Address:      coreconfig.SocketAddress(host, uint32(port)),
+		Address:      coreconfig.SocketAddress(host, port),
 		FilterChains: []*listenerv3.FilterChain{chain},
-	}
+	}, nil
 }
 
-// inboundManager passes every request to the gRPC server.
-func inboundManager(port uint32) *listenerv3.Filter {
+// inboundManager passes every request that policies allow to the gRPC server.
+func inboundManager(port uint32, policies []*httprbacv3.RBAC) *listenerv3.Filter {
+	var filters []*managerv3.HttpFilter
+	for i, p := range policies {
+		filters = append(filters, filter(fmt.Sprintf("%s.%d", rbacFilter, i), p)) // gRPC wants names that differ
+	}
 	name := resourcename.InboundVirtualHost(port)
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{
 		TypedConfig: typedconfig.Any(&managerv3.HttpConnectionManager{
@@ -91,7 +99,7 @@ func inboundManager(port uint32) *listenerv3.Filter {
 					}},
 				}},
 			}},
-			HttpFilters: []*managerv3.HttpFilter{filter(routerFilter, &routerv3.Router{})},
+			HttpFilters: append(filters, filter(routerFilter, &routerv3.Router{})),
 		}),
 	}}
 }

@@ -75,7 +75,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 func requiresMTLS(r *input.Reader, c discovery.Cluster) bool {
 	type kind struct{ labelSet, port uint32 }
 	found := false
-	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+	for _, shard := range r.Endpoints(c.Service, c.Port) {
 		known := map[kind]bool{}
 		for _, e := range shard.GetEndpoints() {
 			var labels map[string]string

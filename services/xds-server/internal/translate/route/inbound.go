@@ -18,7 +18,7 @@ func Inbound(cluster, operation string, port uint32) *routev3.RouteConfiguration
 	host := &routev3.VirtualHost{
 		Name:    resourcename.InboundVirtualHost(port),
 		Domains: []string{"*"},
-		Routes:  []*routev3.Route{tunnel(all), all},
+		Routes:  []*routev3.Route{all},
 	}
 	return &routev3.RouteConfiguration{
 		Name:                    cluster,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -12,9 +11,6 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
 )
-
-// claimHeader is the prefix of pseudo headers that match the claims of a JWT; they need a RequestAuthentication filter.
-const claimHeader = "@request.auth.claims"
 
 func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
@@ -31,8 +27,13 @@ func requestMatch(in *networking.HTTPMatchRequest) (*routev3.RouteMatch, error) 
 		return nil, fmt.Errorf("uri: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.GetHeaders())) {
-		if strings.HasPrefix(name, claimHeader) {
-			return nil, fmt.Errorf("headers[%q]: matching on token claims is not supported", name)
+		if claim, ok := matcher.ClaimOf(name); ok {
+			match, err := matcher.ClaimMatch(claim, in.GetHeaders()[name], false)
+			if err != nil {
+				return nil, fmt.Errorf("headers[%q]: %w", name, err)
+			}
+			out.DynamicMetadata = append(out.DynamicMetadata, match)
+			continue
 		}
 		header, err := matcher.Header(name, in.GetHeaders()[name])
 		if err != nil {
@@ -41,8 +42,13 @@ func requestMatch(in *networking.HTTPMatchRequest) (*routev3.RouteMatch, error) 
 		out.Headers = append(out.Headers, header)
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.GetWithoutHeaders())) {
-		if strings.HasPrefix(name, claimHeader) {
-			return nil, fmt.Errorf("withoutHeaders[%q]: matching on token claims is not supported", name)
+		if claim, ok := matcher.ClaimOf(name); ok {
+			match, err := matcher.ClaimMatch(claim, in.GetWithoutHeaders()[name], true)
+			if err != nil {
+				return nil, fmt.Errorf("withoutHeaders[%q]: %w", name, err)
+			}
+			out.DynamicMetadata = append(out.DynamicMetadata, match)
+			continue
 		}
 		header, err := matcher.WithoutHeader(name, in.GetWithoutHeaders()[name])
 		if err != nil {

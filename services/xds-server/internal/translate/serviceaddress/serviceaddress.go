@@ -81,7 +81,7 @@ func Addresses(r *input.Reader, m ServicePort) []string {
 	}
 	// A headless service without Pods gets no address: at Wildcard it would take the connections of other services.
 	var out []string
-	for _, shard := range r.Endpoints(m.Service.GetHostname(), m.Port.GetNumber()) {
+	for _, shard := range r.Endpoints(m.Service, m.Port.GetNumber()) {
 		for _, e := range shard.GetEndpoints() {
 			if ip, err := netip.ParseAddr(e.GetAddress()); err == nil && !ip.IsUnspecified() && !slices.Contains(out, ip.String()) {
 				out = append(out, ip.String())

@@ -105,6 +105,9 @@ args:
   {{- if hasKey .v "maxNamespaceMemory" }}
   - --max-namespace-memory={{ int64 .v.maxNamespaceMemory }}
   {{- end }}
+  {{- if .v.jwksResolverExtraRootCA }}
+  - --jwks-ca-file=/etc/fairlead/jwks-roots/extra.pem
+  {{- end }}
   {{- if .v.multiTenant }}
   - --multi-tenant
   {{- end }}
@@ -133,6 +136,9 @@ volumeMounts:
   {{- include "fairlead.apiMount" . | nindent 2 }}
   {{- if eq (include "fairlead.ownMeshConfig" .root) "true" }}
   - {name: mesh-config, mountPath: /etc/istio/config, readOnly: true}
+  {{- end }}
+  {{- if .v.jwksResolverExtraRootCA }}
+  - {name: jwks-roots, mountPath: /etc/fairlead/jwks-roots, readOnly: true}
   {{- end }}
   {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
@@ -199,6 +205,31 @@ volumeMounts:
   emptyDir: {medium: Memory, sizeLimit: 4Mi}
 {{- end }}
 
+{{/* Roots that verify the servers of keys of tokens: dict root, v. config-watcher follows the file. */}}
+{{- define "fairlead.keyRootsVolume" -}}
+{{- if .v.jwksResolverExtraRootCA }}
+- name: jwks-roots
+  configMap:
+    name: fairlead-jwks-roots{{ include "fairlead.suffix" .root }}
+{{- end }}
+{{- end }}
+
+{{- define "fairlead.keyRoots" -}}
+{{- if .v.jwksResolverExtraRootCA }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: fairlead-jwks-roots{{ include "fairlead.suffix" .root }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "fairlead.labels" (list .root "config-watcher") | nindent 4 }}
+    istio.io/rev: {{ include "fairlead.rev" .root }}
+data:
+  extra.pem: {{ .v.jwksResolverExtraRootCA | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "fairlead.meshConfigVolume" -}}
 {{- if eq (include "fairlead.ownMeshConfig" .) "true" }}
 - name: mesh-config
@@ -228,4 +259,11 @@ ca: {{ include "fairlead.namespaceOf" (list . "ca") }}/ca
 configWatcher: {{ include "fairlead.namespaceOf" (list . "configWatcher") }}/config-watcher
 xdsServer: {{ include "fairlead.namespaceOf" (list . "xdsServer") }}/xds-server
 injector: {{ include "fairlead.namespaceOf" (list . "injector") }}/injector
+{{- end }}
+
+{{/* Rules of a policy by which config-watcher reaches servers of keys of tokens at other ports than those of fairlead.apiRule: the service's values. Which there are is known only when it runs. */}}
+{{- define "fairlead.keyServerRules" -}}
+{{- with .jwksEgress }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}

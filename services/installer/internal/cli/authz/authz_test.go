@@ -1,0 +1,93 @@
+package authz_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/process"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/installer/internal/cli/clitest"
+)
+
+func object(kind, namespace, name, manifest string) *configv1.Object {
+	return &configv1.Object{Key: &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}, Manifest: []byte(manifest)}
+}
+
+// running is a mesh with the Pods a.shop, whose proxy is connected, and c.shop, which has none.
+func running(t *testing.T) *clitest.Fixture {
+	m := clitest.New(t)
+	proxies := clitest.TwoProxies()
+	for _, p := range proxies {
+		p.Namespace, p.Identity = "shop", "spiffe://td/ns/shop/sa/"+p.GetNodeId()[len("sidecar~127.0.0.1~"):][:1]
+	}
+	m.SetFleet(proxies, nil)
+	m.SetFiles([]*configv1.Object{
+		object("Pod", "shop", "a", `{"metadata":{"name":"a","namespace":"shop","labels":{"app":"a"}},"status":{"podIP":"10.0.0.1"}}`),
+		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop","labels":{"app":"b"}},"status":{"podIP":"10.0.0.2"}}`),
+		object("Pod", "shop", "c", `{"metadata":{"name":"c","namespace":"shop","labels":{"app":"c"}}}`),
+		object("Service", "shop", "bees", `{"metadata":{"name":"bees"},"spec":{"selector":{"app":"b"},`+
+			`"ports":[{"name":"http","port":80,"targetPort":8080}]}}`),
+		object("AuthorizationPolicy", "shop", "allow", `{"metadata":{"name":"allow"},"spec":{"rules":[`+
+			`{"from":[{"source":{"principals":["td/ns/shop/sa/a"]}}],"to":[{"operation":{"ports":["8080"],"paths":["/{*}/x"]}}]}]}}`),
+	}, nil)
+	return m
+}
+
+func TestCheckOfARunningMesh(t *testing.T) {
+	m := running(t)
+	m.MustPrint(t, []string{"authz", "check", "bees"}, "ALLOW    allow.shop            1")
+	m.MustPrint(t, []string{"authz", "check", "a", "bees", "GET", "/1/x"}, "allowed: rule 0 of AuthorizationPolicy shop/allow",
+		"at       b.shop", "spiffe://td/ns/shop/sa/a", "no MeshConfig is known")
+	m.MustPrint(t, []string{"authz", "check", "a", "bees", "GET", "/1/x", "--plaintext"}, "denied: no rule of the ALLOW policies")
+	m.MustPrint(t, []string{"authz", "check", "c", "bees", "GET", "/1/x"}, "denied",
+		"c.shop has no connected proxy, so it calls in plain text")
+	m.MustPrint(t, []string{"x", "authz", "check", "a", "c"}, "allowed: c.shop has no connected proxy, so nothing enforces policies there")
+	out, code, err := m.Run("", "authz", "check", "b", "bees", "-o", "json", "--exit-code")
+	var answer struct {
+		Results []struct{ Outcome, Action, RuleName string }
+	}
+	if json.Unmarshal([]byte(out[:strings.LastIndex(out, "}")+1]), &answer) != nil || code != process.ExitFailure || err == nil ||
+		answer.Results[0].Outcome != "denied" || answer.Results[0].Action != "ALLOW" {
+		t.Errorf("%d, %v: %s", code, err, out)
+	}
+}
+
+func TestCheckRefuses(t *testing.T) {
+	m := running(t)
+	for args, want := range map[string]string{
+		"a b GET":                          "after FROM and TO come METHOD and PATH",
+		"a b GET x":                        "begin it with /",
+		"a b GET /x --tcp":                 "a connection has no METHOD",
+		"a b --header x":                   "write NAME=VALUE",
+		"a b --claim x=[":                  "begins as JSON and is none",
+		"a b --answer x=maybe":             "PROVIDER=allow or PROVIDER=refuse",
+		"a b --source-ip 10.0.0.0/8":       "is no IP address",
+		"a bees --port 81":                 "has the ports 80",
+		"a b --claim x=1 --claim [x][y]=2": "has a value and no claims within",
+	} {
+		if _, code, err := m.Run("", append([]string{"authz", "check"}, strings.Fields(args)...)...); code != process.ExitUsage ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %d, %v, want %s", args, code, err, want)
+		}
+	}
+}
+
+func TestCheckReadsStandardInput(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {}\n"
+	out, _, err := clitest.Run(pod, "authz", "check", "-f", "-", "outside", "x", "GET", "/", "--claim", "[a][b]=1")
+	if err != nil || !strings.Contains(out, "allowed: no policy applies") || !strings.Contains(out, "no token is verified") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// What config-watcher has in the place of a policy whose namespace it cannot read is for the whole mesh.
+func TestAHoldWithoutNamespaceIsForTheMesh(t *testing.T) {
+	m := running(t)
+	m.SetFiles([]*configv1.Object{
+		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+		object("AuthorizationPolicy", "", "0-held-closed-1", `{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`),
+	}, nil)
+	m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"},
+		"denied: rule 0 of AuthorizationPolicy istio-system/0-held-closed-1 (DENY) matches")
+}
