@@ -28,7 +28,8 @@ type beside struct {
 	spec    kube.Spec
 	api     *kube.API
 	clients []mesh.Proxy
-	// repeat is how many changes of a kind are measured, lasts how long a storm does.
+	// repeat is how many changes of a kind are measured, of policies policyRepeat times as many; lasts is how long a
+	// storm lasts.
 	repeat int
 	lasts  time.Duration
 	// number is the next one of a marked address, turn that of another mark.
@@ -325,10 +326,14 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 		return nil, err
 	}
 	rest := float64(c.CPU()-used) / idleFor.Seconds()
+	repeat := b.repeat
+	if kind == kindPolicy {
+		repeat *= policyRepeat
+	}
 	c.fleet.Reset()
 	s := &sample{}
 	began, used := time.Now(), c.CPU()
-	for range b.repeat {
+	for range repeat {
 		delays, err := change(c.seen)
 		if err != nil {
 			return nil, err
@@ -338,9 +343,9 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 	if err := wait.Pause(ctx, afterChanges); err != nil {
 		return nil, err
 	}
-	s.CPU = max(0, c.CPU()-used-time.Duration(rest*time.Since(began).Seconds())) / time.Duration(b.repeat)
+	s.CPU = max(0, c.CPU()-used-time.Duration(rest*time.Since(began).Seconds())) / time.Duration(repeat)
 	count := c.fleet.Count()
-	s.Bytes, s.Responses, s.Reached = count.Bytes/int64(b.repeat), count.Responses/b.repeat, len(count.Newest)
+	s.Bytes, s.Responses, s.Reached = count.Bytes/int64(repeat), count.Responses/repeat, len(count.Newest)
 	done := b.profiles(ctx, c, kind)
 	for {
 		select {
@@ -377,8 +382,13 @@ func (b *beside) profiles(ctx context.Context, c *contender, name string) (done 
 	return out
 }
 
-// policyOf is the namespace whose policy changes.
-const policyOf = 1
+const (
+	// policyOf is the namespace whose policy changes.
+	policyOf = 1
+	// policyRepeat is how often a policy is changed beside once for another kind: the few proxies that a policy reaches
+	// cost so little that what the processes do besides would decide.
+	policyRepeat = 5
+)
 
 // selected is how many proxies the policy selects that changes.
 func (b *beside) selected() (n int) {
