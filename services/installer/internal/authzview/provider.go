@@ -1,6 +1,13 @@
 package authzview
 
-import "fairlead.dev/pkg/authz"
+import (
+	"errors"
+	"slices"
+
+	mesh "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/pkg/authz"
+)
 
 // providers fills in what providers of CUSTOM policies answer.
 func (m *Mesh) providers(out *Result, set *authz.Set, req *authz.Request, said Request) {
@@ -11,7 +18,7 @@ func (m *Mesh) providers(out *Result, set *authz.Set, req *authz.Request, said R
 		case !known:
 			answer = said.Answers[p.Name]
 		case answer == authz.Refuses:
-			out.note("MeshConfig has no extension provider %q for authorization: what its rules match is denied", p.Name)
+			out.note("extension provider %q cannot be asked, and what its rules match is denied: %s", p.Name, m.unasked(p.Name))
 		default:
 			out.note("provider %s is for HTTP and is not asked about connections", p.Name)
 		}
@@ -19,31 +26,35 @@ func (m *Mesh) providers(out *Result, set *authz.Set, req *authz.Request, said R
 	}
 }
 
-// answers are those of providers that answer every request alike: one that is not there is never asked and refuses, and
-// one for HTTP is not asked about connections.
+// answers are those of providers that answer every request alike: one that cannot be asked refuses, and one for HTTP is
+// not asked about connections.
 func (m *Mesh) answers(set *authz.Set, tcp bool) map[string]authz.Answer {
 	out := map[string]authz.Answer{}
 	for _, p := range set.Custom {
-		switch kind := m.provider(p.Name); {
-		case m.SettingsKnown && kind == "":
+		switch {
+		case m.SettingsKnown && m.unasked(p.Name) != nil:
 			out[p.Name] = authz.Refuses
-		case tcp && kind == "HTTP":
+		case tcp && m.provider(p.Name).GetEnvoyExtAuthzHttp() != nil:
 			out[p.Name] = authz.Allows
 		}
 	}
 	return out
 }
 
-// provider is the kind of an authorization provider, "HTTP" or "gRPC"; "" if there is none.
-func (m *Mesh) provider(name string) string {
-	for _, p := range m.Settings.GetExtensionProviders() {
-		switch {
-		case p.GetName() != name:
-		case p.GetEnvoyExtAuthzHttp() != nil:
-			return "HTTP"
-		case p.GetEnvoyExtAuthzGrpc() != nil:
-			return "gRPC"
-		}
+// unasked says why a provider cannot be asked; nil if it can.
+func (m *Mesh) unasked(name string) error {
+	p := m.provider(name)
+	if p == nil {
+		return errors.New("MeshConfig has none of that name")
 	}
-	return ""
+	return authz.CheckProvider(p)
+}
+
+// provider is the extension provider of a name; nil if there is none.
+func (m *Mesh) provider(name string) *mesh.MeshConfig_ExtensionProvider {
+	all := m.Settings.GetExtensionProviders()
+	if i := slices.IndexFunc(all, func(p *mesh.MeshConfig_ExtensionProvider) bool { return p.GetName() == name }); i >= 0 {
+		return all[i]
+	}
+	return nil
 }

@@ -107,8 +107,8 @@ var OfRunningMesh = []Description{
 		"In a mesh with tenants, an object that would take requests for what is not of its namespace is exported to others.",
 		"It has effects in its own namespace alone."},
 	{ProviderNotFound, Error, "", nil,
-		"An AuthorizationPolicy of action CUSTOM names a provider that MeshConfig does not have, that is of another kind, or whose service or " +
-			"port is not there.",
+		"An AuthorizationPolicy of action CUSTOM names a provider that MeshConfig does not have, that is of another kind, that has a field " +
+			"which keeps it from being asked, or whose service or port is not there.",
 		"What the rules match is denied; without the port, it is let through if the provider has `failOpen`."},
 }
 

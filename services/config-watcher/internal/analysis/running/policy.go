@@ -8,14 +8,15 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	security "istio.io/api/security/v1beta1"
 
+	"fairlead.dev/pkg/authz"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkProvider finds AuthorizationPolicies that ask a provider which the mesh configuration does not have, or whose
-// service or port is not there.
+// checkProvider finds AuthorizationPolicies that ask a provider which the mesh configuration does not have, which has a
+// field that keeps it from being asked, or whose service or port is not there.
 func checkProvider(r *reader) {
 	p := r.object.Body.(*security.AuthorizationPolicy)
 	if p.Action != security.AuthorizationPolicy_CUSTOM || r.object.Held {
@@ -30,12 +31,12 @@ func checkProvider(r *reader) {
 			"define the provider, or correct the name")
 		return
 	}
-	service, port, failOpen := authorizer(providers[i])
-	if service == "" {
-		r.report(finding.ProviderNotFound, field, name, "the provider decides about no access: what the rules match is denied",
-			"name one of kind envoyExtAuthzHttp or envoyExtAuthzGrpc")
+	if err := authz.CheckProvider(providers[i]); err != nil {
+		r.report(finding.ProviderNotFound, field, name, "the provider cannot be asked, and what the rules match is denied: "+err.Error(),
+			"correct the provider in MeshConfig's extensionProviders, or name another")
 		return
 	}
+	service, port, failOpen := authorizer(providers[i])
 	found, several := r.providerServices(service)
 	switch {
 	case several:
@@ -80,7 +81,7 @@ func hasPort(o *object.Object, number uint32) bool {
 	return slices.ContainsFunc(normalise.PortsOf(o), func(p *configv1.ServicePort) bool { return p.GetNumber() == number })
 }
 
-// authorizer is the service and port of a provider of external authorization; "" for a provider of another kind.
+// authorizer is the service and port of a provider of external authorization, and whether it is open without an answer.
 func authorizer(p *mesh.MeshConfig_ExtensionProvider) (service string, port uint32, failOpen bool) {
 	if h := p.GetEnvoyExtAuthzHttp(); h != nil {
 		return h.GetService(), h.GetPort(), h.GetFailOpen()

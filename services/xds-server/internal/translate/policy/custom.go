@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/pkg/authz"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
@@ -77,15 +78,14 @@ func provider(r *input.Reader, name string) (*Provider, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("MeshConfig has no extension provider %q", name)
 	}
+	if err := authz.CheckProvider(all[i]); err != nil {
+		return nil, fmt.Errorf("extension provider %q: %w", name, err)
+	}
 	out := &Provider{http: all[i].GetEnvoyExtAuthzHttp(), grpc: all[i].GetEnvoyExtAuthzGrpc()}
-	var service, status string
-	switch {
-	case out.http != nil:
-		service, out.Port, status = out.http.GetService(), out.http.GetPort(), out.http.GetStatusOnError()
-	case out.grpc != nil:
+	service, status := out.http.GetService(), out.http.GetStatusOnError()
+	out.Port = out.http.GetPort()
+	if out.grpc != nil {
 		service, out.Port, status = out.grpc.GetService(), out.grpc.GetPort(), out.grpc.GetStatusOnError()
-	default:
-		return nil, fmt.Errorf("extension provider %q is none of envoyExtAuthzHttp and envoyExtAuthzGrpc", name)
 	}
 	if out.Service = r.ProviderService(service); out.Service == nil {
 		return nil, fmt.Errorf("extension provider %q: there is no service %q, or several namespaces have one: name it NAMESPACE/HOST",

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/translate/matcher"
 )
 
 func TestRetryConditions(t *testing.T) {
@@ -210,8 +212,17 @@ func TestMatchesEverything(t *testing.T) {
 	if !matchesEverything(all) {
 		t.Error("/ matches everything")
 	}
-	all.Headers = []*routev3.HeaderMatcher{{Name: "x"}}
-	if matchesEverything(all) {
-		t.Error("a header is a condition")
+	for name, condition := range map[string]func(*routev3.RouteMatch){
+		"a header":          func(m *routev3.RouteMatch) { m.Headers = []*routev3.HeaderMatcher{{Name: "x"}} },
+		"a query parameter": func(m *routev3.RouteMatch) { m.QueryParameters = []*routev3.QueryParameterMatcher{{Name: "x"}} },
+		"a claim": func(m *routev3.RouteMatch) {
+			m.DynamicMetadata = []*matcherv3.MetadataMatcher{matcher.Claim([]string{"sub"}, &matcherv3.StringMatcher{})}
+		},
+	} {
+		some := anyPath()
+		condition(some)
+		if matchesEverything(some) {
+			t.Error(name + " is a condition")
+		}
 	}
 }
