@@ -44,7 +44,9 @@ func TestProvidersThatCannotBeAsked(t *testing.T) {
 		"of another kind":   {&mesh.MeshConfig_ExtensionProvider{Name: "opa"}, "decides about no access"},
 		"any header to check": {overHTTP("opa", &httpProvider{IncludeRequestHeadersInCheck: []string{"x", "*"}}),
 			`envoyExtAuthzHttp.includeRequestHeadersInCheck[1]: "*"`},
-		"any header, by the old name": {overHTTP("opa", &httpProvider{IncludeHeadersInCheck: []string{"*"}}), "envoyExtAuthzHttp.includeHeadersInCheck[0]"},
+		"any header, by the old name": {overHTTP("opa", &httpProvider{
+			IncludeHeadersInCheck: []string{"*"}, //nolint:staticcheck // deprecated, and still in use
+		}), "envoyExtAuthzHttp.includeHeadersInCheck[0]"},
 		"any header upstream":         {overHTTP("opa", &httpProvider{HeadersToUpstreamOnAllow: []string{"*"}}), "headersToUpstreamOnAllow[0]"},
 		"any header when denied":      {overHTTP("opa", &httpProvider{HeadersToDownstreamOnDeny: []string{"*"}}), "headersToDownstreamOnDeny[0]"},
 		"any header when allowed":     {overHTTP("opa", &httpProvider{HeadersToDownstreamOnAllow: []string{"*"}}), "headersToDownstreamOnAllow[0]"},
