@@ -3,6 +3,7 @@ package contract
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/url"
 	"time"
 )
 
@@ -30,10 +31,14 @@ func (s KeySource) Name() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// String names the source in a sentence.
+// String names the source in a sentence, without the password that an address may have.
 func (s KeySource) String() string {
+	what, address := "issuer ", s.Issuer
 	if s.URI != "" {
-		return "jwksUri " + s.URI
+		what, address = "jwksUri ", s.URI
 	}
-	return "issuer " + s.Issuer
+	if u, err := url.Parse(address); err == nil && u.User != nil {
+		address = u.Redacted()
+	}
+	return what + address
 }

@@ -23,3 +23,15 @@ func TestKeySourcesHaveNamesOfTheirOwn(t *testing.T) {
 		t.Errorf("the name is %q", got)
 	}
 }
+
+func TestPasswordsOfKeySourcesAreNotTold(t *testing.T) {
+	for uri, want := range map[string]string{
+		"https://a.example.com/keys":         "jwksUri https://a.example.com/keys",
+		"https://user:secret@a.example.com/": "jwksUri https://user:xxxxx@a.example.com/",
+		"https://a.example.com/%":            "jwksUri https://a.example.com/%",
+	} {
+		if got := contract.KeySourceOf(uri, "").String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

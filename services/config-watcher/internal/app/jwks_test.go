@@ -86,6 +86,10 @@ func TestKeysComeWithTheObjectThatNamesThem(t *testing.T) {
 	r = f.start(o)
 	condition(r, "False KeysMissing")
 	condition(r, "--jwks-allow-addresses")
+
+	// Keys in the object count as little if none can be used.
+	r.apply(strings.Replace(fmt.Sprintf(tokensOf, "x"), `jwksUri: "x"`, `jwks: '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}'`, 1))
+	condition(r, "False KeysMissing no key in spec.jwtRules[0].jwks")
 }
 
 func TestAFileOfRootsMustBeThere(t *testing.T) {

@@ -1,6 +1,11 @@
 package status
 
 import (
+	"fmt"
+
+	security "istio.io/api/security/v1beta1"
+
+	"fairlead.dev/pkg/jwks"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -12,6 +17,9 @@ func keysCondition(o *object.Object, of func(object.Key) ([]string, bool)) *Cond
 		return nil
 	}
 	problems, missing := of(o.Key)
+	if inline := unusableInline(o); len(inline) > 0 {
+		problems, missing = append(inline, problems...), true
+	}
 	switch {
 	case missing:
 		return &Condition{Type: ResolvedRefs, Reason: reasonKeys, Message: listed(problems)}
@@ -20,6 +28,21 @@ func keysCondition(o *object.Object, of func(object.Key) ([]string, bool)) *Cond
 	default:
 		return &Condition{Type: ResolvedRefs, Holds: true, Reason: reasonResolved, Message: "the keys of every issuer are there"}
 	}
+}
+
+// unusableInline lists the rules of a RequestAuthentication whose inline keys no token can be verified with.
+func unusableInline(o *object.Object) (out []string) {
+	spec, _ := o.Body.(*security.RequestAuthentication)
+	for i, rule := range spec.GetJwtRules() {
+		if rule.GetJwks() == "" {
+			continue
+		}
+		if _, err := jwks.Parse([]byte(rule.GetJwks())); err != nil {
+			out = append(out, fmt.Sprintf("no key in spec.jwtRules[%d].jwks can be used, tokens of issuer %s are refused; write a public key of it",
+				i, rule.GetIssuer()))
+		}
+	}
+	return out
 }
 
 func sameCondition(a, b *Condition) bool {
