@@ -151,7 +151,7 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	}
 	refusal := m.handshake(out, w, &req)
 	if refusal == nil {
-		refusal = m.token(out, class.tokens, &req)
+		refusal = m.token(out, w, class.tokens, &req)
 	}
 	set := m.Compile(class.Policies)
 	m.providers(out, set, &req, said)
@@ -251,71 +251,6 @@ func (m *Mesh) handshake(out *Result, w *Workload, req *authz.Request) *refusal 
 	case mode.Mode == "DISABLE" && req.Principal != "":
 		out.note("the port takes plain text alone (%s): no rule sees the caller's identity", from)
 		req.Principal = ""
-	}
-	return nil
-}
-
-// token says what becomes of the request's token, of which Claims are said.
-func (m *Mesh) token(out *Result, tokens []Tokens, req *authz.Request) *refusal {
-	if req.Claims == nil {
-		return nil
-	}
-	claims := req.Claims
-	req.Claims = nil
-	if req.TCP {
-		out.note("tokens are part of HTTP requests: the claims do not count for a connection")
-		return nil
-	}
-	if len(tokens) == 0 {
-		out.note("no RequestAuthentication applies, so no token is verified: the claims do not count")
-		return nil
-	}
-	issuer, _ := claims["iss"].(string)
-	var issuers []string
-	for _, t := range tokens {
-		name := tokensName(t)
-		if t.Problem != "" {
-			return &refusal{requestAuthentication, name, fmt.Sprintf("RequestAuthentication %s is refused, and so tokens are until a version is "+
-				"accepted: %s", name, t.Problem)}
-		}
-		for _, rule := range t.Spec.GetJwtRules() {
-			issuers = append(issuers, rule.GetIssuer())
-			if rule.GetIssuer() != issuer {
-				continue
-			}
-			if allowed := rule.GetAudiences(); len(allowed) > 0 && !slices.ContainsFunc(audiences(claims), func(a string) bool {
-				return slices.Contains(allowed, a)
-			}) {
-				return &refusal{requestAuthentication, name, fmt.Sprintf("RequestAuthentication %s takes tokens for %s alone: the answer is 401", name,
-					strings.Join(allowed, ", "))}
-			}
-			req.Claims = authz.SplitClaims(claims, rule.GetSpaceDelimitedClaims()...)
-			out.note("the claims count if the token is valid: RequestAuthentication %s verifies those of %s, and answers others with 401", name,
-				issuer)
-			return nil
-		}
-	}
-	if len(issuers) == 0 {
-		out.note("no RequestAuthentication has jwtRules, so no token is verified: the claims do not count")
-		return nil
-	}
-	slices.Sort(issuers)
-	return &refusal{requestAuthentication, "", fmt.Sprintf("no RequestAuthentication takes tokens of issuer %q, but of %s: the answer is 401",
-		issuer, strings.Join(slices.Compact(issuers), ", "))}
-}
-
-func audiences(claims map[string]any) []string {
-	switch aud := claims["aud"].(type) {
-	case string:
-		return []string{aud}
-	case []any:
-		var out []string
-		for _, a := range aud {
-			if s, ok := a.(string); ok {
-				out = append(out, s)
-			}
-		}
-		return out
 	}
 	return nil
 }
