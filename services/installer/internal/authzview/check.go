@@ -167,6 +167,9 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	}
 	for _, p := range class.Policies {
 		if p.Problem != "" {
+			if out.Policy == policyName(p) && refusal == nil {
+				out.Reason = fmt.Sprintf("AuthorizationPolicy %s is broken and held closed: what it selects is denied", out.Policy)
+			}
 			out.note("AuthorizationPolicy %s is refused, and so what it selects is closed until a version is accepted: %s", policyName(p), p.Problem)
 		}
 	}

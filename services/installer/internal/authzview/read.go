@@ -46,6 +46,8 @@ type object struct {
 
 	location string
 	raw      []byte
+	// held is true for what config-watcher has in the place of a broken object.
+	held bool
 }
 
 // Input is what reading files needs.
@@ -168,11 +170,23 @@ func build(objects []object, refused map[string]string, running bool) (*Mesh, er
 			// What stands for an object whose namespace cannot be read holds the whole mesh closed.
 			o.Namespace = m.Settings.GetRootNamespace()
 		}
-		if err := m.add(o, refused[o.location]); err != nil {
+		if err := m.add(o, cmp.Or(refused[o.location], o.brokenBy())); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// brokenBy says why an object stands for a broken one; empty if it does not.
+func (o object) brokenBy() string {
+	if !o.held {
+		return ""
+	}
+	at := ""
+	if o.location != "" {
+		at = " (" + o.location + ")"
+	}
+	return fmt.Sprintf("it cannot be used%s, and no good version of it is known; `fairlead config status` says why", at)
 }
 
 // readSettings reads MeshConfig from the ConfigMap where Istio keeps it.

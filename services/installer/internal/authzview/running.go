@@ -31,7 +31,7 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 				continue
 			}
 			for _, o := range res.GetObjects() {
-				parsed := object{location: o.GetLocation(), raw: o.GetManifest()}
+				parsed := object{location: o.GetLocation(), raw: o.GetManifest(), held: o.GetHeldClosed()}
 				if err := json.Unmarshal(o.GetManifest(), &parsed); err != nil {
 					return fmt.Errorf("%s: %w", kinds.Text(o.GetKey()), err)
 				}

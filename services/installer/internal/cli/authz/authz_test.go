@@ -86,8 +86,29 @@ func TestAHoldWithoutNamespaceIsForTheMesh(t *testing.T) {
 	m := running(t)
 	m.SetFiles([]*configv1.Object{
 		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
-		object("AuthorizationPolicy", "", "0-held-closed-1", `{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`),
+		held(object("AuthorizationPolicy", "", "0-held-closed-1", `{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`)),
 	}, nil)
 	m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"},
-		"denied: rule 0 of AuthorizationPolicy istio-system/0-held-closed-1 (DENY) matches")
+		"denied: AuthorizationPolicy istio-system/0-held-closed-1 is broken and held closed",
+		"no good version of it is known; `fairlead config status` says why")
+}
+
+func held(o *configv1.Object) *configv1.Object {
+	o.HeldClosed = true
+	return o
+}
+
+// TestAHeldRequestAuthenticationRefusesTokens tells it from one that has no rules because the user wrote none.
+func TestAHeldRequestAuthenticationRefusesTokens(t *testing.T) {
+	m := running(t)
+	for _, closed := range []bool{true, false} {
+		ra := object("RequestAuthentication", "shop", "r", `{"metadata":{"name":"r"},"spec":{}}`)
+		ra.HeldClosed = closed
+		m.SetFiles([]*configv1.Object{object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`), ra}, nil)
+		want := "allowed: no policy applies"
+		if closed {
+			want = "denied: RequestAuthentication shop/r is refused, and so tokens are"
+		}
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--claim", "iss=z"}, want)
+	}
 }
