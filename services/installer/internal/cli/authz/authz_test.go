@@ -60,6 +60,10 @@ func TestCheckRefuses(t *testing.T) {
 		"a b GET x":                        "begin it with /",
 		"a b GET /x --tcp":                 "a connection has no METHOD",
 		"a b --header x":                   "write NAME=VALUE",
+		"a b --header Host=x":              "name the host by --host x",
+		"a b --header :path=/x":            "write METHOD and PATH",
+		"a b --header x:y=z":               "a name has letters",
+		"a b --header x=y\x00z":            "a value has no line break",
 		"a b --claim x=[":                  "begins as JSON and is none",
 		"a b --answer x=maybe":             "PROVIDER=allow or PROVIDER=refuse",
 		"a b --source-ip 10.0.0.0/8":       "is no IP address",
@@ -70,6 +74,19 @@ func TestCheckRefuses(t *testing.T) {
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %d, %v, want %s", args, code, err, want)
 		}
+	}
+}
+
+// TestHeadersOfOneNameAreJoined: in their order, whatever the case of their names is, and without the spaces around.
+func TestHeadersOfOneNameAreJoined(t *testing.T) {
+	m := running(t)
+	m.SetFiles([]*configv1.Object{
+		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+		object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"DENY","rules":[`+
+			`{"when":[{"key":"request.headers[x-a]","values":["2,1"]}]}]}}`),
+	}, nil)
+	for values, want := range map[[2]string]string{{"x-a= 2 ", "X-A=1"}: "denied", {"x-a=1", "X-A=2"}: "allowed"} {
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--header", values[0], "--header", values[1]}, want)
 	}
 }
 
