@@ -9,7 +9,6 @@ import (
 
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
-	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/describe"
 )
 
@@ -108,6 +107,9 @@ func (m *Mesh) Check(from *Caller, to *Target, r Request) (*Answer, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := m.noteOtherPorts(result, from, to, class, r); err != nil {
+			return nil, err
+		}
 		a.Results = append(a.Results, *result)
 	}
 	return a, nil
@@ -179,54 +181,6 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 
 func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-}
-
-// request makes of what was said the request that the workload's proxy sees.
-func (m *Mesh) request(out *Result, from *Caller, to *Target, w *Workload, said Request) (authz.Request, error) {
-	req := authz.Request{
-		TCP: said.TCP, Principal: from.Principal, SourceIP: said.SourceIP, RemoteIP: said.RemoteIP, Port: said.Port,
-		SNI:  strings.ToLower(said.SNI), // as Envoy reads it
-		Host: said.Host, Method: said.Method, Path: said.Path, Headers: said.Headers, Claims: said.Claims, Answers: map[string]authz.Answer{},
-	}
-	if s := to.Service; s != nil {
-		i := slices.IndexFunc(s.Ports, func(p ServicePort) bool { return p.Number == said.Port })
-		if said.Port == 0 && len(s.Ports) == 1 {
-			i = 0
-		}
-		switch {
-		case i >= 0:
-			req.Port = s.Ports[i].targetOn(w)
-			if s.Ports[i].TCP() && said.Method == "" && !req.TCP {
-				req.TCP = true
-				out.note("port %d of Service %s is for TCP by its name or appProtocol: it is decided about the connection", s.Ports[i].Number, s.Name)
-			}
-		case said.Port != 0:
-			var ports []string
-			for _, p := range s.Ports {
-				ports = append(ports, fmt.Sprint(p.Number))
-			}
-			return req, process.Usagef("--port %d: Service %s/%s has the ports %s", said.Port, s.Namespace, s.Name, strings.Join(ports, ", "))
-		}
-	}
-	if !req.SourceIP.IsValid() && from.Workload != nil && len(from.Workload.Addresses) > 0 {
-		req.SourceIP = from.Workload.Addresses[0]
-	}
-	if !req.RemoteIP.IsValid() {
-		req.RemoteIP = req.SourceIP
-	}
-	if len(w.Addresses) > 0 {
-		req.DestinationIP = w.Addresses[0]
-	}
-	if req.TCP {
-		return req, nil
-	}
-	req.Method, req.Path = cmp.Or(req.Method, "GET"), cmp.Or(req.Path, "/")
-	kind := m.Settings.GetPathNormalization().GetNormalization()
-	if path := authz.NormalisePath(req.Path, kind); path != req.Path {
-		out.note("the proxy normalises the path (%s): policies see %s", kind, path)
-		req.Path = path
-	}
-	return req, nil
 }
 
 // refusal is why a request does not reach the policies.
