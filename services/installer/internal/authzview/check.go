@@ -97,6 +97,9 @@ const (
 
 // Check says what happens to a request.
 func (m *Mesh) Check(from *Caller, to *Target, r Request) (*Answer, error) {
+	if err := m.checkAnswers(r.Answers); err != nil {
+		return nil, err
+	}
 	a := &Answer{From: from.Name, To: to.Name, Notes: slices.Concat(m.Notes, from.Notes)}
 	if !m.SettingsKnown {
 		a.Notes = append(a.Notes, fmt.Sprintf("no MeshConfig is known: Istio's defaults count, such as trust domain %s and root namespace %s",

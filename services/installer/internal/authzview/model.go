@@ -35,6 +35,9 @@ type Mesh struct {
 	Notes []string
 
 	describe describe.Mesh
+	// hosts are those of Services and ServiceEntries; servicesKnown is true if the mesh has no others.
+	hosts         []host
+	servicesKnown bool
 	// twice says which objects do not count because others of the same name do.
 	twice []string
 }

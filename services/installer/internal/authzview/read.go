@@ -29,7 +29,7 @@ import (
 
 // Kinds are the kinds of objects that a Mesh is made of; a mesh that runs has no others.
 var Kinds = []string{
-	"AuthorizationPolicy", "RequestAuthentication", "PeerAuthentication", "Pod", "WorkloadEntry", "Service", "ConfigMap",
+	"AuthorizationPolicy", "RequestAuthentication", "PeerAuthentication", "Pod", "WorkloadEntry", "Service", "ServiceEntry", "ConfigMap",
 }
 
 // judged are the kinds of objects that close what they select if they are refused.
@@ -247,6 +247,8 @@ func (m *Mesh) add(o object, refused string) error {
 		m.describe.Objects = append(m.describe.Objects, parsed)
 	case "Service":
 		return m.addService(o)
+	case "ServiceEntry":
+		return m.addServiceEntry(o)
 	case "ConfigMap":
 	default:
 		return m.addWorkload(o)
@@ -309,6 +311,22 @@ func (m *Mesh) addService(o object) error {
 		s.Ports = append(s.Ports, port)
 	}
 	m.Services = append(m.Services, s)
+	m.hosts = append(m.hosts, host{s.Host, s.Namespace, true, lists.Map(s.Ports, func(p ServicePort) uint32 { return p.Number })})
+	return nil
+}
+
+func (m *Mesh) addServiceEntry(o object) error {
+	var spec struct {
+		Hosts []string
+		Ports []struct{ Number uint32 }
+	}
+	if err := unmarshal(o, &spec); err != nil {
+		return err
+	}
+	for _, name := range spec.Hosts {
+		m.hosts = append(m.hosts, host{strings.ToLower(name), o.Namespace, false,
+			lists.Map(spec.Ports, func(p struct{ Number uint32 }) uint32 { return p.Number })})
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 	var found []object
 	var notes []string
+	servicesKnown := true
 	err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
 		for _, kind := range Kinds {
 			res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, InForce: true})
@@ -26,6 +27,7 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 				case errors.As(err, &away), kind == "AuthorizationPolicy":
 					return err
 				default:
+					servicesKnown = servicesKnown && kind != "Service" && kind != "ServiceEntry"
 					notes = append(notes, fmt.Sprintf("%s are not known: %v", kinds.Plural(kind), err))
 				}
 				continue
@@ -48,7 +50,7 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Notes = notes
+	m.Notes, m.servicesKnown = notes, servicesKnown
 	fleet, err := mesh.Fleet(ctx, meshclient.Selection{})
 	if err != nil {
 		m.Notes = append(m.Notes, fmt.Sprintf("which proxies are connected is not known: %v", err))

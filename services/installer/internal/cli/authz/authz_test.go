@@ -129,3 +129,27 @@ func TestAHeldRequestAuthenticationRefusesTokens(t *testing.T) {
 		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--claim", "iss=z"}, want)
 	}
 }
+
+// TestProvidersWithoutAServiceDeny: a mesh that runs has no other services than those that config-watcher lists.
+func TestProvidersWithoutAServiceDeny(t *testing.T) {
+	m := running(t)
+	entry := func(namespace string) *configv1.Object {
+		return object("ServiceEntry", namespace, "ask", `{"metadata":{"name":"ask"},"spec":{"hosts":["ask.example"],"ports":[{"number":80}]}}`)
+	}
+	for want, services := range map[string][]*configv1.Object{
+		"denied: provider ask refuses it":  nil,
+		"asks ask":                         {entry("shop")},
+		"denied: provider ask refuses it,": {entry("shop"), entry("other")},
+	} {
+		m.SetFiles(append(services,
+			object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+			object("ConfigMap", "istio-system", "istio", `{"metadata":{"name":"istio"},"data":{"mesh":`+
+				`"extensionProviders: [{name: ask, envoyExtAuthzHttp: {service: ask.example, port: 80}}]"}}`),
+			object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"CUSTOM","provider":{"name":"ask"},"rules":[{}]}}`),
+		), nil)
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"}, want)
+		if len(services) != 1 {
+			m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--answer", "ask=allow"}, "denied", `there is no service "ask.example"`)
+		}
+	}
+}
