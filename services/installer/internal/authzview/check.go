@@ -164,7 +164,7 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	out.Seen = seen(req)
 	switch {
 	case w.Proxy == NoProxy:
-		out.Outcome, out.Reason = authz.Allowed.String(), w.ID()+" has no connected proxy, so nothing enforces policies there"
+		out.Outcome, out.Reason = authz.Allowed.String(), w.unproxied()+", so nothing enforces policies there"
 	case refusal != nil:
 		out.Outcome, out.Action, out.Policy, out.Reason = authz.Denied.String(), refusal.action, refusal.policy, refusal.reason
 	default:

@@ -5,6 +5,7 @@ package authzview
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/describe"
 )
 
@@ -66,8 +68,10 @@ type Workload struct {
 	Addresses             []netip.Addr
 	Ports                 map[string]uint32
 	Proxy                 Proxy
-	Identity              string
-	Location              string
+	// NotInjected is true for a Pod without a proxy because it asks for none.
+	NotInjected bool
+	Identity    string
+	Location    string
 }
 
 // Proxy says whether a workload has a proxy.
@@ -84,6 +88,14 @@ const (
 
 // ID is "NAME.NAMESPACE".
 func (w *Workload) ID() string { return w.Name + "." + w.Namespace }
+
+// unproxied says why nothing enforces policies at a workload with NoProxy.
+func (w *Workload) unproxied() string {
+	if w.NotInjected {
+		return fmt.Sprintf("%s has no proxy (%s: \"false\")", w.ID(), contract.InjectLabel)
+	}
+	return w.ID() + " has no connected proxy"
+}
 
 // Service is a Service with the ports that lead to its workloads.
 type Service struct {

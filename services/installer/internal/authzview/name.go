@@ -66,7 +66,7 @@ func (m *Mesh) Caller(name, namespace string) (*Caller, error) {
 		c.Workload, c.Principal = w, w.Identity
 		if w.Proxy == NoProxy {
 			c.Principal = ""
-			c.Notes = append(c.Notes, fmt.Sprintf("%s has no connected proxy, so it calls in plain text, without an identity", w.ID()))
+			c.Notes = append(c.Notes, w.unproxied()+", so it calls in plain text, without an identity")
 		}
 	}
 	return c, nil

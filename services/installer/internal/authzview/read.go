@@ -342,7 +342,7 @@ func unmarshal(o object, into any) error {
 
 // addWorkload adds a Pod, an object with the template of one, or a WorkloadEntry.
 func (m *Mesh) addWorkload(o object) error {
-	w := &Workload{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Location: o.location, Ports: map[string]uint32{}}
+	w, annotations := &Workload{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Location: o.location, Ports: map[string]uint32{}}, o.Annotations
 	var addresses []string
 	var pod corev1.PodSpec
 	switch o.Kind {
@@ -374,9 +374,12 @@ func (m *Mesh) addWorkload(o object) error {
 		if err := unmarshal(o, &spec); err != nil {
 			return err
 		}
-		pod, w.Labels = spec.Template.Spec, spec.Template.Labels
+		pod, w.Labels, annotations = spec.Template.Spec, spec.Template.Labels, spec.Template.Annotations
 	}
 	w.readContainers(pod)
+	if o.Kind != "WorkloadEntry" {
+		w.readInjection(annotations)
+	}
 	w.ServiceAccount = cmp.Or(w.ServiceAccount, "default")
 	for _, text := range addresses {
 		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(w.Addresses, a) {
@@ -404,6 +407,22 @@ func (w *Workload) readContainers(pod corev1.PodSpec) {
 			w.Proxy = Gateway
 		}
 		if slices.Contains(c.Env, corev1.EnvVar{Name: "ISTIO_META_GENERATOR", Value: "grpc"}) {
+			w.Proxy = Proxyless
+		}
+	}
+}
+
+// readInjection reads what a Pod asks of injection: not to be injected, or by which template.
+func (w *Workload) readInjection(annotations map[string]string) {
+	if w.Proxy == ProxyUnknown && cmp.Or(w.Labels[contract.InjectLabel], annotations[contract.InjectLabel]) == "false" {
+		w.Proxy, w.NotInjected = NoProxy, true
+		return
+	}
+	for template := range strings.SplitSeq(annotations["inject.istio.io/templates"], ",") {
+		switch strings.TrimSpace(template) {
+		case "gateway":
+			w.Proxy = Gateway
+		case "grpc-agent":
 			w.Proxy = Proxyless
 		}
 	}

@@ -78,6 +78,7 @@ func (m *Mesh) connect(proxies []*configv1.ProxyStatus, all bool) {
 			if p.GetIdentity() != "" {
 				w.Identity = p.GetIdentity()
 			}
+			w.NotInjected = false
 			w.Proxy = map[string]Proxy{"router": Gateway, meshclient.Proxyless: Proxyless}[meshclient.ProxyType(p.GetNodeId())]
 			if w.Proxy == ProxyUnknown {
 				w.Proxy = Sidecar

@@ -1,0 +1,39 @@
+package authzview_test
+
+import (
+	"testing"
+
+	"fairlead.dev/services/installer/internal/authzview"
+)
+
+// TestInjection: files have Pods before injection, which say by labels and annotations what it makes of them.
+func TestInjection(t *testing.T) {
+	const strict = "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: strict, namespace: shop}\n" +
+		"spec: {mtls: {mode: STRICT}}\n"
+	deployment := func(metadata, containers string) string {
+		return "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: server, namespace: shop}\n" +
+			"spec: {template: {metadata: {" + metadata + "}, spec: {containers: [" + containers + "]}}}\n"
+	}
+	const deny = "action: DENY, rules: [{from: [{source: {notNamespaces: [x]}}]}]"
+	for name, c := range map[string]struct {
+		object string
+		want   []string
+	}{
+		"sidecar":        {deployment("labels: {a: b}", "{name: app}"), []string{"denied", "takes mutual TLS alone"}},
+		"gateway":        {deployment("annotations: {inject.istio.io/templates: gateway}", "{name: app}"), []string{"denied", "rule 0 of AuthorizationPolicy shop/p (DENY) matches"}},
+		"gateway, auto":  {deployment("annotations: {inject.istio.io/templates: gateway}", "{name: istio-proxy, image: auto}"), []string{"denied", "rule 0"}},
+		"without, label": {deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: app}"), []string{"allowed", `server.shop has no proxy (sidecar.istio.io/inject: "false"), so nothing enforces`}},
+		"without":        {deployment("annotations: {sidecar.istio.io/inject: 'false'}", "{name: app}"), []string{"allowed", "nothing enforces policies there"}},
+		"label goes first": {deployment("labels: {sidecar.istio.io/inject: 'true'}, annotations: {sidecar.istio.io/inject: 'false'}", "{name: app}"),
+			[]string{"denied", "takes mutual TLS alone"}},
+		"injected by hand": {deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: istio-proxy}"), []string{"denied", "takes mutual TLS alone"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mustAnswer(t, check(t, load(t, c.object+strict+policy("p", deny)), "outside", "server", authzview.Request{}), c.want...)
+		})
+	}
+	caller, err := load(t, deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: app}")).Caller("server", "")
+	if err != nil || caller.Principal != "" || len(caller.Notes) != 1 {
+		t.Errorf("%+v, %v", caller, err)
+	}
+}
