@@ -242,9 +242,9 @@ func TestHeldClosedIsTold(t *testing.T) {
 	f := newFixture(t)
 	o := f.options()
 	file := filepath.Join(f.dir, "mesh.yaml")
-	testkit.WriteFile(t, file, []byte("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: good, namespace: apps}\n"+
-		"spec: {}\n---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: bad, namespace: apps}\n"+
-		"spec: {jwtRule: []}\n"))
+	testkit.WriteFile(t, file, []byte("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\n"+
+		"metadata: {name: good, namespace: apps}\nspec: {}\n---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\n"+
+		"metadata: {name: bad, namespace: apps}\nspec: {jwtRule: []}\n"))
 	o.ConfigDirs = []string{file}
 	r := f.start(o)
 	r.WaitReady()

@@ -342,7 +342,8 @@ func unmarshal(o object, into any) error {
 
 // addWorkload adds a Pod, an object with the template of one, or a WorkloadEntry.
 func (m *Mesh) addWorkload(o object) error {
-	w, annotations := &Workload{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Location: o.location, Ports: map[string]uint32{}}, o.Annotations
+	w := &Workload{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Location: o.location, Ports: map[string]uint32{}}
+	annotations := o.Annotations
 	var addresses []string
 	var pod corev1.PodSpec
 	switch o.Kind {

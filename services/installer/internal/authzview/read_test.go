@@ -15,24 +15,26 @@ func TestInjection(t *testing.T) {
 			"spec: {template: {metadata: {" + metadata + "}, spec: {containers: [" + containers + "]}}}\n"
 	}
 	const deny = "action: DENY, rules: [{from: [{source: {notNamespaces: [x]}}]}]"
+	const byTemplate, off = "annotations: {inject.istio.io/templates: gateway}", "{sidecar.istio.io/inject: 'false'}"
 	for name, c := range map[string]struct {
 		object string
 		want   []string
 	}{
-		"sidecar":        {deployment("labels: {a: b}", "{name: app}"), []string{"denied", "takes mutual TLS alone"}},
-		"gateway":        {deployment("annotations: {inject.istio.io/templates: gateway}", "{name: app}"), []string{"denied", "rule 0 of AuthorizationPolicy shop/p (DENY) matches"}},
-		"gateway, auto":  {deployment("annotations: {inject.istio.io/templates: gateway}", "{name: istio-proxy, image: auto}"), []string{"denied", "rule 0"}},
-		"without, label": {deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: app}"), []string{"allowed", `server.shop has no proxy (sidecar.istio.io/inject: "false"), so nothing enforces`}},
-		"without":        {deployment("annotations: {sidecar.istio.io/inject: 'false'}", "{name: app}"), []string{"allowed", "nothing enforces policies there"}},
-		"label goes first": {deployment("labels: {sidecar.istio.io/inject: 'true'}, annotations: {sidecar.istio.io/inject: 'false'}", "{name: app}"),
+		"sidecar":       {deployment("labels: {a: b}", "{name: app}"), []string{"denied", "takes mutual TLS alone"}},
+		"gateway":       {deployment(byTemplate, "{name: app}"), []string{"denied", "rule 0 of AuthorizationPolicy shop/p (DENY) matches"}},
+		"gateway, auto": {deployment(byTemplate, "{name: istio-proxy, image: auto}"), []string{"denied", "rule 0"}},
+		"off by label": {deployment("labels: "+off, "{name: app}"),
+			[]string{"allowed", `server.shop has no proxy (sidecar.istio.io/inject: "false"), so nothing enforces`}},
+		"off": {deployment("annotations: "+off, "{name: app}"), []string{"allowed", "nothing enforces policies there"}},
+		"the label goes first": {deployment("labels: {sidecar.istio.io/inject: 'true'}, annotations: "+off, "{name: app}"),
 			[]string{"denied", "takes mutual TLS alone"}},
-		"injected by hand": {deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: istio-proxy}"), []string{"denied", "takes mutual TLS alone"}},
+		"injected by hand": {deployment("labels: "+off, "{name: istio-proxy}"), []string{"denied", "takes mutual TLS alone"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustAnswer(t, check(t, load(t, c.object+strict+policy("p", deny)), "outside", "server", authzview.Request{}), c.want...)
 		})
 	}
-	caller, err := load(t, deployment("labels: {sidecar.istio.io/inject: 'false'}", "{name: app}")).Caller("server", "")
+	caller, err := load(t, deployment("labels: "+off, "{name: app}")).Caller("server", "")
 	if err != nil || caller.Principal != "" || len(caller.Notes) != 1 {
 		t.Errorf("%+v, %v", caller, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
@@ -43,6 +45,10 @@ func (m *Mesh) request(out *Result, from *Caller, to *Target, w *Workload, said 
 	if path := authz.NormalisePath(req.Path, kind); path != req.Path {
 		out.note("the proxy normalises the path (%s): policies see %s", kind, path)
 		req.Path = path
+	}
+	normalises := kind != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE
+	if bare, _, _ := strings.Cut(said.Path, "?"); strings.Contains(said.Path, "#") || normalises && strings.Contains(bare, "%00") {
+		out.note("the proxy answers a path with # or %%00 with 400 before any policy")
 	}
 	return req, nil
 }

@@ -27,15 +27,17 @@ func TestPortsForTCP(t *testing.T) {
 		request    authzview.Request
 		want       []string
 	}{
-		"ALLOW by method":          {"two", byMethod, at(90), []string{"denied", "port 90 of Service shop/two is for TCP", "a TCP connection"}},
-		"DENY by path":             {"two", byPath, at(90), []string{"denied"}},
-		"a port for HTTP":          {"two", byPath, at(80), []string{"allowed"}},
-		"the workload's port":      {"pod/server", byMethod, at(9090), []string{"denied", "port 90 of Service shop/two is for TCP"}},
-		"the workload's for HTTP":  {"pod/server", byMethod, at(8080), []string{"allowed"}},
-		"another of the workload":  {"pod/server", byMethod, at(90), []string{"allowed"}},
-		"no port of the Service":   {"two", byMethod, get, []string{"allowed", "no port is said, and at some the answer is another: denied with --port 90"}},
-		"no port of the workload":  {"pod/server", byMethod, get, []string{"allowed", "denied with --port 9090"}},
-		"by the workload's number": {"two", "action: DENY, rules: [{to: [{operation: {ports: ['8080']}}]}]", get, []string{"allowed", "denied with --port 80"}},
+		"ALLOW by method":         {"two", byMethod, at(90), []string{"denied", "port 90 of Service shop/two is for TCP", "a TCP connection"}},
+		"DENY by path":            {"two", byPath, at(90), []string{"denied"}},
+		"a port for HTTP":         {"two", byPath, at(80), []string{"allowed"}},
+		"the workload's port":     {"pod/server", byMethod, at(9090), []string{"denied", "port 90 of Service shop/two is for TCP"}},
+		"the workload's for HTTP": {"pod/server", byMethod, at(8080), []string{"allowed"}},
+		"another of the workload": {"pod/server", byMethod, at(90), []string{"allowed"}},
+		"no port of the Service": {"two", byMethod, get,
+			[]string{"allowed", "no port is said, and at some the answer is another: denied with --port 90"}},
+		"no port of the workload": {"pod/server", byMethod, get, []string{"allowed", "denied with --port 9090"}},
+		"by the workload's number": {"two", "action: DENY, rules: [{to: [{operation: {ports: ['8080']}}]}]", get,
+			[]string{"allowed", "denied with --port 80"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustAnswer(t, check(t, load(t, labelled+twoPorts+policy("p", c.policy)), "outside", c.to, c.request), c.want...)
@@ -56,4 +58,11 @@ func TestModesOfPorts(t *testing.T) {
 	const modes = "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: shop}\n" +
 		"spec: {selector: {matchLabels: {app: server}}, mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: DISABLE}}}\n"
 	mustAnswer(t, check(t, load(t, labelled+twoPorts+modes), "outside", "two", authzview.Request{}), "denied", "allowed with --port 80")
+}
+
+// TestPathsThatNoPolicySees: a proxy refuses them itself.
+func TestPathsThatNoPolicySees(t *testing.T) {
+	for path, want := range map[string]string{"/a%00": "with 400 before any policy", "/a#b": "with 400 before any policy", "/a": "GET /a"} {
+		mustAnswer(t, check(t, load(t, labelled), "outside", "server", authzview.Request{Path: path}), "allowed", want)
+	}
 }

@@ -67,8 +67,8 @@ func (m *Mesh) token(out *Result, w *Workload, tokens []Tokens, req *authz.Reque
 	}
 	issuer, _ := claims["iss"].(string)
 	req.Claims = authz.SplitClaims(claims, accepted.GetSpaceDelimitedClaims()...)
-	out.note("the claims count if the token is valid: RequestAuthentication %s verifies those of %s, and answers others with 401", accepted.owner,
-		orAnyIssuer(issuer))
+	out.note("the claims count if the token is valid: RequestAuthentication %s verifies those of %s, and answers others with 401",
+		accepted.owner, orAnyIssuer(issuer))
 	return nil
 }
 
@@ -101,12 +101,14 @@ func judgeToken(rules []tokenRule, claims map[string]any) (*tokenRule, *refusal)
 	}
 	if len(why) == 0 {
 		slices.Sort(issuers)
-		return nil, &refusal{requestAuthentication, "", fmt.Sprintf("no RequestAuthentication takes tokens of issuer %q, but of %s: the answer is 401",
-			issuer, strings.Join(slices.Compact(issuers), ", "))}
+		text := fmt.Sprintf("no RequestAuthentication takes tokens of issuer %q, but of %s: the answer is 401", issuer,
+			strings.Join(slices.Compact(issuers), ", "))
+		return nil, &refusal{requestAuthentication, "", text}
 	}
 	answer := strings.Join(lists.Map(sortedCodes(codes), func(code int) string { return fmt.Sprint(code) }), " or ")
 	slices.Sort(why)
-	return nil, &refusal{requestAuthentication, owner, fmt.Sprintf("%s: the answer is %s", strings.Join(slices.Compact(why), ", and "), answer)}
+	text := fmt.Sprintf("%s: the answer is %s", strings.Join(slices.Compact(why), ", and "), answer)
+	return nil, &refusal{requestAuthentication, owner, text}
 }
 
 func sortedCodes(codes map[int]bool) []int {

@@ -103,7 +103,8 @@ func TestAHoldWithoutNamespaceIsForTheMesh(t *testing.T) {
 	m := running(t)
 	m.SetFiles([]*configv1.Object{
 		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
-		held(object("AuthorizationPolicy", "", "0-held-closed-1", `{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`)),
+		held(object("AuthorizationPolicy", "", "0-held-closed-1",
+			`{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`)),
 	}, nil)
 	m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"},
 		"denied: AuthorizationPolicy istio-system/0-held-closed-1 is broken and held closed",
@@ -145,7 +146,8 @@ func TestProvidersWithoutAServiceDeny(t *testing.T) {
 			object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
 			object("ConfigMap", "istio-system", "istio", `{"metadata":{"name":"istio"},"data":{"mesh":`+
 				`"extensionProviders: [{name: ask, envoyExtAuthzHttp: {service: ask.example, port: 80}}]"}}`),
-			object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"CUSTOM","provider":{"name":"ask"},"rules":[{}]}}`),
+			object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"CUSTOM",`+
+				`"provider":{"name":"ask"},"rules":[{}]}}`),
 		), nil)
 		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"}, want)
 		if len(services) != 1 {
