@@ -123,8 +123,8 @@ func (m *Mesh) serviceOf(service string) *host {
 	var kubernetes, all []*host
 	for i, h := range m.hosts {
 		// The cluster's domain is not known.
-		if h.name != name && !(h.kubernetes && strings.HasPrefix(name, strings.TrimSuffix(h.name, m.describe.Domain))) ||
-			namespace != "" && h.namespace != namespace {
+		named := h.name == name || h.kubernetes && strings.HasPrefix(name, strings.TrimSuffix(h.name, m.describe.Domain))
+		if !named || namespace != "" && h.namespace != namespace {
 			continue
 		}
 		all = append(all, &m.hosts[i])
