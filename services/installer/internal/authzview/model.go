@@ -58,6 +58,8 @@ type Tokens struct {
 	Namespace, Name   string
 	Spec              *security.RequestAuthentication
 	Location, Problem string
+	// Keyless says why keys of the rules are missing; empty if they are there, or nothing is known of them.
+	Keyless string
 }
 
 // Workload is a Pod, an object that makes Pods, or a WorkloadEntry.

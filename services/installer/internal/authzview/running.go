@@ -16,8 +16,9 @@ import (
 func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 	var found []object
 	var notes []string
+	var keyless map[string]string
 	servicesKnown := true
-	err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
+	err := mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
 		for _, kind := range Kinds {
 			res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, InForce: true})
 			if err = client.Explain(err); err != nil {
@@ -41,6 +42,9 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 				found = append(found, parsed)
 			}
 		}
+		if keyless, err = keylessTokens(ctx, client); err != nil {
+			notes = append(notes, fmt.Sprintf("whether the keys of RequestAuthentications are there is not known: %v", err))
+		}
 		return nil
 	})
 	if err != nil {
@@ -49,6 +53,9 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 	m, err := build(found, nil, true)
 	if err != nil {
 		return nil, err
+	}
+	for i, t := range m.Tokens {
+		m.Tokens[i].Keyless = keyless[tokensName(t)]
 	}
 	m.Notes, m.servicesKnown = notes, servicesKnown
 	fleet, err := mesh.Fleet(ctx, meshclient.Selection{})
@@ -61,6 +68,23 @@ func FromMesh(ctx context.Context, mesh *meshclient.Mesh) (*Mesh, error) {
 	}
 	m.connect(fleet.GetProxies(), len(fleet.Silent) == 0)
 	return m, nil
+}
+
+// keylessTokens says of RequestAuthentications, by "NAMESPACE/NAME", why keys of theirs are missing.
+func keylessTokens(ctx context.Context, client *configapi.Client) (map[string]string, error) {
+	res, err := client.Status(ctx, &configv1.StatusRequest{Kind: requestAuthentication})
+	if err != nil {
+		return nil, client.Explain(err)
+	}
+	out := map[string]string{}
+	for _, o := range res.GetObjects() {
+		for _, c := range o.GetConditions() {
+			if o.GetInForce() && o.GetKey().GetKind() == requestAuthentication && c.GetType() == "ResolvedRefs" && c.GetStatus() == "False" {
+				out[o.GetKey().GetNamespace()+"/"+o.GetKey().GetName()] = c.GetMessage()
+			}
+		}
+	}
+	return out, nil
 }
 
 // connect notes which workloads have a proxy. If all proxies are known, the other workloads have none.

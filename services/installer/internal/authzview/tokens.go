@@ -14,10 +14,11 @@ import (
 	"fairlead.dev/pkg/lists"
 )
 
-// tokenRule is a rule of the RequestAuthentication owner.
+// tokenRule is a rule of the RequestAuthentication owner. keyless says why its keys are missing; empty if they may be
+// there.
 type tokenRule struct {
 	*security.JWTRule
-	owner string
+	owner, keyless string
 }
 
 // token says what becomes of the request's token, of which Claims are said.
@@ -49,8 +50,19 @@ func (m *Mesh) token(out *Result, w *Workload, tokens []Tokens, req *authz.Reque
 			return &refusal{requestAuthentication, tokensName(t), fmt.Sprintf("RequestAuthentication %s is refused, and so tokens are until a "+
 				"version is accepted (the answer is 401): %s", tokensName(t), t.Problem)}
 		}
+		fetched := lists.Filter(t.Spec.GetJwtRules(), func(rule *security.JWTRule) bool { return rule.GetJwks() == "" })
+		if t.Keyless != "" && len(fetched) > 1 {
+			out.note("keys of RequestAuthentication %s are missing, and tokens that need them are answered with 401: %s", tokensName(t), t.Keyless)
+		}
 		for _, rule := range t.Spec.GetJwtRules() {
-			rules = append(rules, tokenRule{rule, tokensName(t)})
+			r := tokenRule{rule, tokensName(t), ""}
+			if _, err := jwks.Parse([]byte(rule.GetJwks())); rule.GetJwks() != "" && err != nil {
+				r.keyless = err.Error()
+			}
+			if rule.GetJwks() == "" && len(fetched) == 1 {
+				r.keyless = t.Keyless
+			}
+			rules = append(rules, r)
 		}
 	}
 	if len(rules) == 0 {
@@ -91,8 +103,8 @@ func judgeToken(rules []tokenRule, claims map[string]any) (*tokenRule, *refusal)
 		case len(allowed) > 0 && !slices.ContainsFunc(audiences(claims), func(a string) bool { return slices.Contains(allowed, a) }):
 			why = append(why, fmt.Sprintf("RequestAuthentication %s takes tokens for %s alone", rule.owner, strings.Join(allowed, ", ")))
 			codes[http.StatusForbidden] = true
-		case unusableKeys(rule) != nil:
-			why = append(why, fmt.Sprintf("RequestAuthentication %s has no key that verifies tokens: %v", rule.owner, unusableKeys(rule)))
+		case rule.keyless != "":
+			why = append(why, fmt.Sprintf("RequestAuthentication %s has no key that verifies tokens: %s", rule.owner, rule.keyless))
 			codes[http.StatusUnauthorized] = true
 		default:
 			return &rules[i], nil
@@ -118,15 +130,6 @@ func sortedCodes(codes map[int]bool) []int {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// unusableKeys says why the keys in a rule verify no token; nil if they may, or stand elsewhere.
-func unusableKeys(rule tokenRule) error {
-	if rule.GetJwks() == "" {
-		return nil
-	}
-	_, err := jwks.Parse([]byte(rule.GetJwks()))
-	return err
 }
 
 // preflight reports whether a request asks a server what it allows pages of other origins, as proxies tell it.

@@ -155,3 +155,18 @@ func TestProvidersWithoutAServiceDeny(t *testing.T) {
 		}
 	}
 }
+
+// TestMissingKeysRefuseTokens: config-watcher says of an object whether the keys of its issuers are there.
+func TestMissingKeysRefuseTokens(t *testing.T) {
+	m := running(t)
+	for want, rules := range map[string]string{
+		"denied: RequestAuthentication shop/r has no key that verifies tokens: no answer: the answer is 401": `{"issuer":"keyless"}`,
+		"note: keys of RequestAuthentication shop/r are missing":                                             `{"issuer":"keyless"},{"issuer":"j"}`,
+	} {
+		m.SetFiles([]*configv1.Object{
+			object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+			object("RequestAuthentication", "shop", "r", `{"metadata":{"name":"r"},"spec":{"jwtRules":[`+rules+`]}}`),
+		}, nil)
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--claim", "iss=keyless"}, want)
+	}
+}
