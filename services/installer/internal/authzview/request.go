@@ -27,6 +27,8 @@ func (m *Mesh) request(out *Result, from *Caller, to *Target, w *Workload, said 
 	if len(leads) > 0 {
 		req.Port = leads[0].port.targetOn(w)
 		out.noteProtocol(leads, said, &req)
+	} else {
+		out.noteServicePort(m.leadsTo(w), w, said.Port)
 	}
 	if !req.SourceIP.IsValid() && from.Workload != nil && len(from.Workload.Addresses) > 0 {
 		req.SourceIP = from.Workload.Addresses[0]
@@ -118,17 +120,37 @@ func (r *Result) noteProtocol(leads []lead, said Request, req *authz.Request) {
 	r.note("%s: it is decided about the connection%s", text, without)
 }
 
-// noteOtherPorts notes at which ports the answer is another one, if no port is said.
+// noteServicePort notes that a port of a workload, to which no Service leads, has the number of a Service's.
+func (r *Result) noteServicePort(leads []lead, w *Workload, number uint32) {
+	for _, l := range leads {
+		if number != 0 && l.port.Number == number {
+			r.note("--port %d is taken as the port of %s: port %d of Service %s/%s leads to port %d there", number, w.ID(), number,
+				l.service.Namespace, l.service.Name, l.port.targetOn(w))
+			return
+		}
+	}
+}
+
+// noteOtherPorts notes at which ports the answer is another one, if no port is said. A request with a method is not one
+// for a port for TCP.
 func (m *Mesh) noteOtherPorts(out *Result, from *Caller, to *Target, class *Class, said Request) error {
 	if said.Port != 0 {
 		return nil
 	}
 	w := class.Workloads[0]
-	var ports []uint32
+	leads := m.leadsTo(w)
 	if s := to.Service; s != nil {
-		ports = lists.Map(s.Ports, func(p ServicePort) uint32 { return p.Number })
-	} else {
-		ports = lists.Map(m.leadsTo(w), func(l lead) uint32 { return l.port.targetOn(w) })
+		leads = lists.Map(s.Ports, func(p ServicePort) lead { return lead{s, p} })
+	}
+	var ports []uint32
+	for _, l := range leads {
+		switch {
+		case said.Method != "" && l.port.TCP():
+		case to.Service != nil:
+			ports = append(ports, l.port.Number)
+		default:
+			ports = append(ports, l.port.targetOn(w))
+		}
 	}
 	slices.Sort(ports)
 	byOutcome := map[string][]string{}

@@ -1,6 +1,7 @@
 package authzview_test
 
 import (
+	"strings"
 	"testing"
 
 	"fairlead.dev/services/installer/internal/authzview"
@@ -17,6 +18,7 @@ const labelled = "apiVersion: v1\nkind: Pod\nmetadata: {name: server, namespace:
 func TestPortsForTCP(t *testing.T) {
 	const byMethod, byPath = "rules: [{to: [{operation: {methods: [GET]}}]}]", "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]"
 	get := authzview.Request{Method: "GET", Path: "/x", Host: "two"}
+	unsaid := authzview.Request{Host: "two"}
 	at := func(port uint32) authzview.Request {
 		r := get
 		r.Port = port
@@ -32,10 +34,10 @@ func TestPortsForTCP(t *testing.T) {
 		"a port for HTTP":         {"two", byPath, at(80), []string{"allowed"}},
 		"the workload's port":     {"pod/server", byMethod, at(9090), []string{"denied", "port 90 of Service shop/two is for TCP"}},
 		"the workload's for HTTP": {"pod/server", byMethod, at(8080), []string{"allowed"}},
-		"another of the workload": {"pod/server", byMethod, at(90), []string{"allowed"}},
-		"no port of the Service": {"two", byMethod, get,
+		"another of the workload": {"pod/server", byMethod, at(90), []string{"allowed", "port 90 of Service shop/two leads to port 9090"}},
+		"no port of the Service": {"two", byMethod, unsaid,
 			[]string{"allowed", "no port is said, and at some the answer is another: denied with --port 90"}},
-		"no port of the workload": {"pod/server", byMethod, get, []string{"allowed", "denied with --port 9090"}},
+		"no port of the workload": {"pod/server", byMethod, unsaid, []string{"allowed", "denied with --port 9090"}},
 		"by the workload's number": {"two", "action: DENY, rules: [{to: [{operation: {ports: ['8080']}}]}]", get,
 			[]string{"allowed", "denied with --port 80"}},
 	} {
@@ -64,5 +66,15 @@ func TestModesOfPorts(t *testing.T) {
 func TestPathsThatNoPolicySees(t *testing.T) {
 	for path, want := range map[string]string{"/a%00": "with 400 before any policy", "/a#b": "with 400 before any policy", "/a": "GET /a"} {
 		mustAnswer(t, check(t, load(t, labelled), "outside", "server", authzview.Request{Path: path}), "allowed", want)
+	}
+}
+
+// TestRequestsAreNotForPortsForTCP: a method says which ports may be meant.
+func TestRequestsAreNotForPortsForTCP(t *testing.T) {
+	m := load(t, labelled+twoPorts+policy("p", "rules: [{to: [{operation: {methods: [GET]}}]}]"))
+	for _, n := range check(t, m, "outside", "two", authzview.Request{Method: "GET", Path: "/"}).Results[0].Notes {
+		if strings.Contains(n, "no port is said") {
+			t.Error(n)
+		}
 	}
 }
