@@ -233,6 +233,7 @@ func TestNamesOfControllers(t *testing.T) {
 		"deploy/web":      "web",
 		"ser":             "server-0",
 		"deploy/ser":      `no workload and no Service is named "deploy/ser"; so begins the name of server-0.shop`,
+		"deploy/ser.shop": `no workload and no Service is named "deploy/ser.shop"; so begins the name of server-0.shop`,
 		"deploy/web-admi": `"deploy/web-admi"; so begins the name of web-admin.shop`,
 	} {
 		got := ""

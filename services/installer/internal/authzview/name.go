@@ -242,7 +242,10 @@ func (m *Mesh) notFound(name, rest, namespace string) error {
 	}
 	var longer []string
 	for _, w := range m.WorkloadsIn(namespace) {
-		if strings.HasPrefix(w.ID(), rest) && len(longer) < maxLonger {
+		begins := slices.ContainsFunc(m.readings(rest, namespace), func(n namespaced) bool {
+			return strings.HasPrefix(w.Name, n.name) && (n.namespace == "" || n.namespace == w.Namespace)
+		})
+		if begins && len(longer) < maxLonger {
 			longer = append(longer, w.ID())
 		}
 	}

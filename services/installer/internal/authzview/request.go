@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
@@ -48,11 +49,19 @@ func (m *Mesh) request(out *Result, from *Caller, to *Target, w *Workload, said 
 		out.note("the proxy normalises the path (%s): policies see %s", kind, path)
 		req.Path = path
 	}
-	normalises := kind != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE
-	if bare, _, _ := strings.Cut(said.Path, "?"); strings.Contains(said.Path, "#") || normalises && strings.Contains(bare, "%00") {
-		out.note("the proxy answers a path with # or %%00 with 400 before any policy")
+	if malformed(said.Path, kind) {
+		out.note("the proxy answers a path with #, %%00 or a character that is not ASCII with 400 before any policy")
 	}
 	return req, nil
+}
+
+// malformed reports whether a proxy refuses a path itself.
+func malformed(path string, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) bool {
+	if strings.Contains(path, "#") || strings.ContainsFunc(path, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return true
+	}
+	bare, _, _ := strings.Cut(path, "?")
+	return kind != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE && strings.Contains(bare, "%00")
 }
 
 // lead is a port of a Service that leads to a port of a workload.

@@ -64,7 +64,8 @@ func TestModesOfPorts(t *testing.T) {
 
 // TestPathsThatNoPolicySees: a proxy refuses them itself.
 func TestPathsThatNoPolicySees(t *testing.T) {
-	for path, want := range map[string]string{"/a%00": "with 400 before any policy", "/a#b": "with 400 before any policy", "/a": "GET /a"} {
+	const refused = "with 400 before any policy"
+	for path, want := range map[string]string{"/a%00": refused, "/a#b": refused, "/é": refused, "/a?%00": "GET /a"} {
 		mustAnswer(t, check(t, load(t, labelled), "outside", "server", authzview.Request{Path: path}), "allowed", want)
 	}
 }
