@@ -353,3 +353,13 @@ func TestApplies(t *testing.T) {
 		}
 	}
 }
+
+// TestHeadersThatDifferInCase: they are one header, of which the values have an order.
+func TestHeadersThatDifferInCase(t *testing.T) {
+	m := authz.Match{Field: authz.Header, Key: []string{"x-a"}, Values: []authz.Value{{String: authz.StringMatch{Text: "1,2,3"}}}}
+	for range 50 {
+		if !m.Matches(&authz.Request{Headers: map[string][]string{"X-A": {"1"}, "X-a": {"2"}, "x-a": {"3"}}}) {
+			t.Fatal("the values are joined in another order")
+		}
+	}
+}

@@ -21,7 +21,7 @@ type Request struct {
 	Host, Method                      string
 	// Path may have a query and a fragment.
 	Path string
-	// Headers by name, in any case.
+	// Headers by name, in any case. Values of names that differ in case alone count in the order of these names.
 	Headers map[string][]string
 	// Claims are those of the verified token, as encoding/json decodes them and after SplitClaims; nil without a
 	// token.
@@ -218,11 +218,15 @@ func (r *Request) header(name string) (string, bool) {
 	case ":path":
 		return r.Path, r.Path != ""
 	}
-	var found []string
-	for k, values := range r.Headers {
+	var names, found []string
+	for k := range r.Headers {
 		if lower(k) == name {
-			found = append(found, values...)
+			names = append(names, k)
 		}
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		found = append(found, r.Headers[k]...)
 	}
 	return strings.Join(found, ","), len(found) > 0
 }

@@ -370,7 +370,11 @@ type Object struct {
 	Overrides []*Place `protobuf:"bytes,7,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// stays_until is set for an object whose file is gone, empty or cut off: unless it is in a file again, it is removed
 	// then.
-	StaysUntil    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=stays_until,json=staysUntil,proto3" json:"stays_until,omitempty"`
+	StaysUntil *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=stays_until,json=staysUntil,proto3" json:"stays_until,omitempty"`
+	// held_closed is true for what config-watcher has in the place of a security object that cannot be used and of which
+	// it knows no good version: an AuthorizationPolicy that denies everything, or a RequestAuthentication without rules,
+	// which refuses every token.
+	HeldClosed    bool `protobuf:"varint,9,opt,name=held_closed,json=heldClosed,proto3" json:"held_closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,6 +463,13 @@ func (x *Object) GetStaysUntil() *timestamppb.Timestamp {
 		return x.StaysUntil
 	}
 	return nil
+}
+
+func (x *Object) GetHeldClosed() bool {
+	if x != nil {
+		return x.HeldClosed
+	}
+	return false
 }
 
 // Place is where an object is written.
@@ -2741,7 +2752,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xca\x02\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xeb\x02\n" +
 	"\x06Object\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\x12\x1e\n" +
@@ -2753,7 +2764,9 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\blocation\x18\x06 \x01(\tR\blocation\x127\n" +
 	"\toverrides\x18\a \x03(\v2\x19.fairlead.config.v1.PlaceR\toverrides\x12;\n" +
 	"\vstays_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"staysUntil\";\n" +
+	"staysUntil\x12\x1f\n" +
+	"\vheld_closed\x18\t \x01(\bR\n" +
+	"heldClosed\";\n" +
 	"\x05Place\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\blocation\x18\x02 \x01(\tR\blocation\"X\n" +

@@ -236,3 +236,21 @@ func TestUnknownNames(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldClosedIsTold: what stands for a broken object is told from the user's own objects.
+func TestHeldClosedIsTold(t *testing.T) {
+	f := newFixture(t)
+	o := f.options()
+	file := filepath.Join(f.dir, "mesh.yaml")
+	testkit.WriteFile(t, file, []byte("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\n"+
+		"metadata: {name: good, namespace: apps}\nspec: {}\n---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\n"+
+		"metadata: {name: bad, namespace: apps}\nspec: {jwtRule: []}\n"))
+	o.ConfigDirs = []string{file}
+	r := f.start(o)
+	r.WaitReady()
+	for name, want := range map[string]bool{"good": false, "bad": true} {
+		if got := inForce(t, r, "RequestAuthentication", name); got.HeldClosed != want {
+			t.Errorf("%s: held closed is %t", name, got.HeldClosed)
+		}
+	}
+}

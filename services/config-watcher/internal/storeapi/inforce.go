@@ -151,7 +151,7 @@ func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withMa
 	} else {
 		out = &configv1.Object{
 			Key:        &configv1.ObjectKey{ApiVersion: o.APIVersion, Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name},
-			Generation: o.Generation,
+			Generation: o.Generation, HeldClosed: o.Held,
 		}
 		if withManifest {
 			if out.Manifest, err = render(o); err != nil {

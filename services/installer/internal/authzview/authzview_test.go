@@ -212,6 +212,46 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNamesOfControllers: one of exactly the name goes before longer names, and a kind asks for the whole name.
+func TestNamesOfControllers(t *testing.T) {
+	pods := ""
+	for _, name := range []string{"api-5d4fcbb77-x2k9z", "api-5d4fcbb77-b4mqz", "api-admin-7d9fbc-zz2xk", "api-admin-0", "server-0"} {
+		pods += "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: shop}\nspec: {containers: [{name: istio-proxy}]}\n"
+	}
+	deployments := ""
+	for _, name := range []string{"web", "web-admin"} {
+		deployments += "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: " + name + ", namespace: shop}\n" +
+			"spec: {template: {spec: {serviceAccountName: " + name + "}}}\n"
+	}
+	m := load(t, pods+deployments)
+	for name, want := range map[string]string{
+		"api":             "api-5d4fcbb77-b4mqz api-5d4fcbb77-x2k9z",
+		"deploy/api":      "api-5d4fcbb77-b4mqz api-5d4fcbb77-x2k9z",
+		"api-admin":       "api-admin-0 api-admin-7d9fbc-zz2xk",
+		"sts/server":      "server-0",
+		"web":             "web",
+		"deploy/web":      "web",
+		"ser":             "server-0",
+		"deploy/ser":      `no workload and no Service is named "deploy/ser"; so begins the name of server-0.shop`,
+		"deploy/ser.shop": `no workload and no Service is named "deploy/ser.shop"; so begins the name of server-0.shop`,
+		"deploy/web-admi": `"deploy/web-admi"; so begins the name of web-admin.shop`,
+	} {
+		got := ""
+		if target, err := m.Target(name, ""); err != nil {
+			got = err.Error()
+		} else {
+			var names []string
+			for _, w := range target.Workloads {
+				names = append(names, w.Name)
+			}
+			got = strings.Join(names, " ")
+		}
+		if isError := strings.Contains(want, `"`); got != want && (!isError || !strings.Contains(got, want)) {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
 // TestConfigWatcherJudges: what config-watcher refuses is closed, and nothing else is.
 func TestConfigWatcherJudges(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: shop}\nspec: {containers: [{name: istio-proxy}]}\n"

@@ -9,7 +9,6 @@ import (
 
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
-	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/describe"
 )
 
@@ -98,6 +97,9 @@ const (
 
 // Check says what happens to a request.
 func (m *Mesh) Check(from *Caller, to *Target, r Request) (*Answer, error) {
+	if err := m.checkAnswers(r.Answers); err != nil {
+		return nil, err
+	}
 	a := &Answer{From: from.Name, To: to.Name, Notes: slices.Concat(m.Notes, from.Notes)}
 	if !m.SettingsKnown {
 		a.Notes = append(a.Notes, fmt.Sprintf("no MeshConfig is known: Istio's defaults count, such as trust domain %s and root namespace %s",
@@ -106,6 +108,9 @@ func (m *Mesh) Check(from *Caller, to *Target, r Request) (*Answer, error) {
 	for _, class := range m.classes(to.Workloads) {
 		result, err := m.result(from, to, class, r)
 		if err != nil {
+			return nil, err
+		}
+		if err := m.noteOtherPorts(result, from, to, class, r); err != nil {
 			return nil, err
 		}
 		a.Results = append(a.Results, *result)
@@ -151,7 +156,7 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	}
 	refusal := m.handshake(out, w, &req)
 	if refusal == nil {
-		refusal = m.token(out, class.tokens, &req)
+		refusal = m.token(out, w, class.tokens, &req)
 	}
 	set := m.Compile(class.Policies)
 	m.providers(out, set, &req, said)
@@ -159,7 +164,7 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	out.Seen = seen(req)
 	switch {
 	case w.Proxy == NoProxy:
-		out.Outcome, out.Reason = authz.Allowed.String(), w.ID()+" has no connected proxy, so nothing enforces policies there"
+		out.Outcome, out.Reason = authz.Allowed.String(), w.unproxied()+", so nothing enforces policies there"
 	case refusal != nil:
 		out.Outcome, out.Action, out.Policy, out.Reason = authz.Denied.String(), refusal.action, refusal.policy, refusal.reason
 	default:
@@ -167,6 +172,9 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 	}
 	for _, p := range class.Policies {
 		if p.Problem != "" {
+			if out.Policy == policyName(p) && refusal == nil {
+				out.Reason = fmt.Sprintf("AuthorizationPolicy %s is broken and held closed: what it selects is denied", out.Policy)
+			}
 			out.note("AuthorizationPolicy %s is refused, and so what it selects is closed until a version is accepted: %s", policyName(p), p.Problem)
 		}
 	}
@@ -176,54 +184,6 @@ func (m *Mesh) result(from *Caller, to *Target, class *Class, said Request) (*Re
 
 func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-}
-
-// request makes of what was said the request that the workload's proxy sees.
-func (m *Mesh) request(out *Result, from *Caller, to *Target, w *Workload, said Request) (authz.Request, error) {
-	req := authz.Request{
-		TCP: said.TCP, Principal: from.Principal, SourceIP: said.SourceIP, RemoteIP: said.RemoteIP, Port: said.Port,
-		SNI:  strings.ToLower(said.SNI), // as Envoy reads it
-		Host: said.Host, Method: said.Method, Path: said.Path, Headers: said.Headers, Claims: said.Claims, Answers: map[string]authz.Answer{},
-	}
-	if s := to.Service; s != nil {
-		i := slices.IndexFunc(s.Ports, func(p ServicePort) bool { return p.Number == said.Port })
-		if said.Port == 0 && len(s.Ports) == 1 {
-			i = 0
-		}
-		switch {
-		case i >= 0:
-			req.Port = s.Ports[i].targetOn(w)
-			if s.Ports[i].TCP() && said.Method == "" && !req.TCP {
-				req.TCP = true
-				out.note("port %d of Service %s is for TCP by its name or appProtocol: it is decided about the connection", s.Ports[i].Number, s.Name)
-			}
-		case said.Port != 0:
-			var ports []string
-			for _, p := range s.Ports {
-				ports = append(ports, fmt.Sprint(p.Number))
-			}
-			return req, process.Usagef("--port %d: Service %s/%s has the ports %s", said.Port, s.Namespace, s.Name, strings.Join(ports, ", "))
-		}
-	}
-	if !req.SourceIP.IsValid() && from.Workload != nil && len(from.Workload.Addresses) > 0 {
-		req.SourceIP = from.Workload.Addresses[0]
-	}
-	if !req.RemoteIP.IsValid() {
-		req.RemoteIP = req.SourceIP
-	}
-	if len(w.Addresses) > 0 {
-		req.DestinationIP = w.Addresses[0]
-	}
-	if req.TCP {
-		return req, nil
-	}
-	req.Method, req.Path = cmp.Or(req.Method, "GET"), cmp.Or(req.Path, "/")
-	kind := m.Settings.GetPathNormalization().GetNormalization()
-	if path := authz.NormalisePath(req.Path, kind); path != req.Path {
-		out.note("the proxy normalises the path (%s): policies see %s", kind, path)
-		req.Path = path
-	}
-	return req, nil
 }
 
 // refusal is why a request does not reach the policies.
@@ -251,71 +211,6 @@ func (m *Mesh) handshake(out *Result, w *Workload, req *authz.Request) *refusal 
 	case mode.Mode == "DISABLE" && req.Principal != "":
 		out.note("the port takes plain text alone (%s): no rule sees the caller's identity", from)
 		req.Principal = ""
-	}
-	return nil
-}
-
-// token says what becomes of the request's token, of which Claims are said.
-func (m *Mesh) token(out *Result, tokens []Tokens, req *authz.Request) *refusal {
-	if req.Claims == nil {
-		return nil
-	}
-	claims := req.Claims
-	req.Claims = nil
-	if req.TCP {
-		out.note("tokens are part of HTTP requests: the claims do not count for a connection")
-		return nil
-	}
-	if len(tokens) == 0 {
-		out.note("no RequestAuthentication applies, so no token is verified: the claims do not count")
-		return nil
-	}
-	issuer, _ := claims["iss"].(string)
-	var issuers []string
-	for _, t := range tokens {
-		name := tokensName(t)
-		if t.Problem != "" {
-			return &refusal{requestAuthentication, name, fmt.Sprintf("RequestAuthentication %s is refused, and so tokens are until a version is "+
-				"accepted: %s", name, t.Problem)}
-		}
-		for _, rule := range t.Spec.GetJwtRules() {
-			issuers = append(issuers, rule.GetIssuer())
-			if rule.GetIssuer() != issuer {
-				continue
-			}
-			if allowed := rule.GetAudiences(); len(allowed) > 0 && !slices.ContainsFunc(audiences(claims), func(a string) bool {
-				return slices.Contains(allowed, a)
-			}) {
-				return &refusal{requestAuthentication, name, fmt.Sprintf("RequestAuthentication %s takes tokens for %s alone: the answer is 401", name,
-					strings.Join(allowed, ", "))}
-			}
-			req.Claims = authz.SplitClaims(claims, rule.GetSpaceDelimitedClaims()...)
-			out.note("the claims count if the token is valid: RequestAuthentication %s verifies those of %s, and answers others with 401", name,
-				issuer)
-			return nil
-		}
-	}
-	if len(issuers) == 0 {
-		out.note("no RequestAuthentication has jwtRules, so no token is verified: the claims do not count")
-		return nil
-	}
-	slices.Sort(issuers)
-	return &refusal{requestAuthentication, "", fmt.Sprintf("no RequestAuthentication takes tokens of issuer %q, but of %s: the answer is 401",
-		issuer, strings.Join(slices.Compact(issuers), ", "))}
-}
-
-func audiences(claims map[string]any) []string {
-	switch aud := claims["aud"].(type) {
-	case string:
-		return []string{aud}
-	case []any:
-		var out []string
-		for _, a := range aud {
-			if s, ok := a.(string); ok {
-				out = append(out, s)
-			}
-		}
-		return out
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package authzview
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/describe"
 )
 
@@ -35,6 +37,9 @@ type Mesh struct {
 	Notes []string
 
 	describe describe.Mesh
+	// hosts are those of Services and ServiceEntries; servicesKnown is true if the mesh has no others.
+	hosts         []host
+	servicesKnown bool
 	// twice says which objects do not count because others of the same name do.
 	twice []string
 }
@@ -53,6 +58,8 @@ type Tokens struct {
 	Namespace, Name   string
 	Spec              *security.RequestAuthentication
 	Location, Problem string
+	// Keyless says why keys of the rules are missing; empty if they are there, or nothing is known of them.
+	Keyless string
 }
 
 // Workload is a Pod, an object that makes Pods, or a WorkloadEntry.
@@ -63,8 +70,10 @@ type Workload struct {
 	Addresses             []netip.Addr
 	Ports                 map[string]uint32
 	Proxy                 Proxy
-	Identity              string
-	Location              string
+	// NotInjected is true for a Pod without a proxy because it asks for none.
+	NotInjected bool
+	Identity    string
+	Location    string
 }
 
 // Proxy says whether a workload has a proxy.
@@ -81,6 +90,14 @@ const (
 
 // ID is "NAME.NAMESPACE".
 func (w *Workload) ID() string { return w.Name + "." + w.Namespace }
+
+// unproxied says why nothing enforces policies at a workload with NoProxy.
+func (w *Workload) unproxied() string {
+	if w.NotInjected {
+		return fmt.Sprintf("%s has no proxy (%s: \"false\")", w.ID(), contract.InjectLabel)
+	}
+	return w.ID() + " has no connected proxy"
+}
 
 // Service is a Service with the ports that lead to its workloads.
 type Service struct {

@@ -2,6 +2,7 @@ package authzview
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -65,7 +66,7 @@ func (m *Mesh) Caller(name, namespace string) (*Caller, error) {
 		c.Workload, c.Principal = w, w.Identity
 		if w.Proxy == NoProxy {
 			c.Principal = ""
-			c.Notes = append(c.Notes, fmt.Sprintf("%s has no connected proxy, so it calls in plain text, without an identity", w.ID()))
+			c.Notes = append(c.Notes, w.unproxied()+", so it calls in plain text, without an identity")
 		}
 	}
 	return c, nil
@@ -80,14 +81,19 @@ type Target struct {
 	Workloads []*Workload
 }
 
+// controller stands for the kinds that make Pods, which are told apart by the names of the Pods alone.
+const controller = "controller"
+
 // workloadKinds are the names of kinds of workloads, with the kind that it means; "" for any.
 var workloadKinds = map[string]string{
-	"po": "Pod", "pod": "Pod", "pods": "Pod", "deploy": "", "deployment": "", "deployments": "", "workload": "", "statefulset": "", "sts": "",
-	"daemonset": "", "ds": "", "job": "", "we": "WorkloadEntry", "workloadentry": "WorkloadEntry",
+	"po": "Pod", "pod": "Pod", "pods": "Pod", "deploy": controller, "deployment": controller, "deployments": controller, "workload": "",
+	"statefulset": controller, "sts": controller, "daemonset": controller, "ds": controller, "job": controller,
+	"we": "WorkloadEntry", "workloadentry": "WorkloadEntry",
 }
 
 // Target finds what a name means: [KIND/]NAME[.NAMESPACE], or the host of a Service. Without a kind a Pod of exactly
-// that name goes before a Service, and that one before workloads whose names begin with it.
+// that name goes before a Service, that one before a Deployment or the like and its Pods, and these before workloads
+// whose names begin with it.
 func (m *Mesh) Target(name, namespace string) (*Target, error) {
 	kind, rest, slash := strings.Cut(name, "/")
 	if !slash {
@@ -101,11 +107,10 @@ func (m *Mesh) Target(name, namespace string) (*Target, error) {
 	}
 	var errs []error
 	for _, n := range m.readings(rest, namespace) {
-		if !isService {
-			found := m.workloads(n, only, true)
-			if !isWorkload {
-				found = lists.Filter(found, func(w *Workload) bool { return !slices.Contains(controllers, w.Kind) })
-			}
+		if !isService && only != controller {
+			found := m.workloads(n, only, func(w *Workload) bool {
+				return w.Name == n.name && (isWorkload || !slices.Contains(controllers, w.Kind))
+			})
 			if len(found) > 0 {
 				return one(name, &Target{Name: name, Workloads: found[:1]}, found)
 			}
@@ -118,10 +123,15 @@ func (m *Mesh) Target(name, namespace string) (*Target, error) {
 				errs = append(errs, err)
 			}
 		}
-		if !isService {
-			if found := m.workloads(n, only, false); len(found) > 0 {
-				return one(name, &Target{Name: name, Workloads: found}, found)
-			}
+		if isService {
+			continue
+		}
+		found := m.workloads(n, only, func(w *Workload) bool { return w.isOf(n.name) })
+		if len(found) == 0 && only != controller {
+			found = m.workloads(n, only, func(w *Workload) bool { return strings.HasPrefix(w.Name, n.name) })
+		}
+		if len(found) > 0 {
+			return one(name, &Target{Name: name, Workloads: found}, found)
 		}
 	}
 	if len(errs) > 0 {
@@ -149,15 +159,25 @@ func (m *Mesh) readings(name, namespace string) []namespaced {
 	return list
 }
 
-// workloads lists those of a name, or with exact unset those whose names begin with it, as those of a Deployment's
-// Pods.
-func (m *Mesh) workloads(n namespaced, kind string, exact bool) []*Workload {
+// workloads lists those of a namespace and a kind that are meant.
+func (m *Mesh) workloads(n namespaced, kind string, meant func(*Workload) bool) []*Workload {
 	return lists.Filter(m.Workloads, func(w *Workload) bool {
-		if n.namespace != "" && w.Namespace != n.namespace || kind != "" && w.Kind != kind {
-			return false
-		}
-		return w.Name == n.name || !exact && strings.HasPrefix(w.Name, n.name)
+		return (n.namespace == "" || w.Namespace == n.namespace) && (kind == "" || kind == controller || w.Kind == kind) && meant(w)
 	})
+}
+
+// madeSuffix ends the names of Pods that controllers make: after that of a Deployment come the hash of its template and
+// random letters, after that of a DaemonSet or a Job random letters, after that of a StatefulSet, or in a mesh of
+// `fairlead up`, a number. Kubernetes makes hashes and random letters of consonants and digits alone.
+var madeSuffix = regexp.MustCompile(`^(-[bcdfghjklmnpqrstvwxz2456789]{1,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$|^-[0-9]+$`)
+
+// isOf reports whether a workload is the object of the name that makes Pods, or a Pod that it makes.
+func (w *Workload) isOf(name string) bool {
+	suffix, begins := strings.CutPrefix(w.Name, name)
+	if w.Kind == "Pod" {
+		return begins && (suffix == "" || madeSuffix.MatchString(suffix))
+	}
+	return suffix == "" && begins && slices.Contains(controllers, w.Kind)
 }
 
 // one refuses a name that means workloads of several namespaces, or Pods that are not alike.
@@ -194,6 +214,9 @@ func (m *Mesh) service(name string, n namespaced) (*Target, error) {
 	return t, nil
 }
 
+// maxLonger bounds the names that begin with one that is not found.
+const maxLonger = 3
+
 // notFound says that nothing has the name, and what has a similar one in the namespace, if one was named.
 func (m *Mesh) notFound(name, rest, namespace string) error {
 	var there []string
@@ -216,6 +239,18 @@ func (m *Mesh) notFound(name, rest, namespace string) error {
 		return fmt.Errorf("%s: the mesh has none; name files that have its Deployments, Pods and Services", text)
 	case namespace != "":
 		text += " in namespace " + namespace
+	}
+	var longer []string
+	for _, w := range m.WorkloadsIn(namespace) {
+		begins := slices.ContainsFunc(m.readings(rest, namespace), func(n namespaced) bool {
+			return strings.HasPrefix(w.Name, n.name) && (n.namespace == "" || n.namespace == w.Namespace)
+		})
+		if begins && len(longer) < maxLonger {
+			longer = append(longer, w.ID())
+		}
+	}
+	if len(longer) > 0 {
+		return fmt.Errorf("%s; so begins the name of %s", text, strings.Join(longer, ", "))
 	}
 	return fmt.Errorf("%s%s", text, nearest.Hint(rest, there))
 }

@@ -29,7 +29,7 @@ import (
 
 // Kinds are the kinds of objects that a Mesh is made of; a mesh that runs has no others.
 var Kinds = []string{
-	"AuthorizationPolicy", "RequestAuthentication", "PeerAuthentication", "Pod", "WorkloadEntry", "Service", "ConfigMap",
+	"AuthorizationPolicy", "RequestAuthentication", "PeerAuthentication", "Pod", "WorkloadEntry", "Service", "ServiceEntry", "ConfigMap",
 }
 
 // judged are the kinds of objects that close what they select if they are refused.
@@ -46,6 +46,8 @@ type object struct {
 
 	location string
 	raw      []byte
+	// held is true for what config-watcher has in the place of a broken object.
+	held bool
 }
 
 // Input is what reading files needs.
@@ -168,11 +170,23 @@ func build(objects []object, refused map[string]string, running bool) (*Mesh, er
 			// What stands for an object whose namespace cannot be read holds the whole mesh closed.
 			o.Namespace = m.Settings.GetRootNamespace()
 		}
-		if err := m.add(o, refused[o.location]); err != nil {
+		if err := m.add(o, cmp.Or(refused[o.location], o.brokenBy())); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// brokenBy says why an object stands for a broken one; empty if it does not.
+func (o object) brokenBy() string {
+	if !o.held {
+		return ""
+	}
+	at := ""
+	if o.location != "" {
+		at = " (" + o.location + ")"
+	}
+	return fmt.Sprintf("it cannot be used%s, and no good version of it is known; `fairlead config status` says why", at)
 }
 
 // readSettings reads MeshConfig from the ConfigMap where Istio keeps it.
@@ -233,6 +247,8 @@ func (m *Mesh) add(o object, refused string) error {
 		m.describe.Objects = append(m.describe.Objects, parsed)
 	case "Service":
 		return m.addService(o)
+	case "ServiceEntry":
+		return m.addServiceEntry(o)
 	case "ConfigMap":
 	default:
 		return m.addWorkload(o)
@@ -295,6 +311,22 @@ func (m *Mesh) addService(o object) error {
 		s.Ports = append(s.Ports, port)
 	}
 	m.Services = append(m.Services, s)
+	m.hosts = append(m.hosts, host{s.Host, s.Namespace, true, lists.Map(s.Ports, func(p ServicePort) uint32 { return p.Number })})
+	return nil
+}
+
+func (m *Mesh) addServiceEntry(o object) error {
+	var spec struct {
+		Hosts []string
+		Ports []struct{ Number uint32 }
+	}
+	if err := unmarshal(o, &spec); err != nil {
+		return err
+	}
+	for _, name := range spec.Hosts {
+		m.hosts = append(m.hosts, host{strings.ToLower(name), o.Namespace, false,
+			lists.Map(spec.Ports, func(p struct{ Number uint32 }) uint32 { return p.Number })})
+	}
 	return nil
 }
 
@@ -311,6 +343,7 @@ func unmarshal(o object, into any) error {
 // addWorkload adds a Pod, an object with the template of one, or a WorkloadEntry.
 func (m *Mesh) addWorkload(o object) error {
 	w := &Workload{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Location: o.location, Ports: map[string]uint32{}}
+	annotations := o.Annotations
 	var addresses []string
 	var pod corev1.PodSpec
 	switch o.Kind {
@@ -342,9 +375,12 @@ func (m *Mesh) addWorkload(o object) error {
 		if err := unmarshal(o, &spec); err != nil {
 			return err
 		}
-		pod, w.Labels = spec.Template.Spec, spec.Template.Labels
+		pod, w.Labels, annotations = spec.Template.Spec, spec.Template.Labels, spec.Template.Annotations
 	}
 	w.readContainers(pod)
+	if o.Kind != "WorkloadEntry" {
+		w.readInjection(annotations)
+	}
 	w.ServiceAccount = cmp.Or(w.ServiceAccount, "default")
 	for _, text := range addresses {
 		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(w.Addresses, a) {
@@ -372,6 +408,22 @@ func (w *Workload) readContainers(pod corev1.PodSpec) {
 			w.Proxy = Gateway
 		}
 		if slices.Contains(c.Env, corev1.EnvVar{Name: "ISTIO_META_GENERATOR", Value: "grpc"}) {
+			w.Proxy = Proxyless
+		}
+	}
+}
+
+// readInjection reads what a Pod asks of injection: not to be injected, or by which template.
+func (w *Workload) readInjection(annotations map[string]string) {
+	if w.Proxy == ProxyUnknown && cmp.Or(w.Labels[contract.InjectLabel], annotations[contract.InjectLabel]) == "false" {
+		w.Proxy, w.NotInjected = NoProxy, true
+		return
+	}
+	for template := range strings.SplitSeq(annotations["inject.istio.io/templates"], ",") {
+		switch strings.TrimSpace(template) {
+		case "gateway":
+			w.Proxy = Gateway
+		case "grpc-agent":
 			w.Proxy = Proxyless
 		}
 	}

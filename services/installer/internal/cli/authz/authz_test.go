@@ -60,6 +60,10 @@ func TestCheckRefuses(t *testing.T) {
 		"a b GET x":                        "begin it with /",
 		"a b GET /x --tcp":                 "a connection has no METHOD",
 		"a b --header x":                   "write NAME=VALUE",
+		"a b --header Host=x":              "name the host by --host x",
+		"a b --header :path=/x":            "write METHOD and PATH",
+		"a b --header x:y=z":               "a name has letters",
+		"a b --header x=y\x00z":            "a value has no line break",
 		"a b --claim x=[":                  "begins as JSON and is none",
 		"a b --answer x=maybe":             "PROVIDER=allow or PROVIDER=refuse",
 		"a b --source-ip 10.0.0.0/8":       "is no IP address",
@@ -70,6 +74,19 @@ func TestCheckRefuses(t *testing.T) {
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %d, %v, want %s", args, code, err, want)
 		}
+	}
+}
+
+// TestHeadersOfOneNameAreJoined: in their order, whatever the case of their names is, and without the spaces around.
+func TestHeadersOfOneNameAreJoined(t *testing.T) {
+	m := running(t)
+	m.SetFiles([]*configv1.Object{
+		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+		object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"DENY","rules":[`+
+			`{"when":[{"key":"request.headers[x-a]","values":["2,1"]}]}]}}`),
+	}, nil)
+	for values, want := range map[[2]string]string{{"x-a= 2 ", "X-A=1"}: "denied", {"x-a=1", "X-A=2"}: "allowed"} {
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--header", values[0], "--header", values[1]}, want)
 	}
 }
 
@@ -86,8 +103,70 @@ func TestAHoldWithoutNamespaceIsForTheMesh(t *testing.T) {
 	m := running(t)
 	m.SetFiles([]*configv1.Object{
 		object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
-		object("AuthorizationPolicy", "", "0-held-closed-1", `{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`),
+		held(object("AuthorizationPolicy", "", "0-held-closed-1",
+			`{"metadata":{"name":"0-held-closed-1"},"spec":{"action":"DENY","rules":[{}]}}`)),
 	}, nil)
 	m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"},
-		"denied: rule 0 of AuthorizationPolicy istio-system/0-held-closed-1 (DENY) matches")
+		"denied: AuthorizationPolicy istio-system/0-held-closed-1 is broken and held closed",
+		"no good version of it is known; `fairlead config status` says why")
+}
+
+func held(o *configv1.Object) *configv1.Object {
+	o.HeldClosed = true
+	return o
+}
+
+// TestAHeldRequestAuthenticationRefusesTokens tells it from one that has no rules because the user wrote none.
+func TestAHeldRequestAuthenticationRefusesTokens(t *testing.T) {
+	m := running(t)
+	for _, closed := range []bool{true, false} {
+		ra := object("RequestAuthentication", "shop", "r", `{"metadata":{"name":"r"},"spec":{}}`)
+		ra.HeldClosed = closed
+		m.SetFiles([]*configv1.Object{object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`), ra}, nil)
+		want := "allowed: no policy applies"
+		if closed {
+			want = "denied: RequestAuthentication shop/r is refused, and so tokens are"
+		}
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--claim", "iss=z"}, want)
+	}
+}
+
+// TestProvidersWithoutAServiceDeny: a mesh that runs has no other services than those that config-watcher lists.
+func TestProvidersWithoutAServiceDeny(t *testing.T) {
+	m := running(t)
+	entry := func(namespace string) *configv1.Object {
+		return object("ServiceEntry", namespace, "ask", `{"metadata":{"name":"ask"},"spec":{"hosts":["ask.example"],"ports":[{"number":80}]}}`)
+	}
+	for want, services := range map[string][]*configv1.Object{
+		"denied: provider ask refuses it":  nil,
+		"asks ask":                         {entry("shop")},
+		"denied: provider ask refuses it,": {entry("shop"), entry("other")},
+	} {
+		m.SetFiles(append(services,
+			object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+			object("ConfigMap", "istio-system", "istio", `{"metadata":{"name":"istio"},"data":{"mesh":`+
+				`"extensionProviders: [{name: ask, envoyExtAuthzHttp: {service: ask.example, port: 80}}]"}}`),
+			object("AuthorizationPolicy", "shop", "p", `{"metadata":{"name":"p"},"spec":{"action":"CUSTOM",`+
+				`"provider":{"name":"ask"},"rules":[{}]}}`),
+		), nil)
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/"}, want)
+		if len(services) != 1 {
+			m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--answer", "ask=allow"}, "denied", `there is no service "ask.example"`)
+		}
+	}
+}
+
+// TestMissingKeysRefuseTokens: config-watcher says of an object whether the keys of its issuers are there.
+func TestMissingKeysRefuseTokens(t *testing.T) {
+	m := running(t)
+	for want, rules := range map[string]string{
+		"denied: RequestAuthentication shop/r has no key that verifies tokens: no answer: the answer is 401": `{"issuer":"keyless"}`,
+		"note: keys of RequestAuthentication shop/r are missing":                                             `{"issuer":"keyless"},{"issuer":"j"}`,
+	} {
+		m.SetFiles([]*configv1.Object{
+			object("Pod", "shop", "b", `{"metadata":{"name":"b","namespace":"shop"}}`),
+			object("RequestAuthentication", "shop", "r", `{"metadata":{"name":"r"},"spec":{"jwtRules":[`+rules+`]}}`),
+		}, nil)
+		m.MustPrint(t, []string{"authz", "check", "outside", "b", "GET", "/", "--claim", "iss=keyless"}, want)
+	}
 }

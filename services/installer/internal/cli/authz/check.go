@@ -2,6 +2,7 @@ package authz
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -17,6 +18,12 @@ import (
 	"fairlead.dev/services/installer/internal/cli/meshflags"
 	"fairlead.dev/services/installer/internal/cli/output"
 	"fairlead.dev/services/installer/internal/structured"
+)
+
+// The characters of the names of headers, in small letters (RFC 9110, token).
+const (
+	headerMarks      = "!#$%&'*+-.^_`|~"
+	headerCharacters = headerMarks + "0123456789abcdefghijklmnopqrstuvwxyz"
 )
 
 // checkFlags are the flags of `fairlead authz check`.
@@ -153,9 +160,9 @@ func (f *checkFlags) parse(a []string) (err error) {
 	}
 	f.said.Headers, f.said.Claims, f.said.Answers = map[string][]string{}, nil, map[string]rules.Answer{}
 	for _, text := range f.headers {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" {
-			return fmt.Errorf("--header %q: write NAME=VALUE", text)
+		name, value, err := parseHeader(text)
+		if err != nil {
+			return fmt.Errorf("--header %q: %w", text, err)
 		}
 		f.said.Headers[name] = append(f.said.Headers[name], value)
 	}
@@ -191,6 +198,25 @@ func (f *checkFlags) parse(a []string) (err error) {
 		}
 	}
 	return nil
+}
+
+// parseHeader reads a header, its name in small letters and its value without the spaces around it, as a proxy does.
+func parseHeader(text string) (name, value string, _ error) {
+	name, value, ok := strings.Cut(text, "=")
+	name, value = strings.ToLower(name), strings.Trim(value, " \t")
+	switch {
+	case !ok || name == "":
+		return "", "", errors.New("write NAME=VALUE")
+	case name == "host" || name == ":authority":
+		return "", "", fmt.Errorf("name the host by --host %s", value)
+	case strings.HasPrefix(name, ":"):
+		return "", "", errors.New("write METHOD and PATH after TO")
+	case strings.Trim(name, headerCharacters) != "":
+		return "", "", fmt.Errorf("a name has letters, digits and some of %s alone", headerMarks)
+	case strings.ContainsAny(value, "\r\n\x00"):
+		return "", "", errors.New("a value has no line break: repeat --header for another header")
+	}
+	return name, value, nil
 }
 
 // setClaim sets a claim, NAME or [A][B]. A claim that is set again becomes a list.

@@ -39,7 +39,8 @@ type Config struct {
 }
 
 // Server keeps the objects that are applied, and answers for the rest what a test sets. Apply refuses an object whose
-// text contains "broken" and warns about one that contains "ineffective".
+// text contains "broken" and warns about one that contains "ineffective". Status has the keys of one that contains
+// "keyless" missing.
 type Server struct {
 	configv1.UnimplementedConfigStoreServiceServer
 	configv1.UnimplementedFleetServiceServer
@@ -180,6 +181,9 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 						{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "is valid"},
 						{Type: "Programmed", Status: "False", Reason: "Rejected", Message: "1 of 2 proxies acknowledged"},
 					}})
+			if last := res.Objects[len(res.Objects)-1]; strings.Contains(string(o.GetManifest()), "keyless") {
+				last.Conditions = append(last.Conditions, &configv1.Condition{Type: "ResolvedRefs", Status: "False", Message: "no answer"})
+			}
 		}
 	}
 	for _, f := range s.findings {
