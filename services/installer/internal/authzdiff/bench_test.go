@@ -33,7 +33,7 @@ func many(extra string) *authz.Set {
 func BenchmarkCompareOfAThousandRules(b *testing.B) {
 	before, after := many(""), many("x")
 	for b.Loop() {
-		if r := authzdiff.Compare(before, after, authzdiff.Options{}); len(r.Changes) == 0 || len(r.Bounded) > 0 {
+		if r := authzdiff.Compare(b.Context(), before, after, authzdiff.Options{}); len(r.Changes) == 0 || len(r.Bounded) > 0 {
 			b.Fatalf("%d changes, %v", len(r.Changes), r.Bounded)
 		}
 	}

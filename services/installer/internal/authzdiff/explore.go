@@ -1,6 +1,7 @@
 package authzdiff
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -195,8 +196,8 @@ type node struct {
 	value   int
 }
 
-// explore follows the variables.
-func (p *problem) explore() []Change {
+// explore follows the variables, until ctx ends.
+func (p *problem) explore(ctx context.Context) []Change {
 	first := &node{clauses: make([]byte, len(p.clauses))}
 	for i, c := range p.clauses {
 		if c.last < 0 {
@@ -213,6 +214,10 @@ func (p *problem) explore() []Change {
 		seen := map[string]bool{}
 		limit := max(1000, min(maxNodes, 200<<20/(len(p.clauses)+100)))
 		for _, n := range layer {
+			if ctx.Err() != nil {
+				p.bounded = append(p.bounded, "the comparison was interrupted")
+				break
+			}
 			for i := range v.values {
 				child := p.child(n, depth, i)
 				if !p.settle(child, depth+1, found) || seen[string(child.clauses)] {

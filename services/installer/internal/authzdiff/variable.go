@@ -79,14 +79,15 @@ func variableOf(m *authz.Match) string {
 	}
 }
 
-// Domains of values, as regular expressions.
+// Domains of values, as regular expressions. Envoy answers a path that has characters beyond ASCII with 400: clients
+// send these percent-encoded.
 const (
 	anyText      = "(?s:.*)"
 	principals   = "spiffe://[^/]+/ns/[^/]+/sa/[^/]+"
 	methods      = "[A-Za-z]+"
 	hosts        = "[^/?# ]+"
-	paths        = "/[^?# ]*"
-	pathsAndMore = "/[^# ]*"
+	paths        = `/[!-"$->@-~]*`
+	pathsAndMore = `/[!-"$-~]*`
 )
 
 // maxLists bounds the classes of the lists that a claim may be.

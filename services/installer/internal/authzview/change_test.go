@@ -50,8 +50,12 @@ func TestDiff(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
+		d, err := m.Diff(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var out strings.Builder
-		if err := m.Diff(after).Print(&out); err != nil {
+		if err := d.Print(&out); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -142,6 +146,15 @@ metadata: {name: empty, namespace: shop}
 spec: {}
 `
 
+func coverage(t *testing.T, m *authzview.Mesh, counts *authzview.Counts) *authzview.Coverage {
+	t.Helper()
+	c, err := m.Coverage(t.Context(), counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestCoverage(t *testing.T) {
 	m := load(t, rules)
 	counts := &authzview.Counts{Rules: map[string]uint64{"ns[shop]-policy[allow]-rule[0]": 7}, RulesOf: map[string]bool{}}
@@ -149,7 +162,7 @@ func TestCoverage(t *testing.T) {
 		counts.RulesOf[w.ID()] = true
 	}
 	got := map[string]authzview.RuleCoverage{}
-	for _, r := range m.Coverage(counts).Rules {
+	for _, r := range coverage(t, m, counts).Rules {
 		name := r.Policy
 		if r.Rule != nil {
 			name += string(rune('0' + *r.Rule))
@@ -182,7 +195,7 @@ func TestCoverage(t *testing.T) {
 		t.Errorf("a rule that has not matched: %+v", r)
 	}
 	clear(counts.RulesOf)
-	for _, r := range m.Coverage(counts).Rules {
+	for _, r := range coverage(t, m, counts).Rules {
 		switch {
 		case r.Policy == "shop/allow" && *r.Rule == 0:
 			if r.Matched == nil || *r.Matched != 7 {
@@ -249,7 +262,7 @@ func TestCoverageWithoutTokens(t *testing.T) {
 		shop: "",
 		policyOf(shop, "allow-web") + "\n---\n" + deployment: "it asks for a token",
 	} {
-		for _, r := range load(t, text).Coverage(nil).Rules {
+		for _, r := range coverage(t, load(t, text), nil).Rules {
 			if r.Policy == "shop/allow-web" && *r.Rule == 1 && (!strings.Contains(r.Never, want) || (r.Never == "") != (want == "")) {
 				t.Errorf("%q, want %q", r.Never, want)
 			}

@@ -2,6 +2,7 @@ package authzview
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -102,8 +103,8 @@ func replaced[T any](old, changed []T, name func(T) string, prune bool) []T {
 	return out
 }
 
-// Diff compares the decisions of a mesh with those after a change, at every workload.
-func (m *Mesh) Diff(after *Mesh) *Difference {
+// Diff compares the decisions of a mesh with those after a change, at every workload. The error is that of ctx.
+func (m *Mesh) Diff(ctx context.Context, after *Mesh) (*Difference, error) {
 	d := &Difference{Classes: []ClassDifference{}, Settings: settingsChanges(m, after), Notes: after.Notes}
 	type pair struct {
 		before, after []Policy
@@ -128,12 +129,15 @@ func (m *Mesh) Diff(after *Mesh) *Difference {
 	for _, k := range order {
 		p := pairs[k]
 		c := ClassDifference{Workloads: lists.Map(p.workloads, (*Workload).ID), Changes: []Change{}, Notes: tokenChanges(p.was, p.is)}
-		before, now := m.seenBy(p.before, p.was), after.seenBy(p.after, p.is)
+		before, now := m.sentBy(p.before, p.was), after.sentBy(p.after, p.is)
 		for _, tcp := range []bool{false, true} {
-			result := authzdiff.Compare(before, now, authzdiff.Options{
+			result := authzdiff.Compare(ctx, before, now, authzdiff.Options{
 				TCP: tcp, Identities: m.Identities(), Ports: m.ports(p.workloads),
 				Answers: [2]map[string]authz.Answer{m.answers(before, tcp), after.answers(now, tcp)},
 			})
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			for _, b := range result.Bounded {
 				c.Notes = append(c.Notes, "there may be more changes: "+b)
 			}
@@ -147,7 +151,7 @@ func (m *Mesh) Diff(after *Mesh) *Difference {
 			d.Classes = append(d.Classes, c)
 		}
 	}
-	return d
+	return d, nil
 }
 
 func decided(set *authz.Set, d authz.Decision) Decided {

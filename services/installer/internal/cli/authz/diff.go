@@ -50,7 +50,10 @@ Exit code 0 whatever the answer is; with --exit-code 1 if anything changes.`,
 			if err != nil {
 				return err
 			}
-			d := before.Diff(after)
+			d, err := before.Diff(cmd.Context(), after)
+			if err != nil {
+				return err
+			}
 			if out.Value != "" {
 				err = structured.Print(cmd.OutOrStdout(), out.Value, d)
 			} else {
@@ -151,7 +154,10 @@ apply, policies that apply to no workload, and in a mesh that runs those that ha
 					}
 				}
 			}
-			c := mesh.Coverage(counts)
+			c, err := mesh.Coverage(cmd.Context(), counts)
+			if err != nil {
+				return err
+			}
 			c.Notes = append(c.Notes, notes...)
 			if out.Value != "" {
 				return structured.Print(cmd.OutOrStdout(), out.Value, c)
