@@ -79,8 +79,25 @@ func TestDiff(t *testing.T) {
 		"a policy that the mesh refuses": {strings.Replace(changed, "paths", "pathes", 1), false, []string{
 			".yaml:2: AuthorizationPolicy shop/allow-web:", "pathes",
 		}},
-		"a policy twice":          {changed + "---" + changed, false, []string{"shop/allow-web does not count: same object as at"}},
-		"a provider that is gone": {strings.Replace(meshConfig, "name: opa", "name: other", 1), false, []string{"asks opa -> denied"}},
+		"a policy twice": {changed + "---" + changed, false, []string{"shop/allow-web does not count: same object as at"}},
+		"a provider that is gone": {strings.Replace(meshConfig, "name: opa", "name: other", 1), false, []string{
+			"asks opa -> denied", "provider opa, which CUSTOM policies ask (shop/ask): MeshConfig has it no longer",
+		}},
+		"a provider that is another": {strings.Replace(meshConfig, "service: opa.shop.svc.cluster.local, port: 9000",
+			"service: opa2.shop.svc.cluster.local, port: 9000, failOpen: true", 1), false, []string{
+			"provider opa, which CUSTOM policies ask (shop/ask): envoyExtAuthzGrpc.failOpen: not set -> true; " +
+				"envoyExtAuthzGrpc.service: opa.shop.svc.cluster.local -> opa2.shop.svc.cluster.local\n",
+		}},
+		"a policy without a namespace": {strings.Replace(policyText("x", "DENY", "/a"), ", namespace: shop", "", 1), false, []string{
+			".yaml:2: AuthorizationPolicy default/x applies to no workload with a proxy: namespace default has none: correct metadata.namespace " +
+				"(an object that names none is in namespace default)",
+		}},
+		"a policy for nobody's labels": {selecting("shop", "{app: nobody}"), false, []string{
+			"AuthorizationPolicy shop/x applies to no workload with a proxy: none of namespace shop has the labels app=nobody: correct " +
+				"spec.selector.matchLabels",
+		}},
+		"tokens for nobody's labels, everywhere": {strings.NewReplacer("shop", "istio-system", "app: reviews", "a: b").Replace(untokened),
+			false, []string{"RequestAuthentication istio-system/tokens applies to no workload with a proxy: none has the labels a=b"}},
 		"paths are normalised otherwise": {strings.Replace(meshConfig, "MERGE_SLASHES", "BASE", 1), false, []string{
 			"pathNormalization changes from MERGE_SLASHES to BASE",
 		}},
@@ -99,6 +116,30 @@ func TestDiff(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// selecting is a policy for workloads with labels.
+func selecting(namespace, labels string) string {
+	return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: x, namespace: %s}\n"+
+		"spec: {selector: {matchLabels: %s}, action: DENY, rules: [{}]}\n", namespace, labels)
+}
+
+func TestAnotherProviderIsAChange(t *testing.T) {
+	m := load(t, shop)
+	for text, want := range map[string]bool{
+		meshConfig: false,
+		strings.Replace(meshConfig, "port: 9000", "port: 9001", 1):                                          true,
+		strings.Replace(meshConfig, "extensionProviders:", "extensionProviders:\n    - {name: unasked}", 1): false,
+	} {
+		after, err := m.Replace([]string{clitest.File(t, text)}, accepted, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := m.Diff(t.Context(), after)
+		if err != nil || d.Changed() != want {
+			t.Errorf("%s: %+v, %v", text, d, err)
+		}
 	}
 }
 

@@ -158,7 +158,7 @@ func TestCoverageSaysWhatItDoesNotLookAt(t *testing.T) {
 }
 
 // A policy that is refused closes what it selects, and covers nothing: it is gone when it is mended.
-func TestCoverageOfARefusedPolicy(t *testing.T) {
+func TestCoverageAndDiffOfARefusedPolicy(t *testing.T) {
 	m := load(t, podA+policyText("p", "ALLOW", "/a")+policyText("broken", "DENY", "/*"))
 	for i := range m.Policies {
 		if p := &m.Policies[i]; p.Name == "broken" {
@@ -173,6 +173,11 @@ func TestCoverageOfARefusedPolicy(t *testing.T) {
 	}
 	if text := out.String(); !strings.Contains(text, "is refused, and so what it selects is closed") || len(findings(c)) > 0 {
 		t.Errorf("%v:\n%s", findings(c), text)
+	}
+	d, err := m.Diff(t.Context(), load(t, podA+policyText("p", "ALLOW", "/a")))
+	if err != nil || len(d.Classes) != 1 || d.Classes[0].Changes[0].Before.Reason !=
+		"AuthorizationPolicy shop/broken is refused, and so what it selects is closed: it is wrong" {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 
