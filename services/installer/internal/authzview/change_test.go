@@ -261,14 +261,36 @@ func TestDenial(t *testing.T) {
 		"[ns[shop]-policy[ask]-rule[4]]":                                                 "which the policy no longer has",
 		"ext_authz_denied":                                                               "opa",
 		"jwt_authn_access_denied{Jwt_is_expired}":                                        "shop/tokens",
-		"ns[bad]-policy[broken]-rule[0]":                                                 "is refused, and so what it selects is closed",
+		"ext_authz_error":                                                                "did not answer, or failed, and so the request was refused: opa (opa.shop.svc.cluster.local:9000)",
+		`"GET / HTTP/1.1" 403 UAEX - - "-"`:                                              "refused the request or did not answer: opa (opa",
+		"rbac_access_denied_matched_policy[istio-ext-authz-opa-ns[shop]-policy[ask]-rule[0]-deny-due-to-bad-CUSTOM-action]": "rule 0 of " +
+			`AuthorizationPolicy shop/ask (CUSTOM) matched, and what it matches is denied, since provider "opa" of the policy could not be asked`,
+		"rbac_access_denied_matched_policy[ns[shop]-policy[ask]-rule[99999999999999999999]]": "the text names no rule",
+		"rbac_access_denied_matched_policy[ns[shop]-policy[ask]-rule[-1]] [none]":            "the text names no rule",
+		"rbac_access_denied_matched_policy[none] [x]":                                        "no rule of the ALLOW policies",
+		"ns[bad]-policy[broken]-rule[0]":                                                     "is refused, and so what it selects is closed",
 	} {
 		d, err := m.Denial(to, text)
 		if err != nil || !authzview.IsDenial(text) || !strings.Contains(d.Reason, want) {
 			t.Errorf("%s: %+v, %v", text, d, err)
 		}
 	}
-	d, err := m.Denial(to, `"GET / HTTP/1.1" 403 - rbac_access_denied_matched_policy[ns[istio-system]-policy[deny-admin]-rule[0]] - "-"`)
+	for name, want := range map[string]string{"reviews-v1": "it does not apply to reviews-v1.shop, so the line is of another", "reviews": ""} {
+		to, err := m.Target(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := m.Denial(to, "ns[shop]-policy[ask]-rule[0]")
+		if err != nil || !strings.Contains(d.Reason, want) || strings.Contains(d.Reason, "apply") != (want != "") {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+	gone := load(t, strings.Replace(shop, "name: opa\n", "name: other\n", 1))
+	d, err := gone.Denial(to, "istio-ext-authz-opa-ns[shop]-policy[ask]-rule[0]-deny-due-to-bad-CUSTOM-action")
+	if err != nil || !strings.Contains(d.Reason, `provider "opa" of the policy cannot be asked: MeshConfig has none of that name; correct`) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	d, err = m.Denial(to, `"GET / HTTP/1.1" 403 - rbac_access_denied_matched_policy[ns[istio-system]-policy[deny-admin]-rule[0]] - "-"`)
 	if err != nil || !strings.Contains(d.Text, "- /reviews/admin*") {
 		t.Errorf("%+v, %v", d, err)
 	}
