@@ -48,8 +48,8 @@ type custom struct {
 	rules    []int
 }
 
-func newProblem(before, after *authz.Set, o Options) *problem {
-	p := &problem{builder: builder{o: o}, sets: [2]*authz.Set{before, after}}
+func newProblem(ctx context.Context, before, after *authz.Set, o Options) *problem {
+	p := &problem{builder: builder{o: o, ended: func() bool { return ctx.Err() != nil }}, sets: [2]*authz.Set{before, after}}
 	matchOf, clauseOf, ruleOf := map[string]int{}, map[string]int{}, map[string]int{}
 	number := func(m authz.Match) int {
 		k := matchKey(&m)
@@ -196,8 +196,8 @@ type node struct {
 	value   int
 }
 
-// explore follows the variables, until ctx ends.
-func (p *problem) explore(ctx context.Context) []Change {
+// explore follows the variables.
+func (p *problem) explore() []Change {
 	first := &node{clauses: make([]byte, len(p.clauses))}
 	for i, c := range p.clauses {
 		if c.last < 0 {
@@ -214,11 +214,10 @@ func (p *problem) explore(ctx context.Context) []Change {
 		seen := map[string]bool{}
 		limit := max(1000, min(maxNodes, 200<<20/(len(p.clauses)+100)))
 		for _, n := range layer {
-			if ctx.Err() != nil {
-				p.bounded = append(p.bounded, "the comparison was interrupted")
-				break
-			}
 			for i := range v.values {
+				if p.ended() {
+					return nil
+				}
 				child := p.child(n, depth, i)
 				if !p.settle(child, depth+1, found) || seen[string(child.clauses)] {
 					continue
