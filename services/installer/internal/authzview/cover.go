@@ -20,6 +20,8 @@ const maxTogether = 200
 type view struct {
 	mesh      *Mesh
 	all, left *authz.Set
+	// allow has the ALLOW rules of all.
+	allow     *index
 	workloads []*Workload
 }
 
@@ -48,7 +50,7 @@ func (m *Mesh) coversOf(ctx context.Context, classes []*Class) (*covers, error) 
 	for _, class := range classes {
 		policies := lists.Filter(class.Policies, func(p Policy) bool { return p.Problem == "" })
 		set := m.sentBy(policies, class.tokens)
-		v := &view{mesh: m, all: set, left: set, workloads: class.Workloads}
+		v := &view{mesh: m, all: set, left: set, allow: newIndex(set.Allow.Enforced.List), workloads: class.Workloads}
 		c.views = append(c.views, v)
 		for i, g := range groups(set) {
 			for _, r := range g.rules.List {
@@ -170,25 +172,32 @@ func (p *place) decides(g group) bool { return !g.dryRun && g.action != authz.Au
 
 func (p *place) answers(tcp bool) map[string]authz.Answer { return p.mesh.answers(p.all, tcp) }
 
-// matters reports whether one of the requests that were found is decided otherwise without the rule.
-func (p *place) matters(with, without *authz.Set) bool {
+// matters reports whether one of the requests that were found is decided otherwise without the rule, also if all ALLOW
+// rules are there.
+func (p *place) matters(g group) bool {
 	return slices.ContainsFunc(p.found, func(req authz.Request) bool {
 		req.Answers = p.answers(req.TCP)
-		return authzdiff.Differ(with.Decide(req), without.Decide(req))
+		with := *p.least(g)
+		with.Allow.Enforced.List = p.allow.rules(req)
+		return authzdiff.Differ(with.Decide(req), without(&with, p.rule).Decide(req))
 	})
 }
 
 // coveredByOne names another rule that matches all that the rule matches, and decides it in the same way.
 func (p *place) coveredByOne(ctx context.Context) string {
 	g := groups(p.left)[p.group]
-	decides, set := p.decides(g), p.least(g)
-	if decides && p.matters(set, without(set, p.rule)) {
+	decides := p.decides(g)
+	if decides && p.matters(g) {
 		return ""
 	}
 	covers := func(other *authz.Rule) bool {
 		return lists.All(p.found, other.Matches) && same(ctx, alone(other), alone(other, p.rule), noAnswers)
 	}
-	for _, other := range g.rules.List {
+	others := g.rules.List
+	if decides && g.action == authz.Allow {
+		others = p.allow.rules(p.found[0])
+	}
+	for _, other := range others {
 		// Of two equal rules the later one is covered.
 		if other != p.rule && covers(other) &&
 			(order(other, p.rule) < 0 || !same(ctx, alone(p.rule), alone(p.rule, other), noAnswers)) {
@@ -212,9 +221,8 @@ func (p *place) coveredTogether(ctx context.Context) string {
 		return ""
 	}
 	set := p.least(g)
-	fewer := without(set, p.rule)
 	switch {
-	case p.matters(set, fewer) || !same(ctx, set, fewer, p.answers):
+	case p.matters(g) || !same(ctx, set, without(set, p.rule), p.answers):
 		return ""
 	case g.action == authz.Deny:
 		return "other rules, which deny it or do not allow it"
