@@ -146,6 +146,12 @@ spec:
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	// A rule without an issuer verifies the tokens of any.
+	anyIssuer := strings.Replace(tokens, `{issuer: "https://good"}`, `{jwksUri: "https://good/keys"}`, 1)
+	want = map[string]string{"shop/p 0": "rule 2 of shop/p"}
+	if got := findings(coverage(t, load(t, podA+anyIssuer), nil)); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("with tokens of any issuer: %v, want %v", got, want)
+	}
 }
 
 func TestCoverageSaysWhatItDoesNotLookAt(t *testing.T) {

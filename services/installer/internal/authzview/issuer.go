@@ -15,6 +15,9 @@ func (m *Mesh) sentBy(policies []Policy, tokens []Tokens) *authz.Set {
 	var issuers []string
 	for _, t := range tokens {
 		for _, rule := range t.Spec.GetJwtRules() {
+			if rule.GetIssuer() == "" {
+				return m.seenBy(policies, tokens) // which verifies tokens of any issuer
+			}
 			issuers = append(issuers, rule.GetIssuer())
 		}
 	}
