@@ -14,8 +14,10 @@ import (
 
 // refusals are what `fairlead authz dry-run -o json` says of one rule and caller.
 type refusals struct {
-	Action, Policy, Rule, Caller, Workload string
-	Requests                               int
+	Action, Policy   string
+	Rule             *int
+	Caller, Workload string
+	Requests         int
 }
 
 // matched is what `fairlead authz coverage -A -o json` says of one rule.
@@ -55,9 +57,9 @@ func TestPoliciesAreCounted(t *testing.T) {
 	}
 	const late = "spiffe://cluster.local/ns/apps/sa/late"
 	want := []refusals{
-		{"ALLOW", "", "", clientID, server + ".apps", 3},
-		{"DENY", "apps/try", "0", clientID, server + ".apps", 3},
-		{"DENY", "apps/try", "1", late, server + ".apps", 2},
+		{"ALLOW", "", nil, clientID, server + ".apps", 3},
+		{"DENY", "apps/try", new(0), clientID, server + ".apps", 3},
+		{"DENY", "apps/try", new(1), late, server + ".apps", 2},
 	}
 	// Workers of an Envoy hand over what they have counted.
 	m.Eventually(t, takesEffect, func() error {

@@ -1,7 +1,9 @@
 package authzdiff_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	security "istio.io/api/security/v1beta1"
@@ -33,8 +35,17 @@ func many(extra string) *authz.Set {
 func BenchmarkCompareOfAThousandRules(b *testing.B) {
 	before, after := many(""), many("x")
 	for b.Loop() {
-		if r := authzdiff.Compare(before, after, authzdiff.Options{}); len(r.Changes) == 0 || len(r.Bounded) > 0 {
+		if r := authzdiff.Compare(b.Context(), before, after, authzdiff.Options{}); len(r.Changes) == 0 || len(r.Bounded) > 0 {
 			b.Fatalf("%d changes, %v", len(r.Changes), r.Bounded)
 		}
+	}
+}
+
+func TestCompareEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r := authzdiff.Compare(ctx, many(""), many("x"), authzdiff.Options{}); len(r.Changes) > 0 ||
+		!slices.Contains(r.Bounded, "the comparison was interrupted") {
+		t.Errorf("%d changes, %v", len(r.Changes), r.Bounded)
 	}
 }

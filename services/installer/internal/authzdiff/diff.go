@@ -6,6 +6,7 @@ package authzdiff
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"fairlead.dev/pkg/authz"
@@ -44,15 +45,18 @@ type Result struct {
 	Bounded []string
 }
 
-// Compare compares two sets of rules.
-func Compare(before, after *authz.Set, o Options) Result {
+// Compare compares two sets of rules. The result is Bounded if ctx ends before it is complete.
+func Compare(ctx context.Context, before, after *authz.Set, o Options) Result {
 	o.Identities = slices.Compact(slices.Sorted(slices.Values(o.Identities)))
-	p := newProblem(before, after, o)
+	p := newProblem(ctx, before, after, o)
 	found := p.explore()
 	slices.SortStableFunc(found, func(a, b Change) int {
 		return cmp.Or(-cmp.Compare(a.New.Outcome, b.New.Outcome), cmp.Compare(Key(a.Old), Key(b.Old)), cmp.Compare(Key(a.New), Key(b.New)),
 			cmp.Compare(a.Request.Principal, b.Request.Principal))
 	})
+	if p.ended() {
+		p.bounded = append(p.bounded, "the comparison was interrupted")
+	}
 	slices.Sort(p.bounded)
 	return Result{Changes: found, Bounded: slices.Compact(p.bounded)}
 }

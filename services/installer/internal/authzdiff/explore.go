@@ -1,6 +1,7 @@
 package authzdiff
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,8 +48,8 @@ type custom struct {
 	rules    []int
 }
 
-func newProblem(before, after *authz.Set, o Options) *problem {
-	p := &problem{builder: builder{o: o}, sets: [2]*authz.Set{before, after}}
+func newProblem(ctx context.Context, before, after *authz.Set, o Options) *problem {
+	p := &problem{builder: builder{o: o, ended: func() bool { return ctx.Err() != nil }}, sets: [2]*authz.Set{before, after}}
 	matchOf, clauseOf, ruleOf := map[string]int{}, map[string]int{}, map[string]int{}
 	number := func(m authz.Match) int {
 		k := matchKey(&m)
@@ -214,6 +215,9 @@ func (p *problem) explore() []Change {
 		limit := max(1000, min(maxNodes, 200<<20/(len(p.clauses)+100)))
 		for _, n := range layer {
 			for i := range v.values {
+				if p.ended() {
+					return nil
+				}
 				child := p.child(n, depth, i)
 				if !p.settle(child, depth+1, found) || seen[string(child.clauses)] {
 					continue

@@ -23,7 +23,7 @@ type language struct {
 //
 // The languages run as one automaton: a state is the set of places that the expressions of all of them have reached,
 // and texts that lead into one state are alike. The shortest text into each state with another answer is taken.
-func samples(domain string, languages []language) (texts []string, complete bool) {
+func (b *builder) samples(domain string, languages []language) (texts []string, complete bool) {
 	a, err := newAutomaton(domain, languages)
 	if err != nil {
 		return nil, false
@@ -37,6 +37,9 @@ func samples(domain string, languages []language) (texts []string, complete bool
 	seen := map[string]bool{key(start): true}
 	answers := map[string]bool{}
 	for len(queue) > 0 {
+		if b.ended() {
+			return texts, false
+		}
 		at := queue[0]
 		queue = queue[1:]
 		if inside, answer := a.answer(at.state); inside && !answers[answer] {

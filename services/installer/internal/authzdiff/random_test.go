@@ -177,7 +177,7 @@ func TestNoChangeIsMissed(t *testing.T) {
 		}
 		found := map[string]verdict{}
 		for _, tcp := range []bool{false, true} {
-			result := authzdiff.Compare(before, after, authzdiff.Options{TCP: tcp, Identities: identities})
+			result := authzdiff.Compare(t.Context(), before, after, authzdiff.Options{TCP: tcp, Identities: identities})
 			if len(result.Bounded) > 0 {
 				t.Fatalf("seed %d: %v", seed, result.Bounded)
 			}

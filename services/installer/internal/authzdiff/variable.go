@@ -79,14 +79,15 @@ func variableOf(m *authz.Match) string {
 	}
 }
 
-// Domains of values, as regular expressions.
+// Domains of values, as regular expressions. Envoy answers a path that has characters beyond ASCII with 400: clients
+// send these percent-encoded.
 const (
 	anyText      = "(?s:.*)"
 	principals   = "spiffe://[^/]+/ns/[^/]+/sa/[^/]+"
 	methods      = "[A-Za-z]+"
 	hosts        = "[^/?# ]+"
-	paths        = "/[^?# ]*"
-	pathsAndMore = "/[^# ]*"
+	paths        = `/[!-"$->@-~]*`
+	pathsAndMore = `/[!-"$-~]*`
 )
 
 // maxLists bounds the classes of the lists that a claim may be.
@@ -98,6 +99,8 @@ type builder struct {
 	matches []*authz.Match
 	// bounded are reasons why not all classes were found.
 	bounded []string
+	// ended reports whether nobody waits for the answer.
+	ended func() bool
 }
 
 // variable makes the variable of a name; indexes are those of its matches.
@@ -143,6 +146,9 @@ func (b *builder) variable(name string, indexes []int) *variable {
 	}
 	seen := map[string]bool{}
 	for _, c := range candidates {
+		if b.ended() {
+			break
+		}
 		r := blank()
 		c.set(&r)
 		met := make([]bool, len(of))
@@ -173,7 +179,7 @@ func (b *builder) strings(of []*authz.Match, domain string, given []string, set 
 			}
 		}
 	}
-	found, complete := samples(domain, languages)
+	found, complete := b.samples(domain, languages)
 	if !complete {
 		b.bound(variableOf(of[0]))
 	}
@@ -196,7 +202,7 @@ func (b *builder) texts(of []*authz.Match) []string {
 			languages = append(languages, language{match: v.String})
 		}
 	}
-	found, complete := samples(anyText, languages)
+	found, complete := b.samples(anyText, languages)
 	if !complete {
 		b.bound(variableOf(of[0]))
 	}
@@ -289,8 +295,8 @@ func (b *builder) token(of []*authz.Match) []value {
 			}
 		}
 	}
-	iss, all := samples(anyText, issuers)
-	sub, complete := samples(anyText, subjects)
+	iss, all := b.samples(anyText, issuers)
+	sub, complete := b.samples(anyText, subjects)
 	if !all || !complete {
 		b.bound("the token's issuer and subject")
 	}

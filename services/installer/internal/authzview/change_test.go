@@ -50,8 +50,12 @@ func TestDiff(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
+		d, err := m.Diff(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var out strings.Builder
-		if err := m.Diff(after).Print(&out); err != nil {
+		if err := d.Print(&out); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -75,8 +79,25 @@ func TestDiff(t *testing.T) {
 		"a policy that the mesh refuses": {strings.Replace(changed, "paths", "pathes", 1), false, []string{
 			".yaml:2: AuthorizationPolicy shop/allow-web:", "pathes",
 		}},
-		"a policy twice":          {changed + "---" + changed, false, []string{"shop/allow-web does not count: same object as at"}},
-		"a provider that is gone": {strings.Replace(meshConfig, "name: opa", "name: other", 1), false, []string{"asks opa -> denied"}},
+		"a policy twice": {changed + "---" + changed, false, []string{"shop/allow-web does not count: same object as at"}},
+		"a provider that is gone": {strings.Replace(meshConfig, "name: opa", "name: other", 1), false, []string{
+			"asks opa -> denied", "provider opa, which CUSTOM policies ask (shop/ask): MeshConfig has it no longer",
+		}},
+		"a provider that is another": {strings.Replace(meshConfig, "service: opa.shop.svc.cluster.local, port: 9000",
+			"service: opa2.shop.svc.cluster.local, port: 9000, failOpen: true", 1), false, []string{
+			"provider opa, which CUSTOM policies ask (shop/ask): envoyExtAuthzGrpc.failOpen: not set -> true; " +
+				"envoyExtAuthzGrpc.service: opa.shop.svc.cluster.local -> opa2.shop.svc.cluster.local\n",
+		}},
+		"a policy without a namespace": {strings.Replace(policyText("x", "DENY", "/a"), ", namespace: shop", "", 1), false, []string{
+			".yaml:2: AuthorizationPolicy default/x applies to no workload with a proxy: namespace default has none: correct metadata.namespace " +
+				"(an object that names none is in namespace default)",
+		}},
+		"a policy for nobody's labels": {selecting("shop", "{app: nobody}"), false, []string{
+			"AuthorizationPolicy shop/x applies to no workload with a proxy: none of namespace shop has the labels app=nobody: correct " +
+				"spec.selector.matchLabels",
+		}},
+		"tokens for nobody's labels, everywhere": {strings.NewReplacer("shop", "istio-system", "app: reviews", "a: b").Replace(untokened),
+			false, []string{"RequestAuthentication istio-system/tokens applies to no workload with a proxy: none has the labels a=b"}},
 		"paths are normalised otherwise": {strings.Replace(meshConfig, "MERGE_SLASHES", "BASE", 1), false, []string{
 			"pathNormalization changes from MERGE_SLASHES to BASE",
 		}},
@@ -95,6 +116,30 @@ func TestDiff(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// selecting is a policy for workloads with labels.
+func selecting(namespace, labels string) string {
+	return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: x, namespace: %s}\n"+
+		"spec: {selector: {matchLabels: %s}, action: DENY, rules: [{}]}\n", namespace, labels)
+}
+
+func TestAnotherProviderIsAChange(t *testing.T) {
+	m := load(t, shop)
+	for text, want := range map[string]bool{
+		meshConfig: false,
+		strings.Replace(meshConfig, "port: 9000", "port: 9001", 1):                                          true,
+		strings.Replace(meshConfig, "extensionProviders:", "extensionProviders:\n    - {name: unasked}", 1): false,
+	} {
+		after, err := m.Replace([]string{clitest.File(t, text)}, accepted, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := m.Diff(t.Context(), after)
+		if err != nil || d.Changed() != want {
+			t.Errorf("%s: %+v, %v", text, d, err)
+		}
 	}
 }
 
@@ -142,6 +187,15 @@ metadata: {name: empty, namespace: shop}
 spec: {}
 `
 
+func coverage(t *testing.T, m *authzview.Mesh, counts *authzview.Counts) *authzview.Coverage {
+	t.Helper()
+	c, err := m.Coverage(t.Context(), counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestCoverage(t *testing.T) {
 	m := load(t, rules)
 	counts := &authzview.Counts{Rules: map[string]uint64{"ns[shop]-policy[allow]-rule[0]": 7}, RulesOf: map[string]bool{}}
@@ -149,7 +203,7 @@ func TestCoverage(t *testing.T) {
 		counts.RulesOf[w.ID()] = true
 	}
 	got := map[string]authzview.RuleCoverage{}
-	for _, r := range m.Coverage(counts).Rules {
+	for _, r := range coverage(t, m, counts).Rules {
 		name := r.Policy
 		if r.Rule != nil {
 			name += string(rune('0' + *r.Rule))
@@ -182,7 +236,7 @@ func TestCoverage(t *testing.T) {
 		t.Errorf("a rule that has not matched: %+v", r)
 	}
 	clear(counts.RulesOf)
-	for _, r := range m.Coverage(counts).Rules {
+	for _, r := range coverage(t, m, counts).Rules {
 		switch {
 		case r.Policy == "shop/allow" && *r.Rule == 0:
 			if r.Matched == nil || *r.Matched != 7 {
@@ -207,14 +261,36 @@ func TestDenial(t *testing.T) {
 		"[ns[shop]-policy[ask]-rule[4]]":                                                 "which the policy no longer has",
 		"ext_authz_denied":                                                               "opa",
 		"jwt_authn_access_denied{Jwt_is_expired}":                                        "shop/tokens",
-		"ns[bad]-policy[broken]-rule[0]":                                                 "is refused, and so what it selects is closed",
+		"ext_authz_error":                                                                "did not answer, or failed, and so the request was refused: opa (opa.shop.svc.cluster.local:9000)",
+		`"GET / HTTP/1.1" 403 UAEX - - "-"`:                                              "refused the request or did not answer: opa (opa",
+		"rbac_access_denied_matched_policy[istio-ext-authz-opa-ns[shop]-policy[ask]-rule[0]-deny-due-to-bad-CUSTOM-action]": "rule 0 of " +
+			`AuthorizationPolicy shop/ask (CUSTOM) matched, and what it matches is denied, since provider "opa" of the policy could not be asked`,
+		"rbac_access_denied_matched_policy[ns[shop]-policy[ask]-rule[99999999999999999999]]": "the text names no rule",
+		"rbac_access_denied_matched_policy[ns[shop]-policy[ask]-rule[-1]] [none]":            "the text names no rule",
+		"rbac_access_denied_matched_policy[none] [x]":                                        "no rule of the ALLOW policies",
+		"ns[bad]-policy[broken]-rule[0]":                                                     "is refused, and so what it selects is closed",
 	} {
 		d, err := m.Denial(to, text)
 		if err != nil || !authzview.IsDenial(text) || !strings.Contains(d.Reason, want) {
 			t.Errorf("%s: %+v, %v", text, d, err)
 		}
 	}
-	d, err := m.Denial(to, `"GET / HTTP/1.1" 403 - rbac_access_denied_matched_policy[ns[istio-system]-policy[deny-admin]-rule[0]] - "-"`)
+	for name, want := range map[string]string{"reviews-v1": "it does not apply to reviews-v1.shop, so the line is of another", "reviews": ""} {
+		to, err := m.Target(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := m.Denial(to, "ns[shop]-policy[ask]-rule[0]")
+		if err != nil || !strings.Contains(d.Reason, want) || strings.Contains(d.Reason, "apply") != (want != "") {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+	gone := load(t, strings.Replace(shop, "name: opa\n", "name: other\n", 1))
+	d, err := gone.Denial(to, "istio-ext-authz-opa-ns[shop]-policy[ask]-rule[0]-deny-due-to-bad-CUSTOM-action")
+	if err != nil || !strings.Contains(d.Reason, `provider "opa" of the policy cannot be asked: MeshConfig has none of that name; correct`) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	d, err = m.Denial(to, `"GET / HTTP/1.1" 403 - rbac_access_denied_matched_policy[ns[istio-system]-policy[deny-admin]-rule[0]] - "-"`)
 	if err != nil || !strings.Contains(d.Text, "- /reviews/admin*") {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -249,7 +325,7 @@ func TestCoverageWithoutTokens(t *testing.T) {
 		shop: "",
 		policyOf(shop, "allow-web") + "\n---\n" + deployment: "it asks for a token",
 	} {
-		for _, r := range load(t, text).Coverage(nil).Rules {
+		for _, r := range coverage(t, load(t, text), nil).Rules {
 			if r.Policy == "shop/allow-web" && *r.Rule == 1 && (!strings.Contains(r.Never, want) || (r.Never == "") != (want == "")) {
 				t.Errorf("%q, want %q", r.Never, want)
 			}

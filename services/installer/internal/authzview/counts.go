@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -33,10 +34,12 @@ type Counts struct {
 type Refusals struct {
 	// Action is "DENY", or "ALLOW" for requests that no ALLOW rule in dry run matches.
 	Action string `json:"action"`
-	// Policy is "NAMESPACE/NAME" and Rule the place of the rule that would have refused; empty for ALLOW, and where the
-	// proxy counts no rules.
+	// Policy is "NAMESPACE/NAME" and Rule the place of the rule that would have refused; not set for ALLOW, and where
+	// the proxy counts no rules.
 	Policy string `json:"policy,omitempty"`
-	Rule   string `json:"rule,omitempty"`
+	Rule   *int   `json:"rule,omitempty"`
+	// Past is true if what refused is no longer in dry run: proxies still count from before.
+	Past bool `json:"past,omitempty"`
 	// Caller is an identity; empty for one without a certificate, "unknown" where the proxy has counted none.
 	Caller   string `json:"caller,omitempty"`
 	Workload string `json:"workload"`
@@ -103,7 +106,7 @@ func Count(ctx context.Context, mesh *meshclient.Mesh, workloads []*Workload) (*
 	slices.Sort(out.Silent)
 	slices.Sort(out.Without)
 	slices.SortFunc(out.DryRun, func(a, b Refusals) int {
-		return cmp.Or(strings.Compare(a.Action, b.Action), strings.Compare(a.Policy, b.Policy), strings.Compare(a.Rule, b.Rule),
+		return cmp.Or(strings.Compare(a.Action, b.Action), strings.Compare(a.Policy, b.Policy), cmp.Compare(a.rule(), b.rule()),
 			strings.Compare(a.Caller, b.Caller), strings.Compare(a.Workload, b.Workload))
 	})
 	switch {
@@ -150,16 +153,14 @@ func (c *Counts) add(w *Workload, found *stats) {
 	}
 	// By action: what filters have refused in all, by rule where that is known, and what was counted by caller.
 	all, byRule, known := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	// An Envoy counts apart what DENY and ALLOW say of one request: the sum counts here.
+	sums := map[[3]string]uint64{}
 	refuse := func(action, rule, caller string, n uint64) {
-		r := Refusals{Action: action, Caller: caller, Workload: w.ID(), Requests: n}
-		if id := named.FindStringSubmatch(rule); id != nil {
-			r.Policy, r.Rule = id[1]+"/"+id[2], id[3]
-		}
 		if known[action] += n; rule != "" {
 			known[rule] += n
 		}
 		if n > 0 {
-			c.DryRun = append(c.DryRun, r)
+			sums[[3]string{action, rule, caller}] += n
 		}
 	}
 	for name, n := range found.values {
@@ -187,4 +188,22 @@ func (c *Counts) add(w *Workload, found *stats) {
 	for action, n := range all {
 		refuse(action, "", unknown, n-min(n, known[action]))
 	}
+	for k, n := range sums {
+		r := Refusals{Action: k[0], Caller: k[2], Workload: w.ID(), Requests: n}
+		if id := named.FindStringSubmatch(k[1]); id != nil {
+			r.Policy = id[1] + "/" + id[2]
+			if index, err := strconv.Atoi(id[3]); err == nil {
+				r.Rule = &index
+			}
+		}
+		c.DryRun = append(c.DryRun, r)
+	}
+}
+
+// rule is the place of the rule, -1 for none.
+func (r Refusals) rule() int {
+	if r.Rule == nil {
+		return -1
+	}
+	return *r.Rule
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +37,18 @@ var (
 	matched = regexp.MustCompile(`rbac_access_denied_matched_policy\[(.*)\]`)
 	// named has the name that xds-server gives a rule.
 	named = regexp.MustCompile(`ns\[([^\]]*)\]-policy\[([^\]]*)\]-rule\[(\d+)\]`)
+	// unanswered is Envoy's response flag for requests that a provider refuses, or does not answer.
+	unanswered = regexp.MustCompile(`\bUAEX\b`)
+)
+
+// Parts of what Envoy's logs say.
+const (
+	nothingMatched = "rbac_access_denied_matched_policy[none]"
+	tokenRefused   = "jwt_authn_access_denied"
+	providerSaysNo = "ext_authz_denied"
+	providerFails  = "ext_authz_error"
+	// brokenProvider ends the names of rules whose provider cannot be asked.
+	brokenProvider = "-deny-due-to-bad-CUSTOM-action"
 )
 
 // noneApplies stands for a list of what refused a request before a change.
@@ -44,27 +57,27 @@ const noneApplies = "none any more, so it was refused before a change"
 // IsDenial reports whether a text, such as a line of an access log, says that a proxy has refused a request by
 // policies, their providers or tokens.
 func IsDenial(text string) bool {
-	return named.MatchString(text) || matched.MatchString(text) || strings.Contains(text, "ext_authz_denied") ||
-		strings.Contains(text, "jwt_authn_access_denied")
+	return named.MatchString(text) || matched.MatchString(text) || unanswered.MatchString(text) ||
+		slices.ContainsFunc([]string{tokenRefused, providerSaysNo, providerFails}, func(part string) bool { return strings.Contains(text, part) })
 }
 
 // Denial says what has refused a request at a target, of whose proxy's log text is.
 func (m *Mesh) Denial(to *Target, text string) (*Denial, error) {
 	w := to.Workloads[0]
+	id := named.FindStringSubmatch(text)
 	switch {
-	case strings.Contains(text, "jwt_authn_access_denied"):
+	case strings.Contains(text, tokenRefused):
 		names := cmp.Or(strings.Join(lists.Map(m.tokensOf(w), tokensName), ", "), noneApplies)
 		return &Denial{Refused: "token", Reason: "the request's token is not valid for the RequestAuthentications that apply: " + names}, nil
-	case strings.Contains(text, "ext_authz_denied"):
-		var names []string
-		for _, p := range m.Compile(m.PoliciesOf(w)).Custom {
-			names = append(names, p.Name)
-		}
-		return &Denial{Refused: "provider", Reason: "a provider refused the request, whom CUSTOM policies ask: " +
-			cmp.Or(strings.Join(names, ", "), noneApplies)}, nil
-	}
-	id := named.FindStringSubmatch(text)
-	if id == nil {
+	case strings.Contains(text, providerFails):
+		return &Denial{Refused: "provider", Reason: "a provider that CUSTOM policies ask did not answer, or failed, and so the request was " +
+			"refused: " + m.providersOf(w) + "; look at its Pods, and at failOpen and timeout of the provider in MeshConfig"}, nil
+	case strings.Contains(text, providerSaysNo):
+		return &Denial{Refused: "provider", Reason: "a provider refused the request, whom CUSTOM policies ask: " + m.providersOf(w)}, nil
+	case id == nil && unanswered.MatchString(text):
+		return &Denial{Refused: "provider", Reason: "a provider that CUSTOM policies ask refused the request or did not answer: " +
+			m.providersOf(w) + "; RESPONSE_CODE_DETAILS in the format of the log tell these apart"}, nil
+	case strings.Contains(text, nothingMatched):
 		names := m.Compile(m.PoliciesOf(w)).Allow.Enforced.Policies
 		if len(names) == 0 {
 			return &Denial{Refused: "policy", Reason: "no ALLOW policy applies any more: the request was refused before a change"}, nil
@@ -72,35 +85,73 @@ func (m *Mesh) Denial(to *Target, text string) (*Denial, error) {
 		return &Denial{Refused: "policy", Action: authz.Allow, Reason: fmt.Sprintf("no rule of the ALLOW policies matched: %s; "+
 			"`fairlead authz check CALLER %s METHOD PATH` says why each does not", strings.Join(names, ", "), w.ID())}, nil
 	}
-	index, err := strconv.Atoi(id[3])
+	if id != nil {
+		if index, err := strconv.Atoi(id[3]); err == nil {
+			return m.denialByRule(to, id[1]+"/"+id[2], index, strings.Contains(text, brokenProvider))
+		}
+	}
+	return &Denial{Refused: "policy", Reason: "the text names no rule of an AuthorizationPolicy, ns[NAMESPACE]-policy[NAME]-rule[NUMBER]: " +
+		"copy the line of the log as it is, or look for an EnvoyFilter with rules of its own"}, nil
+}
+
+// providersOf names the providers that are asked about requests to a workload, with their services.
+func (m *Mesh) providersOf(w *Workload) string {
+	var out []string
+	for _, p := range m.Compile(m.PoliciesOf(w)).Custom {
+		name := p.Name
+		if d := m.provider(name); d.GetEnvoyExtAuthzGrpc() != nil {
+			name += fmt.Sprintf(" (%s:%d)", d.GetEnvoyExtAuthzGrpc().GetService(), d.GetEnvoyExtAuthzGrpc().GetPort())
+		} else if d.GetEnvoyExtAuthzHttp() != nil {
+			name += fmt.Sprintf(" (%s:%d)", d.GetEnvoyExtAuthzHttp().GetService(), d.GetEnvoyExtAuthzHttp().GetPort())
+		}
+		out = append(out, name)
+	}
+	return cmp.Or(strings.Join(out, ", "), noneApplies)
+}
+
+// denialByRule says of the rule of a policy that it matched. broken is true if its provider cannot be asked.
+func (m *Mesh) denialByRule(to *Target, policy string, index int, broken bool) (*Denial, error) {
+	d := &Denial{Refused: "policy", Policy: policy, Rule: &index}
+	i := slices.IndexFunc(m.Policies, func(p Policy) bool { return policyName(p) == policy })
+	if i < 0 {
+		d.Reason = fmt.Sprintf("rule %d of AuthorizationPolicy %s matched, which the mesh no longer has", index, policy)
+		return d, nil
+	}
+	p := m.Policies[i]
+	d.Action, d.Location = p.Spec.GetAction().String(), p.Location
+	d.Reason = fmt.Sprintf("rule %d of AuthorizationPolicy %s (%s) matched", index, policy, d.Action)
+	gone := index >= len(p.Spec.GetRules())
+	switch {
+	case p.Problem != "":
+		d.Reason = closedText(p)
+	case gone:
+		d.Reason += ", which the policy no longer has"
+	case broken:
+		d.Refused, d.Reason = "provider", d.Reason+", and what it matches is denied, since "+m.brokenText(p.Spec.GetProvider().GetName())
+	}
+	if !slices.ContainsFunc(to.Workloads, func(w *Workload) bool { return m.selection(w).Applies(p.Namespace, p.Spec) }) {
+		d.Reason += fmt.Sprintf("; it does not apply to %s, so the line is of another proxy's log, or of before a change", to.Workloads[0].ID())
+	}
+	if gone || p.Problem != "" {
+		return d, nil
+	}
+	js, err := protojson.Marshal(p.Spec.GetRules()[index])
 	if err != nil {
-		return nil, fmt.Errorf("rule %q: %w", id[3], err)
+		return nil, err
 	}
-	d := &Denial{Refused: "policy", Policy: id[1] + "/" + id[2], Rule: &index}
-	for _, p := range m.Policies {
-		if policyName(p) != d.Policy {
-			continue
-		}
-		d.Action, d.Location = p.Spec.GetAction().String(), p.Location
-		d.Reason = fmt.Sprintf("rule %d of AuthorizationPolicy %s (%s) matched", index, d.Policy, d.Action)
-		if p.Problem != "" {
-			d.Reason = fmt.Sprintf("AuthorizationPolicy %s is refused, and so what it selects is closed: %s", d.Policy, p.Problem)
-			return d, nil
-		}
-		if index >= len(p.Spec.GetRules()) {
-			d.Reason += ", which the policy no longer has"
-			return d, nil
-		}
-		js, err := protojson.Marshal(p.Spec.GetRules()[index])
-		if err != nil {
-			return nil, err
-		}
-		y, err := yaml.JSONToYAML(json.RawMessage(js))
-		d.Text = strings.TrimSpace(string(y))
-		return d, err
+	y, err := yaml.JSONToYAML(json.RawMessage(js))
+	d.Text = strings.TrimSpace(string(y))
+	return d, err
+}
+
+// brokenText says why a provider cannot be asked, and where that is mended.
+func (m *Mesh) brokenText(name string) string {
+	if err := m.unasked(name); err != nil && m.SettingsKnown {
+		return fmt.Sprintf("provider %q of the policy cannot be asked: %v; correct extensionProviders of MeshConfig, or spec.provider.name", name,
+			err)
 	}
-	d.Reason = fmt.Sprintf("rule %d of AuthorizationPolicy %s matched, which the mesh no longer has", index, d.Policy)
-	return d, nil
+	return fmt.Sprintf("provider %q of the policy could not be asked: look whether the mesh has the service that extensionProviders of "+
+		"MeshConfig name for it", name)
 }
 
 // Print prints the denial for people.

@@ -2,6 +2,7 @@ package authzview
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/authzdiff"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // Difference says whose decisions change.
@@ -20,7 +22,9 @@ type Difference struct {
 	Classes []ClassDifference `json:"classes"`
 	// Settings say what changes of MeshConfig that makes other requests of the same ones.
 	Settings []string `json:"settings,omitempty"`
-	Notes    []string `json:"notes,omitempty"`
+	// Providers are those of CUSTOM policies that are defined otherwise.
+	Providers []ProviderChange `json:"providers,omitempty"`
+	Notes     []string         `json:"notes,omitempty"`
 }
 
 // ClassDifference are the changes at workloads to which the same policies apply, before and after.
@@ -79,16 +83,49 @@ func (m *Mesh) Replace(paths []string, in Input, prune bool) (*Mesh, error) {
 		return nil, process.Refusedf("%s: no AuthorizationPolicy, RequestAuthentication or MeshConfig is in it", strings.Join(paths, ", "))
 	}
 	out := *m
+	out.Notes = slices.Clone(m.Notes)
 	for _, o := range changed.describe.Objects {
-		out.Notes = append(slices.Clone(out.Notes), fmt.Sprintf("%s %s/%s of the change is passed over: this compares no modes of mutual TLS",
+		out.Notes = append(out.Notes, fmt.Sprintf("%s %s/%s of the change is passed over: this compares no modes of mutual TLS",
 			o.Kind, o.Namespace, o.Name))
 	}
-	out.Policies = replaced(m.Policies, changed.Policies, policyName, prune)
-	out.Tokens = replaced(m.Tokens, changed.Tokens, tokensName, prune)
 	if changed.SettingsKnown {
 		out.Settings, out.SettingsKnown = changed.Settings, true
 	}
+	for _, p := range changed.Policies {
+		out.unselected("AuthorizationPolicy "+policyName(p), p.Location, p.Namespace, p.Spec)
+	}
+	for _, t := range changed.Tokens {
+		out.unselected("RequestAuthentication "+tokensName(t), t.Location, t.Namespace, t.Spec)
+	}
+	out.Policies = replaced(m.Policies, changed.Policies, policyName, prune)
+	out.Tokens = replaced(m.Tokens, changed.Tokens, tokensName, prune)
 	return &out, nil
+}
+
+// unselected notes that an object applies to no workload, and why.
+func (m *Mesh) unselected(object, location, namespace string, spec authz.Attached) {
+	namespace = cmp.Or(namespace, m.Settings.GetRootNamespace())
+	if slices.ContainsFunc(m.Workloads, func(w *Workload) bool { return w.Proxy != NoProxy && m.selection(w).Applies(namespace, spec) }) {
+		return
+	}
+	selector := spec.GetSelector().GetMatchLabels()
+	labels := strings.Join(lists.Map(sortedKeys(selector), func(k string) string { return k + "=" + selector[k] }), ", ")
+	why := ""
+	switch inNamespace := m.WorkloadsIn(namespace); {
+	case len(authz.Targets(spec)) > 0:
+		why = "what spec.targetRefs names has none: correct it"
+	case namespace != m.Settings.GetRootNamespace() && len(inNamespace) == 0:
+		why = fmt.Sprintf("namespace %s has none: correct metadata.namespace (an object that names none is in namespace %s)", namespace,
+			objectfile.DefaultNamespace)
+	case labels != "":
+		why = fmt.Sprintf("none of namespace %s has the labels %s: correct spec.selector.matchLabels", namespace, labels)
+		if namespace == m.Settings.GetRootNamespace() {
+			why = fmt.Sprintf("none has the labels %s: correct spec.selector.matchLabels", labels)
+		}
+	default:
+		why = "no proxy of such a workload is connected"
+	}
+	m.Notes = append(m.Notes, fmt.Sprintf("%s: %s applies to no workload with a proxy: %s", location, object, why))
 }
 
 func replaced[T any](old, changed []T, name func(T) string, prune bool) []T {
@@ -102,9 +139,10 @@ func replaced[T any](old, changed []T, name func(T) string, prune bool) []T {
 	return out
 }
 
-// Diff compares the decisions of a mesh with those after a change, at every workload.
-func (m *Mesh) Diff(after *Mesh) *Difference {
-	d := &Difference{Classes: []ClassDifference{}, Settings: settingsChanges(m, after), Notes: after.Notes}
+// Diff compares the decisions of a mesh with those after a change, at every workload. The error is that of ctx.
+func (m *Mesh) Diff(ctx context.Context, after *Mesh) (*Difference, error) {
+	d := &Difference{Classes: []ClassDifference{}, Settings: settingsChanges(m, after), Providers: providerChanges(m, after),
+		Notes: after.Notes}
 	type pair struct {
 		before, after []Policy
 		was, is       []Tokens
@@ -128,31 +166,39 @@ func (m *Mesh) Diff(after *Mesh) *Difference {
 	for _, k := range order {
 		p := pairs[k]
 		c := ClassDifference{Workloads: lists.Map(p.workloads, (*Workload).ID), Changes: []Change{}, Notes: tokenChanges(p.was, p.is)}
-		before, now := m.seenBy(p.before, p.was), after.seenBy(p.after, p.is)
+		before, now := m.sentBy(p.before, p.was), after.sentBy(p.after, p.is)
 		for _, tcp := range []bool{false, true} {
-			result := authzdiff.Compare(before, now, authzdiff.Options{
+			result := authzdiff.Compare(ctx, before, now, authzdiff.Options{
 				TCP: tcp, Identities: m.Identities(), Ports: m.ports(p.workloads),
 				Answers: [2]map[string]authz.Answer{m.answers(before, tcp), after.answers(now, tcp)},
 			})
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			for _, b := range result.Bounded {
 				c.Notes = append(c.Notes, "there may be more changes: "+b)
 			}
 			for _, f := range result.Changes {
 				seen := seen(f.Request)
-				c.Changes = append(c.Changes, Change{Before: decided(before, f.Old), After: decided(now, f.New), Request: seen, Anybody: f.Anybody,
-					Callers: f.Callers, Others: f.Others})
+				c.Changes = append(c.Changes, Change{Before: m.decided(before, f.Old), After: after.decided(now, f.New), Request: seen,
+					Anybody: f.Anybody, Callers: f.Callers, Others: f.Others})
 			}
 		}
 		if len(c.Changes)+len(c.Notes) > 0 {
 			d.Classes = append(d.Classes, c)
 		}
 	}
-	return d
+	return d, nil
 }
 
-func decided(set *authz.Set, d authz.Decision) Decided {
+func (m *Mesh) decided(set *authz.Set, d authz.Decision) Decided {
 	r := Result{}
 	r.decide(set, d)
+	for _, p := range m.Policies {
+		if p.Problem != "" && policyName(p) == r.Policy {
+			r.Rule, r.Reason = nil, closedText(p)
+		}
+	}
 	return Decided{Outcome: r.Outcome, Reason: r.Reason, Action: r.Action, Policy: r.Policy, Rule: r.Rule, Providers: r.Providers}
 }
 
@@ -226,8 +272,8 @@ func tokenChanges(was, is []Tokens) []string {
 	return out
 }
 
-// Changed reports whether anything changes, tokens included.
-func (d *Difference) Changed() bool { return len(d.Classes)+len(d.Settings) > 0 }
+// Changed reports whether anything changes, tokens and providers included.
+func (d *Difference) Changed() bool { return len(d.Classes)+len(d.Settings)+len(d.Providers) > 0 }
 
 // Count is the number of changes.
 func (d *Difference) Count() (n int) {
@@ -253,6 +299,9 @@ func (d *Difference) Print(out io.Writer) error {
 	}
 	if d.Count() == 0 {
 		fmt.Fprintln(out, "no decision of a policy changes")
+	}
+	for _, p := range d.Providers {
+		fmt.Fprintln(out, p.text())
 	}
 	return printNotes(out, slices.Concat(d.Settings, d.Notes))
 }

@@ -40,7 +40,12 @@ func (m *Mesh) DryRuns(workloads []*Workload, c *Counts) *DryRuns {
 		}
 		out.Policies = append(out.Policies, tried)
 	}
-	out.Refusals = append(out.Refusals, c.DryRun...)
+	for _, r := range c.DryRun {
+		r.Past = !slices.ContainsFunc(out.Policies, func(p DryRunPolicy) bool {
+			return p.Action == r.Action && (r.Policy == "" || r.Policy == p.Policy)
+		})
+		out.Refusals = append(out.Refusals, r)
+	}
 	if slices.ContainsFunc(c.DryRun, func(r Refusals) bool { return r.Caller == unknown }) {
 		out.Notes = append(out.Notes, "callers are unknown of what has not ended yet, beyond 1,000 pairs of rule and caller of a proxy, and in "+
 			"proxies that are older than Envoy 1.39")
@@ -53,25 +58,28 @@ func (m *Mesh) DryRuns(workloads []*Workload, c *Counts) *DryRuns {
 
 // Print prints the counts for people.
 func (d *DryRuns) Print(out io.Writer) error {
-	if len(d.Policies) == 0 {
-		fmt.Fprintln(out, "no AuthorizationPolicy is in dry run: annotate one with istio.io/dry-run: \"true\"")
-		return printNotes(out, d.Notes)
-	}
 	tab := &table.Table{Header: []string{"ACTION", "AUTHORIZATIONPOLICY", "WORKLOADS"}}
 	for _, p := range d.Policies {
 		tab.Add(p.Action, p.Policy, fmt.Sprint(p.Workloads))
 	}
-	if err := tab.Write(out); err != nil {
+	if len(tab.Rows) == 0 {
+		fmt.Fprintln(out, "no AuthorizationPolicy is in dry run: annotate one with istio.io/dry-run: \"true\"")
+	} else if err := tab.Write(out); err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
-	if len(d.Refusals) == 0 {
+	switch {
+	case len(d.Refusals) > 0:
+		fmt.Fprintln(out)
+	case len(d.Policies) == 0:
+		return printNotes(out, d.Notes)
+	default:
+		fmt.Fprintln(out)
 		fmt.Fprintln(out, "no request would have been refused since the proxies started, as far as they count")
 		return printNotes(out, d.Notes)
 	}
 	tab = &table.Table{Header: []string{"WOULD REFUSE", "RULE", "CALLER", "WORKLOAD", "REQUESTS"}}
 	for _, r := range d.Refusals {
-		tab.Add(r.refuses(), r.Rule, cmp.Or(r.Caller, "without a certificate"), r.Workload,
+		tab.Add(r.refuses(), Finding{Rule: r.Rule}.rule(), cmp.Or(r.Caller, "without a certificate"), r.Workload,
 			fmt.Sprint(r.Requests))
 	}
 	if err := tab.Write(out); err != nil {
@@ -82,8 +90,12 @@ func (d *DryRuns) Print(out io.Writer) error {
 
 // refuses names what would have refused.
 func (r Refusals) refuses() string {
+	text := cmp.Or(r.Policy, "a DENY rule in dry run")
 	if r.Action == authz.Allow {
-		return "no ALLOW rule in dry run"
+		text = "no ALLOW rule in dry run"
 	}
-	return cmp.Or(r.Policy, "a DENY rule in dry run")
+	if r.Past {
+		text += " (no longer)"
+	}
+	return text
 }

@@ -3,7 +3,9 @@ package authz
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -56,12 +58,31 @@ func (s *source) read(cmd *cobra.Command) (*authzview.Mesh, error) {
 
 func (s *source) input(cmd *cobra.Command) authzview.Input {
 	return authzview.Input{
-		Stdin: func() ([]byte, error) { return objectfile.Read("-", s.env.In) },
+		Stdin: func() ([]byte, error) { return readUntil(cmd.Context(), s.env.In) },
 		Refused: func(files []string, stdin []byte) (map[string]string, error) {
 			program := s.env.Analysis(s.binDir)
 			program.In = bytes.NewReader(stdin)
 			return program.Refused(cmd.Context(), files)
 		},
+	}
+}
+
+// readUntil reads standard input to its end, or until ctx ends.
+func readUntil(ctx context.Context, in io.Reader) ([]byte, error) {
+	type read struct {
+		content []byte
+		err     error
+	}
+	done := make(chan read, 1)
+	go func() {
+		content, err := objectfile.Read("-", in)
+		done <- read{content, err}
+	}()
+	select {
+	case r := <-done:
+		return r.content, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 

@@ -1,6 +1,7 @@
 package authz_test
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -158,6 +159,24 @@ func TestCountsThatAreMissingAreToldSo(t *testing.T) {
 		"note: not counted: b.shop: its Envoy is told")
 	if strings.Contains(out, "has matched no") {
 		t.Error(out)
+	}
+}
+
+// TestRefusalsOfADryRun: what an Envoy counts apart by the outcome of ALLOW is one row, and what is no longer tried is
+// marked.
+func TestRefusalsOfADryRun(t *testing.T) {
+	const of = "istio_fairlead_dry_run_refusals.deny.ns[shop]-policy[%s]-rule[0].allow.%s.source_principal.spiffe://td/ns/shop/sa/a.b"
+	run := started(t, admin(t, keepAll, map[string]string{fmt.Sprintf(of, "try", "denied"): "4", fmt.Sprintf(of, "was", ""): "7"}))
+	out := run("authz", "dry-run")
+	for _, want := range []string{
+		"shop/try 0 spiffe://td/ns/shop/sa/a.b b.shop 7 ", "shop/was (no longer) 0 spiffe://td/ns/shop/sa/a.b b.shop 7",
+	} {
+		if strings.Count(out, want) != 1 {
+			t.Errorf("%q is missing: %s", want, out)
+		}
+	}
+	if out := run("authz", "dry-run", "-o", "json"); !strings.Contains(out, `"policy": "shop/try", "rule": 0, "caller"`) {
+		t.Errorf("the rule is no number: %s", out)
 	}
 }
 

@@ -26,7 +26,8 @@ func newDiff(env command.Env, flags *meshflags.Flags) *cobra.Command {
 		Short: "Say which requests a change of policies would decide otherwise",
 		Long: `Say which requests a change of policies would decide otherwise: for every workload of the mesh and every pair of rules, or of none, that decides
 before and after, one request that represents its class, and the callers concerned. No change is missed: values are not tried, but divided into classes
-that no rule tells apart. Where there are too many of them, that is said.
+that no rule tells apart. Where there are too many of them, that is said. Providers that CUSTOM policies ask are named if MeshConfig defines them
+otherwise; what they answer is not known.
 
 NEW has AuthorizationPolicies and RequestAuthentications, which take the place of those of the same name, and may have MeshConfig; its other objects are
 passed over. The mesh is one that runs, or that of --from. A policy that the mesh would refuse is refused here, too. Notes say what becomes of tokens, and
@@ -50,14 +51,17 @@ Exit code 0 whatever the answer is; with --exit-code 1 if anything changes.`,
 			if err != nil {
 				return err
 			}
-			d := before.Diff(after)
+			d, err := before.Diff(cmd.Context(), after)
+			if err != nil {
+				return err
+			}
 			if out.Value != "" {
 				err = structured.Print(cmd.OutOrStdout(), out.Value, d)
 			} else {
 				err = d.Print(cmd.OutOrStdout())
 			}
 			if err == nil && exitCode && d.Changed() {
-				err = fmt.Errorf("%d classes of requests are decided otherwise, beside what the notes name", d.Count())
+				err = fmt.Errorf("%d classes of requests are decided otherwise, beside what the notes name, and the providers", d.Count())
 			}
 			return err
 		},
@@ -151,7 +155,10 @@ apply, policies that apply to no workload, and in a mesh that runs those that ha
 					}
 				}
 			}
-			c := mesh.Coverage(counts)
+			c, err := mesh.Coverage(cmd.Context(), counts)
+			if err != nil {
+				return err
+			}
 			c.Notes = append(c.Notes, notes...)
 			if out.Value != "" {
 				return structured.Print(cmd.OutOrStdout(), out.Value, c)
