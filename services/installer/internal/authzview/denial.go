@@ -146,7 +146,7 @@ func (m *Mesh) denialByRule(to *Target, policy string, index int, broken bool) (
 
 // brokenText says why a provider cannot be asked, and where that is mended.
 func (m *Mesh) brokenText(name string) string {
-	if err := m.unasked(name); err != nil && m.SettingsKnown {
+	if err := m.unasked(m.provider(name)); err != nil && m.SettingsKnown {
 		return fmt.Sprintf("provider %q of the policy cannot be asked: %v; correct extensionProviders of MeshConfig, or spec.provider.name", name,
 			err)
 	}
