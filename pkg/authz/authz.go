@@ -78,6 +78,29 @@ type Provider struct {
 // Group has the rules of one action.
 type Group struct{ Enforced, DryRun Rules }
 
+// ActionRules are the rules of one action of a Set: those that are enforced, or those in dry run.
+type ActionRules struct {
+	// Provider is asked; set for CUSTOM alone.
+	Action, Provider string
+	DryRun           bool
+	Rules            Rules
+}
+
+// ByAction lists the rules by action, in the order of evaluation. There are entries for actions without rules, too.
+func (s *Set) ByAction() []ActionRules {
+	var out []ActionRules
+	add := func(action, provider string, g Group) {
+		out = append(out, ActionRules{action, provider, false, g.Enforced}, ActionRules{action, provider, true, g.DryRun})
+	}
+	for _, p := range s.Custom {
+		add(Custom, p.Name, p.Group)
+	}
+	add(Audit, "", s.Audit)
+	add(Deny, "", s.Deny)
+	add(Allow, "", s.Allow)
+	return out
+}
+
 // Rules are rules of one action, of which one must match.
 type Rules struct {
 	// Policies names the policies, as "namespace/name", sorted. A policy without rules is among them: an ALLOW policy

@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/pkg/authz"
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/installer/internal/authzcover"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -64,29 +65,29 @@ func (m *Mesh) Coverage(ctx context.Context, counts *Counts) (*Coverage, error) 
 			}
 		}
 	}
-	covers, err := m.coversOf(ctx, classes)
+	covers, err := m.covers(ctx, classes)
 	if err != nil {
 		return nil, err
 	}
-	out.Notes = append(out.Notes, covers.notes()...)
-	covered, err := covers.find(ctx)
+	out.Notes = append(out.Notes, covers.Notes()...)
+	covered, err := covers.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range m.Policies {
-		for _, g := range groups(m.Compile([]Policy{p})) {
-			if len(g.rules.Policies) == 0 {
+		for _, g := range m.Compile([]Policy{p}).ByAction() {
+			if len(g.Rules.Policies) == 0 {
 				continue
 			}
-			rule := RuleCoverage{Policy: policyName(p), Action: g.action, Provider: g.provider, DryRun: g.dryRun, Closed: p.Problem != "",
+			rule := RuleCoverage{Policy: policyName(p), Action: g.Action, Provider: g.Provider, DryRun: g.DryRun, Closed: p.Problem != "",
 				Workloads: applies[policyName(p)]}
-			if len(g.rules.List) == 0 || rule.Closed {
+			if len(g.Rules.List) == 0 || rule.Closed {
 				out.Rules = append(out.Rules, rule)
 				continue
 			}
-			for _, r := range slices.SortedFunc(slices.Values(g.rules.List), order) {
+			for _, r := range slices.SortedFunc(slices.Values(g.Rules.List), authzcover.Order) {
 				rule.Rule, rule.TCP, rule.Matched = &r.Index, r.TCP != nil, nil
-				rule.Never, rule.Covered = covers.never(r), covered[r.Name]
+				rule.Never, rule.Covered = covers.Never(r), covered[r.Name]
 				if counts != nil {
 					rule.Uncounted = uncounted[policyName(p)]
 					if n := counts.Rules[r.Name]; n > 0 || rule.Uncounted == 0 {
@@ -98,6 +99,20 @@ func (m *Mesh) Coverage(ctx context.Context, counts *Counts) (*Coverage, error) 
 		}
 	}
 	return out, nil
+}
+
+// covers reads the rules at all workloads. Refused objects do not count: what covers others until they are mended is no
+// reason to leave these out.
+func (m *Mesh) covers(ctx context.Context, classes []*Class) (*authzcover.Covers, error) {
+	var places []authzcover.Workloads
+	for _, class := range classes {
+		set := m.sentBy(lists.Filter(class.Policies, func(p Policy) bool { return p.Problem == "" }), class.tokens)
+		places = append(places, authzcover.Workloads{
+			Name: few(lists.Map(class.Workloads, (*Workload).ID)), Rules: set,
+			Answers: func(tcp bool) map[string]authz.Answer { return m.answers(set, tcp) },
+		})
+	}
+	return authzcover.Read(ctx, places)
 }
 
 // closedText says what a refused object does.

@@ -37,11 +37,11 @@ func (m *Mesh) List(to *Target) []Listing {
 		for _, p := range class.Policies {
 			byName[policyName(p)] = p
 		}
-		for _, g := range groups(set) {
-			for _, name := range g.rules.Policies {
+		for _, g := range set.ByAction() {
+			for _, name := range g.Rules.Policies {
 				p := byName[name]
-				l.Policies = append(l.Policies, Listed{Action: g.action, Policy: name, Rules: len(p.Spec.GetRules()), Provider: g.provider,
-					DryRun: g.dryRun, Problem: p.Problem, Location: p.Location})
+				l.Policies = append(l.Policies, Listed{Action: g.Action, Policy: name, Rules: len(p.Spec.GetRules()), Provider: g.Provider,
+					DryRun: g.DryRun, Problem: p.Problem, Location: p.Location})
 			}
 		}
 		if class.Workloads[0].Proxy == NoProxy {

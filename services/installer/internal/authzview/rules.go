@@ -7,33 +7,11 @@ import (
 	"fairlead.dev/pkg/authz"
 )
 
-// group are the rules of one action.
-type group struct {
-	action, provider string
-	dryRun           bool
-	rules            authz.Rules
-}
-
-// groups lists the rules of a set by action, in the order of evaluation.
-func groups(set *authz.Set) []group {
-	var out []group
-	add := func(action, provider string, g authz.Group) {
-		out = append(out, group{action, provider, false, g.Enforced}, group{action, provider, true, g.DryRun})
-	}
-	for _, p := range set.Custom {
-		add(authz.Custom, p.Name, p.Group)
-	}
-	add(authz.Audit, "", set.Audit)
-	add(authz.Deny, "", set.Deny)
-	add(authz.Allow, "", set.Allow)
-	return out
-}
-
 // matches lists the matches of all rules.
 func matches(set *authz.Set, tcp bool) []authz.Match {
 	var out []authz.Match
-	for _, g := range groups(set) {
-		for _, r := range g.rules.List {
+	for _, g := range set.ByAction() {
+		for _, r := range g.Rules.List {
 			f := r.HTTP
 			if tcp {
 				f = r.TCP

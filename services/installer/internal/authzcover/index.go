@@ -1,4 +1,4 @@
-package authzview
+package authzcover
 
 import (
 	"slices"
@@ -33,7 +33,7 @@ func (x *index) rules(req authz.Request) []*authz.Rule {
 	path, _, _ := strings.Cut(req.Path, "?")
 	path, _, _ = strings.Cut(path, "#")
 	out := slices.Concat(x.byKey["principal "+req.Principal], x.byKey["path "+path], x.others)
-	slices.SortFunc(out, order)
+	slices.SortFunc(out, Order)
 	return out
 }
 

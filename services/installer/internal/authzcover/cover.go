@@ -1,4 +1,6 @@
-package authzview
+// Package authzcover finds rules of policies that could be left out: those that match no request, and those that others
+// cover, wherever they apply.
+package authzcover
 
 import (
 	"cmp"
@@ -16,13 +18,21 @@ import (
 // maxTogether bounds the rules of a workload among which those are looked for that several others cover together.
 const maxTogether = 200
 
-// view are the rules of workloads to which the same policies apply: left is without those that are found to be covered.
+// Workloads are some to which the same rules apply.
+type Workloads struct {
+	// Name names them in notes.
+	Name  string
+	Rules *authz.Set
+	// Answers has the answers of providers that answer every request, or every TCP connection, alike.
+	Answers func(tcp bool) map[string]authz.Answer
+}
+
+// view are the rules of workloads: left is without those that are found to be covered.
 type view struct {
-	mesh      *Mesh
-	all, left *authz.Set
-	// allow has the ALLOW rules of all.
-	allow     *index
-	workloads []*Workload
+	Workloads
+	left *authz.Set
+	// allow has the ALLOW rules.
+	allow *index
 }
 
 // place is a rule at a view, in a group of its set.
@@ -37,23 +47,20 @@ type place struct {
 	complete bool
 }
 
-// covers are the rules of a mesh by name, at all places where they apply.
-type covers struct {
+// Covers are the rules of a mesh by name, at all places where they apply.
+type Covers struct {
 	views  []*view
 	places map[string][]*place
 }
 
-// coversOf reads the rules. Refused objects do not count: what covers others until they are mended is no reason to
-// leave these out.
-func (m *Mesh) coversOf(ctx context.Context, classes []*Class) (*covers, error) {
-	c := &covers{places: map[string][]*place{}}
-	for _, class := range classes {
-		policies := lists.Filter(class.Policies, func(p Policy) bool { return p.Problem == "" })
-		set := m.sentBy(policies, class.tokens)
-		v := &view{mesh: m, all: set, left: set, allow: newIndex(set.Allow.Enforced.List), workloads: class.Workloads}
+// Read reads the rules of all workloads and tries requests at each. The error is that of ctx.
+func Read(ctx context.Context, all []Workloads) (*Covers, error) {
+	c := &Covers{places: map[string][]*place{}}
+	for _, w := range all {
+		v := &view{Workloads: w, left: w.Rules, allow: newIndex(w.Rules.Allow.Enforced.List)}
 		c.views = append(c.views, v)
-		for i, g := range groups(set) {
-			for _, r := range g.rules.List {
+		for i, g := range w.Rules.ByAction() {
+			for _, r := range g.Rules.List {
 				if err := ctx.Err(); err != nil {
 					return nil, err
 				}
@@ -67,8 +74,8 @@ func (m *Mesh) coversOf(ctx context.Context, classes []*Class) (*covers, error) 
 	return c, ctx.Err()
 }
 
-// never says why a rule matches nothing at any place; empty if it may.
-func (c *covers) never(r *authz.Rule) string {
+// Never says why a rule matches nothing at any place; empty if it may.
+func (c *Covers) Never(r *authz.Rule) string {
 	all := c.places[r.Name]
 	if slices.ContainsFunc(all, func(p *place) bool { return p.never == "" }) {
 		return ""
@@ -79,11 +86,12 @@ func (c *covers) never(r *authz.Rule) string {
 	return r.Never
 }
 
-// find says by name which rules are covered wherever they apply, and by what. All of them, or any, can be left out:
-// each is looked at without those that are found before, but for ALLOW rules where it decides otherwise than these.
-func (c *covers) find(ctx context.Context) (map[string]string, error) {
+// Find says by name which rules are covered wherever they apply, and by what. All of them, or any, can be left out:
+// each is looked at without those that are found before, but for ALLOW rules where it decides otherwise than these. The
+// error is that of ctx.
+func (c *Covers) Find(ctx context.Context) (map[string]string, error) {
 	out := map[string]string{}
-	names := slices.SortedFunc(maps.Keys(c.places), func(a, b string) int { return order(c.places[a][0].rule, c.places[b][0].rule) })
+	names := slices.SortedFunc(maps.Keys(c.places), func(a, b string) int { return Order(c.places[a][0].rule, c.places[b][0].rule) })
 	for _, by := range []func(*place, context.Context) string{(*place).coveredByOne, (*place).coveredTogether} {
 		for _, name := range names {
 			if out[name] != "" {
@@ -118,15 +126,15 @@ func (c *covers) find(ctx context.Context) (map[string]string, error) {
 	return out, ctx.Err()
 }
 
-// notes say what was not looked at.
-func (c *covers) notes() (out []string) {
+// Notes say what was not looked at.
+func (c *Covers) Notes() (out []string) {
 	for _, v := range c.views {
 		if n := v.count(); n > maxTogether {
 			out = append(out, fmt.Sprintf("at %s %d rules apply: whether several of them together cover another one is looked at up to %d rules",
-				few(lists.Map(v.workloads, (*Workload).ID)), n, maxTogether))
+				v.Name, n, maxTogether))
 		}
 	}
-	for _, name := range sortedKeys(c.places) {
+	for _, name := range slices.Sorted(maps.Keys(c.places)) {
 		if p := c.places[name][0]; p.never == "" && !p.complete {
 			out = append(out, ruleText(p.rule)+" compares more than can be tried: whether others cover it is not known")
 		}
@@ -134,14 +142,14 @@ func (c *covers) notes() (out []string) {
 	return out
 }
 
-// order is that of the objects.
-func order(a, b *authz.Rule) int {
+// Order is that of the objects, and of the rules in them.
+func Order(a, b *authz.Rule) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Policy, b.Policy), cmp.Compare(a.Index, b.Index))
 }
 
 func (v *view) count() (n int) {
-	for _, g := range groups(v.all) {
-		n += len(g.rules.List)
+	for _, g := range v.Rules.ByAction() {
+		n += len(g.Rules.List)
 	}
 	return n
 }
@@ -158,25 +166,23 @@ func without(set *authz.Set, r *authz.Rule) *authz.Set {
 
 // least is the set in which the rule matters most, if some of those that are found to be covered are left out: no other
 // rule is in it that decides as this one does, and every rule that decides otherwise is.
-func (p *place) least(g group) *authz.Set {
-	if g.action == authz.Allow {
+func (p *place) least(g authz.ActionRules) *authz.Set {
+	if g.Action == authz.Allow {
 		return p.left
 	}
 	set := *p.left
-	set.Allow = p.all.Allow
+	set.Allow = p.Rules.Allow
 	return &set
 }
 
 // decides reports whether the group of the rule decides about requests.
-func (p *place) decides(g group) bool { return !g.dryRun && g.action != authz.Audit }
-
-func (p *place) answers(tcp bool) map[string]authz.Answer { return p.mesh.answers(p.all, tcp) }
+func (p *place) decides(g authz.ActionRules) bool { return !g.DryRun && g.Action != authz.Audit }
 
 // matters reports whether one of the requests that were found is decided otherwise without the rule, also if all ALLOW
 // rules are there.
-func (p *place) matters(g group) bool {
+func (p *place) matters(g authz.ActionRules) bool {
 	return slices.ContainsFunc(p.found, func(req authz.Request) bool {
-		req.Answers = p.answers(req.TCP)
+		req.Answers = p.Answers(req.TCP)
 		with := *p.least(g)
 		with.Allow.Enforced.List = p.allow.rules(req)
 		return authzdiff.Differ(with.Decide(req), without(&with, p.rule).Decide(req))
@@ -185,7 +191,7 @@ func (p *place) matters(g group) bool {
 
 // coveredByOne names another rule that matches all that the rule matches, and decides it in the same way.
 func (p *place) coveredByOne(ctx context.Context) string {
-	g := groups(p.left)[p.group]
+	g := p.left.ByAction()[p.group]
 	decides := p.decides(g)
 	if decides && p.matters(g) {
 		return ""
@@ -193,18 +199,18 @@ func (p *place) coveredByOne(ctx context.Context) string {
 	covers := func(other *authz.Rule) bool {
 		return lists.All(p.found, other.Matches) && same(ctx, alone(other), alone(other, p.rule), noAnswers)
 	}
-	others := g.rules.List
-	if decides && g.action == authz.Allow {
+	others := g.Rules.List
+	if decides && g.Action == authz.Allow {
 		others = p.allow.rules(p.found[0])
 	}
 	for _, other := range others {
 		// Of two equal rules the later one is covered.
 		if other != p.rule && covers(other) &&
-			(order(other, p.rule) < 0 || !same(ctx, alone(p.rule), alone(p.rule, other), noAnswers)) {
+			(Order(other, p.rule) < 0 || !same(ctx, alone(p.rule), alone(p.rule, other), noAnswers)) {
 			return ruleText(other)
 		}
 	}
-	if decides && g.action != authz.Deny {
+	if decides && g.Action != authz.Deny {
 		for _, other := range p.left.Deny.Enforced.List {
 			if covers(other) {
 				return ruleText(other) + ", which denies"
@@ -216,15 +222,15 @@ func (p *place) coveredByOne(ctx context.Context) string {
 
 // coveredTogether says whether several other rules decide all that the rule matches, in the same way.
 func (p *place) coveredTogether(ctx context.Context) string {
-	g := groups(p.left)[p.group]
+	g := p.left.ByAction()[p.group]
 	if !p.decides(g) || p.count() > maxTogether {
 		return ""
 	}
 	set := p.least(g)
 	switch {
-	case p.matters(g) || !same(ctx, set, without(set, p.rule), p.answers):
+	case p.matters(g) || !same(ctx, set, without(set, p.rule), p.Answers):
 		return ""
-	case g.action == authz.Deny:
+	case g.Action == authz.Deny:
 		return "other rules, which deny it or do not allow it"
 	}
 	return "several rules together"
