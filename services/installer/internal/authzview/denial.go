@@ -99,10 +99,8 @@ func (m *Mesh) providersOf(w *Workload) string {
 	var out []string
 	for _, p := range m.Compile(m.PoliciesOf(w)).Custom {
 		name := p.Name
-		if d := m.provider(name); d.GetEnvoyExtAuthzGrpc() != nil {
-			name += fmt.Sprintf(" (%s:%d)", d.GetEnvoyExtAuthzGrpc().GetService(), d.GetEnvoyExtAuthzGrpc().GetPort())
-		} else if d.GetEnvoyExtAuthzHttp() != nil {
-			name += fmt.Sprintf(" (%s:%d)", d.GetEnvoyExtAuthzHttp().GetService(), d.GetEnvoyExtAuthzHttp().GetPort())
+		if service, port := asked(m.provider(name)); service != "" {
+			name += fmt.Sprintf(" (%s:%d)", service, port)
 		}
 		out = append(out, name)
 	}

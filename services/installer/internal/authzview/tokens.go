@@ -3,6 +3,7 @@ package authzview
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -117,19 +118,10 @@ func judgeToken(rules []tokenRule, claims map[string]any) (*tokenRule, *refusal)
 			strings.Join(slices.Compact(issuers), ", "))
 		return nil, &refusal{requestAuthentication, "", text}
 	}
-	answer := strings.Join(lists.Map(sortedCodes(codes), func(code int) string { return fmt.Sprint(code) }), " or ")
+	answer := strings.Join(lists.Map(slices.Sorted(maps.Keys(codes)), func(code int) string { return fmt.Sprint(code) }), " or ")
 	slices.Sort(why)
 	text := fmt.Sprintf("%s: the answer is %s", strings.Join(slices.Compact(why), ", and "), answer)
 	return nil, &refusal{requestAuthentication, owner, text}
-}
-
-func sortedCodes(codes map[int]bool) []int {
-	var out []int
-	for code := range codes {
-		out = append(out, code)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // preflight reports whether a request asks a server what it allows pages of other origins, as proxies tell it.
