@@ -24,6 +24,8 @@ const (
 	StatsLogger
 
 	usualFilters = RBAC | ExtAuthz | JWT
+	// newestFilters are those of the newest Envoy beside an agent of this release, or beside Istio's.
+	newestFilters = usualFilters | FilterChains | StatsLogger
 )
 
 // filterNames lists the extensions that make up each.

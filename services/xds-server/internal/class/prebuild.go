@@ -14,15 +14,17 @@ const maxPrebuildKeys = 128
 
 // PrebuildKeys lists the keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads will
 // probably have, the most frequent first. The engine builds their scopes before the sidecars connect. The keys are of
-// sidecars that take virtual hosts (VHDS) and that no Sidecar resource limits. A proxy may turn out to have another
-// key.
+// sidecars of the newest Envoy that take virtual hosts (VHDS) and that no Sidecar resource limits. A proxy may turn out
+// to have another key.
 func PrebuildKeys(state *mesh.Snapshot) []*Key {
 	counts, keys := map[Hash]int{}, map[Hash]*Key{}
 	state.Workloads(func(w *configv1.Workload) {
 		if w.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {
 			return
 		}
-		n := &Node{Type: Sidecar, Name: w.GetName(), Namespace: w.GetNamespace(), Interception: Redirect, VirtualHosts: true}
+		n := &Node{
+			Type: Sidecar, Name: w.GetName(), Namespace: w.GetNamespace(), Interception: Redirect, VirtualHosts: true, Filters: newestFilters,
+		}
 		k, _ := n.Key(state)
 		if k.Sidecar != "" {
 			return

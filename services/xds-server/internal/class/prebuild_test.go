@@ -4,9 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -35,9 +37,15 @@ func TestPrebuildKeysAreThoseOfTheWorkloadsSidecars(t *testing.T) {
 	var got []string
 	for _, k := range class.PrebuildKeys(state) {
 		got = append(got, k.Namespace)
-		n := &class.Node{
-			Type: class.Sidecar, Namespace: k.Namespace, Name: "one", Interception: class.Redirect, VirtualHosts: true,
-		}
+		n := testkit.Must(class.ParseNode(&core.Node{
+			Id:       "sidecar~10.0.0.1~one." + k.Namespace + "~" + k.Namespace + ".svc.cluster.local",
+			Metadata: metadata(t, map[string]any{"NAMESPACE": k.Namespace, "INTERCEPTION_MODE": "REDIRECT"}),
+			Extensions: []*core.Extension{
+				{Name: "envoy.access_loggers.stats"}, {Name: "envoy.filters.http.ext_authz"}, {Name: "envoy.filters.http.filter_chain"},
+				{Name: "envoy.filters.http.jwt_authn"}, {Name: "envoy.filters.http.rbac"}, {Name: "envoy.filters.http.router"},
+			},
+		}))(t)
+		n.VirtualHosts = true
 		if real, _ := n.Key(state); real.OfNamespace().Hash() != k.Hash() {
 			t.Errorf("expected %+v, a proxy has %+v", k, real.OfNamespace())
 		}

@@ -67,6 +67,7 @@ func TestScopesOfExpectedSidecarsArePrebuilt(t *testing.T) {
 		c := b.Acquire(&class.Key{
 			Type: class.Sidecar, Namespace: namespace, DNSDomain: namespace + ".svc.cluster.local", Interception: class.Redirect,
 			TrustDomain: b.state.Mesh().GetTrustDomain(), VirtualHosts: true,
+			Filters: class.FilterChains | class.RBAC | class.ExtAuthz | class.JWT | class.StatsLogger,
 		}, w)
 		c.Plan(w, resource.ClusterType, true, nil)
 		if got := names(c, resource.ClusterType); len(got) != 1 || got[0] != cluster {
