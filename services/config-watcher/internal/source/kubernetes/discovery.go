@@ -123,13 +123,13 @@ func (s *Source) missing(k *kind) (unsure bool) {
 	if w != nil && w.failure == nil {
 		return true // it is still served
 	}
-	s.cfg.Log.Warn("kind is gone from the API server, its objects are removed", "source", s.name, "kind", k.String(), "objects",
-		len(k.objects))
+	if k.guard.Due().IsZero() {
+		s.cfg.Log.Warn("kind is gone from the API server", "source", s.name, "kind", k.String(), "objects", len(k.objects))
+	}
 	s.halt(k, types.NamespacedName{})
-	k.served = served{}
-	k.removeOthers(s, types.NamespacedName{}, nil)
-	k.settled = true
-	return false
+	k.served, k.settled = served{}, true
+	k.readAll(s, nil, "")
+	return !k.guard.Due().IsZero() // the next answer confirms it
 }
 
 // resources is an answer about the kinds that an API server has.

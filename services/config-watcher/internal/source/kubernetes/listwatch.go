@@ -74,6 +74,10 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 		return nil, err
 	}
 	o.Watch = true
+	streamsList := o.SendInitialEvents != nil && *o.SendInitialEvents
+	if !streamsList && l.watcher.mustList() {
+		return nil, errAgain
+	}
 	w, err := l.requests.watch(ctx, o)
 	if o.SendInitialEvents != nil && apierrors.IsInvalid(err) {
 		return nil, err // the API server does not stream lists: the reflector asks for pages
@@ -81,10 +85,13 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if l.source.asked(ctx, l.watcher, true, err); err != nil {
 		return nil, err
 	}
-	l.source.watching(l.watcher, 1)
-	c := &converted{from: w, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{})}
+	c := &converted{from: w, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}), expired: make(chan struct{})}
+	l.source.watching(l.watcher, c)
+	if !streamsList && l.watcher.mustList() {
+		c.expire() // it was asked for meanwhile
+	}
 	go func() {
-		defer l.source.watching(l.watcher, -1)
+		defer l.source.watched(l.watcher, c)
 		c.run()
 	}()
 	return c, nil
@@ -104,7 +111,13 @@ type converted struct {
 	out  chan watch.Event
 	stop chan struct{}
 	once sync.Once
+	// expired is closed to make the reflector list again.
+	expired chan struct{}
+	expires sync.Once
 }
+
+// expire ends the watch as an API server does that has forgotten its resource version.
+func (c *converted) expire() { c.expires.Do(func() { close(c.expired) }) }
 
 // ResultChan implements watch.Interface.
 func (c *converted) ResultChan() <-chan watch.Event { return c.out }
@@ -121,8 +134,17 @@ func (c *converted) Stop() {
 func (c *converted) run() {
 	defer close(c.out)
 	defer c.from.Stop()
-	for e := range c.from.ResultChan() {
-		if e.Type != watch.Error {
+	for {
+		e, open := watch.Event{}, true
+		select {
+		case e, open = <-c.from.ResultChan():
+		case <-c.expired:
+			e = watch.Event{Type: watch.Error, Object: new(errAgain.Status())}
+		}
+		switch {
+		case !open:
+			return
+		case e.Type != watch.Error:
 			e.Object = c.convert(e)
 		}
 		select {
