@@ -6,8 +6,9 @@
 // discover asks which kinds the server has (discovery.go) and starts a watcher for each: a reflector of client-go,
 // which lists, watches, and lists again after a loss (watcher.go). listWatch makes a compact entry of each object
 // (listwatch.go, entry.go). The reflectors write entries into two lanes, of which the newest state of each object waits
-// for deliver (deliver.go). What a list lacks stays for a while if it is much (withhold.go). While the API server is
-// away, gate holds all requests back (gate.go). The last good state outlives a restart (saved.go).
+// for deliver (deliver.go). What a list lacks stays for a while if it is much (withhold.go), and a restored backup is
+// noticed (lineage.go). While the API server is away, gate holds all requests back (gate.go). The last good state
+// outlives a restart (saved.go).
 package kubernetes
 
 import (
@@ -78,8 +79,9 @@ type Source struct {
 	gate    *gate
 	handler source.Handler
 	kinds   map[schema.GroupKind]*kind
-	// wake tells deliver that there is something to do; rediscover tells discover; confirm tells confirming.
-	wake, rediscover, confirm chan struct{}
+	// wake tells deliver that there is something to do; rediscover tells discover; confirm tells
+	// confirming; back tells checking that the API server was away.
+	wake, rediscover, confirm, back chan struct{}
 
 	mu sync.Mutex
 	// ctx is that of Run, for the watchers that Want starts; nil before.
@@ -101,6 +103,8 @@ type Source struct {
 	looked chan struct{}
 	// deleted are the namespaces that a user has deleted.
 	deleted map[string]bool
+	// newest is the highest resource version that was seen.
+	newest uint64
 }
 
 // kind is one kind of objects. Source.mu guards the fields below lane.
@@ -134,6 +138,8 @@ type kind struct {
 	guard       withheld.Guard[types.NamespacedName]
 	asked, read bool
 	newest      string
+	// system is the UID of kube-system, of the kind Namespace; empty if it is not known.
+	system string
 }
 
 // String returns "VirtualService.networking.istio.io".
@@ -171,7 +177,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, name: NamePrefix + cfg.Cluster, kinds: map[schema.GroupKind]*kind{}, wake: make(chan struct{}, 1),
-		rediscover: make(chan struct{}, 1), confirm: make(chan struct{}, 1), deleted: map[string]bool{},
+		rediscover: make(chan struct{}, 1), confirm: make(chan struct{}, 1), back: make(chan struct{}, 1), deleted: map[string]bool{},
 		taken: map[object.Key]struct{}{}, wanted: map[object.Key]bool{}, looked: make(chan struct{}),
 	}
 	s.api.Store(api)
@@ -234,7 +240,7 @@ func (s *Source) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	s.mu.Lock()
 	s.ctx, s.started = ctx, s.cfg.Clock.Now()
-	running := []func(context.Context) error{s.gate.run, s.deliver, s.keep, s.confirming}
+	running := []func(context.Context) error{s.gate.run, s.deliver, s.keep, s.confirming, s.checking}
 	if s.cfg.Remote {
 		s.startRemote()
 	} else {

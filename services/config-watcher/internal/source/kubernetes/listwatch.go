@@ -41,7 +41,7 @@ func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
 // ListWithContext implements cache.ListerWatcherWithContext. A reflector asks for version "0" first, which the API
 // server answers from its cache with all objects at once; "" gives pages.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if o.ResourceVersion == "0" {
+	if o.ResourceVersion == "0" || l.watcher.mustList() {
 		o.ResourceVersion = ""
 	}
 	if err := l.prepare(ctx, &o); err != nil {
@@ -75,7 +75,10 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	}
 	o.Watch = true
 	streamsList := o.SendInitialEvents != nil && *o.SendInitialEvents
-	if !streamsList && l.watcher.mustList() {
+	switch mustList := l.watcher.mustList(); {
+	case mustList && streamsList:
+		o.ResourceVersion = ""
+	case mustList:
 		return nil, errAgain
 	}
 	w, err := l.requests.watch(ctx, o)

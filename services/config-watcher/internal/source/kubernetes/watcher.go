@@ -175,9 +175,11 @@ func (w *watcher) put(o any, gone bool) error {
 		return nil
 	}
 	w.seen, w.kind.newest = e.version, e.version
+	w.source.saw(e.version)
 	w.kind.guard.Forget(e.name)
 	if w.kind.namespaces() {
 		w.source.noteNamespace(e, gone)
+		w.kind.sawSystem(e)
 	}
 	if gone {
 		w.kind.change(w.source, e.name, nil)
@@ -221,6 +223,7 @@ func (w *watcher) replace(list []any, version string) error {
 		k.readAll(s, there, version)
 	}
 	w.listed, w.again, w.seen = true, false, version
+	s.saw(version)
 	notify.Wake(s.wake)
 	return nil
 }

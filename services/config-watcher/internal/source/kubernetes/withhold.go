@@ -3,10 +3,11 @@ package kubernetes
 import (
 	"context"
 	"slices"
-	"strconv"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/pkg/notify"
@@ -19,9 +20,6 @@ import (
 // allows: each kind that is watched as a whole has a Guard. Events of a watch are what somebody did, and take effect at
 // once. confirming asks for the second list.
 
-// kubeSystem is the namespace that every cluster has from its first moment to its last. Its UID names the cluster.
-const kubeSystem = "kube-system"
-
 // maxDeleted bounds the namespaces that are remembered as deleted. Without them, a list withholds more than it must.
 const maxDeleted = 10_000
 
@@ -32,7 +30,7 @@ func (k *kind) readAll(s *Source, list map[types.NamespacedName]*entry, version 
 	doubtful, users := false, false
 	if k.namespaces() {
 		doubtful, users = k.lineage(list, version)
-		doubtful = doubtful || 2*len(missing) > inForce
+		doubtful = doubtful || 2*len(missing) > inForce || !k.guard.Due().IsZero()
 		users = users && !doubtful
 		s.noteNamespaces(list, missing, users)
 	}
@@ -115,31 +113,14 @@ func (k *kind) remove(s *Source, name types.NamespacedName) {
 // namespaces reports whether the kind is Namespace.
 func (k *kind) namespaces() bool { return k.desc.Group == "" && k.desc.Name == "Namespace" }
 
-// lineage tells of a list of Namespaces whether it is surely not a later one of the same data as the one before
-// (other), or surely is (same): it has the kube-system of before, and its version is not lower, as after a restored
-// backup. Neither is sure of the first list. It is called with Source.mu held.
-func (k *kind) lineage(list map[types.NamespacedName]*entry, version string) (other, same bool) {
-	name := types.NamespacedName{Name: kubeSystem}
-	before, now := k.objects[name], list[name]
-	if before == nil {
-		return false, false
-	}
-	if now == nil || now.object == nil || before.UID != now.object.UID {
-		return true, false
-	}
-	from, err := strconv.ParseUint(k.newest, 10, 64)
-	to, err2 := strconv.ParseUint(version, 10, 64)
-	if err != nil || err2 != nil {
-		return false, false
-	}
-	return to < from, to >= from
-}
-
 // noteNamespaces takes over which namespaces a list has, and which are missing in it; users is true if it is sure that
 // users have deleted these. It is called with mu held.
 func (s *Source) noteNamespaces(list map[types.NamespacedName]*entry, missing []types.NamespacedName, users bool) {
 	for _, e := range list {
 		s.noteNamespace(e, false)
+	}
+	if system := list[types.NamespacedName{Name: kubeSystem}]; system != nil {
+		s.kinds[schema.GroupKind{Kind: "Namespace"}].sawSystem(system)
 	}
 	if !users {
 		return
@@ -176,17 +157,14 @@ func (s *Source) noteNamespace(e *entry, gone bool) {
 	}
 }
 
-// savedWithin is how long the first list of a kind waits for the disk with the saved state.
+// savedWithin is how long a first list waits for the disk with the saved state.
 const savedWithin = 2 * time.Second
 
 // savedMissing returns the saved objects that a watcher's first list lacks: they were in force when the last run ended.
-// Only the watcher's reflector waits for the disk. If that takes too long, there are none.
+// Only the watcher's reflector waits for the disk.
 func (w *watcher) savedMissing(list []any) []*entry {
 	s, k := w.source, w.kind
-	s.mu.Lock()
-	needless := s.cfg.Saved == nil || w.name.Name != "" || k.restored || k.read
-	s.mu.Unlock()
-	if needless {
+	if w.name.Name != "" || !s.unread(k) {
 		return nil
 	}
 	there := make(map[types.NamespacedName]bool, len(list))
@@ -195,11 +173,37 @@ func (w *watcher) savedMissing(list []any) []*entry {
 			there[e.name] = true
 		}
 	}
+	system := types.NamespacedName{Name: kubeSystem} // its UID is compared
+	listed := there[system]
+	delete(there, system)
+	saved := s.saved(k, there)
+	return slices.DeleteFunc(saved, func(e *entry) bool {
+		if !k.namespaces() || e.name != system {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if k.system == "" {
+			k.sawSystem(e)
+		}
+		return listed
+	})
+}
+
+// unread reports whether a kind has not been read in this run, and what an earlier run has saved of it is not in force.
+func (s *Source) unread(k *kind) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.Saved != nil && !k.restored && !k.read
+}
+
+// saved reads the saved objects of a kind, but not those in except. If the disk takes too long, there are none.
+func (s *Source) saved(k *kind, except map[types.NamespacedName]bool) []*entry {
 	read := make(chan []*entry, 1)
 	go func() {
-		saved, err := s.readKind(k, there)
+		saved, err := s.readKind(k, except)
 		if err != nil {
-			s.cfg.Log.Error("saved objects cannot be compared with the first list", "source", s.name, "kind", k.String(), "error", err)
+			s.cfg.Log.Error("saved objects cannot be compared with what the API server has", "source", s.name, "kind", k.String(), "error", err)
 		}
 		read <- slices.DeleteFunc(saved, func(e *entry) bool { return e.object == nil })
 	}()
@@ -207,10 +211,31 @@ func (w *watcher) savedMissing(list []any) []*entry {
 	case saved := <-read:
 		return saved
 	case <-s.cfg.Clock.After(savedWithin):
-		s.cfg.Log.Warn("saved objects are not compared with the first list, because the disk takes too long", "source", s.name, "kind",
+		s.cfg.Log.Warn("saved objects are not compared with what the API server has, because the disk takes too long", "source", s.name, "kind",
 			k.String())
 		return nil
 	}
+}
+
+// savedAbsent returns the saved objects of the kinds that an API server surely does not have, of which nothing has been
+// read in this run.
+func (s *Source) savedAbsent(have *resources) map[*kind][]*entry {
+	out := map[*kind][]*entry{}
+	var mu sync.Mutex
+	var reads sync.WaitGroup
+	for gk, k := range s.kinds {
+		if now, known := have.find(k.desc.Versions, gk); k.byName() || !known || now != (served{}) || !s.unread(k) {
+			continue
+		}
+		reads.Go(func() {
+			saved := s.saved(k, nil)
+			mu.Lock()
+			defer mu.Unlock()
+			out[k] = saved
+		})
+	}
+	reads.Wait()
+	return out
 }
 
 // confirming asks for a second list of each kind of which objects are withheld, when it is time.

@@ -154,8 +154,12 @@ func TestANamespaceThatIsDeletedTakesItsObjectsAlong(t *testing.T) {
 			e.ending = true
 			must(t, n.put(e, false))
 		}, 50, 0},
-		"later list":     {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("u", kubeSystem, other), "9")) }, 51, 0},
-		"older list":     {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("u", kubeSystem, other), "3")) }, 0, 51},
+		"later list": {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("u", kubeSystem, other), "9")) }, 51, 0},
+		"older list": {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("u", kubeSystem, other), "3")) }, 0, 51},
+		"other cluster, listed twice": {func(t *testing.T, n *watcher) {
+			must(t, n.replace(n.namespaces("v", kubeSystem, other), "9"))
+			must(t, n.replace(n.namespaces("v", kubeSystem, other), "9"))
+		}, 0, 51},
 		"other cluster":  {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("v", kubeSystem, other), "9")) }, 0, 51},
 		"without system": {func(t *testing.T, n *watcher) { must(t, n.replace(n.namespaces("u", other), "9")) }, 0, 52},
 		"empty":          {func(t *testing.T, n *watcher) { must(t, n.replace(nil, "9")) }, 0, 53},
@@ -196,7 +200,7 @@ func TestAKindThatVanishesIsWithheld(t *testing.T) {
 		f.clock.Advance(after)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.missing(w.kind)
+		return f.missing(w.kind, nil)
 	}
 	for range goneAnswers + 1 {
 		if !missing(goneAfter / 2) {

@@ -43,7 +43,8 @@ func TestReadings(t *testing.T) {
 			{after: Wait - 1, missing: keys(0, 61), removed: 61}},
 		"doubtful": {{missing: keys(0, 1), doubtful: true, held: 1},
 			{after: Wait, missing: keys(0, 1), doubtful: true, removed: 1}},
-		"back and gone again waits anew": {{missing: keys(0, 60), held: 60}, {after: Wait / 2}, {after: Wait / 2, missing: keys(0, 60), held: 60}},
+		"back and gone again waits anew": {{missing: keys(0, 60), held: 60}, {after: Wait / 2},
+			{after: Wait / 2, missing: keys(0, 60), held: 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var g Guard[int]
