@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/tests/internal/kubeapi"
 )
 
@@ -98,9 +99,9 @@ func (v *view) until(namespace string, n int) {
 	})
 }
 
-// TestAnEmptiedAPIServerRemovesNothingAtOnce: etcd of the own cluster and of a remote one lose all they have. Nothing
-// leaves the mesh, across a restart too, until a second list says the same; what is created meanwhile counts. What
-// comes back with a backup was never gone.
+// TestAnEmptiedAPIServerRemovesNothingAtOnce: a kubeconfig leads to another cluster, and etcd of a remote cluster and
+// of the own one lose all they have. Nothing leaves the mesh, across a restart too, until a second list says the same,
+// or an administrator; what is created meanwhile counts. What comes back with a backup was never gone.
 func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 	own, east := kubeapi.Start(t, kubeapi.Options{}), kubeapi.Start(t, kubeapi.Options{})
 	own.ApplyCRDs(t)
@@ -119,6 +120,15 @@ func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 	v := w.subscribe()
 	v.until("shop", 42)
 
+	// A kubeconfig that leads to another cluster, and back.
+	rotate(t, own, "istio-remote-secret-east", "east", string(testkit.Must(os.ReadFile(own.Kubeconfig))(t)))
+	w.withholds("kubernetes/east", "Service", 15)
+	rotate(t, own, "istio-remote-secret-east", "east", string(testkit.Must(os.ReadFile(east.Kubeconfig))(t)))
+	w.withholds("kubernetes/east", "Service", 0)
+	if have := v.services("shop"); len(have) != 42 {
+		t.Errorf("%d services are left: %v", len(have), have)
+	}
+
 	east.Restore(t, "")
 	w.withholds("kubernetes/east", "Service", 15)
 	w.withholds("kubernetes/east", "EndpointSlice.discovery.k8s.io", 15)
@@ -133,16 +143,15 @@ func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 		t.Errorf("a second list has confirmed it after %s", took)
 	}
 	w.withholds("kubernetes/east", "Service", 0)
-	remoteSecret(t, own, "istio-remote-secret-east", "east", "")
-	v.until("shop", 27)
 
-	// The own cluster's, with its CustomResourceDefinitions, and a restart meanwhile.
+	// The own cluster's, with its CustomResourceDefinitions and east's Secret, and a restart meanwhile.
 	backup := own.Backup(t)
 	removed := v.removals()
 	own.Restore(t, "")
 	w.withholds(sourceName, "Service", 15)
 	w.withholds(sourceName, "ServiceEntry.networking.istio.io", 12)
-	if n := v.removals() - removed; n != 0 || len(v.services("shop")) != 27 {
+	w.withholds("remote-clusters", "Secret", 1)
+	if n := v.removals() - removed; n != 0 || len(v.services("shop")) != 29 {
 		t.Errorf("%d resources were removed: %v", n, v.services("shop"))
 	}
 	w.stop()
@@ -150,13 +159,34 @@ func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 	w.ready()
 	v = w.subscribe()
 	w.withholds(sourceName, "Service", 15)
-	v.until("shop", 27)
+	w.withholds("remote-clusters", "Secret", 1)
+	v.until("shop", 29)
 	own.Restore(t, backup)
 	w.withholds(sourceName, "Service", 0)
 	w.withholds(sourceName, "ServiceEntry.networking.istio.io", 0)
-	v.until("shop", 27)
+	w.withholds("remote-clusters", "Secret", 0)
+	w.remoteIs("east", "SYNCED", "")
+	v.until("shop", 29)
 	if n := v.removals(); n != 0 {
 		t.Errorf("%d resources were removed", n)
+	}
+
+	// A user deletes east's Secret.
+	remoteSecret(t, own, "istio-remote-secret-east", "east", "")
+	v.until("shop", 27)
+
+	// An administrator accepts it at once.
+	own.Restore(t, "")
+	w.withholds(sourceName, "Service", 15)
+	w.withholds(sourceName, "EndpointSlice.discovery.k8s.io", 15)
+	began = time.Now()
+	res, err := w.admin().AcceptSource(t.Context(), &configv1.AcceptSourceRequest{Name: sourceName})
+	if err != nil || res.GetRemoved() < 30 {
+		t.Errorf("accepted: %v, %v", res, err)
+	}
+	v.until("shop", 12) // the ServiceEntries are missing a moment later
+	if took := time.Since(began); took > withheldFor/2 {
+		t.Errorf("it took %s", took)
 	}
 }
 

@@ -60,8 +60,10 @@ type Config struct {
 	Codec record.Codec
 	// Backoff of a watcher whose requests fail; if nil, from 0.3 to 5 s.
 	Backoff *wait.Backoff
-	Log     *slog.Logger
-	Clock   clock.Clock
+	// OtherData is called when the API server has other data than before; nil calls nothing. It must return quickly.
+	OtherData func()
+	Log       *slog.Logger
+	Clock     clock.Clock
 }
 
 // Lanes of changes that wait for delivery. Those of endpoints overtake the others.

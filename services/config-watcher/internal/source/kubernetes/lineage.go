@@ -103,6 +103,9 @@ func (s *Source) checkData(ctx context.Context) bool {
 	}
 	s.cfg.Log.Warn("API server has other data than before, as after the restoration of a backup: everything is listed again", "source", s.name,
 		"seen_up_to", newest, "now_at", version, "other_cluster", other)
+	if s.cfg.OtherData != nil {
+		s.cfg.OtherData()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.newest = version
