@@ -170,6 +170,37 @@ func (s *Server) Resume(t testing.TB) {
 	})
 }
 
+// Backup kills the API server and etcd, copies etcd's data, starts both again, and returns what Restore takes.
+func (s *Server) Backup(t testing.TB) (backup string) {
+	t.Helper()
+	backup = t.TempDir()
+	s.withoutEtcd(t, func(data string) error { return os.CopyFS(backup, os.DirFS(data)) })
+	return backup
+}
+
+// Restore replaces etcd's data by those of a backup, "" for none at all. Revisions go back too.
+func (s *Server) Restore(t testing.TB, backup string) {
+	t.Helper()
+	s.withoutEtcd(t, func(data string) error {
+		if err := os.RemoveAll(data); err != nil || backup == "" {
+			return err
+		}
+		return os.CopyFS(data, os.DirFS(backup))
+	})
+}
+
+// withoutEtcd calls f with the directory of etcd's data while neither etcd nor the API server runs.
+func (s *Server) withoutEtcd(t testing.TB, f func(data string) error) {
+	t.Helper()
+	s.Kill()
+	s.etcd.Kill()
+	if err := f(filepath.Join(s.Dir, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	s.etcd = s.start(t, "etcd", s.plane.EtcdArgs())
+	s.Resume(t)
+}
+
 // Restart stops the API server and starts it again. Watches from before do not resume: 410 Gone.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()

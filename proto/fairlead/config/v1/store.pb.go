@@ -142,6 +142,75 @@ func (EventType) EnumDescriptor() ([]byte, []int) {
 	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{1}
 }
 
+// SourceState says how a source does.
+type SourceState int32
+
+const (
+	// SOURCE_STATE_UNSPECIFIED never occurs.
+	SourceState_SOURCE_STATE_UNSPECIFIED SourceState = 0
+	// SOURCE_STATE_SYNCING: it is being read for the first time.
+	SourceState_SOURCE_STATE_SYNCING SourceState = 1
+	// SOURCE_STATE_SYNCED: it is read and followed.
+	SourceState_SOURCE_STATE_SYNCED SourceState = 2
+	// SOURCE_STATE_DEGRADED: it, or a part of it, cannot be read now; what was known last stays.
+	SourceState_SOURCE_STATE_DEGRADED SourceState = 3
+	// SOURCE_STATE_AWAY: nothing of it answers; what was known last stays.
+	SourceState_SOURCE_STATE_AWAY SourceState = 4
+	// SOURCE_STATE_SAVED: it was not read since the start, and what an earlier run has saved is served.
+	SourceState_SOURCE_STATE_SAVED SourceState = 5
+	// SOURCE_STATE_HELD: a reading lacks much of what is in force, which stays until a second one lacks it too.
+	SourceState_SOURCE_STATE_HELD SourceState = 6
+)
+
+// Enum value maps for SourceState.
+var (
+	SourceState_name = map[int32]string{
+		0: "SOURCE_STATE_UNSPECIFIED",
+		1: "SOURCE_STATE_SYNCING",
+		2: "SOURCE_STATE_SYNCED",
+		3: "SOURCE_STATE_DEGRADED",
+		4: "SOURCE_STATE_AWAY",
+		5: "SOURCE_STATE_SAVED",
+		6: "SOURCE_STATE_HELD",
+	}
+	SourceState_value = map[string]int32{
+		"SOURCE_STATE_UNSPECIFIED": 0,
+		"SOURCE_STATE_SYNCING":     1,
+		"SOURCE_STATE_SYNCED":      2,
+		"SOURCE_STATE_DEGRADED":    3,
+		"SOURCE_STATE_AWAY":        4,
+		"SOURCE_STATE_SAVED":       5,
+		"SOURCE_STATE_HELD":        6,
+	}
+)
+
+func (x SourceState) Enum() *SourceState {
+	p := new(SourceState)
+	*p = x
+	return p
+}
+
+func (x SourceState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SourceState) Descriptor() protoreflect.EnumDescriptor {
+	return file_fairlead_config_v1_store_proto_enumTypes[2].Descriptor()
+}
+
+func (SourceState) Type() protoreflect.EnumType {
+	return &file_fairlead_config_v1_store_proto_enumTypes[2]
+}
+
+func (x SourceState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SourceState.Descriptor instead.
+func (SourceState) EnumDescriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+}
+
 // RemoteClusterState says how a remote cluster does.
 type RemoteClusterState int32
 
@@ -195,11 +264,11 @@ func (x RemoteClusterState) String() string {
 }
 
 func (RemoteClusterState) Descriptor() protoreflect.EnumDescriptor {
-	return file_fairlead_config_v1_store_proto_enumTypes[2].Descriptor()
+	return file_fairlead_config_v1_store_proto_enumTypes[3].Descriptor()
 }
 
 func (RemoteClusterState) Type() protoreflect.EnumType {
-	return &file_fairlead_config_v1_store_proto_enumTypes[2]
+	return &file_fairlead_config_v1_store_proto_enumTypes[3]
 }
 
 func (x RemoteClusterState) Number() protoreflect.EnumNumber {
@@ -208,7 +277,7 @@ func (x RemoteClusterState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RemoteClusterState.Descriptor instead.
 func (RemoteClusterState) EnumDescriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{3}
 }
 
 // FindingType says what a finding is about.
@@ -260,11 +329,11 @@ func (x FindingType) String() string {
 }
 
 func (FindingType) Descriptor() protoreflect.EnumDescriptor {
-	return file_fairlead_config_v1_store_proto_enumTypes[3].Descriptor()
+	return file_fairlead_config_v1_store_proto_enumTypes[4].Descriptor()
 }
 
 func (FindingType) Type() protoreflect.EnumType {
-	return &file_fairlead_config_v1_store_proto_enumTypes[3]
+	return &file_fairlead_config_v1_store_proto_enumTypes[4]
 }
 
 func (x FindingType) Number() protoreflect.EnumNumber {
@@ -273,7 +342,7 @@ func (x FindingType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FindingType.Descriptor instead.
 func (FindingType) EnumDescriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{3}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{4}
 }
 
 // ObjectKey names an object.
@@ -2346,8 +2415,19 @@ type SourceStatus struct {
 	Staying uint32 `protobuf:"varint,9,opt,name=staying,proto3" json:"staying,omitempty"`
 	// status_unwritten says why the status of objects cannot be written back to the source; empty if it can, or never is.
 	StatusUnwritten string `protobuf:"bytes,10,opt,name=status_unwritten,json=statusUnwritten,proto3" json:"status_unwritten,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// state it is in.
+	State SourceState `protobuf:"varint,11,opt,name=state,proto3,enum=fairlead.config.v1.SourceState" json:"state,omitempty"`
+	// stale_since is since when the source may have changed without notice; absent if it is followed, or if that is not
+	// known.
+	StaleSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
+	// withheld are objects that stay although a reading lacks them, sorted by what.
+	Withheld []*Withheld `protobuf:"bytes,13,rep,name=withheld,proto3" json:"withheld,omitempty"`
+	// problem says what is the matter; empty if nothing is.
+	Problem string `protobuf:"bytes,14,opt,name=problem,proto3" json:"problem,omitempty"`
+	// remedy says what to do about it.
+	Remedy        string `protobuf:"bytes,15,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SourceStatus) Reset() {
@@ -2450,6 +2530,298 @@ func (x *SourceStatus) GetStatusUnwritten() string {
 	return ""
 }
 
+func (x *SourceStatus) GetState() SourceState {
+	if x != nil {
+		return x.State
+	}
+	return SourceState_SOURCE_STATE_UNSPECIFIED
+}
+
+func (x *SourceStatus) GetStaleSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StaleSince
+	}
+	return nil
+}
+
+func (x *SourceStatus) GetWithheld() []*Withheld {
+	if x != nil {
+		return x.Withheld
+	}
+	return nil
+}
+
+func (x *SourceStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+// Withheld are objects of one part of a source that stay although a reading lacks them.
+type Withheld struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// what is the part: a kind with its group, or "services" or "endpoints" of a registry.
+	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	// objects that are withheld.
+	Objects uint32 `protobuf:"varint,2,opt,name=objects,proto3" json:"objects,omitempty"`
+	// in_force are all objects of this part, the withheld ones included.
+	InForce uint32 `protobuf:"varint,3,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	// since is when a reading lacked the first of them.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// until is when a second reading may confirm it; it passes while the source cannot be read.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Withheld) Reset() {
+	*x = Withheld{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Withheld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Withheld) ProtoMessage() {}
+
+func (x *Withheld) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Withheld.ProtoReflect.Descriptor instead.
+func (*Withheld) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Withheld) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Withheld) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *Withheld) GetInForce() uint32 {
+	if x != nil {
+		return x.InForce
+	}
+	return 0
+}
+
+func (x *Withheld) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Withheld) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+// ListSourcesRequest has no parameters.
+type ListSourcesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSourcesRequest) Reset() {
+	*x = ListSourcesRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSourcesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSourcesRequest) ProtoMessage() {}
+
+func (x *ListSourcesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSourcesRequest.ProtoReflect.Descriptor instead.
+func (*ListSourcesRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{33}
+}
+
+// ListSourcesResponse lists sources.
+type ListSourcesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// sources in the order in which they count.
+	Sources       []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSourcesResponse) Reset() {
+	*x = ListSourcesResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSourcesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSourcesResponse) ProtoMessage() {}
+
+func (x *ListSourcesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSourcesResponse.ProtoReflect.Descriptor instead.
+func (*ListSourcesResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ListSourcesResponse) GetSources() []*SourceStatus {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// AcceptSourceRequest names a source.
+type AcceptSourceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name as in SourceStatus.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptSourceRequest) Reset() {
+	*x = AcceptSourceRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptSourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptSourceRequest) ProtoMessage() {}
+
+func (x *AcceptSourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptSourceRequest.ProtoReflect.Descriptor instead.
+func (*AcceptSourceRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *AcceptSourceRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// AcceptSourceResponse tells what was accepted.
+type AcceptSourceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// removed counts the objects that are removed now; 0 if nothing was withheld.
+	Removed       uint32 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptSourceResponse) Reset() {
+	*x = AcceptSourceResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptSourceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptSourceResponse) ProtoMessage() {}
+
+func (x *AcceptSourceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptSourceResponse.ProtoReflect.Descriptor instead.
+func (*AcceptSourceResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *AcceptSourceResponse) GetRemoved() uint32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 // ListRemoteClustersRequest has no parameters.
 type ListRemoteClustersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2459,7 +2831,7 @@ type ListRemoteClustersRequest struct {
 
 func (x *ListRemoteClustersRequest) Reset() {
 	*x = ListRemoteClustersRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2843,7 @@ func (x *ListRemoteClustersRequest) String() string {
 func (*ListRemoteClustersRequest) ProtoMessage() {}
 
 func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2856,7 @@ func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{32}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{37}
 }
 
 // ListRemoteClustersResponse lists remote clusters.
@@ -2502,7 +2874,7 @@ type ListRemoteClustersResponse struct {
 
 func (x *ListRemoteClustersResponse) Reset() {
 	*x = ListRemoteClustersResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2886,7 @@ func (x *ListRemoteClustersResponse) String() string {
 func (*ListRemoteClustersResponse) ProtoMessage() {}
 
 func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2899,7 @@ func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{33}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListRemoteClustersResponse) GetCluster() string {
@@ -2574,7 +2946,7 @@ type RemoteCluster struct {
 
 func (x *RemoteCluster) Reset() {
 	*x = RemoteCluster{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2958,7 @@ func (x *RemoteCluster) String() string {
 func (*RemoteCluster) ProtoMessage() {}
 
 func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2971,7 @@ func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoteCluster.ProtoReflect.Descriptor instead.
 func (*RemoteCluster) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{34}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RemoteCluster) GetId() string {
@@ -2672,7 +3044,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +3056,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +3069,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{35}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Finding) GetType() FindingType {
@@ -2887,7 +3259,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x14\n" +
 	"\x05hosts\x18\x03 \x01(\tR\x05hosts\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\xb6\x02\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x96\x04\n" +
 	"\fSourceStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1a\n" +
@@ -2899,7 +3271,26 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x06unread\x18\b \x01(\rR\x06unread\x12\x18\n" +
 	"\astaying\x18\t \x01(\rR\astaying\x12)\n" +
 	"\x10status_unwritten\x18\n" +
-	" \x01(\tR\x0fstatusUnwritten\"\x1b\n" +
+	" \x01(\tR\x0fstatusUnwritten\x125\n" +
+	"\x05state\x18\v \x01(\x0e2\x1f.fairlead.config.v1.SourceStateR\x05state\x12;\n" +
+	"\vstale_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"staleSince\x128\n" +
+	"\bwithheld\x18\r \x03(\v2\x1c.fairlead.config.v1.WithheldR\bwithheld\x12\x18\n" +
+	"\aproblem\x18\x0e \x01(\tR\aproblem\x12\x16\n" +
+	"\x06remedy\x18\x0f \x01(\tR\x06remedy\"\xb7\x01\n" +
+	"\bWithheld\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x18\n" +
+	"\aobjects\x18\x02 \x01(\rR\aobjects\x12\x19\n" +
+	"\bin_force\x18\x03 \x01(\rR\ainForce\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x14\n" +
+	"\x12ListSourcesRequest\"Q\n" +
+	"\x13ListSourcesResponse\x12:\n" +
+	"\asources\x18\x01 \x03(\v2 .fairlead.config.v1.SourceStatusR\asources\")\n" +
+	"\x13AcceptSourceRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"0\n" +
+	"\x14AcceptSourceResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\rR\aremoved\"\x1b\n" +
 	"\x19ListRemoteClustersRequest\"\x8d\x01\n" +
 	"\x1aListRemoteClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12=\n" +
@@ -2930,7 +3321,15 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x10EVENT_TYPE_ADDED\x10\x01\x12\x17\n" +
 	"\x13EVENT_TYPE_MODIFIED\x10\x02\x12\x16\n" +
 	"\x12EVENT_TYPE_DELETED\x10\x03\x12\x15\n" +
-	"\x11EVENT_TYPE_SYNCED\x10\x04*\x82\x02\n" +
+	"\x11EVENT_TYPE_SYNCED\x10\x04*\xbf\x01\n" +
+	"\vSourceState\x12\x1c\n" +
+	"\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14SOURCE_STATE_SYNCING\x10\x01\x12\x17\n" +
+	"\x13SOURCE_STATE_SYNCED\x10\x02\x12\x19\n" +
+	"\x15SOURCE_STATE_DEGRADED\x10\x03\x12\x15\n" +
+	"\x11SOURCE_STATE_AWAY\x10\x04\x12\x16\n" +
+	"\x12SOURCE_STATE_SAVED\x10\x05\x12\x15\n" +
+	"\x11SOURCE_STATE_HELD\x10\x06*\x82\x02\n" +
 	"\x12RemoteClusterState\x12$\n" +
 	" REMOTE_CLUSTER_STATE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cREMOTE_CLUSTER_STATE_SYNCING\x10\x01\x12\x1f\n" +
@@ -2945,7 +3344,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x12FINDING_TYPE_STAYS\x10\x02\x12\x17\n" +
 	"\x13FINDING_TYPE_UNREAD\x10\x03\x12\x1b\n" +
 	"\x17FINDING_TYPE_OVERRIDDEN\x10\x04\x12\x18\n" +
-	"\x14FINDING_TYPE_WARNING\x10\x052\xb6\b\n" +
+	"\x14FINDING_TYPE_WARNING\x10\x052\xf9\t\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -2957,7 +3356,9 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x05Apply\x12 .fairlead.config.v1.ApplyRequest\x1a!.fairlead.config.v1.ApplyResponse\x12r\n" +
 	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12a\n" +
 	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponse\x12O\n" +
-	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponse\x12s\n" +
+	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponse\x12^\n" +
+	"\vListSources\x12&.fairlead.config.v1.ListSourcesRequest\x1a'.fairlead.config.v1.ListSourcesResponse\x12a\n" +
+	"\fAcceptSource\x12'.fairlead.config.v1.AcceptSourceRequest\x1a(.fairlead.config.v1.AcceptSourceResponse\x12s\n" +
 	"\x12ListRemoteClusters\x12-.fairlead.config.v1.ListRemoteClustersRequest\x1a..fairlead.config.v1.ListRemoteClustersResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
@@ -2972,121 +3373,137 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_store_proto_rawDescData
 }
 
-var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
-	(RemoteClusterState)(0),                 // 2: fairlead.config.v1.RemoteClusterState
-	(FindingType)(0),                        // 3: fairlead.config.v1.FindingType
-	(*ObjectKey)(nil),                       // 4: fairlead.config.v1.ObjectKey
-	(*Object)(nil),                          // 5: fairlead.config.v1.Object
-	(*Place)(nil),                           // 6: fairlead.config.v1.Place
-	(*GetRequest)(nil),                      // 7: fairlead.config.v1.GetRequest
-	(*GetResponse)(nil),                     // 8: fairlead.config.v1.GetResponse
-	(*ListRequest)(nil),                     // 9: fairlead.config.v1.ListRequest
-	(*ListResponse)(nil),                    // 10: fairlead.config.v1.ListResponse
-	(*CreateRequest)(nil),                   // 11: fairlead.config.v1.CreateRequest
-	(*CreateResponse)(nil),                  // 12: fairlead.config.v1.CreateResponse
-	(*UpdateRequest)(nil),                   // 13: fairlead.config.v1.UpdateRequest
-	(*UpdateResponse)(nil),                  // 14: fairlead.config.v1.UpdateResponse
-	(*UpdateStatusRequest)(nil),             // 15: fairlead.config.v1.UpdateStatusRequest
-	(*UpdateStatusResponse)(nil),            // 16: fairlead.config.v1.UpdateStatusResponse
-	(*PatchRequest)(nil),                    // 17: fairlead.config.v1.PatchRequest
-	(*PatchResponse)(nil),                   // 18: fairlead.config.v1.PatchResponse
-	(*DeleteRequest)(nil),                   // 19: fairlead.config.v1.DeleteRequest
-	(*DeleteResponse)(nil),                  // 20: fairlead.config.v1.DeleteResponse
-	(*ApplyRequest)(nil),                    // 21: fairlead.config.v1.ApplyRequest
-	(*Document)(nil),                        // 22: fairlead.config.v1.Document
-	(*ApplyResponse)(nil),                   // 23: fairlead.config.v1.ApplyResponse
-	(*ApplyResult)(nil),                     // 24: fairlead.config.v1.ApplyResult
-	(*ConfigStoreServiceWatchRequest)(nil),  // 25: fairlead.config.v1.ConfigStoreServiceWatchRequest
-	(*ConfigStoreServiceWatchResponse)(nil), // 26: fairlead.config.v1.ConfigStoreServiceWatchResponse
-	(*ListWarningsRequest)(nil),             // 27: fairlead.config.v1.ListWarningsRequest
-	(*ListWarningsResponse)(nil),            // 28: fairlead.config.v1.ListWarningsResponse
-	(*Warning)(nil),                         // 29: fairlead.config.v1.Warning
-	(*StatusRequest)(nil),                   // 30: fairlead.config.v1.StatusRequest
-	(*StatusResponse)(nil),                  // 31: fairlead.config.v1.StatusResponse
-	(*ObjectStatus)(nil),                    // 32: fairlead.config.v1.ObjectStatus
-	(*Condition)(nil),                       // 33: fairlead.config.v1.Condition
-	(*ServerStatus)(nil),                    // 34: fairlead.config.v1.ServerStatus
-	(*SourceStatus)(nil),                    // 35: fairlead.config.v1.SourceStatus
-	(*ListRemoteClustersRequest)(nil),       // 36: fairlead.config.v1.ListRemoteClustersRequest
-	(*ListRemoteClustersResponse)(nil),      // 37: fairlead.config.v1.ListRemoteClustersResponse
-	(*RemoteCluster)(nil),                   // 38: fairlead.config.v1.RemoteCluster
-	(*Finding)(nil),                         // 39: fairlead.config.v1.Finding
-	(*timestamppb.Timestamp)(nil),           // 40: google.protobuf.Timestamp
+	(SourceState)(0),                        // 2: fairlead.config.v1.SourceState
+	(RemoteClusterState)(0),                 // 3: fairlead.config.v1.RemoteClusterState
+	(FindingType)(0),                        // 4: fairlead.config.v1.FindingType
+	(*ObjectKey)(nil),                       // 5: fairlead.config.v1.ObjectKey
+	(*Object)(nil),                          // 6: fairlead.config.v1.Object
+	(*Place)(nil),                           // 7: fairlead.config.v1.Place
+	(*GetRequest)(nil),                      // 8: fairlead.config.v1.GetRequest
+	(*GetResponse)(nil),                     // 9: fairlead.config.v1.GetResponse
+	(*ListRequest)(nil),                     // 10: fairlead.config.v1.ListRequest
+	(*ListResponse)(nil),                    // 11: fairlead.config.v1.ListResponse
+	(*CreateRequest)(nil),                   // 12: fairlead.config.v1.CreateRequest
+	(*CreateResponse)(nil),                  // 13: fairlead.config.v1.CreateResponse
+	(*UpdateRequest)(nil),                   // 14: fairlead.config.v1.UpdateRequest
+	(*UpdateResponse)(nil),                  // 15: fairlead.config.v1.UpdateResponse
+	(*UpdateStatusRequest)(nil),             // 16: fairlead.config.v1.UpdateStatusRequest
+	(*UpdateStatusResponse)(nil),            // 17: fairlead.config.v1.UpdateStatusResponse
+	(*PatchRequest)(nil),                    // 18: fairlead.config.v1.PatchRequest
+	(*PatchResponse)(nil),                   // 19: fairlead.config.v1.PatchResponse
+	(*DeleteRequest)(nil),                   // 20: fairlead.config.v1.DeleteRequest
+	(*DeleteResponse)(nil),                  // 21: fairlead.config.v1.DeleteResponse
+	(*ApplyRequest)(nil),                    // 22: fairlead.config.v1.ApplyRequest
+	(*Document)(nil),                        // 23: fairlead.config.v1.Document
+	(*ApplyResponse)(nil),                   // 24: fairlead.config.v1.ApplyResponse
+	(*ApplyResult)(nil),                     // 25: fairlead.config.v1.ApplyResult
+	(*ConfigStoreServiceWatchRequest)(nil),  // 26: fairlead.config.v1.ConfigStoreServiceWatchRequest
+	(*ConfigStoreServiceWatchResponse)(nil), // 27: fairlead.config.v1.ConfigStoreServiceWatchResponse
+	(*ListWarningsRequest)(nil),             // 28: fairlead.config.v1.ListWarningsRequest
+	(*ListWarningsResponse)(nil),            // 29: fairlead.config.v1.ListWarningsResponse
+	(*Warning)(nil),                         // 30: fairlead.config.v1.Warning
+	(*StatusRequest)(nil),                   // 31: fairlead.config.v1.StatusRequest
+	(*StatusResponse)(nil),                  // 32: fairlead.config.v1.StatusResponse
+	(*ObjectStatus)(nil),                    // 33: fairlead.config.v1.ObjectStatus
+	(*Condition)(nil),                       // 34: fairlead.config.v1.Condition
+	(*ServerStatus)(nil),                    // 35: fairlead.config.v1.ServerStatus
+	(*SourceStatus)(nil),                    // 36: fairlead.config.v1.SourceStatus
+	(*Withheld)(nil),                        // 37: fairlead.config.v1.Withheld
+	(*ListSourcesRequest)(nil),              // 38: fairlead.config.v1.ListSourcesRequest
+	(*ListSourcesResponse)(nil),             // 39: fairlead.config.v1.ListSourcesResponse
+	(*AcceptSourceRequest)(nil),             // 40: fairlead.config.v1.AcceptSourceRequest
+	(*AcceptSourceResponse)(nil),            // 41: fairlead.config.v1.AcceptSourceResponse
+	(*ListRemoteClustersRequest)(nil),       // 42: fairlead.config.v1.ListRemoteClustersRequest
+	(*ListRemoteClustersResponse)(nil),      // 43: fairlead.config.v1.ListRemoteClustersResponse
+	(*RemoteCluster)(nil),                   // 44: fairlead.config.v1.RemoteCluster
+	(*Finding)(nil),                         // 45: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 46: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
-	4,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
-	6,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
-	40, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
-	4,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	5,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
-	5,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
-	5,  // 6: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
-	5,  // 7: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 8: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	5,  // 9: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 10: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	5,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	6,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
-	29, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
-	22, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
-	24, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	39, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
-	29, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
-	4,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
+	7,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
+	46, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	5,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	6,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
+	6,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
+	6,  // 6: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
+	6,  // 7: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 8: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	6,  // 9: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 10: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	6,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	7,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
+	30, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
+	23, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
+	25, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
+	45, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	30, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
+	5,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
 	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
-	6,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
-	6,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
+	7,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
+	7,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
 	1,  // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
-	5,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
-	29, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
-	4,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
-	35, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	39, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
-	32, // 30: fairlead.config.v1.StatusResponse.objects:type_name -> fairlead.config.v1.ObjectStatus
-	4,  // 31: fairlead.config.v1.ObjectStatus.key:type_name -> fairlead.config.v1.ObjectKey
-	33, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
-	34, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
-	40, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
-	38, // 35: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
-	2,  // 36: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
-	40, // 37: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
-	3,  // 38: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
-	40, // 39: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
-	7,  // 40: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	9,  // 41: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	11, // 42: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	13, // 43: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	15, // 44: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	17, // 45: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	19, // 46: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	21, // 47: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	25, // 48: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	27, // 49: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
-	30, // 50: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
-	36, // 51: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
-	8,  // 52: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	10, // 53: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	12, // 54: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	14, // 55: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	16, // 56: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	18, // 57: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	20, // 58: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	23, // 59: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	26, // 60: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	28, // 61: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
-	31, // 62: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
-	37, // 63: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
-	52, // [52:64] is the sub-list for method output_type
-	40, // [40:52] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	6,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
+	5,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
+	30, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
+	5,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
+	36, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	45, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	33, // 30: fairlead.config.v1.StatusResponse.objects:type_name -> fairlead.config.v1.ObjectStatus
+	5,  // 31: fairlead.config.v1.ObjectStatus.key:type_name -> fairlead.config.v1.ObjectKey
+	34, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
+	35, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
+	46, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	2,  // 35: fairlead.config.v1.SourceStatus.state:type_name -> fairlead.config.v1.SourceState
+	46, // 36: fairlead.config.v1.SourceStatus.stale_since:type_name -> google.protobuf.Timestamp
+	37, // 37: fairlead.config.v1.SourceStatus.withheld:type_name -> fairlead.config.v1.Withheld
+	46, // 38: fairlead.config.v1.Withheld.since:type_name -> google.protobuf.Timestamp
+	46, // 39: fairlead.config.v1.Withheld.until:type_name -> google.protobuf.Timestamp
+	36, // 40: fairlead.config.v1.ListSourcesResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	44, // 41: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
+	3,  // 42: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
+	46, // 43: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
+	4,  // 44: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	46, // 45: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	8,  // 46: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	10, // 47: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	12, // 48: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	14, // 49: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	16, // 50: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	18, // 51: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	20, // 52: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	22, // 53: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	26, // 54: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	28, // 55: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	31, // 56: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	38, // 57: fairlead.config.v1.ConfigStoreService.ListSources:input_type -> fairlead.config.v1.ListSourcesRequest
+	40, // 58: fairlead.config.v1.ConfigStoreService.AcceptSource:input_type -> fairlead.config.v1.AcceptSourceRequest
+	42, // 59: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
+	9,  // 60: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	11, // 61: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	13, // 62: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	15, // 63: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	17, // 64: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	19, // 65: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	21, // 66: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	24, // 67: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	27, // 68: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	29, // 69: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	32, // 70: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	39, // 71: fairlead.config.v1.ConfigStoreService.ListSources:output_type -> fairlead.config.v1.ListSourcesResponse
+	41, // 72: fairlead.config.v1.ConfigStoreService.AcceptSource:output_type -> fairlead.config.v1.AcceptSourceResponse
+	43, // 73: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
+	60, // [60:74] is the sub-list for method output_type
+	46, // [46:60] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -3099,8 +3516,8 @@ func file_fairlead_config_v1_store_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   36,
+			NumEnums:      5,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

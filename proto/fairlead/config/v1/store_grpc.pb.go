@@ -32,6 +32,8 @@ const (
 	ConfigStoreService_Watch_FullMethodName              = "/fairlead.config.v1.ConfigStoreService/Watch"
 	ConfigStoreService_ListWarnings_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
 	ConfigStoreService_Status_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Status"
+	ConfigStoreService_ListSources_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/ListSources"
+	ConfigStoreService_AcceptSource_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/AcceptSource"
 	ConfigStoreService_ListRemoteClusters_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListRemoteClusters"
 )
 
@@ -68,6 +70,11 @@ type ConfigStoreServiceClient interface {
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// ListSources lists the sources, those of remote clusters included, and how each does.
+	ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error)
+	// AcceptSource ends the wait for a second reading of a source: what the last one lacks is removed. Each replica of
+	// config-watcher reads for itself, so each is to be told. For administrators; NOT_FOUND names the sources there are.
+	AcceptSource(ctx context.Context, in *AcceptSourceRequest, opts ...grpc.CallOption) (*AcceptSourceResponse, error)
 	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
 	ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error)
 }
@@ -199,6 +206,26 @@ func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest
 	return out, nil
 }
 
+func (c *configStoreServiceClient) ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSourcesResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_ListSources_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configStoreServiceClient) AcceptSource(ctx context.Context, in *AcceptSourceRequest, opts ...grpc.CallOption) (*AcceptSourceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptSourceResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_AcceptSource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *configStoreServiceClient) ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRemoteClustersResponse)
@@ -242,6 +269,11 @@ type ConfigStoreServiceServer interface {
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// ListSources lists the sources, those of remote clusters included, and how each does.
+	ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error)
+	// AcceptSource ends the wait for a second reading of a source: what the last one lacks is removed. Each replica of
+	// config-watcher reads for itself, so each is to be told. For administrators; NOT_FOUND names the sources there are.
+	AcceptSource(context.Context, *AcceptSourceRequest) (*AcceptSourceResponse, error)
 	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
 	ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
@@ -286,6 +318,12 @@ func (UnimplementedConfigStoreServiceServer) ListWarnings(context.Context, *List
 }
 func (UnimplementedConfigStoreServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSources not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) AcceptSource(context.Context, *AcceptSourceRequest) (*AcceptSourceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptSource not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRemoteClusters not implemented")
@@ -502,6 +540,42 @@ func _ConfigStoreService_Status_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConfigStoreService_ListSources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSourcesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).ListSources(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_ListSources_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).ListSources(ctx, req.(*ListSourcesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConfigStoreService_AcceptSource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptSourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).AcceptSource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_AcceptSource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).AcceptSource(ctx, req.(*AcceptSourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConfigStoreService_ListRemoteClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRemoteClustersRequest)
 	if err := dec(in); err != nil {
@@ -566,6 +640,14 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _ConfigStoreService_Status_Handler,
+		},
+		{
+			MethodName: "ListSources",
+			Handler:    _ConfigStoreService_ListSources_Handler,
+		},
+		{
+			MethodName: "AcceptSource",
+			Handler:    _ConfigStoreService_AcceptSource_Handler,
 		},
 		{
 			MethodName: "ListRemoteClusters",

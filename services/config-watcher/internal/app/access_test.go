@@ -79,12 +79,12 @@ func (f *fixture) rolesFile(text string) string {
 }
 
 // startWithRoles runs a config-watcher in which every namespace has an object "old".
-func startWithRoles(t *testing.T) *running {
+func startWithRoles(t *testing.T, change ...func(*deps)) *running {
 	t.Helper()
 	f := newFixture(t)
 	o := f.options()
 	o.RolesFile = f.rolesFile(roles)
-	r := f.start(o)
+	r := f.start(o, change...)
 	r.WaitReady()
 	for _, ns := range []string{"a", "b", "c", "istio-system"} {
 		r.apply(entry(ns, "old", "old.example.com"))

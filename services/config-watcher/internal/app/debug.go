@@ -48,6 +48,8 @@ type sourceState struct {
 	DegradedKinds []kindState `json:"degraded_kinds,omitempty"`
 	// Versions are the resource versions up to which an API server was read, by kind; for administrators.
 	Versions map[string]string `json:"versions,omitempty"`
+	// Withheld is what a reading of the source lacked and what stays until a second one lacks it too.
+	Withheld []withheldState `json:"withheld,omitempty"`
 	// Staying are the files whose objects stay although the file is gone, empty or cut off.
 	Staying []stayingState `json:"staying,omitempty"`
 }
@@ -60,6 +62,15 @@ type kindState struct {
 	Since   time.Time `json:"since"`
 	// Text names the objects and the API server's words; it is for administrators.
 	Text string `json:"text,omitempty"`
+}
+
+// withheldState is a part of a source of which objects are withheld.
+type withheldState struct {
+	What    string    `json:"what"`
+	Objects int       `json:"objects"`
+	InForce int       `json:"in_force"`
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
 }
 
 // stayingState is a file whose objects stay for its grace period.
@@ -103,6 +114,9 @@ func (p *pages) sourceStates(withProblems bool) []sourceState {
 		st := src.Status()
 		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held,
 			Unread: st.UnreadTotal}
+		for _, w := range st.Withheld {
+			row.Withheld = append(row.Withheld, withheldState(w))
+		}
 		for _, f := range st.Staying {
 			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
 			if withProblems {

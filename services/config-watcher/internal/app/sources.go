@@ -193,6 +193,11 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	}
 	to.kubernetes, err = kubernetes.New(kubernetes.Config{
 		Cluster: s.cfg.ClusterID, API: api, Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
+		OtherData: func() {
+			if to.remotes != nil {
+				to.remotes.Relist()
+			}
+		},
 	})
 	if err != nil {
 		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)

@@ -82,6 +82,16 @@ func (r *Recorder) Accept(ctx context.Context, commits []memory.Commit) error {
 	return r.log.Append(e)
 }
 
+// Do records an act that is no write of objects, such as the acceptance of what a source lacks, before it takes effect.
+func (r *Recorder) Do(ctx context.Context, verb string, about object.Key) error {
+	e, ok := caller(ctx)
+	if !ok {
+		return nil
+	}
+	e.Result, e.Objects = Accepted, verbOf(verb, []object.Key{about})
+	return r.log.Append(e)
+}
+
 func objectOf(k object.Key) Object {
 	return Object{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
 }

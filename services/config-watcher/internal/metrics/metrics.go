@@ -127,7 +127,7 @@ type collector struct {
 	conflicts, pending, resources, sequence *prometheus.Desc
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
-	staying, unread                         *prometheus.Desc
+	staying, unread, withheld               *prometheus.Desc
 	remotes                                 *prometheus.Desc
 
 	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
@@ -153,7 +153,9 @@ func newCollector(s State) *collector {
 			"1 while a source serves the state that an earlier run has saved, because it has not been read since the start.", "source"),
 		held:    d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
 		staying: d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
-		unread:  d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
+		withheld: d("source_withheld",
+			"Objects of a source that stay although a reading lacked them, because they are many, until a second one lacks them too.", "source"),
+		unread: d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
 
 		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
 			"endpoints stay.", "state"),
@@ -175,7 +177,7 @@ func newCollector(s State) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
-		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread, c.remotes,
+		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes,
 		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
@@ -206,6 +208,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			staying += len(f.Objects)
 		}
 		gauge(c.staying, float64(staying), s.Name())
+		gauge(c.withheld, float64(st.WithheldObjects()), s.Name())
 		gauge(c.unread, float64(st.UnreadTotal), s.Name())
 		gauge(c.objects, float64(st.Objects), s.Name())
 		gauge(c.problems, float64(len(st.Problems)), s.Name())

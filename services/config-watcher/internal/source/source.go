@@ -46,6 +46,9 @@ type Status struct {
 	Objects int
 	// Held is the number of those that replace broken security objects, see hold.Hold.
 	Held int
+	// Withheld is what a reading of the source lacks and what stays until a second one lacks it too (package withheld),
+	// sorted by What.
+	Withheld []Withheld
 	// Staying are files whose objects stay in force although the file is gone, empty or cut off.
 	Staying []Staying
 	// Unread are objects of kinds that the mesh does not read: the first MaxUnread of them, sorted by place.
@@ -85,6 +88,24 @@ const (
 
 // MaxUnread bounds Status.Unread.
 const MaxUnread = 1000
+
+// Withheld are objects that stay although a reading of their source lacks them, because they are many.
+type Withheld struct {
+	// What is the part of the source: a kind as in KindStatus.Name, or "services" or "endpoints" of a registry.
+	What string
+	// Objects is their number, InForce that of all objects of this part, they included.
+	Objects, InForce int
+	// Since is when a reading lacked the first of them. Until is when a second one may confirm it; it passes while the
+	// source cannot be read.
+	Since, Until time.Time
+}
+
+// Withholder is a source that withholds.
+type Withholder interface {
+	// Accept removes what is withheld at once, and returns its number; 0 if nothing is. It may be called at any time
+	// from any goroutine.
+	Accept() (removed int)
+}
 
 // Staying is a file whose former objects stay for a while.
 type Staying struct {

@@ -20,6 +20,8 @@ const verbApply = "apply"
 type Access interface {
 	May(identity, verb string, k object.Key) error
 	Anywhere(identity, verb string) error
+	// IsAdmin returns nil for administrators.
+	IsAdmin(identity string) error
 	// Changed closes when the roles change, BansChanged when the bans change.
 	Changed() <-chan struct{}
 	BansChanged() <-chan struct{}
@@ -27,6 +29,8 @@ type Access interface {
 
 // Audit records refused writes; audit.Recorder implements it. The store calls the recorder for accepted ones.
 type Audit interface {
+	// Do records an act that is no write of objects, before it takes effect, which it must not after an error.
+	Do(ctx context.Context, verb string, about object.Key) error
 	Refuse(ctx context.Context, verb string, keys []object.Key, err error, failed bool)
 }
 

@@ -54,6 +54,8 @@ type Server struct {
 	sources   []source.Source
 	remotes   *remote.Clusters
 	cluster   string
+	// unreadable says what to do about a source that cannot be read.
+	unreadable func(source.Source) string
 }
 
 // Config of a Server. All fields are required.
@@ -75,6 +77,8 @@ type Config struct {
 	// Remotes are the remote clusters; nil if there can be none. Cluster is the id of the own one.
 	Remotes *remote.Clusters
 	Cluster string
+	// Unreadable says what to do about a source that cannot be read.
+	Unreadable func(source.Source) string
 }
 
 // NewServer serves a store.
@@ -82,7 +86,7 @@ func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster, unreadable: cfg.Unreadable,
 	}
 }
 

@@ -36,15 +36,9 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			out.Findings = append(out.Findings, f)
 		}
 	}
-	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
+	for _, src := range s.allSources() {
 		st := src.Status()
-		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)),
-			Unread: uint32(st.UnreadTotal)}
-		row.Degraded, row.Alarm = errorText(st.Degraded, "cannot be read", everything), errorText(st.Alarm, "takes no writes", everything)
-		if !st.LastGood.IsZero() {
-			row.LastGood = timestamppb.New(st.LastGood)
-		}
-		row.StatusUnwritten = errorText(s.statuses.Unwritten(src.Name()), "cannot be written", everything)
+		row := s.sourceStatus(src, st, everything)
 		for _, p := range st.Problems {
 			add(problem(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
 		}
@@ -55,7 +49,6 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			add(problem(configv1.FindingType_FINDING_TYPE_UNREAD, src.Name(), p))
 		}
 		for _, f := range st.Staying {
-			row.Staying += uint32(len(f.Objects))
 			for _, o := range f.Objects {
 				add(&configv1.Finding{
 					Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: o.Key.String(), Source: src.Name(), Location: o.Location,

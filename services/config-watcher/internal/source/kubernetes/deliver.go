@@ -116,7 +116,8 @@ func (s *Source) eventsOf(batch []change) ([]source.Event, error) {
 		name := types.NamespacedName{Namespace: c.key.Namespace, Name: c.key.Name}
 		before := k.objects[name]
 		delete(s.taken, c.key)
-		if w := k.watchers[name]; c.entry != nil && c.entry.restored && (k.answered() || w != nil && w.listed) {
+		w := k.watchers[name]
+		if c.entry != nil && c.entry.restored && (k.answered() || w != nil && w.listed) && !k.guard.Has(name) {
 			continue // the API server knows better
 		}
 		after, err := s.next(k, name, before, c.entry)
@@ -204,7 +205,7 @@ func (k *kind) answered() bool {
 func (s *Source) listedKinds() ([]*kind, error) {
 	listed, forbidden := s.readableKinds()
 	for _, k := range forbidden {
-		saved, err := s.readKind(k)
+		saved, err := s.readKind(k, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -184,7 +184,7 @@ func TestAKindIsGoneOnlyWhenItIsCertain(t *testing.T) {
 		f.clock.Advance(after)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.missing(w.kind)
+		return f.missing(w.kind, nil)
 	}
 	for range goneAnswers {
 		if !missing(goneAfter) {
@@ -208,10 +208,10 @@ func TestAKindIsGoneOnlyWhenItIsCertain(t *testing.T) {
 func TestFirstAbsence(t *testing.T) {
 	f := newFixture(t, nil)
 	k := f.kinds[schema.GroupKind{Group: kinds.GroupNetworking, Kind: "Sidecar"}]
-	if !f.missing(k) || k.settled {
+	if !f.missing(k, nil) || k.settled {
 		t.Error("one answer without a kind is enough")
 	}
-	if f.missing(k) || !k.settled {
+	if f.missing(k, nil) || !k.settled {
 		t.Error("two answers without a kind are not enough")
 	}
 }

@@ -62,6 +62,10 @@ func (s *Source) discoverOnce(ctx context.Context) (unsure bool) {
 	if ctx.Err() != nil {
 		return false
 	}
+	var saved map[*kind][]*entry
+	if err == nil {
+		saved = s.savedAbsent(have)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer notify.Wake(s.wake)
@@ -89,7 +93,7 @@ func (s *Source) discoverOnce(ctx context.Context) (unsure bool) {
 		case !known:
 			unsure = unsure || !k.settled
 		case now == served{}:
-			unsure = s.missing(k) || unsure
+			unsure = s.missing(k, saved[k]) || unsure
 		default:
 			k.absent = 0
 			if w := k.watchers[types.NamespacedName{}]; w == nil || k.served != now {
@@ -102,9 +106,10 @@ func (s *Source) discoverOnce(ctx context.Context) (unsure bool) {
 	return unsure
 }
 
-// missing counts an answer without the kind, and takes over that it is gone when that is certain. It reports whether it
-// is not certain yet. It is called with mu held.
-func (s *Source) missing(k *kind) (unsure bool) {
+// missing counts an answer without the kind, and takes over that it is gone when that is certain. saved are its objects
+// of an earlier run if none has been read in this one. It reports whether it is not certain yet. It is called with mu
+// held.
+func (s *Source) missing(k *kind, saved []*entry) (unsure bool) {
 	now := s.cfg.Clock.Now()
 	if k.absent++; k.absent == 1 {
 		k.absentSince = now
@@ -114,8 +119,12 @@ func (s *Source) missing(k *kind) (unsure bool) {
 		if k.absent < absentFirst && !k.settled {
 			return true
 		}
+		if !k.read {
+			s.restore(k, saved)
+			k.readAll(s, nil, "")
+		}
 		k.settled = true
-		return false
+		return !k.guard.Due().IsZero()
 	}
 	if k.absent < goneAnswers || now.Sub(k.absentSince) < goneAfter {
 		return true
@@ -123,13 +132,13 @@ func (s *Source) missing(k *kind) (unsure bool) {
 	if w != nil && w.failure == nil {
 		return true // it is still served
 	}
-	s.cfg.Log.Warn("kind is gone from the API server, its objects are removed", "source", s.name, "kind", k.String(), "objects",
-		len(k.objects))
+	if k.guard.Due().IsZero() {
+		s.cfg.Log.Warn("kind is gone from the API server", "source", s.name, "kind", k.String(), "objects", len(k.objects))
+	}
 	s.halt(k, types.NamespacedName{})
-	k.served = served{}
-	k.removeOthers(s, types.NamespacedName{}, nil)
-	k.settled = true
-	return false
+	k.served, k.settled = served{}, true
+	k.readAll(s, nil, "")
+	return !k.guard.Due().IsZero() // the next answer confirms it
 }
 
 // resources is an answer about the kinds that an API server has.

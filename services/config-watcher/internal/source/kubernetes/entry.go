@@ -44,6 +44,8 @@ type entry struct {
 	// restored is true for an object that only an earlier run has read; savedAt is when it was saved.
 	restored bool
 	savedAt  time.Time
+	// ending is true for an object that somebody has deleted and that is still there.
+	ending bool
 }
 
 // GetObjectKind implements runtime.Object.
@@ -68,7 +70,8 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 	if !ok {
 		return nil, errors.New("the API server has sent no object")
 	}
-	e := &entry{name: types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}, version: m.GetResourceVersion()}
+	e := &entry{name: types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}, version: m.GetResourceVersion(),
+		ending: m.GetDeletionTimestamp() != nil}
 	if k.foreign(m.GetLabels()) {
 		return e, nil
 	}

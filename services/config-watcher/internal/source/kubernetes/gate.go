@@ -169,6 +169,9 @@ func (g *gate) answered(ctx context.Context, err error) {
 	}
 	g.mu.Unlock()
 	log := g.source.cfg.Log.With("source", g.source.name)
+	if err == nil {
+		notify.Wake(g.source.back)
+	}
 	switch {
 	case first:
 		log.Warn("API server cannot be reached, its last objects stay", "address", g.source.api.Load().config.Host, "error", err, "remedy",

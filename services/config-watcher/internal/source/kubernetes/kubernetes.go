@@ -6,7 +6,8 @@
 // discover asks which kinds the server has (discovery.go) and starts a watcher for each: a reflector of client-go,
 // which lists, watches, and lists again after a loss (watcher.go). listWatch makes a compact entry of each object
 // (listwatch.go, entry.go). The reflectors write entries into two lanes, of which the newest state of each object waits
-// for deliver (deliver.go). While the API server is away, gate holds all requests back (gate.go). The last good state
+// for deliver (deliver.go). What a list lacks stays for a while if it is much (withhold.go), and a restored backup is
+// noticed (lineage.go). While the API server is away, gate holds all requests back (gate.go). The last good state
 // outlives a restart (saved.go).
 package kubernetes
 
@@ -36,6 +37,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 // NamePrefix is what the names of these sources begin with; the id of the cluster follows.
@@ -58,8 +60,10 @@ type Config struct {
 	Codec record.Codec
 	// Backoff of a watcher whose requests fail; if nil, from 0.3 to 5 s.
 	Backoff *wait.Backoff
-	Log     *slog.Logger
-	Clock   clock.Clock
+	// OtherData is called when the API server has other data than before; nil calls nothing. It must return quickly.
+	OtherData func()
+	Log       *slog.Logger
+	Clock     clock.Clock
 }
 
 // Lanes of changes that wait for delivery. Those of endpoints overtake the others.
@@ -77,8 +81,9 @@ type Source struct {
 	gate    *gate
 	handler source.Handler
 	kinds   map[schema.GroupKind]*kind
-	// wake tells deliver that there is something to do; rediscover tells discover.
-	wake, rediscover chan struct{}
+	// wake tells deliver that there is something to do; rediscover tells discover; confirm tells
+	// confirming; back tells checking that the API server was away.
+	wake, rediscover, confirm, back chan struct{}
 
 	mu sync.Mutex
 	// ctx is that of Run, for the watchers that Want starts; nil before.
@@ -98,6 +103,10 @@ type Source struct {
 	left object.Problems
 	// looked is closed when an answer of Lookup may have changed.
 	looked chan struct{}
+	// deleted are the namespaces that a user has deleted.
+	deleted map[string]bool
+	// newest is the highest resource version that was seen.
+	newest uint64
 }
 
 // kind is one kind of objects. Source.mu guards the fields below lane.
@@ -126,6 +135,13 @@ type kind struct {
 	restarts uint64
 	events   uint64
 	dirty    map[int]bool // shards to be saved
+	// guard withholds objects that a list lacks; asked is true once the list that confirms it was asked for. read is
+	// true after the first list of this run. newest is the resource version of the newest list or event.
+	guard       withheld.Guard[types.NamespacedName]
+	asked, read bool
+	newest      string
+	// system is the UID of kube-system, of the kind Namespace; empty if it is not known.
+	system string
 }
 
 // String returns "VirtualService.networking.istio.io".
@@ -163,8 +179,8 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, name: NamePrefix + cfg.Cluster, kinds: map[schema.GroupKind]*kind{}, wake: make(chan struct{}, 1),
-		rediscover: make(chan struct{}, 1),
-		taken:      map[object.Key]struct{}{}, wanted: map[object.Key]bool{}, looked: make(chan struct{}),
+		rediscover: make(chan struct{}, 1), confirm: make(chan struct{}, 1), back: make(chan struct{}, 1), deleted: map[string]bool{},
+		taken: map[object.Key]struct{}{}, wanted: map[object.Key]bool{}, looked: make(chan struct{}),
 	}
 	s.api.Store(api)
 	if s.cfg.Backoff == nil {
@@ -226,7 +242,7 @@ func (s *Source) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	s.mu.Lock()
 	s.ctx, s.started = ctx, s.cfg.Clock.Now()
-	running := []func(context.Context) error{s.gate.run, s.deliver, s.keep}
+	running := []func(context.Context) error{s.gate.run, s.deliver, s.keep, s.confirming, s.checking}
 	if s.cfg.Remote {
 		s.startRemote()
 	} else {
@@ -272,6 +288,9 @@ func (s *Source) Status() source.Status {
 			st.Problems = append(st.Problems, ps...)
 		}
 		st.Held += k.held
+		if w, ok := k.withheldOf(); ok {
+			st.Withheld = append(st.Withheld, w)
+		}
 		k.degrade(&row, away, now)
 		if row.Degraded != nil && away == nil {
 			degraded = append(degraded, row.Degraded)

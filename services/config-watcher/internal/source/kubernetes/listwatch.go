@@ -41,7 +41,7 @@ func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
 // ListWithContext implements cache.ListerWatcherWithContext. A reflector asks for version "0" first, which the API
 // server answers from its cache with all objects at once; "" gives pages.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if o.ResourceVersion == "0" {
+	if o.ResourceVersion == "0" || l.watcher.mustList() {
 		o.ResourceVersion = ""
 	}
 	if err := l.prepare(ctx, &o); err != nil {
@@ -74,6 +74,13 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 		return nil, err
 	}
 	o.Watch = true
+	streamsList := o.SendInitialEvents != nil && *o.SendInitialEvents
+	switch mustList := l.watcher.mustList(); {
+	case mustList && streamsList:
+		o.ResourceVersion = ""
+	case mustList:
+		return nil, errAgain
+	}
 	w, err := l.requests.watch(ctx, o)
 	if o.SendInitialEvents != nil && apierrors.IsInvalid(err) {
 		return nil, err // the API server does not stream lists: the reflector asks for pages
@@ -81,10 +88,13 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if l.source.asked(ctx, l.watcher, true, err); err != nil {
 		return nil, err
 	}
-	l.source.watching(l.watcher, 1)
-	c := &converted{from: w, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{})}
+	c := &converted{from: w, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}), expired: make(chan struct{})}
+	l.source.watching(l.watcher, c)
+	if !streamsList && l.watcher.mustList() {
+		c.expire() // it was asked for meanwhile
+	}
 	go func() {
-		defer l.source.watching(l.watcher, -1)
+		defer l.source.watched(l.watcher, c)
 		c.run()
 	}()
 	return c, nil
@@ -104,7 +114,13 @@ type converted struct {
 	out  chan watch.Event
 	stop chan struct{}
 	once sync.Once
+	// expired is closed to make the reflector list again.
+	expired chan struct{}
+	expires sync.Once
 }
+
+// expire ends the watch as an API server does that has forgotten its resource version.
+func (c *converted) expire() { c.expires.Do(func() { close(c.expired) }) }
 
 // ResultChan implements watch.Interface.
 func (c *converted) ResultChan() <-chan watch.Event { return c.out }
@@ -121,8 +137,17 @@ func (c *converted) Stop() {
 func (c *converted) run() {
 	defer close(c.out)
 	defer c.from.Stop()
-	for e := range c.from.ResultChan() {
-		if e.Type != watch.Error {
+	for {
+		e, open := watch.Event{}, true
+		select {
+		case e, open = <-c.from.ResultChan():
+		case <-c.expired:
+			e = watch.Event{Type: watch.Error, Object: new(errAgain.Status())}
+		}
+		switch {
+		case !open:
+			return
+		case e.Type != watch.Error:
 			e.Object = c.convert(e)
 		}
 		select {

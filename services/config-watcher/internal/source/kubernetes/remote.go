@@ -39,6 +39,7 @@ func (s *Source) Reconnect(cfg *rest.Config) error {
 		return err
 	}
 	s.mu.Lock()
+	s.newest = 0 // it may be another API server
 	old := s.api.Swap(api)
 	if s.ctx != nil {
 		s.startRemote()

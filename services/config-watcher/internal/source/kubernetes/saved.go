@@ -175,7 +175,7 @@ func (s *Source) restoreLate() error {
 		if needless {
 			continue
 		}
-		if saved[k], err = s.readKind(k); err != nil {
+		if saved[k], err = s.readKind(k, nil); err != nil {
 			return err
 		}
 	}
@@ -210,13 +210,13 @@ func (s *Source) restore(k *kind, saved []*entry) {
 	}
 }
 
-// readKind reads the saved objects of a kind. It waits for the disk, so mu is not held.
-func (s *Source) readKind(k *kind) (out []*entry, err error) {
+// readKind reads the saved objects of a kind, but not those in except. It waits for the disk, so mu is not held.
+func (s *Source) readKind(k *kind, except map[types.NamespacedName]bool) (out []*entry, err error) {
 	if s.cfg.Saved == nil {
 		return nil, nil
 	}
 	for n := range shards {
-		shard := s.readShard(k, n)
+		shard := s.readShard(k, n, except)
 		if shard.err != nil {
 			return nil, shard.err
 		}
@@ -241,15 +241,18 @@ func (s savedShard) version(name types.NamespacedName) *object.Object {
 	return nil
 }
 
-// readShard reads a file of records. Holds stand for security objects that cannot be restored. It waits for the disk,
-// so mu is not held.
-func (s *Source) readShard(k *kind, shard int) (out savedShard) {
+// readShard reads a file of records, but not those of the objects in except. Holds stand for security objects that
+// cannot be restored. It waits for the disk, so mu is not held.
+func (s *Source) readShard(k *kind, shard int, except map[types.NamespacedName]bool) (out savedShard) {
 	rel := k.shardFile(shard)
 	records, lost, at, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)
 	if err != nil {
 		return savedShard{err: err}
 	}
 	for _, r := range records {
+		if except[nameOf(r.Key)] {
+			continue
+		}
 		o, err := objectOf(r.Content)
 		if err != nil {
 			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.name, "object", r.Key.String(), "error", err)

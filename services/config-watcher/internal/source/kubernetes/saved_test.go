@@ -10,7 +10,8 @@ import (
 )
 
 // TestAStalledDiskStopsNoEndpoints: while the last good version of a refused object cannot be read, because the disk
-// hangs, endpoints go on and the status answers. Only the first list of the refused object's kind waits.
+// hangs, endpoints go on after savedWithin and the status answers. Only the first list of the refused object's kind
+// waits.
 func TestAStalledDiskStopsNoEndpoints(t *testing.T) {
 	stalled, release := make(chan struct{}), make(chan struct{})
 	saved := lastgood.New(lastgood.Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Now()),
@@ -28,6 +29,10 @@ func TestAStalledDiskStopsNoEndpoints(t *testing.T) {
 	go func() { flushed <- saved.Flush() }()
 	<-stalled
 	go func() { listed <- services.replace([]any{services.bad("a")}, "1") }()
+	go func() {
+		f.clock.WaitFor(t, 1)
+		f.clock.Advance(savedWithin)
+	}()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

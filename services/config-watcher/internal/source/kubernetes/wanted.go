@@ -46,7 +46,7 @@ func (s *Source) Want(keys []object.Key) {
 		for _, name := range slices.Concat(slices.Collect(maps.Keys(k.watchers)), slices.Collect(maps.Keys(k.objects))) {
 			if key := k.key(name); !wanted[key] && !kinds.IsMeshConfig(key) {
 				s.halt(k, name)
-				k.removeOthers(s, name, nil)
+				k.change(s, name, nil)
 			}
 		}
 	}

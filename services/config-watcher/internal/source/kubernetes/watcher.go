@@ -15,7 +15,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/pkg/notify"
-	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 )
 
@@ -45,6 +44,9 @@ type watcher struct {
 	// seen is the resource version of the newest change that was put into the lanes, taking what that was when deliver
 	// took the lanes, and version the one up to which all changes were delivered.
 	seen, taking, version string
+	// again is true while the next request must be a list; open is the watch that is open.
+	again bool
+	open  *converted
 }
 
 // served is what the API server calls a kind.
@@ -124,15 +126,32 @@ func (w *watcher) awaitsRights() bool {
 	return w.name.Name != "" && w.name != meshConfig && w.failure != nil && w.failure.reason() == source.ReasonForbidden
 }
 
-// watching counts open watches.
-func (s *Source) watching(w *watcher, n int) {
+// watching takes over that a watch is open.
+func (s *Source) watching(w *watcher, c *converted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.kind.watches += n
-	if n > 0 && w.opened {
+	w.kind.watches++
+	if w.opened {
 		w.kind.restarts++
 	}
-	w.opened = true
+	w.opened, w.open = true, c
+}
+
+// watched takes over that a watch has ended.
+func (s *Source) watched(w *watcher, c *converted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.kind.watches--
+	if w.open == c {
+		w.open = nil
+	}
+}
+
+// mustList reports whether the next request must be a list.
+func (w *watcher) mustList() bool {
+	w.source.mu.Lock()
+	defer w.source.mu.Unlock()
+	return w.again
 }
 
 // denied reports whether the watcher has been forbidden to read for so long that nobody should wait for it. A
@@ -155,7 +174,13 @@ func (w *watcher) put(o any, gone bool) error {
 	if w.stopped {
 		return nil
 	}
-	w.seen = e.version
+	w.seen, w.kind.newest = e.version, e.version
+	w.source.saw(e.version)
+	w.kind.guard.Forget(e.name)
+	if w.kind.namespaces() {
+		w.source.noteNamespace(e, gone)
+		w.kind.sawSystem(e)
+	}
 	if gone {
 		w.kind.change(w.source, e.name, nil)
 	} else {
@@ -174,22 +199,31 @@ func (k *kind) change(s *Source, name types.NamespacedName, e *entry) {
 func (w *watcher) replace(list []any, version string) error {
 	s, k := w.source, w.kind
 	list = w.withSaved(list)
+	lacks := w.savedMissing(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.stopped {
 		return nil
 	}
-	there := make(map[types.NamespacedName]bool, len(list))
+	there := make(map[types.NamespacedName]*entry, len(list))
 	for _, o := range list {
 		e, ok := o.(*entry)
 		if !ok {
 			return errNoEntry
 		}
-		there[e.name] = true
+		there[e.name] = e
 		k.change(s, e.name, e)
 	}
-	k.removeOthers(s, w.name, there)
-	w.listed, w.seen = true, version
+	if w.name.Name != "" {
+		if there[w.name] == nil {
+			k.change(s, w.name, nil)
+		}
+	} else {
+		s.restore(k, lacks)
+		k.readAll(s, there, version)
+	}
+	w.listed, w.again, w.seen = true, false, version
+	s.saw(version)
 	notify.Wake(s.wake)
 	return nil
 }
@@ -214,7 +248,7 @@ func (w *watcher) withSaved(list []any) []any {
 		n := shardOf(e.name)
 		shard, read := shards[n]
 		if !read {
-			shard = s.readShard(k, n)
+			shard = s.readShard(k, n, nil)
 			shards[n] = shard
 		}
 		with := *e
@@ -222,31 +256,4 @@ func (w *watcher) withSaved(list []any) []any {
 		list[i] = &with
 	}
 	return list
-}
-
-// removeOthers removes all objects but those in keep; with a name, no other object than that one. It is called with
-// Source.mu held.
-func (k *kind) removeOthers(s *Source, name types.NamespacedName, keep map[types.NamespacedName]bool) {
-	remove := func(n types.NamespacedName) {
-		if !keep[n] && (name.Name == "" || name == n) {
-			k.change(s, n, nil)
-		}
-	}
-	for n := range k.objects {
-		remove(n)
-	}
-	for n := range k.problems {
-		remove(n)
-	}
-	of := func(key object.Key) {
-		if key.Group == k.desc.Group && key.Kind == k.desc.Name {
-			remove(nameOf(key))
-		}
-	}
-	for key := range s.lanes[k.lane] {
-		of(key)
-	}
-	for key := range s.taken {
-		of(key)
-	}
 }

@@ -5,7 +5,8 @@
 // Clusters follows these Secrets (secrets.go). apply brings the clusters that are read in line with them: a new id
 // starts a kubernetes.Source, another kubeconfig reconnects it, and an id that is gone removes all that it has
 // delivered. What a kubeconfig may say is in kubeconfig.go, which addresses it may name in package fetch. A cluster
-// that cannot be read keeps what it has delivered last; Status and List say so (status.go).
+// that cannot be read keeps what it has delivered last; Status and List say so (status.go). One that a list of the
+// Secrets lacks is read on until a second one lacks it too (withhold.go).
 package remote
 
 import (
@@ -37,6 +38,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 // Name is the name of Clusters as a source. The clusters themselves are sources "kubernetes/<id>".
@@ -105,6 +107,13 @@ type Clusters struct {
 	// ignored are entries without an effect, refused those of clusters that do not run.
 	ignored, refused []Row
 	problems         object.Problems
+	// guard withholds clusters that a list does not name any more; deleted are those whose end an event has told.
+	guard   withheld.Guard[string]
+	deleted map[string]bool
+	// fresh is true after a list that apply has not taken over; relisted after the confirming one was asked for, which
+	// again does.
+	fresh, relisted bool
+	again           context.CancelFunc
 }
 
 // cluster is one that is read. Clusters.mu guards the fields below done.
@@ -126,6 +135,7 @@ type cluster struct {
 // New returns Clusters; Run reads.
 func New(cfg Config) *Clusters {
 	return &Clusters{cfg: cfg, wake: make(chan struct{}, 1), secrets: map[string]*corev1.Secret{}, running: map[string]*cluster{},
+		deleted: map[string]bool{},
 		started: cfg.Clock.Now()}
 }
 
@@ -160,6 +170,7 @@ func (c *Clusters) Run(ctx context.Context) error {
 			c.restore(ctx, known, failed)
 		}
 		c.expire()
+		c.confirm()
 	}
 }
 
@@ -211,10 +222,11 @@ func (c *Clusters) restore(ctx context.Context, known []string, failed chan<- er
 // apply brings the clusters in line with the entries of all Secrets. known are clusters of the last run.
 func (c *Clusters) apply(ctx context.Context, entries []*entry, known []string, failed chan<- error) {
 	wanted := c.wanted(entries)
+	keep := c.withhold(wanted, known)
 	c.mu.Lock()
 	var gone []*cluster
 	for id, k := range c.running {
-		if wanted[id] == nil {
+		if wanted[id] == nil && !keep[id] {
 			gone = append(gone, k)
 			delete(c.running, id)
 		}
@@ -226,13 +238,17 @@ func (c *Clusters) apply(ctx context.Context, entries []*entry, known []string, 
 		<-k.done
 		k.source.Forget(ctx)
 	}
-	for _, id := range known {
-		if wanted[id] == nil {
-			kubernetes.RemoveSaved(c.cfg.Saved, id)
-		}
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, id := range known {
+		switch {
+		case wanted[id] != nil:
+		case !keep[id]:
+			kubernetes.RemoveSaved(c.cfg.Saved, id)
+		case c.running[id] == nil && len(c.running) < maxClusters:
+			c.startOffline(ctx, id, failed)
+		}
+	}
 	c.refused = nil
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		c.take(ctx, wanted[id], slices.Contains(known, id), failed)

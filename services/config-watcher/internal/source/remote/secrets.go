@@ -78,11 +78,18 @@ func (c *Clusters) watchSecrets(ctx context.Context) {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{},
-		kubernetes.ReflectorStore{Put: c.put, All: c.replace},
-		cache.ReflectorOptions{
-			Logger: &logger, Name: Name, TypeDescription: "Secret " + Label, Backoff: new(secretsBackoff),
-		}).RunWithContext(ctx)
+	for ctx.Err() == nil { // once for each Relist
+		running, stop := context.WithCancel(ctx)
+		c.mu.Lock()
+		c.again = stop
+		c.mu.Unlock()
+		cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{},
+			kubernetes.ReflectorStore{Put: c.put, All: c.replace},
+			cache.ReflectorOptions{
+				Logger: &logger, Name: Name, TypeDescription: "Secret " + Label, Backoff: new(secretsBackoff),
+			}).RunWithContext(running)
+		stop()
+	}
 }
 
 // paged says that lists are not streamed: there are few Secrets.
@@ -121,7 +128,15 @@ func (c *Clusters) put(o any, gone bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if name := nameOf(secret); gone {
+	name := nameOf(secret)
+	if before := c.secrets[name]; before != nil {
+		for id := range before.Data {
+			if _, stays := secret.Data[id]; gone || !stays {
+				c.deleted[id] = true
+			}
+		}
+	}
+	if gone {
 		delete(c.secrets, name)
 	} else {
 		c.secrets[name] = trimmed(secret)
@@ -150,7 +165,7 @@ func (c *Clusters) replace(list []any, _ string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.secrets, c.listed = all, true
+	c.secrets, c.listed, c.fresh = all, true, true
 	notify.Wake(c.wake)
 	return nil
 }

@@ -156,7 +156,7 @@ func (c *Clusters) Status() source.Status {
 	now := c.cfg.Clock.Now()
 	denied := !c.forbiddenSince.IsZero() && now.Sub(c.forbiddenSince) >= deniedAfter
 	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
-		Objects: len(c.running)}
+		Objects: len(c.running), Withheld: c.withheldClusters()}
 	degraded := []error{c.unreadError()}
 	restored := !c.applied && len(c.running) > 0
 	for _, id := range slices.Sorted(maps.Keys(c.running)) {

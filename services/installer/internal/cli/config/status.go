@@ -237,6 +237,8 @@ func sourcesTable(res *configv1.StatusResponse) *table.Table {
 	for _, s := range res.GetSources() {
 		state := "read"
 		switch {
+		case len(s.GetWithheld()) > 0:
+			state = s.GetProblem() + "; " + s.GetRemedy()
 		case s.GetStatusUnwritten() != "":
 			state = s.GetStatusUnwritten()
 		case s.GetAlarm() != "":

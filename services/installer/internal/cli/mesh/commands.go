@@ -12,5 +12,6 @@ import (
 func Commands(env command.Env, flags *meshflags.Flags) []*cobra.Command {
 	return []*cobra.Command{
 		newVersion(env, flags), newBugReport(env, flags), newDashboard(flags), newRemoteClusters(flags),
+		newSources(flags),
 	}
 }

@@ -116,3 +116,16 @@ func addPrefix(prefix string, list []string) []string {
 	}
 	return list
 }
+
+// CompleteSources completes the first argument as the name of a source.
+func (f *Flags) CompleteSources() complete.Func {
+	return complete.Names(func(cmd *cobra.Command, a []string) []string {
+		if len(a) > 0 {
+			return nil
+		}
+		return f.ask(cmd, func(ctx context.Context, client *configapi.Client) ([]string, error) {
+			res, err := client.ListSources(ctx, &configv1.ListSourcesRequest{})
+			return lists.Map(res.GetSources(), (*configv1.SourceStatus).GetName), err
+		})
+	})
+}

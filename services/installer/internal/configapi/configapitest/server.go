@@ -60,6 +60,7 @@ type Server struct {
 	reporters uint32
 	wait      *configv1.WaitAckedResponse
 	audit     *configv1.ListAuditResponse
+	sources   []*configv1.SourceStatus
 }
 
 // Start serves until the test ends. Only service account fairlead-admin may call.
