@@ -1,0 +1,2 @@
+// Package catalog follows the services and instances of a Consul datacenter.
+package catalog
