@@ -39,7 +39,8 @@ type lies struct {
 	// Invalid: the token is refused. Unresolved: its rights cannot be found out, and all is filtered, without saying
 	// so.
 	Invalid, Unresolved bool
-	// Hidden services and nodes are filtered.
+	// Hidden services and nodes are filtered; Silent is a Consul before 1.11, which does not say so.
+	Silent          bool
 	Services, Nodes map[string]bool
 }
 
@@ -58,6 +59,8 @@ type fake struct {
 	before  lies
 	restart chan struct{}
 	acls    bool
+	// forgets: the agent does not remember rights.
+	forgets bool
 	waiting map[string]int
 	turn    int
 	plain   int
@@ -136,12 +139,20 @@ func (f *fake) deregister(service, node, id string) {
 	})
 }
 
-// restore takes the catalog back to one of long ago, with its indices, and wakes whoever waits.
-func (f *fake) restore(back int) {
+// restore takes the catalog back to one of long ago, with its indices, and wakes whoever waits. A cluster that was
+// rebuilt uses indices a second time.
+func (f *fake) restore(back int, rebuilt bool) {
 	f.mu.Lock()
 	if len(f.past) > 0 {
 		old := *f.past[max(len(f.past)-1-back, 0)]
 		f.become(&old)
+		if rebuilt {
+			f.raft = 0
+		}
+		f.raft = max(f.raft, old.index, old.gone)
+		for _, s := range old.services {
+			f.raft = max(f.raft, s.index)
+		}
 	}
 	f.mu.Unlock()
 	f.restartAgent()
@@ -221,7 +232,7 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 		content, at, filtered = st.read(r.URL.Path, l)
 	}
 	h := http.Header{"Content-Type": {"application/json"}, "X-Consul-Knownleader": {"true"}, "X-Consul-Lastcontact": {"0"}}
-	if filtered {
+	if filtered && !l.Silent {
 		h.Set("X-Consul-Results-Filtered-By-ACLs", "true")
 	}
 	switch {
@@ -245,7 +256,7 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 		h.Set("X-Consul-Index", "0")
 	}
 	resp := answer(200, string(content), h)
-	if l.Endless && !certain {
+	if l.Endless && strings.HasPrefix(r.URL.Path, servicePath) {
 		resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(`[{"Node": {"Node": "`), endless{}))
 	}
 	return resp, nil
@@ -346,7 +357,7 @@ func (s *state) read(path string, l lies) (content []byte, index uint64, filtere
 func (f *fake) authorize(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	l := f.lies
-	if time.Since(f.lied) < 30*time.Second {
+	if time.Since(f.lied) < 30*time.Second && !f.forgets {
 		l = f.before
 	}
 	f.mu.Unlock()

@@ -292,7 +292,7 @@ func (h *history) do(f *fake, c *Catalog, cfg Config, s step) {
 	case "truth":
 		f.lie(lies{})
 	case "restore":
-		f.restore(s.n)
+		f.restore(s.n, s.status == Passing)
 	case "restart":
 		f.restartAgent()
 	case "reconnect":

@@ -142,6 +142,9 @@ func (p *pool) free() (c *conn, dial bool, err error) {
 
 func (p *pool) dial(ctx context.Context) error {
 	client, err := p.dialer.NewClientConn(ctx, p.scheme, p.host)
+	if err == nil {
+		p.settle(ctx, client)
+	}
 	p.mu.Lock()
 	p.dials--
 	ended := p.ended
@@ -161,8 +164,29 @@ func (p *pool) dial(ctx context.Context) error {
 		client.Close()
 		return errPoolClosed
 	}
-	client.SetStateHook(func(*http.ClientConn) { p.freed.Notify() })
 	return nil
+}
+
+// settleWithin is how long a new connection of HTTP/2 waits for the server to say how many streams it admits.
+const settleWithin = 100 * time.Millisecond
+
+// settle waits until the server has said how many streams it admits: until then a connection admits few.
+func (p *pool) settle(ctx context.Context, client *http.ClientConn) {
+	told := make(chan struct{}, 1)
+	client.SetStateHook(func(*http.ClientConn) {
+		notify.Wake(told)
+		p.freed.Notify()
+	})
+	if n := client.Available(); n == 1 || n >= streamsPerConn {
+		return
+	}
+	t := time.NewTimer(settleWithin)
+	defer t.Stop()
+	select {
+	case <-told:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 func (p *pool) release(c *conn) {
