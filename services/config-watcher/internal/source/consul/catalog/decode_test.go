@@ -55,7 +55,8 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 	const one = `{"Node": {"Node": "n"}, "Service": {"ID": "i", "Service": "web"}}`
 	for content, want := range map[string]string{
 		"": "EOF", "null": "in the place of [", "{}": "in the place of [", "[": "EOF", "[" + one: "EOF", "[" + one + ",": "EOF",
-		"[" + one + "]]": "invalid character", "[] []": "something follows", "[" + one + "," + one + "]": "is there twice", `[{"Node": 7}]`: "cannot unmarshal",
+		"[" + one + "]]": "invalid character", "[] []": "something follows", "[" + one + "," + one + "]": "is there twice",
+		`[{"Node": 7}]`: "cannot unmarshal",
 		`[{"Service": {"ID": "i", "Service": "web"}}]`: "no node", `[{"Node": {"Node": "n"}, "Service": {"Service": "web"}}]`: "no id",
 		`[{"Node": {"Node": "n"}, "Service": {"ID": "i", "Service": "db"}}]`: `about service "db"`,
 		strings.Repeat("[", 100_000):                                         "max depth",
@@ -65,7 +66,8 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 		}
 	}
 	for content, want := range map[string]string{
-		"null": "in the place of {", "[]": "in the place of {", "{": "EOF", `{"a": []`: "EOF", `{"a": {}}`: "cannot unmarshal", `{} {}`: "something follows",
+		"null": "in the place of {", "[]": "in the place of {", "{": "EOF", `{"a": []`: "EOF", `{"a": {}}`: "cannot unmarshal",
+		`{} {}`: "something follows",
 	} {
 		if got, err := decodeNames(strings.NewReader(content)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, %v, want %q", content, got, err, want)

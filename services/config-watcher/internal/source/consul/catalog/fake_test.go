@@ -365,8 +365,11 @@ func (f *fake) authorize(r *http.Request) (*http.Response, error) {
 		return answer(401, "ACL support disabled", nil), nil
 	}
 	var rights []right
-	if err := json.NewDecoder(r.Body).Decode(&rights); err != nil || len(rights) > 64 {
-		return answer(400, "bad request", nil), nil
+	if err := json.NewDecoder(r.Body).Decode(&rights); err != nil {
+		return nil, err
+	}
+	if len(rights) > 64 {
+		return answer(400, "too many", nil), nil
 	}
 	type verdict struct {
 		right

@@ -312,7 +312,7 @@ func (h *history) settled(f *fake, c *Catalog) error {
 		want = Limited
 	}
 	if st.State != want || !st.Synced || (want == Synced) != (st.Degraded == nil) {
-		return fmt.Errorf("state %s (%v), want %s", st.State, st.Degraded, want)
+		return fmt.Errorf("state %s, want %s: %w", st.State, want, st.Degraded)
 	}
 	if h.plain {
 		return nil

@@ -325,7 +325,7 @@ func (r *reader) adopt(s *service, instances, kept []Instance, m meta, lacks str
 	if lacks == "" && m.filtered {
 		hidden = "node:read or service:read"
 	}
-	hand := len(instances) > 0 && !(s.read && sameInstances(s.known, instances))
+	hand := len(instances) > 0 && (!s.read || !sameInstances(s.known, instances))
 	if !hand {
 		instances = s.known // the same, and shared with the handler
 	}
