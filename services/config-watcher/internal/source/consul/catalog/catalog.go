@@ -183,7 +183,7 @@ func (c *Catalog) follow(ctx context.Context, h Handler) error {
 		return err
 	}
 	r := &reader{Catalog: c, handler: h, filter: cfg.Filter}
-	r.client = &client{cfg: cfg, base: u, transport: c.dial(cfg, u), decoding: make(chan struct{}, maxDecoding), counted: c.counted}
+	r.client = &client{cfg: cfg, base: u, transport: c.dial(cfg, u), counted: c.counted}
 	defer r.client.transport.close()
 	r.tasks.Go(func() { r.followNames(ctx) })
 	for range pollers {

@@ -223,7 +223,7 @@ func TestEndlessAnswersAreRefused(t *testing.T) {
 		f.register("web", "n1", "web-1", Warning)
 		pass(200 * time.Millisecond)
 		if st := c.Status(); st.State != Partial || !strings.Contains(st.Degraded.Error(), `service "web" cannot be read`) ||
-			!strings.Contains(st.Degraded.Error(), errTooLarge.Error()) {
+			!strings.Contains(st.Degraded.Error(), errEntry.Error()) {
 			t.Errorf("%+v", st)
 		}
 		f.lie(lies{})

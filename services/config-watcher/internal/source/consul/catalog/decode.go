@@ -7,36 +7,59 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
-// Bounds of what one answer may hold.
+// Bounds of answers.
 const (
-	// MaxReply bounds the body of an answer, in bytes.
+	// MaxReply bounds the body of an answer, in bytes, and maxEntry what is decoded of it at once.
 	MaxReply = 64 << 20
-	// MaxServices bounds the names of a catalog.
+	maxEntry = 1 << 20
+	// maxAtOnce bounds the answers together that are being decoded.
+	maxAtOnce = 256 << 20
+	// MaxServices bounds the names of a catalog, maxPairs and maxTags what an instance has; Consul admits 64 pairs.
 	MaxServices = 50_000
+	maxPairs    = 256
+	maxTags     = 10_000
 )
 
 var (
 	errTooLarge = fmt.Errorf("the answer is larger than %d MiB", MaxReply>>20)
+	errEntry    = fmt.Errorf("one entry of the answer is larger than %d MiB", maxEntry>>20)
+	errAtOnce   = fmt.Errorf("the answers that come at once are larger than %d MiB", maxAtOnce>>20)
 	errTrailing = errors.New("something follows the JSON value")
 )
 
-// bounded reads at most MaxReply bytes and counts them; more is errTooLarge.
+// bounded reads an answer within the bounds.
 type bounded struct {
 	from io.Reader
 	size int64
+	// until is how far may be read for the entry that is decoded now.
+	until int64
+	// all counts the bytes of all answers that are being decoded; close takes those of this one out again.
+	all *atomic.Int64
 }
 
 // Read implements io.Reader.
 func (b *bounded) Read(p []byte) (int, error) {
-	if b.size > MaxReply {
+	switch {
+	case b.size > MaxReply:
 		return 0, errTooLarge
+	case b.size > b.until:
+		return 0, errEntry
+	case b.all.Load() > maxAtOnce:
+		return 0, errAtOnce
 	}
 	n, err := b.from.Read(p)
 	b.size += int64(n)
+	b.all.Add(int64(n))
 	return n, err
 }
+
+// entry begins an entry. A decoder has read a little of it already.
+func (b *bounded) entry() { b.until = b.size + maxEntry }
+
+func (b *bounded) close() { b.all.Add(-b.size) }
 
 // entry is what health/service answers for an instance, as far as it is read.
 type entry struct {
@@ -63,13 +86,14 @@ type entry struct {
 }
 
 // decodeInstances reads the answer of health/service, one instance at a time, sorted.
-func decodeInstances(from io.Reader, service string) ([]Instance, error) {
+func decodeInstances(from *bounded, service string) ([]Instance, error) {
 	d := json.NewDecoder(from)
 	if err := open(d, '['); err != nil {
 		return nil, err
 	}
 	var out []Instance
 	for d.More() {
+		from.entry()
 		var e entry
 		if err := d.Decode(&e); err != nil {
 			return nil, err
@@ -77,6 +101,9 @@ func decodeInstances(from io.Reader, service string) ([]Instance, error) {
 		switch i := e.instance(); {
 		case i.Node == "" || i.ID == "":
 			return nil, errors.New("an instance has no node or no id")
+		case max(len(i.Meta), len(i.NodeMeta), len(i.TaggedAddresses), len(i.NodeTaggedAddresses), len(i.Ports)) > maxPairs,
+			len(i.Tags) > maxTags:
+			return nil, fmt.Errorf("instance %q of node %q has more tags, meta, addresses or ports than Consul admits", i.ID, i.Node)
 		case i.Service == service:
 			out = append(out, i)
 		case !strings.EqualFold(i.Service, service): // Consul answers for all names that differ in case alone
@@ -96,13 +123,14 @@ func decodeInstances(from io.Reader, service string) ([]Instance, error) {
 }
 
 // decodeNames reads the answer of catalog/services: names, of which each has a list of tags, sorted.
-func decodeNames(from io.Reader) ([]string, error) {
+func decodeNames(from *bounded) ([]string, error) {
 	d := json.NewDecoder(from)
 	if err := open(d, '{'); err != nil {
 		return nil, err
 	}
 	var out []string
 	for d.More() {
+		from.entry()
 		t, err := d.Token()
 		if err != nil {
 			return nil, err
@@ -154,9 +182,13 @@ func end(d *json.Decoder) error {
 func (e *entry) instance() Instance {
 	s, n := &e.Service, &e.Node
 	i := Instance{
-		Node: n.Node, Datacenter: n.Datacenter, NodeAddress: n.Address, NodeTaggedAddresses: n.TaggedAddresses, NodeMeta: n.Meta,
-		ID: s.ID, Service: s.Service, Kind: s.Kind, Address: s.Address, Port: s.Port, TaggedAddresses: s.TaggedAddresses, Tags: s.Tags,
-		Meta: s.Meta, Weights: Weights{1, 1}, Status: e.status(),
+		Node: n.Node, Datacenter: n.Datacenter, NodeAddress: n.Address,
+		NodeTaggedAddresses: orNil(n.TaggedAddresses), NodeMeta: orNil(n.Meta),
+		ID: s.ID, Service: s.Service, Kind: s.Kind, Address: s.Address, Port: s.Port, TaggedAddresses: orNil(s.TaggedAddresses),
+		Meta: orNil(s.Meta), Weights: Weights{1, 1}, Status: e.status(),
+	}
+	if len(s.Tags) > 0 {
+		i.Tags = s.Tags
 	}
 	if s.Weights != nil {
 		i.Weights = *s.Weights
@@ -173,6 +205,14 @@ func (e *entry) instance() Instance {
 		i.Ports[p.Name] = p.Port
 	}
 	return i
+}
+
+// orNil makes empty maps equal, which streaming and other answers of one agent write differently.
+func orNil[V any](m map[string]V) map[string]V {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
 }
 
 // Checks by which Consul puts a node or an instance into maintenance mode.

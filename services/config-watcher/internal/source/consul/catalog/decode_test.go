@@ -1,14 +1,58 @@
 package catalog
 
 import (
+	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
+func read(content string) *bounded {
+	return &bounded{from: strings.NewReader(content), until: maxEntry, all: new(atomic.Int64)}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	instance := func(meta string) string {
+		return `{"Node": {"Node": "n"}, "Service": {"ID": "i", "Service": "db", "Meta": {` + meta + `}}}`
+	}
+	var pairs []string
+	for i := range maxPairs + 1 {
+		pairs = append(pairs, fmt.Sprintf(`"%d": ""`, i))
+	}
+	for want, content := range map[string]string{
+		errTooLarge.Error():      "[" + strings.Repeat(instance(`"a": "`+strings.Repeat("x", 1<<19)+`"`)+",", 129),
+		errEntry.Error():         "[" + instance(`"a": "`+strings.Repeat("x", 3<<20)+`"`) + "]",
+		"more tags, meta":        "[" + instance(strings.Join(pairs, ",")) + "]",
+		"more than 50000 servic": `{"x": [` + strings.Repeat(`"a",`, 1000) + `"a"]` + numbered(MaxServices) + "}",
+	} {
+		_, err := decodeInstances(read(content), "DB")
+		if content[0] == '{' {
+			_, err = decodeNames(read(content))
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	b := read("{}")
+	b.all.Add(maxAtOnce + 1)
+	if _, err := decodeNames(b); !errors.Is(err, errAtOnce) {
+		t.Errorf("while much is decoded: %v", err)
+	}
+}
+
+func numbered(n int) string {
+	var out strings.Builder
+	for i := range n {
+		fmt.Fprintf(&out, `,"%d":[]`, i)
+	}
+	return out.String()
+}
+
 func TestInstancesAreRead(t *testing.T) {
-	got, err := decodeInstances(strings.NewReader(`[
+	got, err := decodeInstances(read(`[
 		{"Node": {"ID": "x", "Node": "n2", "Address": "10.0.0.2", "Datacenter": "dc1", "TaggedAddresses": {"lan_ipv4": "10.0.0.2"},
 			"Meta": {"rack": "4"}, "Locality": {"Region": "eu"}},
 		 "Service": {"Kind": "connect-proxy", "ID": "web-2", "Service": "web", "Port": 0, "Ports": [{"Name": "http", "Port": 80, "Default": true}],
@@ -61,7 +105,7 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 		`[{"Node": {"Node": "n"}, "Service": {"ID": "i", "Service": "db"}}]`: `about service "db"`,
 		strings.Repeat("[", 100_000):                                         "max depth",
 	} {
-		if got, err := decodeInstances(strings.NewReader(content), "web"); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := decodeInstances(read(content), "web"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, %v, want %q", content, got, err, want)
 		}
 	}
@@ -69,11 +113,11 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 		"null": "in the place of {", "[]": "in the place of {", "{": "EOF", `{"a": []`: "EOF", `{"a": {}}`: "cannot unmarshal",
 		`{} {}`: "something follows",
 	} {
-		if got, err := decodeNames(strings.NewReader(content)); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := decodeNames(read(content)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, %v, want %q", content, got, err, want)
 		}
 	}
-	if got, err := decodeNames(strings.NewReader(`{"b": null, "a": ["x"], "b": []}`)); err != nil || cmp.Diff([]string{"a", "b"}, got) != "" {
+	if got, err := decodeNames(read(`{"b": null, "a": ["x"], "b": []}`)); err != nil || cmp.Diff([]string{"a", "b"}, got) != "" {
 		t.Errorf("names: %v, %v", got, err)
 	}
 }
@@ -83,12 +127,12 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(`[{"Node": {"Node": "n"}, "Service": {"ID": "i", "Service": "web"}, "Checks": [{"CheckID": "x", "Status": "passing"}]}]`)
 	f.Add(`{"web": ["v1"], "db": []}`)
 	f.Fuzz(func(t *testing.T, content string) {
-		instances, _ := decodeInstances(strings.NewReader(content), "web")
+		instances, _ := decodeInstances(read(content), "web")
 		for i := 1; i < len(instances); i++ {
 			if compareInstances(instances[i-1], instances[i]) >= 0 {
 				t.Errorf("%q and %q", instances[i-1].key(), instances[i].key())
 			}
 		}
-		_, _ = decodeNames(strings.NewReader(content))
+		_, _ = decodeNames(read(content))
 	})
 }

@@ -66,7 +66,10 @@ func newPool(cfg *Config, u *url.URL) *pool {
 		DialContext: cfg.DialContext, TLSHandshakeTimeout: fetch.DialTimeout, DisableCompression: true, Protocols: protocols,
 		MaxResponseHeaderBytes: 64 << 10,
 		// Pings tell a server that is gone from one that has nothing to say.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second,
+			MaxReceiveBufferPerConnection: 3 << 20, MaxReceiveBufferPerStream: 1 << 20,
+		},
 	}
 	if cfg.TLS != nil {
 		p.dialer.TLSClientConfig = cfg.TLS.Clone()

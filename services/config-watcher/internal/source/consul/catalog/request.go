@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -88,17 +89,14 @@ type client struct {
 	cfg       *Config
 	base      *url.URL
 	transport transport
-	// decoding bounds the answers that are decoded at once, and so the memory that these take.
-	decoding chan struct{}
+	// decoding counts the bytes of answers that are being decoded.
+	decoding atomic.Int64
 	counted  func()
 }
 
-// maxDecoding is the capacity of client.decoding.
-const maxDecoding = 16
-
 // read gets a path of the API. It calls decode with the body of an answer that can be believed as far as its headers
 // tell; whether the content is complete is for the caller to find out.
-func (c *client) read(ctx context.Context, path string, q query, decode func(io.Reader) error) (m meta, err error) {
+func (c *client) read(ctx context.Context, path string, q query, decode func(*bounded) error) (m meta, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timeout := time.AfterFunc(q.timeout(), func() { cancel(errSilent) })
@@ -116,14 +114,9 @@ func (c *client) read(ctx context.Context, path string, q query, decode func(io.
 	if m, err = check(resp, q); err != nil {
 		return meta{}, err
 	}
-	select {
-	case c.decoding <- struct{}{}:
-	case <-ctx.Done():
-		return meta{}, ctx.Err()
-	}
-	defer func() { <-c.decoding }()
 	timeout.Reset(bodyTimeout)
-	from := &bounded{from: resp.Body}
+	from := &bounded{from: resp.Body, until: maxEntry, all: &c.decoding}
+	defer from.close()
 	if err := decode(from); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -221,7 +214,7 @@ const (
 
 // names reads the names of all services.
 func (c *client) names(ctx context.Context, q query) (names []string, m meta, err error) {
-	m, err = c.read(ctx, namesPath, q, func(r io.Reader) (err error) {
+	m, err = c.read(ctx, namesPath, q, func(r *bounded) (err error) {
 		names, err = decodeNames(r)
 		return err
 	})
@@ -230,7 +223,7 @@ func (c *client) names(ctx context.Context, q query) (names []string, m meta, er
 
 // instances reads the instances of a service.
 func (c *client) instances(ctx context.Context, service string, q query) (instances []Instance, m meta, err error) {
-	m, err = c.read(ctx, servicePath+service, q, func(r io.Reader) (err error) {
+	m, err = c.read(ctx, servicePath+service, q, func(r *bounded) (err error) {
 		instances, err = decodeInstances(r, service)
 		return err
 	})
@@ -286,7 +279,7 @@ func (c *client) mayRead(ctx context.Context, services, nodes []string) (lacks s
 		right
 		Allow bool
 	}
-	if err := json.NewDecoder(&bounded{from: resp.Body}).Decode(&verdicts); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxEntry)).Decode(&verdicts); err != nil {
 		return "", fmt.Errorf("its answer to %s cannot be read: %w", authorizePath, err)
 	}
 	if len(verdicts) != len(rights) {

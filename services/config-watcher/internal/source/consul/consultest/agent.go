@@ -239,3 +239,41 @@ func Dev(t testing.TB) *Agent {
 	a.await(t)
 	return a
 }
+
+// DevTLS is Dev over HTTPS, which has HTTP/2.
+func DevTLS(t testing.TB) *Agent {
+	t.Helper()
+	program(t)
+	files, secure := certificates(t)
+	a := start(t, "dev", settings{"tls": map[string]any{"https": files}}, secure, "-dev")
+	a.await(t)
+	return a
+}
+
+// MaxOperations is how many operations a transaction of Consul has.
+const MaxOperations = 128
+
+// RegisterAll registers many instances, each with its node and check, in transactions.
+func (a *Agent) RegisterAll(t testing.TB, all []Registration) {
+	t.Helper()
+	var operations []map[string]any
+	flush := func() {
+		a.Must(t, http.MethodPut, "/v1/txn", operations)
+		operations = nil
+	}
+	for _, r := range all {
+		check := r.Checks[0]
+		operations = append(operations,
+			map[string]any{"Node": map[string]any{"Verb": "set", "Node": map[string]string{"Node": r.Node, "Address": r.Address}}},
+			map[string]any{"Service": map[string]any{"Verb": "set", "Node": r.Node, "Service": r.Service}},
+			map[string]any{"Check": map[string]any{"Verb": "set", "Check": map[string]string{
+				"Node": r.Node, "CheckID": check.CheckID, "Name": check.Name, "Status": check.Status, "ServiceID": check.ServiceID,
+			}}})
+		if len(operations)+3 > MaxOperations {
+			flush()
+		}
+	}
+	if len(operations) > 0 {
+		flush()
+	}
+}

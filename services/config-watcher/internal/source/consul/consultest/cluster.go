@@ -30,25 +30,34 @@ type Cluster struct {
 	Client *Agent
 }
 
-// NewCluster starts a Cluster, which ends with the test.
-func NewCluster(t testing.TB) *Cluster {
+// certificates writes those of a server, and returns the settings that name them and how clients verify it.
+func certificates(t testing.TB) (files map[string]any, verify *tls.Config) {
 	t.Helper()
-	program(t)
 	dir, ca := t.TempDir(), testkit.PKI(t)
 	chain, key := ca.NewServer(serverName, "localhost")
 	testkit.WriteFile(t, filepath.Join(dir, "cert.pem"), chain)
 	testkit.WriteFile(t, filepath.Join(dir, "key.pem"), key)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Cert)
-	secure := &tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS12}
+	files = map[string]any{
+		"ca_file": ca.WriteRoot(dir), "cert_file": filepath.Join(dir, "cert.pem"), "key_file": filepath.Join(dir, "key.pem"),
+	}
+	return files, &tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS12}
+}
+
+// NewCluster starts a Cluster, which ends with the test.
+func NewCluster(t testing.TB) *Cluster {
+	t.Helper()
+	program(t)
+	files, secure := certificates(t)
+	files["verify_outgoing"] = true
 	common := func(server bool, join ...string) settings {
 		s := settings{
 			"server": server, "retry_join": join, "retry_interval": "1s", "connect": map[string]any{"enabled": false},
 			"acl": map[string]any{"enabled": true, "default_policy": "deny",
 				"tokens": map[string]any{"initial_management": Management, "agent": agentToken}},
 			"tls": map[string]any{
-				"defaults": map[string]any{"ca_file": ca.WriteRoot(dir), "cert_file": filepath.Join(dir, "cert.pem"),
-					"key_file": filepath.Join(dir, "key.pem"), "verify_outgoing": true},
+				"defaults":     files,
 				"internal_rpc": map[string]any{"verify_server_hostname": true, "verify_incoming": true},
 			},
 		}
