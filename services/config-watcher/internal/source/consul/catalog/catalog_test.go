@@ -141,6 +141,25 @@ func TestRightsThatAreLostInSilenceRemoveNothing(t *testing.T) {
 	})
 }
 
+// Whoever asks just after a snapshot was restored, with an index from before, is not told; the names find out.
+func TestTheNamesNoticeARestoredSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.register("web", "n1", "web-1", Passing)
+		f.register("web", "n2", "web-2", Passing)
+		f.register("db", "n1", "db-1", Passing)
+		c, got := follow(t, f, Config{Token: secret})
+		f.deregister("web", "n2", "web-2")
+		f.register("db", "n1", "db-1", Warning)
+		pass(time.Second)
+		f.takeBack(1, false)
+		pass(namesWait + 10*time.Second)
+		if err := got.differs(); err != nil || c.Status().IndexResets == 0 {
+			t.Errorf("%v, %+v", err, c.Status())
+		}
+	})
+}
+
 // A token that sees some services alone is of use for these.
 func TestATokenOfSomeServicesFollowsThese(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -142,6 +142,12 @@ func (f *fake) deregister(service, node, id string) {
 // restore takes the catalog back to one of long ago, with its indices, and wakes whoever waits. A cluster that was
 // rebuilt uses indices a second time.
 func (f *fake) restore(back int, rebuilt bool) {
+	f.takeBack(back, rebuilt)
+	f.restartAgent()
+}
+
+// takeBack is restore for those who ask just afterwards.
+func (f *fake) takeBack(back int, rebuilt bool) {
 	f.mu.Lock()
 	if len(f.past) > 0 {
 		old := *f.past[max(len(f.past)-1-back, 0)]
@@ -155,7 +161,6 @@ func (f *fake) restore(back int, rebuilt bool) {
 		}
 	}
 	f.mu.Unlock()
-	f.restartAgent()
 }
 
 // restartAgent ends all that is under way.
