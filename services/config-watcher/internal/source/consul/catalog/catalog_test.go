@@ -51,8 +51,8 @@ func TestWithoutATokenNothingIsRemovedWhereACLsAreOn(t *testing.T) {
 		f.deregister("db", "n1", "db-1")
 		f.register("api", "n1", "api-1", Passing)
 		pass(3 * time.Minute)
-		if len(got.services["web"]) != 2 || len(got.services["db"]) != 1 || len(got.services["api"]) != 1 {
-			t.Errorf("without a token: %v", got.services)
+		if len(got.now()["web"]) != 2 || len(got.now()["db"]) != 1 || len(got.now()["api"]) != 1 {
+			t.Errorf("without a token: %v", got.now())
 		}
 		if err := c.Reconnect(Config{Address: "https://consul:8501", Token: secret}); err != nil {
 			t.Fatal(err)
@@ -171,18 +171,18 @@ func TestATokenOfSomeServicesFollowsThese(t *testing.T) {
 		f.register("old", "n1", "old-1", Passing)
 		time.Sleep(time.Minute) // after which the agent knows the rights
 		c, got := follow(t, f, Config{Token: secret})
-		if st := c.Status(); st.State != Forbidden || !st.Synced || len(got.services) != 2 {
-			t.Errorf("%+v, %v", st, got.services)
+		if st := c.Status(); st.State != Forbidden || !st.Synced || len(got.now()) != 2 {
+			t.Errorf("%+v, %v", st, got.now())
 		}
 		f.deregister("web", "n2", "web-2")
 		f.deregister("old", "n1", "old-1")
 		pass(time.Second)
-		if len(got.services["web"]) != 1 {
-			t.Errorf("an instance stays: %v", got.services)
+		if len(got.now()["web"]) != 1 {
+			t.Errorf("an instance stays: %v", got.now())
 		}
 		pass(5 * time.Minute)
-		if _, stays := got.services["old"]; stays {
-			t.Errorf("a service stays: %v", got.services)
+		if _, stays := got.now()["old"]; stays {
+			t.Errorf("a service stays: %v", got.now())
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestOneServiceDoesNotStarveTheOthers(t *testing.T) {
 				f.register("quiet", "n1", "quiet-1", Critical)
 			}
 			pass(time.Millisecond)
-			if i == 4001 && got.services["quiet"][key{"n1", "quiet-1"}] != Critical {
+			if i == 4001 && got.now()["quiet"][key{"n1", "quiet-1"}] != Critical {
 				t.Error("the quiet service waits for the other one")
 			}
 		}
@@ -263,8 +263,8 @@ func TestTheFilterSelects(t *testing.T) {
 			return func(name string) bool { return slices.Contains(names, name) }
 		}
 		c, got := follow(t, f, Config{Token: secret, Filter: only("web", "ghost")})
-		if len(got.services) != 2 || len(f.watched()) != 3 {
-			t.Errorf("%v, watched %v", got.services, f.watched())
+		if len(got.now()) != 2 || len(f.watched()) != 3 {
+			t.Errorf("%v, watched %v", got.now(), f.watched())
 		}
 		f.deregister("ghost", "n1", "ghost-1")
 		pass(time.Second)
@@ -275,8 +275,8 @@ func TestTheFilterSelects(t *testing.T) {
 		got.fake = newFake() // "web" is removed by the user
 		got.mu.Unlock()
 		pass(time.Second)
-		if len(got.services) != 1 || len(got.services["db"]) != 1 || len(f.watched()) != 2 {
-			t.Errorf("%v, watched %v", got.services, f.watched())
+		if len(got.now()) != 1 || len(got.now()["db"]) != 1 || len(f.watched()) != 2 {
+			t.Errorf("%v, watched %v", got.now(), f.watched())
 		}
 	})
 }
@@ -292,8 +292,8 @@ func TestServicesWithoutAWatchAreReadInTurn(t *testing.T) {
 		c, got := follow(t, f, Config{Token: secret})
 		pass(3 * time.Second)
 		st := c.Status()
-		if st.State != Limited || !st.Synced || st.Watches != plainWatches || st.Polled != plainWatches || len(got.services) != 2*plainWatches {
-			t.Fatalf("%+v, %d services", st, len(got.services))
+		if st.State != Limited || !st.Synced || st.Watches != plainWatches || st.Polled != plainWatches || len(got.now()) != 2*plainWatches {
+			t.Fatalf("%+v, %d services", st, len(got.now()))
 		}
 		f.register("s298", "n1", "1", Critical)
 		f.register("s298", "n2", "2", Passing)
@@ -325,8 +325,8 @@ func TestWhatIsKnownStaysUntilItIsCertainlyGone(t *testing.T) {
 		f.lie(lies{Services: map[string]bool{"lost": true}, Nodes: map[string]bool{"n9": true}, NoLeader: true})
 		c, got := follow(t, f, Config{Token: secret, Known: known})
 		pass(5 * time.Minute)
-		if got.calls != 0 || c.Status().Synced {
-			t.Errorf("while nothing can be read: %d calls, %+v", got.calls, c.Status())
+		if got.count() != 0 || c.Status().Synced {
+			t.Errorf("while nothing can be read: %d calls, %+v", got.count(), c.Status())
 		}
 		f.lie(lies{})
 		pass(5 * time.Minute)

@@ -77,6 +77,20 @@ func (h *held) Service(name string, instances []Instance) {
 	h.services[name] = now
 }
 
+// now is what is held; nothing in it changes later.
+func (h *held) now() map[string]map[key]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.services)
+}
+
+// count is how often the handler was called.
+func (h *held) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls
+}
+
 // removed checks that no instance is removed that passes and was there for long enough to have been read.
 func (h *held) removed(name string, before, now map[key]string) {
 	for k := range before {
