@@ -114,7 +114,8 @@ func Prepare(want Wanted, own, remote *Tokens, existing []corev1.ConfigMap) (*Pl
 		return nil, fmt.Errorf("--namespaces: %s is the control plane's, whose identities no remote cluster has; leave it out",
 			want.ControlPlane)
 	}
-	p := &Plan{namespace: want.ControlPlane, Cluster: clusterkeys.Cluster{Name: want.Name, Issuer: remote.Issuer, TrustDomain: want.TrustDomain}}
+	p := &Plan{namespace: want.ControlPlane}
+	p.Cluster = clusterkeys.Cluster{Name: want.Name, Issuer: remote.Issuer, TrustDomain: want.TrustDomain}
 	known := map[string]string{} // by fingerprint, of whom it is
 	if err := addKeys(known, "the own cluster", own.Keys); err != nil {
 		return nil, err
