@@ -233,3 +233,15 @@ func (s *Server) Compact(t testing.TB) {
 	now := call("range", `{"key":"AA=="}`).Header.Revision
 	call("compaction", `{"revision":"`+now+`","physical":true}`)
 }
+
+// RotateTokenKey restarts the API server with a new key for the tokens of service accounts. Those that the one before
+// has signed stay valid, and its public key is served, too.
+func (s *Server) RotateTokenKey(t testing.TB, name string) {
+	t.Helper()
+	if err := newTokenKey(filepath.Dir(s.plane.File(name)), name); err != nil {
+		t.Fatal(err)
+	}
+	s.args = append(s.args, "--service-account-key-file="+s.plane.File(name+".pub"),
+		"--service-account-signing-key-file="+s.plane.File(name+".key"))
+	s.Restart(t)
+}

@@ -54,6 +54,7 @@ func TestAttackByARemoteCluster(t *testing.T) {
 	t.Run("a broken ConfigMap keeps what it said", m.broken)
 	t.Run("the command refuses what must not be trusted", m.refusals)
 	t.Run("the ca reads no other ConfigMap", m.rights)
+	t.Run("after its keys have rotated", m.rotated)
 	t.Run("with its API server away", m.away)
 }
 
@@ -236,6 +237,33 @@ func (m *mesh) rights(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// rotated holds what the command does after east has got a new key: tokens of both count until the old one is removed.
+func (m *mesh) rotated(t *testing.T) {
+	const id = "spiffe://cluster.local/ns/shop/sa/web"
+	ca := m.dial(m.caAddr, caName, nil)
+	before := m.token("east", "shop", "web")
+	m.servers["east"].RotateTokenKey(t, "second")
+	after := m.token("east", "shop", "web")
+	m.refused(as(t.Context(), after), ca, codes.Unauthenticated, "not signed by a known key")
+	m.trust("east")
+	accepted := func(token string) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() error {
+			got, _, err := m.certify(as(t.Context(), token), ca)
+			if err == nil && got != id {
+				err = fmt.Errorf("certificate of %s", got)
+			}
+			return err
+		})
+	}
+	accepted(after)
+	accepted(before)
+	if rule := m.configMap("east").Data["namespaces"]; rule != "shop,pay" {
+		t.Errorf("the rule has become %q", rule)
+	}
+	m.xdsKnows("mid-other")
 }
 
 // away is the end: east's API server is gone, also when the ca starts.

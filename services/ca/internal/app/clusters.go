@@ -1,6 +1,8 @@
 package app
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/pkg/auth"
@@ -38,9 +40,10 @@ func (s *Server) clusterMetrics(tokens *auth.JWT) {
 	}
 	s.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "fairlead_ca_remote_clusters_problem",
-		Help: "1 while the remote clusters cannot be read, or a key of two clusters has its tokens refused.",
+		Help: "1 while the remote clusters cannot be read, or something is wrong with one.",
 	}, func() float64 {
 		page := s.remoteClusters(tokens)
-		return flag(page.Unread != "" || page.Problem != "")
+		wrong := func(c caapi.RemoteCluster) bool { return c.Problem != "" }
+		return flag(page.Unread != "" || page.Problem != "" || slices.ContainsFunc(page.Clusters, wrong))
 	}))
 }
