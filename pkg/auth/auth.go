@@ -32,6 +32,9 @@ type Peer struct {
 	Method string
 	// Token is what the token says of its account; nil without a token.
 	Token *Token
+	// Cluster is the name of the further cluster whose key has signed the token; "" for the own cluster's, and without
+	// a token.
+	Cluster string
 }
 
 // Token is what Kubernetes writes into the token of a service account, beside its name.

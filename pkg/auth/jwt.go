@@ -36,7 +36,8 @@ var jwtAlgorithms = []jose.SignatureAlgorithm{
 	jose.EdDSA,
 }
 
-// JWTConfig says which tokens are accepted. All fields but MaxLifetime and Clock are required.
+// JWTConfig says which tokens are accepted. All fields are required but MaxLifetime, those
+// of further clusters, and Clock.
 type JWTConfig struct {
 	// JWKSFile holds the issuer's public keys (RFC 7517). It is read again when it changes.
 	JWKSFile string
@@ -48,14 +49,21 @@ type JWTConfig struct {
 	TrustDomain spiffeid.TrustDomain
 	// MaxLifetime bounds the time between a token's issue and its expiry; 0 does not.
 	MaxLifetime time.Duration
-	Clock       clock.Clock
+	// ClustersFile, if any, has the keys of further clusters, and their rules (package clusterkeys). It is read again
+	// when it changes, and may be missing: then there are none. The key that verifies a token decides of which cluster
+	// it is.
+	ClustersFile string
+	// Reserved reports whether an account is one of the mesh's own services. No token of a further cluster proves such
+	// an identity. Required with ClustersFile.
+	Reserved func(namespace, account string) bool
+	Clock    clock.Clock
 }
 
-// JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against a local
-// key set. It is safe for concurrent use.
+// JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against local
+// files of keys: of one issuer, and of further clusters. It asks nobody. It is safe for concurrent use.
 type JWT struct {
 	cfg  JWTConfig
-	keys *keySet
+	keys *keyFiles
 }
 
 // NewJWT checks the configuration. It does not read the key set, so the file may appear later; see Check.
@@ -73,15 +81,22 @@ func NewJWT(cfg JWTConfig) (*JWT, error) {
 	if cfg.TrustDomain.IsZero() {
 		errs = append(errs, errors.New("trust domain is required"))
 	}
+	if cfg.ClustersFile != "" && cfg.Reserved == nil {
+		errs = append(errs, errors.New("what is reserved for the mesh's own services is required with a file of remote clusters"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("JWT authentication: %w", err)
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
-	return &JWT{cfg: cfg, keys: &keySet{path: cfg.JWKSFile, clock: cfg.Clock}}, nil
+	return &JWT{cfg: cfg, keys: newKeyFiles(&cfg)}, nil
 }
 
 // Check returns what is wrong with the key set's file, nil if nothing is; it is a readiness check.
 func (j *JWT) Check() error { return j.keys.check() }
+
+// CheckClusters returns what is wrong with the further clusters: their file, of which the last good content is in
+// force, and keys that several clusters have.
+func (j *JWT) CheckClusters() error { return j.keys.checkClusters() }
 
 // Authenticate verifies the bearer token in the call's metadata.
 func (j *JWT) Authenticate(ctx context.Context) (Peer, error) {
@@ -122,14 +137,17 @@ func (j *JWT) Verify(_ context.Context, token string) (Peer, error) {
 	if err != nil || len(parsed.Headers) != 1 {
 		return Peer{}, errors.New("token is malformed or its signature algorithm is not allowed")
 	}
-	claims, err := j.verifySignature(parsed)
+	claims, of, err := j.verifySignature(parsed)
 	if err != nil {
 		return Peer{}, err
 	}
-	if err := j.verifyClaims(&claims.Claims); err != nil {
+	if of != nil {
+		return j.verifyForeign(claims, of)
+	}
+	if err := j.verifyClaims(&claims.Claims, j.cfg.Issuer); err != nil {
 		return Peer{}, err
 	}
-	id, err := j.identity(claims.Subject)
+	id, err := identity(j.cfg.TrustDomain, claims.Subject)
 	if err != nil {
 		return Peer{}, err
 	}
@@ -159,44 +177,34 @@ func (c *claims) token() *Token {
 	return t
 }
 
-func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*claims, error) {
+// verifySignature returns the claims of a token, and the cluster whose key has signed it, nil for the own one.
+func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*claims, *foreign, error) {
 	header := token.Headers[0]
 	for _, fresh := range []bool{false, true} {
 		keys, err := j.keys.get(fresh)
 		if err != nil {
-			return nil, errors.New("token cannot be verified: the server has no verification keys")
+			return nil, nil, errors.New("token cannot be verified: the server has no verification keys")
 		}
-		for _, key := range candidates(keys, header) {
+		for _, key := range keys.candidates(header) {
 			var found claims
-			if err := token.Claims(key.Key, &found); err == nil {
-				return &found, nil
+			if err := token.Claims(key.Key, &found); err != nil {
+				continue
 			}
+			if key.holders != "" {
+				return nil, nil, fmt.Errorf("token is signed by a key that %s have, so that nobody knows of which it is; give one of them a "+
+					"service account key of its own", key.holders)
+			}
+			return &found, key.of, nil
 		}
-		// If the key set has no key of this id, the file may have a new one. If it has, the signature is wrong.
-		if slices.ContainsFunc(keys, func(k jose.JSONWebKey) bool { return header.KeyID != "" && k.KeyID == header.KeyID }) {
+		// If no key has this id, a file may have a new one. If one has, the signature is wrong.
+		if keys.has(header.KeyID) {
 			break
 		}
 	}
-	return nil, errors.New("token is not signed by a known key")
+	return nil, nil, errors.New("token is not signed by a known key")
 }
 
-func candidates(keys []jose.JSONWebKey, header jose.Header) []jose.JSONWebKey {
-	var out []jose.JSONWebKey
-	for _, k := range keys {
-		if header.KeyID != "" && k.KeyID != "" && k.KeyID != header.KeyID {
-			continue
-		}
-		if k.Algorithm != "" && k.Algorithm != header.Algorithm {
-			continue
-		}
-		if out = append(out, k); len(out) == maxKeyAttempts {
-			break
-		}
-	}
-	return out
-}
-
-func (j *JWT) verifyClaims(c *jwt.Claims) error {
+func (j *JWT) verifyClaims(c *jwt.Claims, issuer string) error {
 	if c.Expiry == nil {
 		return errors.New("token has no expiry")
 	}
@@ -210,7 +218,7 @@ func (j *JWT) verifyClaims(c *jwt.Claims) error {
 		}
 	}
 	err := c.ValidateWithLeeway(jwt.Expected{
-		Issuer:      j.cfg.Issuer,
+		Issuer:      issuer,
 		AnyAudience: j.cfg.Audiences,
 		Time:        j.cfg.Clock.Now(),
 	}, jwtLeeway)
@@ -230,7 +238,7 @@ func (j *JWT) verifyClaims(c *jwt.Claims) error {
 	}
 }
 
-func (j *JWT) identity(subject string) (spiffeid.ID, error) {
+func identity(td spiffeid.TrustDomain, subject string) (spiffeid.ID, error) {
 	errSubject := errors.New("token subject is not a service account")
 	rest, ok := strings.CutPrefix(subject, subjectPrefix)
 	if !ok {
@@ -240,7 +248,7 @@ func (j *JWT) identity(subject string) (spiffeid.ID, error) {
 	if !ok || !isDNSName(namespace) || !isDNSName(account) {
 		return spiffeid.ID{}, errSubject
 	}
-	id, err := WorkloadID(j.cfg.TrustDomain, namespace, account)
+	id, err := WorkloadID(td, namespace, account)
 	if err != nil {
 		return spiffeid.ID{}, errSubject
 	}

@@ -32,7 +32,8 @@ func TestFaultsOfTheCA(t *testing.T) {
 	root := testkit.PKI(t).RootPEM
 	write(t, root)
 	p := plane(t, "--log-level", "warn")
-	p.CA.Add("--extra-roots-file", extra)
+	clusters := filepath.Join(t.TempDir(), "clusters.json")
+	p.CA.Add("--extra-roots-file", extra, "--remote-clusters-file", clusters)
 	if err := p.StartCA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -46,6 +47,10 @@ func TestFaultsOfTheCA(t *testing.T) {
 		_, err := cav1.NewForwardingServiceClient(conn).ForwardCertificateRequest(ctx, &cav1.ForwardCertificateRequestRequest{})
 		return err
 	})
+	l.provoke(fault{service: "ca", alerts: []string{"RemoteClustersProblem"}, make_: func(t *testing.T) func() {
+		testkit.WriteFile(t, clusters, []byte(`{"clusters": [{"cluster": "east"`))
+		return func() { testkit.WriteFile(t, clusters, []byte(`{"clusters": []}`)) }
+	}, until: func(s scrape) bool { return s.sum("fairlead_ca_remote_clusters_problem") > 0 }})
 	l.provoke(fault{service: "ca", alerts: []string{"CaRefusesMany"}, make_: func(t *testing.T) func() {
 		often(t, 1600, func(ctx context.Context) error {
 			if _, err := (controlplane.Request{PEM: "no request"}).Send(ctx, workload, 0); err == nil {

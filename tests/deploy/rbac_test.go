@@ -56,8 +56,9 @@ func TestXDSServersDoNotTalkToKubernetes(t *testing.T) {
 	}
 }
 
-// The ca writes two ConfigMaps, and reads no other.
+// The ca writes two ConfigMaps, and reads no other but those of remote clusters in its own namespace, by their label.
 func TestTheCAKeepsTwoConfigMaps(t *testing.T) {
+	own := 0
 	for _, r := range grants(t, mesh(t))["ca"] {
 		switch {
 		case slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"list", "watch"}):
@@ -70,8 +71,18 @@ func TestTheCAKeepsTwoConfigMaps(t *testing.T) {
 		case slices.Equal(r.Verbs, []string{"create"}): // a name cannot be asked for
 		case slices.Equal(r.ResourceNames, []string{"istio-ca-root-cert"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch", "update"}):
 		case slices.Equal(r.ResourceNames, []string{"fairlead-jwks"}) && slices.Equal(r.Verbs, []string{"get", "update"}):
+		case len(r.ResourceNames) == 0 && slices.Equal(r.Verbs, []string{"list", "watch"}) && own == 0:
+			own++
 		default:
 			t.Errorf("the ca may %+v", r)
+		}
+	}
+	for _, role := range all[*rbacv1.ClusterRole](mesh(t)) {
+		for _, r := range role.Rules {
+			if strings.HasPrefix(role.Name, "fairlead-ca") && slices.Contains(r.Resources, "configmaps") && len(r.ResourceNames) == 0 &&
+				!slices.Equal(r.Verbs, []string{"create"}) {
+				t.Errorf("the ca reads ConfigMaps of every namespace: %+v", r)
+			}
 		}
 	}
 }

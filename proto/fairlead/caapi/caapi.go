@@ -9,6 +9,8 @@ import "time"
 const (
 	StatusPath  = "/debug/rotation"
 	CommandPath = "/debug/rotation/command"
+	// ClustersPath answers RemoteClusters.
+	ClustersPath = "/debug/remote-clusters"
 )
 
 // MaxListed is how many names a list of Status has at most; the field Total beside it counts all.

@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,8 @@ type ControlPlane struct {
 	Addresses []netip.Addr
 	// Services is the range of ClusterIPs; its first address is the API server's.
 	Services netip.Prefix
+	// TokenIssuer is of the tokens of service accounts; "" means Issuer.
+	TokenIssuer string
 
 	clients *Authority
 }
@@ -126,7 +129,7 @@ func (c *ControlPlane) EtcdArgs() []string {
 	}
 }
 
-// Issuer is of the tokens of service accounts.
+// Issuer is of the tokens of service accounts, unless a ControlPlane says another one.
 const Issuer = "https://kubernetes.default.svc.cluster.local"
 
 // AloneArgs are the arguments of a kube-apiserver without nodes and controllers.
@@ -140,6 +143,7 @@ func (c *ControlPlane) AloneArgs() []string {
 
 // APIServerArgs are the arguments of kube-apiserver.
 func (c *ControlPlane) APIServerArgs() []string {
+	issuer := cmp.Or(c.TokenIssuer, Issuer)
 	return []string{
 		"--bind-address=" + c.API.Addr().String(), fmt.Sprintf("--secure-port=%d", c.API.Port()),
 		"--etcd-servers=https://" + c.Etcd.String(), "--etcd-cafile=" + c.File("etcd-ca.crt"),
@@ -147,7 +151,7 @@ func (c *ControlPlane) APIServerArgs() []string {
 		"--tls-cert-file=" + c.File("apiserver.crt"), "--tls-private-key-file=" + c.File("apiserver.key"),
 		"--client-ca-file=" + c.File("ca.crt"), "--authorization-mode=Node,RBAC", "--anonymous-auth=true",
 		"--service-cluster-ip-range=" + c.Services.String(), "--allow-privileged=true",
-		"--service-account-issuer=" + Issuer, "--service-account-jwks-uri=" + Issuer + "/openid/v1/jwks",
+		"--service-account-issuer=" + issuer, "--service-account-jwks-uri=" + issuer + "/openid/v1/jwks",
 		"--service-account-key-file=" + c.File("service-accounts.pub"), "--service-account-signing-key-file=" + c.File("service-accounts.key"),
 		"--requestheader-client-ca-file=" + c.File("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",

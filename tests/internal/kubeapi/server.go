@@ -53,6 +53,8 @@ type Options struct {
 	Controllers []string
 	// Args are further arguments of kube-apiserver; of one given twice the last counts.
 	Args []string
+	// Issuer of the tokens of service accounts; "" means the constant Issuer.
+	Issuer string
 }
 
 // Start starts etcd and an API server on loopback and returns when it is ready and the namespace default is there. They
@@ -77,7 +79,7 @@ func Start(t testing.TB, o Options) *Server {
 	})
 	s := &Server{t: t, Dir: dir, args: o.Args, plane: ControlPlane{
 		Dir: dir, Etcd: testkit.FreeAddress(t), EtcdPeer: testkit.FreeAddress(t), API: testkit.FreeAddress(t),
-		Services: netip.MustParsePrefix("198.19.0.0/16"),
+		Services: netip.MustParsePrefix("198.19.0.0/16"), TokenIssuer: o.Issuer,
 	}}
 	if err := s.plane.WritePKI(); err != nil {
 		t.Fatal(err)
@@ -261,4 +263,16 @@ func (s *Server) Compact(t testing.TB) {
 	}
 	now := call("range", `{"key":"AA=="}`).Header.Revision
 	call("compaction", `{"revision":"`+now+`","physical":true}`)
+}
+
+// RotateTokenKey restarts the API server with a new key for the tokens of service accounts. Those that the one before
+// has signed stay valid, and its public key is served, too.
+func (s *Server) RotateTokenKey(t testing.TB, name string) {
+	t.Helper()
+	if err := newTokenKey(filepath.Dir(s.plane.File(name)), name); err != nil {
+		t.Fatal(err)
+	}
+	s.args = append(s.args, "--service-account-key-file="+s.plane.File(name+".pub"),
+		"--service-account-signing-key-file="+s.plane.File(name+".key"))
+	s.Restart(t)
 }

@@ -26,6 +26,7 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/caapi"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
@@ -90,6 +91,14 @@ type Server struct {
 // connect makes clients of the API server of the cluster that this process runs in, as kube.InCluster does.
 type connect func() (*kube.Cluster, error)
 
+// connectBy is how the options say that the cluster is found.
+func connectBy(o *Options) connect {
+	if o.Kubeconfig == "" {
+		return kube.InCluster
+	}
+	return func() (*kube.Cluster, error) { return kube.ByKubeconfig(o.Kubeconfig, o.KubeContext) }
+}
+
 // deps are what a test replaces.
 type deps struct {
 	service.Deps
@@ -100,7 +109,7 @@ type deps struct {
 
 // Open loads or makes the root and binds the ports. Run must follow.
 func Open(ctx context.Context, o *Options, d service.Deps) (*Server, error) {
-	return open(ctx, o, deps{Deps: d, Cluster: kube.InCluster})
+	return open(ctx, o, deps{Deps: d, Cluster: connectBy(o)})
 }
 
 func open(ctx context.Context, o *Options, deps deps) (_ *Server, err error) {
@@ -209,14 +218,16 @@ func (s *Server) buildGRPC(
 	metrics := issuance.NewMetrics(s.Registry, s.gate)
 	tokens, err := auth.NewJWT(auth.JWTConfig{
 		JWKSFile: members.jwksFile, Issuer: members.issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
-		MaxLifetime: s.cfg.MaxTokenLifetime, Clock: s.Clock,
+		MaxLifetime: s.cfg.MaxTokenLifetime, ClustersFile: members.clustersFile, Reserved: s.cfg.reserved, Clock: s.Clock,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	callers := authn.Audited(
-		authn.TokenAfterMaxAge(auth.FirstOf(authn.InDomain(auth.MTLSAt(s.Clock), s.cfg.trustDomain, s.cfg.aliases), tokens), tokens,
-			func() time.Duration { return renewalAge(sign.Authority, s.cfg.MaxRenewalAge) }, s.Clock),
+		authn.TokenAfterMaxAge(auth.FirstOf(authn.InDomain(authn.WithCluster(auth.MTLSAt(s.Clock)), s.cfg.trustDomain, s.cfg.aliases), tokens),
+			tokens, func(cluster string) time.Duration {
+				return renewalAge(sign.Authority, s.cfg.policy.RenewalAge(cluster))
+			}, s.Clock),
 		s.Log, func() { metrics.Refused(rejection.Unauthenticated) }, s.Clock)
 
 	policy := auth.Policy{
@@ -242,7 +253,7 @@ func (s *Server) buildGRPC(
 		return nil, nil, err
 	}
 	issue := issuance.Config{Gate: s.gate, Policy: s.cfg.policy, Signer: sign.Authority, Clock: s.Clock, Log: s.Log, Metrics: metrics,
-		Random: rand.Float64, Holders: s.holders}
+		Random: rand.Float64, Holders: s.holders, Clusters: tokens}
 	if members.accounts != nil {
 		issue.Accounts, issue.Bans = members.accounts, members.bans
 	}
@@ -293,6 +304,9 @@ func (s *Server) buildOps(
 		ops.JSON(func(*http.Request) (any, error) {
 			return metrics.Counts(), nil
 		}))
+	s.Ops.Debug(caapi.ClustersPath, "the remote clusters whose tokens count, with the fingerprints of their keys",
+		ops.JSON(func(*http.Request) (any, error) { return s.remoteClusters(tokens), nil }))
+	s.clusterMetrics(tokens)
 	s.rotationPages(sign.driver)
 	s.rotationGauges(sign.driver)
 	s.registerGauges(sign, watches)

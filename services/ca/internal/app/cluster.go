@@ -15,6 +15,8 @@ const keysFile = "kubernetes-jwks.json"
 // membership is what the ca knows of its callers: the keys and the issuer of their tokens, of flags or of the cluster.
 type membership struct {
 	jwksFile, issuer string
+	// clustersFile has those of remote clusters; "" where there are none.
+	clustersFile string
 	// accounts and bans are nil outside of Kubernetes.
 	accounts *accounts.Registry
 	bans     *accounts.Bans
@@ -48,11 +50,13 @@ func (s *Server) beside(epoch, generation uint64) []string {
 // cluster's ConfigMaps.
 func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membership, error) {
 	if !s.cfg.Kubernetes {
-		return &membership{jwksFile: s.cfg.JWKSFile, issuer: s.cfg.Issuer}, nil
+		return &membership{jwksFile: s.cfg.JWKSFile, issuer: s.cfg.Issuer, clustersFile: s.cfg.RemoteClustersFile}, nil
 	}
 	file := cmp.Or(s.cfg.JWKSFile, filepath.Join(s.cfg.Dir, keysFile))
+	clustersFile := cmp.Or(s.cfg.RemoteClustersFile, filepath.Join(filepath.Dir(file), kube.ClustersKey))
 	cluster, issuer, err := kube.Discover(ctx, kube.Config{
 		API: clients.API, Raw: clients.Raw, Namespaces: s.cfg.KeysNamespaces, KeysFile: file, RootConfigMap: s.cfg.RootConfigMap,
+		Namespace: s.cfg.namespace, ClustersFile: clustersFile, TrustDomain: s.cfg.trustDomain,
 		Clock: s.Clock, Log: s.Log, Roots: func() (string, <-chan struct{}) {
 			bundle, changed := s.publisher.Current()
 			return bundle.PEM, changed
@@ -61,12 +65,14 @@ func (s *Server) joinCluster(ctx context.Context, clients *kube.Cluster) (*membe
 	if err != nil {
 		return nil, err
 	}
+	cluster.InitClusters(ctx)
 	s.Task("token keys of the cluster", cluster.RunKeys)
+	s.Task("token keys of remote clusters", cluster.RunClusters)
 	s.Task("root of trust in every namespace", cluster.RunRoots)
 	s.Task("webhook configurations of the cluster", cluster.RunWebhooks)
 	s.cluster.Store(cluster)
 	m := &membership{
-		jwksFile: file, issuer: issuer, accounts: accounts.New(clients.Metadata, s.Clock),
+		jwksFile: file, issuer: issuer, clustersFile: clustersFile, accounts: accounts.New(clients.Metadata, s.Clock),
 		bans: accounts.NewBans(clients.Dynamic, s.Clock, s.cfg.needed()...),
 	}
 	s.Task("service accounts and Pods of the cluster", m.accounts.Run)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,9 +82,12 @@ func TestFlagsOfAClusterExcludeOthers(t *testing.T) {
 		"roots without one": {func(o *Options) { o.RootConfigMap = "roots" }, "--root-configmap: has no effect without --kubernetes"},
 		"a name that is none": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, "Roots" },
 			`--root-configmap: "Roots" is no name that a ConfigMap of roots can have`},
-		"the name of another": {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, kube.KeysConfigMap }, "--root-configmap"},
-		"namespaces of keys":  {func(o *Options) { o.KeysNamespaces = []string{"a"} }, "--keys-namespaces: has no effect without --kubernetes"},
-		"no keys":             {func(o *Options) { o.JWKSFile = "" }, "--jwks-file: is required"},
+		"the name of another":            {func(o *Options) { o.Kubernetes, o.RootConfigMap = true, kube.KeysConfigMap }, "--root-configmap"},
+		"namespaces of keys":             {func(o *Options) { o.KeysNamespaces = []string{"a"} }, "--keys-namespaces: has no effect without --kubernetes"},
+		"a kubeconfig without a cluster": {func(o *Options) { o.Kubeconfig = "/a" }, "--kubeconfig: has no effect without --kubernetes"},
+		"a context alone": {func(o *Options) { o.Kubernetes, o.Issuer, o.JWKSFile, o.KubeContext = true, "", "", "east" },
+			"--kube-context: needs --kubeconfig"},
+		"no keys": {func(o *Options) { o.JWKSFile = "" }, "--jwks-file: is required"},
 		"no Pod of a cluster": {func(o *Options) { o.Kubernetes, o.Issuer, o.JWKSFile, o.AdminJWKSFile = true, "", "", "" },
 			"it needs a Pod with a token of its service account"},
 	} {
@@ -98,5 +102,23 @@ func TestFlagsOfAClusterExcludeOthers(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestAKubeconfigNamesTheCluster holds what --kubeconfig and --kube-context mean.
+func TestAKubeconfigNamesTheCluster(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	testkit.WriteFile(t, file, []byte(`{apiVersion: v1, kind: Config, current-context: west,
+clusters: [{name: west, cluster: {server: "https://127.0.0.1:1"}}, {name: east, cluster: {server: "https://127.0.0.1:2"}}],
+contexts: [{name: west, context: {cluster: west}}, {name: east, context: {cluster: east}}]}`))
+	for context, want := range map[string]string{"": "https://127.0.0.1:1", "east": "https://127.0.0.1:2"} {
+		cluster, err := connectBy(&Options{Kubeconfig: file, KubeContext: context})()
+		if err != nil || cluster.Config.Host != want {
+			t.Errorf("context %q: %+v, %v", context, cluster, err)
+		}
+	}
+	if _, err := connectBy(&Options{Kubeconfig: file, KubeContext: "north"})(); err == nil || !strings.Contains(err.Error(), file) ||
+		!strings.Contains(err.Error(), "north") {
+		t.Errorf("a context that is not there: %v", err)
 	}
 }

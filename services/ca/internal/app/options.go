@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clusterkeys"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
@@ -40,8 +41,12 @@ type Options struct {
 
 	JWKSFile, Issuer string
 	Kubernetes       bool
+	Kubeconfig       string
+	KubeContext      string
 	KeysNamespaces   []string
 	RootConfigMap    string
+	// RemoteClustersFile has the remote clusters whose tokens count.
+	RemoteClustersFile string
 
 	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
 	MaxRenewalAge, MaxTokenLifetime             time.Duration
@@ -107,6 +112,14 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Kubernetes, "kubernetes", false,
 		"take keys and issuer of tokens from the API server of the cluster that this process's Pod runs in, and keep the ConfigMap of "+
 			"--root-configmap there, in every namespace, and ConfigMap fairlead-jwks, from which the other services take keys and issuer")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"file that names the API server of --kubernetes and the credentials for it (default: the service account of the Pod that this process "+
+			"runs in)")
+	flags.StringVar(&o.KubeContext, "kube-context", "", "context of --kubeconfig (default: its current one)")
+	flags.StringVar(&o.RemoteClustersFile, "remote-clusters-file", "",
+		"JSON file of the remote clusters whose tokens count, each with its issuer, keys and namespaces (docs/guide/multicluster.md); followed "+
+			"(default: none; with --kubernetes the ca writes it, beside the keys, of the ConfigMaps in the namespace of --identity that have the "+
+			"label "+clusterkeys.Label+"=true)")
 	flags.StringSliceVar(&o.KeysNamespaces, "keys-namespaces", nil,
 		"with --kubernetes, namespaces of ConfigMap fairlead-jwks (default: that of --identity)")
 	flags.StringVar(&o.RootConfigMap, "root-configmap", "",
@@ -150,8 +163,12 @@ type config struct {
 	Options
 	trustDomain spiffeid.TrustDomain
 	aliases     []spiffeid.TrustDomain
-	identity    spiffeid.ID
-	admin       spiffeid.ID
+	// namespace is that of the own identity.
+	namespace string
+	// own are the mesh's own services: accounts, and namespaces as namespace/*.
+	own      map[string]bool
+	identity spiffeid.ID
+	admin    spiffeid.ID
 	// forwarder is zero if nobody may forward requests.
 	forwarder spiffeid.ID
 	minTLS    uint16
@@ -172,6 +189,25 @@ func (c *config) needed() []spiffeid.ID {
 		}
 	}
 	return out
+}
+
+// reserved reports whether an account is one of the mesh's own services, or in a namespace of ca, config-watcher or
+// xds-server: no token of a remote cluster proves such an identity.
+func (c *config) reserved(namespace, account string) bool {
+	return c.own[namespace+"/*"] || c.own[namespace+"/"+account]
+}
+
+// reserve says which accounts are the mesh's own services. Whoever has names in its certificate, or may ask for
+// certificates of others, counts as one.
+func (c *config) reserve(forwarder policy.Workload) {
+	c.own = map[string]bool{c.namespace + "/*": true, forwarder.Namespace + "/*": true}
+	for _, namespace := range c.KeysNamespaces {
+		c.own[namespace+"/*"] = true
+	}
+	for _, text := range slices.Concat(c.DNSNames, c.IPAddresses, c.Impersonators) {
+		who, _, _ := strings.Cut(text, "=")
+		c.own[who] = true
+	}
 }
 
 // maxAliases of the trust domain.
@@ -227,8 +263,14 @@ func (o Options) check() (*config, error) {
 		if len(o.KeysNamespaces) > 0 {
 			errs.Add("keys-namespaces", errors.New("has no effect without --kubernetes"))
 		}
+		if o.Kubeconfig != "" {
+			errs.Add("kubeconfig", errors.New("has no effect without --kubernetes"))
+		}
 		errs.Required("jwks-file", o.JWKSFile)
 		errs.Required("issuer", o.Issuer)
+	}
+	if o.KubeContext != "" && o.Kubeconfig == "" {
+		errs.Add("kube-context", errors.New("needs --kubeconfig"))
 	}
 	o.checkReplicas(&errs)
 	errs.Required("grpc-address", o.GRPCAddress)
@@ -264,6 +306,8 @@ func (o Options) check() (*config, error) {
 	if len(c.KeysNamespaces) == 0 {
 		c.KeysNamespaces = []string{own.Namespace}
 	}
+	c.namespace = own.Namespace
+	c.reserve(forwarder)
 	if c.identity, err = own.ID(c.trustDomain); err != nil {
 		return nil, err
 	}
@@ -278,8 +322,8 @@ func (o Options) check() (*config, error) {
 	}
 	c.policy, err = policy.New(policy.Config{
 		TrustDomain: c.trustDomain, Aliases: c.aliases, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL,
-		MaxRenewalAge: o.MaxRenewalAge,
-		ClockSkew:     o.ClockSkew, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
+		MaxRenewalAge: o.MaxRenewalAge, MaxForeignAge: cmp.Or(o.MaxTokenLifetime, defaultMaxTokenLifetime),
+		ClockSkew: o.ClockSkew, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
 	})
 	return c, err
 }

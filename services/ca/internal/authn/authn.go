@@ -5,6 +5,7 @@ package authn
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -28,6 +29,16 @@ const (
 	linesAtOnce    = 50
 )
 
+// OfCluster are the attributes of an audit line about a token that is refused although a remote cluster has signed it:
+// which cluster, and for whom. They are empty for other errors.
+func OfCluster(err error) []any {
+	of, ok := errors.AsType[*auth.ClusterError](err)
+	if !ok {
+		return nil
+	}
+	return []any{"cluster", of.Cluster, "claimed", of.ID.String()}
+}
+
 type audited struct {
 	next  auth.Authenticator
 	log   *slog.Logger
@@ -47,7 +58,8 @@ func (r *audited) Authenticate(ctx context.Context) (auth.Peer, error) {
 		if p, ok := peer.FromContext(ctx); ok {
 			address = p.Addr.String()
 		}
-		r.log.InfoContext(ctx, "audit", "decision", "refused", "reason", "unauthenticated", "address", address, "detail", err.Error())
+		r.log.InfoContext(ctx, "audit", append([]any{
+			"decision", "refused", "reason", "unauthenticated", "address", address, "detail", err.Error()}, OfCluster(err)...)...)
 	}
 	return auth.Peer{}, err
 }

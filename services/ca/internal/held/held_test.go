@@ -36,7 +36,7 @@ func newSigner(t *testing.T, now time.Time) *Signer {
 
 func template(t testing.TB, now time.Time) *x509.Certificate {
 	t.Helper()
-	lastToken, err := tokentime.Extension(now)
+	lastToken, err := tokentime.Extension(now, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,12 +133,19 @@ func (t *table) forgetPods(uids []string) {
 	}
 }
 
-// livePods are the Pods whose certificates count, sorted by UID.
+// Foreign makes of the name or UID of a Pod in a remote cluster one that no Pod of the own cluster has.
+func Foreign(cluster, text string) string { return cluster + "/" + text }
+
+// isForeign reports whether a UID is one of Foreign.
+func isForeign(uid string) bool { return strings.Contains(uid, "/") }
+
+// livePods are the Pods of the own cluster whose certificates count, sorted by UID.
 func (t *table) livePods(now time.Time) []Pod {
 	at := now.Unix()
 	var out []Pod
 	for i := range t.entries {
-		if e := &t.entries[i]; e.pod != 0 && e.live(at) && t.pods[e.pod].uid != "" {
+		if e := &t.entries[i]; e.pod != 0 && e.live(at) && t.pods[e.pod].uid != "" &&
+			!isForeign(t.pods[e.pod].uid) {
 			out = append(out, Pod{UID: t.pods[e.pod].uid, Name: t.pods[e.pod].name})
 		}
 	}

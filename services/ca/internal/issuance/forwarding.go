@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/rejection"
 )
 
@@ -43,7 +44,7 @@ func (f *Forwarding) ForwardCertificateRequest(
 	if err != nil {
 		// The workload is unknown, so the audit line names the forwarding server as the caller.
 		invalid := rejection.New(rejection.InvalidToken, rejection.Unauthenticated, "%v; send a valid token with the request", err)
-		return nil, f.service.reject(ctx, request{caller: forwarder, via: via}, invalid, 0)
+		return nil, f.service.reject(ctx, request{caller: forwarder, via: append(via, authn.OfCluster(err)...)}, invalid, 0)
 	}
 	forwarded := request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), token: req.GetToken(), via: via}
 	if caller.ID.String() != req.GetIdentity() {

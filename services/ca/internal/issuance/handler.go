@@ -45,11 +45,15 @@ type Gate interface {
 // Clock is the part of a clock that is needed here.
 type Clock interface{ Now() time.Time }
 
-// Config of the service. All fields but Accounts, Bans and Holders are required.
+// Config of the service. All fields but Accounts, Clusters, Bans and Holders are required.
 type Config struct {
 	// Accounts checks that the account of a credential still exists; nil where nobody knows.
 	Accounts interface {
 		Check(ctx context.Context, caller auth.Peer, since time.Time) error
+	}
+	// Clusters says whether a remote cluster may have an identity; nil where there are none.
+	Clusters interface {
+		CheckCluster(name string, id spiffeid.ID) error
 	}
 	// Bans refuses banned identities; nil where nobody knows.
 	Bans interface{ Check(id spiffeid.ID) error }
@@ -103,6 +107,14 @@ type request struct {
 	via []any
 }
 
+// more are the attributes of audit lines beside those of every line.
+func (r *request) more() []any {
+	if r.caller.Cluster == "" {
+		return r.via
+	}
+	return append([]any{"cluster", r.caller.Cluster}, r.via...)
+}
+
 // CreateCertificate issues a certificate for the authenticated caller. The chain has the leaf first and the root last.
 func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse,
 	error) {
@@ -138,7 +150,7 @@ func (s *Service) handle(ctx context.Context, req request) ([]string, error) {
 	s.cfg.Log.InfoContext(ctx, "audit", append([]any{
 		"decision", "issued", "caller", req.caller.ID.String(), "method", req.caller.Method, "identity", leaf.URIs[0].String(),
 		"dns_names", leaf.DNSNames, "ip_addresses", leaf.IPAddresses, "serial", issued.Serial(), "not_after", leaf.NotAfter, "duration", took,
-	}, req.via...)...)
+	}, req.more()...)...)
 	return issued.ChainPEM, nil
 }
 
@@ -170,7 +182,7 @@ func (s *Service) issue(ctx context.Context, req request) (*authority.Issued, er
 
 // decide makes of a request what the signer is to sign.
 func (s *Service) decide(ctx context.Context, req request, session authority.Session, now time.Time) (*signer.Request, error) {
-	wanted := policy.Request{Caller: req.caller.ID, TokenTime: now, TTLSeconds: req.validity}
+	wanted := policy.Request{Caller: req.caller.ID, TokenTime: now, Cluster: req.caller.Cluster, TTLSeconds: req.validity}
 	if req.caller.Method == auth.MethodMTLS {
 		wanted.ByCertificate, wanted.TokenTime = true, authn.TokenTime(ctx)
 	}
@@ -215,10 +227,26 @@ func (s *Service) standing(ctx context.Context, peer auth.Peer, since time.Time)
 			return err
 		}
 	}
+	if peer.Cluster != "" {
+		return s.ofCluster(peer)
+	}
 	if s.cfg.Accounts == nil {
 		return nil
 	}
 	return s.cfg.Accounts.Check(ctx, peer, since)
+}
+
+// ofCluster returns why a workload of a remote cluster gets no certificate. Its account is not asked about: the own
+// cluster does not know it.
+func (s *Service) ofCluster(peer auth.Peer) error {
+	err := errors.New("this ca takes no tokens of remote clusters")
+	if s.cfg.Clusters != nil {
+		err = s.cfg.Clusters.CheckCluster(peer.Cluster, peer.ID)
+	}
+	if err != nil {
+		return rejection.New(rejection.Denied, rejection.ForeignCluster, "%s: %v", peer.ID, err)
+	}
+	return nil
 }
 
 // impersonated returns the identity that the metadata asks for instead of the caller's, "" if the field is absent. A
@@ -254,7 +282,7 @@ func (s *Service) reject(ctx context.Context, req request, err error, took time.
 		s.cfg.Log.InfoContext(ctx, "audit", append([]any{
 			"decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(rejected.Reason),
 			"detail", rejected.Detail, "duration", took, "lines_left_out", leftOut,
-		}, req.via...)...)
+		}, req.more()...)...)
 	}
 	return s.statusOf(rejected)
 }

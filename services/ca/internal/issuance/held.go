@@ -25,6 +25,9 @@ func held(ctx context.Context, caller auth.Peer, issued *authority.Issued) holde
 		if namespace, _, ok := auth.WorkloadOf(caller.ID); ok {
 			c.Pod = namespace + "/" + token.Pod
 		}
+		if caller.Cluster != "" {
+			c.Pod, c.PodUID = holders.Foreign(caller.Cluster, c.Pod), holders.Foreign(caller.Cluster, c.PodUID)
+		}
 	}
 	if caller.Method == auth.MethodMTLS {
 		if own := auth.ClientCertificate(ctx); own != nil {

@@ -1,7 +1,8 @@
 // Package kube joins the ca to the Kubernetes cluster that it runs in, so that a mesh needs nothing made by hand. It
-// reads the keys and the issuer of service account tokens from the API server, and keeps two ConfigMaps: fairlead-jwks
-// in the services' namespaces, from which they verify tokens, and one with the roots in every namespace, from which
-// workloads verify the mesh. It tells who in the cluster has not got the roots yet.
+// reads the keys and the issuer of service account tokens from the API server, those of remote clusters from
+// ConfigMaps, and keeps two ConfigMaps: fairlead-jwks in the services' namespaces, from which they verify tokens, and
+// one with the roots in every namespace, from which workloads verify the mesh. It tells who in the cluster has not got
+// the roots yet.
 package kube
 
 import (
@@ -13,6 +14,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
@@ -54,6 +57,10 @@ type Config struct {
 	Namespaces []string
 	// KeysFile gets the keys that verify service account tokens.
 	KeysFile string
+	// Namespace has the ConfigMaps of remote clusters, and ClustersFile gets what they say (package clusterkeys).
+	Namespace, ClustersFile string
+	// TrustDomain of the mesh.
+	TrustDomain spiffeid.TrustDomain
 	// RootConfigMap is the name of the ConfigMap with the roots, contract.RootConfigMap by default.
 	RootConfigMap string
 	// Roots returns the trust bundle in PEM, and a channel that is closed when another one replaces it.
@@ -85,7 +92,17 @@ const (
 func InCluster() (*Cluster, error) {
 	config, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, fmt.Errorf("--kubernetes: %w; it needs a Pod with a token of its service account", err)
+		return nil, fmt.Errorf("--kubernetes: %w; it needs a Pod with a token of its service account, or --kubeconfig", err)
+	}
+	return Connect(config)
+}
+
+// ByKubeconfig returns the clients of the cluster that a context of a kubeconfig names, "" being the current one.
+func ByKubeconfig(file, context string) (*Cluster, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: file},
+		&clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", file, err)
 	}
 	return Connect(config)
 }
@@ -124,12 +141,14 @@ type Sync struct {
 	issuer string
 	keys   []byte
 	seen   seen
+
+	clusters clusters
 }
 
 // Discover reads issuer and keys of service account tokens, and writes the file of keys. The ca calls it before it
 // verifies tokens. It tries again for a while, because a network may come a moment after its Pod.
 func Discover(ctx context.Context, cfg Config) (_ *Sync, issuer string, err error) {
-	s := &Sync{cfg: cfg}
+	s := &Sync{cfg: cfg, clusters: clusters{changed: make(chan struct{}, 1)}}
 	deadline := cfg.Clock.Now().Add(discoverTimeout)
 	for {
 		if err = s.readKeys(ctx); err == nil {
@@ -188,8 +207,12 @@ func (s *Sync) RunKeys(ctx context.Context) error {
 		err := s.readKeys(ctx)
 		if err == nil {
 			var errs []error
+			data := map[string]string{KeysKey: string(s.keys), IssuerKey: s.issuer}
+			if document := s.clusterDocument(); document != "" {
+				data[ClustersKey] = document
+			}
 			for _, namespace := range s.cfg.Namespaces {
-				errs = append(errs, keep(ctx, s.cfg.API, namespace, KeysConfigMap, map[string]string{KeysKey: string(s.keys), IssuerKey: s.issuer}))
+				errs = append(errs, keep(ctx, s.cfg.API, namespace, KeysConfigMap, data))
 			}
 			err = errors.Join(errs...)
 		}
@@ -204,8 +227,11 @@ func (s *Sync) RunKeys(ctx context.Context) error {
 		default:
 			wait = retryPeriod
 		}
-		if !clock.Sleep(ctx, s.cfg.Clock, wait) {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-s.clusters.changed:
+		case <-s.cfg.Clock.After(wait):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -56,7 +57,9 @@ func (c *cluster) roots() (string, <-chan struct{}) {
 }
 
 func (c *cluster) config(t *testing.T) Config {
-	return Config{API: c, Raw: c.raw, Namespaces: []string{"mesh", "edge"}, KeysFile: c.file, RootConfigMap: contract.RootConfigMap,
+	return Config{API: c, Raw: c.raw, Namespaces: []string{"mesh", "edge"},
+		KeysFile: c.file, Namespace: "mesh", ClustersFile: filepath.Join(filepath.Dir(c.file), ClustersKey),
+		TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"), RootConfigMap: contract.RootConfigMap,
 		Roots: c.roots, Clock: clock.Real(), Log: testkit.Logger(t)}
 }
 

@@ -38,6 +38,9 @@ type Config struct {
 	// MaxRenewalAge is for how long after its last token a workload may renew with its certificate alone; 0 means that
 	// every request needs a token.
 	MaxRenewalAge time.Duration
+	// MaxForeignAge is MaxRenewalAge for those whose token was one of a remote cluster: whether their accounts still
+	// exist, tokens alone tell. The shorter of both counts.
+	MaxForeignAge time.Duration
 	// ClockSkew is how far notBefore is in the past, for verifiers whose clocks are behind (--clock-skew).
 	ClockSkew     time.Duration
 	DNSNames      DNSNames
@@ -63,6 +66,8 @@ func New(cfg Config) (*Policy, error) {
 		return nil, fmt.Errorf("the workload certificates' shortest lifetime is %s, wanted 0 to the default one %s", cfg.MinTTL, cfg.DefaultTTL)
 	case cfg.MaxRenewalAge < 0:
 		return nil, fmt.Errorf("certificates are renewed until %s after the last token, wanted 0 or more", cfg.MaxRenewalAge)
+	case cfg.MaxForeignAge < 0:
+		return nil, fmt.Errorf("certificates of remote clusters are renewed until %s after the last token, wanted 0 or more", cfg.MaxForeignAge)
 	case cfg.ClockSkew < 0:
 		return nil, fmt.Errorf("certificates would start %s in the future", -cfg.ClockSkew)
 	}
@@ -75,8 +80,10 @@ type Request struct {
 	Caller spiffeid.ID
 	// ByCertificate means that a certificate authenticated the caller, not a token.
 	ByCertificate bool
-	// TokenTime is when the caller last showed a token. The certificate issued carries it on.
+	// TokenTime is when the caller last showed a token, and Cluster the remote cluster whose token it was; "" for the
+	// own one. The certificate issued carries both on.
 	TokenTime time.Time
+	Cluster   string
 	// Impersonate is the SPIFFE ID asked for instead of the caller's own, mostly empty.
 	Impersonate string
 	// TTLSeconds is the lifetime asked for, 0 for the default.
@@ -114,7 +121,7 @@ func (p *Policy) Decide(req Request, now time.Time, issuer Issuer) (*x509.Certif
 	if err != nil {
 		return nil, err
 	}
-	lastToken, err := tokentime.Extension(req.TokenTime)
+	lastToken, err := tokentime.Extension(req.TokenTime, req.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -144,12 +151,22 @@ func (p *Policy) checkRenewal(req Request, now time.Time, issuer Issuer) error {
 		return rejection.New(rejection.Denied, rejection.RenewalAge,
 			"%s has sent a certificate and no token; the signer of this mesh needs a token with each request; send a token", req.Caller)
 	}
-	if age := now.Sub(req.TokenTime); !req.ByCertificate || age <= p.cfg.MaxRenewalAge {
+	most := p.RenewalAge(req.Cluster)
+	if age := now.Sub(req.TokenTime); !req.ByCertificate || age <= most {
 		return nil
 	}
 	return rejection.New(rejection.Denied, rejection.RenewalAge,
 		"%s last showed a token at %s, and certificates are renewed with a certificate until %s after that; send a token", req.Caller,
-		req.TokenTime.UTC().Format(time.RFC3339), p.cfg.MaxRenewalAge)
+		req.TokenTime.UTC().Format(time.RFC3339), most)
+}
+
+// RenewalAge is how long after its last token a workload may renew with its certificate alone; cluster is the remote
+// cluster whose token it was, "" for the own one.
+func (p *Policy) RenewalAge(cluster string) time.Duration {
+	if cluster != "" {
+		return min(p.cfg.MaxRenewalAge, p.cfg.MaxForeignAge)
+	}
+	return p.cfg.MaxRenewalAge
 }
 
 func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
@@ -163,6 +180,11 @@ func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
 	}
 	if req.Impersonate == "" {
 		return req.Caller, caller, nil
+	}
+	if req.Cluster != "" {
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Denied, rejection.Impersonation,
+			"%s is of remote cluster %s, whose workloads ask for certificates of their own alone; remove the metadata field ImpersonatedIdentity",
+			req.Caller, req.Cluster)
 	}
 	id, err := spiffeid.FromString(req.Impersonate)
 	if err != nil {

@@ -52,6 +52,7 @@ const (
 	IdentityForm        Reason = "identity_form"
 	ForeignTrustDomain  Reason = "foreign_trust_domain"
 	ForeignIdentity     Reason = "foreign_identity"
+	ForeignCluster      Reason = "foreign_cluster"
 	Impersonation       Reason = "impersonation"
 	RenewalAge          Reason = "renewal_age"
 	AccountGone         Reason = "account_gone"
@@ -77,7 +78,7 @@ func Reasons() []Reason {
 	return []Reason{
 		Unauthenticated, Overload, CallerLimit, CSRMalformed, CSRTooLarge, CSRKey, CSRSignature, CSRExtension, CSRAuthority, CSRNames,
 		IdentityForm,
-		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge,
+		ForeignTrustDomain, ForeignIdentity, ForeignCluster, Impersonation, RenewalAge,
 		AccountGone, AccountReplaced, PodGone, TokenClaims, Banned, APIUnavailable, ValidityNegative, RequestMetadata, IssuerExpired,
 		CallerWentAway, SignerAway, SignerBusy, SignerRefused, SignerLied, SignerUnsuitable, InternalSignFailure,
 	}

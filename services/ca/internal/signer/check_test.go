@@ -40,7 +40,7 @@ func request(t testing.TB) *Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	extension, err := tokentime.Extension(now)
+	extension, err := tokentime.Extension(now, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestCheckRefusesWhatWasNotAskedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	later, err := tokentime.Extension(now.Add(time.Hour))
+	later, err := tokentime.Extension(now.Add(time.Hour), "")
 	if err != nil {
 		t.Fatal(err)
 	}

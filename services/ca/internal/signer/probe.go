@@ -39,7 +39,7 @@ func (p Probe) Try(ctx context.Context, issuer Issuer, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	lastToken, err := tokentime.Extension(now)
+	lastToken, err := tokentime.Extension(now, "")
 	if err != nil {
 		return err
 	}

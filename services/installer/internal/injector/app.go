@@ -57,7 +57,7 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 			p.Close()
 		}
 	}()
-	api, err := connect(o.Kubeconfig)
+	api, err := connect(o.Kubeconfig, o.KubeContext)
 	if err != nil {
 		return nil, process.WithExitCode(fmt.Errorf("--kubeconfig: %w", err), process.ExitUsage)
 	}
@@ -138,13 +138,14 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 }
 
 // connect reads the settings of the connection to the API server.
-func connect(kubeconfig string) (*rest.Config, error) {
+func connect(kubeconfig, context string) (*rest.Config, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig == "" {
 		config, err = rest.InClusterConfig()
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig},
+			&clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
 	}
 	if err != nil {
 		return nil, err

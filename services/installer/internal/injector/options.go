@@ -19,7 +19,7 @@ type Options struct {
 	service.Options
 
 	WebhookAddress, WebhookConfiguration   string
-	Kubeconfig                             string
+	Kubeconfig, KubeContext                string
 	Namespace, MeshConfigNamespace         string
 	Revision                               string
 	NativeSidecars                         bool
@@ -42,6 +42,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.APIServers.AddFlags(flags)
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
 		"file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
+	flags.StringVar(&o.KubeContext, "kube-context", "", "context of --kubeconfig (default: its current one)")
 	flags.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "namespace of ConfigMap istio-sidecar-injector[-REVISION]")
 	flags.StringVar(&o.MeshConfigNamespace, "mesh-config-namespace", "",
 		"namespace of ConfigMap istio[-REVISION], the mesh's settings (default: the value of --namespace)")
@@ -69,6 +70,9 @@ func (o *Options) check() error {
 	}
 	errs = append(errs, o.APIServers.Check())
 	errs.Required("namespace", o.Namespace)
+	if o.KubeContext != "" && o.Kubeconfig == "" {
+		errs.Add("kube-context", errors.New("needs --kubeconfig"))
+	}
 	errs.Required("ca-address", o.CAAddress)
 	errs.Required("ca-token-file", o.CATokenFile)
 	errs.Required("root-cert-file", o.RootCertFile)

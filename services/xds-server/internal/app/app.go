@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/meshidentity"
@@ -221,11 +223,13 @@ func (s *Server) secure(
 	if s.cfg.JWKSFile != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
 			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
+			ClustersFile: s.cfg.RemoteClustersFile, Reserved: s.cfg.reserved,
 		})
 		if err != nil {
 			return fmt.Errorf("--jwks-file: %w", err)
 		}
 		authenticator, clientAuth = auth.FirstOf(authenticator, tokens), tls.VerifyClientCertIfGiven
+		s.Task("remote clusters", func(ctx context.Context) error { return sayClusters(ctx, tokens, s.Clock, s.Log) })
 	}
 	lis, err := s.Listen(ctx, "secure-address", s.cfg.SecureAddress)
 	if err != nil {
@@ -246,6 +250,27 @@ func (s *Server) secure(
 		certificates.Register(g)
 	}
 	return nil
+}
+
+// clustersPeriod is the time between two looks at what is wrong with the remote clusters.
+const clustersPeriod = time.Minute
+
+// sayClusters logs what is wrong with the remote clusters whose tokens count, once, until ctx ends.
+func sayClusters(ctx context.Context, tokens *auth.JWT, clk clock.Clock, log *slog.Logger) error {
+	said := ""
+	for {
+		now := ""
+		if err := tokens.CheckClusters(); err != nil {
+			now = err.Error()
+		}
+		if now != said && now != "" {
+			log.Error("remote clusters are not in order; the last good ones stay", "error", now)
+		}
+		said = now
+		if !clock.Sleep(ctx, clk, clustersPeriod) {
+			return nil
+		}
+	}
 }
 
 // plaintext opens the ADS port without TLS, if it is asked for.

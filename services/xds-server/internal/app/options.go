@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ type Options struct {
 	Identity, CAIdentity, ConfigWatcherIdentity string
 	CAAddress, CATokenFile, RootCertFile        string
 	StateDir                                    string
-	JWKSFile, Issuer                            string
+	JWKSFile, Issuer, RemoteClustersFile        string
 	Peers                                       []string
 	MaxConnectionAge                            time.Duration
 	MaxOnDemandHosts, MaxUnsentMiB              int
@@ -72,6 +73,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"keys that verify proxies' tokens (audience istio-ca); empty: only client certificates are accepted")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 
+	flags.StringVar(&o.RemoteClustersFile, "remote-clusters-file", "",
+		"JSON file of the remote clusters whose tokens count, as the ca writes it; followed; it may be missing (default: none)")
+
 	flags.BoolVar(&o.ForwardCertificateRequests, "forward-certificate-requests", true,
 		"answer workloads' certificate requests on the ADS port by asking ca with the token that the workload sent")
 	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
@@ -105,6 +109,20 @@ type config struct {
 	minTLS uint16
 }
 
+// reserved reports whether an account is one of the mesh's own services: no token of a remote cluster proves such an
+// identity.
+func (c *config) reserved(namespace, account string) bool {
+	for _, own := range []spiffeid.ID{c.own, c.ca, c.configWatcher} {
+		if of, _, ok := auth.WorkloadOf(own); ok && of == namespace {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.debuggers, func(id spiffeid.ID) bool {
+		ns, name, ok := auth.WorkloadOf(id)
+		return ok && ns == namespace && name == account
+	})
+}
+
 // check reports everything that is wrong with the options at once.
 func (o Options) check() (*config, error) {
 	c := &config{Options: o}
@@ -120,6 +138,8 @@ func (o Options) check() (*config, error) {
 	}
 	if o.JWKSFile != "" {
 		errs.Required("issuer", o.Issuer)
+	} else if o.RemoteClustersFile != "" {
+		errs.Add("remote-clusters-file", errors.New("has no effect without --jwks-file"))
 	}
 	for _, p := range o.Peers {
 		if host, port, err := net.SplitHostPort(p); err != nil || host == "" || port == "" {

@@ -90,7 +90,7 @@ func Request(t testing.TB) (*signer.Request, *ecdsa.PrivateKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	extension, err := tokentime.Extension(now)
+	extension, err := tokentime.Extension(now, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func Lies() []Lie {
 			c.ExtKeyUsage = slices.Concat(c.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageAny})
 		}},
 		{Name: "another time of the last token", Says: "another value", Change: func(t testing.TB, c *x509.Certificate) {
-			later, err := tokentime.Extension(time.Now().Add(time.Hour))
+			later, err := tokentime.Extension(time.Now().Add(time.Hour), "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,6 @@ import (
 // Commands are the commands of this group.
 func Commands(env command.Env, flags *meshflags.Flags) []*cobra.Command {
 	return []*cobra.Command{
-		newVersion(env, flags), newBugReport(env, flags), newDashboard(flags), newRemoteClusters(flags),
-		newSources(flags),
+		newVersion(env, flags), newBugReport(env, flags), newDashboard(flags), newRemoteClusters(env, flags), newSources(flags),
 	}
 }

@@ -161,6 +161,7 @@ args:
   - --ca-identity={{ .identities.ca }}
   - --config-watcher-identity={{ .identities.configWatcher }}
   {{- include "fairlead.clientArgs" .shared | nindent 2 }}
+  - --remote-clusters-file={{ ternary "/var/run/fairlead" "/etc/fairlead/jwks" (.shared | default false) }}/remote-clusters.json
   - --instance=$(POD_NAME)
   {{- if .shared }}
   # A Service does not lead to a Pod that is not ready.
