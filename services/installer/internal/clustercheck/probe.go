@@ -2,6 +2,7 @@ package clustercheck
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,10 +50,7 @@ func entriesOf(secrets []corev1.Secret) []*remote {
 		}
 	}
 	slices.SortFunc(out, func(a, b *remote) int {
-		if c := a.created.Compare(b.created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.secret+" "+a.id, b.secret+" "+b.id)
+		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.secret+" "+a.id, b.secret+" "+b.id))
 	})
 	return out
 }

@@ -156,12 +156,7 @@ func (m *Made) put(ctx context.Context, secrets typedcorev1.SecretInterface) (st
 	if err != nil {
 		return "", err
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Secret) int {
-		if c := a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortFunc(list.Items, byAge)
 	for i := range list.Items {
 		for id := range m.Secret.StringData {
 			if old := &list.Items[i]; old.Data[id] != nil {

@@ -1,6 +1,7 @@
 package remotesecret
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,13 +152,13 @@ func (c Cluster) tokens(ctx context.Context, o Options) ([]corev1.Secret, error)
 		return nil, kube.Explain(err)
 	}
 	out := slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return !isTokenOf(&s, o.Account) })
-	slices.SortFunc(out, func(a, b corev1.Secret) int {
-		if c := a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortFunc(out, byAge)
 	return out, nil
+}
+
+// byAge orders Secrets, the oldest first.
+func byAge(a, b corev1.Secret) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }
 
 func isTokenOf(s *corev1.Secret, account string) bool {
