@@ -248,7 +248,9 @@ alerts: tools build ## alerts and objectives by promtool: each fires on written 
 	cd tests && $(TESTENV) PROMETHEUS_BIN=$$prometheus KUBE_BIN=$$kube go test -count=1 -v $(TESTFLAGS) ./alerts $(if $(SHARE),-run "^(Test[^F].*|$$faults)$$")
 
 # The cluster of tests/cluster, and what runs in it besides.
-CLUSTER_DIR ?= $(RUN_DIR)/cluster
+# Clusters of different CLUSTER_INDEX, 0 to 15, have different addresses, so that cluster-link can join them.
+CLUSTER_INDEX ?= 0
+CLUSTER_DIR ?= $(RUN_DIR)/cluster$(if $(filter-out 0,$(CLUSTER_INDEX)),-$(CLUSTER_INDEX))
 KUBE = kube=$$($(CURDIR)/tools/build-cached.sh kubernetes etcd coredns) && KUBE_BIN=$$kube
 HELM = kube=$$kube:$$($(CURDIR)/tools/build-cached.sh helm) && BIN_DIR=$(BIN) KUBE_BIN=$$kube
 CLUSTER_IMAGES = $(BIN)/cluster/pause.tar $(BIN)/cluster/coredns.tar
@@ -263,7 +265,7 @@ cluster-programs:
 	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
 
 cluster-up: cluster-needs cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; needs root. The first run builds Kubernetes
-	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) $(CLUSTER_IMAGES)
+	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) --index $(CLUSTER_INDEX) $(CLUSTER_IMAGES)
 
 cluster-down: ## end it; nothing of it is left
 	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/cluster ./tests/cluster/cmd/cluster
@@ -289,6 +291,12 @@ cluster-join: cluster-programs ## add a second node to the cluster, node2, with 
 
 cluster-leave: cluster-programs ## remove it
 	@$(KUBE) $(BIN)/cluster/cluster leave --dir $(CLUSTER_DIR)
+
+cluster-link: cluster-programs ## join the cluster and that of WITH=DIR, of another CLUSTER_INDEX: nodes reach each other; PODS=1: Pods, too
+	@$(BIN)/cluster/cluster link --dir $(CLUSTER_DIR) $(if $(PODS),--pods) $(WITH)
+
+cluster-unlink: cluster-programs ## end that
+	@$(BIN)/cluster/cluster unlink --dir $(CLUSTER_DIR) $(WITH)
 
 cluster-shell: cluster-programs ## a shell in the cluster's network, with kubectl and KUBECONFIG
 	@$(KUBE) $(BIN)/cluster/cluster exec --dir $(CLUSTER_DIR) $${SHELL:-bash}
@@ -339,4 +347,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

@@ -95,6 +95,8 @@ type endpointsSeen struct {
 	mu sync.Mutex
 	// all is "" before the first answer.
 	all string
+	// never are endpoints that an answer may not lack.
+	never []string
 }
 
 // followEndpoints subscribes, as a Pod of a cluster, to the endpoints of a cluster of Envoy.
@@ -127,12 +129,21 @@ func (e *endpointsSeen) take(r *discovery.Resource) {
 	for _, l := range m.GetEndpoints() {
 		for _, ep := range l.GetLbEndpoints() {
 			at := ep.GetEndpoint().GetAddress().GetSocketAddress()
-			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s:%d %s", at.GetAddress(), at.GetPortValue(), l.GetLocality().GetRegion()), " "))
+			text := strings.TrimSuffix(fmt.Sprintf("%s:%d %s", at.GetAddress(), at.GetPortValue(), l.GetLocality().GetRegion()), " ")
+			if l.GetPriority() > 0 {
+				text += " last"
+			}
+			out = append(out, text)
 		}
 	}
 	slices.Sort(out)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for _, must := range e.never {
+		if !slices.Contains(out, must) {
+			e.t.Errorf("%s is missing in an answer: %v", must, out)
+		}
+	}
 	e.all = "[" + strings.Join(out, ", ") + "]"
 }
 
@@ -142,7 +153,14 @@ func (e *endpointsSeen) now() string {
 	return e.all
 }
 
-// become waits until the endpoints are these, each "address:port region".
+// neverMisses has the test fail if an answer lacks one of these endpoints from now on.
+func (e *endpointsSeen) neverMisses(endpoints ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.never = endpoints
+}
+
+// become waits until the endpoints are these, each "address:port region", with " last" if others go before it.
 func (e *endpointsSeen) become(what string, want ...string) {
 	e.t.Helper()
 	text := "[" + strings.Join(want, ", ") + "]"

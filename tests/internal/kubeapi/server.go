@@ -49,7 +49,8 @@ type Server struct {
 // Options of Start.
 type Options struct {
 	// Controllers of kube-controller-manager that run, by name: "namespace-controller", without which namespaces are
-	// not deleted, "garbage-collector-controller", "endpointslice-controller", ...
+	// not deleted, "garbage-collector-controller", "endpointslice-controller", "serviceaccount-token-controller", which
+	// fills in Secrets of tokens, ...
 	Controllers []string
 	// Args are further arguments of kube-apiserver; of one given twice the last counts.
 	Args []string
@@ -95,6 +96,7 @@ func Start(t testing.TB, o Options) *Server {
 		s.start(t, "kube-controller-manager", []string{
 			"--kubeconfig=" + s.Kubeconfig, "--controllers=" + strings.Join(o.Controllers, ","), "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--secure-port=0",
+			"--root-ca-file=" + s.plane.File("ca.crt"), "--service-account-private-key-file=" + s.plane.File("service-accounts.key"),
 		})
 	}
 	return s

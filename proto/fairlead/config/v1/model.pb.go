@@ -1455,7 +1455,10 @@ type EndpointSet struct {
 	// localities are referred to by index from endpoints; no two are equal.
 	Localities []*Locality `protobuf:"bytes,6,rep,name=localities,proto3" json:"localities,omitempty"`
 	// audience is that of the service.
-	Audience      string `protobuf:"bytes,7,opt,name=audience,proto3" json:"audience,omitempty"`
+	Audience string `protobuf:"bytes,7,opt,name=audience,proto3" json:"audience,omitempty"`
+	// away is true while the cluster has not been read for so long (config-watcher's --remote-cluster-stale-after) that
+	// its endpoints may be gone: clients in other clusters use them only where no others are left.
+	Away          bool `protobuf:"varint,8,opt,name=away,proto3" json:"away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1537,6 +1540,13 @@ func (x *EndpointSet) GetAudience() string {
 		return x.Audience
 	}
 	return ""
+}
+
+func (x *EndpointSet) GetAway() bool {
+	if x != nil {
+		return x.Away
+	}
+	return false
 }
 
 // Endpoint is one address behind a service port.
@@ -2300,7 +2310,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x06labels\x18\x01 \x03(\v2(.fairlead.config.v1.LabelSet.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbe\x02\n" +
 	"\vEndpointSet\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -2311,7 +2321,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"localities\x18\x06 \x03(\v2\x1c.fairlead.config.v1.LocalityR\n" +
 	"localities\x12\x1a\n" +
-	"\baudience\x18\a \x01(\tR\baudience\"\x96\x03\n" +
+	"\baudience\x18\a \x01(\tR\baudience\x12\x12\n" +
+	"\x04away\x18\b \x01(\bR\x04away\"\x96\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1b\n" +

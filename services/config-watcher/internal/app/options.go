@@ -48,7 +48,9 @@ type Options struct {
 	// RemoteClusters is true if Secrets of the API server name further clusters.
 	RemoteClusters       bool
 	RemoteClusterTimeout time.Duration
-	RemoteClusterAllow   []string
+	// RemoteClusterStaleAfter is how long a remote cluster may be away until its endpoints come last.
+	RemoteClusterStaleAfter time.Duration
+	RemoteClusterAllow      []string
 
 	// JWKSAllow are addresses from which keys of tokens are fetched although they are loopback, link-local or a
 	// metadata service's; JWKSCAFile has roots that verify key servers besides the system's.
@@ -121,6 +123,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 			"istio-system name")
 	flags.DurationVar(&o.RemoteClusterTimeout, "remote-cluster-timeout", 30*time.Second,
 		"how long the first revision waits for a remote cluster that cannot be read")
+	flags.DurationVar(&o.RemoteClusterStaleAfter, "remote-cluster-stale-after", 10*time.Minute,
+		"how long a remote cluster may be away until clients in other clusters use its endpoints only after all others")
 	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil,
 		"addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
 	flags.StringVar(&o.IstioRevision, "revision", "",
@@ -301,6 +305,7 @@ func (o Options) checkKubernetes(errs *service.FlagErrors) {
 func (o Options) checkRemoteClusters(errs *service.FlagErrors) []netip.Prefix {
 	if o.Kubernetes && o.RemoteClusters {
 		errs.AtLeast("remote-cluster-timeout", o.RemoteClusterTimeout, time.Second)
+		errs.AtLeast("remote-cluster-stale-after", o.RemoteClusterStaleAfter, time.Second)
 	}
 	return prefixes(errs, "remote-cluster-allow-addresses", o.RemoteClusterAllow)
 }

@@ -215,8 +215,8 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	}
 	to.remotes = remote.New(remote.Config{
 		Own: s.cfg.ClusterID, Secrets: client.Secrets(kinds.MeshNamespace), Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
-		Timeout: s.cfg.RemoteClusterTimeout,
-		QPS:     s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
+		Timeout: s.cfg.RemoteClusterTimeout, StaleAfter: s.cfg.RemoteClusterStaleAfter,
+		QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
 		Submit: submit, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 	})
 	to.all = append(to.all, to.remotes)

@@ -10,12 +10,56 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // Services and workloads of remote clusters. As in Istio, Services of one name and namespace are one service in all
 // clusters (namespace sameness): the Service of the own cluster, else the oldest, decides about everything but the
 // endpoints, the VIPs and the network gateways, which each cluster adds.
+
+// kindClusterAway is the kind of the objects by which package remote says that a cluster has been away for so long that
+// its endpoints come last. No user writes them.
+const kindClusterAway = "ClusterAway"
+
+func clusterAwayKey(cluster string) object.Key {
+	return object.Key{Group: kinds.GroupFairlead, Kind: kindClusterAway, Cluster: cluster}
+}
+
+// ClusterAway is the change that says whether a remote cluster has been away for so long that its endpoints come last.
+func ClusterAway(cluster string, away bool) Change {
+	c := Change{Key: clusterAwayKey(cluster)}
+	if away {
+		c.Object = &object.Object{Key: c.Key}
+	}
+	return c
+}
+
+var clusterAwayKind = &rules[object.Object]{
+	is: traits{unreported: true},
+	// Every EndpointSet with an endpoint of the cluster says it.
+	touch: func(m *Mesh, o *object.Object) {
+		for k, e := range m.stored {
+			if k.Cluster != o.Key.Cluster {
+				continue
+			}
+			switch v := e.value.(type) {
+			case *instance:
+				m.touchInstance(v)
+			case *owner:
+				for _, h := range v.hosts {
+					m.dirty.endpoints.Add(h)
+				}
+			}
+		}
+	},
+}
+
+// isAway reports whether a remote cluster has been away for so long that its endpoints come last.
+func (m *Mesh) isAway(cluster string) bool {
+	_, away := m.stored[clusterAwayKey(cluster)]
+	return cluster != "" && away
+}
 
 // clusterID is the id of a cluster; of the own one for "".
 func (m *Mesh) clusterID(cluster string) string { return cmp.Or(cluster, m.cfg.Cluster) }

@@ -255,3 +255,42 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointsOfAClusterThatIsAwaySaySo: those of Services and of ServiceEntries that select its Pods, and of no other
+// cluster.
+func TestEndpointsOfAClusterThatIsAwaySaySo(t *testing.T) {
+	s := newState(t, clusterOf("10.0.0.1", "10.1.0.1", "n1", "r1")+entry("e", "",
+		"hosts: [e.example.com], resolution: STATIC, workloadSelector: {labels: {app: a}}, ports: [{name: http, number: 80, targetPort: 8080}]"))
+	s.applyIn("east", clusterOf("10.0.0.9", "10.1.0.9", "n2", "r2"))
+	s.applyIn("south", clusterOf("10.0.0.8", "10.1.0.8", "n3", "r3"))
+	away := func() string {
+		var out []string
+		for k, r := range s.held {
+			if r.GetEndpointSet().GetAway() {
+				out = append(out, k.Name)
+			}
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	if got := away(); got != "" {
+		t.Errorf("away are %s", got)
+	}
+	s.change(ClusterAway("east", true))
+	const all = aHost + ":80/east e.example.com:80/east"
+	if got := away(); got != all {
+		t.Errorf("away are %q, want %q", got, all)
+	}
+	if len(s.last.Discovered) > 0 {
+		t.Errorf("%v counts as configuration", s.last.Discovered)
+	}
+	// What comes from its saved state, or by a change, says it too.
+	s.applyIn("east", strings.ReplaceAll(clusterOf("10.0.0.9", "10.1.0.9", "n2", "r2"), "10.1.0.9", "10.1.0.7"))
+	if got := s.endpoints("apps", aHost+":80/east"); !strings.HasPrefix(got, "10.1.0.7:8080") || away() != all {
+		t.Errorf("%s, away are %s", got, away())
+	}
+	s.change(ClusterAway("east", false))
+	if got := away(); got != "" {
+		t.Errorf("back, and away are %s", got)
+	}
+}

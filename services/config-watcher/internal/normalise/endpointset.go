@@ -70,7 +70,9 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 				}
 			}
 			for _, cluster := range b.clusters() {
-				out = append(out, b.build(cluster, m.clusterID(cluster)))
+				set := b.build(cluster, m.clusterID(cluster))
+				set.Away = m.isAway(cluster)
+				out = append(out, set)
 			}
 		}
 	}

@@ -26,6 +26,7 @@ func newKinds() map[kindName]kind {
 		{kinds.GroupExtensions, "WasmPlugin"}:          plainKind,
 		{kinds.GroupFairlead, "IdentityBan"}:           identityBanKind,
 		{kinds.GroupFairlead, KindJwks}:                jwksKind,
+		{kinds.GroupFairlead, kindClusterAway}:         clusterAwayKind,
 		{kinds.GroupIngress, "Ingress"}:                ingressKind,
 		{kinds.GroupIngress, "IngressClass"}:           ingressClassKind,
 		{kinds.GroupNetworking, "DestinationRule"}:     destinationRuleKind,

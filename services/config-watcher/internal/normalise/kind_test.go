@@ -14,11 +14,13 @@ func TestEveryKindHasRules(t *testing.T) {
 		{kinds.GroupNetworking, "WorkloadGroup"}: "package registration makes WorkloadEntries of it",
 	}
 	table := newKinds()
-	made := kindName{kinds.GroupFairlead, KindJwks} // by package jwks; no user writes one
-	if table[made] == nil {
-		t.Errorf("%v has no rules", made)
+	// By packages jwks and remote; no user writes one.
+	for _, made := range []kindName{{kinds.GroupFairlead, KindJwks}, {kinds.GroupFairlead, kindClusterAway}} {
+		if table[made] == nil {
+			t.Errorf("%v has no rules", made)
+		}
+		delete(table, made)
 	}
-	delete(table, made)
 	for _, k := range kinds.All() {
 		name := kindName{k.Group, k.Name}
 		if why := elsewhere[name]; (table[name] == nil) != (why != "") {

@@ -34,7 +34,8 @@ type Status struct {
 	Synced bool
 	// Degraded is why the source cannot be read now; nil if it can. Its last known objects stay.
 	Degraded error
-	// LastGood is set while the source serves objects that only an earlier run has read. It is when they were saved.
+	// LastGood is set while the source serves objects that only an earlier run has read. It is when they were
+	// last known to be followed, or saved.
 	LastGood time.Time
 	// Alarm is why the source takes no writes; nil if it does, or never takes any.
 	Alarm error

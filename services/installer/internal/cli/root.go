@@ -1,8 +1,8 @@
 // Package cli is the command line of fairlead: Run builds the tree of commands and runs one; this package has the root,
 // what it suggests for unknown names, and exit codes. Each group of commands is a package below with a file for each
-// command, which parses, calls and prints: config, proxy, authz, mesh, ca, cluster, local and install. What they call
-// is beside cli; packages meshflags, kubeflags and installflags have the flags that several share. cmd/fairlead/main.go
-// calls Run.
+// command, which parses, calls and prints: config, proxy, authz, mesh, multicluster, ca, cluster, local and
+// install. What they call is beside cli; packages meshflags, kubeflags and installflags have the flags that several
+// share. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
@@ -26,6 +26,7 @@ import (
 	"fairlead.dev/services/installer/internal/cli/local"
 	"fairlead.dev/services/installer/internal/cli/mesh"
 	"fairlead.dev/services/installer/internal/cli/meshflags"
+	"fairlead.dev/services/installer/internal/cli/multicluster"
 	"fairlead.dev/services/installer/internal/cli/proxy"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/versions"
@@ -85,6 +86,7 @@ func newRoot(env command.Env) *cobra.Command {
 	root.AddCommand(proxy.Commands(env, flags)...)
 	root.AddCommand(authz.Commands(env, flags)...)
 	root.AddCommand(mesh.Commands(env, flags)...)
+	root.AddCommand(multicluster.Commands()...)
 	root.AddCommand(ca.Commands(env, flags)...)
 	root.AddCommand(cluster.Commands(env)...)
 	root.AddCommand(local.Commands(env, flags)...)

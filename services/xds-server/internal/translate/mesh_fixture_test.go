@@ -70,6 +70,7 @@ type endpointsSpec struct {
 	Namespace string         `json:"namespace"`
 	Port      uint32         `json:"port"`
 	Cluster   string         `json:"cluster"`
+	Away      bool           `json:"away"`
 	Endpoints []endpointSpec `json:"endpoints"`
 }
 
@@ -260,7 +261,7 @@ func serviceDefaults(svc *configv1.Service) {
 }
 
 func (e endpointsSpec) resource() *configv1.Resource {
-	set := &configv1.EndpointSet{Hostname: e.Host, Port: e.Port, Cluster: e.Cluster}
+	set := &configv1.EndpointSet{Hostname: e.Host, Port: e.Port, Cluster: e.Cluster, Away: e.Away}
 	if set.GetCluster() == "" {
 		set.Cluster = "Kubernetes"
 	}

@@ -9,21 +9,26 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"fairlead.dev/tests/cluster/internal/harness"
 	"fairlead.dev/tests/cluster/internal/policies"
 )
 
-const usage = `usage: cluster needs|up|down|join|leave|load|tag|exec [--dir DIR] [ARGUMENT...]
+const usage = `usage: cluster needs|up|down|join|leave|load|tag|exec|link|unlink [--dir DIR] [ARGUMENT...]
   needs            say what this machine lacks for a cluster
-  up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS
+  up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS. With another --index it has
+                   other addresses
   down             end it, and remove all that it leaves
   join             add a second node, node2, with the images of the first
   leave            remove it
   load ARCHIVE...  import images
   tag OLD NEW      give the images fairlead/NAME:OLD the tag NEW, too
   exec COMMAND...  run a command in the cluster's network, with KUBECONFIG set
+  link DIR         join it and the cluster in another directory, of another index: their nodes reach each other, with
+                   --pods their Pods, too
+  unlink DIR       end that
 `
 
 func main() {
@@ -53,6 +58,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("cluster "+args[0], flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	path := flags.String("dir", ".run/cluster", "the cluster's directory; clusters with different ones do not meet")
+	index := flags.Int("index", environmentIndex(), "of `up`: the cluster's index, 0 to 15; CLUSTER_INDEX of the environment if not given")
+	pods := flags.Bool("pods", false, "of `link`: Pods reach each other, too, as in one network")
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -65,7 +72,7 @@ func run(ctx context.Context, args []string) error {
 	case "needs":
 		return harness.CheckMachine()
 	case "up":
-		return harness.Up(ctx, d, rest, os.Stdout)
+		return harness.Up(ctx, d, *index, rest, os.Stdout)
 	case "down":
 		return harness.Down(d, os.Stdout)
 	case "join":
@@ -84,6 +91,18 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("%w: exec needs a command\n%s", errUsage, usage)
 		}
 		return harness.Exec(d, rest)
+	case "link", "unlink":
+		if len(rest) != 1 {
+			return fmt.Errorf("%w: %s needs the directory of the other cluster\n%s", errUsage, args[0], usage)
+		}
+		other, err := harness.NewDir(rest[0])
+		if err != nil {
+			return fmt.Errorf("%w: %w", errUsage, err)
+		}
+		if args[0] == "unlink" {
+			return harness.Unlink(d, other)
+		}
+		return harness.Link(d, other, *pods, os.Stdout)
 	case "init": // the process that `up` starts
 		return harness.Init(d, rest)
 	case "node": // the process that `init` starts
@@ -98,4 +117,17 @@ func run(ctx context.Context, args []string) error {
 		return harness.Second(ctx, d)
 	}
 	return fmt.Errorf("%w: unknown command %q\n%s", errUsage, args[0], usage)
+}
+
+// environmentIndex is CLUSTER_INDEX; what is no number is -1, which is refused.
+func environmentIndex() int {
+	text := os.Getenv("CLUSTER_INDEX")
+	if text == "" {
+		return 0
+	}
+	index, err := strconv.Atoi(text)
+	if err != nil {
+		return -1
+	}
+	return index
 }

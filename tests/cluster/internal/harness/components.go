@@ -17,28 +17,28 @@ const (
 )
 
 // plane says how etcd and the API server run.
-func plane(d Dir) *kubeapi.ControlPlane {
+func plane(d Dir, at addresses) *kubeapi.ControlPlane {
 	return &kubeapi.ControlPlane{
-		Dir: string(d), Etcd: etcdAddress, EtcdPeer: etcdPeer, API: apiAddress, Services: serviceIPs,
-		Addresses: []netip.Addr{nodeIP},
+		Dir: string(d), Etcd: etcdAddress, EtcdPeer: etcdPeer, API: at.api(), Services: at.services,
+		Addresses: []netip.Addr{at.node},
 	}
 }
 
 // apiServerArgs are those of the API server besides kubeapi's: it knows a kubelet.
 func apiServerArgs(c *kubeapi.ControlPlane) []string {
 	return []string{
-		"--bind-address=0.0.0.0", "--advertise-address=" + nodeIP.String(), "--enable-admission-plugins=NodeRestriction",
+		"--bind-address=0.0.0.0", "--advertise-address=" + c.API.Addr().String(), "--enable-admission-plugins=NodeRestriction",
 		"--kubelet-certificate-authority=" + c.File("ca.crt"), "--kubelet-client-certificate=" + c.File("apiserver-kubelet.crt"),
 		"--kubelet-client-key=" + c.File("apiserver-kubelet.key"), "--kubelet-preferred-address-types=InternalIP",
 	}
 }
 
-func controllerManagerArgs(c *kubeapi.ControlPlane, kubeconfig string) []string {
+func controllerManagerArgs(c *kubeapi.ControlPlane, pods netip.Prefix, kubeconfig string) []string {
 	return []string{
 		"--kubeconfig=" + kubeconfig, "--use-service-account-credentials", "--root-ca-file=" + c.File("ca.crt"),
 		"--service-account-private-key-file=" + c.File("service-accounts.key"),
 		"--cluster-signing-cert-file=" + c.File("ca.crt"), "--cluster-signing-key-file=" + c.File("ca.key"),
-		"--allocate-node-cidrs", "--cluster-cidr=" + podRange.String(), "--service-cluster-ip-range=" + serviceIPs.String(),
+		"--allocate-node-cidrs", "--cluster-cidr=" + pods.String(), "--service-cluster-ip-range=" + c.Services.String(),
 		"--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
 	}
 }
@@ -95,7 +95,7 @@ evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available:
 serializeImagePulls: false
 syncFrequency: 5s
 `, m.plane.File("ca.crt"), m.plane.File(m.certificate()+".crt"), m.plane.File(m.certificate()+".key"), containerdSocket, m.Cgroup(), domain,
-			dns, m.Path("resolv.conf"), m.Path("volume-plugins")),
+			m.addresses.dns, m.Path("resolv.conf"), m.Path("volume-plugins")),
 
 		// The connection tracking limits are the machine's, not the network namespace's.
 		"kube-proxy.yaml": fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -107,7 +107,7 @@ clientConnection: {kubeconfig: %q}
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 100ms}
 linux: {oomScoreAdj: 0}
-`, m.name, podRange, m.proxy),
+`, m.name, m.addresses.pods, m.proxy),
 	}
 }
 

@@ -28,7 +28,9 @@ type member struct {
 	Dir
 	name, zone string
 	ip         netip.Addr
-	plane      *kubeapi.ControlPlane
+	// addresses are the cluster's.
+	addresses addresses
+	plane     *kubeapi.ControlPlane
 	// died ends the node; with the first one the cluster ends.
 	died context.CancelCauseFunc
 	// Kubeconfigs of components.
@@ -38,12 +40,12 @@ type member struct {
 }
 
 // firstMember is the node that Up starts, secondMember that of Join.
-func firstMember(d Dir) member {
-	return member{Dir: d, name: nodeName, zone: "zone-1", ip: nodeIP, plane: plane(d)}
+func firstMember(d Dir, at addresses) member {
+	return member{Dir: d, name: nodeName, zone: "zone-1", ip: at.node, addresses: at, plane: plane(d, at)}
 }
 
-func secondMember(d Dir) member {
-	return member{Dir: d.second(), name: SecondNode, zone: "zone-2", ip: secondIP, plane: plane(d)}
+func secondMember(d Dir, at addresses) member {
+	return member{Dir: d.second(), name: SecondNode, zone: "zone-2", ip: at.second, addresses: at, plane: plane(d, at)}
 }
 
 // certificate is the name of the kubelet's, which it serves with.
@@ -54,7 +56,7 @@ func (m *member) own() error {
 	if err := unix.Sethostname([]byte(m.name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	if err := mounts(m.Dir); err != nil {
+	if err := mounts(m.Dir, m.addresses.dns); err != nil {
 		return err
 	}
 	return makeCgroups(m.Cgroup())

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +17,8 @@ var sysctls = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// mounts prepares the node's file system, in its own mount namespace.
-func mounts(d Dir) error {
+// mounts prepares the node's file system, in its own mount namespace; names are resolved at an address.
+func mounts(d Dir, dns netip.Addr) error {
 	// Volumes that are mounted in a pod must be seen by the kubelet and the other way round.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("make mounts shared: %w", err)

@@ -12,14 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The cluster's addresses are of ranges for documentation and benchmarks, which no network of this machine has.
 var (
-	nodeIP      = netip.MustParseAddr("192.0.2.10")
-	podRange    = netip.MustParsePrefix("198.18.0.0/16")
-	nodePods    = netip.MustParsePrefix("198.18.0.0/24")
-	serviceIPs  = netip.MustParsePrefix("198.19.0.0/16")
-	dns         = netip.MustParseAddr("198.19.0.10")
-	apiAddress  = netip.AddrPortFrom(nodeIP, 6443)
 	etcdAddress = netip.MustParseAddrPort("127.0.0.1:2379")
 	etcdPeer    = netip.MustParseAddrPort("127.0.0.1:2380")
 )
@@ -31,10 +24,10 @@ const (
 	uplink = "node0"
 )
 
-// network prepares the node's network namespace. Its uplink leads nowhere: addresses that are not the cluster's cannot
-// be reached. The route there is needed all the same, because a connection of the node to a Service's address is routed
-// before its destination changes.
-func network() error {
+// network prepares the namespace of a node with an address. Its uplink leads nowhere: addresses that are not the
+// cluster's cannot be reached. The route there is needed all the same, because a connection of the node to a Service's
+// address is routed before its destination changes.
+func network(node netip.Addr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = uplink
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "nowhere"}); err != nil {
@@ -49,7 +42,7 @@ func network() error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(nodeIP, 24))}); err != nil {
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(node, 24))}); err != nil {
 		return fmt.Errorf("%s: %w", uplink, err)
 	}
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere, Scope: netlink.SCOPE_LINK}); err != nil {

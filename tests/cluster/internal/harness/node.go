@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"fmt"
@@ -31,8 +32,12 @@ type node struct {
 
 // Node starts the cluster's components and returns when one of them has ended, or could not start: always an error.
 func Node(ctx context.Context, d Dir, images []string) error {
+	at, err := d.addresses()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	n := &node{member: firstMember(d)}
+	n := &node{member: firstMember(d, at)}
 	n.died = cancel
 	return n.run(ctx,
 		step{"files, mounts, network and control groups are there", n.prepare},
@@ -46,7 +51,7 @@ func (n *node) prepare(context.Context) error {
 	if err := n.own(); err != nil {
 		return err
 	}
-	if err := network(); err != nil {
+	if err := network(n.ip); err != nil {
 		return err
 	}
 	if err := n.plane.WritePKI(); err != nil {
@@ -74,7 +79,7 @@ func (n *node) prepare(context.Context) error {
 	if err := n.configure(); err != nil {
 		return err
 	}
-	return n.writeCNI(nodePods)
+	return n.writeCNI(n.addresses.nodePods)
 }
 
 func (n *node) volume(i int) string { return n.Path("volumes", fmt.Sprint(i)) }
@@ -114,7 +119,7 @@ func (n *node) base(ctx context.Context, images []string) error {
 
 // rest starts the other components and waits until pods can run and find each other by name.
 func (n *node) rest(ctx context.Context) error {
-	if err := n.start("kube-controller-manager", "", controllerManagerArgs(n.plane, n.controllers)...); err != nil {
+	if err := n.start("kube-controller-manager", "", controllerManagerArgs(n.plane, n.addresses.pods, n.controllers)...); err != nil {
 		return err
 	}
 	if err := n.start("kube-scheduler", "", schedulerArgs(n.scheduler)...); err != nil {
@@ -132,7 +137,7 @@ func (n *node) rest(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		list, err := kubeapi.Decode(content)
+		list, err := kubeapi.Decode(bytes.ReplaceAll(content, []byte("@dns@"), []byte(n.addresses.dns.String())))
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.Name(), err)
 		}
@@ -149,7 +154,7 @@ func (n *node) rest(ctx context.Context) error {
 		return err
 	}
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(dns.String(), "53"))
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(n.addresses.dns.String(), "53"))
 	}}
 	return eventually(ctx, "DNS", func() error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

@@ -21,8 +21,6 @@ import (
 // SecondNode is the name of the node that Join adds, and in the first node's network that of the interface there.
 const SecondNode = "node2"
 
-var secondIP = netip.MustParseAddr("192.0.2.11")
-
 // What the processes of Join hand on to the second node: the first one's network namespace and its root directory.
 const (
 	firstNetwork = 3
@@ -158,8 +156,12 @@ func removeSecond(ctx context.Context, d Dir) error {
 
 // Second is to the second node what Node is to the first, whose namespaces it has by the files of Join.
 func Second(ctx context.Context, d Dir) error {
+	at, err := d.addresses()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &joined{member: secondMember(d)}
+	s := &joined{member: secondMember(d, at)}
 	s.died = cancel
 	return s.run(ctx,
 		step{"files, mounts, network and control groups are there", s.prepare},
@@ -216,7 +218,7 @@ func (j *joined) network() error {
 		return err
 	}
 	j.link = there.Attrs().Index
-	peer := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(nodeIP, 32)), Peer: ipNet(netip.PrefixFrom(secondIP, 32))}
+	peer := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(j.addresses.node, 32)), Peer: ipNet(netip.PrefixFrom(j.ip, 32))}
 	if err := j.first.AddrAdd(there, peer); err != nil {
 		return fmt.Errorf("%s: %w", SecondNode, err)
 	}
@@ -228,10 +230,10 @@ func (j *joined) network() error {
 	if err != nil {
 		return err
 	}
-	if err := here.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(secondIP, 24))}); err != nil {
+	if err := here.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(j.ip, 24))}); err != nil {
 		return fmt.Errorf("%s: %w", uplink, err)
 	}
-	if err := here.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere, Gw: nodeIP.AsSlice()}); err != nil {
+	if err := here.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere, Gw: j.addresses.node.AsSlice()}); err != nil {
 		return fmt.Errorf("default route: %w", err)
 	}
 	return forward()
@@ -264,7 +266,7 @@ func (j *joined) rest(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := j.first.RouteAdd(&netlink.Route{LinkIndex: j.link, Dst: ipNet(pods), Gw: secondIP.AsSlice()}); err != nil {
+	if err := j.first.RouteAdd(&netlink.Route{LinkIndex: j.link, Dst: ipNet(pods), Gw: j.ip.AsSlice()}); err != nil {
 		return fmt.Errorf("route to %s: %w", pods, err)
 	}
 	if err := j.writeCNI(pods); err != nil {

@@ -18,9 +18,9 @@ const patience = 3 * time.Minute
 
 // Up starts a cluster and returns when its node is ready and its DNS answers. One that is up is left as it is; what is
 // left of one that has ended is removed first. If it fails, or ctx ends, nothing runs, and only the logs are kept.
-// images are archives to load, of PauseImage and DNSImage.
-func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
-	if err := check(); err != nil {
+// images are archives to load, of PauseImage and DNSImage. Clusters of different indexes have different addresses.
+func Up(ctx context.Context, d Dir, index int, images []string, out io.Writer) error {
+	if err := errors.Join(CheckIndex(index), check()); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
@@ -30,6 +30,9 @@ func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
 	defer unlock()
 	if _, err := d.PID(); err == nil {
 		if _, err := d.Up(); err == nil {
+			if is, err := d.Index(); err != nil || is != index {
+				return errors.Join(err, fmt.Errorf("a cluster with index %d is up in %s already; `make cluster-down` ends it", is, d))
+			}
 			fmt.Fprintf(out, "a cluster is up already, KUBECONFIG=%s; `make cluster-down` ends it\n", d.Kubeconfig())
 			return nil
 		}
@@ -44,7 +47,7 @@ func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
 		return fmt.Errorf("remove what is left of a cluster: %w", err)
 	}
 	began := time.Now()
-	if err := startUp(ctx, d, images); err != nil {
+	if err := startUp(ctx, d, index, images); err != nil {
 		words := tail(d.Log("cluster"), 20)
 		err = fmt.Errorf("the cluster did not come up: %w\n%s", err, words)
 		return errors.Join(err, end(d), d.clean("log"))
@@ -55,7 +58,7 @@ func Up(ctx context.Context, d Dir, images []string, out io.Writer) error {
 }
 
 // startUp starts the cluster's process 1 and waits until the cluster is ready.
-func startUp(ctx context.Context, d Dir, images []string) error {
+func startUp(ctx context.Context, d Dir, index int, images []string) error {
 	args := []string{"init", "--dir", string(d)}
 	for _, i := range images {
 		i, err := filepath.Abs(i)
@@ -63,6 +66,9 @@ func startUp(ctx context.Context, d Dir, images []string) error {
 			return err
 		}
 		args = append(args, i)
+	}
+	if err := d.writeIndex(index); err != nil {
+		return err
 	}
 	return start(ctx, d, args)
 }

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,7 +24,7 @@ import (
 
 // The last good state of the source is in a directory of its name: for each kind a directory, in it up to shards files
 // of records, one record a line. An object is in the shard that its name's hash says. The file readMark says that all
-// kinds have been read.
+// kinds have been read, and when they were last known to be followed.
 
 const (
 	shards      = 64
@@ -33,6 +34,8 @@ const (
 	// saveEndpointsEvery.
 	saveEvery          = time.Second
 	saveEndpointsEvery = 30 * time.Second
+	// markEvery is how often readMark is written while the API server is followed.
+	markEvery = time.Minute
 	// restoreAfter is how long the API server may take at the start until its last good state is served instead.
 	// restoreAway is that for one that does not answer at all.
 	restoreAfter = 15 * time.Second
@@ -54,7 +57,7 @@ func (s *Source) keep(ctx context.Context) error {
 	if s.cfg.Saved == nil {
 		return nil
 	}
-	var endpoints time.Time // when those were saved last
+	var endpoints, marked time.Time // when those were saved last
 	for {
 		select {
 		case <-ctx.Done():
@@ -69,6 +72,10 @@ func (s *Source) keep(ctx context.Context) error {
 		if due {
 			endpoints = now
 		}
+		if now.Sub(marked) >= markEvery && s.followed() {
+			marked = now
+			s.markRead()
+		}
 		for _, k := range s.kinds {
 			if k.lane != laneEndpoints || due {
 				s.save(k)
@@ -82,16 +89,39 @@ func (s *Source) saveAll() {
 	if s.cfg.Saved == nil {
 		return
 	}
+	if s.followed() {
+		s.markRead()
+	}
 	for _, k := range s.kinds {
 		s.save(k)
 	}
 }
 
-// markRead says that all kinds have been read.
+// followed reports whether all that exists has been read, and is followed now.
+func (s *Source) followed() bool {
+	st := s.Status()
+	return st.Synced && st.Degraded == nil
+}
+
+// markRead says that all kinds have been read, and are followed now.
 func (s *Source) markRead() {
 	if s.cfg.Saved != nil {
-		s.cfg.Saved.Put(filepath.Join(s.name, readMark), []byte(s.api.Load().config.Host+"\n"))
+		now := s.cfg.Clock.Now().UTC().Format(time.RFC3339)
+		s.cfg.Saved.Put(filepath.Join(s.name, readMark), []byte(s.api.Load().config.Host+"\n"+now+"\n"))
 	}
+}
+
+// readMarked is when the kinds were last known to be followed, in an earlier run; the error says that there was none.
+func (s *Source) readMarked() (time.Time, error) {
+	content, saved, err := s.cfg.Saved.Get(filepath.Join(s.name, readMark))
+	if err != nil {
+		return time.Time{}, err
+	}
+	_, text, _ := strings.Cut(string(content), "\n")
+	if at, err := time.Parse(time.RFC3339, strings.TrimSpace(text)); err == nil {
+		return at, nil
+	}
+	return saved, nil // of a version that wrote no time
 }
 
 // save writes the changed shards of a kind that has been read.
@@ -163,7 +193,7 @@ func (s *Source) restoreLate() error {
 	if early {
 		return nil
 	}
-	_, newest, err := s.cfg.Saved.Get(filepath.Join(s.name, readMark))
+	newest, err := s.readMarked()
 	if err != nil {
 		return nil //nolint:nilerr // no earlier run has read everything
 	}

@@ -5,8 +5,9 @@
 // Clusters follows these Secrets (secrets.go). apply brings the clusters that are read in line with them: a new id
 // starts a kubernetes.Source, another kubeconfig reconnects it, and an id that is gone removes all that it has
 // delivered. What a kubeconfig may say is in kubeconfig.go, which addresses it may name in package fetch. A cluster
-// that cannot be read keeps what it has delivered last; Status and List say so (status.go). One that a list of the
-// Secrets lacks is read on until a second one lacks it too (withhold.go).
+// that cannot be read keeps what it has delivered last; Status and List say so (status.go), and its endpoints come last
+// when that lasts (away.go). One that a list of the Secrets lacks is read on until a second one lacks it too
+// (withhold.go).
 package remote
 
 import (
@@ -75,6 +76,8 @@ type Config struct {
 	Allow []netip.Prefix
 	// Timeout is how long the first revision waits for a cluster.
 	Timeout time.Duration
+	// StaleAfter is how long a cluster may be away until its endpoints come last.
+	StaleAfter time.Duration
 	// QPS and Burst bound the requests a second to each cluster. UserAgent names the process in audit logs.
 	QPS       float32
 	Burst     int
@@ -130,6 +133,7 @@ type cluster struct {
 	started        time.Time
 	// overdue is true once the mesh has stopped waiting for the cluster.
 	overdue bool
+	contact contact
 }
 
 // New returns Clusters; Run reads.
@@ -156,7 +160,7 @@ func (c *Clusters) Run(ctx context.Context) error {
 			return err
 		case <-c.wake:
 			changed = true
-		case <-c.cfg.Clock.After(checkEvery):
+		case <-c.cfg.Clock.After(c.checkAfter()):
 		}
 		c.mu.Lock()
 		listed, applied, entries := c.listed, c.applied, entriesOf(c.secrets)
@@ -171,6 +175,7 @@ func (c *Clusters) Run(ctx context.Context) error {
 		}
 		c.expire()
 		c.confirm()
+		c.judge(ctx)
 	}
 }
 
@@ -237,6 +242,9 @@ func (c *Clusters) apply(ctx context.Context, entries []*entry, known []string, 
 		k.stop()
 		<-k.done
 		k.source.Forget(ctx)
+		if k.contact.stale {
+			c.cfg.Submit(ctx, []normalise.Change{normalise.ClusterAway(k.id, false)})
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -402,7 +410,7 @@ func (c *Clusters) expire() {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	for _, k := range c.running {
-		if st := k.source.Status(); !k.overdue && !st.Settled() && now.Sub(k.started) >= c.cfg.Timeout {
+		if st := k.source.Status(); !k.overdue && !k.settled(st) && now.Sub(k.started) >= c.cfg.Timeout {
 			k.overdue = true
 			c.cfg.Log.Error("remote cluster was not read in time, the mesh does not wait for it", "cluster", k.id, "timeout", c.cfg.Timeout, "error",
 				st.Degraded)

@@ -81,6 +81,10 @@ func (k *cluster) row(now time.Time) Row {
 	default:
 		row.State = Syncing
 	}
+	if k.contact.stale {
+		row.Message = strings.TrimPrefix(row.Message+"; its endpoints are used last: it was last followed at "+
+			k.contact.lost.UTC().Format(time.RFC3339)+" (--remote-cluster-stale-after)", "; ")
+	}
 	if len(k.refused) > 0 {
 		row.State, row.Message = Refused, textOf(k.refused)
 	}
@@ -162,11 +166,11 @@ func (c *Clusters) Status() source.Status {
 	for _, id := range slices.Sorted(maps.Keys(c.running)) {
 		k := c.running[id]
 		of := k.source.Status()
-		if k.overdue && !of.Settled() {
+		if k.overdue && !k.settled(of) {
 			err := fmt.Errorf("cluster %s was not read within %s (--remote-cluster-timeout), the mesh is served without it", id, c.cfg.Timeout)
 			degraded = append(degraded, err, of.Degraded)
 		}
-		st.Synced = st.Synced && (of.Settled() || k.overdue)
+		st.Synced = st.Synced && (k.settled(of) || k.overdue)
 		restored = restored && !of.LastGood.IsZero()
 		if restored && of.LastGood.After(st.LastGood) {
 			st.LastGood = of.LastGood

@@ -69,8 +69,8 @@ var Commands = []Command{
 	{"admin", "admin log", "missing while it runs: `fairlead up --log-level`; of one Envoy `fairlead proxy-config log`"},
 	{"", "bug-report", "the same, also of a mesh on one machine; `--full-secrets` is refused"},
 	{"", "bug-report version", "`fairlead version`"},
-	{"create-remote-secret", "create-remote-secret",
-		"istioctl itself: `fairlead` reads what it writes ([multicluster](../guide/multicluster.md))"},
+	{"", "create-remote-secret", "the same, with `--to` and `--rotate` ([multicluster](../guide/multicluster.md)); the account is " +
+		"`fairlead-reader`; without `--auth-type plugin` and `--type config`, for which istioctl itself is"},
 	{"", "remote-clusters", "the same, with the state of each cluster and what to do"},
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
@@ -67,6 +68,81 @@ func TestEndpointsOfSeveralClusters(t *testing.T) {
 				for _, e := range l.GetLbEndpoints() {
 					at := e.GetEndpoint().GetAddress().GetSocketAddress()
 					got = append(got, fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPortValue()))
+				}
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("got  %s\nwant %s", strings.Join(got, " "), c.want)
+			}
+		})
+	}
+}
+
+// away is a shard of a cluster that is away, in a region.
+func away(r *configv1.Resource) *configv1.Resource {
+	r.GetEndpointSet().Away = true
+	return r
+}
+
+func inRegion(region string, r *configv1.Resource) *configv1.Resource {
+	r.GetEndpointSet().Localities = []*configv1.Locality{{Region: region}}
+	return r
+}
+
+func drained(r *configv1.Resource) *configv1.Resource {
+	r.GetEndpointSet().Endpoints[0].Health = configv1.Health_HEALTH_NOT_READY
+	return r
+}
+
+// Endpoints of a cluster that is away come behind all others, whatever else orders them; a proxy of that cluster keeps
+// its order.
+func TestEndpointsOfAClusterThatIsAwayComeLast(t *testing.T) {
+	const host = "a.default.svc.cluster.local"
+	failover := meshtest.Config(mesh.KindDestinationRule, "default", "a", &networking.DestinationRule{Host: host,
+		TrafficPolicy: &networking.TrafficPolicy{OutlierDetection: &networking.OutlierDetection{},
+			LoadBalancer: &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{}}}})
+	gateways := meshtest.Service("gateways", "eastwest.gateways.svc.cluster.local", 15443, func(s *configv1.Service) {
+		s.NetworkGateway = &configv1.NetworkGateway{Network: "n2", Addresses: []string{"192.0.2.2"}, Port: 15443}
+	})
+	west, east, south := shard(host, "west", "n1", "10.0.0.1"), shard(host, "east", "n2", "10.0.1.1"), shard(host, "south", "n2", "10.0.2.1")
+	for name, c := range map[string]struct {
+		network, cluster, locality string
+		resources                  []*configv1.Resource
+		want                       string
+	}{
+		"nothing else orders them": {"", "west", "", []*configv1.Resource{west, away(shard(host, "east", "n2", "10.0.1.1")), south},
+			"0:10.0.0.1 0:10.0.2.1 1:10.0.1.1"},
+		"two are away": {"", "west", "", []*configv1.Resource{west, away(shard(host, "east", "n2", "10.0.1.1")), away(shard(host, "south", "n2", "10.0.2.1"))},
+			"0:10.0.0.1 1:10.0.1.1 1:10.0.2.1"},
+		"no others are left": {"", "west", "", []*configv1.Resource{away(shard(host, "east", "n2", "10.0.1.1"))}, "0:10.0.1.1"},
+		"the others are not ready": {"", "west", "", []*configv1.Resource{drained(shard(host, "west", "n1", "10.0.0.1")),
+			away(shard(host, "east", "n2", "10.0.1.1"))}, "0:10.0.1.1"},
+		"for proxies of it":                   {"", "east", "", []*configv1.Resource{west, away(shard(host, "east", "n2", "10.0.1.1"))}, "0:10.0.0.1 0:10.0.1.1"},
+		"of equal addresses the other counts": {"", "west", "", []*configv1.Resource{away(shard(host, "east", "n2", "10.0.0.1")), west}, "0:10.0.0.1"},
+		"nearest, and away": {"", "west", "r2", []*configv1.Resource{failover,
+			inRegion("r1", shard(host, "west", "n1", "10.0.0.1")), away(inRegion("r2", shard(host, "east", "n2", "10.0.1.1"))),
+			inRegion("r2", shard(host, "south", "n2", "10.0.2.1"))}, "0:10.0.2.1 1:10.0.0.1 2:10.0.1.1"},
+		"both are ordered": {"", "west", "r2", []*configv1.Resource{failover,
+			inRegion("r1", shard(host, "west", "n1", "10.0.0.1")), away(inRegion("r1", shard(host, "east", "n2", "10.0.1.1"))),
+			away(inRegion("r2", shard(host, "south", "n2", "10.0.2.1")))}, "0:10.0.0.1 1:10.0.2.1 2:10.0.1.1"},
+		"through one gateway": {"n1", "west", "", []*configv1.Resource{gateways, west, away(shard(host, "east", "n2", "10.0.1.1")), south},
+			"0:10.0.0.1 0:192.0.2.2"},
+		"through a gateway": {"n1", "west", "", []*configv1.Resource{gateways, west, away(shard(host, "east", "n2", "10.0.1.1"))},
+			"0:10.0.0.1 1:192.0.2.2"},
+		"none is away": {"", "west", "", []*configv1.Resource{west, east, south}, "0:10.0.0.1 0:10.0.1.1 0:10.0.2.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := meshtest.State(t, append(c.resources, meshtest.Service("default", host, 80))...)
+			key := &class.Key{Type: class.Sidecar, Namespace: "default", Network: c.network, Cluster: c.cluster, Locality: c.locality,
+				Families: class.IPv4}
+			m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), resourcename.OutboundCluster(80, "", host))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, l := range m.(*endpointv3.ClusterLoadAssignment).GetEndpoints() {
+				for _, e := range l.GetLbEndpoints() {
+					got = append(got, fmt.Sprintf("%d:%s", l.GetPriority(), e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()))
 				}
 			}
 			slices.Sort(got)

@@ -33,6 +33,8 @@ type meshEndpoint struct {
 	labels   map[string]string
 	locality *configv1.Locality
 	cluster  string
+	// away is true for an endpoint of a cluster that is away for long, and is not the client's own.
+	away bool
 	// mtls is true if a proxy terminates mesh mTLS at the endpoint.
 	mtls bool
 	// factor multiplies the weight; 0 counts as 1.
@@ -85,8 +87,12 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 	if c.Kind == discovery.EDS {
 		endpoints = others.replaceByGateways(c, endpoints)
 	}
-	out.Endpoints = byLocality(endpoints)
-	setPriorities(r, c, out, endpoints)
+	fresh, away := awayLast(endpoints)
+	for _, list := range [][]meshEndpoint{fresh, away} {
+		part := &endpointv3.ClusterLoadAssignment{Endpoints: byLocality(list)}
+		setPriorities(r, c, part, list)
+		appendLast(out, part)
+	}
 	return out
 }
 
@@ -95,7 +101,7 @@ func endpointsOf(r *input.Reader, c discovery.Cluster) []meshEndpoint {
 	for _, shard := range r.Endpoints(c.Service, c.Port) {
 		modes := map[mode]bool{}
 		for _, e := range shard.GetEndpoints() {
-			m := meshEndpoint{Endpoint: e, cluster: shard.GetCluster()}
+			m := meshEndpoint{Endpoint: e, cluster: shard.GetCluster(), away: shard.GetAway() && shard.GetCluster() != r.Class().Cluster}
 			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
 				m.labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
 			}
@@ -107,7 +113,7 @@ func endpointsOf(r *input.Reader, c discovery.Cluster) []meshEndpoint {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b meshEndpoint) int {
-		return cmp.Or(strings.Compare(localityName(a.locality), localityName(b.locality)),
+		return cmp.Or(trueLast(a.away, b.away), strings.Compare(localityName(a.locality), localityName(b.locality)),
 			strings.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetPort(), b.GetPort()))
 	})
 	return out

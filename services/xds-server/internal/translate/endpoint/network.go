@@ -67,6 +67,7 @@ func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoi
 	}
 	type entrance struct {
 		locality string
+		away     bool
 		mesh.NetworkGateway
 	}
 	at := map[entrance]int{}
@@ -83,7 +84,7 @@ func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoi
 		}
 		for _, g := range gateways {
 			share := m.weight() / uint32(len(gateways)) //nolint:gosec // not so many
-			id := entrance{localityName(m.locality), g}
+			id := entrance{localityName(m.locality), m.away, g}
 			if i, ok := at[id]; ok {
 				out[i].Weight += share
 				continue
@@ -92,7 +93,7 @@ func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoi
 			out = append(out, meshEndpoint{
 				Endpoint: &configv1.Endpoint{Address: g.Address, Port: g.Port, Network: m.GetNetwork(), Health: configv1.Health_HEALTH_READY,
 					Weight: share},
-				locality: m.locality, cluster: m.cluster, mtls: true,
+				locality: m.locality, cluster: m.cluster, away: m.away, mtls: true,
 			})
 		}
 	}

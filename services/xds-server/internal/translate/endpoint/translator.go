@@ -1,6 +1,7 @@
 // Package endpoint builds ClusterLoadAssignments: the endpoints of a service port or of one of its subsets, grouped by
 // locality. Translator builds them for EDS; Assignment also builds those inside DNS clusters, and those of proxyless
-// gRPC clients. Locality load balancing is in locality.go, endpoints of other networks in network.go.
+// gRPC clients. Locality load balancing is in locality.go, endpoints of other networks in network.go, those of clusters
+// that are away in away.go.
 package endpoint
 
 import (
