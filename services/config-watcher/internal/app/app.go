@@ -160,9 +160,9 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	found := background.New(background.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: from.lookup(), Log: s.Log,
 		Clock: s.Clock})
 	secrets := credential.NewTable()
-	served := s.mcpTable(root.current)
+	served := s.mcpTable(func() string { return from.declared.Root() })
 	var joined *aggregate.Aggregate
-	s.addDeclared(from, identity, root.current, func(names []string, kubernetes bool) { s.arrange(joined, from, names, kubernetes) })
+	s.addDeclared(from, identity, func(names []string, kubernetes bool) { s.arrange(joined, from, names, kubernetes) })
 	joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
 		from.declared.Take(changes)
 		if served != nil {

@@ -180,7 +180,8 @@ func (s *Server) newSources(d deps, recorder *audit.Recorder, quotas *quota.Tabl
 }
 
 // addDeclared adds the sources that the mesh configuration declares. arrange ranks them.
-func (s *Server) addDeclared(to *sources, identity tlsconf.Source, root func() string, arrange func(names []string, kubernetes bool)) {
+func (s *Server) addDeclared(to *sources, identity tlsconf.Source, arrange func(names []string, kubernetes bool)) {
+	root := func() string { return to.declared.Root() }
 	to.declared = declared.New(declared.Config{Open: s.opener(identity, root), Arrange: arrange, Log: s.Log, Clock: s.Clock})
 	to.all = append(to.all, to.declared)
 }
@@ -194,7 +195,8 @@ func (s *Server) opener(identity tlsconf.Source, root func() string) func(*mesh.
 			if info, err := os.Stat(path); err == nil && !info.IsDir() {
 				return nil, fmt.Errorf("%s is no directory", path)
 			}
-			return s.files(fileSource+path, file.Decoder{}, path), nil
+			// The name is also that of a directory in --state-dir, which may be in no other source's.
+			return s.files("fs/"+strings.ReplaceAll(strings.Trim(path, "/"), "/", "_"), file.Decoder{}, path), nil
 		case meshconfig.SchemeXDS:
 			host := mcp.HostOf(c)
 			return mcp.New(mcp.Config{

@@ -54,7 +54,7 @@ func TestObjectsAreEqualAfterTheWire(t *testing.T) {
 }
 
 // entryOf is a ServiceEntry as a server sends it, changed.
-func entryOf(t *testing.T, change func(*mcpv1alpha1.Resource)) *anypb.Any {
+func entryOf(t testing.TB, change func(*mcpv1alpha1.Resource)) *anypb.Any {
 	t.Helper()
 	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"a.example.com"}, Resolution: networking.ServiceEntry_DNS,
 		Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}})

@@ -2,7 +2,6 @@ package mcpserver
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -32,11 +31,11 @@ func (b byAddress) Authenticate(ctx context.Context) (auth.Peer, error) {
 	if !ok || auth.ClientCertificate(ctx) != nil {
 		return auth.Peer{}, auth.ErrNoCredentials
 	}
-	tcp, ok := p.Addr.(*net.TCPAddr)
-	if !ok {
+	at, err := netip.ParseAddrPort(p.Addr.String()) // package rpc wraps connections and their addresses
+	if err != nil {
 		return auth.Peer{}, auth.ErrNoCredentials
 	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	ip := at.Addr().Unmap().WithZone("")
 	if !slices.ContainsFunc(b.allowed, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 		return auth.Peer{}, auth.ErrNoCredentials
 	}

@@ -26,8 +26,11 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v)
 	}
 	var rest []byte
-	for field, text := range map[protowire.Number]string{fieldVersion: f.state.version, fieldType: f.url, fieldNonce: f.nonce} {
-		rest = protowire.AppendString(protowire.AppendTag(rest, field, protowire.BytesType), text)
+	for _, part := range []struct {
+		field protowire.Number
+		text  string
+	}{{fieldVersion, f.state.version}, {fieldType, f.url}, {fieldNonce, f.nonce}} {
+		rest = protowire.AppendString(protowire.AppendTag(rest, part.field, protowire.BytesType), part.text)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(f.state.encoded()), mem.SliceBuffer(rest)}, nil
 }

@@ -384,6 +384,7 @@ type follower struct {
 	*mcp.Source
 	stop    func()
 	mu      sync.Mutex
+	events  int
 	objects map[object.Key]*object.Object
 }
 
@@ -395,6 +396,7 @@ func follow(t testing.TB, f *fixture) *follower {
 	c.Handle(func(_ context.Context, _ string, events []source.Event) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.events += len(events)
 		for _, e := range events {
 			if e.Object == nil {
 				delete(c.objects, e.Key)
@@ -414,6 +416,12 @@ func follow(t testing.TB, f *fixture) *follower {
 	})
 	t.Cleanup(c.stop)
 	return c
+}
+
+func (c *follower) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.events
 }
 
 // equals compares what the client has with objects.

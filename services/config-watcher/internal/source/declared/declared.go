@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/meshdefaults"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -53,6 +54,7 @@ type Sources struct {
 	// wanted is what the mesh configuration in force says, applied whether Run has brought running in line with it.
 	wanted  []*mesh.ConfigSource
 	applied bool
+	root    string
 	running []*running
 	// failed says why an address has no source.
 	failed object.Problems
@@ -75,7 +77,7 @@ type running struct {
 
 // New returns Sources; Run reads.
 func New(cfg Config) *Sources {
-	return &Sources{cfg: cfg, wake: make(chan struct{}, 1), applied: true}
+	return &Sources{cfg: cfg, wake: make(chan struct{}, 1), applied: true, root: meshdefaults.MeshConfig().GetRootNamespace()}
 }
 
 // Take reads the mesh configuration out of changes of the objects in force. It returns at once.
@@ -84,25 +86,32 @@ func (s *Sources) Take(changes []normalise.Change) {
 		if !kinds.IsMeshConfig(c.Key) {
 			continue
 		}
-		var wanted []*mesh.ConfigSource
+		text := ""
 		if c.Object != nil {
-			text := ""
 			if m, ok := c.Object.Body.(*corev1.ConfigMap); ok {
 				text = m.Data[kinds.MeshKey]
 			}
-			config, _, problems := meshconfig.Parse("", []byte(text))
-			if len(problems) > 0 {
-				continue // the mesh goes on with the one before
-			}
-			wanted = config.GetConfigSources()
 		}
+		config, _, problems := meshconfig.Parse("", []byte(text))
+		if len(problems) > 0 {
+			continue // the mesh goes on with the one before
+		}
+		wanted := config.GetConfigSources()
 		s.mu.Lock()
+		s.root = config.GetRootNamespace()
 		if !slices.EqualFunc(wanted, s.wanted, func(a, b *mesh.ConfigSource) bool { return proto.Equal(a, b) }) {
 			s.wanted, s.applied = wanted, false
 			notify.Wake(s.wake)
 		}
 		s.mu.Unlock()
 	}
+}
+
+// Root is the root namespace of the mesh configuration in force, which is known before the first revision.
+func (s *Sources) Root() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.root
 }
 
 // Run implements source.Source.
@@ -203,6 +212,9 @@ func (s *Sources) apply(ctx context.Context, ended chan<- error) {
 		s.cfg.Log.Info("a source is gone from the mesh configuration, and its objects with it", "source", r.source.Name())
 		maps.Copy(r.delivered, r.left)
 		s.forget(ctx, r.source.Name(), r.delivered)
+		if f, ok := r.source.(interface{ Forget() }); ok {
+			f.Forget() // or a restart while a server of this name is away would serve it again
+		}
 	}
 	s.cfg.Arrange(names, kubernetes)
 	for _, r := range fresh {

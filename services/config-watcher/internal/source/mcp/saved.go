@@ -191,6 +191,19 @@ func (s *Source) readShard(k *kind, shard int) (out []*object.Object) {
 	return out
 }
 
+// Forget removes the last good state. It is called after Run has returned.
+func (s *Source) Forget() {
+	if s.cfg.Saved == nil {
+		return
+	}
+	s.cfg.Saved.Remove(filepath.Join(s.dir(), readMark))
+	for _, k := range s.kinds {
+		for shard := range shards {
+			s.cfg.Saved.Remove(s.shardFile(k, shard))
+		}
+	}
+}
+
 // savedVersion is the last good version of an object that an earlier run has saved; nil if there is none, or if the
 // server has been read.
 func (s *Source) savedVersion(k *kind, key object.Key) *object.Object {

@@ -211,6 +211,25 @@ func TestSilence(t *testing.T) {
 	c.has("")
 }
 
+// TestEverythingIsAskedForAgain: after a while, and the source is not degraded meanwhile.
+func TestEverythingIsAskedForAgain(t *testing.T) {
+	p := newPeer(t)
+	c := follow(t, p.address, "")
+	s := p.next()
+	s.tell(entriesV1, serviceEntry("a/one"))
+	s.rest(entriesV1)
+	c.has("a/one:80")
+	c.clock.Advance(againAfter)
+	s = c.after(p)
+	if err := c.Status().Degraded; err != nil {
+		t.Errorf("degraded: %v", err)
+	}
+	s.tell(entriesV1, serviceEntry("a/two"))
+	c.has("a/one:80 a/two:80")
+	s.rest(entriesV1)
+	c.has("a/two:80")
+}
+
 // TestWhatIsLeftOut: Kubernetes' Services as istiod tells them, and objects of another revision.
 func TestWhatIsLeftOut(t *testing.T) {
 	p := newPeer(t)

@@ -3,6 +3,7 @@ package mcp
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,8 @@ const (
 	MaxMessageBytes = 64 << 20
 	// maxBytes bounds the lists of a server together.
 	maxBytes = 256 << 20
+	// againAfter is how long a stream lasts. An istiod does not tell changes that none of its proxies needs.
+	againAfter = 5 * time.Minute
 
 	revisionLabel = contract.RevisionLabel
 )
@@ -40,7 +43,10 @@ func (s *Source) node() *core.Node {
 	n := s.cfg.Node
 	text := func(v string) *structpb.Value { return structpb.NewStringValue(v) }
 	return &core.Node{
-		Id: fmt.Sprintf("sidecar~%s~%s.%s~%s.svc.%s", cmp.Or(n.Address, "127.0.0.1"), n.Name, n.Namespace, n.Namespace, n.Domain),
+		// An istiod tells a sidecar nothing of Gateways that change, and a gateway nothing of Sidecars: it sends
+		// nothing for a change that a proxy of the type has no use for, even to clients of MCP. To a waypoint it sends
+		// all.
+		Id: fmt.Sprintf("waypoint~%s~%s.%s~%s.svc.%s", cmp.Or(n.Address, "127.0.0.1"), n.Name, n.Namespace, n.Namespace, n.Domain),
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"GENERATOR": text("api"), "ISTIO_REVISION": text(s.cfg.Revision), "NAMESPACE": text(n.Namespace),
 			// A server makes no difference by version for one that says this, as istiod's own client does.
@@ -62,13 +68,20 @@ func (s *Source) Run(ctx context.Context) error {
 	group.Go(func() error { return s.keep(ctx) })
 	group.Go(func() error {
 		rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, func(ctx context.Context) (bool, error) { return s.follow(ctx, conn) },
-			func(err error, _ time.Duration) { s.fail(err) })
+			func(err error, _ time.Duration) {
+				if !errors.Is(err, errAgain) {
+					s.fail(err)
+				}
+			})
 		return nil
 	})
 	err = group.Wait()
 	s.saveAll()
 	return err
 }
+
+// errAgain ends a stream that the next one follows: the server may have told less than all changes.
+var errAgain = errors.New("everything is asked for again")
 
 // received is a message, or why the stream has ended.
 type received struct {
@@ -103,6 +116,8 @@ func (s *Source) follow(ctx context.Context, conn *grpc.ClientConn) (useful bool
 	}()
 	patience := s.cfg.Clock.NewTimer(silentAfter)
 	defer patience.Stop()
+	again := s.cfg.Clock.NewTimer(againAfter)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -114,6 +129,8 @@ func (s *Source) follow(ctx context.Context, conn *grpc.ClientConn) (useful bool
 				s.mu.Unlock()
 				s.reconsider(ctx)
 			}
+		case <-again.C():
+			return useful, errAgain
 		case <-s.recheck:
 			s.reconsider(ctx)
 		case r := <-messages:

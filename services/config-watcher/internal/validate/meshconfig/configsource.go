@@ -53,11 +53,6 @@ func (c checker) configSources(at string, list []*mesh.ConfigSource) {
 		default:
 			c.Fail(at+".address", s.Address, "unknown scheme, which Istio leaves out", "use xds://, fs:// or k8s://")
 		}
-		for i, r := range s.SubscribedResources {
-			c.FailIf(r == mesh.Resource_SERVICE_REGISTRY, manifest.Index(at+".subscribedResources", i), r.String(),
-				"the endpoints of another control plane's services are not read",
-				"remove it; make the other cluster a remote one, as docs/guide/multicluster.md says")
-		}
 	}
 }
 
@@ -66,9 +61,6 @@ func (c checker) sourceTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
 	}
-	c.FailIf(t.CredentialName != "", at+".credentialName", t.CredentialName, "no Secret is read for config sources",
-		"mount the certificates, and name the files in clientCertificate, privateKey and caCertificates")
-	c.FailIf(t.CaCrl != "", at+".caCrl", nil, "no list of revoked certificates is read for config sources", "remove it")
 	mutual := t.Mode == networking.ClientTLSSettings_MUTUAL
 	c.FailIf(mutual && t.ClientCertificate == "", at+".clientCertificate", nil, "missing in mode MUTUAL",
 		"set clientCertificate and privateKey, or use ISTIO_MUTUAL")
