@@ -93,6 +93,13 @@ test-kube: tools build ## tests against a real Kubernetes API server, SHARE=n: t
 	$(if $(SHARE),names=$(call names,$(KUBE_TESTS:%=tests/%),Test) && )kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
 	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio go test -count=1 -v -timeout 30m $(TESTFLAGS) $(if $(SHARE),-run "^($$names|$(KUBE_ALWAYS))$$") $(KUBE_TESTS:%=./%/...)
 
+# CHANGES random changes on both sides.
+CHANGES ?= 100
+mcp: build ## istiod and config-watcher read each other by MCP over xDS: CHANGES random changes, then equal objects; BENCH=1: what 10,000 ServiceEntries cost. The first run builds Kubernetes, etcd and Istio into a cache
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
+	cd tests && $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio MCP_CHANGES=$(CHANGES) go test -count=1 -v -timeout 30m $(TESTFLAGS) ./kube/mcp
+	$(if $(BENCH),cd services/config-watcher && MCP_BENCH=1 go test -count=1 -v -run TestGoals ./internal/source/mcp ./internal/mcpserver)
+
 # With SOURCE, the scenarios alone: the other tests of the package do not read objects from there.
 scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand, SOURCE=kubernetes: objects through an API server, CERTS=files: agents with mounted certificates, REDIRECT=iptables: rules of iptables, TENANTS=1: attacks of tenants on each other in a mesh that separates them, CA=second: a ca that the tests bring; needs root or user namespaces
 	$(if $(CA),$(MAKE) second-ca)
@@ -347,4 +354,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -29,13 +30,18 @@ type Aggregate struct {
 	mu      sync.Mutex
 	objects map[object.Key][]*object.Object // ordered by precedes; the first is in force
 	shadows map[object.Key]struct{}
+	// declared are the sources that come after all others, by their place; withheld is the source whose objects of
+	// Istio's kinds do not count, and those objects.
+	declared map[string]int
+	withheld string
+	aside    map[object.Key]*object.Object
 }
 
 // New registers the aggregate as every source's handler. The versions of the source called pinned come before all
 // others; it may be empty.
 func New(log *slog.Logger, sink Sink, pinned string, sources ...source.Source) *Aggregate {
 	a := &Aggregate{log: log, sink: sink, pinned: pinned, rank: map[string]int{}, objects: map[object.Key][]*object.Object{},
-		shadows: map[object.Key]struct{}{}}
+		shadows: map[object.Key]struct{}{}, aside: map[object.Key]*object.Object{}}
 	for i, s := range sources {
 		a.rank[s.Name()] = i
 		s.Handle(a.handle)
@@ -46,6 +52,19 @@ func New(log *slog.Logger, sink Sink, pinned string, sources ...source.Source) *
 func (a *Aggregate) handle(ctx context.Context, from string, events []source.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	var counting []source.Event
+	for _, e := range events {
+		if from == a.withheld && kinds.OfIstio(e.Key) {
+			a.setAside(e)
+		} else {
+			counting = append(counting, e)
+		}
+	}
+	a.apply(ctx, from, counting)
+}
+
+// apply takes events of a source over that count. It is called with mu held.
+func (a *Aggregate) apply(ctx context.Context, from string, events []source.Event) {
 	var changes []normalise.Change
 	for _, e := range events {
 		before := first(a.objects[e.Key])
@@ -89,6 +108,7 @@ func (a *Aggregate) precedes(x, y *object.Object) int {
 	}
 	return cmp.Or(
 		later(x.Source != a.pinned)-later(y.Source != a.pinned),
+		a.declared[x.Source]-a.declared[y.Source],
 		later(x.Created.IsZero())-later(y.Created.IsZero()),
 		x.Created.Compare(y.Created),
 		a.rank[x.Source]-a.rank[y.Source],

@@ -160,7 +160,14 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	found := background.New(background.Config{Domain: cfg.DomainSuffix, MultiTenant: cfg.MultiTenant, Lookup: from.lookup(), Log: s.Log,
 		Clock: s.Clock})
 	secrets := credential.NewTable()
-	joined := aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
+	served := s.mcpTable(func() string { return from.declared.Root() })
+	var joined *aggregate.Aggregate
+	s.addDeclared(from, identity, func(names []string, kubernetes bool) { s.arrange(joined, from, names, kubernetes) })
+	joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
+		from.declared.Take(changes)
+		if served != nil {
+			served.Take(changes)
+		}
 		quotas.Take(changes)
 		found.SubmitCredentials(changes)
 		if rest := secrets.Take(changes); len(rest) > 0 {
@@ -217,6 +224,9 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		return err
 	}
 	if s.grpc, err = s.serveGRPC(lis, identity, roles); err != nil {
+		return err
+	}
+	if err := s.serveMCP(ctx, identity, served); err != nil {
 		return err
 	}
 	fleetService := fleet.NewService(proxies, s.revisions, s.stop, cfg.sight(roles), machines.Refused)

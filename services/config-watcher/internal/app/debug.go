@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -106,11 +105,7 @@ func (p *pages) sourceStates(withProblems bool) []sourceState {
 		return briefly
 	}
 	out := []sourceState{}
-	all := p.sources.all
-	if p.sources.remotes != nil {
-		all = slices.Concat(all, p.sources.remotes.Sources())
-	}
-	for _, src := range all {
+	for _, src := range p.sources.each() {
 		st := src.Status()
 		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held,
 			Unread: st.UnreadTotal}

@@ -74,6 +74,11 @@ type Options struct {
 
 	JWKSFile, Issuer string
 
+	// MCPAddress serves the objects in force to other control planes; MCPKinds and MCPNamespaces choose some.
+	// MCPClients are identities, MCPAllow addresses of callers without a certificate.
+	MCPAddress                                    string
+	MCPKinds, MCPNamespaces, MCPClients, MCPAllow []string
+
 	WebhookAddress, WebhookConfiguration string
 	// APIServers are the webhook's callers with places of their own; nil: none are known.
 	APIServers  *webhook.APIServers
@@ -157,6 +162,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.MaxNamespaceJWKS, "max-namespace-jwks", jwks.DefaultPerNamespace,
 		"how many addresses of keys the RequestAuthentications of a namespace may name; of more, the tokens are refused")
 
+	flags.StringVar(&o.MCPAddress, "mcp-address", "",
+		"address of the port (TLS) at which other control planes read the objects in force, by MCP over xDS (default: no port)")
+	flags.StringSliceVar(&o.MCPKinds, "mcp-kinds", nil, "kinds that --mcp-address serves, such as ServiceEntry (default: all of Istio's)")
+	flags.StringSliceVar(&o.MCPNamespaces, "mcp-namespaces", nil, "namespaces whose objects --mcp-address serves (default: all)")
+	flags.StringSliceVar(&o.MCPClients, "mcp-clients", nil,
+		"identities that may read at --mcp-address, namespace/service-account, by certificate")
+	flags.StringSliceVar(&o.MCPAllow, "mcp-allow-addresses", nil,
+		"addresses or CIDRs from which callers without a certificate may read at --mcp-address, as istiod does; an address proves nothing "+
+			"(default: none)")
+
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
@@ -183,6 +198,8 @@ type config struct {
 	trustDomain               spiffeid.TrustDomain
 	remoteAllow, jwksAllow    []netip.Prefix
 	own, ca, xdsServer, admin spiffeid.ID
+	mcpClients                []spiffeid.ID
+	mcpAllow                  []netip.Prefix
 }
 
 // needed says what needs an identity, for the refusal of a ban on it; "" if nothing does.
@@ -245,6 +262,7 @@ func (o Options) check() (*config, error) {
 	o.checkKubernetes(&errs)
 	c.remoteAllow = o.checkRemoteClusters(&errs)
 	c.jwksAllow = prefixes(&errs, "jwks-allow-addresses", o.JWKSAllow)
+	c.mcpClients, c.mcpAllow = c.checkMCP(&errs)
 	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {
 		errs.Add("jwks-min-interval", errors.New("must be 1s to 10m"))
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
+	mesh "istio.io/api/mesh/v1alpha1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -15,7 +17,9 @@ import (
 	"fairlead.dev/pkg/dirlock"
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
@@ -24,12 +28,15 @@ import (
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/source/mcp"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
+	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
 const (
@@ -143,6 +150,9 @@ type sources struct {
 	// kubernetes is nil without --kubernetes, remotes also with --remote-clusters=false.
 	kubernetes *kubernetes.Source
 	remotes    *remote.Clusters
+	// declared are those of the mesh configuration. It is the last of all: when the others have been read, it knows
+	// what there is to read.
+	declared *declared.Sources
 }
 
 // newSources makes the sources that flags ask for, and more. Writes into the store are admitted by quotas, and what
@@ -167,6 +177,59 @@ func (s *Server) newSources(d deps, recorder *audit.Recorder, quotas *quota.Tabl
 	}
 	out.all = append(out.all, d.Sources...)
 	return out, nil
+}
+
+// addDeclared adds the sources that the mesh configuration declares. arrange ranks them.
+func (s *Server) addDeclared(to *sources, identity tlsconf.Source, arrange func(names []string, kubernetes bool)) {
+	root := func() string { return to.declared.Root() }
+	to.declared = declared.New(declared.Config{Open: s.opener(identity, root), Arrange: arrange, Log: s.Log, Clock: s.Clock})
+	to.all = append(to.all, to.declared)
+}
+
+// opener opens the source of an entry of configSources.
+func (s *Server) opener(identity tlsconf.Source, root func() string) func(*mesh.ConfigSource) (source.Source, error) {
+	return func(c *mesh.ConfigSource) (source.Source, error) {
+		switch meshconfig.SchemeOf(c) {
+		case meshconfig.SchemeFiles:
+			path := filepath.Clean(strings.TrimPrefix(c.GetAddress(), meshconfig.SchemeFiles+"://"))
+			if info, err := os.Stat(path); err == nil && !info.IsDir() {
+				return nil, fmt.Errorf("%s is no directory", path)
+			}
+			// The name is also that of a directory in --state-dir, which may be in no other source's.
+			return s.files("fs/"+strings.ReplaceAll(strings.Trim(path, "/"), "/", "_"), file.Decoder{}, path), nil
+		case meshconfig.SchemeXDS:
+			host := mcp.HostOf(c)
+			return mcp.New(mcp.Config{
+				Host: host, Dial: mcp.Dialer(host, c.GetTlsSettings(), mcp.Trust{Identity: identity, Root: root}),
+				Node:     mcp.Node{Name: contract.ConfigWatcherAccount, Namespace: s.cfg.SystemNamespace, Domain: s.cfg.DomainSuffix},
+				Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
+			}), nil
+		}
+		return nil, fmt.Errorf("scheme %q is not read", meshconfig.SchemeOf(c))
+	}
+}
+
+// arrange ranks declared sources behind the others, and withholds Istio's objects of the API server if the mesh
+// configuration has sources and this is none of them, as in Istio.
+func (s *Server) arrange(joined *aggregate.Aggregate, from *sources, names []string, kubernetes bool) {
+	withheld := ""
+	if from.kubernetes != nil && !kubernetes {
+		withheld = from.kubernetes.Name()
+	}
+	joined.Arrange(names, withheld)
+	if objects, name := joined.Withheld(); name != "" {
+		s.Log.Warn("objects of Istio's kinds in the API server do not count, because meshConfig.configSources lacks k8s://", "source", name,
+			"objects", objects)
+	}
+}
+
+// each are all sources, those of remote clusters and of the mesh configuration included.
+func (from *sources) each() []source.Source {
+	all := slices.Clip(from.all)
+	if from.remotes != nil {
+		all = append(all, from.remotes.Sources()...)
+	}
+	return append(all, from.declared.Sources()...)
 }
 
 // clientGoLog sends what client-go logs apart from a call's context to the first log of the process.
@@ -275,6 +338,8 @@ func remedy(src source.Source) string {
 		return "make the API server reachable and let config-watcher's service account read it"
 	}
 	switch src.Name() {
+	case declared.Name:
+		return "make the servers and directories of meshConfig.configSources reachable, or remove them from it"
 	case remote.Name:
 		return "let config-watcher's service account get, list and watch Secrets of namespace " + kinds.MeshNamespace +
 			", or give --remote-clusters=false"

@@ -136,6 +136,12 @@ func Canonical(group, name string) string {
 	return ""
 }
 
+// OfIstio reports whether an object is of a kind of Istio's, which servers of configuration have.
+func OfIstio(k object.Key) bool {
+	kind := Find(k.Group, k.Kind)
+	return kind != nil && kind.NewSpec != nil
+}
+
 // ClusterScoped reports whether objects of a kind have no namespace; an unknown kind's are assumed to have one.
 func ClusterScoped(group, name string) bool {
 	k := Find(group, name)

@@ -129,6 +129,7 @@ func (c checker) meshConfig(m *mesh.MeshConfig) {
 				"write a selector of labels as in Kubernetes: matchLabels, and matchExpressions of key, operator, values")
 		}
 	}
+	c.configSources("configSources", m.ConfigSources)
 	c.providers("extensionProviders", m.ExtensionProviders)
 }
 

@@ -1,0 +1,122 @@
+package mcpserver
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+const (
+	// pace is the shortest time between two lists of a kind on one stream. What changes meanwhile is in the next.
+	pace = 100 * time.Millisecond
+	// maxTypes bounds the types that a stream may ask for, maxTypeBytes the name of one.
+	maxTypes     = 128
+	maxTypeBytes = 256
+)
+
+// Config of a Server. All fields are required.
+type Config struct {
+	Table *Table
+	// Ready reports whether there is a revision: before that, what is missing may not have been read yet.
+	Ready func() bool
+	// Stop ends all streams, so that clients move to another replica before this one stops.
+	Stop  <-chan struct{}
+	Log   *slog.Logger
+	Clock clock.Clock
+}
+
+// Server implements Envoy's AggregatedDiscoveryService for Istio's objects.
+type Server struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
+	cfg Config
+}
+
+// NewServer makes a server.
+func NewServer(cfg Config) *Server { return &Server{cfg: cfg} }
+
+// begin refuses a stream for which it is too early, and logs it otherwise.
+func (s *Server) begin(ctx context.Context, protocol string) (*slog.Logger, error) {
+	if !s.cfg.Ready() {
+		return nil, status.Error(codes.Unavailable, "not every source has synced yet")
+	}
+	caller, _ := auth.PeerFrom(ctx)
+	address := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		address = p.Addr.String()
+	}
+	log := s.cfg.Log.With("client", caller.ID.String(), "address", address, "protocol", protocol)
+	log.Info("client of MCP has joined")
+	return log, nil
+}
+
+// stream is what both protocols have.
+type stream struct {
+	*Server
+	log   *slog.Logger
+	nonce uint64
+	node  string
+	timer clock.Timer
+}
+
+func (s *Server) newStream(log *slog.Logger) *stream {
+	st := &stream{Server: s, log: log, timer: s.cfg.Clock.NewTimer(time.Hour)}
+	st.timer.Stop()
+	return st
+}
+
+// named takes over what the client says of itself, for the log alone.
+func (st *stream) named(n *core.Node) {
+	if n != nil && st.node == "" {
+		st.node = object.Cut(n.GetId(), maxTypeBytes)
+	}
+}
+
+func (st *stream) nextNonce() string {
+	st.nonce++
+	return strconv.FormatUint(st.nonce, 10)
+}
+
+// admit refuses a request for one type too many.
+func admit(url string, types int) error {
+	switch {
+	case url == "" || len(url) > maxTypeBytes:
+		return status.Errorf(codes.InvalidArgument, "type_url has %d bytes; ask for a type such as networking.istio.io/v1/ServiceEntry", len(url))
+	case types >= maxTypes:
+		return status.Errorf(codes.ResourceExhausted, "more than %d types on one stream", maxTypes)
+	}
+	return nil
+}
+
+// rejected logs that a client has refused a list.
+func (st *stream) rejected(url, reason string) {
+	st.log.Warn("client of MCP rejects a list", "node", st.node, "type", object.Cut(url, maxTypeBytes), "reason", object.Cut(reason, 1024))
+}
+
+// due is when a subscription may be sent, for the timer; zero if it is up to date.
+type due struct{ at time.Time }
+
+// add takes one more time into account.
+func (d *due) add(at time.Time) {
+	if d.at.IsZero() || at.Before(d.at) {
+		d.at = at
+	}
+}
+
+// wait sets the stream's timer.
+func (st *stream) wait(d due) {
+	st.timer.Stop()
+	if !d.at.IsZero() {
+		st.timer.Reset(max(d.at.Sub(st.cfg.Clock.Now()), 0))
+	}
+}

@@ -1,0 +1,217 @@
+// Package mcp is the source that reads Istio's objects from a server of MCP over xDS, such as another control plane or
+// an adapter of a registry: what MeshConfig's configSources names by xds://HOST. The rules are in ADR 100.
+//
+// stream.go keeps a stream of ADS open and takes messages, list.go has what they mean for the objects in force,
+// saved.go keeps the last good state, dial.go connects. Package mcp of the service has the form of objects on the wire.
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/source/record"
+)
+
+// NamePrefix begins the names of these sources; the server's host and port follow.
+const NamePrefix = "mcp/"
+
+// Config of a source. Host, Dial, Node, Log and Clock are required.
+type Config struct {
+	// Host is the server's host:port, as configSources has it.
+	Host string
+	// Dial connects to the server. It is called once, by Run.
+	Dial func() (*grpc.ClientConn, error)
+	// Node says who asks.
+	Node Node
+	// Revision is that of this control plane: objects whose label istio.io/rev names another one are left out; "" reads
+	// all.
+	Revision string
+	// Guard decides about removals; nil admits all.
+	Guard Guard
+	// Saved keeps the last good state across restarts; if nil it is not kept. Codec encodes its records.
+	Saved *lastgood.Dir
+	Codec record.Codec
+	Log   *slog.Logger
+	Clock clock.Clock
+}
+
+// Guard decides whether a complete reading may remove objects at once.
+type Guard interface {
+	// Admit is asked for each kind of which a reading lacks objects: gone of the source's of objects. If it returns
+	// false they stay, and it is asked again after the next reading, or when Source.Recheck is called.
+	Admit(source string, gone, of int) bool
+}
+
+// Source is a server that is followed.
+type Source struct {
+	cfg     Config
+	name    string
+	handler source.Handler
+	recheck chan struct{}
+
+	// turn is held while objects in force change and are delivered, so that the handler hears of changes in their
+	// order.
+	turn sync.Mutex
+
+	mu      sync.Mutex
+	started time.Time
+	kinds   []*kind
+	lists   map[string]*list
+	of      map[string]*kind // by the URL of a list
+	synced  bool
+	// failure is why the server cannot be read since when; nil while a stream is open that has answered.
+	failure error
+	since   time.Time
+	// rejected is the newest message that could not be used as a whole.
+	rejected  object.Problems
+	lastGood  time.Time
+	impatient bool // see kind.complete
+	synthetic int
+	events    map[*kind]uint64
+
+	// shards are those of the last good state that were read, until the server has been. Only Run's stream uses it.
+	shards map[string][]*object.Object
+}
+
+// New returns a source; Run reads.
+func New(cfg Config) *Source {
+	s := &Source{cfg: cfg, name: NamePrefix + cfg.Host, recheck: make(chan struct{}, 1), kinds: newKinds(), lists: map[string]*list{},
+		of: map[string]*kind{}, events: map[*kind]uint64{}, shards: map[string][]*object.Object{}, started: cfg.Clock.Now()}
+	for _, k := range s.kinds {
+		for _, l := range k.lists {
+			s.lists[l.url], s.of[l.url] = l, k
+		}
+	}
+	return s
+}
+
+// Name implements source.Source.
+func (s *Source) Name() string { return s.name }
+
+// Handle implements source.Source.
+func (s *Source) Handle(h source.Handler) { s.handler = h }
+
+// HasSynced implements source.Source.
+func (s *Source) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced
+}
+
+// Status implements source.Source.
+func (s *Source) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := source.Status{Synced: s.synced, LastGood: s.lastGood, Problems: slices.Clone(s.rejected)}
+	for _, k := range s.kinds {
+		row := source.KindStatus{Name: k.String(), Objects: len(k.delivered), Events: s.events[k]}
+		st.Problems = append(st.Problems, k.allProblems()...)
+		st.Objects += row.Objects
+		st.Held += k.held
+		if s.failure != nil {
+			row.Degraded, row.Reason, row.Since = s.failure, source.ReasonUnreachable, s.since
+		} else if s.impatient && s.silent(k) {
+			row.Degraded, row.Reason, row.Since = fmt.Errorf("the server does not answer for %s", k), source.ReasonFailed, s.since
+		}
+		st.Kinds = append(st.Kinds, row)
+	}
+	slices.SortFunc(st.Kinds, func(a, b source.KindStatus) int { return strings.Compare(a.Name, b.Name) })
+	if s.failure != nil {
+		st.Degraded = fmt.Errorf("the MCP server %s cannot be read since %s, its last objects stay: %w; make it reachable, or correct "+
+			"meshConfig.configSources", s.cfg.Host, s.since.Format(time.RFC3339), s.failure)
+	}
+	return st
+}
+
+// silent reports whether no version of a kind was answered on this stream. It is called with mu held.
+func (s *Source) silent(k *kind) bool {
+	return !slices.ContainsFunc(k.lists, func(l *list) bool { return l.answered })
+}
+
+// Recheck asks the guard again about what it has kept.
+func (s *Source) Recheck() {
+	select {
+	case s.recheck <- struct{}{}:
+	default:
+	}
+}
+
+// fail notes why the server cannot be read.
+func (s *Source) fail(err error) {
+	s.mu.Lock()
+	first := s.failure == nil
+	if first {
+		s.since = s.cfg.Clock.Now()
+	}
+	s.failure = err
+	s.mu.Unlock()
+	if first {
+		s.cfg.Log.Warn("MCP server cannot be read, its last objects stay", "source", s.name, "error", err)
+	}
+}
+
+// deliver passes events on. Those of endpoints overtake, so they go alone.
+func (s *Source) deliver(ctx context.Context, k *kind, events []source.Event) {
+	for batch := range slices.Chunk(events, source.MaxTogether) {
+		s.handler(ctx, s.name, batch)
+	}
+	s.mu.Lock()
+	s.events[k] += uint64(len(events))
+	s.mu.Unlock()
+}
+
+// settle makes the source synced once all kinds are complete.
+func (s *Source) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.synced {
+		return
+	}
+	for _, k := range s.kinds {
+		if !k.complete(s.impatient) {
+			return
+		}
+	}
+	s.synced, s.lastGood = true, time.Time{}
+	clear(s.shards)
+	s.cfg.Log.Info("MCP server has been read", "source", s.name, "took", s.cfg.Clock.Now().Sub(s.started).Round(time.Millisecond),
+		"synthetic_left_out", s.synthetic)
+}
+
+// change brings the objects in force of a kind in line with its lists.
+func (s *Source) change(ctx context.Context, k *kind, update func()) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.mu.Lock()
+	update()
+	of := 0
+	for _, k := range s.kinds {
+		of += len(k.delivered)
+	}
+	put, gone := k.change(s.name, s.impatient, func(gone int) bool {
+		return s.cfg.Guard == nil || s.cfg.Guard.Admit(s.name, gone, of)
+	})
+	s.mu.Unlock()
+	s.deliver(ctx, k, put)
+	s.deliver(ctx, k, gone)
+}
+
+var errNeverAnswered = errors.New("the stream has ended before an answer")
+
+// foreign reports whether an object is one that another revision of the control plane reads, as in Istio.
+func (s *Source) foreign(labels map[string]string) bool {
+	of, labelled := labels[revisionLabel]
+	return s.cfg.Revision != "" && labelled && of != s.cfg.Revision
+}

@@ -1,0 +1,262 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sync/errgroup"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/mcp"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+const (
+	// MaxMessageBytes bounds a message: gRPC ends the stream before it reads a longer one.
+	MaxMessageBytes = 64 << 20
+	// maxBytes bounds the lists of a server together.
+	maxBytes = 256 << 20
+	// againAfter is how long a stream lasts. An istiod does not tell changes that none of its proxies needs.
+	againAfter = 5 * time.Minute
+
+	revisionLabel = contract.RevisionLabel
+)
+
+// Node is what the client says of itself. A server believes the certificate, not this.
+type Node struct {
+	// Name, Namespace and Domain are those of this process; Address is an address of it.
+	Name, Namespace, Domain, Address string
+}
+
+func (s *Source) node() *core.Node {
+	n := s.cfg.Node
+	text := func(v string) *structpb.Value { return structpb.NewStringValue(v) }
+	return &core.Node{
+		// An istiod tells a sidecar nothing of Gateways that change, and a gateway nothing of Sidecars: it sends
+		// nothing for a change that a proxy of the type has no use for, even to clients of MCP. To a waypoint it sends
+		// all.
+		Id: fmt.Sprintf("waypoint~%s~%s.%s~%s.svc.%s", cmp.Or(n.Address, "127.0.0.1"), n.Name, n.Namespace, n.Namespace, n.Domain),
+		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"GENERATOR": text("api"), "ISTIO_REVISION": text(s.cfg.Revision), "NAMESPACE": text(n.Namespace),
+			// A server makes no difference by version for one that says this, as istiod's own client does.
+			"ISTIO_VERSION": text("65536.65536.65536"),
+		}},
+	}
+}
+
+// Run implements source.Source.
+func (s *Source) Run(ctx context.Context) error {
+	conn, err := s.cfg.Dial()
+	if err != nil {
+		s.fail(err)
+		<-ctx.Done()
+		return nil
+	}
+	defer conn.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.keep(ctx) })
+	group.Go(func() error {
+		rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, func(ctx context.Context) (bool, error) { return s.follow(ctx, conn) },
+			func(err error, _ time.Duration) {
+				if !errors.Is(err, errAgain) {
+					s.fail(err)
+				}
+			})
+		return nil
+	})
+	err = group.Wait()
+	s.saveAll()
+	return err
+}
+
+// errAgain ends a stream that the next one follows: the server may have told less than all changes.
+var errAgain = errors.New("everything is asked for again")
+
+// received is a message, or why the stream has ended.
+type received struct {
+	message *discovery.DiscoveryResponse
+	err     error
+}
+
+// follow reads one stream to its end.
+func (s *Source) follow(ctx context.Context, conn *grpc.ClientConn) (useful bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := s.ask(stream); err != nil {
+		return false, err
+	}
+	messages := make(chan received)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			select {
+			case messages <- received{m, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	patience := s.cfg.Clock.NewTimer(silentAfter)
+	defer patience.Stop()
+	again := s.cfg.Clock.NewTimer(againAfter)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return useful, ctx.Err()
+		case <-patience.C():
+			if useful {
+				s.mu.Lock()
+				s.impatient = true
+				s.mu.Unlock()
+				s.reconsider(ctx)
+			}
+		case <-again.C():
+			return useful, errAgain
+		case <-s.recheck:
+			s.reconsider(ctx)
+		case r := <-messages:
+			if r.err != nil {
+				return useful, r.err
+			}
+			answer := &discovery.DiscoveryRequest{TypeUrl: r.message.GetTypeUrl(), VersionInfo: r.message.GetVersionInfo(),
+				ResponseNonce: r.message.GetNonce()}
+			if err := s.take(ctx, r.message); err != nil {
+				answer.VersionInfo = ""
+				answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
+			} else {
+				useful = true
+			}
+			if err := stream.Send(answer); err != nil {
+				return useful, err
+			}
+		}
+	}
+}
+
+// ask subscribes to every version of every kind. The first request has the node.
+func (s *Source) ask(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) error {
+	s.mu.Lock()
+	s.impatient = false
+	var urls []string
+	for _, k := range s.kinds {
+		for _, l := range k.lists {
+			l.answered = false
+			urls = append(urls, l.url)
+		}
+	}
+	s.mu.Unlock()
+	node := s.node()
+	for _, url := range urls {
+		if err := stream.Send(&discovery.DiscoveryRequest{TypeUrl: url, Node: node}); err != nil {
+			_, err = stream.Recv() // why it has ended
+			return cmp.Or(err, errNeverAnswered)
+		}
+		node = nil
+	}
+	return nil
+}
+
+// reconsider brings all kinds in line with their lists, when more may be removed than before.
+func (s *Source) reconsider(ctx context.Context) {
+	for _, k := range s.kinds {
+		s.change(ctx, k, func() {})
+	}
+	s.settle()
+}
+
+// take takes one message over. An error rejects it as a whole, and nothing of it counts.
+func (s *Source) take(ctx context.Context, m *discovery.DiscoveryResponse) error {
+	l := s.lists[m.GetTypeUrl()]
+	if l == nil {
+		return s.reject(fmt.Sprintf("the server sends %s, which nobody has asked for", object.Quote(m.GetTypeUrl())))
+	}
+	sums, bytes := sumsOf(m.GetResources())
+	total := bytes
+	for _, other := range s.lists {
+		if other != l {
+			total += other.bytes
+		}
+	}
+	if total > maxBytes {
+		return s.reject(fmt.Sprintf("the list of %s has %d bytes, and all lists together more than %d", m.GetTypeUrl(), bytes, maxBytes))
+	}
+	k := s.of[l.url]
+	if l.same(m.GetResources(), sums) {
+		s.answered()
+		if l.answered {
+			return nil
+		}
+		s.change(ctx, k, func() { l.answered = true })
+		s.settle()
+		return nil
+	}
+	next := l.next(m.GetResources(), sums, bytes, func(r *anypb.Any) *entry { return s.decode(k, r) })
+	s.answered()
+	s.change(ctx, k, func() { *l = *next })
+	s.settle()
+	return nil
+}
+
+// answered notes that the server can be read.
+func (s *Source) answered() {
+	s.mu.Lock()
+	before := s.failure
+	s.failure = nil
+	s.rejected = nil
+	s.mu.Unlock()
+	if before != nil {
+		s.cfg.Log.Info("MCP server can be read again", "source", s.name)
+	}
+}
+
+// reject names a message that cannot be used.
+func (s *Source) reject(reason string) error {
+	p := object.Problem{Reason: reason, Remedy: "correct the MCP server " + s.cfg.Host}
+	s.mu.Lock()
+	s.rejected = object.Problems{p}
+	s.mu.Unlock()
+	s.cfg.Log.Warn("message of an MCP server is rejected, its last objects stay", "source", s.name, "reason", reason)
+	return p
+}
+
+// decode makes the entry of one object.
+func (s *Source) decode(k *kind, r *anypb.Any) *entry {
+	d := mcp.Decode(k.desc, r)
+	e := &entry{key: d.Key, object: d.Object, problems: d.Problems, hold: d.Hold}
+	switch {
+	case synthetic(k.desc, d.Key):
+		s.mu.Lock()
+		s.synthetic++
+		s.mu.Unlock()
+		return &entry{key: d.Key}
+	case d.Object != nil && s.foreign(d.Object.Labels):
+		return &entry{key: d.Key}
+	case d.Object != nil:
+		d.Object.Source = s.name
+	case d.Key.Name != "":
+		e.saved = s.savedVersion(k, d.Key)
+	}
+	for _, p := range e.problems {
+		s.cfg.Log.Warn("object of an MCP server cannot be used, its last good version stays", "source", s.name, "problem", p.Error())
+	}
+	return e
+}
