@@ -69,9 +69,7 @@ func (s *Source) checking(ctx context.Context) error {
 		case <-s.back:
 		case <-s.cfg.Clock.After(wait):
 		}
-		if s.gate.wait(ctx) != nil {
-			return nil
-		}
+		_ = s.gate.wait(ctx) // whose end the next round takes over
 		if wait = checkDataEvery; !s.checkData(ctx) {
 			wait = checkDataSoon
 		}
