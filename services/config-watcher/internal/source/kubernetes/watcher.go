@@ -175,7 +175,7 @@ func (w *watcher) put(o any, gone bool) error {
 		return nil
 	}
 	w.seen, w.kind.newest = e.version, e.version
-	w.source.saw(e.version)
+	w.kind.saw(w.source, e.version)
 	w.kind.guard.Forget(e.name)
 	if w.kind.namespaces() {
 		w.source.noteNamespace(e, gone)
@@ -224,7 +224,7 @@ func (w *watcher) replace(list []any, version string) error {
 		k.change(s, name, e)
 	}
 	w.listed, w.again, w.seen = true, false, version
-	s.saw(version)
+	k.saw(s, version)
 	notify.Wake(s.wake)
 	return nil
 }
