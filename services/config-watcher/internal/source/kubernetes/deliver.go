@@ -205,7 +205,7 @@ func (k *kind) answered() bool {
 func (s *Source) listedKinds() ([]*kind, error) {
 	listed, forbidden := s.readableKinds()
 	for _, k := range forbidden {
-		saved, err := s.readKind(k, nil)
+		saved, _, err := s.readKind(k, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -121,7 +121,7 @@ func (s *Source) missing(k *kind, saved []*entry) (unsure bool) {
 		}
 		if !k.read {
 			s.restore(k, saved)
-			k.readAll(s, nil, "")
+			k.readAll(s, nil, 0, "")
 		}
 		k.settled = true
 		return !k.guard.Due().IsZero()
@@ -137,7 +137,7 @@ func (s *Source) missing(k *kind, saved []*entry) (unsure bool) {
 	}
 	s.halt(k, types.NamespacedName{})
 	k.served, k.settled = served{}, true
-	k.readAll(s, nil, "")
+	k.readAll(s, nil, 0, "")
 	return !k.guard.Due().IsZero() // the next answer confirms it
 }
 

@@ -105,7 +105,7 @@ type Source struct {
 	looked chan struct{}
 	// deleted are the namespaces that a user has deleted.
 	deleted map[string]bool
-	// newest is the highest resource version that was seen.
+	// newest is the highest resource version of the Namespaces that was seen.
 	newest uint64
 }
 

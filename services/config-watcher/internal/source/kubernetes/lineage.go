@@ -52,9 +52,10 @@ func (k *kind) sawSystem(e *entry) {
 	}
 }
 
-// saw takes over a resource version of a list or an event. It is called with mu held.
-func (s *Source) saw(version string) {
-	if v, err := strconv.ParseUint(version, 10, 64); err == nil {
+// saw takes over a resource version of the Namespaces. Those of other kinds may be of another etcd, and say nothing
+// about these. It is called with Source.mu held.
+func (k *kind) saw(s *Source, version string) {
+	if v, err := strconv.ParseUint(version, 10, 64); err == nil && k.namespaces() {
 		s.newest = max(s.newest, v)
 	}
 }
@@ -69,9 +70,7 @@ func (s *Source) checking(ctx context.Context) error {
 		case <-s.back:
 		case <-s.cfg.Clock.After(wait):
 		}
-		if s.gate.wait(ctx) != nil {
-			return nil
-		}
+		_ = s.gate.wait(ctx) // whose end the next round takes over
 		if wait = checkDataEvery; !s.checkData(ctx) {
 			wait = checkDataSoon
 		}
@@ -99,6 +98,9 @@ func (s *Source) checkData(ctx context.Context) bool {
 	older := err == nil && version < newest
 	other := system != "" && (len(list.Items) == 0 || string(list.Items[0].UID) != system)
 	if !older && !other {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		namespaces.saw(s, list.GetResourceVersion())
 		return true
 	}
 	s.cfg.Log.Warn("API server has other data than before, as after the restoration of a backup: everything is listed again", "source", s.name,

@@ -205,7 +205,7 @@ func (s *Source) restoreLate() error {
 		if needless {
 			continue
 		}
-		if saved[k], err = s.readKind(k, nil); err != nil {
+		if saved[k], _, err = s.readKind(k, nil); err != nil {
 			return err
 		}
 	}
@@ -240,25 +240,28 @@ func (s *Source) restore(k *kind, saved []*entry) {
 	}
 }
 
-// readKind reads the saved objects of a kind, but not those in except. It waits for the disk, so mu is not held.
-func (s *Source) readKind(k *kind, except map[types.NamespacedName]bool) (out []*entry, err error) {
+// readKind reads the saved objects of a kind, but those in except it counts only. It waits for the disk, so mu is not
+// held.
+func (s *Source) readKind(k *kind, except map[types.NamespacedName]bool) (out []*entry, excepted int, err error) {
 	if s.cfg.Saved == nil {
-		return nil, nil
+		return nil, 0, nil
 	}
 	for n := range shards {
 		shard := s.readShard(k, n, except)
 		if shard.err != nil {
-			return nil, shard.err
+			return nil, 0, shard.err
 		}
-		out = append(out, shard.entries...)
+		out, excepted = append(out, shard.entries...), excepted+shard.excepted
 	}
-	return out, nil
+	return out, excepted, nil
 }
 
 // savedShard is a file of records. err means a record whose key was not given.
 type savedShard struct {
 	entries []*entry
-	err     error
+	// excepted counts the records that were left out on purpose.
+	excepted int
+	err      error
 }
 
 // version returns the saved version of an object; nil if there is none.
@@ -281,6 +284,7 @@ func (s *Source) readShard(k *kind, shard int, except map[types.NamespacedName]b
 	}
 	for _, r := range records {
 		if except[nameOf(r.Key)] {
+			out.excepted++
 			continue
 		}
 		o, err := objectOf(r.Content)

@@ -175,7 +175,7 @@ func (w *watcher) put(o any, gone bool) error {
 		return nil
 	}
 	w.seen, w.kind.newest = e.version, e.version
-	w.source.saw(e.version)
+	w.kind.saw(w.source, e.version)
 	w.kind.guard.Forget(e.name)
 	if w.kind.namespaces() {
 		w.source.noteNamespace(e, gone)
@@ -199,7 +199,7 @@ func (k *kind) change(s *Source, name types.NamespacedName, e *entry) {
 func (w *watcher) replace(list []any, version string) error {
 	s, k := w.source, w.kind
 	list = w.withSaved(list)
-	lacks := w.savedMissing(list)
+	lacks, saved := w.savedMissing(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.stopped {
@@ -212,18 +212,19 @@ func (w *watcher) replace(list []any, version string) error {
 			return errNoEntry
 		}
 		there[e.name] = e
-		k.change(s, e.name, e)
 	}
-	if w.name.Name != "" {
-		if there[w.name] == nil {
-			k.change(s, w.name, nil)
-		}
-	} else {
+	switch {
+	case w.name.Name == "":
 		s.restore(k, lacks)
-		k.readAll(s, there, version)
+		k.readAll(s, there, saved, version)
+	case there[w.name] == nil:
+		k.change(s, w.name, nil)
+	}
+	for name, e := range there {
+		k.change(s, name, e)
 	}
 	w.listed, w.again, w.seen = true, false, version
-	s.saw(version)
+	k.saw(s, version)
 	notify.Wake(s.wake)
 	return nil
 }

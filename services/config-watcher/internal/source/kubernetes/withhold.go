@@ -24,9 +24,12 @@ import (
 const maxDeleted = 10_000
 
 // readAll takes over that the objects in list are all that the API server has of the kind, at a resource version, empty
-// if it has said none. It removes others, or withholds them. It is called with Source.mu held.
-func (k *kind) readAll(s *Source, list map[types.NamespacedName]*entry, version string) {
+// if it has said none. It removes others, or withholds them. The objects of the list itself are not in the lanes yet:
+// new ones are no reason to miss others less. saved counts the objects of the list that were in force in an earlier run
+// only. It is called with Source.mu held.
+func (k *kind) readAll(s *Source, list map[types.NamespacedName]*entry, saved int, version string) {
 	inForce, missing := k.missing(s, list)
+	inForce += saved
 	doubtful, users := false, false
 	if k.namespaces() {
 		doubtful, users = k.lineage(list, version)
@@ -160,12 +163,13 @@ func (s *Source) noteNamespace(e *entry, gone bool) {
 // savedWithin is how long a first list waits for the disk with the saved state.
 const savedWithin = 2 * time.Second
 
-// savedMissing returns the saved objects that a watcher's first list lacks: they were in force when the last run ended.
+// savedMissing returns the saved objects that a watcher's first list lacks, and the number of the others: they were in
+// force when the last run ended.
 // Only the watcher's reflector waits for the disk.
-func (w *watcher) savedMissing(list []any) []*entry {
+func (w *watcher) savedMissing(list []any) (missing []*entry, others int) {
 	s, k := w.source, w.kind
 	if w.name.Name != "" || !s.unread(k) {
-		return nil
+		return nil, 0
 	}
 	there := make(map[types.NamespacedName]bool, len(list))
 	for _, o := range list {
@@ -176,8 +180,8 @@ func (w *watcher) savedMissing(list []any) []*entry {
 	system := types.NamespacedName{Name: kubeSystem} // its UID is compared
 	listed := there[system]
 	delete(there, system)
-	saved := s.saved(k, there)
-	return slices.DeleteFunc(saved, func(e *entry) bool {
+	missing, others = s.saved(k, there)
+	return slices.DeleteFunc(missing, func(e *entry) bool {
 		if !k.namespaces() || e.name != system {
 			return false
 		}
@@ -187,7 +191,7 @@ func (w *watcher) savedMissing(list []any) []*entry {
 			k.sawSystem(e)
 		}
 		return listed
-	})
+	}), others
 }
 
 // unread reports whether a kind has not been read in this run, and what an earlier run has saved of it is not in force.
@@ -197,23 +201,28 @@ func (s *Source) unread(k *kind) bool {
 	return s.cfg.Saved != nil && !k.restored && !k.read
 }
 
-// saved reads the saved objects of a kind, but not those in except. If the disk takes too long, there are none.
-func (s *Source) saved(k *kind, except map[types.NamespacedName]bool) []*entry {
-	read := make(chan []*entry, 1)
+// saved reads the saved objects of a kind, but those in except it counts only. If the disk takes too long, there are
+// none.
+func (s *Source) saved(k *kind, except map[types.NamespacedName]bool) (out []*entry, excepted int) {
+	type content struct {
+		entries  []*entry
+		excepted int
+	}
+	read := make(chan content, 1)
 	go func() {
-		saved, err := s.readKind(k, except)
+		saved, excepted, err := s.readKind(k, except)
 		if err != nil {
 			s.cfg.Log.Error("saved objects cannot be compared with what the API server has", "source", s.name, "kind", k.String(), "error", err)
 		}
-		read <- slices.DeleteFunc(saved, func(e *entry) bool { return e.object == nil })
+		read <- content{slices.DeleteFunc(saved, func(e *entry) bool { return e.object == nil }), excepted}
 	}()
 	select {
 	case saved := <-read:
-		return saved
+		return saved.entries, saved.excepted
 	case <-s.cfg.Clock.After(savedWithin):
 		s.cfg.Log.Warn("saved objects are not compared with what the API server has, because the disk takes too long", "source", s.name, "kind",
 			k.String())
-		return nil
+		return nil, 0
 	}
 }
 
@@ -228,7 +237,7 @@ func (s *Source) savedAbsent(have *resources) map[*kind][]*entry {
 			continue
 		}
 		reads.Go(func() {
-			saved := s.saved(k, nil)
+			saved, _ := s.saved(k, nil)
 			mu.Lock()
 			defer mu.Unlock()
 			out[k] = saved

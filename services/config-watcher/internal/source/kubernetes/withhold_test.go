@@ -108,6 +108,16 @@ func TestAListThatLacksMuchIsWithheld(t *testing.T) {
 	}
 }
 
+// TestNewObjectsAreNoReasonToMissOthersLess: a list of another cluster, which is as large.
+func TestNewObjectsAreNoReasonToMissOthersLess(t *testing.T) {
+	f := newFixture(t, nil)
+	w := f.watcher("", "Service")
+	must(t, w.replace(w.some(20, "apps", "1"), "5"))
+	f.moves("first list", 20, 0, 0)
+	must(t, w.replace(w.some(20, "other", "1"), "5"))
+	f.moves("another cluster's", 20, 0, 20)
+}
+
 // TestWatchEventsAreNeverWithheld: they are what somebody did.
 func TestWatchEventsAreNeverWithheld(t *testing.T) {
 	f := newFixture(t, nil)

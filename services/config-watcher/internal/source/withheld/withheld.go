@@ -24,7 +24,8 @@ const (
 type Reading[K comparable] struct {
 	// At is when it was complete. It is never before that of the reading before.
 	At time.Time
-	// InForce is the number of objects in force, withheld ones included. What a user has deleted does not count.
+	// InForce is the number of objects that were in force before the reading, withheld ones included, without what a
+	// user has deleted. New objects of the reading do not count: they are no reason to miss others less.
 	InForce int
 	// Missing are those of them that the reading does not have, each once.
 	Missing []K
