@@ -195,10 +195,10 @@ bench-ca: build ## what an issued certificate costs the ca, beside a floor, isti
 	  -spire $$spire/spire-server -realtime=$(if $(filter 0,$(shell id -u)),true,false)
 
 .PHONY: fuzz
-fuzz: ## every fuzz target of the ca, of policies and keys, and of what they read with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
+fuzz: ## every fuzz target of the ca, of policies and keys, of Consul, and of what they read with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
 	FUZZTIME=$(FUZZTIME) hack/fuzz.sh $(FUZZ)
 FUZZTIME ?= 20s
-FUZZ ?= services/ca proto/fairlead pkg/auth pkg/authz pkg/jwks pkg/tlsconf pkg/yamltext services/config-watcher/internal/jwks
+FUZZ ?= services/ca proto/fairlead pkg/auth pkg/authz pkg/jwks pkg/tlsconf pkg/yamltext services/config-watcher/internal/jwks services/config-watcher/internal/source/consul
 
 bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
 	go run ./tests/bench/cmd/bench -bin $(BIN) -full -realtime=$(if $(filter 0,$(shell id -u)),true,false) -page docs/performance.md
@@ -223,6 +223,10 @@ signers: tools build kms ## the ca's signers beside the real programs: Kubernete
 	vault=$$(tools/build-cached.sh vault) && cd services/ca && \
 	$(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio STEPCA_BIN=$$step CERTMANAGER_BIN=$$manager CERTMANAGER_CRDS=$$crds \
 	  VAULT_BIN=$$vault go test -count=1 $(TESTFLAGS) ./internal/signer/... ./internal/app
+
+.PHONY: test-consul
+test-consul: ## config-watcher reads a real Consul: registrations, killed and stopped leaders, restored snapshots, lost rights, LONG=1: 10,000 services; the first run builds Consul into a cache, in seven minutes or more
+	consul=$$(tools/build-cached.sh consul) && CONSUL_BIN=$$consul LONG=$(LONG) go test -count=1 -v -timeout 30m $(TESTFLAGS) ./services/config-watcher/internal/source/consul/... -run TestReal
 
 .PHONY: stock
 stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache

@@ -30,7 +30,7 @@ type Config struct {
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// TLS is for https; nil is Go's default.
 	TLS *tls.Config
-	// Filter says which services are read; nil means all.
+	// Filter says which services are read; nil means all. It is called often, and calls no method of the Catalog.
 	Filter func(service string) bool
 	// Known is what an earlier run has handed to the Handler, by service. It counts as handed over already, so that
 	// nothing of it is removed before it is certain that Consul has it no more. The Catalog keeps it.

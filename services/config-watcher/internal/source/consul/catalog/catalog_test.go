@@ -157,6 +157,13 @@ func TestTheNamesNoticeARestoredSnapshot(t *testing.T) {
 		if err := got.differs(); err != nil || c.Status().IndexResets == 0 {
 			t.Errorf("%v, %+v", err, c.Status())
 		}
+		f.register("web", "n3", "web-3", Passing)
+		pass(time.Second)
+		f.restore(0, false)
+		pass(10 * time.Second)
+		if err := got.differs(); err != nil {
+			t.Errorf("while all wait: %v", err)
+		}
 	})
 }
 

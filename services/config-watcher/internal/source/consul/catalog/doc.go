@@ -40,8 +40,10 @@
 //     without any service is not believed. A token that does not exist gets 403.
 //   - The agent remembers the rights of a token for 30 s, which authorize tells.
 //   - A reading that waits returns when the index is higher than its own. After a snapshot was restored indices are
-//     lower; who asks with an old one waits until the time is up. So whatever has failed is read without waiting, and
-//     all services are when the index of the names goes back.
+//     lower; who asks with an old one waits until the time is up, and who waits at that moment gets what was before,
+//     with the index that it was asked for, or of the streaming view nothing. So what came before the time was up and
+//     is unchanged is read again, whatever has failed is read without waiting, and all services are when the index of
+//     the names goes back.
 //   - A service without instances has the index of the last end of any service.
 //   - The names of services that differ in case alone share their readings.
 package catalog

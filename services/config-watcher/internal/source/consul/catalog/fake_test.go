@@ -58,7 +58,9 @@ type fake struct {
 	lied    time.Time
 	before  lies
 	restart chan struct{}
-	acls    bool
+	// abandoned ends what waits when a snapshot is restored.
+	abandoned chan struct{}
+	acls      bool
 	// forgets: the agent does not remember rights.
 	forgets bool
 	waiting map[string]int
@@ -68,7 +70,7 @@ type fake struct {
 
 func newFake() *fake {
 	f := &fake{raft: 10, now: &state{services: map[string]registered{}, index: 10, gone: 1}, since: map[string]map[key]time.Time{},
-		restart: make(chan struct{}), acls: true, waiting: map[string]int{}, plain: 1000}
+		restart: make(chan struct{}), abandoned: make(chan struct{}), acls: true, waiting: map[string]int{}, plain: 1000}
 	f.register("consul", "server", "consul", Passing) // as servers do
 	f.past = nil
 	return f
@@ -143,7 +145,10 @@ func (f *fake) deregister(service, node, id string) {
 // rebuilt uses indices a second time.
 func (f *fake) restore(back int, rebuilt bool) {
 	f.takeBack(back, rebuilt)
-	f.restartAgent()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.abandoned)
+	f.abandoned = make(chan struct{})
 }
 
 // takeBack is restore for those who ask just afterwards.
@@ -228,13 +233,16 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	content, at, filtered := st.read(r.URL.Path, l)
 	if index > 0 && at <= index {
-		if err := f.wait(r.Context(), r.URL.Path, index, wait+wait/32, restart); err != nil {
+		before := st
+		if err := f.wait(r.Context(), r.URL.Path, index, wait+wait/32, restart); err != nil && !errors.Is(err, errAbandoned) {
 			return nil, err
+		} else if err == nil {
+			before = f.newest()
 		}
 		f.mu.Lock()
-		l, st = f.lies, f.now
+		l = f.lies
 		f.mu.Unlock()
-		content, at, filtered = st.read(r.URL.Path, l)
+		content, at, filtered = before.read(r.URL.Path, l)
 	}
 	h := http.Header{"Content-Type": {"application/json"}, "X-Consul-Knownleader": {"true"}, "X-Consul-Lastcontact": {"0"}}
 	if filtered && !l.Silent {
@@ -295,6 +303,9 @@ func (f *fake) behind() *state {
 	return f.past[max(len(f.past)-3, 0)]
 }
 
+// errAbandoned says that a reading gets what was before a snapshot was restored.
+var errAbandoned = errors.New("abandoned")
+
 // wait waits until what is at a path is newer than index, or until the agent restarts.
 func (f *fake) wait(ctx context.Context, path string, index uint64, d time.Duration, restart chan struct{}) error {
 	f.mu.Lock()
@@ -309,6 +320,9 @@ func (f *fake) wait(ctx context.Context, path string, index uint64, d time.Durat
 	}()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	f.mu.Lock()
+	abandoned := f.abandoned
+	f.mu.Unlock()
 	for {
 		changed := f.changed.Changed()
 		if _, at, _ := f.newest().read(path, lies{}); at > index {
@@ -318,6 +332,8 @@ func (f *fake) wait(ctx context.Context, path string, index uint64, d time.Durat
 		case <-changed:
 		case <-timer.C:
 			return nil
+		case <-abandoned:
+			return errAbandoned
 		case <-restart:
 			return errors.New("EOF")
 		case <-ctx.Done():

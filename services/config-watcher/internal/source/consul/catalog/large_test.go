@@ -21,17 +21,9 @@ func TestRealTenThousandServices(t *testing.T) {
 		t.Skip("LONG is not set")
 	}
 	agent := consultest.DevTLS(t)
-	var all []consultest.Registration
-	for i := range services {
-		for j := range instances {
-			all = append(all, consultest.Instance(fmt.Sprintf("node%04d", (i*instances+j)%1000), fmt.Sprintf("s%05d", i),
-				fmt.Sprintf("s%05d-%d", i, j), catalog.Passing))
-		}
-	}
 	began := time.Now()
-	agent.RegisterAll(t, all)
+	agent.RegisterAll(t, many(services, instances))
 	t.Logf("registered in %s", time.Since(began))
-	all = nil
 	before := heap()
 	began = time.Now()
 	c, m := follow(t, of(agent, nil))
@@ -66,6 +58,16 @@ func TestRealTenThousandServices(t *testing.T) {
 	if lost := m.losses(); len(lost) > 0 {
 		t.Errorf("%v were removed", lost)
 	}
+}
+
+func many(services, instances int) (all []consultest.Registration) {
+	for i := range services {
+		for j := range instances {
+			all = append(all, consultest.Instance(fmt.Sprintf("node%04d", (i*instances+j)%1000), fmt.Sprintf("s%05d", i),
+				fmt.Sprintf("s%05d-%d", i, j), catalog.Passing))
+		}
+	}
+	return all
 }
 
 func heap() uint64 {

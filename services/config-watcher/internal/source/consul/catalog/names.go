@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// namesWait is how long the reading of the names may wait for changes. It also finds out that Consul is away.
-	namesWait = time.Minute
+	// namesWait is how long the reading of the names may wait for changes. It also finds out that Consul is away, or
+	// that a snapshot was restored just before it began.
+	namesWait = 30 * time.Second
 	// handAgain is after how long Handler.Names is called with names that are the same as before.
 	handAgain = 20 * time.Second
 	// agreeAfter is the time between two certain readings that must agree if their index is lower than one seen before,
 	// as it is after a snapshot was restored.
 	agreeAfter = 2 * time.Second
 	// absentFor is long enough for the names to have been read meanwhile.
-	absentFor = 2 * namesWait
+	absentFor = 4 * namesWait
 )
 
 // names is the state of the reading of the names. Catalog.mu guards it, except for bucket.
@@ -92,14 +93,15 @@ func (r *reader) readNames(ctx context.Context, certain bool) error {
 	if certain || index == 0 {
 		return r.readNamesCertainly(ctx, nil)
 	}
-	list, m, err := r.client.names(within, query{index: index, wait: namesWait})
+	q, began := query{index: index, wait: namesWait}, r.clock.Now()
+	list, m, err := r.client.names(within, q)
 	if r.interruptible(nil) && err != nil {
 		return err
 	}
 	var gone []string
 	if err == nil {
 		list = r.selected(list)
-		if gone = r.lacking(list); m.index >= index && len(gone) == 0 {
+		if gone = r.lacking(list); m.index >= index && len(gone) == 0 && !q.early(m, r.clock.Now().Sub(began)) {
 			r.adoptNames(ctx, list, nil, m)
 			return nil
 		}
@@ -135,7 +137,7 @@ func (r *reader) readNamesCertainly(ctx context.Context, gone []string) error {
 		if err != nil {
 			return err
 		}
-		if len(list) == 0 && !m.filtered {
+		if len(list) == 0 && !m.filtered && !r.isAnonymous() {
 			return errNothing
 		}
 		list = r.selected(list)
@@ -270,7 +272,7 @@ func (r *reader) adoptNames(ctx context.Context, list []string, kept map[string]
 	r.failure = nil
 	r.settle()
 	r.mu.Unlock()
-	if hand && (len(list) > 0 || !m.filtered) {
+	if hand && (len(list) > 0 || !m.filtered && !r.isAnonymous()) {
 		r.handler.Names(slices.Clone(list))
 	}
 	if reopened {
@@ -294,6 +296,12 @@ func (r *reader) closed(err error) {
 	if before == nil || before.Error() != err.Error() {
 		r.log.Warn("Consul cannot be read, what was known last stays", "address", r.client.base.String(), "error", err)
 	}
+}
+
+func (r *reader) isAnonymous() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.anonymous
 }
 
 func (r *reader) setAnonymous(on bool) {

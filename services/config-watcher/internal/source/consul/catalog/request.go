@@ -60,6 +60,12 @@ func (q query) timeout() time.Duration {
 
 var errSilent = errors.New("it does not answer in time")
 
+// early reports whether an answer that took so long came before the time was up although nothing has changed: Consul
+// answers so from before a snapshot was restored, at the moment when it is.
+func (q query) early(m meta, took time.Duration) bool {
+	return q.index > 0 && m.index == q.index && took < q.wait-time.Second
+}
+
 // meta is what the headers of an answer say.
 type meta struct {
 	index    uint64

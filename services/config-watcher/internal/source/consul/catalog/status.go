@@ -68,7 +68,7 @@ func (c *Catalog) Status() Status {
 
 // settle computes the state after a change. It is called with mu held.
 func (c *Catalog) settle() {
-	if !c.inSync && c.names.read && len(c.unread) == 0 && (len(c.services) > 0 || !c.names.filtered) {
+	if !c.inSync && c.names.read && len(c.unread) == 0 && (len(c.services) > 0 || !c.names.filtered && !c.anonymous) {
 		c.inSync = true
 		close(c.synced)
 	}

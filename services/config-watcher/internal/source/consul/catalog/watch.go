@@ -207,6 +207,7 @@ func (r *reader) step(ctx context.Context, s *service, mayWait bool) error {
 		r.interruptBy(s, cancel)
 		defer r.interruptBy(s, nil)
 	}
+	began := r.clock.Now()
 	instances, m, err := r.client.instances(reading, s.name, q)
 	if reading.Err() != nil && ctx.Err() == nil {
 		return errInterrupted
@@ -215,6 +216,9 @@ func (r *reader) step(ctx context.Context, s *service, mayWait bool) error {
 		return err
 	}
 	s.bucket.sized(m.size, r.clock.Now())
+	if q.early(m, r.clock.Now().Sub(began)) {
+		r.staleAfter(s)
+	}
 	gone := missing(s.known, instances)
 	if m.index > 0 && m.index >= s.index && len(instances) > 0 && len(gone) == 0 {
 		return r.adopt(s, instances, nil, m, "")
@@ -228,6 +232,13 @@ func (r *reader) interruptBy(s *service, cancel context.CancelFunc) {
 	if s.interrupt = cancel; cancel != nil && s.stale {
 		cancel()
 	}
+}
+
+// staleAfter has a service read without waiting next.
+func (r *reader) staleAfter(s *service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.stale = true
 }
 
 // rewind has all services read at once, after the names have found that the catalog has gone back: readings that wait
