@@ -198,7 +198,7 @@ bench-ca: build ## what an issued certificate costs the ca, beside a floor, isti
 fuzz: ## every fuzz target of the ca, of policies and keys, of Consul, and of what they read with, FUZZTIME=20s each; FUZZ=dir...: those below other directories
 	FUZZTIME=$(FUZZTIME) hack/fuzz.sh $(FUZZ)
 FUZZTIME ?= 20s
-FUZZ ?= services/ca proto/fairlead pkg/auth pkg/authz pkg/jwks pkg/tlsconf pkg/yamltext services/config-watcher/internal/jwks services/config-watcher/internal/source/consul
+FUZZ ?= services/ca proto/fairlead pkg/auth pkg/authz pkg/clusterkeys pkg/jwks pkg/tlsconf pkg/yamltext services/config-watcher/internal/jwks services/config-watcher/internal/source/consul
 
 bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
 	go run ./tests/bench/cmd/bench -bin $(BIN) -full -realtime=$(if $(filter 0,$(shell id -u)),true,false) -page docs/performance.md

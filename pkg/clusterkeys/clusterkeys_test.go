@@ -99,7 +99,7 @@ func TestBrokenDocumentsAreRefused(t *testing.T) {
 // Whatever a document says, reading it does not panic, and what is read can be written and read again.
 func FuzzRead(f *testing.F) {
 	c := testkit.Must(clusterkeys.Parse(east(f)))(f)
-	f.Add([]byte(testkit.Must(clusterkeys.Write([]clusterkeys.Cluster{c}))(f)))
+	f.Add(testkit.Must(clusterkeys.Write([]clusterkeys.Cluster{c}))(f))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		clusters, err := clusterkeys.Read(raw)
 		if err != nil {

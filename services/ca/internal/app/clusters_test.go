@@ -101,7 +101,7 @@ func TestAWorkloadOfARemoteClusterGetsItsOwnCertificate(t *testing.T) {
 func TestARemoteClusterGetsNothingElse(t *testing.T) {
 	east, mid, unknown, copied := newRemote(t, "east", "shop"), newRemote(t, "mid"), newRemote(t, "unknown"), newRemote(t, "copied")
 	twin := newRemote(t, "twin")
-	twin.Cluster.Keys = copied.Cluster.Keys
+	twin.Keys = copied.Keys
 	h, _, _ := trusting(t, func(o *Options) {
 		o.Forwarder = "fairlead-xds/xds-server"
 		o.DNSNames = append(o.DNSNames, "fairlead-watch/config-watcher=config-watcher.fairlead-watch.svc", "inject/injector=injector.inject.svc")
@@ -195,7 +195,7 @@ func TestRenewalsFollowTheClustersRule(t *testing.T) {
 	}
 	testkit.NoError(t, renew(t.Context(), web))
 	narrowed := *east
-	narrowed.Cluster.Namespaces = []string{"bank"}
+	narrowed.Namespaces = []string{"bank"}
 	trust(&narrowed)
 	refused("another rule", "remote cluster east: namespace shop")
 	trust()
@@ -220,7 +220,7 @@ func TestAccountsOfARemoteClusterAreNotAskedFor(t *testing.T) {
 	issuer, east := testkit.NewIssuer(t), newRemote(t, "east", "shop")
 	issuer.Rotate("own-key")
 	api := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "east", Namespace: contract.SystemNamespace,
-		Labels: map[string]string{clusterkeys.Label: "true"}}, Data: east.Cluster.Data()})
+		Labels: map[string]string{clusterkeys.Label: "true"}}, Data: east.Data()})
 	o := defaults(t, issuer)
 	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
 	h := startIn(t, issuer, o, deps{Cluster: clusterOf(t, api, issuer)})

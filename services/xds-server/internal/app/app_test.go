@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/clusterkeys"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/adstest"
@@ -258,8 +260,13 @@ func TestNotReadyBeforeTheFirstRevision(t *testing.T) {
 func TestWhoMayConnect(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
+	east := testkit.NewIssuer(t)
+	east.Rotate("east")
+	clusters := testkit.Must(clusterkeys.Write([]clusterkeys.Cluster{{Name: "east", Issuer: east.Name, Namespaces: []string{"default"},
+		Keys: testkit.Must(os.ReadFile(east.JWKSFile))(t)}}))(t)
 	withTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
-		o.JWKSFile, o.Issuer = issuer.JWKSFile, issuer.Name
+		o.JWKSFile, o.Issuer, o.RemoteClustersFile = issuer.JWKSFile, issuer.Name, filepath.Join(t.TempDir(), "clusters.json")
+		testkit.WriteFile(t, o.RemoteClustersFile, clusters)
 	})
 	withoutTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider())
 	withTokens.WaitReady()
@@ -276,6 +283,12 @@ func TestWhoMayConnect(t *testing.T) {
 		"certificate, tokens too": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
 		"token": {withTokens,
 			rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.OK},
+		"token of a remote cluster": {withTokens,
+			rpc.ClientConfig{TLS: anonymous, TokenFile: east.TokenFile("default", "default", contract.TokenAudience)}, codes.OK},
+		"token of a remote cluster, for another namespace": {withTokens,
+			rpc.ClientConfig{TLS: anonymous, TokenFile: east.TokenFile("other", "default", contract.TokenAudience)}, codes.Unauthenticated},
+		"token of a remote cluster, for an own service": {withTokens, rpc.ClientConfig{TLS: anonymous,
+			TokenFile: east.TokenFile(contract.SystemNamespace, contract.XDSServerAccount, contract.TokenAudience)}, codes.Unauthenticated},
 		"token where none is taken": {withoutTokens,
 			rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", contract.TokenAudience)}, codes.Unavailable},
 		"token for somebody else": {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "vault")},

@@ -50,13 +50,31 @@ func TestServicesMayBeInOtherNamespaces(t *testing.T) {
 	}
 }
 
+// TestOwnServicesAreReserved holds which identities no token of a remote cluster proves.
+func TestOwnServicesAreReserved(t *testing.T) {
+	c, err := parse(t, "--identity=edge/xds-server", "--ca-identity=trust/ca", "--config-watcher-identity=watch/watcher",
+		"--debug-identities=ops/kiali")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]bool{
+		"edge/xds-server": true, "edge/other": true, "trust/ca": true, "watch/default": true, "ops/kiali": true, "ops/other": false,
+		"edge-2/xds-server": false, "shop/web": false,
+	} {
+		namespace, account, _ := strings.Cut(who, "/")
+		if got := c.reserved(namespace, account); got != want {
+			t.Errorf("%s is reserved: %v, want %v", who, got, want)
+		}
+	}
+}
+
 // TestRefusals: each names the flag, and all are reported at once.
 func TestRefusals(t *testing.T) {
 	for _, flag := range []string{
 		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
 		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-unsent-mib=99999999",
 		"--ca-identity=one", "--config-watcher-identity=a/No Name", "--tls-min-version=1.1", "--debug-identities=one",
-		"--debug-identities=istio-system/No Name",
+		"--debug-identities=istio-system/No Name", "--remote-clusters-file=c",
 	} {
 		name, _, _ := strings.Cut(flag, "=")
 		if name == "--jwks-file" {
