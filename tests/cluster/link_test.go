@@ -104,12 +104,9 @@ func TestTwoClustersAreJoined(t *testing.T) {
 
 	// It ends with one of the clusters.
 	east.must("down")
-	testkit.Eventually(t, testkit.Patience, func() error { // the kernel takes a moment
-		if out := west.must("exec", "ip", "-o", "link"); strings.Contains(out, "cluster1") {
-			return fmt.Errorf("the interface to a cluster that has ended is left: %s", out)
-		}
-		return nil
-	})
+	if out := west.must("exec", "ip", "-o", "link"); strings.Contains(out, "cluster1") {
+		t.Errorf("the interface to a cluster that has ended is left: %s", out)
+	}
 	west.refuses("make cluster-up", "link", string(east.dir))
 	twin := neighbour(t, 0, image)
 	west.refuses("the same index, 0", "link", string(twin.dir))

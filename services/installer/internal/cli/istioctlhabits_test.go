@@ -54,7 +54,7 @@ func TestErrorsSuggestTheNearestName(t *testing.T) {
 		"tag set prod":                        "--revision",
 		"operator init --watchedNamespaces x": "no API server",
 		"operator banana":                     "unknown command \"banana\"",
-		"create-remote-secret --name east":    "reads what it writes (docs/guide/multicluster.md)",
+		"create-remote-secret --auth-type a":  "runs no program and no auth provider",
 		"manifest translate -f x.yaml":        "istioctl's, missing here: the charts",
 		"install --set profile=demo":          "no API server",
 		"x unistall":                          "did you mean `fairlead uninstall`?",

@@ -27,7 +27,7 @@ type linkEnd struct {
 
 // Link joins two clusters that are up by an interface between their first nodes. Nodes reach the other cluster's nodes,
 // and so do Pods, with their node's address as sender; with pods, Pods reach the other's Pods, and see who calls. A
-// link that is there is replaced. It ends with either cluster, or by Unlink.
+// link that is there is replaced. Down of either cluster ends it, and so does Unlink.
 func Link(a, b Dir, pods bool, out io.Writer) error {
 	ends, err := openEnds(a, b)
 	if err != nil {
@@ -66,6 +66,32 @@ func Unlink(a, b Dir) error {
 	return cut(ends)
 }
 
+// unlinkAll removes the links of the cluster whose process 1 is given: else the other ends stay until the kernel has
+// removed its network, which may take minutes after its processes have ended.
+func unlinkAll(pid int) error {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil //nolint:nilerr // it has ended meanwhile
+	}
+	defer namespace.Close()
+	network, err := netlink.NewHandleAt(netns.NsHandle(namespace.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	for index := range maxIndex + 1 {
+		if link, err := network.LinkByName(linkName(index)); err == nil {
+			if err := network.LinkDel(link); err != nil {
+				return fmt.Errorf("remove interface %s: %w", linkName(index), err)
+			}
+		}
+	}
+	return nil
+}
+
+// linkName is the interface to the cluster with an index.
+func linkName(index int) string { return fmt.Sprintf("cluster%d", index) }
+
 func openEnds(a, b Dir) (ends []*linkEnd, err error) {
 	if err := checkRoot(); err != nil {
 		return nil, err
@@ -99,7 +125,7 @@ func openEnds(a, b Dir) (ends []*linkEnd, err error) {
 			"--index, or CLUSTER_INDEX", a, b, indexes[0])
 	}
 	for i, e := range ends {
-		e.name = fmt.Sprintf("cluster%d", indexes[1-i])
+		e.name = linkName(indexes[1-i])
 	}
 	return ends, nil
 }

@@ -138,9 +138,9 @@ func Down(d Dir, out io.Writer) error {
 		return err
 	}
 	defer unlock()
-	_, notUp := d.PID()
+	pid, notUp := d.PID()
 	if notUp == nil {
-		if err := end(d); err != nil {
+		if err := errors.Join(unlinkAll(pid), end(d)); err != nil {
 			return err
 		}
 	}

@@ -171,7 +171,7 @@ func (c *Clusters) Status() source.Status {
 			degraded = append(degraded, err, of.Degraded)
 		}
 		st.Synced = st.Synced && (k.settled(of) || k.overdue)
-		restored = restored && !of.LastGood.IsZero()
+		restored = restored && !of.LastGood.IsZero() && k.contact.judged
 		if restored && of.LastGood.After(st.LastGood) {
 			st.LastGood = of.LastGood
 		}
