@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -53,6 +54,7 @@ type Server struct {
 	statuses  Statuses
 	sources   []source.Source
 	remotes   *remote.Clusters
+	declared  *declared.Sources
 	cluster   string
 }
 
@@ -75,6 +77,8 @@ type Config struct {
 	// Remotes are the remote clusters; nil if there can be none. Cluster is the id of the own one.
 	Remotes *remote.Clusters
 	Cluster string
+	// Declared are the sources of the mesh configuration; nil if there can be none.
+	Declared *declared.Sources
 }
 
 // NewServer serves a store.
@@ -82,7 +86,7 @@ func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, declared: cfg.Declared, cluster: cfg.Cluster,
 	}
 }
 
