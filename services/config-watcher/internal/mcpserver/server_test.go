@@ -388,7 +388,7 @@ type follower struct {
 	objects map[object.Key]*object.Object
 }
 
-func follow(t testing.TB, f *fixture) *follower {
+func client(t testing.TB, f *fixture) *follower {
 	t.Helper()
 	c := &follower{objects: map[object.Key]*object.Object{}}
 	c.Source = mcp.New(mcp.Config{Host: f.address, Dial: func() (*grpc.ClientConn, error) { return f.dial(), nil },
@@ -458,7 +458,7 @@ func TestAClientHasWhatTheServerHas(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		f := serve(t)
 		defer f.server.Stop()
-		c := follow(t, f)
+		c := client(t, f)
 		defer c.stop()
 		have := map[object.Key]*object.Object{}
 		for range rapid.IntRange(1, 8).Draw(r, "rounds") {

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,21 +90,7 @@ func (s *Source) save(k *kind) {
 	}
 	s.mu.Unlock()
 	for shard, list := range changed {
-		slices.SortFunc(list, func(a, b *object.Object) int { return a.Key.Compare(b.Key) })
-		var text bytes.Buffer
-		for _, o := range list {
-			line, err := s.encode(o)
-			if err != nil {
-				s.cfg.Log.Error("object cannot be saved, its last good version will not outlive a restart", "object", o.Key.String(), "error", err)
-				continue
-			}
-			text.Write(line)
-		}
-		if text.Len() == 0 {
-			s.cfg.Saved.Remove(s.shardFile(k, shard))
-		} else {
-			s.cfg.Saved.Put(s.shardFile(k, shard), text.Bytes())
-		}
+		s.cfg.Saved.PutRecords(s.shardFile(k, shard), list, s.encode)
 	}
 }
 
