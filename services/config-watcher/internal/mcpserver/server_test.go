@@ -384,7 +384,6 @@ type follower struct {
 	*mcp.Source
 	stop    func()
 	mu      sync.Mutex
-	events  int
 	objects map[object.Key]*object.Object
 }
 
@@ -396,7 +395,6 @@ func client(t testing.TB, f *fixture) *follower {
 	c.Handle(func(_ context.Context, _ string, events []source.Event) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.events += len(events)
 		for _, e := range events {
 			if e.Object == nil {
 				delete(c.objects, e.Key)
@@ -416,12 +414,6 @@ func client(t testing.TB, f *fixture) *follower {
 	})
 	t.Cleanup(c.stop)
 	return c
-}
-
-func (c *follower) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.events
 }
 
 // equals compares what the client has with objects.

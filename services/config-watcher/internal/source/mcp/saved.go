@@ -161,8 +161,8 @@ func (s *Source) restoreKind(ctx context.Context, k *kind, saved []*object.Objec
 	s.deliver(ctx, k, events)
 }
 
-// readShard reads the saved objects of a shard. One that is damaged or not valid any more is named in the log; if it is of
-// a security kind, a hold stands for it.
+// readShard reads the saved objects of a shard. One that is damaged or not valid any more is named in the log; if it is
+// of a security kind, a hold stands for it.
 func (s *Source) readShard(k *kind, shard int) (out []*object.Object, lost []hold.Hold) {
 	rel := s.shardFile(k, shard)
 	records, damaged, _, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)
