@@ -245,7 +245,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: from.store, Sources: from.all, Remotes: from.remotes, Cluster: cfg.ClusterID, Revisions: waiter{keys, s.pipeline},
+		Store: from.store, Sources: from.all, Remotes: from.remotes, Declared: from.declared, Cluster: cfg.ClusterID,
+		Revisions: waiter{keys, s.pipeline},
 		Elsewhere: joined, Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Unreadable: remedy,
 		Log: s.Log, Stop: s.stop,
 	}))

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/rpc"
@@ -21,78 +19,56 @@ const maxDeltaBytes = 2 << 20
 type difference struct {
 	kind *kinds.Kind // nil for a type that nobody knows
 	// sent is the version of the kind that was sent last, has those of the objects that the client has.
-	sent, nonce string
-	has         map[string]string
-	next        time.Time
+	sent string
+	has  map[string]string
+	next time.Time
 }
 
 // DeltaAggregatedResources implements delta: after the first, a message has what has changed. A client gets all objects
 // of a type that it asks for, whichever names it subscribes to.
 func (s *Server) DeltaAggregatedResources(ads discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	ctx := ads.Context()
-	log, err := s.begin(ctx, "delta")
+	st, err := s.begin(ads.Context(), "delta")
 	if err != nil {
 		return err
 	}
-	st := s.newStream(log)
-	defer st.timer.Stop()
-	requests := rpc.Requests(ads)
 	types := map[string]*difference{}
-	for {
-		changed := s.cfg.Table.Changed()
-		var at due
+	flush := func() (next due, err error) {
+		now := s.cfg.Clock.Now()
 		for url, d := range types {
-			now := s.cfg.Clock.Now()
 			newest := s.cfg.Table.state(d.kind)
-			switch {
-			case newest.version == d.sent:
+			if newest.version == d.sent {
 				continue
-			case now.Before(d.next):
-				at.add(d.next)
+			}
+			if now.Before(d.next) {
+				next.later(d.next)
 				continue
 			}
 			d.next = now.Add(pace)
 			for _, m := range d.messages(newest) {
 				m.TypeUrl, m.SystemVersionInfo, m.Nonce = url, newest.version, st.nextNonce()
-				d.nonce = m.Nonce
 				if err := ads.Send(m); err != nil {
-					return err
+					return due{}, err
 				}
 			}
 		}
-		st.wait(at)
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-s.cfg.Stop:
-			return status.Error(codes.Unavailable, "config-watcher is stopping")
-		case <-changed:
-		case <-st.timer.C():
-		case r := <-requests:
-			if r.Err != nil {
-				return rpc.EndOf(r.Err)
-			}
-			m := r.Message
-			st.named(m.GetNode())
-			url := m.GetTypeUrl()
-			switch known := types[url]; {
-			case known == nil:
-				if err := admit(url, len(types)); err != nil {
-					return err
-				}
-				d := &difference{kind: mcp.ParseURL(url), has: map[string]string{}}
-				if d.kind != nil {
-					d.has = m.GetInitialResourceVersions()
-				}
-				if d.has == nil {
-					d.has = map[string]string{}
-				}
-				types[url] = d
-			case m.GetErrorDetail() != nil:
-				st.rejected(url, m.GetErrorDetail().GetMessage())
-			}
-		}
+		return next, nil
 	}
+	return follow(ads.Context(), st, rpc.Requests(ads), flush, func(m *discovery.DeltaDiscoveryRequest) error {
+		st.named(m.GetNode())
+		url := m.GetTypeUrl()
+		if types[url] == nil {
+			d := &difference{kind: mcp.ParseURL(url)}
+			if d.kind != nil {
+				d.has = m.GetInitialResourceVersions()
+			}
+			types[url] = d
+			return admit(url, len(types))
+		}
+		if m.GetErrorDetail() != nil {
+			st.rejected(url, m.GetErrorDetail().GetMessage())
+		}
+		return nil
+	})
 }
 
 // messages are the difference between what the client has and a state, at least one. The client has the state then.

@@ -44,7 +44,7 @@ func TestGoals(t *testing.T) {
 	f.put(all...)
 
 	began, used := time.Now(), cpu(t)
-	c := follow(t, f)
+	c := client(t, f)
 	testkit.Eventually(t, time.Minute, func() error {
 		if !c.HasSynced() {
 			return fmt.Errorf("%d objects", c.Status().Objects)

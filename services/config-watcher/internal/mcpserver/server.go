@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -45,8 +46,16 @@ type Server struct {
 // NewServer makes a server.
 func NewServer(cfg Config) *Server { return &Server{cfg: cfg} }
 
+// stream is what both protocols have of one stream.
+type stream struct {
+	*Server
+	log   *slog.Logger
+	nonce uint64
+	node  string
+}
+
 // begin refuses a stream for which it is too early, and logs it otherwise.
-func (s *Server) begin(ctx context.Context, protocol string) (*slog.Logger, error) {
+func (s *Server) begin(ctx context.Context, protocol string) (*stream, error) {
 	if !s.cfg.Ready() {
 		return nil, status.Error(codes.Unavailable, "not every source has synced yet")
 	}
@@ -57,22 +66,7 @@ func (s *Server) begin(ctx context.Context, protocol string) (*slog.Logger, erro
 	}
 	log := s.cfg.Log.With("client", caller.ID.String(), "address", address, "protocol", protocol)
 	log.Info("client of MCP has joined")
-	return log, nil
-}
-
-// stream is what both protocols have.
-type stream struct {
-	*Server
-	log   *slog.Logger
-	nonce uint64
-	node  string
-	timer clock.Timer
-}
-
-func (s *Server) newStream(log *slog.Logger) *stream {
-	st := &stream{Server: s, log: log, timer: s.cfg.Clock.NewTimer(time.Hour)}
-	st.timer.Stop()
-	return st
+	return &stream{Server: s, log: log}, nil
 }
 
 // named takes over what the client says of itself, for the log alone.
@@ -92,7 +86,7 @@ func admit(url string, types int) error {
 	switch {
 	case url == "" || len(url) > maxTypeBytes:
 		return status.Errorf(codes.InvalidArgument, "type_url has %d bytes; ask for a type such as networking.istio.io/v1/ServiceEntry", len(url))
-	case types >= maxTypes:
+	case types > maxTypes:
 		return status.Errorf(codes.ResourceExhausted, "more than %d types on one stream", maxTypes)
 	}
 	return nil
@@ -103,20 +97,45 @@ func (st *stream) rejected(url, reason string) {
 	st.log.Warn("client of MCP rejects a list", "node", st.node, "type", object.Cut(url, maxTypeBytes), "reason", object.Cut(reason, 1024))
 }
 
-// due is when a subscription may be sent, for the timer; zero if it is up to date.
+// due is when the next list may be sent; zero if all are up to date.
 type due struct{ at time.Time }
 
-// add takes one more time into account.
-func (d *due) add(at time.Time) {
+// later takes one more time into account.
+func (d *due) later(at time.Time) {
 	if d.at.IsZero() || at.Before(d.at) {
 		d.at = at
 	}
 }
 
-// wait sets the stream's timer.
-func (st *stream) wait(d due) {
-	st.timer.Stop()
-	if !d.at.IsZero() {
-		st.timer.Reset(max(d.at.Sub(st.cfg.Clock.Now()), 0))
+// follow sends and takes requests until the stream ends. flush sends what has changed, and tells when there is more.
+func follow[Request any](ctx context.Context, st *stream, requests <-chan rpc.Received[Request], flush func() (due, error),
+	take func(*Request) error) error {
+	timer := st.cfg.Clock.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		changed := st.cfg.Table.Changed()
+		next, err := flush()
+		if err != nil {
+			return err
+		}
+		timer.Stop()
+		if !next.at.IsZero() {
+			timer.Reset(max(next.at.Sub(st.cfg.Clock.Now()), 0))
+		}
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-st.cfg.Stop:
+			return status.Error(codes.Unavailable, "config-watcher is stopping")
+		case <-changed:
+		case <-timer.C():
+		case r := <-requests:
+			if r.Err != nil {
+				return rpc.EndOf(r.Err)
+			}
+			if err := take(r.Message); err != nil {
+				return err
+			}
+		}
 	}
 }

@@ -384,11 +384,10 @@ type follower struct {
 	*mcp.Source
 	stop    func()
 	mu      sync.Mutex
-	events  int
 	objects map[object.Key]*object.Object
 }
 
-func follow(t testing.TB, f *fixture) *follower {
+func client(t testing.TB, f *fixture) *follower {
 	t.Helper()
 	c := &follower{objects: map[object.Key]*object.Object{}}
 	c.Source = mcp.New(mcp.Config{Host: f.address, Dial: func() (*grpc.ClientConn, error) { return f.dial(), nil },
@@ -396,7 +395,6 @@ func follow(t testing.TB, f *fixture) *follower {
 	c.Handle(func(_ context.Context, _ string, events []source.Event) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.events += len(events)
 		for _, e := range events {
 			if e.Object == nil {
 				delete(c.objects, e.Key)
@@ -416,12 +414,6 @@ func follow(t testing.TB, f *fixture) *follower {
 	})
 	t.Cleanup(c.stop)
 	return c
-}
-
-func (c *follower) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.events
 }
 
 // equals compares what the client has with objects.
@@ -458,7 +450,7 @@ func TestAClientHasWhatTheServerHas(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		f := serve(t)
 		defer f.server.Stop()
-		c := follow(t, f)
+		c := client(t, f)
 		defer c.stop()
 		have := map[object.Key]*object.Object{}
 		for range rapid.IntRange(1, 8).Draw(r, "rounds") {

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/services/config-watcher/internal/kinds"
@@ -23,57 +21,40 @@ type whole struct {
 // StreamAggregatedResources implements the state of the world: each list is all objects of a kind. A client's first
 // request for a type is a subscription whatever its nonce, since istiod invents one; later ones are answers.
 func (s *Server) StreamAggregatedResources(ads discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	ctx := ads.Context()
-	log, err := s.begin(ctx, "sotw")
+	st, err := s.begin(ads.Context(), "sotw")
 	if err != nil {
 		return err
 	}
-	st := s.newStream(log)
-	defer st.timer.Stop()
-	requests := rpc.Requests(ads)
 	types := map[string]*whole{}
-	for {
-		changed := s.cfg.Table.Changed()
-		var at due
+	flush := func() (next due, err error) {
+		now := s.cfg.Clock.Now()
 		for url, w := range types {
-			now := s.cfg.Clock.Now()
 			newest := s.cfg.Table.state(w.kind)
-			switch {
-			case newest.version == w.sent:
+			if newest.version == w.sent {
 				continue
-			case now.Before(w.next):
-				at.add(w.next)
+			}
+			if now.Before(w.next) {
+				next.later(w.next)
 				continue
 			}
 			w.sent, w.nonce, w.next = newest.version, st.nextNonce(), now.Add(pace)
 			if err := ads.SendMsg(&frame{state: newest, url: url, nonce: w.nonce}); err != nil {
-				return err
+				return due{}, err
 			}
 		}
-		st.wait(at)
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-s.cfg.Stop:
-			return status.Error(codes.Unavailable, "config-watcher is stopping")
-		case <-changed:
-		case <-st.timer.C():
-		case r := <-requests:
-			if r.Err != nil {
-				return rpc.EndOf(r.Err)
-			}
-			m := r.Message
-			st.named(m.GetNode())
-			url := m.GetTypeUrl()
-			switch known := types[url]; {
-			case known == nil:
-				if err := admit(url, len(types)); err != nil {
-					return err
-				}
-				types[url] = &whole{kind: mcp.ParseURL(url)}
-			case m.GetErrorDetail() != nil && m.GetResponseNonce() == known.nonce:
-				st.rejected(url, m.GetErrorDetail().GetMessage())
-			}
-		}
+		return next, nil
 	}
+	return follow(ads.Context(), st, rpc.Requests(ads), flush, func(m *discovery.DiscoveryRequest) error {
+		st.named(m.GetNode())
+		url := m.GetTypeUrl()
+		known := types[url]
+		if known == nil {
+			types[url] = &whole{kind: mcp.ParseURL(url)}
+			return admit(url, len(types))
+		}
+		if m.GetErrorDetail() != nil && m.GetResponseNonce() == known.nonce {
+			st.rejected(url, m.GetErrorDetail().GetMessage())
+		}
+		return nil
+	})
 }

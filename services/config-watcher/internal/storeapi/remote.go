@@ -47,10 +47,14 @@ func (s *Server) ListRemoteClusters(ctx context.Context, _ *configv1.ListRemoteC
 	return out, nil
 }
 
-// remoteSources are those of the remote clusters that are read now.
+// remoteSources are those of the remote clusters and of the mesh configuration that are read now.
 func (s *Server) remoteSources() []source.Source {
-	if s.remotes == nil {
-		return nil
+	var out []source.Source
+	if s.remotes != nil {
+		out = s.remotes.Sources()
 	}
-	return s.remotes.Sources()
+	if s.declared != nil {
+		out = append(out, s.declared.Sources()...)
+	}
+	return out
 }

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -53,6 +54,7 @@ type Server struct {
 	statuses  Statuses
 	sources   []source.Source
 	remotes   *remote.Clusters
+	declared  *declared.Sources
 	cluster   string
 	// unreadable says what to do about a source that cannot be read.
 	unreadable func(source.Source) string
@@ -79,6 +81,8 @@ type Config struct {
 	Cluster string
 	// Unreadable says what to do about a source that cannot be read.
 	Unreadable func(source.Source) string
+	// Declared are the sources of the mesh configuration; nil if there can be none.
+	Declared *declared.Sources
 }
 
 // NewServer serves a store.
@@ -86,7 +90,8 @@ func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster, unreadable: cfg.Unreadable,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, declared: cfg.Declared, cluster: cfg.Cluster,
+		unreadable: cfg.Unreadable,
 	}
 }
 

@@ -1,12 +1,10 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -144,21 +142,7 @@ func (s *Source) save(k *kind) {
 	}
 	s.mu.Unlock()
 	for shard, list := range changed {
-		slices.SortFunc(list, func(a, b *object.Object) int { return a.Key.Compare(b.Key) })
-		var text bytes.Buffer
-		for _, o := range list {
-			line, err := s.encode(o)
-			if err != nil {
-				s.cfg.Log.Error("object cannot be saved, its last good version will not outlive a restart", "object", o.Key.String(), "error", err)
-				continue
-			}
-			text.Write(line)
-		}
-		if text.Len() == 0 {
-			s.cfg.Saved.Remove(k.shardFile(shard))
-		} else {
-			s.cfg.Saved.Put(k.shardFile(shard), text.Bytes())
-		}
+		s.cfg.Saved.PutRecords(k.shardFile(shard), list, s.encode)
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"fairlead.dev/services/config-watcher/internal/hold"
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 )
 
@@ -43,4 +45,24 @@ func (d *Dir) Records(source, rel string, codec record.Codec) (records []record.
 		}
 	}
 	return records, lost, at, nil
+}
+
+// PutRecords sets a file to the records of objects, which encode makes, in the order of their keys; without objects it
+// removes the file. It logs the objects that cannot be encoded.
+func (d *Dir) PutRecords(rel string, objects []*object.Object, encode func(*object.Object) ([]byte, error)) {
+	slices.SortFunc(objects, func(a, b *object.Object) int { return a.Key.Compare(b.Key) })
+	var text bytes.Buffer
+	for _, o := range objects {
+		line, err := encode(o)
+		if err != nil {
+			d.cfg.Log.Error("object cannot be saved, its last good version will not outlive a restart", "object", o.Key.String(), "error", err)
+			continue
+		}
+		text.Write(line)
+	}
+	if text.Len() == 0 {
+		d.Remove(rel)
+	} else {
+		d.Put(rel, text.Bytes())
+	}
 }

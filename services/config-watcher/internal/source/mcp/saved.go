@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"fairlead.dev/services/config-watcher/internal/hold"
 	"fairlead.dev/services/config-watcher/internal/mcp"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -91,21 +91,7 @@ func (s *Source) save(k *kind) {
 	}
 	s.mu.Unlock()
 	for shard, list := range changed {
-		slices.SortFunc(list, func(a, b *object.Object) int { return a.Key.Compare(b.Key) })
-		var text bytes.Buffer
-		for _, o := range list {
-			line, err := s.encode(o)
-			if err != nil {
-				s.cfg.Log.Error("object cannot be saved, its last good version will not outlive a restart", "object", o.Key.String(), "error", err)
-				continue
-			}
-			text.Write(line)
-		}
-		if text.Len() == 0 {
-			s.cfg.Saved.Remove(s.shardFile(k, shard))
-		} else {
-			s.cfg.Saved.Put(s.shardFile(k, shard), text.Bytes())
-		}
+		s.cfg.Saved.PutRecords(s.shardFile(k, shard), list, s.encode)
 	}
 }
 
@@ -137,7 +123,13 @@ func (s *Source) restore(ctx context.Context) error {
 	for _, k := range s.kinds {
 		var saved []*object.Object
 		for shard := range shards {
-			saved = append(saved, s.readShard(k, shard)...)
+			found, lost := s.readShard(k, shard)
+			saved = append(saved, found...)
+			for _, h := range lost {
+				s.cfg.Log.Error("saved security object is lost", "source", s.name, "problem", h.Problem().Error())
+				h.Object.Source = s.name
+				saved = append(saved, h.Object)
+			}
 		}
 		s.restoreKind(ctx, k, saved)
 	}
@@ -169,13 +161,19 @@ func (s *Source) restoreKind(ctx context.Context, k *kind, saved []*object.Objec
 	s.deliver(ctx, k, events)
 }
 
-// readShard reads the saved objects of a shard. One that is damaged or not valid any more is named in the log.
-func (s *Source) readShard(k *kind, shard int) (out []*object.Object) {
+// readShard reads the saved objects of a shard. One that is damaged or not valid any more is named in the log; if it is
+// of a security kind, a hold stands for it.
+func (s *Source) readShard(k *kind, shard int) (out []*object.Object, lost []hold.Hold) {
 	rel := s.shardFile(k, shard)
-	records, _, _, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)
+	records, damaged, _, err := s.cfg.Saved.Records(s.name, rel, s.cfg.Codec)
 	if err != nil {
 		s.cfg.Log.Error("saved state cannot be read, it is left out", "source", s.name, "file", rel, "error", err)
-		return nil
+		return nil, nil
+	}
+	for _, h := range damaged {
+		if h.Object.Key.Kind == k.desc.Name {
+			lost = append(lost, h)
+		}
 	}
 	for _, r := range records {
 		var raw []byte
@@ -183,12 +181,15 @@ func (s *Source) readShard(k *kind, shard int) (out []*object.Object) {
 		d := mcp.Decode(k.desc, &anypb.Any{TypeUrl: mcp.ResourceType, Value: raw})
 		if err != nil || d.Object == nil {
 			s.cfg.Log.Error("saved object is not valid any more, it is left out", "source", s.name, "object", r.Key.String(), "error", d.Problems)
+			if h, ok := hold.OfKey(r.Key, rel); ok {
+				lost = append(lost, h)
+			}
 			continue
 		}
 		d.Object.Source = s.name
 		out = append(out, d.Object)
 	}
-	return out
+	return out, lost
 }
 
 // Forget removes the last good state. It is called after Run has returned.
@@ -216,7 +217,7 @@ func (s *Source) savedVersion(k *kind, key object.Key) *object.Object {
 	rel := s.shardFile(k, shardOf(key))
 	list, read := s.shards[rel]
 	if !read {
-		list = s.readShard(k, shardOf(key))
+		list, _ = s.readShard(k, shardOf(key))
 		s.shards[rel] = list
 	}
 	i := slices.IndexFunc(list, func(o *object.Object) bool { return o.Key == key })

@@ -31,7 +31,7 @@ const NamePrefix = "mcp/"
 type Config struct {
 	// Host is the server's host:port, as configSources has it.
 	Host string
-	// Dial connects to the server. It is called once, by Run.
+	// Dial connects to the server. Run calls it for each stream, and closes the connection with the stream.
 	Dial func() (*grpc.ClientConn, error)
 	// Node says who asks.
 	Node Node

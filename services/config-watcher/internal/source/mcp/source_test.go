@@ -1,6 +1,9 @@
 package mcp
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	mcpv1alpha1 "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"fairlead.dev/pkg/testkit"
 )
@@ -318,4 +322,34 @@ func TestAServerThatIsAwayAtTheStart(t *testing.T) {
 	s.rest(entriesV1)
 	testkit.Eventually(t, testkit.Patience, func() error { return synced(c) })
 	c.has("a/one:80 a/three:80")
+}
+
+// TestADamagedPolicyOfTheLastGoodStateIsClosed: until the server can be read, what it may have selected is closed.
+func TestADamagedPolicyOfTheLastGoodStateIsClosed(t *testing.T) {
+	dir := t.TempDir()
+	p := newPeer(t)
+	c := follow(t, p.address, dir)
+	s := p.next()
+	const policies = "security.istio.io/v1/AuthorizationPolicy"
+	body, err := anypb.New(&security.AuthorizationPolicy{})
+	testkit.NoError(t, err)
+	policy, err := anypb.New(&mcpv1alpha1.Resource{Metadata: &mcpv1alpha1.Metadata{Name: "a/deny"}, Body: body})
+	testkit.NoError(t, err)
+	s.tell(policies, policy)
+	s.rest(policies)
+	testkit.Eventually(t, testkit.Patience, func() error { return synced(c) })
+	c.stop()
+	files, err := filepath.Glob(filepath.Join(dir, "mcp", "*", "AuthorizationPolicy.security.istio.io", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("saved in %v, %v", files, err)
+	}
+	content, err := os.ReadFile(files[0])
+	testkit.NoError(t, err)
+	testkit.WriteFile(t, files[0], bytes.Replace(content, []byte("sha256"), []byte("sha257"), 1))
+	p.server.Stop()
+	c = follow(t, p.address, dir)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		c.clock.Advance(saveEvery)
+		return errorIf(c.Status().Held != 1, "nothing is held closed")
+	})
 }

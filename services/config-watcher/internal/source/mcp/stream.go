@@ -11,7 +11,6 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -57,17 +56,10 @@ func (s *Source) node() *core.Node {
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context) error {
-	conn, err := s.cfg.Dial()
-	if err != nil {
-		s.fail(err)
-		<-ctx.Done()
-		return nil
-	}
-	defer conn.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.keep(ctx) })
 	group.Go(func() error {
-		rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, func(ctx context.Context) (bool, error) { return s.follow(ctx, conn) },
+		rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, s.follow,
 			func(err error, _ time.Duration) {
 				if !errors.Is(err, errAgain) {
 					s.fail(err)
@@ -75,7 +67,7 @@ func (s *Source) Run(ctx context.Context) error {
 			})
 		return nil
 	})
-	err = group.Wait()
+	err := group.Wait()
 	s.saveAll()
 	return err
 }
@@ -89,8 +81,13 @@ type received struct {
 	err     error
 }
 
-// follow reads one stream to its end.
-func (s *Source) follow(ctx context.Context, conn *grpc.ClientConn) (useful bool, err error) {
+// follow reads one stream to its end. Each has a connection of its own, so that changed files of roots count.
+func (s *Source) follow(ctx context.Context) (useful bool, err error) {
+	conn, err := s.cfg.Dial()
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
