@@ -140,10 +140,16 @@ strategy:
 revisionHistoryLimit: 5
 {{- end }}
 
+{{/* The label of Pods that Service istiod leads to. A Pod gets the ports that it has by name: 443 is that of the injector, all others are those of xds-server. */}}
+{{- define "fairlead.istiodLabel" -}}fairlead.dev/part-of: istiod{{- end }}
+
 {{/* Metadata of Pods: dict root, v, app, selector. */}}
 {{- define "fairlead.podMetadata" -}}
 labels:
   {{- .selector | nindent 2 }}
+  {{- if has .app (list "xds-server" "fairlead" "injector") }}
+  {{ include "fairlead.istiodLabel" . }}
+  {{- end }}
   app.kubernetes.io/part-of: fairlead
   sidecar.istio.io/inject: "false"
   {{- with .v.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
