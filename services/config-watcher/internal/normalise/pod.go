@@ -19,7 +19,7 @@ func decodePod(o *object.Object) *instance {
 	in := &instance{
 		key: o.Key, object: o, labels: o.Labels,
 		account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
-		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
+		network: o.Labels[LabelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
 	}
 	if o.Labels[labelTLSMode] == "istio" {

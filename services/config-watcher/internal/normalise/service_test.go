@@ -180,32 +180,6 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// TestNetworkGateways: a Service with a network label is the network's gateway at its external addresses.
-func TestNetworkGateways(t *testing.T) {
-	for name, c := range map[string]struct{ labels, more, want string }{
-		"load balancer": {"topology.istio.io/network: n2",
-			"status: {loadBalancer: {ingress: [{ip: 192.0.2.9}, {ip: 192.0.2.1}, {hostname: lb.example.com}]}}", "n2 [192.0.2.1 192.0.2.9] 15443"},
-		"external IPs": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '443'",
-			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 443"},
-		"nowhere yet":   {"topology.istio.io/network: n2", "spec: {ports: [{port: 15443}]}", " [] 0"},
-		"a name alone":  {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{hostname: lb.example.com}]}}", " [] 0"},
-		"of no network": {"a: b", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", " [] 0"},
-		"port of no use": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '70000'",
-			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 15443"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			yaml := "---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps, labels: {" + c.labels + "}}\n" + c.more + "\n"
-			if !strings.Contains(c.more, "spec:") {
-				yaml += "spec: {ports: [{port: 15443}]}\n"
-			}
-			g := newState(t, yaml).service("apps", fqdnA).GetNetworkGateway()
-			if got := fmt.Sprint(g.GetNetwork(), " ", g.GetAddresses(), " ", g.GetPort()); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
-	}
-}
-
 // TestAddressesOfNetworks: two networks may use one address for different workloads.
 func TestAddressesOfNetworks(t *testing.T) {
 	s := newState(t, entry("a", "",
