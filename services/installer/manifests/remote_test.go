@@ -36,7 +36,7 @@ func deployments(objects []runtime.Object) []string {
 func callers(t *testing.T, objects []runtime.Object) []registrationv1.WebhookClientConfig {
 	t.Helper()
 	var out []registrationv1.WebhookClientConfig
-	for _, w := range find[*registrationv1.MutatingWebhookConfiguration](t, objects, "istio-sidecar-injector-fairlead-remote").Webhooks {
+	for _, w := range find[*registrationv1.MutatingWebhookConfiguration](t, objects, "istio-sidecar-injector").Webhooks {
 		out = append(out, w.ClientConfig)
 	}
 	if len(out) != 4 {
@@ -76,7 +76,7 @@ func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
 			}
 		}
 		if flags := flagsOf(t, objects, "keeper"); !slices.Contains(flags, "--publish-roots=istio-ca-root-cert") ||
-			!slices.Contains(flags, "--injection=istio-sidecar-injector-fairlead-remote") {
+			!slices.Contains(flags, "--injection=istio-sidecar-injector") {
 			t.Errorf("%s: flags of the keeper %v", name, flags)
 		}
 		var mesh struct {
@@ -133,7 +133,7 @@ func TestARemoteClusterMayUseThePrimarysInjector(t *testing.T) {
 		if got := deployments(objects); !slices.Equal(got, []string{"keeper"}) {
 			t.Errorf("%s: %v run", name, got)
 		}
-		keeps := slices.Contains(flagsOf(t, objects, "keeper"), "--injection=istio-sidecar-injector-fairlead-remote")
+		keeps := slices.Contains(flagsOf(t, objects, "keeper"), "--injection=istio-sidecar-injector")
 		if keeps != (name == "a path") {
 			t.Errorf("%s: the keeper writes caBundle: %v", name, keeps)
 		}

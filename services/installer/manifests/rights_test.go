@@ -113,8 +113,6 @@ func TestRightsOfServices(t *testing.T) {
 			keeps := map[string]bool{
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io fairlead-validator in every namespace":   true,
 				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector in every namespace": true,
-				"patch mutatingwebhookconfigurations.admissionregistration.k8s.io istio-sidecar-injector-fairlead-remote in every namespace": name ==
-					"remote",
 				"bind clusterroles.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every " +
 					"namespace": true,
 				"create rolebindings.rbac.authorization.k8s.io in every namespace": true, "delete " + bindings: true,

@@ -48,10 +48,10 @@ type Options struct {
 	ClockSkew                                   time.Duration
 	DNSNames, IPAddresses, Impersonators        []string
 	// RemoteDNSNames are those of services of remote clusters, which are none of the mesh's own.
-	RemoteDNSNames []string
-	Forwarder                                   string
-	TrustDomainAliases                          []string
-	TLSMinVersion                               string
+	RemoteDNSNames     []string
+	Forwarder          string
+	TrustDomainAliases []string
+	TLSMinVersion      string
 
 	Workers, Queue int
 	// QueueWait and MaxWatches have no flag: AddFlags sets them to queueWait and maxWatches. Settle is that of package

@@ -228,3 +228,30 @@ func TestServiceEntryWithoutPorts(t *testing.T) {
 		t.Errorf("service %v", svc)
 	}
 }
+
+// TestPodsOfAServiceMayHaveDifferentPorts: Service istiod leads to two kinds of Pods, which are told apart by the names
+// of their ports, with the EndpointSlices that Kubernetes makes of it and without any.
+func TestPodsOfAServiceMayHaveDifferentPorts(t *testing.T) {
+	workload := func(name, ip, port, number string) string {
+		return "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: apps, labels: {part: istiod}}\n" +
+			"spec: {containers: [{name: c, ports: [{name: " + port + ", containerPort: " + number + "}]}]}\n" +
+			"status: {phase: Running, podIP: " + ip + ", conditions: [{type: Ready, status: \"True\"}]}\n"
+	}
+	slice := func(name, ip, port, number string) string {
+		return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-" + name + ", namespace: apps, labels: " +
+			"{kubernetes.io/service-name: a}}\naddressType: IPv4\nendpoints: [{addresses: [" + ip + "], targetRef: {kind: Pod, name: " + name +
+			", namespace: apps}}]\nports: [{name: " + port + ", port: " + number + "}]\n"
+	}
+	s := newState(t, "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps}\nspec: {clusterIP: 10.1.0.1, selector: {part: istiod}, "+
+		"ports: [{name: https-webhook, port: 443, targetPort: https-inject}, {name: https-dns, port: 15012, targetPort: tls-xds}]}\n"+
+		workload("injector", "10.8.0.1", "https-inject", "15017")+workload("server", "10.8.0.2", "tls-xds", "15012"))
+	for _, step := range []string{"", slice("injector", "10.8.0.1", "https-webhook", "15017") + slice("server", "10.8.0.2", "https-dns", "15012")} {
+		if step != "" {
+			s.apply(step)
+		}
+		inject, xds := s.endpoints("apps", aHost+":443/Kubernetes"), s.endpoints("apps", aHost+":15012/Kubernetes")
+		if inject != "10.8.0.1:15017" || xds != "10.8.0.2:15012" {
+			t.Errorf("port 443 leads to %q, port 15012 to %q", inject, xds)
+		}
+	}
+}
