@@ -17,10 +17,11 @@ import (
 func TestPrimaryRemoteAsIstiosGuideHasIt(t *testing.T) {
 	p := programs(t)
 	for name, values := range map[string]string{
-		"path":    "istiodRemote: {injectionPath: /inject/cluster/cluster2/net/network2}, global: {remotePilotAddress: 192.0.2.1}",
-		"IPv6":    "istiodRemote: {injectionPath: /inject/cluster/cluster2/net/network2}, global: {remotePilotAddress: 'fd00::1'}",
-		"name":    "istiodRemote: {injectionPath: /inject}, global: {remotePilotAddress: gw.example.com}",
-		"address": "istiodRemote: {injectionURL: 'https://gw.example.com:15017/inject', injectionCABundle: eA==}, global: {remotePilotAddress: gw.example.com}",
+		"path": "istiodRemote: {injectionPath: /inject/cluster/cluster2/net/network2}, global: {remotePilotAddress: 192.0.2.1}",
+		"IPv6": "istiodRemote: {injectionPath: /inject/cluster/cluster2/net/network2}, global: {remotePilotAddress: 'fd00::1'}",
+		"name": "istiodRemote: {injectionPath: /inject}, global: {remotePilotAddress: gw.example.com}",
+		"address": "istiodRemote: {injectionURL: 'https://gw.example.com:15017/inject', injectionCABundle: eA==}, " +
+			"global: {remotePilotAddress: gw.example.com}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			inputs, err := inputs(t.TempDir(), Case{Files: []string{"apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n" +
@@ -90,5 +91,5 @@ func leads(t *testing.T, o Outcome) string {
 	for _, each := range e.Endpoints {
 		addresses = append(addresses, each.Addresses...)
 	}
-	return fmt.Sprint(s.Spec.Type, " ", s.Spec.ExternalName, " ", s.Spec.ClusterIP, " ", ports, " ", e.AddressType, " ", addresses, " ", behind)
+	return fmt.Sprintf("%s %s %s %v, %s %v %v", s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP, ports, e.AddressType, addresses, behind)
 }
