@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/clock"
@@ -69,9 +71,9 @@ type Table struct {
 	places chan struct{}
 
 	mu sync.Mutex
-	// services are those whose load balancers have names, networks what the entry meshNetworks names.
+	// services are those whose load balancers have names, stated what the entry meshNetworks names.
 	services map[object.Key]service
-	networks networks
+	stated   stated
 	entries  map[string]*entry
 	// saved are the answers on disk.
 	saved map[string][]string
@@ -86,8 +88,8 @@ type service struct {
 	names   []string
 }
 
-// networks are the host names in the entry meshNetworks: of gateways, and of Services that are gateways.
-type networks struct{ names, services []string }
+// stated are the host names in the entry meshNetworks: of gateways, and of Services that are gateways.
+type stated struct{ names, services []string }
 
 // entry is a wanted name.
 type entry struct {
@@ -130,7 +132,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 		case c.Key.Group == "" && c.Key.Kind == "Service":
 			changed = t.takeService(c) || changed
 		case kinds.IsMeshConfig(c.Key):
-			t.networks, changed = networksOf(c.Object), true
+			t.stated, changed = statedBy(c.Object), true
 		}
 	}
 	if changed && t.cfg.Every > 0 {
@@ -151,18 +153,18 @@ func (t *Table) takeService(c normalise.Change) bool {
 	if !ok {
 		return had
 	}
-	names := normalise.GatewayNames(body)
+	names := networks.Names(body)
 	if len(names) == 0 {
 		return had
 	}
 	t.services[c.Key] = service{host: normalise.Host(c.Key.Name, c.Key.Namespace, t.cfg.Domain),
-		gateway: c.Object.Labels[normalise.LabelNetwork] != "", names: names}
+		gateway: c.Object.Labels[networks.Label] != "", names: names}
 	return true
 }
 
-// networksOf reads the names in a mesh configuration. Sources have refused one that cannot be read.
-func networksOf(o *object.Object) networks {
-	var out networks
+// statedBy reads the names in a mesh configuration. Sources have refused one that cannot be read.
+func statedBy(o *object.Object) stated {
+	var out stated
 	if o == nil {
 		return out
 	}
@@ -177,7 +179,7 @@ func networksOf(o *object.Object) networks {
 				out.services = append(out.services, strings.ToLower(host))
 			}
 			if _, err := netip.ParseAddr(g.GetAddress()); err != nil && g.GetAddress() != "" {
-				out.names = append(out.names, normalise.GatewayName(g.GetAddress()))
+				out.names = append(out.names, networks.Name(g.GetAddress()))
 			}
 		}
 	}
@@ -186,9 +188,9 @@ func networksOf(o *object.Object) networks {
 
 // wanted lists the names, each once, in order: the first maxNames.
 func (t *Table) wanted() []string {
-	all := slices.Clone(t.networks.names)
+	all := slices.Clone(t.stated.names)
 	for _, s := range t.services {
-		if s.gateway || slices.Contains(t.networks.services, s.host) {
+		if s.gateway || slices.Contains(t.stated.services, s.host) {
 			all = append(all, s.names...)
 		}
 	}

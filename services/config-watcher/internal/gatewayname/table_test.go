@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/clock"
@@ -129,7 +131,7 @@ func gateway(name, network string, hosts ...string) normalise.Change {
 	}
 	o := &object.Object{Key: k, Body: body}
 	if network != "" {
-		o.Labels = map[string]string{normalise.LabelNetwork: network}
+		o.Labels = map[string]string{networks.Label: network}
 	}
 	return normalise.Change{Key: k, Object: o}
 }

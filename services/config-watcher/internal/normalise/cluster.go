@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // Services and workloads of remote clusters. As in Istio, Services of one name and namespace are one service in all
@@ -50,4 +53,65 @@ func isClusterLocal(hosts map[string]bool, hostname string) bool {
 		}
 	}
 	return hosts[longest]
+}
+
+// networkOf is the network of an instance: its own, else that of its cluster, else the one that meshNetworks has for
+// its address.
+func (m *Mesh) networkOf(in *instance) string {
+	return cmp.Or(in.network, m.clusterNetwork(in.key.Cluster), networks.OfAddresses(m.settings.networks, in.addresses))
+}
+
+// clusterNetwork is the network of every workload of a cluster that names none: a label of the root namespace, as in
+// Istio's multi-network installation, else the one that meshNetworks has for the cluster.
+func (m *Mesh) clusterNetwork(cluster string) string {
+	return cmp.Or(m.namespaceLabels(place{kinds.MeshNamespace, cluster})[networks.Label],
+		networks.OfCluster(m.settings.networks, m.clusterID(cluster)))
+}
+
+// setNetworkGateways sets which networks the Services behind a service lead into. One without an address is left out.
+func (m *Mesh) setNetworkGateways(svc *configv1.Service, services []*owner) {
+	for i, o := range services {
+		for j, g := range networks.Gateways(m.settings.networks, m.clusterID(o.object.Key.Cluster), svc.Hostname, o.object.Labels) {
+			if g.Addresses = networks.Addresses(o.service, m.addressesOf); len(g.Addresses) == 0 {
+				continue
+			}
+			if i == 0 && j == 0 {
+				svc.NetworkGateway = g
+			} else {
+				svc.MoreNetworkGateways = append(svc.MoreNetworkGateways, g)
+			}
+		}
+	}
+	slices.SortFunc(svc.MoreNetworkGateways, networks.Compare)
+}
+
+// KindGatewayName is the kind of the objects, in group fairlead.dev, by which package gatewayname says what the host
+// names of gateways resolve to. Their body is an object.GatewayName. No user writes them.
+const KindGatewayName = "GatewayName"
+
+// GatewayNameKey is the key of the object of a host name.
+func GatewayNameKey(host string) object.Key {
+	return object.Key{Group: kinds.GroupFairlead, Kind: KindGatewayName, Name: host}
+}
+
+var gatewayNameKind = &rules[object.GatewayName]{
+	is:     traits{unreported: true, meshWide: true},
+	decode: func(_ *Mesh, o *object.Object) (*object.GatewayName, error) { return o.Body.(*object.GatewayName), nil },
+	touch: func(m *Mesh, n *object.GatewayName) {
+		m.dirty.mesh = true
+		for o := range m.gatewayNames[n.Name].All {
+			for _, h := range o.hosts {
+				m.dirty.services.Add(h)
+			}
+		}
+	},
+}
+
+// addressesOf are the addresses that a host name of a gateway resolves to; none while it has not been looked up.
+func (m *Mesh) addressesOf(name string) []string {
+	found, _ := m.stored[GatewayNameKey(name)].value.(*object.GatewayName)
+	if found == nil {
+		return nil
+	}
+	return found.Addresses
 }

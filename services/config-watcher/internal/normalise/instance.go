@@ -10,10 +10,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// LabelNetwork is the label of the network of a Pod, a namespace (that of its workloads), and a Service that leads into
-// the network.
-const LabelNetwork = "topology.istio.io/network"
-
 // Labels that decide about endpoints.
 const (
 	labelTLSMode      = "security.istio.io/tlsMode"

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	"google.golang.org/protobuf/proto"
 	mesh "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,11 +53,11 @@ func (m *Mesh) decodeSettings(o *object.Object) (*settings, error) {
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	networks, _, problems := meshconfig.ParseNetworks("", []byte(o.Body.(*corev1.ConfigMap).Data[kinds.NetworksKey]))
+	stated, _, problems := meshconfig.ParseNetworks("", []byte(o.Body.(*corev1.ConfigMap).Data[kinds.NetworksKey]))
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain), networks: networks}
+	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain), networks: stated}
 	for _, d := range config.GetDiscoverySelectors() {
 		selector, err := meshconfig.LabelSelector(d)
 		if err != nil {
@@ -92,7 +94,8 @@ func (m *Mesh) rebuildMeshConfig() {
 		m.delta.Errors = append(m.delta.Errors, fmt.Errorf("mesh configuration: %w", err))
 		return
 	}
-	body := &configv1.MeshConfig{Settings: packed, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster, NetworkGateways: m.statedGateways()}
+	body := &configv1.MeshConfig{Settings: packed, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster,
+		NetworkGateways: networks.Stated(m.settings.networks, m.addressesOf)}
 	if m.settings.object != nil {
 		body.Source = sourceRef(m.settings.object)
 	}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -29,7 +31,7 @@ type place struct{ namespace, cluster string }
 func (m *Mesh) indexNamespace(old, now *object.Object) {
 	name, before, after := cmp.Or(now, old).Key.Name, labelsOf(old), labelsOf(now)
 	m.rediscover = m.rediscover || m.selected(name, before) != m.selected(name, after)
-	if name == kinds.MeshNamespace && before[LabelNetwork] != after[LabelNetwork] {
+	if name == kinds.MeshNamespace && before[networks.Label] != after[networks.Label] {
 		m.touchAll()
 	}
 }

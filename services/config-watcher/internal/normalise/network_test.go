@@ -95,7 +95,9 @@ func meshNetworks(text string) string {
 
 // TestMeshNetworks: networks of clusters, of ranges of addresses, and gateways by Service, address and name.
 func TestMeshNetworks(t *testing.T) {
-	unlabelled := func(text string) string { return strings.Replace(text, "labels: {topology.istio.io/network: x}", "labels: {}", 1) }
+	unlabelled := func(text string) string {
+		return strings.Replace(text, "labels: {topology.istio.io/network: x}", "labels: {}", 1)
+	}
 	s := newState(t, unlabelled(clusterOf("10.1.0.1", "10.0.0.1", "x", "here")))
 	s.applyIn("east", unlabelled(clusterOf("10.2.0.1", "10.9.0.1", "x", "there")))
 	network := func() string { return s.workload("apps", "a-1").GetNetwork() }

@@ -4,6 +4,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -77,7 +79,7 @@ func (o *owner) gatewayNames() []string {
 	if o.service == nil {
 		return nil
 	}
-	return GatewayNames(o.service)
+	return networks.Names(o.service)
 }
 
 // touchOwner marks the hosts of an owner, and the workloads behind it, whose ServiceTargets name its ports.

@@ -243,10 +243,11 @@ func TestPodsOfAServiceMayHaveDifferentPorts(t *testing.T) {
 			", namespace: apps}}]\nports: [{name: " + port + ", port: " + number + "}]\n"
 	}
 	s := newState(t, "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps}\n"+
-		"spec: {clusterIP: 10.1.0.1, selector: {part: istiod}, ports: [{name: https-webhook, port: 443, targetPort: https-inject}, {name: https-dns, port: 15012, targetPort: tls-xds}]}\n"+
+		"spec: {clusterIP: 10.1.0.1, selector: {part: istiod}, ports: [{name: https-webhook, port: 443, targetPort: https-inject}, "+
+		"{name: https-dns, port: 15012, targetPort: tls-xds}]}\n"+
 		workload("injector", "10.8.0.1", "https-inject", "15017")+workload("server", "10.8.0.2", "tls-xds", "15012"))
-	slices := slice("injector", "10.8.0.1", "https-webhook", "15017") + slice("server", "10.8.0.2", "https-dns", "15012")
-	for _, step := range []string{"", slices} {
+	sliced := slice("injector", "10.8.0.1", "https-webhook", "15017") + slice("server", "10.8.0.2", "https-dns", "15012")
+	for _, step := range []string{"", sliced} {
 		if step != "" {
 			s.apply(step)
 		}
