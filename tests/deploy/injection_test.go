@@ -32,7 +32,7 @@ func TestPodsReachTheInjector(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("Service %s has no port %d", at.Name, *at.Port)
 		}
-		if got, want := ":"+strconv.Itoa(containerPort(&injector, s.Spec.Ports[i].TargetPort.StrVal)),
+		if got, want := ":"+strconv.Itoa(containerPort(&injector, s.Spec.Ports[i].TargetPort)),
 			argument(injector, "--webhook-address"); got != want {
 			t.Errorf("the Service leads to port %s of the container, the webhook listens on %s", got, want)
 		}

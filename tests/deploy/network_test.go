@@ -86,19 +86,19 @@ func open(t *testing.T, in string, peers []networkingv1.NetworkPolicyPeer, ports
 	anyPort := len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		number := p.Port.IntValue()
 		if p.Port.Type == intstr.String {
-			number = containerPort(c, p.Port.StrVal)
+			number = containerPort(c, *p.Port)
 		}
 		return *p.Protocol == protocol && number == port
 	})
 	return anybody && anyPort
 }
 
-func containerPort(c *corev1.Container, name string) int {
+func containerPort(c *corev1.Container, port intstr.IntOrString) int {
 	if c == nil {
 		return 0
 	}
 	for _, p := range c.Ports {
-		if p.Name == name {
+		if port.Type == intstr.String && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal {
 			return int(p.ContainerPort)
 		}
 	}
@@ -131,7 +131,7 @@ func TestPoliciesHoldForTheirPods(t *testing.T) {
 		}
 		for _, rule := range p.Spec.Ingress {
 			for _, port := range rule.Ports {
-				if port.Port.Type != intstr.String || containerPort(&c, port.Port.StrVal) == 0 {
+				if containerPort(&c, *port.Port) == 0 {
 					t.Errorf("NetworkPolicy %s: port %s is none of the container", name, port.Port)
 				}
 			}

@@ -987,7 +987,8 @@ type Service struct {
 	// cluster_local is true if clients use endpoints of their own cluster alone (MeshConfig.serviceSettings). It is never
 	// set for a Kubernetes Service that config-watcher's own cluster alone has.
 	ClusterLocal bool `protobuf:"varint,24,opt,name=cluster_local,json=clusterLocal,proto3" json:"cluster_local,omitempty"`
-	// more_network_gateways are those of Services of the same name in further clusters, sorted by cluster.
+	// more_network_gateways are those of Services of the same name in further clusters, and further ones of a Service
+	// that the entry meshNetworks names, sorted by cluster, network and port.
 	MoreNetworkGateways []*NetworkGateway `protobuf:"bytes,25,rep,name=more_network_gateways,json=moreNetworkGateways,proto3" json:"more_network_gateways,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1259,7 +1260,8 @@ type NetworkGateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// network that it leads into.
 	Network string `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
-	// addresses at which it is reached from outside: those of the load balancer and the external IPs, sorted.
+	// addresses at which it is reached from outside, sorted: those of the load balancer, what its host names resolve to,
+	// and the external IPs.
 	Addresses []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// port at these addresses.
 	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
@@ -1933,9 +1935,12 @@ type MeshConfig struct {
 	// "<namespace>.svc.<cluster_domain>", whatever they say. Empty means "cluster.local".
 	ClusterDomain string `protobuf:"bytes,3,opt,name=cluster_domain,json=clusterDomain,proto3" json:"cluster_domain,omitempty"`
 	// cluster is the id of config-watcher's own cluster. Proxies of which no Workload is known count as being there.
-	Cluster       string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Cluster string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// network_gateways are those of the entry meshNetworks that have an address, sorted by network and port. Those of
+	// Services are in the Services.
+	NetworkGateways []*NetworkGateway `protobuf:"bytes,5,rep,name=network_gateways,json=networkGateways,proto3" json:"network_gateways,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MeshConfig) Reset() {
@@ -1994,6 +1999,13 @@ func (x *MeshConfig) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *MeshConfig) GetNetworkGateways() []*NetworkGateway {
+	if x != nil {
+		return x.NetworkGateways
+	}
+	return nil
 }
 
 // Namespace carries what selectors and defaults need of a namespace.
@@ -2363,13 +2375,14 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1f\n" +
 	"\vtarget_port\x18\x03 \x01(\rR\n" +
 	"targetPort\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xb6\x01\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\x85\x02\n" +
 	"\n" +
 	"MeshConfig\x120\n" +
 	"\bsettings\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\bsettings\x125\n" +
 	"\x06source\x18\x02 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x12%\n" +
 	"\x0ecluster_domain\x18\x03 \x01(\tR\rclusterDomain\x12\x18\n" +
-	"\acluster\x18\x04 \x01(\tR\acluster\"\x9d\x01\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\x12M\n" +
+	"\x10network_gateways\x18\x05 \x03(\v2\".fairlead.config.v1.NetworkGatewayR\x0fnetworkGateways\"\x9d\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12A\n" +
 	"\x06labels\x18\x02 \x03(\v2).fairlead.config.v1.Namespace.LabelsEntryR\x06labels\x1a9\n" +
@@ -2515,15 +2528,16 @@ var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	7,  // 35: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
 	31, // 36: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
 	7,  // 37: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	30, // 38: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	4,  // 39: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
-	32, // 40: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
-	7,  // 41: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	12, // 38: fairlead.config.v1.MeshConfig.network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	30, // 39: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	4,  // 40: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
+	32, // 41: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	7,  // 42: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }

@@ -57,6 +57,7 @@ func TestLifetimeIsClamped(t *testing.T) {
 func TestConfiguredDNSNames(t *testing.T) {
 	h := start(t, func(o *Options) {
 		o.DNSNames = append(o.DNSNames, "istio-system/xds-server=xds-server.istio-system.svc,istiod.istio-system.svc")
+		o.RemoteDNSNames = append(o.RemoteDNSNames, "fairlead-remote/injector=injector.fairlead-remote.svc")
 	})
 	key, conn := catest.Key(t), h.dial(nil)
 	ctx := as(t.Context(), h.token(contract.SystemNamespace, contract.XDSServerAccount))
@@ -71,6 +72,10 @@ func TestConfiguredDNSNames(t *testing.T) {
 	}
 	if got := h.mustCreate(as(t.Context(), h.token("other", "xds-server")), conn, 0).leaf.DNSNames; len(got) > 0 {
 		t.Errorf("an account of the same name in another namespace got DNS names %v", got)
+	}
+	remote := h.mustCreate(as(t.Context(), h.token("fairlead-remote", "injector")), conn, 0).leaf.DNSNames
+	if strings.Join(remote, " ") != "injector.fairlead-remote.svc" {
+		t.Errorf("the injector of a remote cluster has the DNS names %v", remote)
 	}
 }
 

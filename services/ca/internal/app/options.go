@@ -52,9 +52,11 @@ type Options struct {
 	MaxRenewalAge, MaxTokenLifetime             time.Duration
 	ClockSkew                                   time.Duration
 	DNSNames, IPAddresses, Impersonators        []string
-	Forwarder                                   string
-	TrustDomainAliases                          []string
-	TLSMinVersion                               string
+	// RemoteDNSNames are those of services of remote clusters, which are none of the mesh's own.
+	RemoteDNSNames     []string
+	Forwarder          string
+	TrustDomainAliases []string
+	TLSMinVersion      string
 
 	Workers, Queue int
 	// QueueWait and MaxWatches have no flag: AddFlags sets them to queueWait and maxWatches. Settle is that of package
@@ -138,6 +140,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how far issued certificates start in the past, for verifiers whose clocks are behind; roots always start 10m in the past")
 	flags.StringArrayVar(&o.DNSNames, "dns-names", nil,
 		"DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
+	flags.StringArrayVar(&o.RemoteDNSNames, "remote-dns-names", nil,
+		"DNS names, as by --dns-names, of a service of a remote cluster, such as its injector, which is none of the mesh's own services "+
+			"(repeatable)")
 	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
 		"IP addresses in the certificates of a workload, for clients that dial it by address: namespace/service-account=ip,ip (repeatable)")
 	flags.StringVar(&o.Forwarder, "forwarder", "",
@@ -285,7 +290,7 @@ func (o Options) check() (*config, error) {
 	if o.Workers < 1 || o.Queue < 1 {
 		errs = append(errs, errors.New("--workers and --queue must be more than 0"))
 	}
-	dns, err := policy.ParseDNSNames(o.DNSNames)
+	dns, err := policy.ParseDNSNames(slices.Concat(o.DNSNames, o.RemoteDNSNames))
 	errs.Add("dns-names", err)
 	ips, err := policy.ParseIPAddresses(o.IPAddresses)
 	errs.Add("ip-addresses", err)

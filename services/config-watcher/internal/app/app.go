@@ -132,14 +132,15 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	others := s.newReplicas(identity)
 	observer := metrics.New(s.Registry, proxies)
 
-	// What leads to the revision log: changes of sources pass bans, keys, health and the pipeline.
+	// What leads to the revision log: changes of sources pass bans, keys, names of gateways, health and the pipeline.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
 			Tenancy: s.tenancy()}),
 		Log: s.Log, Out: s.revisions, Clock: s.Clock, Tracer: s.tracer(), Observe: observer,
 	})
 	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
-	keys, err := s.newKeys(healths.Submit)
+	names := s.newGatewayNames(healths.Submit)
+	keys, err := s.newKeys(names.Submit)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		PeerReporters: others.reporters, Sinks: sinks, Log: s.Log, Clock: s.Clock,
 	})
 	ingresses := status.NewIngresses(sinks)
-	settled := func() bool { return from.settled() && keys.Settled() }
+	settled := func() bool { return from.settled() && keys.Settled() && names.Settled() }
 	ends := pipeline.Ends{Settled: settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig) {
 		found.Submit(changes, settings)
 		machines.Submit(changes)
@@ -256,7 +257,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	}
 	s.Ops.Ready("own-certificate", certificateReady(identity))
 	s.Ops.Ready("sources", func() error { return from.ready(s.revisions) })
-	(&pages{sources: from, statuses: statuses, joined: joined, findings: found, secrets: secrets, keys: keys, fleet: proxies,
+	(&pages{sources: from, statuses: statuses, joined: joined, findings: found, secrets: secrets, keys: keys, names: names, fleet: proxies,
 		revisions: s.revisions, unsaved: s.dirs.unsaved}).register(s.Ops)
 
 	s.Task("status of objects", statuses.Run)
@@ -268,6 +269,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	s.Task("findings", found.Run)
 	s.Task("bans", bans.Run)
 	s.Task("keys of tokens", keys.Run)
+	s.Task("names of gateways", names.Run)
 	s.Task("roles", roles.Run)
 	s.Task("health of workloads", healths.Run)
 	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/analysis/background"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/gatewayname"
 	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -89,6 +90,7 @@ type pages struct {
 	findings  *background.Analyzer
 	secrets   *credential.Table
 	keys      *jwks.Table
+	names     *gatewayname.Table
 	fleet     *fleet.Table
 	revisions *revision.Log
 	unsaved   func() error
@@ -209,6 +211,8 @@ func (p *pages) register(s *ops.Server) {
 		ops.JSON(func(*http.Request) (any, error) { return p.secrets.Summaries(), nil }))
 	s.Debug("/debug/jwks", "keys that verify tokens: where they come from, how fresh they are, why they cannot be fetched",
 		ops.JSON(func(*http.Request) (any, error) { return p.keys.States(), nil }))
+	s.Debug("/debug/gateway-names", "host names of other networks' gateways: their addresses, and why they cannot be looked up",
+		ops.JSON(func(*http.Request) (any, error) { return p.names.States(), nil }))
 	s.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
 		out := []json.RawMessage{}
 		for _, proxy := range p.fleet.List(r.URL.Query().Get("namespace")) {

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/gatewayname"
 	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
@@ -42,7 +43,8 @@ func (f *fixture) options() Options {
 		Options:     service.Options{OpsAddress: "127.0.0.1:0", ShutdownGrace: time.Second, TrustDomain: testkit.TrustDomain},
 		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: contract.SystemNamespace,
 		ClusterID: "Kubernetes", MaxNamespaceJWKS: jwks.DefaultPerNamespace, JWKSMinInterval: jwks.DefaultShortest,
-		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(f.dir, "root-cert.pem"),
+		GatewayNamesEvery: gatewayname.DefaultEvery,
+		DomainSuffix:      "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(f.dir, "root-cert.pem"),
 		StoreDir: filepath.Join(f.dir, "store"),
 		JWKSFile: f.issuer.JWKSFile, Issuer: f.issuer.Name,
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 
 	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/config-watcher/internal/gatewayname"
 	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/pipeline"
@@ -23,6 +25,14 @@ func (s *Server) newKeys(next func(context.Context, []normalise.Change)) (*jwks.
 		Saved: s.dirs.saved, Next: next, Clock: s.Clock, Log: s.Log, Random: rand.Float64})
 	keys.Collect(s.Registry)
 	return keys, nil
+}
+
+// newGatewayNames makes the table of host names of gateways, before the next stage.
+func (s *Server) newGatewayNames(next func(context.Context, []normalise.Change)) *gatewayname.Table {
+	names := gatewayname.NewTable(gatewayname.Config{Resolver: net.DefaultResolver, Every: s.cfg.GatewayNamesEvery, Domain: s.cfg.DomainSuffix,
+		Saved: s.dirs.saved, Next: next, Clock: s.Clock, Log: s.Log})
+	names.Collect(s.Registry)
+	return names
 }
 
 // waiter waits for what was submitted to the table of keys, and then for the pipeline.

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/webhook"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/gatewayname"
 	"fairlead.dev/services/config-watcher/internal/jwks"
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/source/file"
@@ -60,6 +61,8 @@ type Options struct {
 	JWKSMinInterval time.Duration
 	// MaxNamespaceJWKS bounds the addresses of keys that the RequestAuthentications of a namespace may name.
 	MaxNamespaceJWKS int
+	// GatewayNamesEvery is how often host names of gateways are looked up; 0 means never.
+	GatewayNamesEvery time.Duration
 
 	SystemNamespace, ClusterID, DomainSuffix string
 	// MultiTenant limits what objects of one namespace do to workloads of others.
@@ -171,6 +174,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.MCPAllow, "mcp-allow-addresses", nil,
 		"addresses or CIDRs from which callers without a certificate may read at --mcp-address, as istiod does; an address proves nothing "+
 			"(default: none)")
+	flags.DurationVar(&o.GatewayNamesEvery, "gateway-names-every", gatewayname.DefaultEvery,
+		"how often the host names of other networks' gateways are looked up; 1s or more; 0: never, so that gateways without an IP address are "+
+			"left out")
 
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
@@ -265,6 +271,9 @@ func (o Options) check() (*config, error) {
 	c.mcpClients, c.mcpAllow = c.checkMCP(&errs)
 	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {
 		errs.Add("jwks-min-interval", errors.New("must be 1s to 10m"))
+	}
+	if o.GatewayNamesEvery != 0 && o.GatewayNamesEvery < time.Second {
+		errs.Add("gateway-names-every", errors.New("must be 1s or more, or 0"))
 	}
 	if o.MaxNamespaceJWKS < 1 {
 		errs.Add("max-namespace-jwks", errors.New("must be 1 or more"))

@@ -5,11 +5,12 @@ import "fairlead.dev/services/config-watcher/internal/object"
 // DefaultNamespace is the namespace of a namespaced object that names none.
 const DefaultNamespace = "default"
 
-// Name of the ConfigMap with the mesh configuration, and of its entry, as in Istio.
+// Name of the ConfigMap with the mesh configuration, and of its entries, as in Istio.
 const (
 	MeshNamespace = "istio-system"
 	MeshName      = "istio"
 	MeshKey       = "mesh"
+	NetworksKey   = "meshNetworks"
 )
 
 // IsMeshConfig reports whether the key names the ConfigMap with the mesh configuration.

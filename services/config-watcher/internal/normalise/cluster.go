@@ -2,15 +2,12 @@ package normalise
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -72,26 +69,19 @@ func (m *Mesh) setClusters(svc *configv1.Service, services []*owner) {
 		svc.ClusterLocal = local
 		return
 	}
-	if g := svc.NetworkGateway; g != nil {
-		g.Cluster = m.clusterID(services[0].object.Key.Cluster)
-	}
+	m.setNetworkGateways(svc, services)
 	if len(services) == 1 && services[0].object.Key.Cluster == "" {
 		return
 	}
 	svc.ClusterLocal = local
-	for i, o := range services {
+	for _, o := range services {
 		at := &configv1.ClusterAddresses{Cluster: m.clusterID(o.object.Key.Cluster)}
 		if !svc.Headless && svc.ExternalName == "" {
 			at.Addresses = clusterIPs(o.service)
 		}
 		svc.ClusterAddresses = append(svc.ClusterAddresses, at)
-		if g := networkGateway(o.object, o.service); i > 0 && g != nil {
-			g.Cluster = at.Cluster
-			svc.MoreNetworkGateways = append(svc.MoreNetworkGateways, g)
-		}
 	}
 	slices.SortFunc(svc.ClusterAddresses, func(a, b *configv1.ClusterAddresses) int { return strings.Compare(a.Cluster, b.Cluster) })
-	slices.SortFunc(svc.MoreNetworkGateways, func(a, b *configv1.NetworkGateway) int { return strings.Compare(a.Cluster, b.Cluster) })
 }
 
 // isClusterLocal finds the setting of a host: its own, or that of the longest wildcard that covers it.
@@ -108,34 +98,63 @@ func isClusterLocal(hosts map[string]bool, hostname string) bool {
 	return hosts[longest]
 }
 
-// Istio's label of the Services of east-west gateways, and the port of a Service without it.
-const (
-	labelGatewayPort   = "networking.istio.io/gatewayPort"
-	networkGatewayPort = 15443
-)
+// networkOf is the network of an instance: its own, else that of its cluster, else the one that meshNetworks has for
+// its address.
+func (m *Mesh) networkOf(in *instance) string {
+	return cmp.Or(in.network, m.clusterNetwork(in.key.Cluster), networks.OfAddresses(m.settings.networks, in.addresses))
+}
 
-// networkGateway is the east-west gateway that a Service with a network label is; nil for other Services and while it
-// has no external IP. Host names of load balancers do not count: endpoints need IP addresses.
-func networkGateway(o *object.Object, s *corev1.Service) *configv1.NetworkGateway {
-	network := o.Labels[labelNetwork]
-	if network == "" {
-		return nil
-	}
-	out := &configv1.NetworkGateway{Network: network, Port: networkGatewayPort}
-	if port, err := strconv.ParseUint(o.Labels[labelGatewayPort], 10, 16); err == nil && port > 0 {
-		out.Port = uint32(port)
-	}
-	texts := append([]string{}, s.Spec.ExternalIPs...)
-	for _, in := range s.Status.LoadBalancer.Ingress {
-		texts = append(texts, in.IP)
-	}
-	for _, text := range texts {
-		if ip, err := netip.ParseAddr(text); err == nil && ip.Zone() == "" {
-			out.Addresses = append(out.Addresses, ip.String())
+// clusterNetwork is the network of every workload of a cluster that names none: a label of the root namespace, as in
+// Istio's multi-network installation, else the one that meshNetworks has for the cluster.
+func (m *Mesh) clusterNetwork(cluster string) string {
+	return cmp.Or(m.namespaceLabels(place{kinds.MeshNamespace, cluster})[networks.Label],
+		networks.OfCluster(m.settings.networks, m.clusterID(cluster)))
+}
+
+// setNetworkGateways sets which networks the Services behind a service lead into. One without an address is left out.
+func (m *Mesh) setNetworkGateways(svc *configv1.Service, services []*owner) {
+	for i, o := range services {
+		for j, g := range networks.Gateways(m.settings.networks, m.clusterID(o.object.Key.Cluster), svc.Hostname, o.object.Labels) {
+			if g.Addresses = networks.Addresses(o.service, m.addressesOf); len(g.Addresses) == 0 {
+				continue
+			}
+			if i == 0 && j == 0 {
+				svc.NetworkGateway = g
+			} else {
+				svc.MoreNetworkGateways = append(svc.MoreNetworkGateways, g)
+			}
 		}
 	}
-	if out.Addresses = sortedUnique(out.Addresses); len(out.Addresses) == 0 {
+	slices.SortFunc(svc.MoreNetworkGateways, networks.Compare)
+}
+
+// KindGatewayName is the kind of the objects, in group fairlead.dev, by which package gatewayname says what the host
+// names of gateways resolve to. Their body is an object.GatewayName. No user writes them.
+const KindGatewayName = "GatewayName"
+
+// GatewayNameKey is the key of the object of a host name.
+func GatewayNameKey(host string) object.Key {
+	return object.Key{Group: kinds.GroupFairlead, Kind: KindGatewayName, Name: host}
+}
+
+var gatewayNameKind = &rules[object.GatewayName]{
+	is:     traits{unreported: true, meshWide: true},
+	decode: func(_ *Mesh, o *object.Object) (*object.GatewayName, error) { return o.Body.(*object.GatewayName), nil },
+	touch: func(m *Mesh, n *object.GatewayName) {
+		m.dirty.mesh = true
+		for o := range m.gatewayNames[n.Name].All {
+			for _, h := range o.hosts {
+				m.dirty.services.Add(h)
+			}
+		}
+	},
+}
+
+// addressesOf are the addresses that a host name of a gateway resolves to; none while it has not been looked up.
+func (m *Mesh) addressesOf(name string) []string {
+	found, _ := m.stored[GatewayNameKey(name)].value.(*object.GatewayName)
+	if found == nil {
 		return nil
 	}
-	return out
+	return found.Addresses
 }

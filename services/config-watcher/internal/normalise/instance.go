@@ -14,7 +14,6 @@ import (
 const (
 	labelTLSMode      = "security.istio.io/tlsMode"
 	labelLocality     = "istio-locality"
-	labelNetwork      = "topology.istio.io/network"
 	labelRegion       = "topology.kubernetes.io/region"
 	labelZone         = "topology.kubernetes.io/zone"
 	labelSubzone      = "topology.istio.io/subzone"
@@ -109,10 +108,6 @@ func (m *Mesh) identity(namespace, account string) string {
 
 func (m *Mesh) localityOf(in *instance) *configv1.Locality {
 	return cmp.Or(in.locality, m.nodeLocality(in), in.copied)
-}
-
-func (m *Mesh) networkOf(in *instance) string {
-	return cmp.Or(in.network, m.clusterNetwork(in.key.Cluster))
 }
 
 // instances finds the workload instances that a selector matches.

@@ -25,6 +25,7 @@ func newKinds() map[kindName]kind {
 		{kinds.GroupExtensions, "TrafficExtension"}:    plainKind,
 		{kinds.GroupExtensions, "WasmPlugin"}:          plainKind,
 		{kinds.GroupFairlead, "IdentityBan"}:           identityBanKind,
+		{kinds.GroupFairlead, KindGatewayName}:         gatewayNameKind,
 		{kinds.GroupFairlead, KindJwks}:                jwksKind,
 		{kinds.GroupFairlead, kindClusterAway}:         clusterAwayKind,
 		{kinds.GroupIngress, "Ingress"}:                ingressKind,

@@ -14,8 +14,8 @@ func TestEveryKindHasRules(t *testing.T) {
 		{kinds.GroupNetworking, "WorkloadGroup"}: "package registration makes WorkloadEntries of it",
 	}
 	table := newKinds()
-	// By packages jwks and remote; no user writes one.
-	for _, made := range []kindName{{kinds.GroupFairlead, KindJwks}, {kinds.GroupFairlead, kindClusterAway}} {
+	// By packages jwks, gatewayname and remote; no user writes one.
+	for _, made := range []kindName{{kinds.GroupFairlead, KindJwks}, {kinds.GroupFairlead, KindGatewayName}, {kinds.GroupFairlead, kindClusterAway}} {
 		if table[made] == nil {
 			t.Errorf("%v has no rules", made)
 		}

@@ -87,6 +87,8 @@ type Mesh struct {
 	bans      map[string]int // the number of IdentityBans of an identity
 	// delegates finds the VirtualServices that name a delegate.
 	delegates sets.Multimap[namespacedName, object.Key]
+	// gatewayNames finds the Services whose load balancer has a host name.
+	gatewayNames sets.Multimap[string, *owner]
 	// nodeRules are the hosts of the DestinationRules that need the node label of endpoints.
 	nodeRules map[object.Key]string
 	// onDemandConfigs are the ProxyConfigs that switch on-demand configuration on or off.
@@ -117,7 +119,8 @@ func New(cfg Config) *Mesh {
 		cfg: cfg.withDefaults(), kinds: newKinds(), stored: map[object.Key]stored{}, hidden: map[object.Key]*object.Object{},
 		hosts: map[hostKey]*host{}, owners: owners{}, instances: newInstances(), slices: newSliceIndex(), vips: vip.New(),
 		ingresses: newIngresses(), bans: map[string]int{}, delegates: sets.Multimap[namespacedName, object.Key]{},
-		nodeRules: map[object.Key]string{}, onDemandConfigs: sets.Set[object.Key]{}, dirty: newDirty(), out: map[resource.Key][]byte{},
+		gatewayNames: sets.Multimap[string, *owner]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: sets.Set[object.Key]{},
+		dirty: newDirty(), out: map[resource.Key][]byte{},
 	}
 	m.settings = m.defaultSettings()
 	m.dirty.mesh = true

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	"google.golang.org/protobuf/proto"
 	mesh "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +33,8 @@ type settings struct {
 	object *object.Object // nil for the defaults
 	// clusterLocal says of hosts, which may be wildcards, whether they are local to each cluster.
 	clusterLocal map[string]bool
+	// networks are those of the entry meshNetworks, and nil without it.
+	networks *mesh.MeshNetworks
 	// discovery are the discoverySelectors, which are alternatives; none selects every namespace.
 	discovery []labels.Selector
 }
@@ -49,7 +53,11 @@ func (m *Mesh) decodeSettings(o *object.Object) (*settings, error) {
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain)}
+	stated, _, problems := meshconfig.ParseNetworks("", []byte(o.Body.(*corev1.ConfigMap).Data[kinds.NetworksKey]))
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain), networks: stated}
 	for _, d := range config.GetDiscoverySelectors() {
 		selector, err := meshconfig.LabelSelector(d)
 		if err != nil {
@@ -74,7 +82,7 @@ func (m *Mesh) indexSettings(_, now *settings) {
 	}
 	m.settings = now
 	m.dirty.mesh = true
-	if !proto.Equal(before.MeshConfig, now.MeshConfig) {
+	if !proto.Equal(before.MeshConfig, now.MeshConfig) || !proto.Equal(before.networks, now.networks) {
 		m.rediscover = m.rediscover || moved || !reflect.DeepEqual(before.discovery, now.discovery)
 		m.touchAll()
 	}
@@ -86,7 +94,8 @@ func (m *Mesh) rebuildMeshConfig() {
 		m.delta.Errors = append(m.delta.Errors, fmt.Errorf("mesh configuration: %w", err))
 		return
 	}
-	body := &configv1.MeshConfig{Settings: packed, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster}
+	body := &configv1.MeshConfig{Settings: packed, ClusterDomain: m.cfg.Domain, Cluster: m.cfg.Cluster,
+		NetworkGateways: networks.Stated(m.settings.networks, m.addressesOf)}
 	if m.settings.object != nil {
 		body.Source = sourceRef(m.settings.object)
 	}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -29,15 +31,9 @@ type place struct{ namespace, cluster string }
 func (m *Mesh) indexNamespace(old, now *object.Object) {
 	name, before, after := cmp.Or(now, old).Key.Name, labelsOf(old), labelsOf(now)
 	m.rediscover = m.rediscover || m.selected(name, before) != m.selected(name, after)
-	if name == kinds.MeshNamespace && before[labelNetwork] != after[labelNetwork] {
+	if name == kinds.MeshNamespace && before[networks.Label] != after[networks.Label] {
 		m.touchAll()
 	}
-}
-
-// clusterNetwork is the network of every workload of a cluster that names none: a label of the root namespace, as in
-// Istio's multi-network installation.
-func (m *Mesh) clusterNetwork(cluster string) string {
-	return m.namespaceLabels(place{kinds.MeshNamespace, cluster})[labelNetwork]
 }
 
 func (m *Mesh) namespaceLabels(at place) map[string]string {

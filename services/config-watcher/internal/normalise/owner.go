@@ -4,6 +4,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -54,6 +56,9 @@ func (m *Mesh) indexOwner(old, now *owner) {
 			m.hosts[h].owners.Remove(old)
 		}
 		m.owners.remove(old)
+		for _, name := range old.gatewayNames() {
+			m.gatewayNames.Remove(name, old)
+		}
 	}
 	if now != nil {
 		for _, h := range now.hosts {
@@ -63,7 +68,18 @@ func (m *Mesh) indexOwner(old, now *owner) {
 			m.hosts[h].owners.Add(now)
 		}
 		m.owners.add(now)
+		for _, name := range now.gatewayNames() {
+			m.gatewayNames.Add(name, now)
+		}
 	}
+}
+
+// gatewayNames are the host names of a Service's load balancer, whether or not it is a gateway.
+func (o *owner) gatewayNames() []string {
+	if o.service == nil {
+		return nil
+	}
+	return networks.Names(o.service)
 }
 
 // touchOwner marks the hosts of an owner, and the workloads behind it, whose ServiceTargets name its ports.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/networks"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -19,7 +21,7 @@ func decodePod(o *object.Object) *instance {
 	in := &instance{
 		key: o.Key, object: o, labels: o.Labels,
 		account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
-		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
+		network: o.Labels[networks.Label], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
 	}
 	if o.Labels[labelTLSMode] == "istio" {

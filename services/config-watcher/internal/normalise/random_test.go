@@ -173,7 +173,10 @@ func (d drawer) object() *object.Object {
 	if d.from(2) == 0 {
 		o.Labels = merged(o.Labels, map[string]string{"app": "server"})
 	}
-	switch d.from(12) {
+	switch d.from(13) {
+	case 12:
+		name := d.one("lb.example.com", "gw.example.com")
+		o.Key, o.Body = GatewayNameKey(name), &object.GatewayName{Name: name, Addresses: d.addresses()}
 	case 0, 5, 6:
 		o.Key.Kind, o.Body = "Service", d.service()
 	case 1, 7, 8:
@@ -195,7 +198,11 @@ func (d drawer) object() *object.Object {
 		o.Body = &corev1.ConfigMap{Data: map[string]string{kinds.MeshKey: d.one("{}", "rootNamespace: other", "trustDomain: td",
 			"discoverySelectors: [{matchLabels: {mesh: 'on'}}]",
 			"discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: apps}}, {matchExpressions: [{key: app, operator: Exists}]}]",
-			"defaultServiceExportTo: [.]\ndefaultVirtualServiceExportTo: ['~']", "localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}")}}
+			"defaultServiceExportTo: [.]\ndefaultVirtualServiceExportTo: ['~']", "localityLbSetting: {failoverPriority: [kubernetes.io/hostname]}"),
+			kinds.NetworksKey: d.one("", "",
+				"networks: {n1: {endpoints: [{fromRegistry: Kubernetes}], gateways: [{address: gw.example.com, port: 443}]}}",
+				"networks: {n2: {endpoints: [{fromRegistry: Kubernetes}, {fromCidr: 10.1.0.0/16}], gateways: [{registryServiceName: "+
+					"server.apps.svc.cluster.local, port: 15443}, {address: 192.0.2.1, port: 1}]}, n3: {endpoints: [{fromCidr: 10.1.0.2/32}]}}")}}
 	default:
 		kind := specs[d.from(len(specs))]
 		spec := kind.spec()
@@ -221,6 +228,10 @@ func (d drawer) service() *corev1.Service {
 	}}
 	if d.from(2) == 0 {
 		out.Spec.ClusterIPs = d.addresses()
+	}
+	for range d.from(3) {
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: d.one("", "", "192.0.2.9", "x"), Hostname: d.one("", "lb.example.com", "GW.example.com.")})
 	}
 	for range d.from(3) {
 		out.Spec.IPFamilies = append(out.Spec.IPFamilies, corev1.IPFamily(d.one("IPv4", "IPv6")))

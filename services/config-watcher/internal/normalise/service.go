@@ -24,7 +24,7 @@ var serviceKind = ownerRules(func(_ *Mesh, o *object.Object) *owner {
 	return out
 })
 
-// fromService builds the Service of a Kubernetes Service, without exportedTo.
+// fromService builds the Service of a Kubernetes Service, without exportedTo and network gateways.
 func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1.Service {
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: configv1.Resolution_RESOLUTION_STATIC,
@@ -33,7 +33,6 @@ func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1
 		SessionAffinityClientIp:  s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
 	}
-	out.NetworkGateway = networkGateway(o, s)
 	out.TrafficDistribution = trafficDistribution(s.Spec.TrafficDistribution, o.Annotations)
 	out.NodeLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	for _, p := range s.Spec.Ports {

@@ -180,32 +180,6 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// TestNetworkGateways: a Service with a network label is the network's gateway at its external addresses.
-func TestNetworkGateways(t *testing.T) {
-	for name, c := range map[string]struct{ labels, more, want string }{
-		"load balancer": {"topology.istio.io/network: n2",
-			"status: {loadBalancer: {ingress: [{ip: 192.0.2.9}, {ip: 192.0.2.1}, {hostname: lb.example.com}]}}", "n2 [192.0.2.1 192.0.2.9] 15443"},
-		"external IPs": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '443'",
-			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 443"},
-		"nowhere yet":   {"topology.istio.io/network: n2", "spec: {ports: [{port: 15443}]}", " [] 0"},
-		"a name alone":  {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{hostname: lb.example.com}]}}", " [] 0"},
-		"of no network": {"a: b", "spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", " [] 0"},
-		"port of no use": {"topology.istio.io/network: n2, networking.istio.io/gatewayPort: '70000'",
-			"spec: {externalIPs: [192.0.2.1], ports: [{port: 15443}]}", "n2 [192.0.2.1] 15443"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			yaml := "---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps, labels: {" + c.labels + "}}\n" + c.more + "\n"
-			if !strings.Contains(c.more, "spec:") {
-				yaml += "spec: {ports: [{port: 15443}]}\n"
-			}
-			g := newState(t, yaml).service("apps", fqdnA).GetNetworkGateway()
-			if got := fmt.Sprint(g.GetNetwork(), " ", g.GetAddresses(), " ", g.GetPort()); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
-	}
-}
-
 // TestAddressesOfNetworks: two networks may use one address for different workloads.
 func TestAddressesOfNetworks(t *testing.T) {
 	s := newState(t, entry("a", "",
@@ -252,5 +226,34 @@ func TestServiceEntryWithoutPorts(t *testing.T) {
 	s := newState(t, entry("portless", "", "hosts: [a.example.com], resolution: DNS"))
 	if svc := s.service("apps", "a.example.com"); svc != nil {
 		t.Errorf("service %v", svc)
+	}
+}
+
+// TestPodsOfAServiceMayHaveDifferentPorts: Service istiod leads to two kinds of Pods, which are told apart by the names
+// of their ports, with the EndpointSlices that Kubernetes makes of it and without any.
+func TestPodsOfAServiceMayHaveDifferentPorts(t *testing.T) {
+	workload := func(name, ip, port, number string) string {
+		return "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: apps, labels: {part: istiod}}\n" +
+			"spec: {containers: [{name: c, ports: [{name: " + port + ", containerPort: " + number + "}]}]}\n" +
+			"status: {phase: Running, podIP: " + ip + ", conditions: [{type: Ready, status: \"True\"}]}\n"
+	}
+	slice := func(name, ip, port, number string) string {
+		return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-" + name + ", namespace: apps, labels: " +
+			"{kubernetes.io/service-name: a}}\naddressType: IPv4\nendpoints: [{addresses: [" + ip + "], targetRef: {kind: Pod, name: " + name +
+			", namespace: apps}}]\nports: [{name: " + port + ", port: " + number + "}]\n"
+	}
+	s := newState(t, "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps}\n"+
+		"spec: {clusterIP: 10.1.0.1, selector: {part: istiod}, ports: [{name: https-webhook, port: 443, targetPort: https-inject}, "+
+		"{name: https-dns, port: 15012, targetPort: tls-xds}]}\n"+
+		workload("injector", "10.8.0.1", "https-inject", "15017")+workload("server", "10.8.0.2", "tls-xds", "15012"))
+	sliced := slice("injector", "10.8.0.1", "https-webhook", "15017") + slice("server", "10.8.0.2", "https-dns", "15012")
+	for _, step := range []string{"", sliced} {
+		if step != "" {
+			s.apply(step)
+		}
+		inject, xds := s.endpoints("apps", aHost+":443/Kubernetes"), s.endpoints("apps", aHost+":15012/Kubernetes")
+		if inject != "10.8.0.1:15017" || xds != "10.8.0.2:15012" {
+			t.Errorf("port 443 leads to %q, port 15012 to %q", inject, xds)
+		}
 	}
 }

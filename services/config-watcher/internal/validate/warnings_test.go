@@ -22,8 +22,8 @@ data: {mesh: "defaultConfig: {tracing: {sampling: 10}, concurrency: 2}"}
 		"networks": {`apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
-data: {mesh: "", meshNetworks: "networks: {n1: {endpoints: [{fromRegistry: a}]}}"}
-`, "ConfigMap istio-system/istio: data.meshNetworks: has no effect: networks are found by labels"},
+data: {mesh: "", meshNetworks: "networks: {n1: {gateways: [{address: 192.0.2.1, port: 1, locality: a}]}}"}
+`, "ConfigMap istio-system/istio: data.meshNetworks.networks.n1.gateways[0].locality: has no effect: "},
 		"a field of a resource": {`apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: g, namespace: apps}

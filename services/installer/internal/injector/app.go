@@ -76,12 +76,14 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 		if err != nil {
 			return nil, err
 		}
-		ca, err := own.DialCA("ca-address")
-		if err != nil {
-			return nil, err
-		}
-		if err := own.Watch(ca, meshidentity.Watch{}); err != nil {
-			return nil, err
+		if o.TrustBundle {
+			ca, err := own.DialCA("ca-address")
+			if err != nil {
+				return nil, err
+			}
+			if err := own.Watch(ca, meshidentity.Watch{}); err != nil {
+				return nil, err
+			}
 		}
 		identity = own
 	}

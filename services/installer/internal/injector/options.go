@@ -23,6 +23,7 @@ type Options struct {
 	Namespace, MeshConfigNamespace         string
 	Revision                               string
 	NativeSidecars                         bool
+	TrustBundle                            bool
 	APIServers                             *webhook.APIServers
 	CAAddress, CAIdentity, Identity        string
 	CATokenFile, RootCertFile, StateDir    string
@@ -56,6 +57,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "",
 		"file with the token that proves the own identity to the ca (audience istio-ca; required)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
+	flags.BoolVar(&o.TrustBundle, "trust-bundle", true,
+		"whether the ca's signed trust bundle is watched; false where an xds-server of another cluster answers at --ca-address, and "+
+			"--root-cert-file alone has the roots")
 	flags.StringVar(&o.StateDir, "state-dir", "",
 		"directory (0700) that keeps the own certificate and the last good configuration across restarts; empty: none is kept")
 }

@@ -1,8 +1,8 @@
 // Package keeper is the process fairlead-keeper: it writes the trust bundle of the mesh into the webhook configurations
-// that it is told of by name (injection, validation), and gives config-watcher its rights in single namespaces (package
-// binder). It is the only process of an installation that may do so, because whoever may, decides about all objects of
-// the cluster; so it listens on no port, and reads nothing but these objects, what the rights depend on, and a file
-// with the roots. Open wires it.
+// that it is told of by name (injection, validation), gives config-watcher its rights in single namespaces (package
+// binder), and in a cluster without a ca writes the bundle into all namespaces (publisher). It is the only process of
+// an installation that may do so, because whoever may, decides about all objects of the cluster; so it listens on no
+// port, and reads nothing but these objects, what the rights depend on, and a file with the roots. Open wires it.
 package keeper
 
 import (
@@ -16,10 +16,12 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	registrationclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
@@ -43,6 +45,9 @@ type Options struct {
 	service.Options
 
 	Kubeconfig, RootCertFile string
+	// PublishRoots is the name of the ConfigMap in every namespace that gets the roots of RootCertFile; empty if
+	// another process keeps it.
+	PublishRoots string
 	// Injection is the revision's MutatingWebhookConfiguration, Tags are those of its tags, Validation is the
 	// ValidatingWebhookConfiguration. Empty ones are not kept.
 	Injection, Validation string
@@ -63,7 +68,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "",
 		"file that names the API server and the credentials for it (default: the service account of the Pod that this process runs in)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "",
-		"file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection and --validation)")
+		"file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection, --validation and "+
+			"--publish-roots)")
+	flags.StringVar(&o.PublishRoots, "publish-roots", "",
+		"ConfigMap that gets these roots, in every namespace, in a cluster whose ca is elsewhere (default: none)")
 	flags.StringVar(&o.Injection, "injection", "", "MutatingWebhookConfiguration in which caBundle is kept (default: none)")
 	flags.StringSliceVar(&o.Tags, "tags", nil,
 		"MutatingWebhookConfigurations of tags; of their webhooks those are kept that call the same Service as a webhook of --injection")
@@ -84,12 +92,12 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 func (o *Options) check() error {
 	var errs service.FlagErrors
-	hooks, bound := o.Injection != "" || o.Validation != "", o.BindCredentials != "" || o.BindRegistration != ""
+	hooks, bound := o.Injection != "" || o.Validation != "" || o.PublishRoots != "", o.BindCredentials != "" || o.BindRegistration != ""
 	if hooks {
 		errs.Required("root-cert-file", o.RootCertFile)
 	}
 	if !hooks && !bound {
-		errs.Add("injection", errors.New("is required without --validation, --bind-credentials and --bind-registration"))
+		errs.Add("injection", errors.New("is required without --validation, --publish-roots, --bind-credentials and --bind-registration"))
 	}
 	if namespace, name, found := strings.Cut(o.BindTo, "/"); bound && (!found || namespace == "" || name == "") {
 		errs.Add("bind-to", fmt.Errorf("%q is not NAMESPACE/NAME of a service account", o.BindTo))
@@ -135,6 +143,14 @@ func Open(_ context.Context, o *Options, deps service.Deps) (*service.Process, e
 	}
 	roots := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: o.RootCertFile, Clock: p.Clock, Log: p.Log})
 	p.Task("roots", roots.Run)
+	if o.PublishRoots != "" {
+		core, err := corev1client.NewForConfig(api)
+		if err != nil {
+			return nil, err
+		}
+		published := &publisher{name: o.PublishRoots, client: core, roots: roots, clock: clock.Or(p.Clock), log: p.Log}
+		p.Task("roots in namespaces", published.run)
+	}
 	if o.Injection != "" {
 		k := &injection{name: o.Injection, tags: o.Tags, client: client, log: p.Log}
 		p.Task("injection", k.run(webhook.KeeperConfig{Name: o.Injection, Identity: roots, Log: p.Log, Clock: p.Clock}))

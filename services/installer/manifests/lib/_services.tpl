@@ -50,7 +50,11 @@ args:
   - --dns-names={{ .identities.configWatcher }}={{ $names }}
   - --dns-names={{ .identities.xdsServer }}={{ $more }}
   {{- end }}
-  - --dns-names={{ .identities.injector }}={{ include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $injector "names" (list "injector")) }}
+  {{- /* By Service istiod API servers of other clusters come to the injector. */}}
+  - --dns-names={{ .identities.injector }}={{ include "fairlead.dnsNames" (dict "root" .root "v" .v "namespace" $injector "names" (ternary (list "injector" "istiod") (list "injector") (eq $injector $server))) }}
+  {{- with .v.remoteInjectorNamespace | default "fairlead-remote" }}
+  - --remote-dns-names={{ . }}/injector={{ include "fairlead.dnsNames" (dict "root" $.root "v" $.v "namespace" . "names" (list "injector")) }}
+  {{- end }}
   - --shutdown-grace=10s
   {{- include "fairlead.signerArgs" . | nindent 2 }}
   {{- with .v.workloadTTL }}

@@ -248,7 +248,12 @@ func settings(n int) *configv1.Resource {
 	mode := []meshv1alpha1.MeshConfig_OutboundTrafficPolicy_Mode{
 		meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 	}[n%2]
+	var gateways []*configv1.NetworkGateway
+	if n%3 == 2 {
+		gateways = append(gateways, &configv1.NetworkGateway{Network: networks[1+n%2], Addresses: []string{fmt.Sprintf("10.7.1.%d", n)},
+			Port: 443})
+	}
 	return meshtest.Mesh(&meshv1alpha1.MeshConfig{
 		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: mode}, ExtensionProviders: providers(n),
-	})
+	}, gateways...)
 }

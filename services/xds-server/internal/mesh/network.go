@@ -20,12 +20,12 @@ func networkGateways(svc *configv1.Service) []*configv1.NetworkGateway {
 		func(g *configv1.NetworkGateway) bool { return g.GetNetwork() != "" })
 }
 
-// NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it. Gateways in the cluster
+// NetworkGateways lists where a network is entered, sorted; empty if nothing leads into it. Gateways in the cluster
 // come before others: if there are any, only they are listed.
 func (s *Snapshot) NetworkGateways(network, cluster string) []NetworkGateway {
 	var all, own []NetworkGateway
-	for _, svc := range s.networks.list(network + sep) {
-		for _, g := range networkGateways(svc) {
+	add := func(gateways []*configv1.NetworkGateway) {
+		for _, g := range gateways {
 			if g.GetNetwork() != network {
 				continue
 			}
@@ -37,6 +37,10 @@ func (s *Snapshot) NetworkGateways(network, cluster string) []NetworkGateway {
 			}
 		}
 	}
+	for _, svc := range s.networks.list(network + sep) {
+		add(networkGateways(svc))
+	}
+	add(s.mesh.gateways)
 	if len(own) > 0 {
 		all = own
 	}
@@ -50,7 +54,7 @@ func (s *Snapshot) NetworkGateways(network, cluster string) []NetworkGateway {
 func NetworkGatewaysTopic(network string) Topic { return Topic{SubjectNetworkGateways, network, ""} }
 
 // ManyNetworks reports whether any network has gateways. Only then does the network of a proxy matter.
-func (s *Snapshot) ManyNetworks() bool { return s.networks.len() > 0 }
+func (s *Snapshot) ManyNetworks() bool { return s.networks.len() > 0 || len(s.mesh.gateways) > 0 }
 
 // ManyNetworksTopic names the answer of ManyNetworks.
 func ManyNetworksTopic() Topic { return Topic{SubjectNetworkGateways, "", ""} }

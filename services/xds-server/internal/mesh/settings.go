@@ -18,6 +18,8 @@ type meshSettings struct {
 	clusterDomain string
 	cluster       string
 	source        *configv1.SourceRef
+	// gateways are those that lead into networks and are no Services.
+	gateways []*configv1.NetworkGateway
 }
 
 // defaultSettings apply until config-watcher has sent the mesh's settings, and to fields that a config-watcher of
@@ -45,7 +47,7 @@ func decodeSettings(_ *entry, r *configv1.Resource) (any, error) {
 		return true
 	})
 	return &meshSettings{settings: s.settings, clusterDomain: cmp.Or(m.GetClusterDomain(), s.clusterDomain), cluster: m.GetCluster(),
-		source: m.GetSource()}, nil
+		source: m.GetSource(), gateways: m.GetNetworkGateways()}, nil
 }
 
 func (w *writer) indexSettings(e *entry, add bool) {
@@ -55,6 +57,10 @@ func (w *writer) indexSettings(e *entry, add bool) {
 	}
 	w.countRelevantLabels("*", failoverKeys(v.settings.GetLocalityLbSetting()), add)
 	w.touch(SubjectMesh, "", "")
+	for _, g := range v.gateways {
+		w.touch(SubjectNetworkGateways, g.GetNetwork(), "")
+		w.touch(SubjectNetworkGateways, "", "")
+	}
 }
 
 // Mesh returns the mesh-wide settings after defaults; never nil. The caller must not change it.

@@ -117,13 +117,13 @@ func EnvoyFilter(namespace, name, spec string, change ...func(*configv1.IstioCon
 }
 
 // Mesh makes the mesh-wide settings.
-func Mesh(settings *meshv1alpha1.MeshConfig) *configv1.Resource {
+func Mesh(settings *meshv1alpha1.MeshConfig, gateways ...*configv1.NetworkGateway) *configv1.Resource {
 	packed, err := anypb.New(settings)
 	if err != nil {
 		panic(err) // settings that cannot be encoded are a broken test
 	}
 	return Resource(mesh.KindMeshConfig, "", "default", &configv1.Resource{Body: &configv1.Resource_MeshConfig{
-		MeshConfig: &configv1.MeshConfig{Settings: packed},
+		MeshConfig: &configv1.MeshConfig{Settings: packed, NetworkGateways: gateways},
 	}})
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
@@ -92,6 +93,14 @@ func checkNetworks(r *run) {
 			reached[o.Labels[networkLabel]] = true
 		}
 	}
+	if o := r.meshConfigOf(); o != nil {
+		if c, ok := o.Body.(*corev1.ConfigMap); ok {
+			stated, _, _ := meshconfig.ParseNetworks("", []byte(c.Data[kinds.NetworksKey])) // what is wrong with it is reported elsewhere
+			for name, n := range stated.GetNetworks() {
+				reached[name] = reached[name] || len(n.GetGateways()) > 0
+			}
+		}
+	}
 	own := ""
 	if root := r.namespaces[r.settings.GetRootNamespace()]; root != nil {
 		own = root.Labels[networkLabel]
@@ -122,7 +131,7 @@ func checkMeshNetworks(r *run) {
 	if !ok {
 		return
 	}
-	for _, found := range registries(c.Data["meshNetworks"]) {
+	for _, found := range registries(c.Data[kinds.NetworksKey]) {
 		r.report(o, finding.RegistryUnknown, "data.meshNetworks", found.registry, "no cluster has this name, in network "+found.network,
 			"name a cluster, or label the network's gateways and workloads with "+networkLabel)
 	}

@@ -160,31 +160,24 @@ func (c checker) endpointSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// meshNetworks warns of networks listed in meshNetworks, which Fairlead does not read. Every installation has the key,
-// mostly with an empty value.
-func (c checker) meshNetworks(text string) {
-	docs, problems := manifest.Parse("", []byte(text))
-	if len(problems) > 0 || len(docs) == 0 {
-		return
-	}
-	if networks, ok := docs[0].Tree["networks"].(map[string]any); ok && len(networks) > 0 {
-		c.Warn("data.meshNetworks", "networks are found by labels",
-			"put the label topology.istio.io/network on their gateways' Services and on workloads")
-	}
-}
-
 func (c checker) configMap(o *object.Object, m *corev1.ConfigMap) {
 	if !kinds.IsMeshConfig(o.Key) {
 		return
 	}
-	c.meshNetworks(m.Data["meshNetworks"])
+	_, warnings, problems := meshconfig.ParseNetworks("", []byte(m.Data[kinds.NetworksKey]))
+	c.entry(kinds.NetworksKey, warnings, problems)
 	text, ok := m.Data[kinds.MeshKey]
 	if !ok {
 		return
 	}
-	_, warnings, problems := meshconfig.Parse("", []byte(text))
+	_, warnings, problems = meshconfig.Parse("", []byte(text))
+	c.entry(kinds.MeshKey, warnings, problems)
+}
+
+// entry adds what was found in an entry of the ConfigMap.
+func (c checker) entry(key string, warnings, problems object.Problems) {
 	at := func(p object.Problem) string {
-		return strings.TrimSuffix("data."+kinds.MeshKey+"."+p.Field, ".")
+		return strings.TrimSuffix("data."+key+"."+p.Field, ".")
 	}
 	for _, p := range problems {
 		c.Fail(at(p), nil, p.Description(), "")

@@ -66,6 +66,10 @@ func Merge(in Inputs, pkg *profile.Package) (*Merged, error) {
 	if m.Profile = in.Profile; m.Profile == "" {
 		switch p := m.User["profile"].(type) {
 		case nil:
+			// Istio's charts take a profile as a value.
+			if setting := pkg.Setting("values.profile"); setting != nil && setting.Does != "" {
+				m.Profile = tree.GetString(m.User, "values", "profile")
+			}
 		case string:
 			m.Profile = p
 		default:

@@ -139,6 +139,8 @@ type Component struct {
 	// Under names a component that speaks of this one, too: its fields, and its values in UnderValues, lie under this
 	// one's. It has no chart. A component is enabled if the one that it is under is, unless it says otherwise.
 	Under string `json:"under,omitempty"`
+	// With names another component that this one is a part of, too: it is also enabled if that is.
+	With string `json:"with,omitempty"`
 	// UnderWithout are fields of that component, by their paths, that do not speak of this one.
 	UnderWithout []string `json:"underWithout,omitempty"`
 	UnderValues  []string `json:"underValues,omitempty"`
@@ -210,6 +212,9 @@ func parseMapping(text []byte) (*Mapping, error) {
 		}
 		if over := m.Component(c.Under); c.Under != "" && (over == nil || over.Chart != "" || over.List || c.List) {
 			return nil, fmt.Errorf("component %s is under %s, which is no component, has a chart, or is a list", c.Name, c.Under)
+		}
+		if with := m.Component(c.With); c.With != "" && (with == nil || c.Under == "") {
+			return nil, fmt.Errorf("component %s is with %s, which is no component, or it is under none", c.Name, c.With)
 		}
 		seen[c.Name] = true
 	}

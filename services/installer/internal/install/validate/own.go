@@ -72,7 +72,7 @@ func (c *checker) settings(spec tree.Map, mapping *profile.Mapping) {
 			c.warn([]string{"components", m.Name}, "it has no effect: %s", m.Absent)
 		}
 		if over := mapping.Component(m.Under); over != nil && part["enabled"] == true &&
-			tree.GetMap(spec, "components", over.Name)["enabled"] != true {
+			tree.GetMap(spec, "components", over.Name)["enabled"] != true && tree.GetMap(spec, "components", m.With)["enabled"] != true {
 			c.refuse([]string{"components", m.Name, "enabled"}, "it is part of components.%s, which is disabled; enable that, or disable this",
 				over.Name)
 		}

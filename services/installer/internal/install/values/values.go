@@ -101,9 +101,14 @@ func under(spec tree.Map, c, over *profile.Component, mapping *profile.Mapping) 
 	part, _ := own.(tree.Map)
 	part = tree.Merge(lower, part)
 	if enabled, ok := parent[0]["enabled"].(bool); ok && !enabled {
-		part["enabled"] = false
+		part["enabled"] = c.With != "" && Enabled(spec, c.With) && tree.GetMap(spec, "components", c.Name)["enabled"] != false
 	}
 	return []tree.Map{part}
+}
+
+// Enabled tells of a component that the spec enables.
+func Enabled(spec tree.Map, name string) bool {
+	return tree.GetMap(spec, "components", name)["enabled"] == true
 }
 
 // Global returns the values of a spec that all components share: spec.values, and the fields of the spec that are

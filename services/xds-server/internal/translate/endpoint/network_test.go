@@ -37,6 +37,7 @@ func TestOtherNetworksAreReachedThroughGateways(t *testing.T) {
 		})
 	}
 	two := entrance("two", "n2", 15443, "192.0.2.1", "192.0.2.2", "fd00::1")
+	stated := meshtest.Mesh(&meshv1alpha1.MeshConfig{}, &configv1.NetworkGateway{Network: "n2", Addresses: []string{"192.0.2.7"}, Port: 15443})
 	rule := func(mode networking.ClientTLSSettings_TLSmode) *configv1.Resource {
 		return meshtest.Config(mesh.KindDestinationRule, "default", "a", &networking.DestinationRule{
 			Host: host, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: mode}},
@@ -54,6 +55,9 @@ func TestOtherNetworksAreReachedThroughGateways(t *testing.T) {
 			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3"},
 		"gateways of two networks": {"n1", []*configv1.Resource{two, entrance("three", "n3", 443, "192.0.2.3")},
 			"10.0.0.1:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3 192.0.2.3:443=4"},
+		"gateways of the mesh configuration": {"n1", []*configv1.Resource{stated}, "10.0.0.1:80=1 10.0.0.4:80=1 10.0.0.5:80=1 192.0.2.7:15443=3"},
+		"gateways of both": {"n1", []*configv1.Resource{entrance("two", "n2", 15443, "192.0.2.1"), stated},
+			"10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.7:15443=3"},
 		"from inside":         {"n2", []*configv1.Resource{two}, direct},
 		"gateways of its own": {"n1", []*configv1.Resource{entrance("one", "n1", 15443, "192.0.2.9")}, direct},
 		"out of the family":   {"n1", []*configv1.Resource{entrance("two", "n2", 15443, "fd00::1")}, direct},

@@ -68,14 +68,36 @@ istio.io/rev: {{ include "fairlead.rev" (index . 0) }}
 {{- dig "caAddress" "" (.Values.global | default dict) | default (printf "ca.%s.svc:15012" (include "fairlead.namespaceOf" (list . "ca"))) -}}
 {{- end }}
 
+{{/* Whether this is a cluster whose control plane is elsewhere; "true" or nothing. */}}
+{{- define "fairlead.isRemote" -}}
+{{- if and (dig "enabled" false (.Values.remote | default dict)) (not (dig "enabled" false (.Values.pilot | default dict))) }}true{{ end -}}
+{{- end }}
+
+{{/* Whether such a cluster uses the injector of the control plane's; "true" or nothing. */}}
+{{- define "fairlead.injectorElsewhere" -}}
+{{- $remote := .Values.istiodRemote | default dict -}}
+{{- if and (include "fairlead.isRemote" .) (or $remote.injectionURL $remote.injectionPath) }}true{{ end -}}
+{{- end }}
+
+{{/* The name by which workloads of such a cluster reach the control plane. Service istiod leads to its address, and xds-server passes on what is for the ca. */}}
+{{- define "fairlead.istiodAddress" -}}
+istiod{{ include "fairlead.suffix" . }}.{{ include "fairlead.namespaceOf" (list . "xdsServer") }}.svc:15012
+{{- end }}
+
 {{/* What proxies are told by the installation: where the control plane is. */}}
 {{- define "fairlead.proxyConfig" -}}
 {{- $g := .Values.global | default dict -}}
+{{- if include "fairlead.isRemote" . -}}
+{{- $own := dict "discoveryAddress" (include "fairlead.istiodAddress" .) "proxyMetadata" (dict "CA_ADDR" ($g.caAddress | default (include "fairlead.istiodAddress" .))) -}}
+{{- with $g.meshID }}{{ $_ := set $own "meshId" . }}{{ end -}}
+{{- toJson $own -}}
+{{- else -}}
 {{- $own := dict
   "discoveryAddress" ($g.remotePilotAddress | default (printf "istiod%s.%s.svc" (include "fairlead.suffix" .) (include "fairlead.namespaceOf" (list . "xdsServer"))) | printf "%s:15012")
   "proxyMetadata" (dict "CA_ADDR" (include "fairlead.caAddress" .)) -}}
 {{- with $g.meshID }}{{ $_ := set $own "meshId" . }}{{ end -}}
 {{- toJson $own -}}
+{{- end -}}
 {{- end }}
 
 {{/* replicas of a Deployment; none if an autoscaler decides: values of the service. */}}
@@ -140,10 +162,16 @@ strategy:
 revisionHistoryLimit: 5
 {{- end }}
 
+{{/* The label of Pods that Service istiod leads to. A Pod gets the ports that it has by name: 443 is that of the injector, all others are those of xds-server. */}}
+{{- define "fairlead.istiodLabel" -}}fairlead.dev/part-of: istiod{{- end }}
+
 {{/* Metadata of Pods: dict root, v, app, selector. */}}
 {{- define "fairlead.podMetadata" -}}
 labels:
   {{- .selector | nindent 2 }}
+  {{- if has .app (list "xds-server" "fairlead" "injector") }}
+  {{ include "fairlead.istiodLabel" . }}
+  {{- end }}
   app.kubernetes.io/part-of: fairlead
   sidecar.istio.io/inject: "false"
   {{- with .v.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}

@@ -397,8 +397,14 @@ metadata:
   {{- end }}
 spec:
   {{- include "fairlead.serviceFields" .v | nindent 2 }}
-  selector: {{- include "fairlead.selector" (list .root .app) | nindent 4 }}
+  selector:
+    {{ include "fairlead.istiodLabel" . }}
+    istio.io/rev: {{ include "fairlead.rev" .root }}
   ports:
+    {{- if eq $ns (include "fairlead.namespaceOf" (list .root "injector")) }}
+    # API servers of other clusters come here by a gateway; a Service leads to no Pod of another namespace.
+    - {name: https-webhook, port: 443, targetPort: https-inject, appProtocol: https}
+    {{- end }}
     {{- if .v.plaintext }}
     - {name: grpc-xds, port: 15010, targetPort: grpc-xds, appProtocol: grpc}
     {{- end }}

@@ -1,0 +1,141 @@
+package manifests_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// primaryRemote is an IstioOperator as Istio's guide of primary-remote writes it, with what a case says of the
+// injector.
+func primaryRemote(t *testing.T, profile, injector string) []runtime.Object {
+	t.Helper()
+	return renderedSpec(t, open(t), "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nspec: {"+profile+
+		"values: {istiodRemote: {"+injector+"}, global: {remotePilotAddress: 192.0.2.1}}}\n")
+}
+
+// deployments are the names of what runs.
+func deployments(objects []runtime.Object) []string {
+	var names []string
+	for _, o := range objects {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			names = append(names, d.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func callers(t *testing.T, objects []runtime.Object) []registrationv1.WebhookClientConfig {
+	t.Helper()
+	var out []registrationv1.WebhookClientConfig
+	for _, w := range find[*registrationv1.MutatingWebhookConfiguration](t, objects, "istio-sidecar-injector").Webhooks {
+		out = append(out, w.ClientConfig)
+	}
+	if len(out) != 4 {
+		t.Fatalf("%d webhooks", len(out))
+	}
+	return out
+}
+
+func flagsOf(t *testing.T, objects []runtime.Object, name string) []string {
+	t.Helper()
+	return find[*appsv1.Deployment](t, objects, name).Spec.Template.Spec.Containers[0].Args
+}
+
+// TestARemoteClusterHasItsOwnInjector, whose certificate the ca of the primary gives: xds-server answers for the ca at
+// the address that Service istiod leads to.
+func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
+	const istiod = "istiod.istio-system.svc:15012"
+	for name, profile := range map[string]string{"a profile": "profile: remote, ", "a value": ""} {
+		objects := primaryRemote(t, profile, "")
+		if name == "a value" {
+			objects = renderedSpec(t, open(t), "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n"+
+				"spec: {values: {profile: remote, global: {remotePilotAddress: 192.0.2.1}}}\n")
+		}
+		if got := deployments(objects); !slices.Equal(got, []string{"injector", "keeper"}) {
+			t.Errorf("%s: %v run", name, got)
+		}
+		for _, c := range callers(t, objects) {
+			if s := c.Service; s == nil || s.Name != "injector" || s.Namespace != "fairlead-remote" || *s.Path != "/inject" {
+				t.Errorf("%s: API servers call %+v", name, c)
+			}
+		}
+		flags := flagsOf(t, objects, "injector")
+		for _, want := range []string{"--ca-address=" + istiod, "--ca-identity=istio-system/xds-server", "--identity=fairlead-remote/injector",
+			"--trust-bundle=false"} {
+			if !slices.Contains(flags, want) {
+				t.Errorf("%s: the injector has no flag %s", name, want)
+			}
+		}
+		if flags := flagsOf(t, objects, "keeper"); !slices.Contains(flags, "--publish-roots=istio-ca-root-cert") ||
+			!slices.Contains(flags, "--injection=istio-sidecar-injector") {
+			t.Errorf("%s: flags of the keeper %v", name, flags)
+		}
+		var mesh struct {
+			DefaultConfig struct {
+				DiscoveryAddress string            `json:"discoveryAddress"`
+				ProxyMetadata    map[string]string `json:"proxyMetadata"`
+			} `json:"defaultConfig"`
+		}
+		if err := yaml.Unmarshal([]byte(find[*corev1.ConfigMap](t, objects, "istio").Data["mesh"]), &mesh); err != nil ||
+			mesh.DefaultConfig.DiscoveryAddress != istiod || mesh.DefaultConfig.ProxyMetadata["CA_ADDR"] != istiod {
+			t.Errorf("%s: proxies are told %+v, %v", name, mesh, err)
+		}
+		service, slice := find[*corev1.Service](t, objects, "istiod"), find[*discoveryv1.EndpointSlice](t, objects, "istiod")
+		ports := map[string]int32{}
+		for _, p := range slice.Ports {
+			ports[*p.Name] = *p.Port
+		}
+		if len(service.Spec.Ports) != 2 || service.Spec.ClusterIP != "" || ports["https-dns"] != 15012 || ports["https-webhook"] != 15017 ||
+			slice.Endpoints[0].Addresses[0] != "192.0.2.1" {
+			t.Errorf("%s: Service istiod %+v leads to %v %v", name, service.Spec, slice.Endpoints, ports)
+		}
+	}
+	// The ca of the primary writes the name into the certificate, by which the API server verifies the webhook.
+	primary, err := decode(text(t, withoutCRDs(generate(t, open(t), "minimal", nil).Objects)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Join(flagsOf(t, primary, "ca"), "\n")
+	for _, want := range []string{"--remote-dns-names=fairlead-remote/injector=injector.fairlead-remote.svc,",
+		"--dns-names=istio-system/injector=injector.istio-system.svc,injector.istio-system.svc.cluster.local,istiod.istio-system.svc,"} {
+		if !strings.Contains(names, want) {
+			t.Errorf("the ca has no flag %s in\n%s", want, names)
+		}
+	}
+}
+
+// TestARemoteClusterMayUseThePrimarysInjector, as Istio's guide has it, by a path or an address.
+func TestARemoteClusterMayUseThePrimarysInjector(t *testing.T) {
+	byPath := primaryRemote(t, "profile: remote, ", "injectionPath: /inject/cluster/east/net/n2")
+	for _, c := range callers(t, byPath) {
+		if s := c.Service; s == nil || s.Name != "istiod" || s.Namespace != "istio-system" || *s.Port != 443 ||
+			*s.Path != "/inject/cluster/east/net/n2" {
+			t.Errorf("API servers call %+v", c)
+		}
+	}
+	byURL := primaryRemote(t, "profile: remote, ", "injectionURL: 'https://istiod.example.com:15017/inject/cluster/east/net/n2', "+
+		"injectionCABundle: eA==")
+	for _, c := range callers(t, byURL) {
+		if c.Service != nil || c.URL == nil || *c.URL != "https://istiod.example.com:15017/inject/cluster/east/net/n2" || string(c.CABundle) != "x" {
+			t.Errorf("API servers call %+v", c)
+		}
+	}
+	for name, objects := range map[string][]runtime.Object{"a path": byPath, "an address": byURL} {
+		if got := deployments(objects); !slices.Equal(got, []string{"keeper"}) {
+			t.Errorf("%s: %v run", name, got)
+		}
+		keeps := slices.Contains(flagsOf(t, objects, "keeper"), "--injection=istio-sidecar-injector")
+		if keeps != (name == "a path") {
+			t.Errorf("%s: the keeper writes caBundle: %v", name, keeps)
+		}
+	}
+}
