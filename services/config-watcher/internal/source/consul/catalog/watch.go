@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -262,7 +263,7 @@ func (r *reader) waitOf(s *service) time.Duration {
 	case r.client.transport.watches() == plainWatches:
 		return plainWait
 	}
-	return watchWait
+	return watchWait - rand.N(watchWait/4) // so that services that were read together are not for ever
 }
 
 // confirm reads a service from the leader, after a reading that lacks instances or is older than one before. Instances
