@@ -36,7 +36,7 @@ func (m *Mesh) rebuildEndpoints(k hostKey) {
 			m.emit(old, nil)
 		}
 	}
-	if h.endpoints = keys; h.owners.Len() == 0 {
+	if h.endpoints = keys; h.owners.Len()+h.joiners.Len() == 0 {
 		delete(m.hosts, k)
 	}
 }
@@ -69,6 +69,7 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 					m.addEntry(&b, o)
 				}
 			}
+			m.addJoined(&b, h)
 			for _, cluster := range b.clusters() {
 				out = append(out, b.build(cluster, m.clusterID(cluster)))
 			}
@@ -246,7 +247,7 @@ func (m *Mesh) addService(b *setBuilder, o *owner) {
 			target = p // that of its own cluster
 		}
 	}
-	m.instances.matching(o.place(), o.selector, func(in *instance) {
+	m.instances.selectedBy(o, func(in *instance) {
 		addresses := ofFamilies(in.endpointAddresses(), o.service.Spec.IPFamilies)
 		if ownSlices.Len() > 0 && in.isPod() || len(addresses) == 0 {
 			return
@@ -269,8 +270,8 @@ func (m *Mesh) addService(b *setBuilder, o *owner) {
 // targetPort is the port of the instance that a service port leads to; false if the instance has none.
 func targetPort(in *instance, port *configv1.ServicePort) (uint32, bool) {
 	if !in.isPod() {
-		if p, ok := in.ports[port.Name]; ok {
-			return p, true
+		if p, ok := in.ports[port.Name]; ok || in.registered != "" {
+			return p, ok // a registry's instance has the ports that it says and no others
 		}
 	}
 	if port.TargetPortName != "" {
@@ -358,23 +359,28 @@ func (m *Mesh) addEntry(b *setBuilder, o *owner) {
 	if i < 0 || se.Resolution == networking.ServiceEntry_DYNAMIC_DNS { // which looks up the requested host
 		return
 	}
-	own := &configv1.ServicePort{Name: se.Ports[i].Name, TargetPort: entryTarget(se.Ports[i])}
+	m.addEntryPort(b, o, se.Ports[i])
+	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+	if dns && len(se.Endpoints) == 0 && len(o.selector) == 0 && !strings.HasPrefix(b.svc.Hostname, "*") {
+		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
+			Address: b.svc.Hostname, Port: entryTarget(se.Ports[i]), Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		}})
+	}
+}
+
+// addEntryPort adds the endpoints of one port of a ServiceEntry: those that it lists, and those that it selects.
+func (m *Mesh) addEntryPort(b *setBuilder, o *owner, port *networking.ServicePort) {
+	own := &configv1.ServicePort{Name: port.Name, TargetPort: entryTarget(port)}
 	add := func(in *instance) {
-		if addresses := in.endpointAddresses(); len(addresses) > 0 {
-			target, _ := targetPort(in, own)
+		addresses := in.endpointAddresses()
+		if target, ok := targetPort(in, own); ok && len(addresses) > 0 {
 			m.add(b, in, addresses, target, in.health)
 		}
 	}
-	for _, we := range se.Endpoints {
+	for _, we := range o.entry.Endpoints {
 		in := fromWorkloadEntry(o.object, we)
 		in.key, in.health = object.Key{Namespace: o.object.Key.Namespace}, configv1.Health_HEALTH_READY
 		add(in)
 	}
 	m.instances.selectedBy(o, add)
-	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
-	if dns && len(se.Endpoints) == 0 && len(o.selector) == 0 && !strings.HasPrefix(b.svc.Hostname, "*") {
-		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
-			Address: b.svc.Hostname, Port: own.TargetPort, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
-		}})
-	}
 }
