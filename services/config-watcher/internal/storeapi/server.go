@@ -53,6 +53,7 @@ type Server struct {
 	statuses  Statuses
 	sources   []source.Source
 	remotes   *remote.Clusters
+	parts     func() []source.Source
 	cluster   string
 }
 
@@ -74,6 +75,8 @@ type Config struct {
 	Sources []source.Source
 	// Remotes are the remote clusters; nil if there can be none. Cluster is the id of the own one.
 	Remotes *remote.Clusters
+	// Parts are the sources that others of Sources consist of: remote clusters and registries.
+	Parts   func() []source.Source
 	Cluster string
 }
 
@@ -82,7 +85,7 @@ func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, cluster: cfg.Cluster,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, parts: cfg.Parts, cluster: cfg.Cluster,
 	}
 }
 

@@ -36,7 +36,11 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			out.Findings = append(out.Findings, f)
 		}
 	}
-	for _, src := range slices.Concat(s.sources, s.remoteSources()) {
+	sources := s.sources
+	if s.parts != nil {
+		sources = slices.Concat(sources, s.parts())
+	}
+	for _, src := range sources {
 		st := src.Status()
 		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)),
 			Unread: uint32(st.UnreadTotal)}

@@ -34,9 +34,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
-	"fairlead.dev/services/config-watcher/internal/source/secretwatch"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/secretwatch"
 )
 
 // Name is the name of Clusters as a source. The clusters themselves are sources "kubernetes/<id>".

@@ -10,8 +10,9 @@ type Instance struct {
 	Kind string
 	// Address is the service's, and may be empty; NodeAddress is that of its node.
 	Address, NodeAddress string
+	NodeTaggedAddresses  map[string]string
 	Port                 int
-	// Ports are the named ports of Consul 1.22; nil for a service of one port.
+	// Ports are the named ports of Consul 1.22; nil for a service of one port. Port is that of the default one then.
 	Ports           map[string]int
 	Tags            []string
 	Meta, NodeMeta  map[string]string

@@ -49,7 +49,9 @@ func meta(key, value string) func(*Instance) {
 
 func entryOf(m Mapping) *networking.ServiceEntry { return m.Entry.Body.(*networking.ServiceEntry) }
 
-func workloadOf(o *object.Object) *networking.WorkloadEntry { return o.Body.(*networking.WorkloadEntry) }
+func workloadOf(o *object.Object) *networking.WorkloadEntry {
+	return o.Body.(*networking.WorkloadEntry)
+}
 
 // only is the WorkloadEntry of the only instance.
 func only(t *testing.T, m Mapping) (*object.Object, *networking.WorkloadEntry) {
@@ -234,16 +236,19 @@ func TestAddresses(t *testing.T) {
 		"tagged":                {false, web(1, at(""), all), "10.1.1.1 81", nil},
 		"across networks":       {true, web(1, all), "192.0.2.1 90", nil},
 		"across, without a tag": {true, web(1), "10.0.0.1 8080", nil},
-		"IPv6":                  {false, web(1, at("2001:DB8::1")), "2001:db8::1 8080", nil},
-		"a name":                {false, web(1, at("Web.Example.com.")), "web.example.com 8080", nil},
-		"no address":            {false, web(1, at(""), node("")), "", []string{"has no address", "n1/web-1"}},
-		"no name":               {false, web(1, at("a_b c")), "", []string{`"a_b c" is neither`}},
-		"this machine":          {false, web(1, at("127.0.0.1")), "", []string{"loopback", "--registry-allow-addresses"}},
-		"this machine by name":  {false, web(1, at("localhost")), "", []string{"localhost"}},
-		"metadata":              {false, web(1, at("169.254.169.254")), "", []string{"metadata"}},
-		"any":                   {false, web(1, at("0.0.0.0")), "", []string{"unspecified"}},
-		"a port 0":              {false, web(1, func(in *Instance) { in.Port = 0 }), "", []string{"has no port (it says 0)"}},
-		"a port too large":      {false, web(1, func(in *Instance) { in.Port = 70000 }), "", []string{"has no port (it says 70000)"}},
+		"the node's tagged": {true, web(1, at(""), func(in *Instance) {
+			in.NodeTaggedAddresses = map[string]string{"lan": "10.9.9.9", "wan": "192.0.2.9"}
+		}), "192.0.2.9 8080", nil},
+		"IPv6":                 {false, web(1, at("2001:DB8::1")), "2001:db8::1 8080", nil},
+		"a name":               {false, web(1, at("Web.Example.com.")), "web.example.com 8080", nil},
+		"no address":           {false, web(1, at(""), node("")), "", []string{"has no address", "n1/web-1"}},
+		"no name":              {false, web(1, at("a_b c")), "", []string{`"a_b c" is neither`}},
+		"this machine":         {false, web(1, at("127.0.0.1")), "", []string{"loopback", "--registry-allow-addresses"}},
+		"this machine by name": {false, web(1, at("localhost")), "", []string{"localhost"}},
+		"metadata":             {false, web(1, at("169.254.169.254")), "", []string{"metadata"}},
+		"any":                  {false, web(1, at("0.0.0.0")), "", []string{"unspecified"}},
+		"a port 0":             {false, web(1, func(in *Instance) { in.Port = 0 }), "", []string{"has no port (it says 0)"}},
+		"a port too large":     {false, web(1, func(in *Instance) { in.Port = 70000 }), "", []string{"has no port (it says 70000)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := east()
@@ -464,4 +469,24 @@ func FuzzMap(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAPreviewSaysWhatACatalogBecomes(t *testing.T) {
+	r := east(Rule{Services: []string{"web", "WEB", "a_b"}, Namespace: "shop", Account: "web", Protocol: "HTTP", Joins: "web.shop.svc.cluster.local",
+		Share: 20})
+	catalog := map[string][]Instance{"web": {web(1), web(2, func(in *Instance) { in.Status = StatusCritical }), web(3, func(in *Instance) { in.Port = 0 })},
+		"WEB": {web(4)}, "a_b": nil, "db": {web(5)}}
+	got := r.Preview(catalog, func(host string) string {
+		if host == "web.virtual.consul" {
+			return "ServiceEntry a/b"
+		}
+		return ""
+	})
+	want := []PreviewService{{Name: "web", Namespace: "shop", Account: "web", Joins: "web.shop.svc.cluster.local", Share: 20, Instances: 2, Ready: 1,
+		LeftOut: 1, Hosts: []string{"web.service.consul", "web.service.dc1.dc.consul", "web.virtual.consul"},
+		Ports: []PreviewPort{{MainPort, 8080, "HTTP"}}}}
+	if !reflect.DeepEqual(got.Services, want) || !slices.Equal(got.Unmatched, []string{"db"}) {
+		t.Errorf("preview %+v", got)
+	}
+	mentions(t, Mapping{Problems: got.Problems}, `"WEB": has the same host`, `"a_b": is no label`, "n3/web-3", "ServiceEntry a/b has this host")
 }

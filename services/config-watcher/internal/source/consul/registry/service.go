@@ -100,7 +100,7 @@ func (b *builder) portsOf(instances []Instance) []port {
 	if named && len(numbers[MainPort]) == 0 {
 		delete(numbers, MainPort)
 	}
-	byMeta := b.majority(instances, metaProtocol, func(text string) bool { return protocolOf(text) != "" },
+	byMeta := b.majority(instances, metaProtocol, func(text string) bool { return Protocol(text) != "" },
 		"use http, http2, grpc, grpc-web, https, tls, tcp, mongo, mysql or redis")
 	var out []port
 	taken := map[uint32]string{}
@@ -120,14 +120,14 @@ func (b *builder) portsOf(instances []Instance) []port {
 		if p.protocol == "" && name != MainPort {
 			p.protocol = contract.ProtocolName(contract.PortProtocol(0, name, "", nil))
 		}
-		p.protocol = cmp.Or(protocolOf(p.protocol), protocolOf(byMeta), contract.ProtocolName(configv1.Protocol_PROTOCOL_TCP))
+		p.protocol = cmp.Or(Protocol(p.protocol), Protocol(byMeta), contract.ProtocolName(configv1.Protocol_PROTOCOL_TCP))
 		out = append(out, p)
 	}
 	return out
 }
 
-// protocolOf is how Istio's kinds write a protocol; "" for one that no service port can have.
-func protocolOf(text string) string {
+// Protocol is how Istio's kinds write a protocol; "" for one that no service port can have.
+func Protocol(text string) string {
 	switch p := contract.ParseProtocol(text); p {
 	case configv1.Protocol_PROTOCOL_UDP, configv1.Protocol_PROTOCOL_HTTP_PROXY:
 		return ""

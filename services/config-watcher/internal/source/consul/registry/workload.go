@@ -63,9 +63,9 @@ func (b *builder) leaveOut(in *Instance, why, remedy string) {
 	b.problem("instance "+object.Quote(in.String()), why+", so it gets no traffic", remedy)
 }
 
-// addressOf is the instance's address: the service's, else the first of the tagged ones of its network, else the
-// node's; across networks the tagged one "wan" first. taggedPort is that of a tagged address, 0 if it has none. why
-// says why there is no usable one.
+// addressOf is the instance's address: the service's, else its tagged one of the local network, else the node's; across
+// networks its tagged one "wan", else the node's of that tag if it has no address of its own, else as in the local
+// network. taggedPort is that of a tagged address, 0 if it has none. why says why there is no usable one.
 func (b *builder) addressOf(in *Instance) (address string, taggedPort int, why, remedy string) {
 	tags := []string{"lan", "lan_ipv4", "lan_ipv6"}
 	if b.registry.WAN {
@@ -76,6 +76,11 @@ func (b *builder) addressOf(in *Instance) (address string, taggedPort int, why, 
 	for _, tag := range tags {
 		if a := in.TaggedAddresses[tag]; address == "" && a.Address != "" {
 			address, taggedPort = a.Address, a.Port
+		}
+	}
+	for _, tag := range tags {
+		if a := in.NodeTaggedAddresses[tag]; address == "" && in.Address == "" && a != "" {
+			address = a
 		}
 	}
 	address = strings.TrimSuffix(strings.ToLower(cmp.Or(address, in.Address, in.NodeAddress)), ".")
