@@ -236,7 +236,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: from.store, Sources: from.all, Remotes: from.remotes, Parts: from.parts, Cluster: cfg.ClusterID, Revisions: waiter{keys, s.pipeline},
+		Store: from.store, Sources: from.all, Remotes: from.remotes, Parts: from.parts, Cluster: cfg.ClusterID, Revisions: waiter{keys,
+			s.pipeline},
 		Elsewhere: joined, Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Log: s.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(roles, s.audit))

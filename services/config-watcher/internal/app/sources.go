@@ -222,8 +222,8 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	return nil
 }
 
-// secretsOf makes a client of its own for the Secrets of istio-system, so that they do not wait for the objects of the own
-// cluster.
+// secretsOf makes a client of its own for the Secrets of istio-system, so that they do not wait for the objects of the
+// own cluster.
 func secretsOf(api *rest.Config) (corev1client.SecretInterface, error) {
 	own := rest.CopyConfig(api)
 	own.RateLimiter = nil

@@ -363,7 +363,8 @@ func (m *Mesh) addEntry(b *setBuilder, o *owner) {
 	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
 	if dns && len(se.Endpoints) == 0 && len(o.selector) == 0 && !strings.HasPrefix(b.svc.Hostname, "*") {
 		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
-			Address: b.svc.Hostname, Port: entryTarget(se.Ports[i]), Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+			Address: b.svc.Hostname, Port: entryTarget(se.Ports[i]), Health: configv1.Health_HEALTH_READY,
+			TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
 		}})
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkRegistryHosts finds the hosts of a ServiceEntry that have no effect because one of the two that claim them is of a
-// registry, and the other is older: nothing is joined with what a registry makes.
+// checkRegistryHosts finds the hosts of a ServiceEntry that have no effect because one of the two that claim them is of
+// a registry, and the other is older: nothing is joined with what a registry makes.
 func checkRegistryHosts(r *reader) {
 	hosts := r.object.Body.(*networking.ServiceEntry).GetHosts()
 	exported := r.exported(r.object)

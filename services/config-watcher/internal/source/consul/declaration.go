@@ -104,7 +104,8 @@ type written struct {
 
 // fromSecret takes the parts of a Secret.
 func fromSecret(s *corev1.Secret) written {
-	return written{name: s.Name, place: "Secret " + s.Namespace + "/" + s.Name, created: s.CreationTimestamp.Time, text: s.Data[secretDocument],
+	return written{name: s.Name, place: "Secret " + s.Namespace + "/" + s.Name, created: s.CreationTimestamp.Time,
+		text:    s.Data[secretDocument],
 		entries: s.Data}
 }
 
@@ -183,7 +184,8 @@ func parse(w written, in bounds) (*declaration, object.Problems) {
 	if len(j.found) > 0 {
 		return nil, j.found
 	}
-	d.hash = sha256.Sum256(fmt.Appendf(nil, "%x %+v %v %v %q %v", d.connection, d.Rules, d.Qualified, d.WAN, d.Network+" "+d.Domain, d.Created))
+	d.hash = sha256.Sum256(fmt.Appendf(nil, "%x %+v %v %v %q %v", d.connection, d.Rules, d.Qualified, d.WAN, d.Network+" "+d.Domain,
+		d.Created))
 	return d, nil
 }
 
@@ -239,7 +241,8 @@ func (j *judge) connection(doc *document, d *declaration) {
 		"write the token alone")
 	u, err := url.Parse(doc.Address)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		j.fail("address", "is no address of Consul's HTTP API", "write https:// or http://, the host and the port, such as https://consul.example.com:8501")
+		j.fail("address", "is no address of Consul's HTTP API",
+			"write https:// or http://, the host and the port, such as https://consul.example.com:8501")
 		return
 	}
 	j.failIf(u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/", "address",
@@ -261,8 +264,10 @@ func (j *judge) connection(doc *document, d *declaration) {
 		}
 	}
 	if u.Scheme == "http" {
-		j.failIf(d.token != "" && !local, "address", "is not https: the token would cross the network in the clear", "write https://, Consul's port for it is 8501")
-		j.failIf(ca+certificate+key != "" || doc.ServerName != "", "address", "is not https, so ca, certificate, key and serverName have no effect",
+		j.failIf(d.token != "" && !local, "address", "is not https: the token would cross the network in the clear",
+			"write https://, Consul's port for it is 8501")
+		j.failIf(ca+certificate+key != "" || doc.ServerName != "", "address",
+			"is not https, so ca, certificate, key and serverName have no effect",
 			"write https://, or remove them")
 	} else {
 		d.tls = j.tlsConfig(ca, certificate, key, cmp.Or(doc.ServerName, u.Hostname()))
@@ -296,7 +301,8 @@ func (j *judge) rule(at string, doc ruleDocument) registry.Rule {
 		j.failIf(err != nil || pattern == "", fmt.Sprintf("%s.services[%d]", at, i), object.Quote(pattern)+" is no name or pattern",
 			"use a name, '*' for any characters and '?' for one")
 	}
-	j.failIf(!check.DNSLabel(doc.Namespace), at+".namespace", object.Quote(doc.Namespace)+" is no namespace", "name the namespace of the services")
+	j.failIf(!check.DNSLabel(doc.Namespace), at+".namespace", object.Quote(doc.Namespace)+" is no namespace",
+		"name the namespace of the services")
 	j.failIf(doc.Port > 65535, at+".port", fmt.Sprintf("%d is not a port", doc.Port), "use 1 to 65535")
 	for _, name := range slices.Sorted(maps.Keys(doc.Ports)) {
 		n := doc.Ports[name]
@@ -348,8 +354,9 @@ func (j *judge) joins(rules []registry.Rule) {
 	}
 }
 
-// ParseFile judges a file of --registry-dir as Registries does: what the mapping needs, what the datacenter is read with
-// (Filter, Log and Clock are the caller's), or else what is wrong. addresses, domain and system are those of Config.
+// ParseFile judges a file of --registry-dir as Registries does: what the mapping needs, what the datacenter is read
+// with (Filter, Log and Clock are the caller's), or else what is wrong. addresses, domain and system are those of
+// Config.
 func ParseFile(file string, addresses fetch.Addresses, domain, system string) (*registry.Registry, Connection, object.Problems) {
 	d, found := parse(fromFile(file), bounds{addresses: addresses, domain: domain, system: system})
 	if d == nil {

@@ -94,7 +94,8 @@ func TestWhatADeclarationMayNotSay(t *testing.T) {
 		"a share alone": {rule("services: [a], namespace: a, share: 1"), nil, []string{"no effect without joins"}},
 		"several join":  {rule("services: ['a*'], namespace: a, joins: w.a.svc.cluster.local, share: 1"), nil, []string{"rules[0].services"}},
 		"two join": {remote("rules: [{services: [a], namespace: a, joins: w.a.svc.cluster.local, share: 1}, " +
-			"{services: [b], namespace: a, joins: W.a.svc.cluster.local., share: 1}]"), nil, []string{"rules[1].joins: rules[0] joins the same host"}},
+			"{services: [b], namespace: a, joins: W.a.svc.cluster.local., share: 1}]"), nil,
+			[]string{"rules[1].joins: rules[0] joins the same host"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, got := judged(t, tc.text, tc.entries)
@@ -160,7 +161,8 @@ func TestAFileNamesFiles(t *testing.T) {
 	if again.hash != after.hash {
 		t.Error("the same declaration is a change")
 	}
-	for name, text := range map[string]string{"tokenFile: ": remote("tokenFile: nowhere"), "tokenFile: is given beside": remote("tokenFile: token", "token: x")} {
+	for name, text := range map[string]string{"tokenFile: ": remote("tokenFile: nowhere"),
+		"tokenFile: is given beside": remote("tokenFile: token", "token: x")} {
 		testkit.WriteFile(t, file, []byte(text))
 		if _, _, found := ParseFile(file, fetch.Addresses{}, "cluster.local", "istio-system"); !strings.Contains(found.Error(), name) ||
 			!strings.Contains(found.Error(), file) {

@@ -253,7 +253,8 @@ func (r *rig) removeFile(name string) {
 // secret writes a Secret; age is in hours.
 func (r *rig) secret(name string, age int, data map[string]string) {
 	r.t.Helper()
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "istio-system", Name: name, Labels: map[string]string{"fairlead.dev/registry": "consul"},
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "istio-system", Name: name,
+		Labels:            map[string]string{"fairlead.dev/registry": "consul"},
 		CreationTimestamp: metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(-time.Duration(age) * time.Hour))},
 		Data: map[string][]byte{}}
 	for k, v := range data {

@@ -42,8 +42,8 @@ type reader struct {
 	overdue bool
 	// names are the wanted services that exist; nil before they are known.
 	names map[string]struct{}
-	// shadowed are the services whose host another one has. leftOut counts those beyond maxServices: beyond, unless it is
-	// "", and those after it by name.
+	// shadowed are the services whose host another one has. leftOut counts those beyond maxServices: beyond, unless it
+	// is "", and those after it by name.
 	shadowed map[string]string
 	leftOut  int
 	beyond   string
@@ -89,7 +89,8 @@ func (r *reader) wanted(name string) bool {
 
 // wantedNow is wanted with mu held.
 func (r *reader) wantedNow(name string) bool {
-	return r.decl != nil && (r.beyond == "" || name < r.beyond) && slices.ContainsFunc(r.decl.Rules, func(rule registry.Rule) bool { return rule.Matches(name) })
+	return r.decl != nil && (r.beyond == "" || name < r.beyond) && slices.ContainsFunc(r.decl.Rules,
+		func(rule registry.Rule) bool { return rule.Matches(name) })
 }
 
 // declare takes over a declaration: what its rules make of what has been read.

@@ -66,8 +66,9 @@ type Config struct {
 	Timeout time.Duration
 	// Follow makes what reads a datacenter: Follow of this package, or a test's.
 	Follow func(Connection) Follower
-	// Guard is asked about each reading that lacks objects of a source which has so many. It returns those that stay for
-	// now; it is asked about them again every second and at the next reading. If it is nil, none does. It must return quickly.
+	// Guard is asked about each reading that lacks objects of a source which has so many. It returns those that stay
+	// for now; it is asked about them again every second and at the next reading. If it is nil, none does. It must
+	// return quickly.
 	Guard func(source string, has int, gone []object.Key) []object.Key
 	// Saved keeps what was read; if nil it is not kept. Codec encodes it.
 	Saved *lastgood.Dir

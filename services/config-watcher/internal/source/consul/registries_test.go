@@ -98,7 +98,8 @@ func TestWhichDeclarationCounts(t *testing.T) {
 	r.secret("empty", 3, nil)
 	r.file("north.yaml", declare("domain: north"))
 	r.run()
-	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored: north.yaml declares the same registry", "west refused: ")
+	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored: north.yaml declares the same registry",
+		"west refused: ")
 	r.secret("west", 1, map[string]string{"registry.yaml": strings.Replace(declare(), "dc1", "dc2", 1)})
 	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored",
 		"west refused: the older registry east has the hosts of consul; set qualified: true")

@@ -222,8 +222,8 @@ func (c *Registries) HasSynced() bool { return c.Status().Synced }
 func (c *Registries) Refused() []source.Refused { return nil }
 
 // Status implements source.Source. It is synced once the mesh need not wait any more: each registry has been read, is
-// refused, or has taken longer than Config.Timeout. Problems are about declarations; Sources tells those of registries. Objects
-// counts the registries that are read.
+// refused, or has taken longer than Config.Timeout. Problems are about declarations; Sources tells those of registries.
+// Objects counts the registries that are read.
 func (c *Registries) Status() source.Status {
 	denied, unread := false, error(nil)
 	if c.secrets != nil {

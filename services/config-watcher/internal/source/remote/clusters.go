@@ -119,7 +119,8 @@ type cluster struct {
 func New(cfg Config) *Clusters {
 	wake := make(chan struct{}, 1)
 	return &Clusters{cfg: cfg, wake: wake, running: map[string]*cluster{}, started: cfg.Clock.Now(),
-		secrets: secretwatch.New(secretwatch.Config{Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label, What: "remote clusters", Wake: wake,
+		secrets: secretwatch.New(secretwatch.Config{Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label,
+			What: "remote clusters", Wake: wake,
 			Log: cfg.Log, Clock: cfg.Clock})}
 }
 

@@ -76,7 +76,8 @@ func (r *Registry) Preview(catalog map[string][]Instance, taken func(host string
 
 func (r *Registry) previewOf(m Mapping) PreviewService {
 	se, rule := m.Entry.Body.(*networking.ServiceEntry), r.Rules[m.Rule]
-	out := PreviewService{Name: m.Service, Rule: m.Rule, Namespace: rule.Namespace, Hosts: append(se.Hosts[:1:1], m.Entry.Registered.Aliases...),
+	out := PreviewService{Name: m.Service, Rule: m.Rule, Namespace: rule.Namespace, Hosts: append(se.Hosts[:1:1],
+		m.Entry.Registered.Aliases...),
 		ExportTo: rule.ExportTo, Account: rule.Account, Joins: rule.Joins, Share: rule.Share, Instances: len(m.Workloads), LeftOut: m.LeftOut}
 	for _, p := range se.Ports {
 		out.Ports = append(out.Ports, PreviewPort{p.Name, p.Number, p.Protocol})

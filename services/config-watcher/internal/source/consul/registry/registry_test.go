@@ -174,19 +174,23 @@ func TestPortsAndProtocols(t *testing.T) {
 		"meta":                   {Rule{}, []Instance{web(1, meta("port", "81"), meta("protocol", "HTTP"))}, []string{"service 81 HTTP"}, nil},
 		"the rule before meta": {Rule{Port: 82, Protocol: "GRPC"},
 			[]Instance{web(1, meta("port", "81"), meta("protocol", "http"))}, []string{"service 82 GRPC"}, []string{"none"}},
-		"two protocols": {Rule{}, []Instance{web(1, meta("protocol", "http")), web(2, meta("protocol", "grpc")), web(3, meta("protocol", "http"))},
+		"two protocols": {Rule{}, []Instance{web(1, meta("protocol", "http")), web(2, meta("protocol", "grpc")), web(3, meta("protocol",
+			"http"))},
 			[]string{"service 8080 HTTP"}, []string{"grpc, http; http counts"}},
 		"as many of each": {Rule{}, []Instance{web(1, meta("protocol", "http")), web(2, meta("protocol", "grpc"))},
 			[]string{"service 8080 GRPC"}, []string{"grpc counts"}},
-		"no protocol":        {Rule{}, []Instance{web(1, meta("protocol", "smtp"))}, []string{"service 8080 TCP"}, []string{`"smtp" is not possible`}},
-		"UDP is not proxied": {Rule{}, []Instance{web(1, meta("protocol", "udp"))}, []string{"service 8080 TCP"}, []string{`"udp" is not possible`}},
-		"no port in meta":    {Rule{}, []Instance{web(1, meta("port", "0"))}, []string{"service 8080 TCP"}, []string{`"0" is not possible`}},
-		"named ports": {Rule{}, []Instance{web(1, named(map[string]int{"http": 8080, "grpc": 9090})), web(2, named(map[string]int{"http": 8080}))},
+		"no protocol": {Rule{}, []Instance{web(1, meta("protocol", "smtp"))}, []string{"service 8080 TCP"}, []string{`"smtp" is not possible`}},
+		"UDP is not proxied": {Rule{}, []Instance{web(1, meta("protocol", "udp"))}, []string{"service 8080 TCP"},
+			[]string{`"udp" is not possible`}},
+		"no port in meta": {Rule{}, []Instance{web(1, meta("port", "0"))}, []string{"service 8080 TCP"}, []string{`"0" is not possible`}},
+		"named ports": {Rule{}, []Instance{web(1, named(map[string]int{"http": 8080, "grpc": 9090})), web(2,
+			named(map[string]int{"http": 8080}))},
 			[]string{"grpc 9090 GRPC", "http 8080 HTTP"}, nil},
 		"numbers of named ports": {Rule{Ports: map[string]uint32{"admin": 90}},
 			[]Instance{web(1, named(map[string]int{"http": 1, "admin": 2})), web(2, named(map[string]int{"http": 3, "admin": 4}))},
 			[]string{"admin 90 TCP", "http 80 HTTP"}, nil},
-		"named ports of one number": {Rule{}, []Instance{web(1, named(map[string]int{"a": 1, "b": 2})), web(2, named(map[string]int{"a": 3, "b": 4}))},
+		"named ports of one number": {Rule{}, []Instance{web(1, named(map[string]int{"a": 1, "b": 2})), web(2,
+			named(map[string]int{"a": 3, "b": 4}))},
 			[]string{"a 80 TCP"}, []string{"has the number 80, which port a has"}},
 		"no name of a port": {Rule{}, []Instance{web(1, named(map[string]int{"a b": 1, "c": 2}))}, []string{"c 2 TCP"}, []string{`"a b"`}},
 		"nobody is there":   {Rule{Port: 82}, nil, []string{"service 82 TCP"}, nil},
@@ -337,7 +341,8 @@ func TestLabels(t *testing.T) {
 	})
 	m := east().Map("web", []Instance{in})
 	_, we := only(t, m)
-	want := map[string]string{"version": "v1", "color": "blue", "tag/fast": "true", "zone": "z1", "traefik.enable": "true", LabelService: "web"}
+	want := map[string]string{"version": "v1", "color": "blue", "tag/fast": "true", "zone": "z1", "traefik.enable": "true",
+		LabelService: "web"}
 	if !maps.Equal(we.Labels, want) {
 		t.Errorf("labels %v, want %v", we.Labels, want)
 	}
@@ -362,7 +367,8 @@ func TestNoRegistrationGivesAnIdentity(t *testing.T) {
 				t.Errorf("entry %v, workload %v", se, we)
 			}
 			for key := range we.Labels {
-				if strings.Contains(key, "/") && key != LabelService && !strings.HasPrefix(key, tagPrefix) || key == "istio" || key == "istio-locality" {
+				if strings.Contains(key, "/") && key != LabelService && !strings.HasPrefix(key, tagPrefix) || key == "istio" ||
+					key == "istio-locality" {
 					t.Errorf("label %s of the registration counts", key)
 				}
 			}
@@ -474,7 +480,8 @@ func FuzzMap(f *testing.F) {
 func TestAPreviewSaysWhatACatalogBecomes(t *testing.T) {
 	r := east(Rule{Services: []string{"web", "WEB", "a_b"}, Namespace: "shop", Account: "web", Protocol: "HTTP", Joins: "web.shop.svc.cluster.local",
 		Share: 20})
-	catalog := map[string][]Instance{"web": {web(1), web(2, func(in *Instance) { in.Status = StatusCritical }), web(3, func(in *Instance) { in.Port = 0 })},
+	catalog := map[string][]Instance{"web": {web(1), web(2, func(in *Instance) { in.Status = StatusCritical }), web(3,
+		func(in *Instance) { in.Port = 0 })},
 		"WEB": {web(4)}, "a_b": nil, "db": {web(5)}}
 	got := r.Preview(catalog, func(host string) string {
 		if host == "web.virtual.consul" {
@@ -482,11 +489,13 @@ func TestAPreviewSaysWhatACatalogBecomes(t *testing.T) {
 		}
 		return ""
 	})
-	want := []PreviewService{{Name: "web", Namespace: "shop", Account: "web", Joins: "web.shop.svc.cluster.local", Share: 20, Instances: 2, Ready: 1,
+	want := []PreviewService{{Name: "web", Namespace: "shop", Account: "web", Joins: "web.shop.svc.cluster.local", Share: 20,
+		Instances: 2, Ready: 1,
 		LeftOut: 1, Hosts: []string{"web.service.consul", "web.service.dc1.dc.consul", "web.virtual.consul"},
 		Ports: []PreviewPort{{MainPort, 8080, "HTTP"}}}}
 	if !reflect.DeepEqual(got.Services, want) || !slices.Equal(got.Unmatched, []string{"db"}) {
 		t.Errorf("preview %+v", got)
 	}
-	mentions(t, Mapping{Problems: got.Problems}, `"WEB": has the same host`, `"a_b": is no label`, "n3/web-3", "ServiceEntry a/b has this host")
+	mentions(t, Mapping{Problems: got.Problems}, `"WEB": has the same host`, `"a_b": is no label`, "n3/web-3",
+		"ServiceEntry a/b has this host")
 }

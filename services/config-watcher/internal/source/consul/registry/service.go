@@ -56,8 +56,8 @@ func (b *builder) qualified(name string) string {
 	return name + ".service." + b.registry.Datacenter + ".dc." + b.registry.Domain
 }
 
-// hosts are the service's host and its aliases. A tag is an alias only while all instances have it: Consul's DNS answers
-// with those that have the tag, and an alias leads to all.
+// hosts are the service's host and its aliases. A tag is an alias only while all instances have it: Consul's DNS
+// answers with those that have the tag, and an alias leads to all.
 func (b *builder) hosts(instances []Instance) (host string, aliases []string) {
 	host = b.suffixed(b.name)
 	if !b.registry.Qualified {

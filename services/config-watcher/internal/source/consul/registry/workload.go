@@ -143,7 +143,8 @@ func (b *builder) workload(in *Instance, address string, ports map[string]uint32
 		health.Well = false
 	default:
 		health.Well = false
-		b.problem("instance "+object.Quote(in.String()), object.Quote(in.Status)+" is no status of checks", "report it: Consul has another version")
+		b.problem("instance "+object.Quote(in.String()), object.Quote(in.Status)+" is no status of checks",
+			"report it: Consul has another version")
 	}
 	o := b.objectOf("WorkloadEntry", b.entry+"."+hashOf(in.identity()), we)
 	o.Health = health
