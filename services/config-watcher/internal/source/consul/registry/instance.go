@@ -1,7 +1,5 @@
 package registry
 
-import "fairlead.dev/services/config-watcher/internal/object"
-
 // Instance is one instance of a service as Consul's health endpoint tells it.
 type Instance struct {
 	// Node and ID name the instance within its datacenter.
@@ -42,32 +40,3 @@ const (
 	StatusCritical    = "critical"
 	StatusMaintenance = "maintenance"
 )
-
-// identity tells instances of a service apart.
-func (in *Instance) identity() string { return in.Datacenter + "\x00" + in.Node + "\x00" + in.ID }
-
-// String names the instance for people.
-func (in *Instance) String() string { return object.Cut(in.Node+"/"+in.ID, maxName) }
-
-// maxName bounds what messages repeat of an instance's name.
-const maxName = 120
-
-// ports are the instance's ports by name, those alone that are ports. The port of an instance without named ports, or
-// with another one besides, is MainPort.
-func (in *Instance) ports() map[string]uint32 {
-	out := make(map[string]uint32, 1+len(in.Ports))
-	add := func(name string, number int) {
-		if number >= 1 && number <= 65535 {
-			out[name] = uint32(number)
-		}
-	}
-	main := true
-	for name, number := range in.Ports {
-		add(name, number)
-		main = main && number != in.Port
-	}
-	if _, named := in.Ports[MainPort]; main && !named {
-		add(MainPort, in.Port)
-	}
-	return out
-}

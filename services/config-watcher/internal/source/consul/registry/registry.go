@@ -189,8 +189,8 @@ func (b *builder) build(instances []Instance) {
 
 // distinct sorts instances and drops those that are there twice.
 func (b *builder) distinct(instances []Instance) []Instance {
-	slices.SortStableFunc(instances, func(x, y Instance) int { return strings.Compare(x.identity(), y.identity()) })
-	instances = slices.CompactFunc(instances, func(x, y Instance) bool { return x.identity() == y.identity() })
+	slices.SortStableFunc(instances, func(x, y Instance) int { return strings.Compare(identityOf(&x), identityOf(&y)) })
+	instances = slices.CompactFunc(instances, func(x, y Instance) bool { return identityOf(&x) == identityOf(&y) })
 	if len(instances) > maxInstances {
 		b.out.LeftOut += len(instances) - maxInstances
 		b.problem("", fmt.Sprintf("has %d instances, %d of them are read", len(instances), maxInstances), "divide the service")

@@ -92,7 +92,7 @@ func (b *builder) portsOf(instances []Instance) []port {
 	numbers := map[string][]uint32{MainPort: nil} // what instances say, by name
 	named := false
 	for _, in := range instances {
-		for name, number := range in.ports() {
+		for name, number := range statedPorts(&in) {
 			numbers[name] = append(numbers[name], number)
 			named = named || name != MainPort
 		}

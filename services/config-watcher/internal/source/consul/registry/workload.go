@@ -41,7 +41,7 @@ func (b *builder) workloads(instances []Instance) (out []*object.Object, dns boo
 		if check.IsIP(address) {
 			byAddress++
 		} else if dns = true; byName == "" {
-			byName = in.String() + " has the name " + address
+			byName = describe(in) + " has the name " + address
 		}
 		out = append(out, b.workload(in, address, ports, odd))
 	}
@@ -60,7 +60,7 @@ func (b *builder) workloads(instances []Instance) (out []*object.Object, dns boo
 
 func (b *builder) leaveOut(in *Instance, why, remedy string) {
 	b.out.LeftOut++
-	b.problem("instance "+object.Quote(in.String()), why+", so it gets no traffic", remedy)
+	b.problem("instance "+object.Quote(describe(in)), why+", so it gets no traffic", remedy)
 }
 
 // addressOf is the instance's address: the service's, else its tagged one of the local network, else the node's; across
@@ -101,7 +101,7 @@ func (b *builder) addressOf(in *Instance) (address string, taggedPort int, why, 
 
 // targets are the instance's ports that are service ports.
 func (b *builder) targets(in *Instance, taggedPort int) map[string]uint32 {
-	has := in.ports()
+	has := statedPorts(in)
 	if len(has) == 0 && len(in.Ports) == 0 && in.Port == 0 && b.rule.Port != 0 {
 		has[MainPort] = b.rule.Port
 	}
@@ -143,12 +143,12 @@ func (b *builder) workload(in *Instance, address string, ports map[string]uint32
 		health.Well = false
 	default:
 		health.Well = false
-		b.problem("instance "+object.Quote(in.String()), object.Quote(in.Status)+" is no status of checks",
+		b.problem("instance "+object.Quote(describe(in)), object.Quote(in.Status)+" is no status of checks",
 			"report it: Consul has another version")
 	}
-	o := b.objectOf("WorkloadEntry", b.entry+"."+hashOf(in.identity()), we)
+	o := b.objectOf("WorkloadEntry", b.entry+"."+hashOf(identityOf(in)), we)
 	o.Health = health
-	o.Annotations = map[string]string{Annotation: in.String()}
+	o.Annotations = map[string]string{Annotation: describe(in)}
 	o.Registered = &object.Registered{Service: b.entry}
 	return seal(o)
 }
@@ -211,4 +211,33 @@ func (b *builder) locality(in *Instance) string {
 		return region
 	}
 	return region + "/" + zone
+}
+
+// identityOf tells instances of a service apart.
+func identityOf(in *Instance) string { return in.Datacenter + "\x00" + in.Node + "\x00" + in.ID }
+
+// describe names an instance for people.
+func describe(in *Instance) string { return object.Cut(in.Node+"/"+in.ID, maxName) }
+
+// maxName bounds what messages repeat of an instance's name.
+const maxName = 120
+
+// statedPorts are an instance's ports by name, those alone that are ports. The port of an instance without named ports, or
+// with another one besides, is MainPort.
+func statedPorts(in *Instance) map[string]uint32 {
+	out := make(map[string]uint32, 1+len(in.Ports))
+	add := func(name string, number int) {
+		if number >= 1 && number <= 65535 {
+			out[name] = uint32(number)
+		}
+	}
+	main := true
+	for name, number := range in.Ports {
+		add(name, number)
+		main = main && number != in.Port
+	}
+	if _, named := in.Ports[MainPort]; main && !named {
+		add(MainPort, in.Port)
+	}
+	return out
 }
