@@ -228,7 +228,7 @@ func TestAddresses(t *testing.T) {
 	tagged := func(a map[string]Address) func(*Instance) { return func(in *Instance) { in.TaggedAddresses = a } }
 	at := func(a string) func(*Instance) { return func(in *Instance) { in.Address = a } }
 	node := func(a string) func(*Instance) { return func(in *Instance) { in.NodeAddress = a } }
-	all := tagged(map[string]Address{"lan": {"10.1.1.1", 81}, "wan": {"192.0.2.1", 90}})
+	all := tagged(map[string]Address{"lan": {Address: "10.1.1.1", Port: 81}, "wan": {Address: "192.0.2.1", Port: 90}})
 	for name, tc := range map[string]struct {
 		wan      bool
 		in       Instance
@@ -290,7 +290,7 @@ func TestAnInstanceWithANameMakesTheServiceDNS(t *testing.T) {
 
 func TestHealthAndWeights(t *testing.T) {
 	status := func(s string, passing, warning int) Instance {
-		return web(1, func(in *Instance) { in.Status, in.Weights = s, Weights{passing, warning} })
+		return web(1, func(in *Instance) { in.Status, in.Weights = s, Weights{Passing: passing, Warning: warning} })
 	}
 	for name, tc := range map[string]struct {
 		in             Instance
@@ -320,7 +320,7 @@ func TestHealthAndWeights(t *testing.T) {
 
 func TestLocality(t *testing.T) {
 	in := func(region, zone string, nodeMeta map[string]string) Instance {
-		return web(1, func(in *Instance) { in.Locality, in.NodeMeta = Locality{region, zone}, nodeMeta })
+		return web(1, func(in *Instance) { in.Locality, in.NodeMeta = Locality{Region: region, Zone: zone}, nodeMeta })
 	}
 	for want, i := range map[string]Instance{
 		"eu/a":  in("eu", "a", map[string]string{"region": "us"}),
