@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/normalise/share"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
@@ -384,4 +385,50 @@ func (m *Mesh) addEntryPort(b *setBuilder, o *owner, port *networking.ServicePor
 		add(in)
 	}
 	m.instances.selectedBy(o, add)
+}
+
+// addJoined adds the endpoints of the oldest registry's ServiceEntry that joins the host, and divides the traffic
+// between them and the others by its share. It adds those with an IP address alone, as Services have. Of a ServiceEntry
+// with several ports, that with the service port's number counts; else the only port joins the only one.
+func (m *Mesh) addJoined(b *setBuilder, h *host) {
+	if h.joiners.Len() == 0 || b.svc.Resolution != configv1.Resolution_RESOLUTION_STATIC {
+		return
+	}
+	var joiner *owner
+	for o := range h.joiners.All {
+		if joiner == nil || object.Older(o.object, joiner.object) {
+			joiner = o
+		}
+	}
+	ports := joiner.entry.Ports
+	i := slices.IndexFunc(ports, func(p *networking.ServicePort) bool { return p.Number == b.port.Number })
+	if i < 0 && len(ports) == 1 && len(b.svc.Ports) == 1 {
+		i = 0
+	}
+	if i < 0 {
+		return
+	}
+	own := len(b.items)
+	m.addEntryPort(b, joiner, ports[i])
+	joined := slices.DeleteFunc(b.items[own:], func(c candidate) bool { return familyOf(c.endpoint.Address) == "" })
+	b.items = b.items[:own+len(joined)]
+	switch percent := joiner.registered.Share; percent {
+	case 0:
+		b.items = b.items[:own]
+	case 100:
+		b.items = b.items[own:]
+	default:
+		weigh(b.items[:own], 100-percent)
+		weigh(b.items[own:], percent)
+	}
+}
+
+// weigh gives candidates the weights by which they get a share of the traffic, in percent.
+func weigh(items []candidate, percent uint32) {
+	group := lists.Map(items, func(c candidate) share.Endpoint {
+		return share.Endpoint{Weight: c.endpoint.Weight, Ready: c.endpoint.Health == configv1.Health_HEALTH_READY}
+	})
+	for i, w := range share.Weights(group, percent) {
+		items[i].endpoint.Weight = w
+	}
 }

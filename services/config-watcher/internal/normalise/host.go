@@ -51,12 +51,12 @@ func (h *host) claimants() (all, services []*owner) {
 	if len(services) > 0 {
 		all = append(services[:1:1], all...)
 	}
-	return withoutLaterRegistered(all), services
+	return all, services
 }
 
-// withoutLaterRegistered drops the claimants that the first does not share the host with: what a registry makes is
-// joined with nothing, because whoever may register there could else add endpoints and ports to what others declare,
-// or others to his.
+// withoutLaterRegistered drops of the claimants that some namespaces see those that the first does not share the host
+// with: what a registry makes is joined with nothing, because whoever may register there could else add endpoints and
+// ports to what others declare, or others to his.
 func withoutLaterRegistered(all []*owner) []*owner {
 	switch {
 	case len(all) < 2:
@@ -125,7 +125,8 @@ func (m *Mesh) published(h hostKey, s *configv1.Service) *configv1.Service {
 	if len(s.Addresses) > 0 || !slices.ContainsFunc(s.Ports, func(p *configv1.ServicePort) bool { return takesPort(p.Protocol) }) {
 		return s
 	}
-	if all, _ := m.hosts[h].claimants(); len(all) == 0 || all[0].registered == nil {
+	all, _ := m.hosts[h].claimants()
+	if all = m.visibleClaimants(all, s.ExportedTo); len(all) == 0 || all[0].registered == nil {
 		return s
 	}
 	if len(s.AutoAddresses) == 0 {
@@ -184,7 +185,7 @@ func (m *Mesh) visibleClaimants(claimants []*owner, visibility []string) []*owne
 	if len(claimants) < 2 {
 		return claimants
 	}
-	return lists.Filter(claimants, func(o *owner) bool { return VisibleTo(m.exportedTo(o.object), visibility[0]) })
+	return withoutLaterRegistered(lists.Filter(claimants, func(o *owner) bool { return VisibleTo(m.exportedTo(o.object), visibility[0]) }))
 }
 
 // buildServices builds the Services of a hostname, one for each visibility. A Service that has no port and is no alias

@@ -214,7 +214,7 @@ func (d drawer) object() *object.Object {
 		spec := kind.spec()
 		odd.Fill(d.from, spec)
 		o.Key.Group, o.Key.Kind, o.Body = kind.group, kind.kind, spec
-		if (kind.kind == "ServiceEntry" || kind.kind == "WorkloadEntry") && d.from(3) == 0 {
+		if (kind.kind == "ServiceEntry" || kind.kind == "WorkloadEntry") && d.from(6) == 0 {
 			o.Registered = d.registered(o)
 		}
 	}
@@ -286,7 +286,7 @@ func (d drawer) slice() *discoveryv1.EndpointSlice {
 // TestDrawer: objects of FuzzMesh refer to each other, so that most kinds of resources result.
 func TestDrawer(t *testing.T) {
 	kinds := map[string]int{}
-	for seed := range 200 {
+	for seed := range 220 {
 		d := drawer{protorand.Bytes(fmt.Append(nil, seed))}
 		var changes []Change
 		for range 20 {
