@@ -111,17 +111,25 @@ func (r *reader) Names(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.takeNames(names)
-	r.removeGone()
+	r.removeMissing()
 }
 
 // recheck asks the guard again about what it keeps.
 func (r *reader) recheck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.heldBack == 0 || r.names == nil {
+	if r.heldBack > 0 && r.names != nil {
+		r.removeMissing()
+	}
+}
+
+// removeMissing removes what a reading of the names lacks, and what is missing since earlier readings of services, as far
+// as the guard lets it. It is called with mu held.
+func (r *reader) removeMissing() {
+	r.removeGone()
+	if r.heldBack == 0 {
 		return
 	}
-	r.removeGone()
 	for _, name := range sorted(r.services) {
 		if _, exists := r.names[name]; exists && r.services[name].held > 0 {
 			r.update(name, r.services[name], true)
@@ -228,7 +236,7 @@ func (r *reader) update(name string, s *service, read bool) {
 			gone = append(gone, key)
 		}
 	}
-	stay := r.held(gone, read)
+	stay := r.held(name, gone, read)
 	for _, key := range stay {
 		now[key] = s.objects[key]
 	}
@@ -243,11 +251,11 @@ func (r *reader) update(name string, s *service, read bool) {
 }
 
 // held asks the guard which of the objects that a reading no longer has stay. It is called with mu held.
-func (r *reader) held(gone []object.Key, read bool) []object.Key {
+func (r *reader) held(service string, gone []object.Key, read bool) []object.Key {
 	if !read || len(gone) == 0 || r.cfg.Guard == nil {
 		return nil
 	}
-	return r.cfg.Guard(r.source(), r.total, gone)
+	return r.cfg.Guard(Missing{Source: r.source(), Service: service, InForce: r.total, Gone: gone})
 }
 
 // count adds to the numbers of objects, of which a service holds so many. It is called with mu held.
@@ -268,7 +276,7 @@ func (r *reader) removeGone() {
 		}
 	}
 	stay := map[object.Key]bool{}
-	for _, key := range r.held(gone, true) {
+	for _, key := range r.held("", gone, true) {
 		stay[key] = true
 	}
 	var events []source.Event

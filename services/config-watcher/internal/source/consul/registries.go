@@ -66,15 +66,24 @@ type Config struct {
 	Timeout time.Duration
 	// Follow makes what reads a datacenter: Follow of this package, or a test's.
 	Follow func(Connection) Follower
-	// Guard is asked about each reading that lacks objects of a source which has so many. It returns those that stay
-	// for now; it is asked about them again every second and at the next reading. If it is nil, none does. It must
-	// return quickly.
-	Guard func(source string, has int, gone []object.Key) []object.Key
+	// Guard is asked about each reading that lacks objects, and returns those of Missing.Gone that stay for now. It is
+	// asked about these again after the next reading of the names, which comes every minute and a half or sooner, and by
+	// Recheck. If it is nil, none stays. It must return quickly.
+	Guard func(Missing) []object.Key
 	// Saved keeps what was read; if nil it is not kept. Codec encodes it.
 	Saved *lastgood.Dir
 	Codec record.Codec
 	Log   *slog.Logger
 	Clock clock.Clock
+}
+
+// Missing is what a complete reading of a registry lacks.
+type Missing struct {
+	// Source is the registry as a source. Service is the one whose instances were read, "" if it was the names.
+	Source, Service string
+	// InForce is the number of objects of the registry, those that stay for now included.
+	InForce int
+	Gone    []object.Key
 }
 
 // Registries are the registries in Consul. It is a source.Source whose objects are those of all registries.
@@ -143,6 +152,17 @@ func (c *Registries) Run(ctx context.Context) error {
 		if now.Sub(saved) >= saveEvery {
 			saved = now
 			c.save()
+		}
+	}
+}
+
+// Recheck asks Config.Guard again about what it keeps of a source "consul/<name>".
+func (c *Registries) Recheck(source string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.running {
+		if r.source() == source {
+			r.recheck()
 		}
 	}
 }
@@ -340,7 +360,6 @@ func (c *Registries) look(now time.Time) {
 	defer c.mu.Unlock()
 	for _, r := range c.running {
 		r.settle(now)
-		r.recheck()
 		waited, away := now.Sub(r.started), r.following().Degraded
 		if waited >= restoreSlowly || away != nil && waited >= restoreAfter {
 			r.serveSaved()

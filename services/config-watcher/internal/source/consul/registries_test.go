@@ -209,14 +209,14 @@ func TestTheGuardKeepsWhatAReadingLacks(t *testing.T) {
 	r.file("east.yaml", declare())
 	var open bool
 	r.run(func(c *Config) {
-		c.Guard = func(source string, has int, gone []object.Key) []object.Key {
-			if source != "consul/east" || has != 7 && !open {
-				t.Errorf("asked about %s with %d objects", source, has)
+		c.Guard = func(m Missing) []object.Key {
+			if m.Source != "consul/east" || m.InForce != 7 && !open || m.Service != "" && m.Service != "web" {
+				t.Errorf("asked about %+v", m)
 			}
 			if open {
 				return nil
 			}
-			return gone
+			return m.Gone
 		}
 	})
 	r.rows("east synced")
@@ -228,5 +228,7 @@ func TestTheGuardKeepsWhatAReadingLacks(t *testing.T) {
 	open = true
 	r.running["east"].mu.Unlock()
 	r.mu.Unlock()
+	r.Recheck("consul/east")
 	r.rows("east synced")
+	r.mesh.becomes("[consul web.service.consul:1]")
 }

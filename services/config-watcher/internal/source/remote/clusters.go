@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -36,7 +37,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
-	"fairlead.dev/services/config-watcher/internal/source/secretwatch"
 )
 
 // Name is the name of Clusters as a source. The clusters themselves are sources "kubernetes/<id>".
@@ -51,6 +51,9 @@ const (
 	// as they were saved.
 	restoreAfter = 2 * time.Second
 	checkEvery   = time.Second
+	// deniedAfter is how long the Secrets must be forbidden until the first revision does not wait for them any more.
+	// Rights that are granted at the same time as the process starts come in time.
+	deniedAfter = 5 * time.Second
 )
 
 // knownFile lists, one a line, the ids of the clusters that have been read, for the next start.
@@ -85,12 +88,17 @@ type Config struct {
 
 // Clusters are the remote clusters. It is a source.Source whose objects are those of the clusters' sources.
 type Clusters struct {
-	cfg     Config
-	wake    chan struct{}
-	secrets *secretwatch.Secrets
+	cfg  Config
+	wake chan struct{}
 
 	mu      sync.Mutex
 	started time.Time
+	// listed is true after the Secrets have been read once; unread is why they cannot be read now.
+	listed bool
+	unread error
+	// forbiddenSince is zero unless that is forbidden.
+	forbiddenSince time.Time
+	secrets        map[string]*corev1.Secret
 	// applied is true after apply has taken over the first list.
 	applied bool
 	running map[string]*cluster
@@ -117,11 +125,8 @@ type cluster struct {
 
 // New returns Clusters; Run reads.
 func New(cfg Config) *Clusters {
-	wake := make(chan struct{}, 1)
-	return &Clusters{cfg: cfg, wake: wake, running: map[string]*cluster{}, started: cfg.Clock.Now(),
-		secrets: secretwatch.New(secretwatch.Config{Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label,
-			What: "remote clusters", Wake: wake,
-			Log: cfg.Log, Clock: cfg.Clock})}
+	return &Clusters{cfg: cfg, wake: make(chan struct{}, 1), secrets: map[string]*corev1.Secret{}, running: map[string]*cluster{},
+		started: cfg.Clock.Now()}
 }
 
 // Run implements source.Source.
@@ -129,7 +134,7 @@ func (c *Clusters) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	known := c.known()
 	var watching sync.WaitGroup
-	watching.Go(func() { c.secrets.Run(ctx) })
+	watching.Go(func() { c.watchSecrets(ctx) })
 	defer watching.Wait()
 	defer c.stopAll()
 	for {
@@ -143,14 +148,13 @@ func (c *Clusters) Run(ctx context.Context) error {
 			changed = true
 		case <-c.cfg.Clock.After(checkEvery):
 		}
-		secrets := c.secrets.State()
 		c.mu.Lock()
-		applied := c.applied
+		listed, applied, entries := c.listed, c.applied, entriesOf(c.secrets)
 		waited := c.cfg.Clock.Now().Sub(c.started)
 		c.mu.Unlock()
 		switch {
-		case secrets.Listed && changed:
-			c.apply(ctx, entriesOf(secrets.ByName), known, failed)
+		case listed && changed:
+			c.apply(ctx, entries, known, failed)
 			known = nil
 		case !applied && waited >= restoreAfter && len(known) > 0:
 			c.restore(ctx, known, failed)

@@ -1,5 +1,5 @@
-// Package secretwatch follows the Secrets of one namespace that have a label. Packages remote and consul declare by
-// them what else the mesh is read from.
+// Package secretwatch follows the Secrets of one namespace that have a label. Package consul reads by it which
+// registries are declared.
 package secretwatch
 
 import (
