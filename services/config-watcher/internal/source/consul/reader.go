@@ -123,8 +123,8 @@ func (r *reader) recheck() {
 	}
 }
 
-// removeMissing removes what a reading of the names lacks, and what is missing since earlier readings of services, as far
-// as the guard lets it. It is called with mu held.
+// removeMissing removes what a reading of the names lacks, and what is missing since earlier readings of services, as
+// far as the guard lets it. It is called with mu held.
 func (r *reader) removeMissing() {
 	r.removeGone()
 	if r.heldBack == 0 {

@@ -67,8 +67,8 @@ type Config struct {
 	// Follow makes what reads a datacenter: Follow of this package, or a test's.
 	Follow func(Connection) Follower
 	// Guard is asked about each reading that lacks objects, and returns those of Missing.Gone that stay for now. It is
-	// asked about these again after the next reading of the names, which comes every minute and a half or sooner, and by
-	// Recheck. If it is nil, none stays. It must return quickly.
+	// asked about these again after the next reading of the names, which comes every minute and a half or sooner, and
+	// by Recheck. If it is nil, none stays. It must return quickly.
 	Guard func(Missing) []object.Key
 	// Saved keeps what was read; if nil it is not kept. Codec encodes it.
 	Saved *lastgood.Dir

@@ -129,10 +129,10 @@ func (s *Secrets) asked(ctx context.Context, err error) {
 	defer s.mu.Unlock()
 	switch {
 	case err != nil && s.unread == nil:
-		s.cfg.Log.Warn("the Secrets of "+s.cfg.What+" cannot be read, those that are known stay", "namespace", s.cfg.Namespace, "label",
+		s.cfg.Log.Warn("labelled Secrets cannot be read, what is known stays", "of", s.cfg.What, "namespace", s.cfg.Namespace, "label",
 			s.cfg.Label, "error", err)
 	case err == nil && s.unread != nil:
-		s.cfg.Log.Info("the Secrets of " + s.cfg.What + " can be read again")
+		s.cfg.Log.Info("labelled Secrets can be read again", "of", s.cfg.What)
 	}
 	if forbidden := apierrors.IsForbidden(err); !forbidden {
 		s.forbiddenSince = time.Time{}

@@ -222,8 +222,8 @@ func describe(in *Instance) string { return object.Cut(in.Node+"/"+in.ID, maxNam
 // maxName bounds what messages repeat of an instance's name.
 const maxName = 120
 
-// statedPorts are an instance's ports by name, those alone that are ports. The port of an instance without named ports, or
-// with another one besides, is MainPort.
+// statedPorts are an instance's ports by name, those alone that are ports. The port of an instance without named ports,
+// or with another one besides, is MainPort.
 func statedPorts(in *Instance) map[string]uint32 {
 	out := make(map[string]uint32, 1+len(in.Ports))
 	add := func(name string, number int) {
