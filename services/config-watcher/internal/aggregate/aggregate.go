@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"fairlead.dev/services/config-watcher/internal/kinds"
@@ -111,8 +112,17 @@ func (a *Aggregate) precedes(x, y *object.Object) int {
 		a.declared[x.Source]-a.declared[y.Source],
 		later(x.Created.IsZero())-later(y.Created.IsZero()),
 		x.Created.Compare(y.Created),
-		a.rank[x.Source]-a.rank[y.Source],
+		a.rankOf(x.Source)-a.rankOf(y.Source),
 	)
+}
+
+// rankOf is the place of a source among all, or that of the source which it is a part of: "consul/east" is of "consul".
+func (a *Aggregate) rankOf(source string) int {
+	if rank, ok := a.rank[source]; ok {
+		return rank
+	}
+	whole, _, _ := strings.Cut(source, "/")
+	return a.rank[whole]
 }
 
 // put stores the event's object under its source and returns the object in force.

@@ -178,6 +178,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	metrics.Collect(s.Registry, metrics.State{
 		Sources: from.all, Revisions: s.revisions, Fleet: proxies.Counts, Conflicts: func() int { return len(joined.Conflicts()) },
 		Pending: s.pipeline.Pending, Refused: from.store.Refused, Unsaved: s.dirs.unsaved, Remotes: from.remotes,
+		Registries: from.registries,
 	})
 
 	// Who judges objects after each revision, and writes back to their sources.
@@ -246,7 +247,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: from.store, Sources: from.all, Remotes: from.remotes, Declared: from.declared, Cluster: cfg.ClusterID,
+		Store: from.store, Sources: from.all, Remotes: from.remotes, Parts: from.parts, Cluster: cfg.ClusterID,
 		Revisions: waiter{keys, s.pipeline},
 		Elsewhere: joined, Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Unreadable: remedy,
 		Log: s.Log, Stop: s.stop,

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/source/consul"
 	"fairlead.dev/services/config-watcher/internal/status"
 )
 
@@ -167,6 +168,8 @@ type sourcesPage struct {
 	Warnings []string `json:"warnings"`
 	// Findings of package running, at most maxFindings.
 	Findings []string `json:"findings"`
+	// Registries are the declarations of registries.
+	Registries []consul.Row `json:"registries,omitempty"`
 	// Unsaved says why the sources' last good state is not on disk.
 	Unsaved string `json:"unsaved,omitempty"`
 }
@@ -200,6 +203,9 @@ func (p *pages) register(s *ops.Server) {
 				break
 			}
 			page.Findings = append(page.Findings, f.Error())
+		}
+		if r := p.sources.registries; r != nil {
+			page.Registries = r.List()
 		}
 		if err := p.unsaved(); err != nil {
 			page.Unsaved = err.Error()

@@ -53,6 +53,12 @@ type Options struct {
 	RemoteClusterStaleAfter time.Duration
 	RemoteClusterAllow      []string
 
+	// Registries is true if Secrets of the API server declare registries; RegistryDir has files that do, too.
+	Registries      bool
+	RegistryDir     string
+	RegistryTimeout time.Duration
+	RegistryAllow   []string
+
 	// JWKSAllow are addresses from which keys of tokens are fetched although they are loopback, link-local or a
 	// metadata service's; JWKSCAFile has roots that verify key servers besides the system's.
 	JWKSAllow  []string
@@ -135,6 +141,14 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how long a remote cluster may be away until clients in other clusters use its endpoints only after all others")
 	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil,
 		"addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
+	flags.BoolVar(&o.Registries, "registries", true,
+		"with --kubernetes, read the services of the registries in Consul that Secrets with the label fairlead.dev/registry=consul in namespace "+
+			"istio-system declare")
+	flags.StringVar(&o.RegistryDir, "registry-dir", "", "directory of YAML files, each of which declares a registry in Consul; followed")
+	flags.DurationVar(&o.RegistryTimeout, "registry-timeout", 30*time.Second,
+		"how long the first revision waits for a registry that cannot be read")
+	flags.StringSliceVar(&o.RegistryAllow, "registry-allow-addresses", nil,
+		"addresses or CIDRs that registries and the instances in them may have although they are loopback, link-local or a metadata service's")
 	flags.StringVar(&o.IstioRevision, "revision", "",
 		"revision of this control plane: objects of Istio's kinds in the API server whose label istio.io/rev names another one are left out "+
 			"(default: all are read)")
@@ -202,10 +216,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 type config struct {
 	Options
 	trustDomain               spiffeid.TrustDomain
-	remoteAllow, jwksAllow    []netip.Prefix
 	own, ca, xdsServer, admin spiffeid.ID
 	mcpClients                []spiffeid.ID
-	mcpAllow                  []netip.Prefix
+
+	remoteAllow, jwksAllow, registryAllow, mcpAllow []netip.Prefix
 }
 
 // needed says what needs an identity, for the refusal of a ban on it; "" if nothing does.
@@ -267,6 +281,10 @@ func (o Options) check() (*config, error) {
 	}
 	o.checkKubernetes(&errs)
 	c.remoteAllow = o.checkRemoteClusters(&errs)
+	if o.RegistryDir != "" || o.Kubernetes && o.Registries {
+		errs.AtLeast("registry-timeout", o.RegistryTimeout, time.Second)
+	}
+	c.registryAllow = prefixes(&errs, "registry-allow-addresses", o.RegistryAllow)
 	c.jwksAllow = prefixes(&errs, "jwks-allow-addresses", o.JWKSAllow)
 	c.mcpClients, c.mcpAllow = c.checkMCP(&errs)
 	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/tlsconf"
@@ -28,6 +29,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul"
 	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
@@ -153,6 +155,8 @@ type sources struct {
 	// declared are those of the mesh configuration. It is the last of all: when the others have been read, it knows
 	// what there is to read.
 	declared *declared.Sources
+	// registries is nil if nothing can declare any.
+	registries *consul.Registries
 }
 
 // newSources makes the sources that flags ask for, and more. Writes into the store are admitted by quotas, and what
@@ -174,6 +178,9 @@ func (s *Server) newSources(d deps, recorder *audit.Recorder, quotas *quota.Tabl
 	}
 	if len(s.cfg.ConfigDirs) > 0 {
 		out.all = append(out.all, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
+	}
+	if err := s.addRegistries(out); err != nil {
+		return nil, err
 	}
 	out.all = append(out.all, d.Sources...)
 	return out, nil
@@ -223,14 +230,8 @@ func (s *Server) arrange(joined *aggregate.Aggregate, from *sources, names []str
 	}
 }
 
-// each are all sources, those of remote clusters and of the mesh configuration included.
-func (from *sources) each() []source.Source {
-	all := slices.Clip(from.all)
-	if from.remotes != nil {
-		all = append(all, from.remotes.Sources()...)
-	}
-	return append(all, from.declared.Sources()...)
-}
+// each are all sources, and those that some of them consist of.
+func (from *sources) each() []source.Source { return slices.Concat(from.all, from.parts()) }
 
 // clientGoLog sends what client-go logs apart from a call's context to the first log of the process.
 var clientGoLog sync.Once
@@ -269,21 +270,63 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	if !s.cfg.RemoteClusters {
 		return nil
 	}
-	// A client of its own reads the Secrets, so that they do not wait for the objects of the own cluster.
-	own := rest.CopyConfig(api)
-	own.RateLimiter = nil
-	client, err := corev1client.NewForConfig(own)
+	secrets, err := secretsOf(api)
 	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
+		return err
 	}
 	to.remotes = remote.New(remote.Config{
-		Own: s.cfg.ClusterID, Secrets: client.Secrets(kinds.MeshNamespace), Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
+		Own: s.cfg.ClusterID, Secrets: secrets, Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
 		Timeout: s.cfg.RemoteClusterTimeout, StaleAfter: s.cfg.RemoteClusterStaleAfter,
 		QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
 		Submit: submit, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 	})
 	to.all = append(to.all, to.remotes)
 	return nil
+}
+
+// secretsOf makes a client of its own for the Secrets of istio-system, so that they do not wait for the objects of the
+// own cluster.
+func secretsOf(api *rest.Config) (corev1client.SecretInterface, error) {
+	own := rest.CopyConfig(api)
+	own.RateLimiter = nil
+	client, err := corev1client.NewForConfig(own)
+	if err != nil {
+		return nil, process.WithExitCode(fmt.Errorf("--kubernetes: %w", err), process.ExitUsage)
+	}
+	return client.Secrets(kinds.MeshNamespace), nil
+}
+
+// addRegistries adds the registries that Secrets and files declare.
+func (s *Server) addRegistries(to *sources) error {
+	cfg := consul.Config{
+		Namespace: kinds.MeshNamespace, Dir: s.cfg.RegistryDir, Grace: s.cfg.FileGrace, Addresses: fetch.Addresses{Allow: s.cfg.registryAllow},
+		Domain: s.cfg.DomainSuffix, System: s.cfg.SystemNamespace, Timeout: s.cfg.RegistryTimeout, Follow: consul.Follow, Saved: s.dirs.saved,
+		Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
+	}
+	if to.kubernetes != nil && s.cfg.Registries {
+		var err error
+		if cfg.Secrets, err = secretsOf(to.kubernetes.API()); err != nil {
+			return err
+		}
+	}
+	if cfg.Secrets == nil && cfg.Dir == "" {
+		return nil
+	}
+	to.registries = consul.New(cfg)
+	to.all = append(to.all, to.registries)
+	return nil
+}
+
+// parts are the sources that others of all consist of: remote clusters, registries, and what the mesh configuration
+// declares.
+func (from *sources) parts() (out []source.Source) {
+	if from.remotes != nil {
+		out = from.remotes.Sources()
+	}
+	if from.registries != nil {
+		out = append(out, from.registries.Sources()...)
+	}
+	return append(out, from.declared.Sources()...)
 }
 
 func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
@@ -343,6 +386,9 @@ func remedy(src source.Source) string {
 	case remote.Name:
 		return "let config-watcher's service account get, list and watch Secrets of namespace " + kinds.MeshNamespace +
 			", or give --remote-clusters=false"
+	case consul.Name:
+		return "make the registries reachable, or give less time with --registry-timeout; let config-watcher's service account get, list and " +
+			"watch Secrets of namespace " + kinds.MeshNamespace + ", or give --registries=false; make --registry-dir readable"
 	case meshConfigSource:
 		return "make the file of --mesh-config-file readable, or remove the flag"
 	case memory.Name:

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
@@ -28,11 +29,13 @@ type Watchers interface {
 type State struct {
 	Sources []source.Source
 	// Remotes are the remote clusters; nil if there can be none.
-	Remotes   *remote.Clusters
-	Conflicts func() int
-	Pending   func() int
-	Revisions *revision.Log
-	Fleet     func() (proxies, reporters int)
+	Remotes *remote.Clusters
+	// Registries are those in Consul; nil if nothing can declare any.
+	Registries *consul.Registries
+	Conflicts  func() int
+	Pending    func() int
+	Revisions  *revision.Log
+	Fleet      func() (proxies, reporters int)
 	// Refused counts writes that the store's directory refused.
 	Refused func() uint64
 	// Unsaved returns why the sources' last good state is not on disk; nil if it is.
@@ -128,7 +131,7 @@ type collector struct {
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 	staying, unread, withheld               *prometheus.Desc
-	remotes                                 *prometheus.Desc
+	remotes, registries                     *prometheus.Desc
 
 	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
 }
@@ -157,6 +160,8 @@ func newCollector(s State) *collector {
 			"Objects of a source that stay although a reading lacked them, because they are many, until a second one lacks them too.", "source"),
 		unread: d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
 
+		registries: d("registries", "Declarations of registries in Consul, by state: of a registry that is away, the last-known instances stay.",
+			"state"),
 		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
 			"endpoints stay.", "state"),
 
@@ -177,7 +182,7 @@ func newCollector(s State) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
-		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes,
+		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes, c.registries,
 		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
@@ -195,6 +200,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counts := c.state.Remotes.Counts()
 		for _, state := range remote.States {
 			gauge(c.remotes, float64(counts[state]), string(state))
+		}
+	}
+	if c.state.Registries != nil {
+		sources = slices.Concat(sources, c.state.Registries.Sources())
+		counts := c.state.Registries.Counts()
+		for _, state := range consul.States {
+			gauge(c.registries, float64(counts[state]), string(state))
 		}
 	}
 	for _, s := range sources {

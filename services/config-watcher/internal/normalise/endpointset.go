@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/normalise/share"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
@@ -36,7 +37,7 @@ func (m *Mesh) rebuildEndpoints(k hostKey) {
 			m.emit(old, nil)
 		}
 	}
-	if h.endpoints = keys; h.owners.Len() == 0 {
+	if h.endpoints = keys; h.owners.Len()+h.joiners.Len() == 0 {
 		delete(m.hosts, k)
 	}
 }
@@ -69,6 +70,7 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 					m.addEntry(&b, o)
 				}
 			}
+			m.addJoined(&b, h)
 			for _, cluster := range b.clusters() {
 				set := b.build(cluster, m.clusterID(cluster))
 				set.Away = m.isAway(cluster)
@@ -248,7 +250,7 @@ func (m *Mesh) addService(b *setBuilder, o *owner) {
 			target = p // that of its own cluster
 		}
 	}
-	m.instances.matching(o.place(), o.selector, func(in *instance) {
+	m.instances.selectedBy(o, func(in *instance) {
 		addresses := ofFamilies(in.endpointAddresses(), o.service.Spec.IPFamilies)
 		if ownSlices.Len() > 0 && in.isPod() || len(addresses) == 0 {
 			return
@@ -271,8 +273,8 @@ func (m *Mesh) addService(b *setBuilder, o *owner) {
 // targetPort is the port of the instance that a service port leads to; false if the instance has none.
 func targetPort(in *instance, port *configv1.ServicePort) (uint32, bool) {
 	if !in.isPod() {
-		if p, ok := in.ports[port.Name]; ok {
-			return p, true
+		if p, ok := in.ports[port.Name]; ok || in.registered != "" {
+			return p, ok // a registry's instance has the ports that it says and no others
 		}
 	}
 	if port.TargetPortName != "" {
@@ -360,23 +362,75 @@ func (m *Mesh) addEntry(b *setBuilder, o *owner) {
 	if i < 0 || se.Resolution == networking.ServiceEntry_DYNAMIC_DNS { // which looks up the requested host
 		return
 	}
-	own := &configv1.ServicePort{Name: se.Ports[i].Name, TargetPort: entryTarget(se.Ports[i])}
+	m.addEntryPort(b, o, se.Ports[i])
+	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+	if dns && len(se.Endpoints) == 0 && len(o.selector) == 0 && !strings.HasPrefix(b.svc.Hostname, "*") {
+		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
+			Address: b.svc.Hostname, Port: entryTarget(se.Ports[i]), Health: configv1.Health_HEALTH_READY,
+			TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		}})
+	}
+}
+
+// addEntryPort adds the endpoints of one port of a ServiceEntry: those that it lists, and those that it selects.
+func (m *Mesh) addEntryPort(b *setBuilder, o *owner, port *networking.ServicePort) {
+	own := &configv1.ServicePort{Name: port.Name, TargetPort: entryTarget(port)}
 	add := func(in *instance) {
-		if addresses := in.endpointAddresses(); len(addresses) > 0 {
-			target, _ := targetPort(in, own)
+		addresses := in.endpointAddresses()
+		if target, ok := targetPort(in, own); ok && len(addresses) > 0 {
 			m.add(b, in, addresses, target, in.health)
 		}
 	}
-	for _, we := range se.Endpoints {
+	for _, we := range o.entry.Endpoints {
 		in := fromWorkloadEntry(o.object, we)
 		in.key, in.health = object.Key{Namespace: o.object.Key.Namespace}, configv1.Health_HEALTH_READY
 		add(in)
 	}
 	m.instances.selectedBy(o, add)
-	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
-	if dns && len(se.Endpoints) == 0 && len(o.selector) == 0 && !strings.HasPrefix(b.svc.Hostname, "*") {
-		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
-			Address: b.svc.Hostname, Port: own.TargetPort, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
-		}})
+}
+
+// addJoined adds the endpoints of the oldest registry's ServiceEntry that joins the host, and divides the traffic
+// between them and the others by its share. It adds those with an IP address alone, as Services have. Of a ServiceEntry
+// with several ports, that with the service port's number counts; else the only port joins the only one.
+func (m *Mesh) addJoined(b *setBuilder, h *host) {
+	if h.joiners.Len() == 0 || b.svc.Resolution != configv1.Resolution_RESOLUTION_STATIC {
+		return
+	}
+	var joiner *owner
+	for o := range h.joiners.All {
+		if joiner == nil || object.Older(o.object, joiner.object) {
+			joiner = o
+		}
+	}
+	ports := joiner.entry.Ports
+	i := slices.IndexFunc(ports, func(p *networking.ServicePort) bool { return p.Number == b.port.Number })
+	if i < 0 && len(ports) == 1 && len(b.svc.Ports) == 1 {
+		i = 0
+	}
+	if i < 0 {
+		return
+	}
+	own := len(b.items)
+	m.addEntryPort(b, joiner, ports[i])
+	joined := slices.DeleteFunc(b.items[own:], func(c candidate) bool { return familyOf(c.endpoint.Address) == "" })
+	b.items = b.items[:own+len(joined)]
+	switch percent := joiner.registered.Share; percent {
+	case 0:
+		b.items = b.items[:own]
+	case 100:
+		b.items = b.items[own:]
+	default:
+		weigh(b.items[:own], 100-percent)
+		weigh(b.items[own:], percent)
+	}
+}
+
+// weigh gives candidates the weights by which they get a share of the traffic, in percent.
+func weigh(items []candidate, percent uint32) {
+	group := lists.Map(items, func(c candidate) share.Endpoint {
+		return share.Endpoint{Weight: c.endpoint.Weight, Ready: c.endpoint.Health == configv1.Health_HEALTH_READY}
+	})
+	for i, w := range share.Weights(group, percent) {
+		items[i].endpoint.Weight = w
 	}
 }

@@ -120,7 +120,8 @@ func sourceRef(o *object.Object) *configv1.SourceRef {
 }
 
 // HostsOf lists the hostnames of a Service or ServiceEntry as Host writes them, each once; none for other kinds.
-// Partial wildcards, which validation warns of, are left out: no traffic can be sent to them.
+// Partial wildcards, which validation warns of, are left out: no traffic can be sent to them. Aliases of a registry's
+// ServiceEntry come last.
 func HostsOf(o *object.Object, domain string) []string {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
@@ -131,6 +132,9 @@ func HostsOf(o *object.Object, domain string) []string {
 			if host := entryHost(h); !object.PartialWildcard(h) && !slices.Contains(out, host) {
 				out = append(out, host)
 			}
+		}
+		if o.Registered != nil {
+			out = append(out, o.Registered.Aliases...)
 		}
 		return out
 	}

@@ -27,6 +27,8 @@ type hostKey = vip.Host
 type host struct {
 	owners   sets.Small[*owner]
 	services []*configv1.Service
+	// joiners are the ServiceEntries of registries whose endpoints are added to those of the host.
+	joiners sets.Small[*owner]
 	// endpoints are the keys of the EndpointSets.
 	endpoints []resource.Key
 }
@@ -50,6 +52,19 @@ func (h *host) claimants() (all, services []*owner) {
 		all = append(services[:1:1], all...)
 	}
 	return all, services
+}
+
+// withoutLaterRegistered drops of the claimants that some namespaces see those that the first does not share the host
+// with: what a registry makes is joined with nothing, because whoever may register there could else add endpoints and
+// ports to what others declare, or others to his.
+func withoutLaterRegistered(all []*owner) []*owner {
+	switch {
+	case len(all) < 2:
+		return all
+	case all[0].registered != nil:
+		return all[:1]
+	}
+	return slices.DeleteFunc(all, func(o *owner) bool { return o.registered != nil })
 }
 
 // trueFirst orders true before false.
@@ -93,9 +108,34 @@ func (m *Mesh) rebuildServices(hosts sets.Set[hostKey]) {
 				s.AutoAddresses = own
 				m.hosts[h].services[i] = s
 			}
-			m.emit(serviceKey(s), s)
+			if out := m.published(h, s); out != nil {
+				m.emit(serviceKey(s), out)
+			} else {
+				m.emit(serviceKey(s), nil)
+			}
 		}
 	}
+}
+
+// published is a service as it is sent. One that a registry makes has its allocated addresses for its own if it has a
+// port whose connections are told by their address alone: without an address such a port would take every connection to
+// its number, and what is registered elsewhere must not decide about that. It is nil, for none, if there are no
+// addresses left.
+func (m *Mesh) published(h hostKey, s *configv1.Service) *configv1.Service {
+	if len(s.Addresses) > 0 || !slices.ContainsFunc(s.Ports, func(p *configv1.ServicePort) bool { return takesPort(p.Protocol) }) {
+		return s
+	}
+	all, _ := m.hosts[h].claimants()
+	if all = m.visibleClaimants(all, s.ExportedTo); len(all) == 0 || all[0].registered == nil {
+		return s
+	}
+	if len(s.AutoAddresses) == 0 {
+		m.delta.Errors = append(m.delta.Errors, fmt.Errorf("%s: no address is left to be allocated, so the service is left out", h.Hostname))
+		return nil
+	}
+	s = proto.CloneOf(s)
+	s.Addresses, s.AutoAddresses = sortedUnique(s.AutoAddresses), nil
+	return s
 }
 
 func serviceKey(s *configv1.Service) resource.Key {
@@ -145,7 +185,7 @@ func (m *Mesh) visibleClaimants(claimants []*owner, visibility []string) []*owne
 	if len(claimants) < 2 {
 		return claimants
 	}
-	return lists.Filter(claimants, func(o *owner) bool { return VisibleTo(m.exportedTo(o.object), visibility[0]) })
+	return withoutLaterRegistered(lists.Filter(claimants, func(o *owner) bool { return VisibleTo(m.exportedTo(o.object), visibility[0]) }))
 }
 
 // buildServices builds the Services of a hostname, one for each visibility. A Service that has no port and is no alias
@@ -218,7 +258,7 @@ func join(into, from *configv1.Service) {
 // wantsVIP reports whether a service needs an allocated address: it comes from ServiceEntries alone, its hostname is
 // one name, it has no address, no label forbids it, and proxies do not connect to whatever the client asked for.
 func wantsVIP(h hostKey, s *configv1.Service) bool {
-	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.Hostname, "*") ||
+	if s.Source.Kind != "ServiceEntry" || s.ExternalName != "" || len(s.Addresses) > 0 || strings.HasPrefix(h.Hostname, "*") ||
 		s.Labels[object.AutoAllocateLabel] == "false" {
 		return false
 	}

@@ -43,6 +43,8 @@ type instance struct {
 	ports map[string]uint32
 	// hostname and subdomain of a StatefulSet's Pod.
 	hostname, subdomain string
+	// registered is the name of the ServiceEntry that alone selects the instance of a registry; "" for all others.
+	registered string
 }
 
 func instanceRules(decode func(*object.Object) *instance) *rules[instance] {
@@ -73,6 +75,9 @@ func (m *Mesh) touchInstance(in *instance) {
 	m.touchWorkload(in)
 	m.owners.of(in, func(o *owner) {
 		for _, h := range o.hosts {
+			m.dirty.endpoints.Add(h)
+		}
+		if h, ok := o.joins(); ok {
 			m.dirty.endpoints.Add(h)
 		}
 	})
@@ -157,7 +162,8 @@ func (x *instances) replace(old, now *instance) {
 }
 
 // matching calls f for every instance of the namespace that the selector matches, in no order. It compares only the
-// instances with the rarest pair of the selector.
+// instances with the rarest pair of the selector. owner.maySelect says
+// which of them an owner may have.
 func (x *instances) matching(at place, selector map[string]string, f func(*instance)) {
 	ns := x.byPair[at]
 	if ns == nil || len(selector) == 0 {
@@ -187,9 +193,14 @@ func (x *instances) everywhere(namespace string, selector map[string]string, f f
 
 // selectedBy is matching for what an owner selects: a Service workloads of its cluster, a ServiceEntry those of all.
 func (x *instances) selectedBy(o *owner, f func(*instance)) {
+	may := func(in *instance) {
+		if o.maySelect(in) {
+			f(in)
+		}
+	}
 	if o.service != nil {
-		x.matching(o.place(), o.selector, f)
+		x.matching(o.place(), o.selector, may)
 	} else {
-		x.everywhere(o.place().namespace, o.selector, f)
+		x.everywhere(o.place().namespace, o.selector, may)
 	}
 }

@@ -1,6 +1,8 @@
 package normalise
 
 import (
+	"slices"
+
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,13 +23,15 @@ type owner struct {
 	ports   []*configv1.ServicePort
 	// selector of workloads; nil if it selects none.
 	selector map[string]string
+	// registered is what a registry says of a ServiceEntry that it has made; nil for others.
+	registered *object.Registered
 }
 
 func ownerRules(decode func(*Mesh, *object.Object) *owner) *rules[owner] {
 	return &rules[owner]{
 		decode: func(m *Mesh, o *object.Object) (*owner, error) {
 			out := decode(m, o)
-			out.object = o
+			out.object, out.registered = o, o.Registered
 			for _, h := range HostsOf(o, m.cfg.Domain) {
 				out.hosts = append(out.hosts, hostKey{Namespace: o.Key.Namespace, Hostname: h})
 			}
@@ -36,6 +40,23 @@ func ownerRules(decode func(*Mesh, *object.Object) *owner) *rules[owner] {
 		index: (*Mesh).indexOwner,
 		touch: (*Mesh).touchOwner,
 	}
+}
+
+// maySelect reports whether the owner may select an instance that its selector matches: those of a registry's service
+// that service alone, whatever their labels, and all other owners all other instances.
+func (o *owner) maySelect(in *instance) bool {
+	if o.registered == nil {
+		return in.registered == ""
+	}
+	return in.registered == o.registered.Service
+}
+
+// joins is the host to which the endpoints of a registry's ServiceEntry are added; ok is false if there is none.
+func (o *owner) joins() (h hostKey, ok bool) {
+	if o.registered == nil || o.registered.Joins == "" {
+		return hostKey{}, false
+	}
+	return hostKey{Namespace: o.object.Key.Namespace, Hostname: o.registered.Joins}, true
 }
 
 func (o *owner) place() place { return place{o.object.Key.Namespace, o.object.Key.Cluster} }
@@ -47,13 +68,21 @@ func (o *owner) build(hostname string) *configv1.Service {
 	if o.service != nil {
 		return fromService(o.object, o.service, hostname)
 	}
-	return fromServiceEntry(o.object, o.entry, hostname)
+	out := fromServiceEntry(o.object, o.entry, hostname)
+	if o.registered != nil && slices.Contains(o.registered.Aliases, hostname) {
+		out.Resolution, out.ExternalName = configv1.Resolution_RESOLUTION_DNS, entryHost(o.entry.Hosts[0])
+		out.Selector, out.Ports = nil, nil
+	}
+	return out
 }
 
 func (m *Mesh) indexOwner(old, now *owner) {
 	if old != nil {
 		for _, h := range old.hosts {
 			m.hosts[h].owners.Remove(old)
+		}
+		if h, ok := old.joins(); ok {
+			m.hosts[h].joiners.Remove(old)
 		}
 		m.owners.remove(old)
 		for _, name := range old.gatewayNames() {
@@ -62,10 +91,10 @@ func (m *Mesh) indexOwner(old, now *owner) {
 	}
 	if now != nil {
 		for _, h := range now.hosts {
-			if m.hosts[h] == nil {
-				m.hosts[h] = &host{}
-			}
-			m.hosts[h].owners.Add(now)
+			m.hostOf(h).owners.Add(now)
+		}
+		if h, ok := now.joins(); ok {
+			m.hostOf(h).joiners.Add(now)
 		}
 		m.owners.add(now)
 		for _, name := range now.gatewayNames() {
@@ -82,10 +111,21 @@ func (o *owner) gatewayNames() []string {
 	return networks.Names(o.service)
 }
 
+// hostOf finds a host, or makes it.
+func (m *Mesh) hostOf(h hostKey) *host {
+	if m.hosts[h] == nil {
+		m.hosts[h] = &host{}
+	}
+	return m.hosts[h]
+}
+
 // touchOwner marks the hosts of an owner, and the workloads behind it, whose ServiceTargets name its ports.
 func (m *Mesh) touchOwner(o *owner) {
 	for _, h := range o.hosts {
 		m.dirty.services.Add(h)
+		m.dirty.endpoints.Add(h)
+	}
+	if h, ok := o.joins(); ok {
 		m.dirty.endpoints.Add(h)
 	}
 	m.instances.selectedBy(o, m.touchWorkload)
@@ -150,11 +190,16 @@ func (x owners) remove(o *owner) {
 // of calls f for every owner that selects the instance: Services of its cluster, and ServiceEntries, which select
 // workloads of all clusters.
 func (x owners) of(in *instance, f func(*owner)) {
-	x.matching(in.place(), in.labels, f)
+	may := func(o *owner) {
+		if o.maySelect(in) {
+			f(o)
+		}
+	}
+	x.matching(in.place(), in.labels, may)
 	if in.key.Cluster != "" {
 		x.matching(place{namespace: in.key.Namespace}, in.labels, func(o *owner) {
 			if o.entry != nil {
-				f(o)
+				may(o)
 			}
 		})
 	}

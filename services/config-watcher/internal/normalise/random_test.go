@@ -160,6 +160,19 @@ func (d drawer) labels() map[string]string {
 		"topology.kubernetes.io/region=r", labelServiceName+"=server", labelServiceName+"=o1", object.AutoAllocateLabel+"=false", "mesh=on")
 }
 
+// registered makes an object one of a registry, as if its source was careless.
+func (d drawer) registered(o *object.Object) *object.Registered {
+	out := &object.Registered{Service: d.one("o1", "o2", o.Key.Name)}
+	if se, ok := o.Body.(*networking.ServiceEntry); ok && len(se.Hosts) > 0 {
+		out.Service, out.Joins, out.Share = o.Key.Name, d.one("", "server.apps.svc.cluster.local", "o1.apps.svc.cluster.local"),
+			uint32(d.from(101)) //nolint:gosec // small
+		if d.from(2) == 0 {
+			out.Aliases = []string{d.one("alias.example.com", "server.apps.svc.cluster.local", "o1")}
+		}
+	}
+	return out
+}
+
 func (d drawer) object() *object.Object {
 	o := &object.Object{
 		Key:    object.Key{Namespace: d.one("apps", "apps", "other", kinds.MeshNamespace), Name: d.one("o1", "o2", "server")},
@@ -208,6 +221,9 @@ func (d drawer) object() *object.Object {
 		spec := kind.spec()
 		odd.Fill(d.from, spec)
 		o.Key.Group, o.Key.Kind, o.Body = kind.group, kind.kind, spec
+		if (kind.kind == "ServiceEntry" || kind.kind == "WorkloadEntry") && d.from(6) == 0 {
+			o.Registered = d.registered(o)
+		}
 	}
 	return o
 }
@@ -281,7 +297,7 @@ func (d drawer) slice() *discoveryv1.EndpointSlice {
 // TestDrawer: objects of FuzzMesh refer to each other, so that most kinds of resources result.
 func TestDrawer(t *testing.T) {
 	kinds := map[string]int{}
-	for seed := range 200 {
+	for seed := range 220 {
 		d := drawer{protorand.Bytes(fmt.Append(nil, seed))}
 		var changes []Change
 		for range 20 {

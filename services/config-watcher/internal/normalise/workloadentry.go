@@ -12,6 +12,9 @@ import (
 var workloadEntryKind = instanceRules(func(o *object.Object) *instance {
 	in := fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
 	in.labels = merged(o.Labels, in.labels)
+	if o.Registered != nil {
+		in.registered = o.Registered.Service
+	}
 	return in
 })
 
@@ -26,6 +29,9 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 	}
 	if h := o.Health; h != nil && h.Counts && !h.Well {
 		in.health = configv1.Health_HEALTH_NOT_READY
+		if h.Draining {
+			in.health = configv1.Health_HEALTH_DRAINING
+		}
 	}
 	// Without the label a service account means that the workload has an identity, and therefore a proxy.
 	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {

@@ -101,14 +101,19 @@ type Object struct {
 	// Held marks the object that replaces a security object that cannot be used and has no known good version, see
 	// hold.Hold. A held object without a namespace holds for the whole mesh.
 	Held bool
-	// Health is that of a WorkloadEntry which follows its proxy's, see package health; nil for all others.
+	// Health is that of a WorkloadEntry which follows its proxy's, see package health, or its registry's; nil for all
+	// others.
 	Health *Health
+	// Registered is what a registry says of the object; nil for an object of a user.
+	Registered *Registered
 }
 
-// Health is what a workload's agent has told.
+// Health is what a workload's agent, or its registry, has told.
 type Health struct {
-	Well    bool
-	Message string
+	Well bool
+	// Draining is true for a workload that is not well and keeps the connections that it has.
+	Draining bool
+	Message  string
 	// Counts is true if a workload that is not well gets no traffic.
 	Counts bool
 }

@@ -8,7 +8,6 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
@@ -45,16 +44,4 @@ func (s *Server) ListRemoteClusters(ctx context.Context, _ *configv1.ListRemoteC
 		out.Clusters = append(out.Clusters, c)
 	}
 	return out, nil
-}
-
-// remoteSources are those of the remote clusters and of the mesh configuration that are read now.
-func (s *Server) remoteSources() []source.Source {
-	var out []source.Source
-	if s.remotes != nil {
-		out = s.remotes.Sources()
-	}
-	if s.declared != nil {
-		out = append(out, s.declared.Sources()...)
-	}
-	return out
 }

@@ -17,7 +17,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -54,7 +53,7 @@ type Server struct {
 	statuses  Statuses
 	sources   []source.Source
 	remotes   *remote.Clusters
-	declared  *declared.Sources
+	parts     func() []source.Source
 	cluster   string
 	// unreadable says what to do about a source that cannot be read.
 	unreadable func(source.Source) string
@@ -78,11 +77,12 @@ type Config struct {
 	Sources []source.Source
 	// Remotes are the remote clusters; nil if there can be none. Cluster is the id of the own one.
 	Remotes *remote.Clusters
+	// Parts are the sources that others of Sources consist of: remote clusters, registries, and what the
+	// mesh configuration declares. It may be nil.
+	Parts   func() []source.Source
 	Cluster string
 	// Unreadable says what to do about a source that cannot be read.
 	Unreadable func(source.Source) string
-	// Declared are the sources of the mesh configuration; nil if there can be none.
-	Declared *declared.Sources
 }
 
 // NewServer serves a store.
@@ -90,7 +90,7 @@ func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
-		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, declared: cfg.Declared, cluster: cfg.Cluster,
+		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, parts: cfg.Parts, cluster: cfg.Cluster,
 		unreadable: cfg.Unreadable,
 	}
 }

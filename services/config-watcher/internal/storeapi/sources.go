@@ -43,8 +43,13 @@ func (s *Server) ListSources(ctx context.Context, _ *configv1.ListSourcesRequest
 	return out, nil
 }
 
-// allSources are the sources in order of precedence, and those of the remote clusters.
-func (s *Server) allSources() []source.Source { return slices.Concat(s.sources, s.remoteSources()) }
+// allSources are the sources in order of precedence, and those that some of them consist of.
+func (s *Server) allSources() []source.Source {
+	if s.parts == nil {
+		return s.sources
+	}
+	return slices.Concat(s.sources, s.parts())
+}
 
 // sourceStatus tells of a source; everything is true for a caller who may list everything.
 func (s *Server) sourceStatus(src source.Source, st source.Status, everything bool) *configv1.SourceStatus {

@@ -46,6 +46,7 @@ const (
 	IngressClassNotFound   Code = "IngressClassNotFound"
 	ConfinedToNamespace    Code = "ConfinedToNamespace"
 	ProviderNotFound       Code = "ProviderNotFound"
+	RegistryHostTaken      Code = "RegistryHostTaken"
 )
 
 // Codes that only a whole analysis has.

@@ -106,6 +106,9 @@ var OfRunningMesh = []Description{
 	{ConfinedToNamespace, Warning, "", nil,
 		"In a mesh with tenants, an object that would take requests for what is not of its namespace is exported to others.",
 		"It has effects in its own namespace alone."},
+	{RegistryHostTaken, Warning, "", nil,
+		"A service of a registry in Consul and another object have the same host.",
+		"The older of the two counts, alone: endpoints and ports are not joined."},
 	{ProviderNotFound, Error, "", nil,
 		"An AuthorizationPolicy of action CUSTOM names a provider that MeshConfig does not have, that is of another kind, that has a field " +
 			"which keeps it from being asked, or whose service or port is not there.",

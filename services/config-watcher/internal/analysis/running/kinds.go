@@ -36,7 +36,7 @@ var table = map[object.Key]kind{
 		checkConfined, checkRuleShadowed),
 	{Group: kinds.GroupNetworking, Kind: "Gateway"}:      checked(checkSelector, checkServerHosts, checkCredentials, checkServersShadowed),
 	{Group: kinds.GroupNetworking, Kind: "Sidecar"}:      checked(checkOwnNamespace, checkEgress),
-	{Group: kinds.GroupNetworking, Kind: "ServiceEntry"}: checked(checkExportTo, checkConfined),
+	{Group: kinds.GroupNetworking, Kind: "ServiceEntry"}: checked(checkExportTo, checkConfined, checkRegistryHosts),
 	{Group: kinds.GroupNetworking, Kind: "EnvoyFilter"}:  checked(checkOwnNamespace),
 	{Group: kinds.GroupNetworking, Kind: "ProxyConfig"}:  checked(checkOwnNamespace),
 	{Group: kinds.GroupIngress, Kind: "Ingress"}:         checked(checkIngress),

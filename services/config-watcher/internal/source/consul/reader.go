@@ -1,0 +1,374 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
+)
+
+const (
+	// maxServices bounds the services of one registry that become objects.
+	maxServices = 20_000
+	// maxProblems bounds the problems that are told of one registry.
+	maxProblems = 1000
+)
+
+// reader makes objects of what is read of one registry, and delivers what changes. It is the Handler of its Follower.
+type reader struct {
+	name    string
+	cfg     *Config
+	handler source.Handler
+
+	follower atomic.Pointer[Follower]
+	stop     context.CancelFunc
+	done     chan struct{}
+	started  time.Time
+
+	mu   sync.Mutex
+	decl *declaration
+	// seen is the hash of the newest declaration, refused what is wrong with it.
+	seen    [32]byte
+	place   string
+	refused object.Problems
+	// overdue is true once the mesh has stopped waiting for the registry.
+	overdue bool
+	// names are the wanted services that exist; nil before they are known.
+	names map[string]struct{}
+	// shadowed are the services whose host another one has. leftOut counts those beyond maxServices: beyond, unless it
+	// is "", and those after it by name.
+	shadowed map[string]string
+	leftOut  int
+	beyond   string
+	services map[string]*service
+	// savedAt is when what the last run has read was saved, if that has been delivered. lastGood is the same once it is
+	// served without waiting for Consul any more.
+	savedAt, lastGood time.Time
+	// syncedAt is when the registry was last known to be followed.
+	syncedAt time.Time
+	// total counts the objects that are delivered, heldBack those of them that Config.Guard keeps.
+	total, heldBack int
+	dirty           map[int]bool
+}
+
+// service is one that has been read.
+type service struct {
+	instances []registry.Instance
+	// objects are those that are delivered, the ServiceEntry and the WorkloadEntries.
+	objects  map[object.Key]*object.Object
+	problems object.Problems
+	// held counts the objects that stay although the newest reading lacks them.
+	held int
+}
+
+func newReader(name string, cfg *Config, handler source.Handler) *reader {
+	return &reader{name: name, cfg: cfg, handler: handler, services: map[string]*service{}, dirty: map[int]bool{}, started: cfg.Clock.Now()}
+}
+
+// end stops following the registry. What has been delivered stays.
+func (r *reader) end() {
+	r.stop()
+	<-r.done
+}
+
+func (r *reader) source() string { return registry.SourcePrefix + r.name }
+
+// wanted reports whether a service becomes objects by the declaration in force.
+func (r *reader) wanted(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.wantedNow(name)
+}
+
+// wantedNow is wanted with mu held.
+func (r *reader) wantedNow(name string) bool {
+	return r.decl != nil && (r.beyond == "" || name < r.beyond) && slices.ContainsFunc(r.decl.Rules,
+		func(rule registry.Rule) bool { return rule.Matches(name) })
+}
+
+// declare takes over a declaration: what its rules make of what has been read.
+func (r *reader) declare(d *declaration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decl, r.seen, r.place, r.refused = d, d.hash, d.place, nil
+	if r.names != nil {
+		r.takeNames(slices.Collect(maps.Keys(r.names)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.services)) {
+		r.update(name, r.services[name], false)
+	}
+}
+
+// Names implements Handler.
+func (r *reader) Names(names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.takeNames(names)
+	r.removeMissing()
+}
+
+// recheck asks the guard again about what it keeps.
+func (r *reader) recheck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.heldBack > 0 && r.names != nil {
+		r.removeMissing()
+	}
+}
+
+// removeMissing removes what a reading of the names lacks, and what is missing since earlier readings of services, as
+// far as the guard lets it. It is called with mu held.
+func (r *reader) removeMissing() {
+	r.removeGone()
+	if r.heldBack == 0 {
+		return
+	}
+	for _, name := range sorted(r.services) {
+		if _, exists := r.names[name]; exists && r.services[name].held > 0 {
+			r.update(name, r.services[name], true)
+		}
+	}
+}
+
+// takeNames is called with mu held.
+func (r *reader) takeNames(names []string) {
+	r.leftOut, r.beyond = 0, ""
+	wanted := slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool { return !r.wantedNow(name) })
+	if len(wanted) > maxServices {
+		r.leftOut, r.beyond = len(wanted)-maxServices, wanted[maxServices]
+		wanted = wanted[:maxServices]
+	}
+	before := r.shadowed
+	r.shadowed = registry.Shadowed(wanted)
+	r.names = make(map[string]struct{}, len(names))
+	for _, name := range names {
+		r.names[name] = struct{}{}
+	}
+	for _, name := range sorted(r.services) {
+		if before[name] != r.shadowed[name] {
+			r.update(name, r.services[name], false)
+		}
+	}
+}
+
+// settle notes that everything has been read, once the Follower says so.
+func (r *reader) settle(now time.Time) {
+	synced := r.following().Synced
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !synced || r.names == nil {
+		return
+	}
+	if r.syncedAt.IsZero() {
+		r.cfg.Log.Info("registry has been read", "registry", r.name, "services", len(r.names))
+	}
+	r.savedAt, r.lastGood = time.Time{}, time.Time{}
+	if r.following().Degraded == nil {
+		r.syncedAt = now
+	} else if r.syncedAt.IsZero() {
+		r.syncedAt = r.started
+	}
+}
+
+// Service implements Handler.
+func (r *reader) Service(name string, instances []registry.Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, exists := r.names[name]; r.names != nil && !exists {
+		return // an answer that came late: the service is gone
+	}
+	s := r.services[name]
+	if s == nil {
+		if len(r.services) >= 2*maxServices {
+			return
+		}
+		s = &service{}
+		r.services[name] = s
+	}
+	s.instances = instances
+	r.dirty[shardOf(name)] = true
+	r.update(name, s, true)
+}
+
+// made is what the declaration makes of a service now. It is called with mu held.
+func (r *reader) made(name string, s *service) map[object.Key]*object.Object {
+	s.problems = nil
+	out := map[object.Key]*object.Object{}
+	if !r.wantedNow(name) {
+		return out
+	}
+	if counts, shadowed := r.shadowed[name]; shadowed {
+		s.problems = object.Problems{r.decl.ShadowedProblem(name, counts)}
+		return out
+	}
+	m := r.decl.Map(name, s.instances)
+	s.problems = m.Problems
+	if m.Entry == nil {
+		return out
+	}
+	out[m.Entry.Key] = m.Entry
+	for _, o := range m.Workloads {
+		out[o.Key] = o
+	}
+	return out
+}
+
+// update delivers what has changed about a service. read is true if a reading has changed it, and not the user. It is
+// called with mu held.
+func (r *reader) update(name string, s *service, read bool) {
+	now := r.made(name, s)
+	var events []source.Event
+	for key, o := range now {
+		if old := s.objects[key]; old == nil || old.Digest != o.Digest {
+			events = append(events, source.Event{Key: key, Object: o})
+		}
+	}
+	var gone []object.Key
+	for key := range s.objects {
+		if now[key] == nil {
+			gone = append(gone, key)
+		}
+	}
+	stay := r.held(name, gone, read)
+	for _, key := range stay {
+		now[key] = s.objects[key]
+	}
+	r.count(s, len(now)-len(s.objects), len(stay))
+	for _, key := range gone {
+		if now[key] == nil {
+			events = append(events, source.Event{Key: key})
+		}
+	}
+	s.objects = now
+	r.deliver(events)
+}
+
+// held asks the guard which of the objects that a reading no longer has stay. It is called with mu held.
+func (r *reader) held(service string, gone []object.Key, read bool) []object.Key {
+	if !read || len(gone) == 0 || r.cfg.Guard == nil {
+		return nil
+	}
+	return r.cfg.Guard(Missing{Source: r.source(), Service: service, InForce: r.total, Gone: gone})
+}
+
+// count adds to the numbers of objects, of which a service holds so many. It is called with mu held.
+func (r *reader) count(s *service, more, held int) {
+	r.total += more
+	r.heldBack += held - s.held
+	s.held = held
+}
+
+// removeGone takes services away that do not exist any more. It is called with mu held.
+func (r *reader) removeGone() {
+	var names []string
+	var gone []object.Key
+	for _, name := range sorted(r.services) {
+		if _, exists := r.names[name]; !exists {
+			names = append(names, name)
+			gone = slices.AppendSeq(gone, maps.Keys(r.services[name].objects))
+		}
+	}
+	stay := map[object.Key]bool{}
+	for _, key := range r.held("", gone, true) {
+		stay[key] = true
+	}
+	var events []source.Event
+	for _, name := range names {
+		s := r.services[name]
+		before := len(s.objects)
+		for key := range s.objects {
+			if !stay[key] {
+				delete(s.objects, key)
+				events = append(events, source.Event{Key: key})
+			}
+		}
+		r.count(s, len(s.objects)-before, len(s.objects))
+		if len(s.objects) == 0 {
+			delete(r.services, name)
+			r.dirty[shardOf(name)] = true
+		}
+	}
+	r.deliver(events)
+}
+
+// deliver sends events: new and changed objects before those that are gone, ServiceEntries before WorkloadEntries that
+// come and after those that go, so that no reader finds a moment without either. It is called with mu held, so that the
+// events of a registry stay in order.
+func (r *reader) deliver(events []source.Event) {
+	rank := func(e source.Event) int {
+		entry := e.Key.Kind == "ServiceEntry"
+		switch {
+		case e.Object != nil && entry:
+			return 0
+		case e.Object != nil:
+			return 1
+		case !entry:
+			return 2
+		}
+		return 3
+	}
+	slices.SortFunc(events, func(a, b source.Event) int {
+		if d := rank(a) - rank(b); d != 0 {
+			return d
+		}
+		return a.Key.Compare(b.Key)
+	})
+	for chunk := range slices.Chunk(events, source.MaxTogether) {
+		r.handler(context.Background(), r.source(), chunk)
+	}
+}
+
+// forget removes all objects, because the user has removed the registry.
+func (r *reader) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var events []source.Event
+	for _, s := range r.services {
+		for key := range s.objects {
+			events = append(events, source.Event{Key: key})
+		}
+	}
+	r.services, r.total, r.heldBack = map[string]*service{}, 0, 0
+	r.deliver(events)
+}
+
+// start follows the registry until the context ends or stop is called.
+func (r *reader) start(ctx context.Context, f Follower, failed chan<- error) {
+	r.follower.Store(&f)
+	ctx, r.stop = context.WithCancel(ctx)
+	done := make(chan struct{})
+	r.done = done
+	go func() {
+		defer close(done)
+		if err := f.Run(ctx, r); err != nil && ctx.Err() == nil {
+			select {
+			case failed <- fmt.Errorf("registry %s: %w", r.name, err):
+			default:
+			}
+		}
+	}()
+}
+
+// known is what has been read, by service.
+func (r *reader) known() map[string][]registry.Instance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string][]registry.Instance, len(r.services))
+	for name, s := range r.services {
+		out[name] = s.instances
+	}
+	return out
+}
+
+// connection is what the declaration in force is read with.
+func (r *reader) connection(d *declaration) Connection {
+	return Connection{Address: d.address, Datacenter: d.Datacenter, Token: d.token, TLS: d.tls, Known: r.known(),
+		DialContext: r.cfg.Addresses.Dialer().DialContext, Filter: r.wanted, Log: r.cfg.Log.With("registry", r.name), Clock: r.cfg.Clock}
+}

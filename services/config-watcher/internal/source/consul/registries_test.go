@@ -1,0 +1,234 @@
+package consul
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
+)
+
+func matchesRow(got, want string) bool {
+	head, part, _ := strings.Cut(want, ": ")
+	return strings.HasPrefix(got, head+":") && strings.Contains(got, part)
+}
+
+// declare is a declaration with the rules, by default one for all services.
+func declare(more ...string) string {
+	text := "address: http://127.0.0.1:8500\ndatacenter: dc1\n" + strings.Join(more, "\n")
+	if !strings.Contains(text, "rules:") {
+		text += "\nrules: [{services: ['*'], namespace: consul}]"
+	}
+	return text
+}
+
+func put(name string, list []registry.Instance) func(map[string][]registry.Instance) {
+	return func(m map[string][]registry.Instance) { m[name] = list }
+}
+
+func TestWhatIsRegisteredBecomesObjectsAndGoesWithItsRegistry(t *testing.T) {
+	r := newRig(t)
+	r.dc.set(put("web", instances("web", 2)))
+	r.secret("east", 1, map[string]string{"registry.yaml": declare(), "token": "secret-token\n"})
+	r.run()
+	r.mesh.becomes("[consul web.service.consul:2]")
+	r.rows("east synced")
+	if c := r.dc.connected()[0]; c.Token != "secret-token" || c.Address != "http://127.0.0.1:8500" || c.Datacenter != "dc1" || c.TLS != nil {
+		t.Errorf("connection %+v", c)
+	}
+	r.dc.set(put("web", instances("web", 1)))
+	r.dc.set(put("db", instances("db", 3)))
+	r.mesh.becomes("[consul db.service.consul:3 consul web.service.consul:1]")
+	if st := r.Status(); !st.Synced || st.Objects != 1 || st.Degraded != nil || len(st.Problems) != 0 {
+		t.Errorf("status %+v", st)
+	}
+	r.dc.set(func(m map[string][]registry.Instance) { delete(m, "web") })
+	r.mesh.becomes("[consul db.service.consul:3]")
+	testkit.NoError(t, r.client.CoreV1().Secrets("istio-system").Delete(t.Context(), "east", metav1.DeleteOptions{}))
+	r.mesh.becomes("[]")
+	r.rows()
+}
+
+// While a declaration is exchanged, no service is without an endpoint for a moment.
+func TestADeclarationIsExchangedWithoutAGap(t *testing.T) {
+	r := newRig(t)
+	r.dc.set(put("web", instances("web", 200)))
+	r.file("east.yaml", declare())
+	r.run()
+	r.mesh.becomes("[consul web.service.consul:200]")
+	r.mesh.mu.Lock()
+	r.mesh.watch = func() {
+		complete := false
+		for _, namespace := range []string{"consul", "shop"} {
+			complete = complete || strings.Contains(r.mesh.textNow(), namespace+" web.service.consul:200")
+		}
+		if !complete {
+			t.Errorf("for a moment the mesh has %s", r.mesh.textNow())
+		}
+	}
+	r.mesh.mu.Unlock()
+	r.file("east.yaml", declare("rules: [{services: [web], namespace: shop, account: web}]"))
+	r.mesh.becomes("[shop web.service.consul:200]")
+	if n := len(r.dc.connected()); n != 2 {
+		t.Errorf("%d connections, want a second one with the new rules", n)
+	}
+	// A broken one leaves the accepted one in use, and says what is wrong.
+	r.file("east.yaml", declare("ruels: []"))
+	r.rows(`east refused: unknown field "ruels"`)
+	r.dc.set(put("db", instances("db", 1)))
+	r.dc.set(put("web", instances("web", 200)))
+	r.mesh.becomes("[shop web.service.consul:200]")
+	if p := r.Status().Problems; len(p) != 1 || !strings.Contains(p.Error(), "east.yaml") || p[0].Remedy == "" {
+		t.Errorf("problems %v", p)
+	}
+	r.file("east.yaml", declare("rules: [{services: [web], namespace: shop}]"))
+	r.rows("east synced")
+}
+
+func TestWhichDeclarationCounts(t *testing.T) {
+	r := newRig(t)
+	r.secret("east", 2, map[string]string{"registry.yaml": declare()})
+	r.secret("west", 1, map[string]string{"registry.yaml": declare("datacenter: dc2")[len("address: http://127.0.0.1:8500\n"):]})
+	r.secret("north", 3, map[string]string{"registry.yaml": declare("domain: north")})
+	r.secret("empty", 3, nil)
+	r.file("north.yaml", declare("domain: north"))
+	r.run()
+	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored: north.yaml declares the same registry",
+		"west refused: ")
+	r.secret("west", 1, map[string]string{"registry.yaml": strings.Replace(declare(), "dc1", "dc2", 1)})
+	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored",
+		"west refused: the older registry east has the hosts of consul; set qualified: true")
+	r.secret("west", 1, map[string]string{"registry.yaml": strings.Replace(declare("qualified: true"), "dc1", "dc2", 1)})
+	r.dc.set(put("web", instances("web", 1)))
+	r.rows("east synced", "empty refused", "north synced", "north ignored", "west synced")
+}
+
+// A file that is gone for a moment, as while an editor writes it, changes nothing.
+func TestAFileThatIsGoneStaysForItsGrace(t *testing.T) {
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := newRig(t)
+	f := files{dir: r.dir, grace: 30 * time.Second}
+	r.file("east.yaml", declare())
+	r.file(".hidden.yaml", declare())
+	r.file("notes.txt", "no registry")
+	count := func(after time.Duration, want int) {
+		t.Helper()
+		if got, err := f.read(at.Add(after)); err != nil || len(got) != want {
+			t.Errorf("after %s: %d files, %v; want %d", after, len(got), err, want)
+		}
+	}
+	count(0, 1)
+	r.removeFile("east.yaml")
+	count(time.Second, 1)
+	count(30*time.Second, 1)
+	count(31*time.Second, 0)
+	r.file("east.yaml", declare())
+	count(32*time.Second, 1)
+	f.dir = "/nowhere"
+	if got, err := f.read(at); err == nil || len(got) != 1 {
+		t.Errorf("a directory that cannot be read: %d files, %v", len(got), err)
+	}
+}
+
+// What was read outlives a restart, with Consul away and with the declarations unreadable too.
+func TestWhatWasReadOutlivesARestart(t *testing.T) {
+	r := newRig(t)
+	r.dc.set(put("web", instances("web", 3)))
+	r.file("east.yaml", declare("token: secret-token"))
+	r.run()
+	r.rows("east synced")
+	r.mesh.becomes("[consul web.service.consul:3]")
+	r.dc.mu.Lock()
+	r.dc.away = errAway
+	r.dc.mu.Unlock()
+	r.run()
+	r.mesh.becomes("[consul web.service.consul:3]")
+	if r.dc.connected()[1].Known["web"] == nil {
+		t.Error("the client is not told what is known")
+	}
+	r.rows("east away: nobody answers")
+	if st := r.Status(); !st.Synced && st.LastGood.IsZero() {
+		t.Errorf("the mesh waits for a registry whose last state is known: %+v", st)
+	}
+	r.dc.mu.Lock()
+	r.dc.away = nil
+	delete(r.dc.services, "web")
+	r.dc.services["db"] = instances("db", 1)
+	r.dc.tell()
+	r.dc.mu.Unlock()
+	r.mesh.becomes("[consul db.service.consul:1]")
+	r.rows("east synced")
+	// Nothing can be read: neither the declarations nor Consul.
+	r.run(func(c *Config) { c.Dir = "/nowhere" })
+	r.mesh.becomes("[consul db.service.consul:1]")
+	r.rows("east away: no declaration of the registry has been read since the start")
+	r.stop()
+	if found := grep(t, r.state, "secret-token"); found != "" {
+		t.Errorf("the token is in %s", found)
+	}
+	// A registry that was removed meanwhile is forgotten.
+	r.removeFile("east.yaml")
+	r.run()
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if st := r.Status(); !st.Synced || r.mesh.text() != "[]" {
+			return fmt.Errorf("status %+v, mesh %s", st, r.mesh.text())
+		}
+		return nil
+	})
+	r.stop()
+	if found := grep(t, r.state, "10.0.0.1"); found != "" {
+		t.Errorf("the state of a removed registry is in %s", found)
+	}
+}
+
+// A registry that does not answer holds up the first revision for the time of the flag alone.
+func TestTheMeshDoesNotWaitForEver(t *testing.T) {
+	r := newRig(t)
+	r.dc.away = errAway
+	r.file("east.yaml", declare())
+	r.run(func(c *Config) { c.Timeout = 1500 * time.Millisecond })
+	if r.Status().Settled() {
+		t.Error("the mesh does not wait at all")
+	}
+	r.rows("east timeout: nobody answers")
+	if st := r.Status(); !st.Settled() || st.Degraded == nil || !strings.Contains(st.Degraded.Error(), "--registry-timeout") {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// Config.Guard sees what a reading lacks and keeps it; what the user removes is not asked about.
+func TestTheGuardKeepsWhatAReadingLacks(t *testing.T) {
+	r := newRig(t)
+	r.dc.set(put("web", instances("web", 4)))
+	r.dc.set(put("db", instances("db", 1)))
+	r.file("east.yaml", declare())
+	var open bool
+	r.run(func(c *Config) {
+		c.Guard = func(m Missing) []object.Key {
+			if m.Source != "consul/east" || m.InForce != 7 && !open || m.Service != "" && m.Service != "web" {
+				t.Errorf("asked about %+v", m)
+			}
+			if open {
+				return nil
+			}
+			return m.Gone
+		}
+	})
+	r.rows("east synced")
+	r.dc.set(func(m map[string][]registry.Instance) { m["web"] = m["web"][:1]; delete(m, "db") })
+	r.rows("east held: 5 of 7 objects are missing")
+	r.mesh.becomes("[consul db.service.consul:1 consul web.service.consul:4]")
+	r.mu.Lock()
+	r.running["east"].mu.Lock()
+	open = true
+	r.running["east"].mu.Unlock()
+	r.mu.Unlock()
+	r.Recheck("consul/east")
+	r.rows("east synced")
+	r.mesh.becomes("[consul web.service.consul:1]")
+}

@@ -1,0 +1,209 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
+	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/validate/check"
+)
+
+// What was read of a registry is kept in a directory of its name: its rules in declarationFile, without address and
+// credentials, and the instances of its services in up to shards files of records, one service a record. The file
+// readMark says that everything has been read.
+
+const (
+	shards          = 64
+	declarationFile = "registry.json"
+	readMark        = "read"
+	// saveEvery is how often changed shards are saved.
+	saveEvery = 30 * time.Second
+	// recordKind is the kind of the key of a record.
+	recordKind = "ConsulService"
+)
+
+// knownFile lists, one a line, the registries that have been read, for the next start.
+var knownFile = filepath.Join(Name, "known")
+
+func savedFile(registry, file string) string { return filepath.Join(Name, "registry-"+registry, file) }
+
+func shardFile(registry string, shard int) string {
+	return savedFile(registry, fmt.Sprintf("%02d.jsonl", shard))
+}
+
+func shardOf(service string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(service))
+	return int(h.Sum32() % shards)
+}
+
+// known lists the registries of the last run.
+func (c *Registries) known() []string {
+	if c.cfg.Saved == nil {
+		return nil
+	}
+	text, _, err := c.cfg.Saved.Get(knownFile)
+	if err != nil {
+		return nil
+	}
+	names := slices.DeleteFunc(strings.Fields(string(text)), func(name string) bool { return !check.DNSLabel(name) })
+	return names[:min(len(names), maxRegistries)]
+}
+
+func (c *Registries) removeSaved(name string) {
+	if c.cfg.Saved == nil {
+		return
+	}
+	for shard := range shards {
+		c.cfg.Saved.Remove(shardFile(name, shard))
+	}
+	c.cfg.Saved.Remove(savedFile(name, declarationFile))
+	c.cfg.Saved.Remove(savedFile(name, readMark))
+}
+
+// saveDeclaration keeps the rules of a registry.
+func (c *Registries) saveDeclaration(d *declaration) {
+	if c.cfg.Saved == nil {
+		return
+	}
+	text, err := json.Marshal(d.Registry)
+	if err != nil {
+		c.cfg.Log.Error("declaration of a registry cannot be saved", "registry", d.Name, "error", err)
+		return
+	}
+	c.cfg.Saved.Put(savedFile(d.Name, declarationFile), text)
+}
+
+// save writes the changed shards of all registries that have been read.
+func (c *Registries) save() {
+	if c.cfg.Saved == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.running {
+		r.save()
+	}
+}
+
+// save writes the changed shards.
+func (r *reader) save() {
+	r.mu.Lock()
+	if r.syncedAt.IsZero() || len(r.dirty) == 0 {
+		r.mu.Unlock()
+		return
+	}
+	changed := map[int]map[string][]registry.Instance{}
+	for shard := range r.dirty {
+		changed[shard] = map[string][]registry.Instance{}
+	}
+	clear(r.dirty)
+	for name, s := range r.services {
+		if to := changed[shardOf(name)]; to != nil {
+			to[name] = s.instances // a reading replaces the slice and never changes one
+		}
+	}
+	r.mu.Unlock()
+	for shard, services := range changed {
+		var text bytes.Buffer
+		for _, name := range sorted(services) {
+			content, err := json.Marshal(services[name])
+			if err == nil {
+				content, err = r.cfg.Codec.Encode(record.Record{Key: object.Key{Kind: recordKind, Name: name}, Content: content})
+			}
+			if err != nil {
+				r.cfg.Log.Error("service of a registry cannot be saved", "registry", r.name, "service", name, "error", err)
+				continue
+			}
+			text.Write(content)
+		}
+		if text.Len() == 0 {
+			r.cfg.Saved.Remove(shardFile(r.name, shard))
+		} else {
+			r.cfg.Saved.Put(shardFile(r.name, shard), text.Bytes())
+		}
+	}
+	r.cfg.Saved.Put(savedFile(r.name, readMark), []byte("1\n"))
+}
+
+// restore delivers what the last run has read of a registry, before the registry is read. It is called with mu held.
+func (c *Registries) restore(r *reader) {
+	if c.cfg.Saved == nil {
+		return
+	}
+	_, newest, err := c.cfg.Saved.Get(savedFile(r.name, readMark))
+	if err != nil {
+		return // no earlier run has read everything
+	}
+	read := map[string][]registry.Instance{}
+	for shard := range shards {
+		records, _, _, err := c.cfg.Saved.Records(r.source(), shardFile(r.name, shard), c.cfg.Codec)
+		if err != nil {
+			c.cfg.Log.Error("saved state of a registry cannot be read, it is left out", "registry", r.name, "error", err)
+			return
+		}
+		for _, rec := range records {
+			var instances []registry.Instance
+			if err := json.Unmarshal(rec.Content, &instances); err != nil {
+				c.cfg.Log.Error("saved service of a registry is damaged, it is left out", "registry", r.name, "service", rec.Key.Name, "error", err)
+				continue
+			}
+			read[rec.Key.Name] = instances
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range sorted(read) {
+		s := &service{instances: read[name]}
+		r.services[name] = s
+		r.update(name, s, false)
+	}
+	r.savedAt = newest
+}
+
+// serveSaved serves what the last run has read without waiting for Consul any more.
+func (r *reader) serveSaved() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.savedAt.IsZero() || !r.lastGood.IsZero() {
+		return
+	}
+	r.lastGood = r.savedAt
+	r.cfg.Log.Warn("registry cannot be read, what the last run has read is served", "registry", r.name, "saved", r.savedAt, "services",
+		len(r.services))
+}
+
+// restoreUndeclared serves registries of the last run while their declarations cannot be read.
+func (c *Registries) restoreUndeclared(ctx context.Context, known []string, failed chan<- error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range known {
+		if c.running[name] != nil {
+			continue
+		}
+		text, _, err := c.cfg.Saved.Get(savedFile(name, declarationFile))
+		d := &declaration{}
+		if err == nil {
+			err = json.Unmarshal(text, &d.Registry)
+		}
+		if err != nil || d.Name != name {
+			continue
+		}
+		d.Addresses, d.place = c.cfg.Addresses, "saved state"
+		r := newReader(name, &c.cfg, c.handler)
+		r.declare(d)
+		c.running[name] = r
+		c.restore(r)
+		r.serveSaved()
+		r.start(ctx, undeclared{}, failed)
+	}
+}
