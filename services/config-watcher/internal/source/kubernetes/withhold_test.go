@@ -263,6 +263,9 @@ func TestTheSecondListIsAskedFor(t *testing.T) {
 	w := f.watcher("", "Service")
 	must(t, w.replace(w.some(20, "apps", "1"), "5"))
 	must(t, w.replace(nil, "6"))
+	if n, _ := w.kind.guard.Held(); n != 20 {
+		t.Fatalf("%d are withheld", n)
+	}
 	from := watch.NewFake()
 	c := &converted{from: from, kind: w.kind, out: make(chan watch.Event), stop: make(chan struct{}), expired: make(chan struct{})}
 	f.watching(w, c)
