@@ -141,6 +141,32 @@ func TestRightsThatAreLostInSilenceRemoveNothing(t *testing.T) {
 	})
 }
 
+// A server that is behind, of several at one address, does not bring back what was.
+func TestOlderAnswersAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		for range 3 {
+			f.register("web", "n1", "web-1", Passing)
+		}
+		_, got := follow(t, f, Config{Token: secret})
+		f.register("web", "n1", "web-1", Critical)
+		pass(time.Second)
+		f.lie(lies{Lagging: true})
+		calls := got.count()
+		for range 20 {
+			f.restartAgent()
+			pass(5 * time.Second)
+		}
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		for _, call := range got.log[calls:] {
+			if strings.HasPrefix(call, "service") {
+				t.Errorf("nothing has changed: %s", call)
+			}
+		}
+	})
+}
+
 // Whoever asks just after a snapshot was restored, with an index from before, is not told; the names find out.
 func TestTheNamesNoticeARestoredSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
