@@ -15,7 +15,8 @@ func TestEveryKindHasRules(t *testing.T) {
 	}
 	table := newKinds()
 	// By packages jwks, gatewayname and remote; no user writes one.
-	for _, made := range []kindName{{kinds.GroupFairlead, KindJwks}, {kinds.GroupFairlead, KindGatewayName}, {kinds.GroupFairlead, kindClusterAway}} {
+	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway} {
+		made := kindName{kinds.GroupFairlead, kind}
 		if table[made] == nil {
 			t.Errorf("%v has no rules", made)
 		}

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/installer/internal/install/cluster"
 	"fairlead.dev/services/installer/internal/install/inventory"
@@ -89,7 +94,7 @@ func (r *run) begin(ctx context.Context) error {
 	return r.Record.Save(ctx, r.client)
 }
 
-// finish narrows the inventory to what is installed, and to what Keep keeps.
+// finish reselects the inventory to what is installed, and to what Keep keeps.
 func (r *run) finish(ctx context.Context) error {
 	r.Record.Remember(r.now())
 	var kept []inventory.Entry
@@ -141,7 +146,8 @@ func (r *run) component(ctx context.Context, name string, changes []*Change) err
 	var early, late []*Change
 	var workloads []cluster.ID
 	for _, ch := range changes {
-		if strings.HasSuffix(ch.Kind, "WebhookConfiguration") || strings.HasPrefix(ch.Kind, "ValidatingAdmissionPolicy") {
+		if strings.HasSuffix(ch.Kind, "WebhookConfiguration") || strings.HasPrefix(ch.Kind, "ValidatingAdmissionPolicy") ||
+			reselects(ch, changes) {
 			late = append(late, ch)
 			continue
 		}
@@ -163,6 +169,27 @@ func (r *run) component(ctx context.Context, name string, changes []*Change) err
 	}
 	r.Progress.Done(name, summary(changes))
 	return nil
+}
+
+// reselects reports whether a change gives a Service another selector, while the one that it has leads to Pods of the
+// component's workloads before and after the change: until the new Pods are ready, the new selector might lead to none.
+func reselects(ch *Change, component []*Change) bool {
+	if ch.Kind != "Service" || ch.Live == nil || ch.After == nil {
+		return false
+	}
+	was, _, _ := unstructured.NestedStringMap(ch.Live.Object, "spec", "selector")
+	now, _, _ := unstructured.NestedStringMap(ch.After.Object, "spec", "selector")
+	if len(was) == 0 || maps.Equal(was, now) {
+		return false
+	}
+	leadsTo := labels.SelectorFromSet(was)
+	return slices.ContainsFunc(component, func(w *Change) bool {
+		if w.After == nil || w.Namespace != ch.Namespace || !wait.Waits(w.ID) {
+			return false
+		}
+		pods, _, _ := unstructured.NestedStringMap(w.After.Object, "spec", "template", "metadata", "labels")
+		return leadsTo.Matches(labels.Set(pods))
+	})
 }
 
 func (r *run) applyAll(ctx context.Context, name string, changes []*Change, done, total int) error {

@@ -53,6 +53,45 @@ func TestValuesOfSecretsAreNotShown(t *testing.T) {
 	}
 }
 
+// TestAServiceWaitsForPodsThatItsNewSelectorLeadsTo: but only if the selector that it has leads to Pods meanwhile.
+func TestAServiceWaitsForPodsThatItsNewSelectorLeadsTo(t *testing.T) {
+	change := func(group, kind, namespace string, live, after map[string]any) *Change {
+		ch := &Change{Entry: inventory.Entry{ID: cluster.ID{Group: group, Kind: kind, Namespace: namespace, Name: "x"}}}
+		for at, spec := range map[**unstructured.Unstructured]map[string]any{&ch.Live: live, &ch.After: after} {
+			if spec != nil {
+				*at = &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+			}
+		}
+		return ch
+	}
+	selects := func(key string) map[string]any { return map[string]any{"selector": map[string]any{key: "yes"}} }
+	workload := func(namespace string, keys ...string) *Change {
+		of := map[string]any{}
+		for _, key := range keys {
+			of[key] = "yes"
+		}
+		return change("apps", "Deployment", namespace, nil,
+			map[string]any{"template": map[string]any{"metadata": map[string]any{"labels": of}}})
+	}
+	for name, tc := range map[string]struct {
+		service, workload *Change
+		want              bool
+	}{
+		"both lead there":           {change("", "Service", "n", selects("old"), selects("new")), workload("n", "old", "new"), true},
+		"only the new one does":     {change("", "Service", "n", selects("old"), selects("new")), workload("n", "new"), false},
+		"in another namespace":      {change("", "Service", "n", selects("old"), selects("new")), workload("m", "old", "new"), false},
+		"the selector stays":        {change("", "Service", "n", selects("old"), selects("old")), workload("n", "old"), false},
+		"it is new":                 {change("", "Service", "n", nil, selects("new")), workload("n", "old", "new"), false},
+		"it goes":                   {change("", "Service", "n", selects("old"), nil), workload("n", "old", "new"), false},
+		"it had no selector":        {change("", "Service", "n", map[string]any{}, selects("new")), workload("n", "new"), false},
+		"something else selects so": {change("apps", "ReplicaSet", "n", selects("old"), selects("new")), workload("n", "old", "new"), false},
+	} {
+		if got := reselects(tc.service, []*Change{tc.service, tc.workload}); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestDeletionIsInReverse(t *testing.T) {
 	verdict := func(group, kind, name string) Verdict {
 		return Verdict{Entry: inventory.Entry{ID: cluster.ID{Group: group, Kind: kind, Name: name}}, Fate: Delete}
