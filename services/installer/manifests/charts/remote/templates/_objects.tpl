@@ -533,6 +533,12 @@ rules:
     resources: [configmaps]
     resourceNames: [fairlead-jwks]
     verbs: [get, update]
+  {{- if eq $in $ns }}
+  # The keys of remote clusters, by label.
+  - apiGroups: [""]
+    resources: [configmaps]
+    verbs: [list, watch]
+  {{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
