@@ -3,7 +3,6 @@ package normalise
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -15,6 +14,8 @@ import (
 	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/normalise/ipaddress"
+	"fairlead.dev/services/config-watcher/internal/normalise/locality"
 	"fairlead.dev/services/config-watcher/internal/normalise/share"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -103,11 +104,7 @@ func (c candidate) compare(o candidate) int {
 	return cmp.Or(strings.Compare(labelText(c.labels), labelText(o.labels)), cmp.Compare(x.TlsMode, y.TlsMode),
 		strings.Compare(x.Identity, y.Identity),
 		cmp.Compare(x.Weight, y.Weight), strings.Compare(x.Hostname, y.Hostname), slices.Compare(x.AdditionalAddresses, y.AdditionalAddresses),
-		strings.Compare(localityText(c.locality), localityText(o.locality)))
-}
-
-func localityText(l *configv1.Locality) string {
-	return l.GetRegion() + "/" + l.GetZone() + "/" + l.GetSubzone()
+		strings.Compare(locality.Text(c.locality), locality.Text(o.locality)))
 }
 
 // setBuilder collects the endpoints of one port of a Service, of which each cluster's make an EndpointSet.
@@ -152,7 +149,7 @@ func (b *setBuilder) build(cluster, id string) *configv1.EndpointSet {
 			labels[lt] = ln
 			out.LabelSets = append(out.LabelSets, &configv1.LabelSet{Labels: c.labels})
 		}
-		loc, zt := c.locality, localityText(c.locality)
+		loc, zt := c.locality, locality.Text(c.locality)
 		if loc == nil {
 			loc = &configv1.Locality{}
 		}
@@ -194,8 +191,10 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	if in.key.Name != "" {
 		e.Workload = in.key.Namespace + "/" + in.key.Name
 	}
-	if other := slices.IndexFunc(addresses, func(a string) bool { return familyOf(a) != "" && familyOf(a) != familyOf(address) }); other > 0 &&
-		familyOf(address) != "" {
+	if other := slices.IndexFunc(addresses, func(a string) bool {
+		return ipaddress.Family(a) != "" && ipaddress.Family(a) != ipaddress.Family(address)
+	}); other > 0 &&
+		ipaddress.Family(address) != "" {
 		e.AdditionalAddresses = []string{addresses[other]}
 	}
 	if m.bans[e.Identity] > 0 {
@@ -207,34 +206,6 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	}
 	b.items = append(b.items, candidate{e, in.isPod(), labels, m.localityOf(in), in.key.Cluster})
 	return e
-}
-
-// familyOf is the IP family of an address; empty for text that is no IP address.
-func familyOf(address string) corev1.IPFamily {
-	switch ip, err := netip.ParseAddr(address); {
-	case err != nil:
-		return ""
-	case ip.Is4():
-		return corev1.IPv4Protocol
-	default:
-		return corev1.IPv6Protocol
-	}
-}
-
-// ofFamilies keeps the addresses of the families, in the order of the families; all if no family is named.
-func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
-	if len(families) == 0 {
-		return addresses
-	}
-	var out []string
-	for _, f := range families {
-		for _, a := range addresses {
-			if familyOf(a) == f || familyOf(a) == "" && f == families[0] {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
 }
 
 // addService adds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, otherwise the Pods that
@@ -251,7 +222,7 @@ func (m *Mesh) addService(b *setBuilder, o *owner) {
 		}
 	}
 	m.instances.selectedBy(o, func(in *instance) {
-		addresses := ofFamilies(in.endpointAddresses(), o.service.Spec.IPFamilies)
+		addresses := ipaddress.OfFamilies(in.endpointAddresses(), o.service.Spec.IPFamilies)
 		if ownSlices.Len() > 0 && in.isPod() || len(addresses) == 0 {
 			return
 		}
@@ -297,7 +268,7 @@ func (m *Mesh) addSlice(b *setBuilder, s *slice, svc *corev1.Service) {
 		}
 		in := m.sliceInstance(s, &e)
 		addresses := e.Addresses[:1]
-		if all := ofFamilies(in.addresses, svc.Spec.IPFamilies); len(svc.Spec.IPFamilies) > 1 && len(all) > 0 {
+		if all := ipaddress.OfFamilies(in.addresses, svc.Spec.IPFamilies); len(svc.Spec.IPFamilies) > 1 && len(all) > 0 {
 			addresses = all // EndpointSlices are of one family each: a Pod with both stands in two, and counts once.
 		}
 		added := m.add(b, in, addresses, number, sliceHealth(e.Conditions))
@@ -412,7 +383,7 @@ func (m *Mesh) addJoined(b *setBuilder, h *host) {
 	}
 	own := len(b.items)
 	m.addEntryPort(b, joiner, ports[i])
-	joined := slices.DeleteFunc(b.items[own:], func(c candidate) bool { return familyOf(c.endpoint.Address) == "" })
+	joined := slices.DeleteFunc(b.items[own:], func(c candidate) bool { return ipaddress.Family(c.endpoint.Address) == "" })
 	b.items = b.items[:own+len(joined)]
 	switch percent := joiner.registered.Share; percent {
 	case 0:

@@ -12,14 +12,8 @@ import (
 
 // Labels that decide about endpoints.
 const (
-	labelTLSMode      = "security.istio.io/tlsMode"
-	labelLocality     = "istio-locality"
-	labelRegion       = "topology.kubernetes.io/region"
-	labelZone         = "topology.kubernetes.io/zone"
-	labelSubzone      = "topology.istio.io/subzone"
-	labelRegionLegacy = "failure-domain.beta.kubernetes.io/region"
-	labelZoneLegacy   = "failure-domain.beta.kubernetes.io/zone"
-	labelServiceName  = "kubernetes.io/service-name"
+	labelTLSMode     = "security.istio.io/tlsMode"
+	labelServiceName = "kubernetes.io/service-name"
 )
 
 // instance is what a Pod or a WorkloadEntry contributes to endpoints and Workloads. Selectors match both alike. For an

@@ -1,19 +1,19 @@
 package normalise
 
 import (
-	"cmp"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise/locality"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 var nodeKind = &rules[node]{
 	decode: func(_ *Mesh, o *object.Object) (*node, error) {
-		if l := topologyLocality(o.Labels); l != nil {
+		if l := locality.OfTopology(o.Labels); l != nil {
 			return &node{nodeKey{o.Key.Name, o.Key.Cluster}, l}, nil
 		}
 		return nil, nil //nolint:nilnil // the Node says nothing of its locality
@@ -44,14 +44,6 @@ func (m *Mesh) nodeLocality(in *instance) *configv1.Locality {
 		return n.locality
 	}
 	return nil
-}
-
-func topologyLocality(labels map[string]string) *configv1.Locality {
-	region, zone := cmp.Or(labels[labelRegion], labels[labelRegionLegacy]), cmp.Or(labels[labelZone], labels[labelZoneLegacy])
-	if region == "" && zone == "" {
-		return nil
-	}
-	return &configv1.Locality{Region: region, Zone: zone, Subzone: labels[labelSubzone]}
 }
 
 // labelHostname names a workload's node. Workloads always have it; endpoints have it only if byNode says so, because

@@ -2,8 +2,8 @@ package normalise
 
 import (
 	"cmp"
-	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/locality"
 	"fairlead.dev/services/config-watcher/internal/normalise/networks"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -27,7 +27,7 @@ func decodePod(o *object.Object) *instance {
 	if o.Labels[labelTLSMode] == "istio" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
 	}
-	in.locality, in.copied = podLocality(o.Labels), topologyLocality(o.Labels)
+	in.locality, in.copied = locality.OfPod(o.Labels), locality.OfTopology(o.Labels)
 	return in
 }
 
@@ -40,14 +40,4 @@ func podHealth(p *object.Pod) configv1.Health {
 	default:
 		return configv1.Health_HEALTH_NOT_READY
 	}
-}
-
-// podLocality reads the Pod's istio-locality label; nil if the Pod has none. The label separates "region.zone.subzone"
-// by dots, since labels have no slashes.
-func podLocality(labels map[string]string) *configv1.Locality {
-	s := labels[labelLocality]
-	if !strings.Contains(s, "/") {
-		s = strings.ReplaceAll(s, ".", "/")
-	}
-	return parseLocality(s)
 }

@@ -2,12 +2,12 @@ package normalise
 
 import (
 	"cmp"
-	"net/netip"
 
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/normalise/ipaddress"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -39,7 +39,7 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL,
 		Selector:     entrySelector(se), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
 	}
-	out.Addresses = canonicalAddresses(se.Addresses)
+	out.Addresses = ipaddress.Canonical(se.Addresses)
 	out.TrafficDistribution = trafficDistribution(nil, o.Annotations)
 	out.SubjectAltNames = sortedUnique(se.SubjectAltNames)
 	for _, p := range se.Ports {
@@ -57,21 +57,4 @@ func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 		return contract.ParseProtocol(p.Protocol)
 	}
 	return contract.PortProtocol(int32(p.Number), p.Name, "", nil)
-}
-
-// canonicalAddresses writes addresses and CIDRs in their shortest form, sorted. A CIDR of one address becomes that
-// address.
-func canonicalAddresses(texts []string) []string {
-	var out []string
-	for _, text := range texts {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			text = ip.String()
-		} else if network, err := netip.ParsePrefix(text); err == nil {
-			if text = network.Masked().String(); network.IsSingleIP() {
-				text = network.Addr().String()
-			}
-		}
-		out = append(out, text)
-	}
-	return sortedUnique(out)
 }

@@ -6,6 +6,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise/locality"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -25,7 +26,7 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 		key: o.Key, object: o, labels: we.Labels, account: we.ServiceAccount,
 		network: we.Network,
 		health:  configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
-		locality: parseLocality(we.Locality),
+		locality: locality.Parse(we.Locality),
 	}
 	if h := o.Health; h != nil && h.Counts && !h.Well {
 		in.health = configv1.Health_HEALTH_NOT_READY
@@ -41,20 +42,4 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 		in.addresses = []string{strings.TrimPrefix(we.Address, "unix://")}
 	}
 	return in
-}
-
-// parseLocality reads "region/zone/subzone"; nil for an empty text.
-func parseLocality(s string) *configv1.Locality {
-	if s == "" {
-		return nil
-	}
-	parts := strings.SplitN(s, "/", 3)
-	l := &configv1.Locality{Region: parts[0]}
-	if len(parts) > 1 {
-		l.Zone = parts[1]
-	}
-	if len(parts) > 2 {
-		l.Subzone = parts[2]
-	}
-	return l
 }
