@@ -100,8 +100,8 @@ func (s *Sync) RunClusters(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return nil // ctx has ended
 	}
-	for {
-		s.clustersRead(informer.LastSyncResourceVersion())
+	for first := true; ; first = false {
+		s.clustersRead(informer.LastSyncResourceVersion(), first)
 		var maps []*corev1.ConfigMap
 		for _, v := range informer.GetStore().List() {
 			if m, ok := v.(*corev1.ConfigMap); ok {
@@ -132,11 +132,12 @@ func (s *Sync) clustersUnread(_ context.Context, from *cache.Reflector, err erro
 	}
 }
 
-// clustersRead is told the version of the ConfigMaps that were read last.
-func (s *Sync) clustersRead(version string) {
+// clustersRead is told the version of the ConfigMaps that were read last, and whether their first list has just come: the
+// informer tells its version only a moment later.
+func (s *Sync) clustersRead(version string, first bool) {
 	s.clusters.mu.Lock()
 	defer s.clusters.mu.Unlock()
-	if version != s.clusters.unreadAt {
+	if first || version != s.clusters.unreadAt {
 		s.clusters.unread = nil
 	}
 }
