@@ -132,8 +132,8 @@ func (s *Sync) clustersUnread(_ context.Context, from *cache.Reflector, err erro
 	}
 }
 
-// clustersRead is told the version of the ConfigMaps that were read last, and whether their first list has just come: the
-// informer tells its version only a moment later.
+// clustersRead is told the version of the ConfigMaps that were read last, and whether their first list has just come,
+// of which the informer tells the version only a moment later.
 func (s *Sync) clustersRead(version string, first bool) {
 	s.clusters.mu.Lock()
 	defer s.clusters.mu.Unlock()
