@@ -198,7 +198,7 @@ func (c *Registries) declared(now time.Time) (all []written, complete bool) {
 	}
 	if c.secrets != nil {
 		st := c.secrets.State()
-		complete = complete && st.Listed
+		complete = complete && st.Lists > 0
 		var secrets []written
 		for _, s := range st.ByName {
 			secrets = append(secrets, fromSecret(s))

@@ -26,7 +26,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -39,6 +38,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/secretwatch"
 	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
@@ -54,9 +54,6 @@ const (
 	// as they were saved.
 	restoreAfter = 2 * time.Second
 	checkEvery   = time.Second
-	// deniedAfter is how long the Secrets must be forbidden until the first revision does not wait for them any more.
-	// Rights that are granted at the same time as the process starts come in time.
-	deniedAfter = 5 * time.Second
 )
 
 // knownFile lists, one a line, the ids of the clusters that have been read, for the next start.
@@ -93,17 +90,12 @@ type Config struct {
 
 // Clusters are the remote clusters. It is a source.Source whose objects are those of the clusters' sources.
 type Clusters struct {
-	cfg  Config
-	wake chan struct{}
+	cfg     Config
+	wake    chan struct{}
+	secrets *secretwatch.Secrets
 
 	mu      sync.Mutex
 	started time.Time
-	// listed is true after the Secrets have been read once; unread is why they cannot be read now.
-	listed bool
-	unread error
-	// forbiddenSince is zero unless that is forbidden.
-	forbiddenSince time.Time
-	secrets        map[string]*corev1.Secret
 	// applied is true after apply has taken over the first list.
 	applied bool
 	running map[string]*cluster
@@ -113,10 +105,11 @@ type Clusters struct {
 	// guard withholds clusters that a list does not name any more; deleted are those whose end an event has told.
 	guard   withheld.Guard[string]
 	deleted map[string]bool
-	// fresh is true after a list that apply has not taken over; relisted after the confirming one was asked for, which
-	// again does.
-	fresh, relisted bool
-	again           context.CancelFunc
+	// lists counts the lists of Secrets that apply has taken over; relisted is true after the confirming one was asked
+	// for by relist, which is that of secrets, but in tests.
+	lists    uint64
+	relisted bool
+	relist   func()
 }
 
 // cluster is one that is read. Clusters.mu guards the fields below done.
@@ -138,9 +131,14 @@ type cluster struct {
 
 // New returns Clusters; Run reads.
 func New(cfg Config) *Clusters {
-	return &Clusters{cfg: cfg, wake: make(chan struct{}, 1), secrets: map[string]*corev1.Secret{}, running: map[string]*cluster{},
-		deleted: map[string]bool{},
+	c := &Clusters{cfg: cfg, wake: make(chan struct{}, 1), running: map[string]*cluster{}, deleted: map[string]bool{},
 		started: cfg.Clock.Now()}
+	c.secrets = secretwatch.New(secretwatch.Config{
+		Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label, What: "remote clusters", Wake: c.wake, Event: c.event, Log: cfg.Log,
+		Clock: cfg.Clock,
+	})
+	c.relist = c.secrets.Relist
+	return c
 }
 
 // Run implements source.Source.
@@ -148,7 +146,7 @@ func (c *Clusters) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	known := c.known()
 	var watching sync.WaitGroup
-	watching.Go(func() { c.watchSecrets(ctx) })
+	watching.Go(func() { c.secrets.Run(ctx) })
 	defer watching.Wait()
 	defer c.stopAll()
 	for {
@@ -162,13 +160,13 @@ func (c *Clusters) Run(ctx context.Context) error {
 			changed = true
 		case <-c.cfg.Clock.After(c.checkAfter()):
 		}
+		secrets := c.secrets.State()
 		c.mu.Lock()
-		listed, applied, entries := c.listed, c.applied, entriesOf(c.secrets)
-		waited := c.cfg.Clock.Now().Sub(c.started)
+		applied, waited := c.applied, c.cfg.Clock.Now().Sub(c.started)
 		c.mu.Unlock()
 		switch {
-		case listed && changed:
-			c.apply(ctx, entries, known, failed)
+		case secrets.Lists > 0 && changed:
+			c.apply(ctx, secrets, known, failed)
 			known = nil
 		case !applied && waited >= restoreAfter && len(known) > 0:
 			c.restore(ctx, known, failed)
@@ -225,9 +223,9 @@ func (c *Clusters) restore(ctx context.Context, known []string, failed chan<- er
 }
 
 // apply brings the clusters in line with the entries of all Secrets. known are clusters of the last run.
-func (c *Clusters) apply(ctx context.Context, entries []*entry, known []string, failed chan<- error) {
-	wanted := c.wanted(entries)
-	keep := c.withhold(wanted, known)
+func (c *Clusters) apply(ctx context.Context, secrets secretwatch.State, known []string, failed chan<- error) {
+	wanted := c.wanted(entriesOf(secrets.ByName))
+	keep := c.withhold(wanted, known, secrets.Lists)
 	c.mu.Lock()
 	var gone []*cluster
 	for id, k := range c.running {

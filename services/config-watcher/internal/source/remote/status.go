@@ -112,20 +112,7 @@ func (c *Clusters) Sources() []source.Source {
 }
 
 // Unread is why the Secrets cannot be read now; nil if they can.
-func (c *Clusters) Unread() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unreadError()
-}
-
-// unreadError is called with mu held.
-func (c *Clusters) unreadError() error {
-	if c.unread == nil {
-		return nil
-	}
-	return fmt.Errorf("the Secrets of namespace %s with the label %s cannot be read, the clusters that are known stay: %w; "+
-		"allow config-watcher's service account to get, list and watch Secrets there", c.cfg.Namespace, Label, c.unread)
-}
+func (c *Clusters) Unread() error { return c.secrets.State().Unread }
 
 // collectProblems is called with mu held.
 func (c *Clusters) collectProblems() {
@@ -155,13 +142,13 @@ func (c *Clusters) HasSynced() bool { return c.Status().Synced }
 // Status implements source.Source. It is synced once the mesh need not wait any more: each cluster has been read, is
 // refused, or has taken longer than Config.Timeout. Problems are about the Secrets.
 func (c *Clusters) Status() source.Status {
+	secrets := c.secrets.State()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
-	denied := !c.forbiddenSince.IsZero() && now.Sub(c.forbiddenSince) >= deniedAfter
-	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
+	st := source.Status{Synced: c.applied || secrets.Denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
 		Objects: len(c.running), Withheld: c.withheldClusters()}
-	degraded := []error{c.unreadError()}
+	degraded := []error{secrets.Unread}
 	restored := !c.applied && len(c.running) > 0
 	for _, id := range slices.Sorted(maps.Keys(c.running)) {
 		k := c.running[id]

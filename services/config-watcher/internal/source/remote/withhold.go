@@ -12,9 +12,9 @@ import (
 // So a cluster that a list does not name any more, or the first list after a restart, is read on until a second list
 // does not name it either.
 
-// withhold takes over the clusters that the Secrets name, and returns the other ones, of those that are read and of
-// those of the last run (known), that are read on.
-func (c *Clusters) withhold(wanted map[string]*entry, known []string) map[string]bool {
+// withhold takes over the clusters that the Secrets name after so many lists, and returns the other ones, of those that
+// are read and of those of the last run (known), that are read on.
+func (c *Clusters) withhold(wanted map[string]*entry, known []string, lists uint64) map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := slices.Clone(known)
@@ -32,8 +32,8 @@ func (c *Clusters) withhold(wanted map[string]*entry, known []string) map[string
 		}
 	}
 	clear(c.deleted)
-	if c.fresh {
-		c.fresh, c.relisted = false, false
+	if lists != c.lists {
+		c.lists, c.relisted = lists, false
 		before, _ := c.guard.Held()
 		c.guard.Reading(withheld.Reading[string]{At: c.cfg.Clock.Now(), InForce: len(all), Missing: missing, Doubtful: true})
 		if held, since := c.guard.Held(); held > before {
@@ -57,18 +57,12 @@ func (c *Clusters) confirm() {
 	c.relisted = c.relisted || late
 	c.mu.Unlock()
 	if late {
-		c.Relist()
+		c.relist()
 	}
 }
 
 // Relist lists the Secrets again, because they may be others than the watch says.
-func (c *Clusters) Relist() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.again != nil {
-		c.again()
-	}
-}
+func (c *Clusters) Relist() { c.relist() }
 
 // Accept implements source.Withholder; it counts clusters.
 func (c *Clusters) Accept() (removed int) {

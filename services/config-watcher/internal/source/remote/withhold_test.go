@@ -44,13 +44,13 @@ func (p *played) list(held int, read []string, secrets ...*corev1.Secret) {
 	for _, s := range secrets {
 		all = append(all, s)
 	}
-	testkit.NoError(p.t, p.replace(all, ""))
+	testkit.NoError(p.t, p.secrets.Replace(all, ""))
 	p.check(held, read)
 }
 
 func (p *played) check(held int, read []string) {
 	p.t.Helper()
-	p.apply(p.t.Context(), entriesOf(p.secrets), p.known, make(chan error, 9))
+	p.apply(p.t.Context(), p.secrets.State(), p.known, make(chan error, 9))
 	p.known = nil
 	var got []string
 	for _, s := range p.Sources() {
@@ -75,9 +75,9 @@ func TestClustersThatAListLacksAreReadOn(t *testing.T) {
 	p := newPlayed(t)
 	p.list(0, []string{"east", "north", "south"}, secretOf("east"), secretOf("north"), secretOf("south"))
 	p.list(2, []string{"east", "north", "south"}, secretOf("north"))
-	testkit.NoError(t, p.put(secretOf("south"), false))
+	testkit.NoError(t, p.secrets.Put(secretOf("south"), false))
 	p.check(1, []string{"east", "north", "south"})
-	testkit.NoError(t, p.put(secretOf("south"), true))
+	testkit.NoError(t, p.secrets.Put(secretOf("south"), true))
 	p.check(1, []string{"east", "north"})
 	p.clock.Advance(withheld.Wait)
 	p.check(1, []string{"east", "north"}) // no list
@@ -101,7 +101,7 @@ func TestClustersOfTheLastRunAreReadOn(t *testing.T) {
 func TestTheSecretsAreListedAgain(t *testing.T) {
 	p := newPlayed(t)
 	asked := 0
-	p.again = func() { asked++ }
+	p.relist = func() { asked++ }
 	p.list(0, []string{"east"}, secretOf("east"))
 	p.list(1, []string{"east"})
 	p.confirm()

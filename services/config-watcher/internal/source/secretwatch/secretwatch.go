@@ -1,5 +1,5 @@
-// Package secretwatch follows the Secrets of one namespace that have a label. Package consul reads by it which
-// registries are declared.
+// Package secretwatch follows the Secrets of one namespace that have a label. Packages remote and consul read by it
+// which clusters and registries are declared.
 package secretwatch
 
 import (
@@ -33,7 +33,7 @@ const DeniedAfter = 5 * time.Second
 // backoff is how long to wait after an error until the Secrets are asked for again.
 var backoff = wait.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Jitter: 0.3, Steps: 10, Cap: 5 * time.Second}
 
-// Config of Secrets. All fields are required.
+// Config of Secrets. All fields but Event are required.
 type Config struct {
 	Secrets   corev1client.SecretInterface
 	Namespace string
@@ -42,7 +42,10 @@ type Config struct {
 	// What completes "the Secrets of", for messages: "remote clusters".
 	What string
 	// Wake is woken by each change.
-	Wake  chan struct{}
+	Wake chan struct{}
+	// Event is told what a watch says of a Secret, before State has it: nil as before if it was not known, nil as now if
+	// it is gone. A list is no event.
+	Event func(before, now *corev1.Secret)
 	Log   *slog.Logger
 	Clock clock.Clock
 }
@@ -52,11 +55,12 @@ type Secrets struct {
 	cfg Config
 
 	mu     sync.Mutex
-	listed bool
+	lists  uint64
 	unread error
 	// forbiddenSince is zero unless reading is forbidden.
 	forbiddenSince time.Time
 	byName         map[string]*corev1.Secret
+	again          context.CancelFunc
 }
 
 // New returns Secrets.
@@ -64,8 +68,8 @@ func New(cfg Config) *Secrets { return &Secrets{cfg: cfg, byName: map[string]*co
 
 // State is what is known of the Secrets.
 type State struct {
-	// Listed is true after they have been read once.
-	Listed bool
+	// Lists counts how often they have been read whole.
+	Lists uint64
 	// Denied is true if they have been forbidden for DeniedAfter.
 	Denied bool
 	// Unread is why they cannot be read now; nil if they can.
@@ -78,7 +82,7 @@ type State struct {
 func (s *Secrets) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := State{Listed: s.listed, ByName: maps.Clone(s.byName)}
+	st := State{Lists: s.lists, ByName: maps.Clone(s.byName)}
 	st.Denied = !s.forbiddenSince.IsZero() && s.cfg.Clock.Now().Sub(s.forbiddenSince) >= DeniedAfter
 	if s.unread != nil {
 		st.Unread = fmt.Errorf("the Secrets of namespace %s with the label %s cannot be read, the %s that are known stay: %w; "+
@@ -107,11 +111,27 @@ func (s *Secrets) Run(ctx context.Context) {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{},
-		kubernetes.ReflectorStore{Put: s.put, All: s.replace},
-		cache.ReflectorOptions{
-			Logger: &logger, Name: s.cfg.What, TypeDescription: "Secret " + s.cfg.Label, Backoff: new(backoff),
-		}).RunWithContext(ctx)
+	for ctx.Err() == nil { // once for each Relist
+		running, stop := context.WithCancel(ctx)
+		s.mu.Lock()
+		s.again = stop
+		s.mu.Unlock()
+		cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, paged{}), &corev1.Secret{},
+			kubernetes.ReflectorStore{Put: s.Put, All: s.Replace},
+			cache.ReflectorOptions{
+				Logger: &logger, Name: s.cfg.What, TypeDescription: "Secret " + s.cfg.Label, Backoff: new(backoff),
+			}).RunWithContext(running)
+		stop()
+	}
+}
+
+// Relist makes Run list the Secrets again, because they may be others than the watch says.
+func (s *Secrets) Relist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.again != nil {
+		s.again()
+	}
 }
 
 // paged says that lists are not streamed: there are few Secrets.
@@ -142,18 +162,28 @@ func (s *Secrets) asked(ctx context.Context, err error) {
 	s.unread = err
 }
 
-// put takes over an event of the Secrets.
-func (s *Secrets) put(o any, gone bool) error {
+// Put takes over an event of the Secrets, from the reflector.
+func (s *Secrets) Put(o any, gone bool) error {
 	secret, ok := o.(*corev1.Secret)
 	if !ok {
 		return fmt.Errorf("%T is no Secret", o)
 	}
+	name, now := nameOf(secret), trimmed(secret)
+	if gone {
+		now = nil
+	}
+	s.mu.Lock()
+	before := s.byName[name]
+	s.mu.Unlock()
+	if s.cfg.Event != nil {
+		s.cfg.Event(before, now)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name := nameOf(secret); gone {
+	if gone {
 		delete(s.byName, name)
 	} else {
-		s.byName[name] = trimmed(secret)
+		s.byName[name] = now
 	}
 	notify.Wake(s.cfg.Wake)
 	return nil
@@ -167,8 +197,8 @@ func trimmed(s *corev1.Secret) *corev1.Secret {
 		Data: s.Data}
 }
 
-// replace takes over a list of the Secrets.
-func (s *Secrets) replace(list []any, _ string) error {
+// Replace takes over a list of the Secrets, from the reflector.
+func (s *Secrets) Replace(list []any, _ string) error {
 	all := make(map[string]*corev1.Secret, len(list))
 	for _, o := range list {
 		secret, ok := o.(*corev1.Secret)
@@ -179,7 +209,8 @@ func (s *Secrets) replace(list []any, _ string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byName, s.listed = all, true
+	s.byName = all
+	s.lists++
 	notify.Wake(s.cfg.Wake)
 	return nil
 }
