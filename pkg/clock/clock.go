@@ -36,6 +36,22 @@ func Sleep(ctx context.Context, c Clock, d time.Duration) bool {
 	}
 }
 
+// Rounds calls round at once, then at the time that it has returned last, or earlier whenever wake is received from,
+// until ctx ends.
+func Rounds(ctx context.Context, c Clock, wake <-chan struct{}, round func() (next time.Time)) {
+	for {
+		timer := c.NewTimer(max(round().Sub(c.Now()), 0))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-wake:
+			timer.Stop()
+		case <-timer.C():
+		}
+	}
+}
+
 // Or returns c, or the machine's clock if c is nil; for optional Config fields.
 func Or(c Clock) Clock {
 	if c == nil {

@@ -44,3 +44,31 @@ func TestSleepEndsWithTheTimeOrTheContext(t *testing.T) {
 		t.Error("the context has ended, and Sleep says that the time has passed")
 	}
 }
+
+func TestRoundsComeWhenTheyAreDueOrWoken(t *testing.T) {
+	c, wake, rounds := testkit.NewClock(time.Unix(0, 0)), make(chan struct{}), make(chan time.Time)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		clock.Rounds(ctx, c, wake, func() time.Time {
+			rounds <- c.Now()
+			return c.Now().Add(time.Minute)
+		})
+	}()
+	want := func(what string, seconds int64) {
+		t.Helper()
+		if at := <-rounds; at.Unix() != seconds {
+			t.Errorf("%s: a round at %d s, want %d", what, at.Unix(), seconds)
+		}
+		c.WaitFor(t, 1)
+	}
+	want("the first", 0)
+	c.Advance(time.Minute)
+	want("when it is due", 60)
+	c.Advance(time.Second)
+	wake <- struct{}{}
+	want("woken", 61)
+	cancel()
+	<-ended
+}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -22,18 +23,8 @@ const idle = time.Hour
 func (t *Table) Run(ctx context.Context) error {
 	var lookups sync.WaitGroup
 	defer lookups.Wait()
-	for {
-		next := t.round(ctx, &lookups)
-		timer := t.cfg.Clock.NewTimer(max(next.Sub(t.cfg.Clock.Now()), 0))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-t.wake:
-			timer.Stop()
-		case <-timer.C():
-		}
-	}
+	clock.Rounds(ctx, t.cfg.Clock, t.wake, func() time.Time { return t.round(ctx, &lookups) })
+	return nil
 }
 
 // round starts the look-ups that are due, and returns when it is to be called again.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/jwks"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/proto/fairlead/contract"
@@ -17,18 +18,8 @@ func (t *Table) Run(ctx context.Context) error {
 	t.sweep()
 	var fetches sync.WaitGroup
 	defer fetches.Wait()
-	for {
-		next := t.round(ctx, &fetches)
-		timer := t.cfg.Clock.NewTimer(max(next.Sub(t.cfg.Clock.Now()), 0))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-t.wake:
-			timer.Stop()
-		case <-timer.C():
-		}
-	}
+	clock.Rounds(ctx, t.cfg.Clock, t.wake, func() time.Time { return t.round(ctx, &fetches) })
+	return nil
 }
 
 // idle is the longest time between two rounds.

@@ -43,8 +43,8 @@ type Config struct {
 	What string
 	// Wake is woken by each change.
 	Wake chan struct{}
-	// Event is told what a watch says of a Secret, before State has it: nil as before if it was not known, nil as now if
-	// it is gone. A list is no event.
+	// Event is told what a watch says of a Secret, before State has it. before is nil if the Secret was not known,
+	// now is nil if it is gone. A list is no event.
 	Event func(before, now *corev1.Secret)
 	Log   *slog.Logger
 	Clock clock.Clock
