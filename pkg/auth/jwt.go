@@ -36,8 +36,8 @@ var jwtAlgorithms = []jose.SignatureAlgorithm{
 	jose.EdDSA,
 }
 
-// JWTConfig says which tokens are accepted. All fields are required but MaxLifetime, those
-// of further clusters, and Clock.
+// JWTConfig says which tokens are accepted. All fields are required but MaxLifetime, those of further clusters, and
+// Clock.
 type JWTConfig struct {
 	// JWKSFile holds the issuer's public keys (RFC 7517). It is read again when it changes.
 	JWKSFile string

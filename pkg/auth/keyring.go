@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -192,9 +194,9 @@ func newKeyring(td spiffeid.TrustDomain, own []jose.JSONWebKey, clusters []clust
 		}
 	}
 	var errs []error
-	for sum, names := range shared {
+	for _, sum := range slices.Sorted(maps.Keys(shared)) {
 		errs = append(errs, fmt.Errorf("%s have the same key (SHA-256 %.16s…), whose tokens are refused: nobody knows of which they are; "+
-			"give one of them a service account key of its own, or remove its entry", strings.Join(names, " and "), sum))
+			"give one of them a service account key of its own, or remove its entry", strings.Join(shared[sum], " and "), sum))
 	}
 	r.shared = errors.Join(errs...)
 	return r, nil

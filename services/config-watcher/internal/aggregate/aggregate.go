@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -53,15 +53,10 @@ func New(log *slog.Logger, sink Sink, pinned string, sources ...source.Source) *
 func (a *Aggregate) handle(ctx context.Context, from string, events []source.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var counting []source.Event
-	for _, e := range events {
-		if from == a.withheld && kinds.OfIstio(e.Key) {
-			a.setAside(e)
-		} else {
-			counting = append(counting, e)
-		}
+	if from == a.withheld {
+		events = lists.Filter(events, func(e source.Event) bool { return !a.setAside(e) })
 	}
-	a.apply(ctx, from, counting)
+	a.apply(ctx, from, events)
 }
 
 // apply takes events of a source over that count. It is called with mu held.

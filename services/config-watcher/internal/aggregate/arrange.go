@@ -57,13 +57,18 @@ func (a *Aggregate) Arrange(declared []string, withheld string) {
 	}
 }
 
-// setAside keeps an object that does not count. It is called with mu held.
-func (a *Aggregate) setAside(e source.Event) {
-	if e.Object == nil {
+// setAside keeps an object of the withheld source that does not count, and reports whether it is one. It is called with
+// mu held.
+func (a *Aggregate) setAside(e source.Event) bool {
+	switch {
+	case !kinds.OfIstio(e.Key):
+		return false
+	case e.Object == nil:
 		delete(a.aside, e.Key)
-	} else {
+	default:
 		a.aside[e.Key] = e.Object
 	}
+	return true
 }
 
 // Withheld is the number of objects that do not count because their source is withheld, and its name.

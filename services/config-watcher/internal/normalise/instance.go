@@ -156,8 +156,7 @@ func (x *instances) replace(old, now *instance) {
 }
 
 // matching calls f for every instance of the namespace that the selector matches, in no order. It compares only the
-// instances with the rarest pair of the selector. owner.maySelect says
-// which of them an owner may have.
+// instances with the rarest pair of the selector. owner.maySelect says which of them an owner may have.
 func (x *instances) matching(at place, selector map[string]string, f func(*instance)) {
 	ns := x.byPair[at]
 	if ns == nil || len(selector) == 0 {
