@@ -72,7 +72,9 @@ func (s Service) left(said string) *signer.Error {
 // away is the error of a service that does not answer; said are words of this process, or of the service. A service
 // that refuses a client's certificate closes the connection, which the client may notice while it writes.
 func (s Service) away(said string) *signer.Error {
-	for _, part := range []string{"tls: ", "x509: ", "handshake failed", "error reading server preface", "broken pipe"} {
+	for _, part := range []string{
+		"tls: ", "x509: ", "handshake failed", "error reading server preface", "write: broken pipe", "write: connection reset by peer",
+	} {
 		if s.TLS != "" && strings.Contains(said, part) {
 			return signer.Errorf(signer.Away, "no TLS connection with %s: %s; %s", s.Name, said, s.TLS)
 		}
