@@ -6,7 +6,7 @@
 // reader, a changed one is exchanged under it without a gap, and one that is gone removes all that it has delivered.
 // A reader (reader.go) is told by its Follower what the datacenter has, and delivers what changes. A registry that
 // cannot be read keeps what it has delivered last, across restarts too (saved.go); Status and List say so (status.go).
-// Whoever wants to hold removals back sets Config.Guard.
+// What its readings lack is removed as package withheld allows (withhold.go).
 package consul
 
 import (
@@ -66,24 +66,11 @@ type Config struct {
 	Timeout time.Duration
 	// Follow makes what reads a datacenter: Follow of this package, or a test's.
 	Follow func(Connection) Follower
-	// Guard is asked about each reading that lacks objects, and returns those of Missing.Gone that stay for now. It is
-	// asked about these again after the next reading of the names, which comes every minute and a half or sooner, and
-	// by Recheck. If it is nil, none stays. It must return quickly.
-	Guard func(Missing) []object.Key
 	// Saved keeps what was read; if nil it is not kept. Codec encodes it.
 	Saved *lastgood.Dir
 	Codec record.Codec
 	Log   *slog.Logger
 	Clock clock.Clock
-}
-
-// Missing is what a complete reading of a registry lacks.
-type Missing struct {
-	// Source is the registry as a source. Service is the one whose instances were read, "" if it was the names.
-	Source, Service string
-	// InForce is the number of objects of the registry, those that stay for now included.
-	InForce int
-	Gone    []object.Key
 }
 
 // Registries are the registries in Consul. It is a source.Source whose objects are those of all registries.
@@ -152,17 +139,6 @@ func (c *Registries) Run(ctx context.Context) error {
 		if now.Sub(saved) >= saveEvery {
 			saved = now
 			c.save()
-		}
-	}
-}
-
-// Recheck asks Config.Guard again about what it keeps of a source "consul/<name>".
-func (c *Registries) Recheck(source string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range c.running {
-		if r.source() == source {
-			r.recheck()
 		}
 	}
 }
@@ -353,9 +329,15 @@ func (c *Registries) begin(ctx context.Context, d *declaration, failed chan<- er
 	r.start(ctx, c.cfg.Follow(r.connection(d)), failed)
 }
 
-// look ends the waiting for registries that take too long, and serves what the last run has read of those that do not
-// answer.
+// look asks for second readings, ends the waiting for registries that take too long, and serves what the last run has
+// read of those that do not answer.
 func (c *Registries) look(now time.Time) {
+	c.mu.Lock()
+	readers := slices.Collect(maps.Values(c.running))
+	c.mu.Unlock()
+	for _, r := range readers {
+		r.confirm(now)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.running {

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 )
 
@@ -199,36 +198,4 @@ func TestTheMeshDoesNotWaitForEver(t *testing.T) {
 	if st := r.Status(); !st.Settled() || st.Degraded == nil || !strings.Contains(st.Degraded.Error(), "--registry-timeout") {
 		t.Errorf("status %+v", st)
 	}
-}
-
-// Config.Guard sees what a reading lacks and keeps it; what the user removes is not asked about.
-func TestTheGuardKeepsWhatAReadingLacks(t *testing.T) {
-	r := newRig(t)
-	r.dc.set(put("web", instances("web", 4)))
-	r.dc.set(put("db", instances("db", 1)))
-	r.file("east.yaml", declare())
-	var open bool
-	r.run(func(c *Config) {
-		c.Guard = func(m Missing) []object.Key {
-			if m.Source != "consul/east" || m.InForce != 7 && !open || m.Service != "" && m.Service != "web" {
-				t.Errorf("asked about %+v", m)
-			}
-			if open {
-				return nil
-			}
-			return m.Gone
-		}
-	})
-	r.rows("east synced")
-	r.dc.set(func(m map[string][]registry.Instance) { m["web"] = m["web"][:1]; delete(m, "db") })
-	r.rows("east held: 5 of 7 objects are missing")
-	r.mesh.becomes("[consul db.service.consul:1 consul web.service.consul:4]")
-	r.mu.Lock()
-	r.running["east"].mu.Lock()
-	open = true
-	r.running["east"].mu.Unlock()
-	r.mu.Unlock()
-	r.Recheck("consul/east")
-	r.rows("east synced")
-	r.mesh.becomes("[consul web.service.consul:1]")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate/check"
@@ -109,7 +110,7 @@ func (r *reader) save() {
 	clear(r.dirty)
 	for name, s := range r.services {
 		if to := changed[shardOf(name)]; to != nil {
-			to[name] = s.instances // a reading replaces the slice and never changes one
+			to[name] = s.instances
 		}
 	}
 	r.mu.Unlock()
@@ -163,9 +164,10 @@ func (c *Registries) restore(r *reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range sorted(read) {
-		s := &service{instances: read[name]}
+		s := &service{instances: slices.SortedFunc(slices.Values(read[name]), catalog.Compare)}
 		r.services[name] = s
-		r.update(name, s, false)
+		r.missed.instances += len(s.instances)
+		r.update(name, s)
 	}
 	r.savedAt = newest
 }
