@@ -89,6 +89,8 @@ type Registries struct {
 	ignored, refused []Row
 	problems         object.Problems
 	unreadDir        error
+	// lost are registries whose Secret a list lacks.
+	lost secretwatch.Lost
 	// savedKnown is the content of knownFile.
 	savedKnown string
 }
@@ -99,7 +101,7 @@ func New(cfg Config) *Registries {
 		files: files{dir: cfg.Dir, grace: cfg.Grace}}
 	if cfg.Secrets != nil {
 		c.secrets = secretwatch.New(secretwatch.Config{Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label, What: "registries",
-			Wake: c.wake, Log: cfg.Log, Clock: cfg.Clock})
+			Wake: c.wake, Event: c.event, Log: cfg.Log, Clock: cfg.Clock})
 	}
 	return c
 }
@@ -127,13 +129,15 @@ func (c *Registries) Run(ctx context.Context) error {
 			}
 		}
 		now := c.cfg.Clock.Now()
-		all, complete := c.declared(now)
+		all, lists, complete := c.declared(now)
 		switch {
 		case complete:
-			c.apply(ctx, all, known, failed)
+			c.apply(ctx, all, lists, known, failed)
 			known = nil
 		case now.Sub(c.started) >= restoreAfter:
+			c.mu.Lock()
 			c.restoreUndeclared(ctx, known, failed)
+			c.mu.Unlock()
 		}
 		c.look(now)
 		if now.Sub(saved) >= saveEvery {
@@ -158,9 +162,9 @@ func (c *Registries) stopAll() {
 	c.save()
 }
 
-// declared lists all declarations, files first and then Secrets by age: the first of a name counts. complete is false
-// until everything that declares has been read once.
-func (c *Registries) declared(now time.Time) (all []written, complete bool) {
+// declared lists all declarations, files first and then Secrets by age: the first of a name counts. lists is how often
+// the Secrets were listed. complete is false until everything that declares has been read once.
+func (c *Registries) declared(now time.Time) (all []written, lists uint64, complete bool) {
 	complete = true
 	if c.cfg.Dir != "" {
 		list, err := c.files.read(now)
@@ -174,7 +178,7 @@ func (c *Registries) declared(now time.Time) (all []written, complete bool) {
 	}
 	if c.secrets != nil {
 		st := c.secrets.State()
-		complete = complete && st.Lists > 0
+		lists, complete = st.Lists, complete && st.Lists > 0
 		var secrets []written
 		for _, s := range st.ByName {
 			secrets = append(secrets, fromSecret(s))
@@ -182,16 +186,18 @@ func (c *Registries) declared(now time.Time) (all []written, complete bool) {
 		slices.SortFunc(secrets, func(a, b written) int { return cmp.Or(a.created.Compare(b.created), strings.Compare(a.name, b.name)) })
 		all = append(all, secrets...)
 	}
-	return all, complete
+	return all, lists, complete
 }
 
-// apply brings the readers in line with the declarations. known are registries of the last run.
-func (c *Registries) apply(ctx context.Context, all []written, known []string, failed chan<- error) {
+// apply brings the readers in line with the declarations after so many lists of the Secrets. known are registries of
+// the last run.
+func (c *Registries) apply(ctx context.Context, all []written, lists uint64, known map[string]bool, failed chan<- error) {
 	wanted := c.choose(all)
 	c.mu.Lock()
+	keep := c.withhold(wanted, known, lists)
 	var gone []*reader
 	for name, r := range c.running {
-		if _, is := wanted[name]; !is {
+		if _, is := wanted[name]; !is && !keep[name] {
 			gone = append(gone, r)
 			delete(c.running, name)
 		}
@@ -203,13 +209,17 @@ func (c *Registries) apply(ctx context.Context, all []written, known []string, f
 		r.forget()
 		c.removeSaved(r.name)
 	}
-	for _, name := range known {
-		if _, is := wanted[name]; !is {
+	lost := map[string]bool{}
+	for name, of := range known {
+		if _, is := wanted[name]; keep[name] {
+			lost[name] = of
+		} else if !is {
 			c.removeSaved(name)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.restoreUndeclared(ctx, lost, failed)
 	c.refused = nil
 	owners := map[string]string{}
 	for _, w := range all { // in the order of age
@@ -340,6 +350,9 @@ func (c *Registries) look(now time.Time) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.lost.Due(now) {
+		c.secrets.Relist()
+	}
 	for _, r := range c.running {
 		r.settle(now)
 		waited, away := now.Sub(r.started), r.following().Degraded
@@ -360,7 +373,10 @@ func (c *Registries) putKnown() {
 	}
 	var text bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(c.running)) {
-		text.WriteString(name + "\n")
+		if text.WriteString(name); c.running[name].decl.bySecret {
+			text.WriteString(" " + bySecret)
+		}
+		text.WriteByte('\n')
 	}
 	if text.String() != c.savedKnown {
 		c.savedKnown = text.String()

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 func matchesRow(got, want string) bool {
@@ -198,4 +199,77 @@ func TestTheMeshDoesNotWaitForEver(t *testing.T) {
 	if st := r.Status(); !st.Settled() || st.Degraded == nil || !strings.Contains(st.Degraded.Error(), "--registry-timeout") {
 		t.Errorf("status %+v", st)
 	}
+}
+
+// TestARegistryWhoseSecretAListLacksIsReadOn: the own API server may have lost the Secret, also while config-watcher was
+// down. A second list confirms it; an event, and a file that is gone, count at once.
+func TestARegistryWhoseSecretAListLacksIsReadOn(t *testing.T) {
+	r := newRig(t)
+	clock := testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	onClock := func(c *Config) { c.Clock = clock }
+	r.dc.set(put("web", instances("web", 3)))
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.file("west.yaml", declare("domain: west"))
+	r.run(onClock)
+	both := "[consul web.service.consul:3 consul web.service.west:3]"
+	r.mesh.becomes(both)
+	east := "[consul web.service.consul:3]"
+	held := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			if w := r.Status().Withheld; len(w) != min(n, 1) || n > 0 && (w[0].Objects != n || w[0].What != "Secret") {
+				return fmt.Errorf("withheld: %v, want %d", w, n)
+			}
+			return nil
+		})
+	}
+	remove := func() {
+		t.Helper()
+		testkit.NoError(t, r.client.CoreV1().Secrets("istio-system").Delete(t.Context(), "east", metav1.DeleteOptions{}))
+	}
+	r.stop()
+	remove()
+	r.removeFile("west.yaml")
+	r.run(onClock)
+	held(1)
+	r.mesh.becomes(east)
+	r.rows("east away: no declaration of the registry has been read since the start")
+	// It comes back.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	held(0)
+	r.rows("east synced")
+	r.mesh.becomes(east)
+	// A second list lacks it too.
+	r.stop()
+	remove()
+	r.run(onClock)
+	held(1)
+	lists := r.secrets.State().Lists
+	clock.Advance(withheld.Wait)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n := r.secrets.State().Lists; n == lists {
+			clock.Advance(checkEvery)
+			return fmt.Errorf("%d lists", n)
+		}
+		return nil
+	})
+	r.mesh.becomes("[]")
+	held(0)
+	// An administrator accepts it.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.mesh.becomes(east)
+	r.stop()
+	remove()
+	r.run(onClock)
+	held(1)
+	if n := r.Accept(); n != 1 {
+		t.Errorf("accepts %d", n)
+	}
+	r.mesh.becomes("[]")
+	// An event.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.mesh.becomes(east)
+	remove()
+	r.mesh.becomes("[]")
+	held(0)
 }

@@ -85,8 +85,9 @@ func (r *reader) row() Row {
 	st, following := r.Status(), r.following()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names), Objects: r.objects,
-		Held: r.missed.held(), SyncedAt: r.syncedAt}
+	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names),
+		Objects: r.objects,
+		Held:    r.missed.held(), SyncedAt: r.syncedAt}
 	switch {
 	case len(r.refused) > 0:
 		row.State, row.Message = Refused, textOf(r.refused)
@@ -234,7 +235,7 @@ func (c *Registries) Status() source.Status {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
-		Objects: len(c.running)}
+		Objects: len(c.running), Withheld: c.lost.Withheld(len(c.running))}
 	degraded := []error{unread, c.unreadDir}
 	restored := !c.applied && len(c.running) > 0
 	for _, name := range slices.Sorted(maps.Keys(c.running)) {

@@ -1,10 +1,14 @@
 package consul
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
@@ -232,12 +236,58 @@ func (r *reader) withheld() (out []source.Withheld) {
 	return out
 }
 
+// withhold takes over which registries are declared after so many lists of the Secrets, and returns the other ones that
+// are read on: those of Secrets that a list lacks. known are registries of the last run. It is called with mu held.
+func (c *Registries) withhold(wanted map[string]written, known map[string]bool, lists uint64) map[string]bool {
+	all := map[string]bool{}
+	for name, secret := range known {
+		all[name] = secret
+	}
+	for name, r := range c.running {
+		all[name] = r.decl.bySecret
+	}
+	maps.DeleteFunc(all, func(_ string, secret bool) bool { return !secret })
+	now := c.cfg.Clock.Now()
+	keep, more := c.lost.Keep(sorted(all), func(name string) bool { _, is := wanted[name]; return is }, lists, now)
+	if more {
+		c.cfg.Log.Warn("a list of Secrets lacks registries: they are read on until a second list says the same", "registries", keep, "until",
+			now.Add(withheld.Wait), "remedy",
+			"if they were deleted on purpose, `fairlead sources accept "+Name+"` ends the wait; otherwise create the Secrets again")
+	}
+	return keep
+}
+
+// event notes the registry whose Secret is gone.
+func (c *Registries) event(before, now *corev1.Secret) {
+	if before == nil || now != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost.Deleted(before.Name)
+}
+
+// Relist lists the Secrets again, because they may be others than the watch says.
+func (c *Registries) Relist() {
+	if c.secrets != nil {
+		c.secrets.Relist()
+	}
+}
+
+// Accept implements source.Withholder; it counts registries.
+func (c *Registries) Accept() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer notify.Wake(c.wake)
+	return c.lost.Accept()
+}
+
 // textOfWithheld says what is withheld, for people.
 func textOfWithheld(all []source.Withheld, name string) string {
 	parts := make([]string, len(all))
 	for i, w := range all {
 		parts[i] = w.String()
 	}
-	return strings.Join(parts, ", ") + " are missing in what was read last, and stay until a second reading; `fairlead sources accept " + name +
-		"` ends the wait"
+	return strings.Join(parts, ", ") + " are missing in what was read last, and stay until a second reading; `fairlead sources accept " +
+		name + "` ends the wait"
 }
