@@ -261,6 +261,9 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 			if to.remotes != nil {
 				to.remotes.Relist()
 			}
+			if to.registries != nil {
+				to.registries.Relist()
+			}
 		},
 	})
 	if err != nil {

@@ -101,6 +101,9 @@ type Withheld struct {
 	Since, Until time.Time
 }
 
+// String is "15 of 20 Service".
+func (w Withheld) String() string { return fmt.Sprintf("%d of %d %s", w.Objects, w.InForce, w.What) }
+
 // Withholder is a source that withholds.
 type Withholder interface {
 	// Accept removes what is withheld at once, and returns its number; 0 if nothing is. It may be called at any time

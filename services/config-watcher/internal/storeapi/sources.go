@@ -88,7 +88,7 @@ func (s *Server) trouble(src source.Source, st source.Status, row *configv1.Sour
 		var parts []string
 		until := time.Time{}
 		for _, w := range st.Withheld {
-			parts = append(parts, fmt.Sprintf("%d of %d %s", w.Objects, w.InForce, w.What))
+			parts = append(parts, w.String())
 			if w.Until.After(until) {
 				until = w.Until
 			}

@@ -82,10 +82,12 @@ type ruleDocument struct {
 type declaration struct {
 	registry.Registry
 	// place is "Secret istio-system/consul-east", or the path of a file.
-	place   string
-	address string
-	tls     *tls.Config
-	token   string
+	place string
+	// bySecret is true for one of a Secret.
+	bySecret bool
+	address  string
+	tls      *tls.Config
+	token    string
 	// connection is the hash of what the connection is made from, hash that of everything.
 	connection, hash [sha256.Size]byte
 }
@@ -170,7 +172,7 @@ func parse(w written, in bounds) (*declaration, object.Problems) {
 	if len(j.found) > 0 {
 		return nil, j.found
 	}
-	d := &declaration{place: w.place, Registry: registry.Registry{Name: w.name, Datacenter: strings.ToLower(doc.Datacenter),
+	d := &declaration{place: w.place, bySecret: w.dir == "", Registry: registry.Registry{Name: w.name, Datacenter: strings.ToLower(doc.Datacenter),
 		Domain: strings.ToLower(strings.Trim(cmp.Or(doc.Domain, defaultDomain), ".")), Qualified: doc.Qualified, WAN: doc.Addresses == "wan",
 		Network: doc.Network, Created: w.created, Addresses: in.addresses}}
 	j.names(&doc, d)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 )
@@ -72,6 +74,7 @@ func (d *datacenter) tell() {
 	for _, name := range names {
 		d.to.Service(name, d.services[name])
 	}
+	d.to.Whole(true)
 }
 
 // Reconnect implements Follower.
@@ -80,6 +83,15 @@ func (d *datacenter) Reconnect(c Connection) {
 	defer d.mu.Unlock()
 	d.connections = append(d.connections, c)
 	d.tell()
+}
+
+// Refresh implements Follower.
+func (d *datacenter) Refresh(...string) {
+	go func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.tell()
+	}()
 }
 
 // Status implements Follower.
@@ -115,6 +127,7 @@ func instances(service string, n int) []registry.Instance {
 		out[i] = registry.Instance{Node: fmt.Sprint("n", i), Datacenter: "dc1", ID: fmt.Sprint(service, i), Service: service,
 			Address: fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), Port: 8080, Status: registry.StatusPassing}
 	}
+	slices.SortFunc(out, catalog.Compare)
 	return out
 }
 
@@ -152,6 +165,12 @@ func (m *mesh) handle(_ context.Context, from string, events []source.Event) {
 	if m.watch != nil {
 		m.watch()
 	}
+}
+
+func (m *mesh) copy() map[object.Key]*object.Object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.objects)
 }
 
 // text lists the hosts, and how many endpoints the WorkloadEntries are.

@@ -32,8 +32,12 @@ type Handler interface {
 	// Names are those of the wanted services that exist, after a complete and trustworthy reading: what is not among
 	// them is gone.
 	Names(names []string)
-	// Service are all instances of one service, after such a reading. It is not called again for the same ones.
+	// Service are all instances of one service, at least one and sorted by node and id, after such a reading. It is not
+	// called again for the same ones.
 	Service(name string, instances []registry.Instance)
+	// Whole follows as soon as what has been told is one state of the catalog, also if nothing had to be told. certain
+	// is true if nothing may be hidden.
+	Whole(certain bool)
 }
 
 // Follower follows the catalog of one datacenter.
@@ -42,6 +46,8 @@ type Follower interface {
 	Run(ctx context.Context, to Handler) error
 	// Reconnect goes on with another connection; what has been told stays told.
 	Reconnect(Connection)
+	// Refresh reads the names and some services again; Whole is called after that and not before.
+	Refresh(services ...string)
 	Status() Following
 }
 
@@ -99,6 +105,9 @@ func (undeclared) Run(ctx context.Context, _ Handler) error {
 
 // Reconnect implements Follower.
 func (undeclared) Reconnect(Connection) {}
+
+// Refresh implements Follower.
+func (undeclared) Refresh(...string) {}
 
 // Status implements Follower.
 func (undeclared) Status() Following { return Following{Degraded: errUndeclared} }

@@ -53,23 +53,28 @@ type reader struct {
 	savedAt, lastGood time.Time
 	// syncedAt is when the registry was last known to be followed.
 	syncedAt time.Time
-	// total counts the objects that are delivered, heldBack those of them that Config.Guard keeps.
-	total, heldBack int
-	dirty           map[int]bool
+	// objects counts those that are delivered.
+	objects int
+	dirty   map[int]bool
+	missed  missed
 }
 
 // service is one that has been read.
 type service struct {
+	// instances are those in force: those of the newest reading, and those that it lacks and that stay. A reading
+	// replaces the slice and never changes one.
 	instances []registry.Instance
+	// gone are those of them that the newest reading lacks, absent is true if a reading of the names lacks the service.
+	gone   map[instance]struct{}
+	absent bool
 	// objects are those that are delivered, the ServiceEntry and the WorkloadEntries.
 	objects  map[object.Key]*object.Object
 	problems object.Problems
-	// held counts the objects that stay although the newest reading lacks them.
-	held int
 }
 
 func newReader(name string, cfg *Config, handler source.Handler) *reader {
-	return &reader{name: name, cfg: cfg, handler: handler, services: map[string]*service{}, dirty: map[int]bool{}, started: cfg.Clock.Now()}
+	return &reader{name: name, cfg: cfg, handler: handler, services: map[string]*service{}, dirty: map[int]bool{}, missed: newMissed(),
+		started: cfg.Clock.Now()}
 }
 
 // end stops following the registry. What has been delivered stays.
@@ -89,8 +94,12 @@ func (r *reader) wanted(name string) bool {
 
 // wantedNow is wanted with mu held.
 func (r *reader) wantedNow(name string) bool {
-	return r.decl != nil && (r.beyond == "" || name < r.beyond) && slices.ContainsFunc(r.decl.Rules,
-		func(rule registry.Rule) bool { return rule.Matches(name) })
+	return r.decl != nil && (r.beyond == "" || name < r.beyond) && r.matched(name)
+}
+
+// matched reports whether a rule matches a service. It is called with mu held.
+func (r *reader) matched(name string) bool {
+	return slices.ContainsFunc(r.decl.Rules, func(rule registry.Rule) bool { return rule.Matches(name) })
 }
 
 // declare takes over a declaration: what its rules make of what has been read.
@@ -102,7 +111,7 @@ func (r *reader) declare(d *declaration) {
 		r.takeNames(slices.Collect(maps.Keys(r.names)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.services)) {
-		r.update(name, r.services[name], false)
+		r.update(name, r.services[name])
 	}
 }
 
@@ -111,29 +120,9 @@ func (r *reader) Names(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.takeNames(names)
-	r.removeMissing()
-}
-
-// recheck asks the guard again about what it keeps.
-func (r *reader) recheck() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.heldBack > 0 && r.names != nil {
-		r.removeMissing()
-	}
-}
-
-// removeMissing removes what a reading of the names lacks, and what is missing since earlier readings of services, as
-// far as the guard lets it. It is called with mu held.
-func (r *reader) removeMissing() {
-	r.removeGone()
-	if r.heldBack == 0 {
-		return
-	}
 	for _, name := range sorted(r.services) {
-		if _, exists := r.names[name]; exists && r.services[name].held > 0 {
-			r.update(name, r.services[name], true)
-		}
+		_, exists := r.names[name]
+		r.setAbsent(name, r.services[name], !exists)
 	}
 }
 
@@ -152,25 +141,28 @@ func (r *reader) takeNames(names []string) {
 		r.names[name] = struct{}{}
 	}
 	for _, name := range sorted(r.services) {
-		if before[name] != r.shadowed[name] {
-			r.update(name, r.services[name], false)
+		switch s := r.services[name]; {
+		case !r.matched(name):
+			r.drop(name, s) // the user has changed the rules
+		case before[name] != r.shadowed[name]:
+			r.update(name, s)
 		}
 	}
 }
 
 // settle notes that everything has been read, once the Follower says so.
 func (r *reader) settle(now time.Time) {
-	synced := r.following().Synced
+	following := r.following() // before mu, which the Follower's goroutines wait for
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !synced || r.names == nil {
+	if !following.Synced || r.names == nil {
 		return
 	}
 	if r.syncedAt.IsZero() {
 		r.cfg.Log.Info("registry has been read", "registry", r.name, "services", len(r.names))
 	}
 	r.savedAt, r.lastGood = time.Time{}, time.Time{}
-	if r.following().Degraded == nil {
+	if following.Degraded == nil {
 		r.syncedAt = now
 	} else if r.syncedAt.IsZero() {
 		r.syncedAt = r.started
@@ -191,10 +183,10 @@ func (r *reader) Service(name string, instances []registry.Instance) {
 		}
 		s = &service{}
 		r.services[name] = s
+		r.missed.fresh.services++
 	}
-	s.instances = instances
-	r.dirty[shardOf(name)] = true
-	r.update(name, s, true)
+	r.take(name, s, instances)
+	r.update(name, s)
 }
 
 // made is what the declaration makes of a service now. It is called with mu held.
@@ -220,9 +212,8 @@ func (r *reader) made(name string, s *service) map[object.Key]*object.Object {
 	return out
 }
 
-// update delivers what has changed about a service. read is true if a reading has changed it, and not the user. It is
-// called with mu held.
-func (r *reader) update(name string, s *service, read bool) {
+// update delivers what has changed about a service. It is called with mu held.
+func (r *reader) update(name string, s *service) {
 	now := r.made(name, s)
 	var events []source.Event
 	for key, o := range now {
@@ -230,71 +221,27 @@ func (r *reader) update(name string, s *service, read bool) {
 			events = append(events, source.Event{Key: key, Object: o})
 		}
 	}
-	var gone []object.Key
 	for key := range s.objects {
-		if now[key] == nil {
-			gone = append(gone, key)
-		}
-	}
-	stay := r.held(name, gone, read)
-	for _, key := range stay {
-		now[key] = s.objects[key]
-	}
-	r.count(s, len(now)-len(s.objects), len(stay))
-	for _, key := range gone {
 		if now[key] == nil {
 			events = append(events, source.Event{Key: key})
 		}
 	}
+	r.objects += len(now) - len(s.objects)
 	s.objects = now
 	r.deliver(events)
 }
 
-// held asks the guard which of the objects that a reading no longer has stay. It is called with mu held.
-func (r *reader) held(service string, gone []object.Key, read bool) []object.Key {
-	if !read || len(gone) == 0 || r.cfg.Guard == nil {
-		return nil
-	}
-	return r.cfg.Guard(Missing{Source: r.source(), Service: service, InForce: r.total, Gone: gone})
-}
-
-// count adds to the numbers of objects, of which a service holds so many. It is called with mu held.
-func (r *reader) count(s *service, more, held int) {
-	r.total += more
-	r.heldBack += held - s.held
-	s.held = held
-}
-
-// removeGone takes services away that do not exist any more. It is called with mu held.
-func (r *reader) removeGone() {
-	var names []string
-	var gone []object.Key
-	for _, name := range sorted(r.services) {
-		if _, exists := r.names[name]; !exists {
-			names = append(names, name)
-			gone = slices.AppendSeq(gone, maps.Keys(r.services[name].objects))
-		}
-	}
-	stay := map[object.Key]bool{}
-	for _, key := range r.held("", gone, true) {
-		stay[key] = true
-	}
+// drop removes a service with its objects. It is called with mu held.
+func (r *reader) drop(name string, s *service) {
 	var events []source.Event
-	for _, name := range names {
-		s := r.services[name]
-		before := len(s.objects)
-		for key := range s.objects {
-			if !stay[key] {
-				delete(s.objects, key)
-				events = append(events, source.Event{Key: key})
-			}
-		}
-		r.count(s, len(s.objects)-before, len(s.objects))
-		if len(s.objects) == 0 {
-			delete(r.services, name)
-			r.dirty[shardOf(name)] = true
-		}
+	for key := range s.objects {
+		events = append(events, source.Event{Key: key})
 	}
+	r.objects -= len(s.objects)
+	r.missed.forget(name, s)
+	r.missed.instances -= len(s.instances)
+	delete(r.services, name)
+	r.dirty[shardOf(name)] = true
 	r.deliver(events)
 }
 
@@ -335,7 +282,7 @@ func (r *reader) forget() {
 			events = append(events, source.Event{Key: key})
 		}
 	}
-	r.services, r.total, r.heldBack = map[string]*service{}, 0, 0
+	r.services, r.objects, r.missed = map[string]*service{}, 0, newMissed()
 	r.deliver(events)
 }
 

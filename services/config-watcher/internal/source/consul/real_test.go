@@ -7,7 +7,7 @@ import (
 )
 
 // A registry follows a real agent: registrations, health, and what is gone.
-func TestARegistryFollowsARealAgent(t *testing.T) {
+func TestRealRegistryIsFollowed(t *testing.T) {
 	agent := consultest.Dev(t)
 	r := newRig(t)
 	r.file("east.yaml", "address: "+agent.URL+"\ndatacenter: dc1\nrules: [{services: ['*'], namespace: consul}]\n")

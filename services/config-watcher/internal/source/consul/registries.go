@@ -6,7 +6,7 @@
 // reader, a changed one is exchanged under it without a gap, and one that is gone removes all that it has delivered.
 // A reader (reader.go) is told by its Follower what the datacenter has, and delivers what changes. A registry that
 // cannot be read keeps what it has delivered last, across restarts too (saved.go); Status and List say so (status.go).
-// Whoever wants to hold removals back sets Config.Guard.
+// What its readings lack is removed as package withheld allows (withhold.go).
 package consul
 
 import (
@@ -66,24 +66,11 @@ type Config struct {
 	Timeout time.Duration
 	// Follow makes what reads a datacenter: Follow of this package, or a test's.
 	Follow func(Connection) Follower
-	// Guard is asked about each reading that lacks objects, and returns those of Missing.Gone that stay for now. It is
-	// asked about these again after the next reading of the names, which comes every minute and a half or sooner, and
-	// by Recheck. If it is nil, none stays. It must return quickly.
-	Guard func(Missing) []object.Key
 	// Saved keeps what was read; if nil it is not kept. Codec encodes it.
 	Saved *lastgood.Dir
 	Codec record.Codec
 	Log   *slog.Logger
 	Clock clock.Clock
-}
-
-// Missing is what a complete reading of a registry lacks.
-type Missing struct {
-	// Source is the registry as a source. Service is the one whose instances were read, "" if it was the names.
-	Source, Service string
-	// InForce is the number of objects of the registry, those that stay for now included.
-	InForce int
-	Gone    []object.Key
 }
 
 // Registries are the registries in Consul. It is a source.Source whose objects are those of all registries.
@@ -102,6 +89,8 @@ type Registries struct {
 	ignored, refused []Row
 	problems         object.Problems
 	unreadDir        error
+	// lost are registries whose Secret a list lacks.
+	lost secretwatch.Lost
 	// savedKnown is the content of knownFile.
 	savedKnown string
 }
@@ -112,7 +101,7 @@ func New(cfg Config) *Registries {
 		files: files{dir: cfg.Dir, grace: cfg.Grace}}
 	if cfg.Secrets != nil {
 		c.secrets = secretwatch.New(secretwatch.Config{Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label, What: "registries",
-			Wake: c.wake, Log: cfg.Log, Clock: cfg.Clock})
+			Wake: c.wake, Event: c.event, Log: cfg.Log, Clock: cfg.Clock})
 	}
 	return c
 }
@@ -140,29 +129,20 @@ func (c *Registries) Run(ctx context.Context) error {
 			}
 		}
 		now := c.cfg.Clock.Now()
-		all, complete := c.declared(now)
+		all, lists, complete := c.declared(now)
 		switch {
 		case complete:
-			c.apply(ctx, all, known, failed)
+			c.apply(ctx, all, lists, known, failed)
 			known = nil
 		case now.Sub(c.started) >= restoreAfter:
+			c.mu.Lock()
 			c.restoreUndeclared(ctx, known, failed)
+			c.mu.Unlock()
 		}
 		c.look(now)
 		if now.Sub(saved) >= saveEvery {
 			saved = now
 			c.save()
-		}
-	}
-}
-
-// Recheck asks Config.Guard again about what it keeps of a source "consul/<name>".
-func (c *Registries) Recheck(source string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range c.running {
-		if r.source() == source {
-			r.recheck()
 		}
 	}
 }
@@ -182,9 +162,9 @@ func (c *Registries) stopAll() {
 	c.save()
 }
 
-// declared lists all declarations, files first and then Secrets by age: the first of a name counts. complete is false
-// until everything that declares has been read once.
-func (c *Registries) declared(now time.Time) (all []written, complete bool) {
+// declared lists all declarations, files first and then Secrets by age: the first of a name counts. lists is how often
+// the Secrets were listed. complete is false until everything that declares has been read once.
+func (c *Registries) declared(now time.Time) (all []written, lists uint64, complete bool) {
 	complete = true
 	if c.cfg.Dir != "" {
 		list, err := c.files.read(now)
@@ -198,7 +178,7 @@ func (c *Registries) declared(now time.Time) (all []written, complete bool) {
 	}
 	if c.secrets != nil {
 		st := c.secrets.State()
-		complete = complete && st.Lists > 0
+		lists, complete = st.Lists, complete && st.Lists > 0
 		var secrets []written
 		for _, s := range st.ByName {
 			secrets = append(secrets, fromSecret(s))
@@ -206,16 +186,18 @@ func (c *Registries) declared(now time.Time) (all []written, complete bool) {
 		slices.SortFunc(secrets, func(a, b written) int { return cmp.Or(a.created.Compare(b.created), strings.Compare(a.name, b.name)) })
 		all = append(all, secrets...)
 	}
-	return all, complete
+	return all, lists, complete
 }
 
-// apply brings the readers in line with the declarations. known are registries of the last run.
-func (c *Registries) apply(ctx context.Context, all []written, known []string, failed chan<- error) {
+// apply brings the readers in line with the declarations after so many lists of the Secrets. known are registries of
+// the last run.
+func (c *Registries) apply(ctx context.Context, all []written, lists uint64, known map[string]bool, failed chan<- error) {
 	wanted := c.choose(all)
 	c.mu.Lock()
+	keep := c.withhold(wanted, known, lists)
 	var gone []*reader
 	for name, r := range c.running {
-		if _, is := wanted[name]; !is {
+		if _, is := wanted[name]; !is && !keep[name] {
 			gone = append(gone, r)
 			delete(c.running, name)
 		}
@@ -227,13 +209,17 @@ func (c *Registries) apply(ctx context.Context, all []written, known []string, f
 		r.forget()
 		c.removeSaved(r.name)
 	}
-	for _, name := range known {
-		if _, is := wanted[name]; !is {
+	lost := map[string]bool{}
+	for name, of := range known {
+		if _, is := wanted[name]; keep[name] {
+			lost[name] = of
+		} else if !is {
 			c.removeSaved(name)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.restoreUndeclared(ctx, lost, failed)
 	c.refused = nil
 	owners := map[string]string{}
 	for _, w := range all { // in the order of age
@@ -353,11 +339,20 @@ func (c *Registries) begin(ctx context.Context, d *declaration, failed chan<- er
 	r.start(ctx, c.cfg.Follow(r.connection(d)), failed)
 }
 
-// look ends the waiting for registries that take too long, and serves what the last run has read of those that do not
-// answer.
+// look asks for second readings, ends the waiting for registries that take too long, and serves what the last run has
+// read of those that do not answer.
 func (c *Registries) look(now time.Time) {
 	c.mu.Lock()
+	readers := slices.Collect(maps.Values(c.running))
+	c.mu.Unlock()
+	for _, r := range readers {
+		r.confirm(now)
+	}
+	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.lost.Due(now) {
+		c.secrets.Relist()
+	}
 	for _, r := range c.running {
 		r.settle(now)
 		waited, away := now.Sub(r.started), r.following().Degraded
@@ -378,7 +373,10 @@ func (c *Registries) putKnown() {
 	}
 	var text bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(c.running)) {
-		text.WriteString(name + "\n")
+		if text.WriteString(name); c.running[name].decl.bySecret {
+			text.WriteString(" " + bySecret)
+		}
+		text.WriteByte('\n')
 	}
 	if text.String() != c.savedKnown {
 		c.savedKnown = text.String()

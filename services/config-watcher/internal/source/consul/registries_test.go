@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 func matchesRow(got, want string) bool {
@@ -201,34 +201,75 @@ func TestTheMeshDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// Config.Guard sees what a reading lacks and keeps it; what the user removes is not asked about.
-func TestTheGuardKeepsWhatAReadingLacks(t *testing.T) {
+// TestARegistryWhoseSecretAListLacksIsReadOn: the own API server may have lost the Secret, also while config-watcher was
+// down. A second list confirms it; an event, and a file that is gone, count at once.
+func TestARegistryWhoseSecretAListLacksIsReadOn(t *testing.T) {
 	r := newRig(t)
-	r.dc.set(put("web", instances("web", 4)))
-	r.dc.set(put("db", instances("db", 1)))
-	r.file("east.yaml", declare())
-	var open bool
-	r.run(func(c *Config) {
-		c.Guard = func(m Missing) []object.Key {
-			if m.Source != "consul/east" || m.InForce != 7 && !open || m.Service != "" && m.Service != "web" {
-				t.Errorf("asked about %+v", m)
+	clock := testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	onClock := func(c *Config) { c.Clock = clock }
+	r.dc.set(put("web", instances("web", 3)))
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.file("west.yaml", declare("domain: west"))
+	r.run(onClock)
+	both := "[consul web.service.consul:3 consul web.service.west:3]"
+	r.mesh.becomes(both)
+	east := "[consul web.service.consul:3]"
+	held := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			if w := r.Status().Withheld; len(w) != min(n, 1) || n > 0 && (w[0].Objects != n || w[0].What != "Secret") {
+				return fmt.Errorf("withheld: %v, want %d", w, n)
 			}
-			if open {
-				return nil
-			}
-			return m.Gone
+			return nil
+		})
+	}
+	remove := func() {
+		t.Helper()
+		testkit.NoError(t, r.client.CoreV1().Secrets("istio-system").Delete(t.Context(), "east", metav1.DeleteOptions{}))
+	}
+	r.stop()
+	remove()
+	r.removeFile("west.yaml")
+	r.run(onClock)
+	held(1)
+	r.mesh.becomes(east)
+	r.rows("east away: no declaration of the registry has been read since the start")
+	// It comes back.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	held(0)
+	r.rows("east synced")
+	r.mesh.becomes(east)
+	// A second list lacks it too.
+	r.stop()
+	remove()
+	r.run(onClock)
+	held(1)
+	lists := r.secrets.State().Lists
+	clock.Advance(withheld.Wait)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if n := r.secrets.State().Lists; n == lists {
+			clock.Advance(checkEvery)
+			return fmt.Errorf("%d lists", n)
 		}
+		return nil
 	})
-	r.rows("east synced")
-	r.dc.set(func(m map[string][]registry.Instance) { m["web"] = m["web"][:1]; delete(m, "db") })
-	r.rows("east held: 5 of 7 objects are missing")
-	r.mesh.becomes("[consul db.service.consul:1 consul web.service.consul:4]")
-	r.mu.Lock()
-	r.running["east"].mu.Lock()
-	open = true
-	r.running["east"].mu.Unlock()
-	r.mu.Unlock()
-	r.Recheck("consul/east")
-	r.rows("east synced")
-	r.mesh.becomes("[consul web.service.consul:1]")
+	r.mesh.becomes("[]")
+	held(0)
+	// An administrator accepts it.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.mesh.becomes(east)
+	r.stop()
+	remove()
+	r.run(onClock)
+	held(1)
+	if n := r.Accept(); n != 1 {
+		t.Errorf("accepts %d", n)
+	}
+	r.mesh.becomes("[]")
+	// An event.
+	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
+	r.mesh.becomes(east)
+	remove()
+	r.mesh.becomes("[]")
+	held(0)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate/check"
@@ -29,9 +30,12 @@ const (
 	saveEvery = 30 * time.Second
 	// recordKind is the kind of the key of a record.
 	recordKind = "ConsulService"
+	// bySecret marks registries in knownFile.
+	bySecret = "secret"
 )
 
-// knownFile lists, one a line, the registries that have been read, for the next start.
+// knownFile lists, one a line, the registries that have been read, for the next start, with " secret" after those of
+// Secrets.
 var knownFile = filepath.Join(Name, "known")
 
 func savedFile(registry, file string) string { return filepath.Join(Name, "registry-"+registry, file) }
@@ -46,8 +50,8 @@ func shardOf(service string) int {
 	return int(h.Sum32() % shards)
 }
 
-// known lists the registries of the last run.
-func (c *Registries) known() []string {
+// known are the registries of the last run, true for those of Secrets.
+func (c *Registries) known() map[string]bool {
 	if c.cfg.Saved == nil {
 		return nil
 	}
@@ -55,8 +59,14 @@ func (c *Registries) known() []string {
 	if err != nil {
 		return nil
 	}
-	names := slices.DeleteFunc(strings.Fields(string(text)), func(name string) bool { return !check.DNSLabel(name) })
-	return names[:min(len(names), maxRegistries)]
+	out := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		name, by, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if check.DNSLabel(name) && len(out) < maxRegistries {
+			out[name] = by == bySecret
+		}
+	}
+	return out
 }
 
 func (c *Registries) removeSaved(name string) {
@@ -109,7 +119,7 @@ func (r *reader) save() {
 	clear(r.dirty)
 	for name, s := range r.services {
 		if to := changed[shardOf(name)]; to != nil {
-			to[name] = s.instances // a reading replaces the slice and never changes one
+			to[name] = s.instances
 		}
 	}
 	r.mu.Unlock()
@@ -163,9 +173,10 @@ func (c *Registries) restore(r *reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range sorted(read) {
-		s := &service{instances: read[name]}
+		s := &service{instances: slices.SortedFunc(slices.Values(read[name]), catalog.Compare)}
 		r.services[name] = s
-		r.update(name, s, false)
+		r.missed.instances += len(s.instances)
+		r.update(name, s)
 	}
 	r.savedAt = newest
 }
@@ -182,11 +193,10 @@ func (r *reader) serveSaved() {
 		len(r.services))
 }
 
-// restoreUndeclared serves registries of the last run while their declarations cannot be read.
-func (c *Registries) restoreUndeclared(ctx context.Context, known []string, failed chan<- error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, name := range known {
+// restoreUndeclared serves registries of the last run whose declarations cannot be read, or are missing. It is called
+// with mu held.
+func (c *Registries) restoreUndeclared(ctx context.Context, known map[string]bool, failed chan<- error) {
+	for _, name := range sorted(known) {
 		if c.running[name] != nil {
 			continue
 		}
@@ -198,7 +208,7 @@ func (c *Registries) restoreUndeclared(ctx context.Context, known []string, fail
 		if err != nil || d.Name != name {
 			continue
 		}
-		d.Addresses, d.place = c.cfg.Addresses, "saved state"
+		d.Addresses, d.place, d.bySecret = c.cfg.Addresses, "saved state", known[name]
 		r := newReader(name, &c.cfg, c.handler)
 		r.declare(d)
 		c.running[name] = r

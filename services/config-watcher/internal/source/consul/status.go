@@ -22,7 +22,7 @@ const (
 	Synced  State = "synced"
 	// Limited: not all services are watched at once.
 	Limited State = "limited"
-	// Held: a reading lacks so much that Config.Guard keeps what it lacks for now.
+	// Held: a reading lacks so much that it stays until a second one lacks it too.
 	Held State = "held"
 	// Timeout: the mesh has stopped waiting for the first reading; it is read on.
 	Timeout State = "timeout"
@@ -47,8 +47,8 @@ type Row struct {
 	State      State  `json:"state"`
 	// SyncedAt is when the registry was last known to be followed; zero if it never was.
 	SyncedAt time.Time `json:"synced_at,omitzero"`
-	// Services are those that exist and that a rule matches, Objects what became of them. Held are those of the objects
-	// that stay although a reading lacks them.
+	// Services are those that exist and that a rule matches, Objects what became of them. Held are the services and
+	// instances that stay although a reading lacks them.
 	Services int `json:"services"`
 	Objects  int `json:"objects"`
 	Held     int `json:"held,omitempty"`
@@ -85,14 +85,14 @@ func (r *reader) row() Row {
 	st, following := r.Status(), r.following()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names), Objects: r.total,
-		Held: r.heldBack, SyncedAt: r.syncedAt}
+	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names),
+		Objects: r.objects,
+		Held:    r.missed.held(), SyncedAt: r.syncedAt}
 	switch {
 	case len(r.refused) > 0:
 		row.State, row.Message = Refused, textOf(r.refused)
-	case r.heldBack > 0:
-		row.State = Held
-		row.Message = fmt.Sprintf("%d of %d objects are missing in what was read last, and stay for now", r.heldBack, r.total)
+	case row.Held > 0:
+		row.State, row.Message = Held, textOfWithheld(st.Withheld, r.source())
 	case st.Degraded != nil && st.Settled():
 		row.State, row.Message = Away, st.Degraded.Error()
 	case st.Synced && following.Limited != "":
@@ -134,7 +134,8 @@ func (r *reader) Status() source.Status {
 	following := r.following()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st := source.Status{Synced: !r.syncedAt.IsZero() || following.Synced && r.names != nil, Degraded: following.Degraded, Objects: r.total}
+	st := source.Status{Synced: !r.syncedAt.IsZero() || following.Synced && r.names != nil, Degraded: following.Degraded, Objects: r.objects,
+		Withheld: r.withheld()}
 	if !st.Synced {
 		st.LastGood = r.lastGood
 	}
@@ -234,7 +235,7 @@ func (c *Registries) Status() source.Status {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	st := source.Status{Synced: c.applied || denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
-		Objects: len(c.running)}
+		Objects: len(c.running), Withheld: c.lost.Withheld(len(c.running))}
 	degraded := []error{unread, c.unreadDir}
 	restored := !c.applied && len(c.running) > 0
 	for _, name := range slices.Sorted(maps.Keys(c.running)) {

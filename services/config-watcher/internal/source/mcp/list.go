@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/mcp"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 // hash is of an entry's type and bytes.
@@ -81,6 +82,13 @@ type kind struct {
 	problems  map[object.Key]object.Problems
 	held      int
 	dirty     map[int]bool
+	// guard withholds what the lists lack. judged is the stream whose complete lists were judged last, fresh counts the
+	// objects that have come since: they are no reason to miss others less.
+	guard  withheld.Guard[object.Key]
+	judged uint64
+	fresh  int
+	// compared is true once what the last run has saved is in force, or was compared with the first complete lists.
+	compared bool
 }
 
 func newKinds() []*kind {
@@ -151,40 +159,89 @@ func (k *kind) union() map[object.Key]*entry {
 	return out
 }
 
+// reading says when and by which stream the lists of a kind were read. saved are the objects that the last run has
+// saved, if they are not in force and these lists are the first complete ones.
+type reading struct {
+	stream    uint64
+	at        time.Time
+	impatient bool
+	saved     []*object.Object
+}
+
 // change brings what is delivered in line with the lists, and returns what differs: objects that are new or other, and
-// those that are gone, sorted by key. mayRemove decides about the latter.
-func (k *kind) change(name string, impatient bool, mayRemove func(gone int) bool) (put, gone []source.Event) {
+// those that are gone, sorted by key.
+func (k *kind) change(name string, r reading) (put, gone []source.Event) {
 	now := k.union()
 	for key, e := range now {
-		after := k.next(name, key, e)
-		if before := k.delivered[key]; after != before {
+		k.guard.Forget(key)
+		before, after := k.delivered[key], k.next(name, key, e)
+		if before == nil && after != nil {
+			k.fresh++
+		}
+		if before != after {
 			k.deliver(key, after)
 			put = append(put, source.Event{Key: key, Object: after})
 		}
 	}
 	nameless := slices.ContainsFunc(k.lists, func(l *list) bool { return l.nameless })
-	if k.complete(impatient) && !nameless {
-		for key := range k.delivered {
-			if now[key] == nil {
-				gone = append(gone, source.Event{Key: key})
-			}
-		}
-		if len(gone) > 0 && !mayRemove(len(gone)) {
-			gone = nil
-		}
-		for _, e := range gone {
-			k.deliver(e.Key, nil)
-		}
+	if k.complete(r.impatient) && !nameless {
+		back, remove := k.judge(now, r)
+		put, gone = append(put, back...), k.remove(remove)
 		for key := range k.problems {
 			if now[key] == nil {
 				delete(k.problems, key)
 			}
 		}
 	}
-	for _, events := range [][]source.Event{put, gone} {
-		slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
-	}
+	slices.SortFunc(put, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	return put, gone
+}
+
+// judge finds out which objects complete lists remove. back are saved ones that come into force again, because they are
+// withheld. While something is withheld, only the lists of another stream decide about what is missing: a second
+// reading is one of everything.
+func (k *kind) judge(now map[object.Key]*entry, r reading) (back []source.Event, remove []object.Key) {
+	if k.guard.Count() > 0 && k.judged == r.stream {
+		return nil, nil
+	}
+	inForce := len(k.delivered) - k.fresh
+	var missing []object.Key
+	for key := range k.delivered {
+		if now[key] == nil {
+			missing = append(missing, key)
+		}
+	}
+	lost := map[object.Key]*object.Object{}
+	for _, o := range r.saved {
+		if inForce++; now[o.Key] == nil && k.delivered[o.Key] == nil {
+			lost[o.Key] = o
+			missing = append(missing, o.Key)
+		}
+	}
+	k.judged, k.fresh = r.stream, 0
+	for _, key := range k.guard.Reading(withheld.Reading[object.Key]{At: r.at, InForce: inForce, Missing: missing}) {
+		if lost[key] == nil {
+			remove = append(remove, key)
+		}
+	}
+	for key, o := range lost {
+		k.dirty[shardOf(key)] = true
+		if k.guard.Has(key) {
+			k.deliver(key, o)
+			back = append(back, source.Event{Key: key, Object: o})
+		}
+	}
+	return back, remove
+}
+
+// remove takes objects out of force, and returns the events, sorted.
+func (k *kind) remove(keys []object.Key) (gone []source.Event) {
+	slices.SortFunc(keys, object.Key.Compare)
+	for _, key := range keys {
+		k.deliver(key, nil)
+		gone = append(gone, source.Event{Key: key})
+	}
+	return gone
 }
 
 // next returns the object in force after a server has said something of it, and takes over its problems.

@@ -148,7 +148,8 @@ func (s *Source) restoreKind(ctx context.Context, k *kind, saved []*object.Objec
 	defer s.turn.Unlock()
 	var events []source.Event
 	s.mu.Lock()
-	if !k.complete(false) {
+	if !k.complete(false) && !k.compared {
+		k.compared = true
 		known := k.union()
 		for _, o := range saved {
 			if known[o.Key] == nil {
@@ -159,6 +160,36 @@ func (s *Source) restoreKind(ctx context.Context, k *kind, saved []*object.Objec
 	}
 	s.mu.Unlock()
 	s.deliver(ctx, k, events)
+}
+
+// savedWithin is how long the first lists wait for the disk.
+const savedWithin = 2 * time.Second
+
+// savedBefore returns what the last run has saved of a kind; nothing if that run has not read everything, or if the disk
+// takes too long.
+func (s *Source) savedBefore(k *kind) []*object.Object {
+	if s.cfg.Saved == nil {
+		return nil
+	}
+	read := make(chan []*object.Object, 1)
+	go func() {
+		var saved []*object.Object
+		if _, _, err := s.cfg.Saved.Get(filepath.Join(s.dir(), readMark)); err == nil {
+			for shard := range shards {
+				found, _ := s.readShard(k, shard)
+				saved = append(saved, found...)
+			}
+		}
+		read <- saved
+	}()
+	select {
+	case saved := <-read:
+		return saved
+	case <-s.cfg.Clock.After(savedWithin):
+		s.cfg.Log.Warn("saved objects are not compared with what the MCP server sends, because the disk takes too long", "source", s.name, "kind",
+			k.String())
+		return nil
+	}
 }
 
 // readShard reads the saved objects of a shard. One that is damaged or not valid any more is named in the log; if it is

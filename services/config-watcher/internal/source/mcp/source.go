@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 // NamePrefix begins the names of these sources; the server's host and port follow.
@@ -38,8 +39,6 @@ type Config struct {
 	// Revision is that of this control plane: objects whose label istio.io/rev names another one are left out; "" reads
 	// all.
 	Revision string
-	// Guard decides about removals; nil admits all.
-	Guard Guard
 	// Saved keeps the last good state across restarts; if nil it is not kept. Codec encodes its records.
 	Saved *lastgood.Dir
 	Codec record.Codec
@@ -47,19 +46,11 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Guard decides whether a complete reading may remove objects at once.
-type Guard interface {
-	// Admit is asked for each kind of which a reading lacks objects: gone of the source's of objects. If it returns
-	// false they stay, and it is asked again after the next reading, or when Source.Recheck is called.
-	Admit(source string, gone, of int) bool
-}
-
 // Source is a server that is followed.
 type Source struct {
 	cfg     Config
 	name    string
 	handler source.Handler
-	recheck chan struct{}
 
 	// turn is held while objects in force change and are delivered, so that the handler hears of changes in their
 	// order.
@@ -78,6 +69,8 @@ type Source struct {
 	rejected  object.Problems
 	lastGood  time.Time
 	impatient bool // see kind.complete
+	// stream numbers the streams, see kind.judged.
+	stream    uint64
 	synthetic int
 	events    map[*kind]uint64
 
@@ -87,7 +80,7 @@ type Source struct {
 
 // New returns a source; Run reads.
 func New(cfg Config) *Source {
-	s := &Source{cfg: cfg, name: NamePrefix + cfg.Host, recheck: make(chan struct{}, 1), kinds: newKinds(), lists: map[string]*list{},
+	s := &Source{cfg: cfg, name: NamePrefix + cfg.Host, kinds: newKinds(), lists: map[string]*list{},
 		of: map[string]*kind{}, events: map[*kind]uint64{}, shards: map[string][]*object.Object{}, started: cfg.Clock.Now()}
 	for _, k := range s.kinds {
 		for _, l := range k.lists {
@@ -127,6 +120,13 @@ func (s *Source) Status() source.Status {
 		}
 		st.Kinds = append(st.Kinds, row)
 	}
+	for _, k := range s.kinds {
+		if n, since := k.guard.Held(); n > 0 {
+			st.Withheld = append(st.Withheld, source.Withheld{What: k.String(), Objects: n, InForce: len(k.delivered), Since: since,
+				Until: since.Add(withheld.Wait)})
+		}
+	}
+	slices.SortFunc(st.Withheld, func(a, b source.Withheld) int { return strings.Compare(a.What, b.What) })
 	slices.SortFunc(st.Kinds, func(a, b source.KindStatus) int { return strings.Compare(a.Name, b.Name) })
 	if s.failure != nil {
 		st.Degraded = fmt.Errorf("the MCP server %s cannot be read since %s, its last objects stay: %w; make it reachable, or correct "+
@@ -138,14 +138,6 @@ func (s *Source) Status() source.Status {
 // silent reports whether no version of a kind was answered on this stream. It is called with mu held.
 func (s *Source) silent(k *kind) bool {
 	return !slices.ContainsFunc(k.lists, func(l *list) bool { return l.answered })
-}
-
-// Recheck asks the guard again about what it has kept.
-func (s *Source) Recheck() {
-	select {
-	case s.recheck <- struct{}{}:
-	default:
-	}
 }
 
 // fail notes why the server cannot be read.
@@ -196,16 +188,57 @@ func (s *Source) change(ctx context.Context, k *kind, update func()) {
 	defer s.turn.Unlock()
 	s.mu.Lock()
 	update()
-	of := 0
-	for _, k := range s.kinds {
-		of += len(k.delivered)
-	}
-	put, gone := k.change(s.name, s.impatient, func(gone int) bool {
-		return s.cfg.Guard == nil || s.cfg.Guard.Admit(s.name, gone, of)
-	})
+	first := k.complete(s.impatient) && !k.compared
 	s.mu.Unlock()
+	var saved []*object.Object
+	if first {
+		saved = s.savedBefore(k)
+	}
+	s.mu.Lock()
+	k.compared = k.compared || first
+	before := k.guard.Count()
+	put, gone := k.change(s.name, reading{stream: s.stream, at: s.cfg.Clock.Now(), impatient: s.impatient, saved: saved})
+	held := k.guard.Count()
+	s.mu.Unlock()
+	switch {
+	case held > before:
+		s.cfg.Log.Warn("much is missing in what an MCP server sends: it stays in force until a second list says the same", "source", s.name,
+			"kind", k.String(), "missing", held, "remedy", "if it was deleted on purpose, `fairlead sources accept "+s.name+
+				"` ends the wait; otherwise bring the server's data back")
+	case held < before:
+		s.cfg.Log.Warn("less of an MCP server is withheld than before", "source", s.name, "kind", k.String(), "removed", len(gone), "withheld", held)
+	}
 	s.deliver(ctx, k, put)
 	s.deliver(ctx, k, gone)
+}
+
+// Accept implements source.Withholder.
+func (s *Source) Accept() (removed int) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	for _, k := range s.kinds {
+		s.mu.Lock()
+		gone := k.remove(k.guard.Accept())
+		s.mu.Unlock()
+		if removed += len(gone); len(gone) > 0 {
+			s.cfg.Log.Warn("an administrator has accepted that objects are gone, they are removed", "source", s.name, "kind", k.String(),
+				"removed", len(gone))
+		}
+		s.deliver(context.Background(), k, gone)
+	}
+	return removed
+}
+
+// due is when a second list may confirm what this stream's lists lack; zero if nothing of them is withheld.
+func (s *Source) due() (at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kinds {
+		if due := k.guard.Due(); !due.IsZero() && k.judged == s.stream && (at.IsZero() || due.Before(at)) {
+			at = due
+		}
+	}
+	return at
 }
 
 var errNeverAnswered = errors.New("the stream has ended before an answer")

@@ -251,36 +251,6 @@ func TestWhatIsLeftOut(t *testing.T) {
 	c.has("a/two:80")
 }
 
-// guard is a Guard of the test.
-type guard func(gone, of int) bool
-
-func (g guard) Admit(_ string, gone, of int) bool { return g(gone, of) }
-
-// TestTheGuardKeeps: what a guard does not admit stays until it does; additions go on.
-func TestTheGuardKeeps(t *testing.T) {
-	open := make(chan struct{})
-	p := newPeer(t)
-	c := follow(t, p.address, "", func(cfg *Config) {
-		cfg.Guard = guard(func(gone, of int) bool {
-			select {
-			case <-open:
-				return true
-			default:
-				return gone*2 <= of
-			}
-		})
-	})
-	s := p.next()
-	s.tell(entriesV1, serviceEntry("a/one"), serviceEntry("a/two"), serviceEntry("a/three"))
-	s.rest(entriesV1)
-	c.has("a/one:80 a/three:80 a/two:80")
-	s.tell(entriesV1, serviceEntry("a/four"))
-	c.has("a/four:80 a/one:80 a/three:80 a/two:80")
-	close(open)
-	c.Recheck()
-	c.has("a/four:80")
-}
-
 // TestAServerThatIsAwayAtTheStart: without a saved state the source waits, with one it serves that, and a bad object
 // has its saved version.
 func TestAServerThatIsAwayAtTheStart(t *testing.T) {

@@ -72,7 +72,8 @@ func (s *Source) Run(ctx context.Context) error {
 	return err
 }
 
-// errAgain ends a stream that the next one follows: the server may have told less than all changes.
+// errAgain ends a stream that the next one follows: the server may have told less than all changes, or what it has told
+// needs a second reading.
 var errAgain = errors.New("everything is asked for again")
 
 // received is a message, or why the stream has ended.
@@ -115,7 +116,14 @@ func (s *Source) follow(ctx context.Context) (useful bool, err error) {
 	defer patience.Stop()
 	again := s.cfg.Clock.NewTimer(againAfter)
 	defer again.Stop()
+	var due <-chan time.Time
+	var dueAt time.Time
 	for {
+		if at := s.due(); !at.Equal(dueAt) {
+			if due, dueAt = nil, at; !at.IsZero() {
+				due = s.cfg.Clock.After(at.Sub(s.cfg.Clock.Now()))
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return useful, ctx.Err()
@@ -128,8 +136,8 @@ func (s *Source) follow(ctx context.Context) (useful bool, err error) {
 			}
 		case <-again.C():
 			return useful, errAgain
-		case <-s.recheck:
-			s.reconsider(ctx)
+		case <-due:
+			return useful, errAgain
 		case r := <-messages:
 			if r.err != nil {
 				return useful, r.err
@@ -153,6 +161,7 @@ func (s *Source) follow(ctx context.Context) (useful bool, err error) {
 func (s *Source) ask(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) error {
 	s.mu.Lock()
 	s.impatient = false
+	s.stream++
 	var urls []string
 	for _, k := range s.kinds {
 		for _, l := range k.lists {

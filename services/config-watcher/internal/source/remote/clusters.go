@@ -39,7 +39,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/source/secretwatch"
-	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
 // Name is the name of Clusters as a source. The clusters themselves are sources "kubernetes/<id>".
@@ -102,14 +101,9 @@ type Clusters struct {
 	// ignored are entries without an effect, refused those of clusters that do not run.
 	ignored, refused []Row
 	problems         object.Problems
-	// guard withholds clusters that a list does not name any more; deleted are those whose end an event has told.
-	guard   withheld.Guard[string]
-	deleted map[string]bool
-	// lists counts the lists of Secrets that apply has taken over; relisted is true after the confirming one was asked
-	// for by relist, which is that of secrets, but in tests.
-	lists    uint64
-	relisted bool
-	relist   func()
+	// lost are clusters that a list does not name any more. relist is that of secrets, but in tests.
+	lost   secretwatch.Lost
+	relist func()
 }
 
 // cluster is one that is read. Clusters.mu guards the fields below done.
@@ -131,8 +125,7 @@ type cluster struct {
 
 // New returns Clusters; Run reads.
 func New(cfg Config) *Clusters {
-	c := &Clusters{cfg: cfg, wake: make(chan struct{}, 1), running: map[string]*cluster{}, deleted: map[string]bool{},
-		started: cfg.Clock.Now()}
+	c := &Clusters{cfg: cfg, wake: make(chan struct{}, 1), running: map[string]*cluster{}, started: cfg.Clock.Now()}
 	c.secrets = secretwatch.New(secretwatch.Config{
 		Secrets: cfg.Secrets, Namespace: cfg.Namespace, Label: Label, What: "remote clusters", Wake: c.wake, Event: c.event, Log: cfg.Log,
 		Clock: cfg.Clock,

@@ -54,7 +54,7 @@ func (c *Clusters) event(before, now *corev1.Secret) {
 			_, stays = now.Data[id]
 		}
 		if !stays {
-			c.deleted[id] = true
+			c.lost.Deleted(id)
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (c *Clusters) Status() source.Status {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	st := source.Status{Synced: c.applied || secrets.Denied || now.Sub(c.started) >= c.cfg.Timeout, Problems: slices.Clone(c.problems),
-		Objects: len(c.running), Withheld: c.withheldClusters()}
+		Objects: len(c.running), Withheld: c.lost.Withheld(len(c.running))}
 	degraded := []error{secrets.Unread}
 	restored := !c.applied && len(c.running) > 0
 	for _, id := range slices.Sorted(maps.Keys(c.running)) {

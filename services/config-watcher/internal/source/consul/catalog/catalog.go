@@ -52,6 +52,11 @@ type Handler interface {
 	// from those that were handed over last. They are never none: a service without instances is gone, which Names
 	// says.
 	Service(name string, instances []Instance)
+	// Whole follows calls of Names and Service as soon as what they have handed over is one state of the catalog.
+	// Mostly that is at once. At the start, after Reconnect to another address, after Refresh and when the catalog has
+	// gone back, it is when the names and all services concerned have been read since: a handler that judges what is
+	// missing in all waits for it. certain is true if nothing is hidden from the token, and no service fails.
+	Whole(certain bool)
 }
 
 // Catalog follows the services of a datacenter. Its methods may be called from any goroutine.
@@ -87,6 +92,8 @@ type Catalog struct {
 	unread  map[string]struct{}
 	failing map[string]error
 	hidden  map[string]string
+	// doubted have not been read since something has happened to the whole catalog (Handler.Whole).
+	doubted map[string]struct{}
 	bytes   int64
 	counts  Counts
 }
@@ -97,7 +104,8 @@ func New(cfg Config) *Catalog {
 		log: cfg.Log, clock: clock.Or(cfg.Clock), all: rate.NewLimiter(allPerSecond, allPerSecond),
 		dial:     func(cfg *Config, u *url.URL) transport { return newPool(cfg, u) },
 		services: map[string]*service{}, unread: map[string]struct{}{}, failing: map[string]error{}, hidden: map[string]string{},
-		cfg: &cfg, state: Syncing, synced: make(chan struct{}),
+		doubted: map[string]struct{}{},
+		cfg:     &cfg, state: Syncing, synced: make(chan struct{}),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -108,9 +116,9 @@ func New(cfg Config) *Catalog {
 		if cfg.Filter != nil && !cfg.Filter(name) {
 			continue
 		}
-		instances = slices.SortedFunc(slices.Values(instances), compareInstances)
+		instances = slices.SortedFunc(slices.Values(instances), Compare)
 		c.services[name] = newService(name, instances)
-		c.unread[name] = struct{}{}
+		c.unread[name], c.doubted[name] = struct{}{}, struct{}{}
 	}
 	return c
 }
@@ -135,9 +143,9 @@ func (c *Catalog) Reconnect(cfg Config) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cfg.Address != c.cfg.Address || cfg.Datacenter != c.cfg.Datacenter {
-		c.names.index = 0 // of another datacenter, perhaps
-		for _, s := range c.services {
-			s.foreign = true
+		c.names.index, c.names.doubted = 0, true // of another datacenter, perhaps
+		for name, s := range c.services {
+			s.foreign, c.doubted[name] = true, struct{}{}
 		}
 	}
 	c.cfg = &cfg
@@ -147,11 +155,19 @@ func (c *Catalog) Reconnect(cfg Config) error {
 	return nil
 }
 
-// Refresh reads the names at once and calls Handler.Names, changed or not.
-func (c *Catalog) Refresh() {
+// Refresh reads the names and some services at once, and calls Handler.Names, changed or not. Handler.Whole is called
+// when that is done, and not before.
+func (c *Catalog) Refresh(services ...string) {
+	c.delivering.Lock()
+	defer c.delivering.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.names.handedAt = time.Time{}
+	for _, name := range services {
+		if s := c.services[name]; s != nil {
+			c.reread(s)
+		}
+	}
+	c.names.handedAt, c.names.doubted = time.Time{}, true
 	c.names.kick()
 }
 

@@ -152,7 +152,7 @@ func TestOlderAnswersAreReadAgain(t *testing.T) {
 		f.register("web", "n1", "web-1", Critical)
 		pass(time.Second)
 		f.lie(lies{Lagging: true})
-		calls := got.count()
+		calls := len(got.logged())
 		for range 20 {
 			f.restartAgent()
 			pass(5 * time.Second)
@@ -194,6 +194,56 @@ func TestTheNamesNoticeARestoredSnapshot(t *testing.T) {
 }
 
 // A token that sees some services alone is of use for these.
+// After a catalog has gone back, and after Refresh, Whole waits for all services concerned, so that what each has lost
+// can be judged together.
+func TestWholeComesAfterAllThatACatalogHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 20
+		f := newFake()
+		for i := range size {
+			f.register(fmt.Sprintf("s%02d", i), "n1", "one", Passing)
+		}
+		for i := range size {
+			f.register(fmt.Sprintf("s%02d", i), "n2", "two", Passing)
+		}
+		c, got := follow(t, f, Config{Token: secret})
+		pass(time.Second)
+		services := func() (n int, whole bool) {
+			log := got.logged()
+			if i := slices.Index(log, "whole"); i >= 0 {
+				log, whole = log[:i], true
+			}
+			for _, line := range log {
+				if strings.HasPrefix(line, "service ") {
+					n++
+				}
+			}
+			return n, whole
+		}
+		got.forgetLog()
+		f.restore(size-1, false)
+		pass(time.Minute)
+		if n, whole := services(); n != size || !whole {
+			t.Errorf("%d of %d services are handed over before Whole (%t): %v", n, size, whole, got.logged())
+		}
+		if err := got.differs(); err != nil {
+			t.Error(err)
+		}
+		f.lie(lies{Cut: true})
+		got.forgetLog()
+		c.Refresh("s01")
+		pass(time.Minute)
+		if slices.Contains(got.logged(), "whole") {
+			t.Error("Whole without a reading")
+		}
+		f.lie(lies{})
+		pass(time.Minute)
+		if !slices.Contains(got.logged(), "whole") {
+			t.Error("no Whole after a reading")
+		}
+	})
+}
+
 func TestATokenOfSomeServicesFollowsThese(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -113,7 +113,7 @@ func decodeInstances(from *bounded, service string) ([]Instance, error) {
 	if err := end(d); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(out, compareInstances)
+	slices.SortFunc(out, Compare)
 	for i := 1; i < len(out); i++ {
 		if out[i].key() == out[i-1].key() {
 			return nil, fmt.Errorf("instance %q of node %q is there twice", out[i].ID, out[i].Node)

@@ -129,7 +129,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		instances, _ := decodeInstances(read(content), "web")
 		for i := 1; i < len(instances); i++ {
-			if compareInstances(instances[i-1], instances[i]) >= 0 {
+			if Compare(instances[i-1], instances[i]) >= 0 {
 				t.Errorf("%q and %q", instances[i-1].key(), instances[i].key())
 			}
 		}

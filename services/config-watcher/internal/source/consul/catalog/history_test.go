@@ -60,6 +60,25 @@ func (h *held) Names(names []string) {
 	}
 }
 
+func (h *held) logged() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.log)
+}
+
+func (h *held) forgetLog() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = nil
+}
+
+// Whole implements Handler.
+func (h *held) Whole(bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, "whole")
+}
+
 func (h *held) Service(name string, instances []Instance) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

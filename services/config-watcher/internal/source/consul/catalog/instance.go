@@ -62,24 +62,25 @@ type key struct{ node, id string }
 
 func (i *Instance) key() key { return key{i.Node, i.ID} }
 
-func compareInstances(a, b Instance) int {
+// Compare orders instances by node and id, which tell them apart.
+func Compare(a, b Instance) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
 }
 
-// missing returns the instances of known that a reading lacks. Both are sorted.
-func missing(known, reading []Instance) (out []Instance) {
+// Missing returns the instances of known that a reading lacks. Both are sorted.
+func Missing(known, reading []Instance) (out []Instance) {
 	for i := range known {
-		if _, there := slices.BinarySearchFunc(reading, known[i], compareInstances); !there {
+		if _, there := slices.BinarySearchFunc(reading, known[i], Compare); !there {
 			out = append(out, known[i])
 		}
 	}
 	return out
 }
 
-// merged returns a reading with the instances of kept, which it lacks. Both are sorted.
-func merged(reading, kept []Instance) []Instance {
+// Merged returns a reading with the instances of kept, which it lacks. Both are sorted.
+func Merged(reading, kept []Instance) []Instance {
 	out := slices.Concat(reading, kept)
-	slices.SortFunc(out, compareInstances)
+	slices.SortFunc(out, Compare)
 	return out
 }
 

@@ -34,6 +34,8 @@ type names struct {
 	kept     map[string]string
 	handed   []string
 	handedAt time.Time
+	// doubted is true until they are read since something has happened to the whole catalog (Handler.Whole).
+	doubted bool
 	// kicked asks for a certain reading at once; interrupt ends one that waits for changes.
 	kicked    bool
 	interrupt context.CancelFunc
@@ -275,12 +277,27 @@ func (r *reader) adoptNames(ctx context.Context, list []string, kept map[string]
 	if hand && (len(list) > 0 || !m.filtered && !r.isAnonymous()) {
 		r.handler.Names(slices.Clone(list))
 	}
+	r.mu.Lock()
+	n.doubted = false
+	r.mu.Unlock()
+	r.whole()
 	if reopened {
 		r.log.Info("Consul can be read again", "address", r.client.base.String(), "services", len(list))
 		r.opened.Notify()
 	}
 	r.verdicts.Notify()
 	r.assign(ctx, list)
+}
+
+// whole tells the handler if what it has been handed is of one state. It is called with delivering held.
+func (r *reader) whole() {
+	r.mu.Lock()
+	whole := r.names.read && !r.names.doubted && len(r.doubted) == 0
+	certain := !r.names.filtered && !r.anonymous && len(r.names.kept)+len(r.hidden)+len(r.failing) == 0
+	r.mu.Unlock()
+	if whole {
+		r.handler.Whole(certain)
+	}
 }
 
 // closed takes over that the names cannot be read.

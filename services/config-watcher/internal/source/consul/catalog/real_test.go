@@ -44,6 +44,8 @@ func (m *mesh) Names(names []string) {
 	}
 }
 
+func (m *mesh) Whole(bool) {}
+
 func (m *mesh) Service(name string, instances []catalog.Instance) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

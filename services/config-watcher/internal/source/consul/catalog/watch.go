@@ -97,6 +97,7 @@ func (c *Catalog) drop(s *service) {
 	delete(c.unread, s.name)
 	delete(c.failing, s.name)
 	delete(c.hidden, s.name)
+	delete(c.doubted, s.name)
 	c.bytes -= s.size
 	if s.stop != nil {
 		s.stop()
@@ -178,6 +179,7 @@ func (r *reader) note(s *service, err error) {
 	}
 	if s.failures++; s.failures >= givenUpAfter {
 		delete(r.unread, s.name)
+		delete(r.doubted, s.name)
 	}
 	if !errors.Is(err, errAbsent) && !errors.Is(err, context.Canceled) {
 		r.failing[s.name], s.absent = err, time.Time{}
@@ -220,7 +222,7 @@ func (r *reader) step(ctx context.Context, s *service, mayWait bool) error {
 	if q.early(m, r.clock.Now().Sub(began)) {
 		r.staleAfter(s)
 	}
-	gone := missing(s.known, instances)
+	gone := Missing(s.known, instances)
 	if m.index > 0 && m.index >= s.index && len(instances) > 0 && len(gone) == 0 {
 		return r.adopt(s, instances, nil, m, "")
 	}
@@ -246,11 +248,28 @@ func (r *reader) staleAfter(s *service) {
 // for a newer index than it has would learn of that last. It is called with mu held.
 func (c *Catalog) rewind() {
 	for _, s := range c.services {
-		s.stale = true
-		if s.interrupt != nil {
-			s.interrupt()
-		}
+		c.reread(s)
 	}
+}
+
+// reread has a service read at once. It is called with mu held.
+func (c *Catalog) reread(s *service) {
+	s.stale, c.doubted[s.name] = true, struct{}{}
+	if s.interrupt != nil {
+		s.interrupt()
+	}
+}
+
+// wentBack takes over that a certain reading of a service has a lower index than one before: the names find out whether
+// the whole catalog has gone back.
+func (r *reader) wentBack(s *service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.doubted[s.name]; known || r.names.doubted {
+		return
+	}
+	r.names.doubted = true
+	r.names.kick()
 }
 
 // waitOf is called by the goroutine that reads s.
@@ -284,7 +303,10 @@ func (r *reader) confirm(ctx context.Context, s *service, gone []Instance) error
 			return err
 		}
 		s.bucket.sized(m.size, r.clock.Now())
-		gone = missing(s.known, instances)
+		gone = Missing(s.known, instances)
+		if m.index < s.index {
+			r.wentBack(s)
+		}
 		switch settled := m.index >= s.index || again; {
 		case m.filtered:
 			return r.adopt(s, instances, gone, m, "node:read or service:read")
@@ -292,9 +314,9 @@ func (r *reader) confirm(ctx context.Context, s *service, gone []Instance) error
 			return r.verdict(ctx, s)
 		case len(gone) == 0:
 			return r.adopt(s, instances, nil, m, "")
-		case settled && len(missing(gone, asked)) == 0 && lacks != "":
+		case settled && len(Missing(gone, asked)) == 0 && lacks != "":
 			return r.adopt(s, instances, gone, m, lacks)
-		case settled && len(missing(gone, asked)) == 0:
+		case settled && len(Missing(gone, asked)) == 0:
 			return r.adopt(s, instances, nil, m, "")
 		case !settled && !clock.Sleep(ctx, r.clock, agreeAfter), !r.ready(ctx, s):
 			return ctx.Err()
@@ -310,6 +332,7 @@ func (r *reader) verdict(ctx context.Context, s *service) error {
 			s.absent = r.clock.Now()
 		}
 		delete(r.unread, s.name)
+		delete(r.doubted, s.name)
 		if r.failure == nil {
 			r.names.kick()
 		}
@@ -331,7 +354,7 @@ func (r *reader) verdict(ctx context.Context, s *service) error {
 // what was handed over last.
 func (r *reader) adopt(s *service, instances, kept []Instance, m meta, lacks string) error {
 	if len(kept) > 0 {
-		instances = merged(instances, kept)
+		instances = Merged(instances, kept)
 	}
 	hidden := lacks
 	if lacks == "" && m.filtered {
@@ -369,6 +392,15 @@ func (r *reader) adopt(s *service, instances, kept []Instance, m meta, lacks str
 	r.mu.Unlock()
 	if hand {
 		r.handler.Service(s.name, instances)
+	}
+	r.mu.Lock()
+	_, doubted := r.doubted[s.name]
+	if !s.stale {
+		delete(r.doubted, s.name)
+	}
+	r.mu.Unlock()
+	if hand || doubted {
+		r.whole()
 	}
 	return nil
 }
