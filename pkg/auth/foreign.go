@@ -1,10 +1,13 @@
 package auth
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/clusterkeys"
 )
 
 // ClusterError says why a token is refused that a key of a further cluster has signed.
@@ -24,7 +27,7 @@ func (e *ClusterError) Unwrap() error { return e.Err }
 
 // verifyForeign decides about a token that a further cluster has signed. Its errors are ClusterErrors.
 func (j *JWT) verifyForeign(c *claims, of *foreign) (Peer, error) {
-	id, err := identity(of.td, c.Subject)
+	id, err := of.identity(c)
 	if err == nil {
 		err = j.verifyClaims(&c.Claims, of.Issuer)
 	}
@@ -35,6 +38,37 @@ func (j *JWT) verifyForeign(c *claims, of *foreign) (Peer, error) {
 		return Peer{}, &ClusterError{Cluster: of.Name, ID: id, Err: err}
 	}
 	return Peer{ID: id, Method: MethodJWT, Token: c.token(), Cluster: of.Name}, nil
+}
+
+// identity is what a token claims.
+func (of *foreign) identity(c *claims) (spiffeid.ID, error) {
+	if of.OfNomad() {
+		return c.identity(of)
+	}
+	return identity(of.td, c.Subject)
+}
+
+// nomadClaims are those of a workload identity of Nomad that say whose it is. The subject says it too, but joined by
+// colons, which names may have.
+type nomadClaims struct {
+	Namespace string `json:"nomad_namespace"`
+	// Job is the parent's, for a job that was made of a periodic or parametrised one.
+	Job  string `json:"nomad_job_id"`
+	Task string `json:"nomad_task"`
+}
+
+// identity is the one that the cluster's rules give the task.
+func (c *nomadClaims) identity(of *foreign) (spiffeid.ID, error) {
+	if c.Namespace == "" || c.Job == "" || c.Task == "" {
+		return spiffeid.ID{}, errors.New("token names no namespace, job and task of Nomad; ask for it in block identity of a task, not of a " +
+			"service")
+	}
+	namespace, account, ok := of.Account(c.Namespace, c.Job, c.Task)
+	if !ok {
+		return spiffeid.ID{}, fmt.Errorf("no rule is about task %.80q of job %.80q in Nomad's namespace %.80q; add one to %s of its ConfigMap",
+			c.Task, c.Job, c.Namespace, clusterkeys.NomadKey)
+	}
+	return WorkloadID(of.td, namespace, account)
 }
 
 // CheckCluster returns why a further cluster may not have an identity now, nil if it may. Who has a certificate that
@@ -62,6 +96,8 @@ func (j *JWT) allowed(of *foreign, id spiffeid.ID) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%s is no service account", id)
+	case of.td != j.cfg.TrustDomain:
+		return of.domainError(j.cfg.TrustDomain)
 	case id.TrustDomain() != of.td:
 		return fmt.Errorf("%s is of another trust domain than %s, in which its identities are", id, of.td.IDString())
 	case j.cfg.Reserved(namespace, account):
@@ -70,8 +106,17 @@ func (j *JWT) allowed(of *foreign, id spiffeid.ID) error {
 	case !of.Allows(namespace):
 		return fmt.Errorf("namespace %s is not one of those whose identities it may have (%s); add it with `fairlead remote-clusters trust "+
 			"--namespaces`, or run the workload in one of these", namespace, told(of.Namespaces))
+	case !of.Grants(namespace, account):
+		return fmt.Errorf("no rule gives a task of Nomad service account %s/%s; add one to %s of its ConfigMap", namespace, account,
+			clusterkeys.NomadKey)
 	}
 	return nil
+}
+
+// domainError says why no token of a cluster counts whose entry names another trust domain than the mesh's.
+func (of *foreign) domainError(mesh spiffeid.TrustDomain) error {
+	return fmt.Errorf("field %s: %s is not the mesh's, %s, the only one in which there are identities; remove the field",
+		clusterkeys.TrustDomainKey, of.td.Name(), mesh.Name())
 }
 
 // maxTold is how many namespaces an error names.

@@ -192,8 +192,19 @@ func TestAKeyOfTwoClustersVerifiesNothing(t *testing.T) {
 
 	own := m.own.Token("shop", "web", "istio-ca")
 	m.accepts(own, "spiffe://cluster.local/ns/shop/sa/web", "")
+	// The own cluster's key is its own, whatever an entry says, also under the id of another.
 	m.trust("mid", m.own)
-	m.refuses(own, "a key that the own cluster and mid have")
+	m.accepts(own, "spiffe://cluster.local/ns/shop/sa/web", "")
+	renamed := *m.own
+	renamed.KeyID = "mid-1"
+	renamed.JWKSFile = filepath.Join(t.TempDir(), "jwks.json")
+	renamed.WriteJWKS()
+	m.trust("mid", &renamed)
+	m.accepts(own, "spiffe://cluster.local/ns/shop/sa/web", "")
+	m.refuses(renamed.Token("shop", "web", "istio-ca"), "a key that the own cluster and mid have")
+	if err := m.CheckClusters(); err == nil || !strings.Contains(err.Error(), "its tokens are the own cluster's") {
+		t.Errorf("CheckClusters says %v", err)
+	}
 	m.accepts(token, "spiffe://cluster.local/ns/shop/sa/web", "east")
 	m.clusters = m.clusters[:1]
 	m.write()
@@ -244,15 +255,36 @@ func TestFurtherClustersAreFollowed(t *testing.T) {
 	testkit.NoError(t, m.CheckClusters())
 }
 
-func TestIdentitiesOfAnotherTrustDomain(t *testing.T) {
+// Nothing in the mesh knows identities of another trust domain, so an entry that names one gets none, whoever wrote it.
+func TestAnotherTrustDomainIsRefused(t *testing.T) {
 	m := newMesh(t)
 	east := m.issuer("east")
 	raw := testkit.Must(os.ReadFile(east.JWKSFile))(t)
 	m.set(clusterkeys.Cluster{Name: "east", Issuer: east.Name, Keys: raw, TrustDomain: "east.local"})
-	m.accepts(east.Token("shop", "web", "istio-ca"), "spiffe://east.local/ns/shop/sa/web", "east")
-	m.refuses(east.Token("istio-system", "xds-server", "istio-ca"), "mesh's own services")
-	if err := m.CheckCluster("east", spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/web")); err == nil {
-		t.Error("the cluster may have an identity of the mesh's trust domain")
+	err := m.refuses(east.Token("shop", "web", "istio-ca"), "remote cluster east: field trustDomain: east.local is not the mesh's")
+	var of *auth.ClusterError
+	if !errors.As(err, &of) || of.ID.String() != "spiffe://east.local/ns/shop/sa/web" {
+		t.Errorf("%v does not say which identity the token claims", err)
+	}
+	for _, id := range []string{"spiffe://cluster.local/ns/shop/sa/web", "spiffe://east.local/ns/shop/sa/web"} {
+		if err := m.CheckCluster("east", spiffeid.RequireFromString(id)); err == nil {
+			t.Errorf("the cluster may have %s", id)
+		}
+	}
+	if err := m.CheckClusters(); err == nil || !strings.Contains(err.Error(), "remote cluster east: field trustDomain") {
+		t.Errorf("CheckClusters says %v", err)
+	}
+	m.set(clusterkeys.Cluster{Name: "east", Issuer: east.Name, Keys: raw, TrustDomain: "cluster.local"})
+	m.accepts(east.Token("shop", "web", "istio-ca"), "spiffe://cluster.local/ns/shop/sa/web", "east")
+	for _, subject := range []string{"spiffe://east.local/ns/shop/sa/web", "system:serviceaccount:east.local:shop:web"} {
+		err := m.refuses(east.Sign(jwt.Claims{Issuer: east.Name, Subject: subject, Audience: jwt.Audience{"istio-ca"},
+			Expiry: jwt.NewNumericDate(m.clock.Now().Add(time.Hour))}), "not a service account")
+		if !errors.As(err, &of) || of.Cluster != "east" {
+			t.Errorf("%v does not name the cluster", err)
+		}
+	}
+	if err := m.CheckCluster("east", spiffeid.RequireFromString("spiffe://east.local/ns/shop/sa/web")); err == nil {
+		t.Error("the cluster may have an identity of another trust domain")
 	}
 }
 

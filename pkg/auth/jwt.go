@@ -60,7 +60,8 @@ type JWTConfig struct {
 }
 
 // JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against local
-// files of keys: of one issuer, and of further clusters. It asks nobody. It is safe for concurrent use.
+// files of keys: of one issuer, and of further clusters, of which some may be Nomad's. It asks nobody. It is safe for
+// concurrent use.
 type JWT struct {
 	cfg  JWTConfig
 	keys *keyFiles
@@ -154,7 +155,7 @@ func (j *JWT) Verify(_ context.Context, token string) (Peer, error) {
 	return Peer{ID: id, Method: MethodJWT, Token: claims.token()}, nil
 }
 
-// claims are those of a token of Kubernetes.
+// claims are those of a token of Kubernetes, or of Nomad.
 type claims struct {
 	jwt.Claims
 
@@ -162,6 +163,7 @@ type claims struct {
 		Account object `json:"serviceaccount"`
 		Pod     object `json:"pod"`
 	} `json:"kubernetes.io"`
+	nomadClaims
 }
 
 type object struct {
@@ -223,6 +225,8 @@ func (j *JWT) verifyClaims(c *jwt.Claims, issuer string) error {
 		Time:        j.cfg.Clock.Now(),
 	}, jwtLeeway)
 	switch {
+	case err == nil && c.Issuer != issuer: // go-jose takes any if none is expected
+		return errors.New("token is from another issuer")
 	case err == nil:
 		return nil
 	case errors.Is(err, jwt.ErrExpired):

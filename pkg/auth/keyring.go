@@ -126,7 +126,7 @@ func (k *keyFiles) checkClusters() error {
 		errs = append(errs, k.clusters.err)
 	}
 	if ring != nil {
-		errs = append(errs, ring.shared)
+		errs = append(errs, ring.wrong)
 	}
 	return errors.Join(errs...)
 }
@@ -136,7 +136,8 @@ type verifyKey struct {
 	jose.JSONWebKey
 	// of is nil for the own cluster.
 	of *foreign
-	// holders names the clusters that have the key, if several have it: then it verifies nothing.
+	// holders names the clusters that have the key, if several have it: then it verifies nothing, except for the own
+	// cluster.
 	holders string
 }
 
@@ -152,8 +153,8 @@ type keyring struct {
 	// foreign are the keys of further clusters by their ids, at most one of each cluster.
 	foreign  map[string][]verifyKey
 	clusters map[string]*foreign
-	// shared says which keys several clusters have.
-	shared error
+	// wrong says which keys several clusters have, and which entries name another trust domain.
+	wrong error
 }
 
 func newKeyring(td spiffeid.TrustDomain, own []jose.JSONWebKey, clusters []clusterkeys.Cluster) (*keyring, error) {
@@ -167,7 +168,7 @@ func newKeyring(td spiffeid.TrustDomain, own []jose.JSONWebKey, clusters []clust
 	}
 	verifies := func(k jose.JSONWebKey, of *foreign) verifyKey {
 		v := verifyKey{JSONWebKey: k, of: of}
-		if len(shared) > 0 {
+		if len(shared) > 0 && of != nil {
 			sum, _ := clusterkeys.Fingerprint(k) // Shared has made it
 			v.holders = strings.Join(shared[sum], " and ")
 		}
@@ -176,6 +177,7 @@ func newKeyring(td spiffeid.TrustDomain, own []jose.JSONWebKey, clusters []clust
 	for _, k := range own {
 		r.own = append(r.own, verifies(k, nil))
 	}
+	var errs []error
 	for i := range clusters {
 		of := &foreign{Cluster: clusters[i], td: td}
 		if of.TrustDomain != "" {
@@ -192,13 +194,14 @@ func newKeyring(td spiffeid.TrustDomain, own []jose.JSONWebKey, clusters []clust
 		for _, k := range keys {
 			r.foreign[k.KeyID] = append(r.foreign[k.KeyID], verifies(k, of))
 		}
+		if of.td != td {
+			errs = append(errs, &ClusterError{Cluster: of.Name, Err: of.domainError(td)})
+		}
 	}
-	var errs []error
 	for _, sum := range slices.Sorted(maps.Keys(shared)) {
-		errs = append(errs, fmt.Errorf("%s have the same key (SHA-256 %.16s…), whose tokens are refused: nobody knows of which they are; "+
-			"give one of them a service account key of its own, or remove its entry", strings.Join(shared[sum], " and "), sum))
+		errs = append(errs, errors.New(clusterkeys.SharedProblem(sum, shared[sum])))
 	}
-	r.shared = errors.Join(errs...)
+	r.wrong = errors.Join(errs...)
 	return r, nil
 }
 

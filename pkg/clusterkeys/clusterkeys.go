@@ -1,6 +1,6 @@
-// Package clusterkeys says of further clusters with which keys their API servers sign the tokens of service accounts,
-// and which identities of the mesh these may prove. A Cluster is a ConfigMap in the namespace of the ca (Parse, Data);
-// the ca gives them to the other services as one document (Read, Write), by which package auth verifies.
+// Package clusterkeys says of further clusters, of Kubernetes or Nomad, with which keys they sign the tokens of
+// workloads, and which identities of the mesh these may prove. A Cluster is a ConfigMap in the namespace of the ca
+// (Parse, Data); the ca gives them to the other services as one document (Read, Write), by which package auth verifies.
 package clusterkeys
 
 import (
@@ -34,16 +34,18 @@ const (
 	maxNamespaces = 1000
 	maxName       = 63
 	maxIssuer     = 2 << 10
+	maxAccount    = 253
 	// MaxDocument bounds the document of all clusters: it must fit into one ConfigMap beside the keys of the own
 	// cluster.
 	MaxDocument = 768 << 10
 )
 
-// Cluster is a further Kubernetes cluster.
+// Cluster is a further cluster, of Kubernetes or of Nomad.
 type Cluster struct {
 	// Name is the cluster's id, as its proxies state it.
 	Name string `json:"cluster"`
-	// Issuer is the `iss` of its tokens. Several clusters may have the same one.
+	// Issuer is the `iss` of its tokens. Several clusters may have the same one. "" if they have none, as Nomad's
+	// without oidc_issuer.
 	Issuer string `json:"issuer"`
 	// Keys is a JSON Web Key Set (RFC 7517).
 	Keys json.RawMessage `json:"jwks"`
@@ -51,11 +53,14 @@ type Cluster struct {
 	TrustDomain string `json:"trustDomain,omitempty"`
 	// Namespaces are those that the identities may be in; nil for all but those of the mesh's own services.
 	Namespaces []string `json:"namespaces,omitempty"`
+	// Nomad are the rules of a cluster of Nomad, of which the first that matches counts; nil for one of Kubernetes.
+	Nomad []NomadRule `json:"nomad,omitempty"`
 }
 
 var (
 	nameForm      = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
 	namespaceForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	accountForm   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 )
 
 // Check returns everything that is wrong with a cluster. It names fields as the ConfigMap does.
@@ -68,7 +73,7 @@ func (c *Cluster) Check() error {
 		add(NameKey, "%.80q is no id of a cluster; use letters, digits, '-', '.' and '_', at most %d", c.Name, maxName)
 	}
 	switch {
-	case c.Issuer == "":
+	case c.Issuer == "" && !c.OfNomad():
 		add(IssuerKey, "is empty; it is what /.well-known/openid-configuration of the cluster's API server says")
 	case len(c.Issuer) > maxIssuer:
 		add(IssuerKey, "is longer than %d bytes", maxIssuer)
@@ -92,6 +97,9 @@ func (c *Cluster) Check() error {
 			add(NamespacesKey, "%.80q is no name of a namespace; patterns are not taken", n)
 		}
 	}
+	for _, err := range c.checkNomad() {
+		add(NomadKey, "%w", err)
+	}
 	return errors.Join(errs...)
 }
 
@@ -110,8 +118,14 @@ func Parse(data map[string]string) (Cluster, error) {
 		}
 	}
 	var errs []error
+	if text, ok := data[NomadKey]; ok {
+		var err error
+		if c.Nomad, err = ParseNomad(text); err != nil {
+			errs = append(errs, fmt.Errorf("field %s: %w", NomadKey, err))
+		}
+	}
 	for key := range data {
-		if !slices.Contains([]string{NameKey, IssuerKey, KeysKey, TrustDomainKey, NamespacesKey}, key) {
+		if !slices.Contains([]string{NameKey, IssuerKey, KeysKey, TrustDomainKey, NamespacesKey, NomadKey}, key) {
 			// A misspelt "namespaces" would allow all of them.
 			errs = append(errs, fmt.Errorf("field %.80q is not known; remove it", key))
 		}
@@ -131,6 +145,12 @@ func (c *Cluster) Data() map[string]string {
 	}
 	if c.Namespaces != nil {
 		data[NamespacesKey] = strings.Join(c.Namespaces, ",")
+	}
+	if c.OfNomad() {
+		data[NomadKey] = nomadText(c.Nomad)
+		if c.Issuer == "" {
+			delete(data, IssuerKey)
+		}
 	}
 	return data
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -91,7 +92,9 @@ func Fingerprint(k jose.JSONWebKey) (string, error) {
 const OwnCluster = "the own cluster"
 
 // Shared returns the fingerprints of keys that several clusters have, the own one with its keys among them, each with
-// the names of these clusters. Nobody knows of which cluster a token is that such a key signs.
+// the names of these clusters, the own one first. Nobody knows of which of two further clusters a token is that such a
+// key signs. A key that the own cluster has is the own cluster's, whatever ConfigMaps say: else whoever may write one
+// could take all tokens from it.
 func Shared(own []jose.JSONWebKey, clusters []Cluster) (map[string][]string, error) {
 	holders := map[string][]string{}
 	add := func(name string, keys []jose.JSONWebKey) error {
@@ -120,4 +123,15 @@ func Shared(own []jose.JSONWebKey, clusters []Cluster) (map[string][]string, err
 	}
 	maps.DeleteFunc(holders, func(_ string, names []string) bool { return len(names) < 2 })
 	return holders, nil
+}
+
+// SharedProblem says what follows from a key that several clusters have, an entry of what Shared returns.
+func SharedProblem(sum string, names []string) string {
+	if names[0] == OwnCluster {
+		return fmt.Sprintf("%s have the same key (SHA-256 %.16s…): its tokens are the own cluster's, and nobody else's, so that whoever "+
+			"else has it is any workload of the own cluster; give one of them a service account key of its own, or remove the entry",
+			strings.Join(names, " and "), sum)
+	}
+	return fmt.Sprintf("%s have the same key (SHA-256 %.16s…), whose tokens are refused for all of them: nobody knows of which they are; "+
+		"give one of them a service account key of its own, or remove its entry", strings.Join(names, " and "), sum)
 }

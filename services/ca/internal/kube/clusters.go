@@ -273,8 +273,7 @@ func markShared(own []jose.JSONWebKey, taken []clusterkeys.Cluster, rows []caapi
 				row.Problem += "; "
 			}
 			row.State = caapi.ClusterShared
-			row.Problem += fmt.Sprintf("%s have the same key (SHA-256 %.16s…), whose tokens are refused for all of them; give one of them a "+
-				"service account key of its own, or remove its ConfigMap", strings.Join(names, " and "), sum)
+			row.Problem += clusterkeys.SharedProblem(sum, names)
 		}
 	}
 }

@@ -145,6 +145,11 @@ func TestWhichRemoteClustersCount(t *testing.T) {
 	typo.Data["namespace"] = "shop"
 	copied := trusting(t, "copy", east, 4)
 	ours := trusting(t, "ours", own, 5)
+	nomad := trusting(t, "nomad", other(t, "nomad"), 3, "shop")
+	nomad.Data[clusterkeys.NomadKey] = "- {namespace: default, job: web, task: server, account: shop/web}"
+	delete(nomad.Data, clusterkeys.IssuerKey)
+	noRule := nomad.DeepCopy()
+	noRule.Data[clusterkeys.NomadKey] = "- {namespace: default, job: web, account: shop/web}"
 	for name, tc := range map[string]struct {
 		maps            []runtime.Object
 		inForce, states []string
@@ -158,8 +163,11 @@ func TestWhichRemoteClustersCount(t *testing.T) {
 			`"namespace" is not known`},
 		"those with one key for nobody": {[]runtime.Object{trusting(t, "east", east, 1), copied}, []string{"east", "copy"},
 			[]string{"mesh/remote-east east shared_key", "mesh/remote-copy copy shared_key"}, "east and copy have the same key"},
-		"one with the own key for nobody": {[]runtime.Object{ours}, []string{"ours"}, []string{"mesh/remote-ours ours shared_key"},
-			"the own cluster and ours have the same key"},
+		"one of Nomad with its rules": {[]runtime.Object{nomad}, []string{"nomad=shop"}, []string{"mesh/remote-nomad nomad trusted"}, ""},
+		"one of Nomad with a wrong rule not": {[]runtime.Object{noRule}, []string{}, []string{"mesh/remote-nomad nomad refused"},
+			"field nomad.yaml: rule 1: task is empty"},
+		"one with the own key for the own cluster": {[]runtime.Object{ours}, []string{"ours"}, []string{"mesh/remote-ours ours shared_key"},
+			"the own cluster and ours have the same key (SHA-256 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := trusted(t, newCluster(t, tc.maps...), own)

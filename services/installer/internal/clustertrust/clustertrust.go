@@ -1,9 +1,10 @@
 // Package clustertrust has the tokens of a remote cluster trusted: Read asks an API server for its issuer and its keys,
-// Prepare compares them with what the mesh has already, and Plan.Write writes the ConfigMap by which the ca takes the
-// cluster's tokens. `fairlead remote-clusters trust` calls them.
+// ReadNomad a cluster of Nomad, Prepare compares them with what the mesh has already, and Plan.Write writes the
+// ConfigMap by which the ca takes the cluster's tokens. `fairlead remote-clusters trust` calls them.
 package clustertrust
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -29,10 +30,13 @@ const maxAnswer = 1 << 20
 // AllNamespaces in Wanted.Namespaces stands for all but those of the mesh's own services.
 const AllNamespaces = "*"
 
-// Tokens is what an API server says about the tokens of its service accounts.
+// Tokens is what an API server says about the tokens of its service accounts, or a cluster of Nomad about its workload
+// identities.
 type Tokens struct {
 	Issuer string
 	Keys   []jose.JSONWebKey
+	// Nomad is whether they are Nomad's.
+	Nomad bool
 }
 
 // Read asks an API server, which the error names as what.
@@ -78,6 +82,8 @@ type Wanted struct {
 	Name string
 	// Namespaces are those of its identities. nil keeps what the ConfigMap has; AllNamespaces removes the rule.
 	Namespaces []string
+	// Rules of a cluster of Nomad; nil keeps what the ConfigMap has.
+	Rules []clusterkeys.NomadRule
 	// TrustDomain of its identities; "" keeps what the ConfigMap has.
 	TrustDomain string
 	// RemoveOldKeys removes keys that the cluster's API server has no more. They are kept else: tokens that they have
@@ -114,6 +120,12 @@ func Prepare(want Wanted, own, remote *Tokens, existing []corev1.ConfigMap) (*Pl
 		return nil, fmt.Errorf("--namespaces: %s is the control plane's, whose identities no remote cluster has; leave it out",
 			want.ControlPlane)
 	}
+	for _, r := range want.Rules {
+		if strings.HasPrefix(r.Account, want.ControlPlane+"/") {
+			return nil, fmt.Errorf("--nomad-rules: account %s is in the control plane's namespace, whose identities nobody else has; name another",
+				r.Account)
+		}
+	}
 	p := &Plan{namespace: want.ControlPlane}
 	p.Cluster = clusterkeys.Cluster{Name: want.Name, Issuer: remote.Issuer, TrustDomain: want.TrustDomain}
 	known := map[string]string{} // by fingerprint, of whom it is
@@ -139,7 +151,7 @@ func Prepare(want Wanted, own, remote *Tokens, existing []corev1.ConfigMap) (*Pl
 			return nil, err
 		}
 	}
-	p.Cluster.Namespaces = want.Namespaces
+	p.Cluster.Namespaces, p.Cluster.Nomad = want.Namespaces, want.Rules
 	if p.before == nil {
 		p.ConfigMap = nameOf(want.Name)
 	} else {
@@ -149,7 +161,14 @@ func Prepare(want Wanted, own, remote *Tokens, existing []corev1.ConfigMap) (*Pl
 			return nil, fmt.Errorf("ConfigMap %s/%s, which is of the cluster already, is not in order, so that its rule cannot be kept: %w; state "+
 				"--namespaces ('*': all), or remove the ConfigMap", want.ControlPlane, p.before.Name, err)
 		}
+		if err == nil && before.OfNomad() != remote.Nomad {
+			return nil, fmt.Errorf("ConfigMap %s/%s makes cluster %s one of %s; give the other one another --name, or remove the ConfigMap",
+				want.ControlPlane, p.before.Name, want.Name, kindOf(before.OfNomad()))
+		}
 		p.IssuerBefore = before.Issuer
+		if want.Rules == nil && err == nil {
+			p.Cluster.Nomad = before.Nomad
+		}
 		if want.Namespaces == nil {
 			p.Cluster.Namespaces = before.Namespaces
 		}
@@ -160,6 +179,9 @@ func Prepare(want Wanted, own, remote *Tokens, existing []corev1.ConfigMap) (*Pl
 	}
 	if slices.Equal(p.Cluster.Namespaces, []string{AllNamespaces}) {
 		p.Cluster.Namespaces = nil
+	}
+	if remote.Nomad && p.Cluster.Nomad == nil {
+		return nil, fmt.Errorf("--nomad-rules is required: without a rule no task of %s gets an identity", want.Name)
 	}
 	if err := p.addKeys(want, known, older, remote.Keys); err != nil {
 		return nil, err
@@ -229,6 +251,13 @@ func addKeys(to map[string]string, of string, keys []jose.JSONWebKey) error {
 	return nil
 }
 
+func kindOf(nomad bool) string {
+	if nomad {
+		return "Nomad"
+	}
+	return "Kubernetes"
+}
+
 func short(sum string) string { return sum[:16] + "…" }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9-]+`)
@@ -249,11 +278,14 @@ func (p *Plan) Print(out io.Writer) {
 	if p.Cluster.Namespaces != nil {
 		namespaces = strings.Join(p.Cluster.Namespaces, ", ")
 	}
-	fmt.Fprintf(out, "cluster     %s\nissuer      %s\n", p.Cluster.Name, p.Cluster.Issuer)
+	fmt.Fprintf(out, "cluster     %s, of %s\nissuer      %s\n", p.Cluster.Name, kindOf(p.Cluster.OfNomad()), cmp.Or(p.Cluster.Issuer, "none"))
 	if p.IssuerBefore != "" && p.IssuerBefore != p.Cluster.Issuer {
 		fmt.Fprintf(out, "            (before: %s, whose tokens are refused from now on)\n", p.IssuerBefore)
 	}
 	fmt.Fprintf(out, "identities  in the namespaces %s\n", namespaces)
+	for _, r := range p.Cluster.Nomad {
+		fmt.Fprintf(out, "rule        task %s of job %s in Nomad's namespace %s is %s\n", r.Task, r.Job, r.Namespace, r.Account)
+	}
 	if p.Cluster.TrustDomain != "" {
 		fmt.Fprintf(out, "            of trust domain %s\n", p.Cluster.TrustDomain)
 	}
@@ -261,7 +293,7 @@ func (p *Plan) Print(out io.Writer) {
 		about := ""
 		switch k.State {
 		case "old":
-			about = " (its API server has it no more; --remove-old-keys removes it, when tokens that it has signed have expired)"
+			about = " (the cluster has it no more; --remove-old-keys removes it, when tokens that it has signed have expired)"
 		case "removed":
 			about = " (tokens that it has signed are refused from now on)"
 		}
