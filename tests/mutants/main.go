@@ -1,10 +1,12 @@
 // Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice, or the tests of
-// tests/e2e where no scenario can. It ends with 1 if a mutant survives.
+// tests/e2e where no scenario can. Other services it breaks in one package, whose own tests must notice. It ends with 1
+// if a mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -28,7 +30,8 @@ import (
 type Mutant struct {
 	// Name says what is broken.
 	Name string `json:"name"`
-	// File is below services/xds-server/internal; Old must be in it exactly once, and is replaced by New.
+	// File is below services/xds-server/internal, or in Package; Old must be in it exactly once, and is replaced by
+	// New.
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
@@ -36,6 +39,9 @@ type Mutant struct {
 	Scenarios string `json:"scenarios"`
 	// Tests is one for the tests of tests/e2e, for what no scenario sees; Scenarios is empty then.
 	Tests string `json:"tests"`
+	// Package is the directory of a package of another service, such as services/config-watcher/internal/mcpserver.
+	// Tests are its own then.
+	Package string `json:"package"`
 }
 
 //go:embed mutants.yaml
@@ -109,7 +115,7 @@ func sampled(mutants []Mutant, n int, seed string) []Mutant {
 
 // source reads the file to change, and refuses one that has not exactly one place to.
 func (m *Mutant) source() (file, text string, err error) {
-	if file, err = filepath.Abs(filepath.Join("services/xds-server/internal", m.File)); err != nil {
+	if file, err = filepath.Abs(filepath.Join(cmp.Or(m.Package, "services/xds-server/internal"), m.File)); err != nil {
 		return "", "", err
 	}
 	raw, err := os.ReadFile(file)
@@ -142,6 +148,10 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
 		return err
 	}
+	if m.Package != "" {
+		return noticed(exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "-overlay", mutated+".json", "-run", m.Tests,
+			"./"+m.Package), "--- FAIL: Test")
+	}
 	services, err := filepath.Glob(filepath.Join(bin, "*"))
 	if err != nil {
 		return err
@@ -161,17 +171,22 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("does not build: %w: %s", err, out)
 	}
-	of, noticed := []string{"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios}, "--- FAIL: TestScenarios/"
+	of, sign := []string{"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios}, "--- FAIL: TestScenarios/"
 	if m.Tests != "" {
-		of, noticed = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
+		of, sign = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
 	}
 	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, of...)...)
 	test.Env = append(os.Environ(), "BIN_DIR="+at)
+	return noticed(test, sign)
+}
+
+// noticed runs tests, and wants one to fail, which sign shows.
+func noticed(test *exec.Cmd, sign string) error {
 	out, err := test.CombinedOutput()
 	switch {
 	case err == nil:
 		return errors.New("all pass")
-	case !strings.Contains(string(out), noticed):
+	case !strings.Contains(string(out), sign):
 		return fmt.Errorf("none failed, the suite did: %s", out)
 	}
 	return nil
