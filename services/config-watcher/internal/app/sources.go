@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,8 +9,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	mesh "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -189,12 +193,32 @@ func (s *Server) newSources(d deps, recorder *audit.Recorder, quotas *quota.Tabl
 // addDeclared adds the sources that the mesh configuration declares. arrange ranks them.
 func (s *Server) addDeclared(to *sources, identity tlsconf.Source, arrange func(names []string, kubernetes bool)) {
 	root := func() string { return to.declared.Root() }
-	to.declared = declared.New(declared.Config{Open: s.opener(identity, root), Arrange: arrange, Log: s.Log, Clock: s.Clock})
+	trust := mcp.Trust{Identity: identity, Root: root}
+	if to.kubernetes != nil {
+		trust.Secret = s.secretOf(to.kubernetes)
+	}
+	to.declared = declared.New(declared.Config{Open: s.opener(trust), Arrange: arrange, Log: s.Log, Clock: s.Clock})
 	to.all = append(to.all, to.declared)
 }
 
+// secretTimeout is how long a connection waits for the Secret of its certificates.
+const secretTimeout = 5 * time.Second
+
+// secretOf reads a Secret of the control plane's namespace in an API server.
+func (s *Server) secretOf(api *kubernetes.Source) func(ctx context.Context, name string) (*corev1.Secret, error) {
+	return func(ctx context.Context, name string) (*corev1.Secret, error) {
+		client, err := corev1client.NewForConfig(api.API())
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, secretTimeout)
+		defer cancel()
+		return client.Secrets(s.cfg.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+	}
+}
+
 // opener opens the source of an entry of configSources.
-func (s *Server) opener(identity tlsconf.Source, root func() string) func(*mesh.ConfigSource) (source.Source, error) {
+func (s *Server) opener(trust mcp.Trust) func(*mesh.ConfigSource) (source.Source, error) {
 	return func(c *mesh.ConfigSource) (source.Source, error) {
 		switch meshconfig.SchemeOf(c) {
 		case meshconfig.SchemeFiles:
@@ -206,8 +230,11 @@ func (s *Server) opener(identity tlsconf.Source, root func() string) func(*mesh.
 			return s.files("fs/"+strings.ReplaceAll(strings.Trim(path, "/"), "/", "_"), file.Decoder{}, path), nil
 		case meshconfig.SchemeXDS:
 			host := mcp.HostOf(c)
+			if err := mcp.CheckSecret(c.GetTlsSettings(), trust); err != nil {
+				return nil, err
+			}
 			return mcp.New(mcp.Config{
-				Host: host, Dial: mcp.Dialer(host, c.GetTlsSettings(), mcp.Trust{Identity: identity, Root: root}),
+				Host: host, Dial: mcp.Dialer(host, c.GetTlsSettings(), trust),
 				Node:     mcp.Node{Name: contract.ConfigWatcherAccount, Namespace: s.cfg.SystemNamespace, Domain: s.cfg.DomainSuffix},
 				Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 			}), nil

@@ -390,7 +390,7 @@ type follower struct {
 func client(t testing.TB, f *fixture) *follower {
 	t.Helper()
 	c := &follower{objects: map[object.Key]*object.Object{}}
-	c.Source = mcp.New(mcp.Config{Host: f.address, Dial: func() (*grpc.ClientConn, error) { return f.dial(), nil },
+	c.Source = mcp.New(mcp.Config{Host: f.address, Dial: func(context.Context) (*grpc.ClientConn, error) { return f.dial(), nil },
 		Node: mcp.Node{Name: "x", Namespace: "y", Domain: "z"}, Log: testkit.Logger(t), Clock: clock.Real()})
 	c.Handle(func(_ context.Context, _ string, events []source.Event) {
 		c.mu.Lock()

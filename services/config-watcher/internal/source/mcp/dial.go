@@ -4,18 +4,17 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/fetch"
@@ -29,15 +28,19 @@ type Trust struct {
 	Identity tlsconf.Source
 	// Root is the mesh's root namespace now, whose workloads are of the control plane.
 	Root func() string
+	// Secret reads what tlsSettings.credentialName names, which is a Secret of this control plane's namespace; nil if
+	// there is no API server.
+	Secret func(ctx context.Context, name string) (*corev1.Secret, error)
 }
 
 // local are addresses of this machine, where adapters of registries run beside Istio's control plane.
 var local = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// Dialer returns Config.Dial for the server of a config source, whose address is that of host.
-func Dialer(host string, settings *networking.ClientTLSSettings, trust Trust) func() (*grpc.ClientConn, error) {
-	return func() (*grpc.ClientConn, error) {
-		secure, err := tlsOf(host, settings, trust)
+// Dialer returns Config.Dial for the server of a config source, whose address is that of host. Files and the Secret are
+// read for each connection, so that new ones count from the next stream on.
+func Dialer(host string, settings *networking.ClientTLSSettings, trust Trust) func(context.Context) (*grpc.ClientConn, error) {
+	return func(ctx context.Context) (*grpc.ClientConn, error) {
+		secure, err := tlsOf(ctx, host, settings, trust)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +54,7 @@ func Dialer(host string, settings *networking.ClientTLSSettings, trust Trust) fu
 }
 
 // tlsOf makes the TLS settings of a config source; nil is plaintext, which is Istio's default.
-func tlsOf(host string, settings *networking.ClientTLSSettings, trust Trust) (*tls.Config, error) {
+func tlsOf(ctx context.Context, host string, settings *networking.ClientTLSSettings, trust Trust) (*tls.Config, error) {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", host, err)
@@ -63,44 +66,24 @@ func tlsOf(host string, settings *networking.ClientTLSSettings, trust Trust) (*t
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		return ofTheMesh(name, settings.GetSubjectAltNames(), trust), nil
 	}
+	m, err := materialOf(ctx, settings, trust)
+	if err != nil {
+		return nil, err
+	}
 	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: name,
+		MinVersion: tls.VersionTLS12, ServerName: name, RootCAs: m.roots,
 		InsecureSkipVerify: settings.GetInsecureSkipVerify().GetValue(), //nolint:gosec // whoever writes the mesh configuration asks for it
-		VerifyConnection:   func(cs tls.ConnectionState) error { return named(cs, settings.GetSubjectAltNames()) },
-	}
-	if text := settings.GetCaCertificates(); text != "" {
-		pem, err := pemOf(text)
-		if err != nil {
-			return nil, fmt.Errorf("tlsSettings.caCertificates: %w", err)
-		}
-		certificates, err := tlsconf.ParseAuthorities(pem)
-		if err != nil {
-			return nil, fmt.Errorf("tlsSettings.caCertificates: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		for _, c := range certificates {
-			cfg.RootCAs.AddCert(c)
-		}
-	}
-	if settings.GetMode() == networking.ClientTLSSettings_MUTUAL {
-		// Files are read at each handshake, so that a renewed certificate counts at the next connection.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			c, err := tls.LoadX509KeyPair(settings.GetClientCertificate(), settings.GetPrivateKey())
-			if err != nil {
-				return nil, fmt.Errorf("tlsSettings.clientCertificate: %w", err)
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if err := named(cs, settings.GetSubjectAltNames()); err != nil {
+				return err
 			}
-			return &c, nil
-		}
+			return m.unrevoked(cs)
+		},
+	}
+	if m.own != nil {
+		cfg.Certificates = []tls.Certificate{*m.own}
 	}
 	return cfg, nil
-}
-
-// pemOf returns certificates that stand in the settings, as istiod reads them, or in a file, as the API says.
-func pemOf(text string) ([]byte, error) {
-	if strings.HasPrefix(strings.TrimSpace(text), "-----BEGIN") {
-		return []byte(text), nil
-	}
-	return os.ReadFile(text)
 }
 
 // named verifies that a certificate, which the roots vouch for, has one of the names; any will do without names.
@@ -112,6 +95,9 @@ func named(cs tls.ConnectionState, names []string) error {
 	has := slices.Clone(leaf.DNSNames)
 	for _, u := range leaf.URIs {
 		has = append(has, u.String())
+	}
+	for _, ip := range leaf.IPAddresses {
+		has = append(has, ip.String())
 	}
 	if slices.ContainsFunc(has, func(name string) bool { return slices.Contains(names, name) }) {
 		return nil

@@ -50,7 +50,6 @@ func TestWhomAClientBelieves(t *testing.T) {
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	testkit.WriteFile(t, cert, m.CertPEM)
 	testkit.WriteFile(t, key, m.KeyPEM)
-	const simple, mutual = networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL
 	const ofMesh, required = networking.ClientTLSSettings_ISTIO_MUTUAL, tls.RequireAndVerifyClientCert
 	type settings = networking.ClientTLSSettings
 	local := []string{"localhost"}
@@ -103,7 +102,7 @@ func TestWhomAClientBelieves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := secured(t, c.ca, c.namespace, c.account, c.clients, c.names...)
 			trust := Trust{Identity: mesh.NewSVID("istio-system", "config-watcher"), Root: func() string { return "istio-system" }}
-			conn, err := Dialer(address, c.settings, trust)()
+			conn, err := Dialer(address, c.settings, trust)(t.Context())
 			if err == nil {
 				defer conn.Close() //nolint:errcheck // a test
 				err = opened(conn)
@@ -132,17 +131,17 @@ func opened(conn *grpc.ClientConn) error {
 
 // TestWhereAClientConnects: addresses of this machine, where adapters run, and none of metadata services.
 func TestWhereAClientConnects(t *testing.T) {
-	conn, err := Dialer("169.254.169.254:80", nil, Trust{})()
+	conn, err := Dialer("169.254.169.254:80", nil, Trust{})(t.Context())
 	testkit.NoError(t, err)
 	defer conn.Close() //nolint:errcheck // a test
 	if err := opened(conn); err == nil || !strings.Contains(err.Error(), "metadata") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Dialer("localhost", nil, Trust{})(); err == nil {
+	if _, err := Dialer("localhost", nil, Trust{})(t.Context()); err == nil {
 		t.Error("an address without a port was taken")
 	}
 	p := newPeer(t)
-	plain, err := Dialer(p.address, nil, Trust{})()
+	plain, err := Dialer(p.address, nil, Trust{})(t.Context())
 	testkit.NoError(t, err)
 	defer plain.Close() //nolint:errcheck // a test
 	if _, err := discovery.NewAggregatedDiscoveryServiceClient(plain).StreamAggregatedResources(t.Context()); err != nil {

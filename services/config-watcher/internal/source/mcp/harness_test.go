@@ -46,14 +46,14 @@ type stream struct {
 	nonce    int
 }
 
-func newPeer(t testing.TB) *peer {
+func newPeer(t testing.TB, options ...grpc.ServerOption) *peer {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &peer{t: t, address: lis.Addr().String(), streams: make(chan *stream, 16),
-		server: grpc.NewServer(grpc.MaxSendMsgSize(1 << 30))}
+		server: grpc.NewServer(append(options, grpc.MaxSendMsgSize(1<<30))...)}
 	discovery.RegisterAggregatedDiscoveryServiceServer(p.server, p)
 	go func() { _ = p.server.Serve(lis) }()
 	t.Cleanup(p.server.Stop)
@@ -304,8 +304,8 @@ func response(url string, entries ...*anypb.Any) *discovery.DiscoveryResponse {
 	return &discovery.DiscoveryResponse{TypeUrl: url, Nonce: "n", Resources: entries}
 }
 
-func dialTo(address string) func() (*grpc.ClientConn, error) {
-	return func() (*grpc.ClientConn, error) {
+func dialTo(address string) func(context.Context) (*grpc.ClientConn, error) {
+	return func(context.Context) (*grpc.ClientConn, error) {
 		return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes)))
 	}

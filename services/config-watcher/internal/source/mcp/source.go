@@ -33,7 +33,7 @@ type Config struct {
 	// Host is the server's host:port, as configSources has it.
 	Host string
 	// Dial connects to the server. Run calls it for each stream, and closes the connection with the stream.
-	Dial func() (*grpc.ClientConn, error)
+	Dial func(context.Context) (*grpc.ClientConn, error)
 	// Node says who asks.
 	Node Node
 	// Revision is that of this control plane: objects whose label istio.io/rev names another one are left out; "" reads

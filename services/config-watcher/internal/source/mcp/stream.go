@@ -24,8 +24,11 @@ import (
 const (
 	// MaxMessageBytes bounds a message: gRPC ends the stream before it reads a longer one.
 	MaxMessageBytes = 64 << 20
-	// maxBytes bounds the lists of a server together.
-	maxBytes = 256 << 20
+	// maxBytes and maxEntries bound the lists of a server together. A server may have each object in three versions.
+	maxBytes   = 256 << 20
+	maxEntries = 300_000
+	// maxLogged bounds what the log says of the entries of one message.
+	maxLogged = 20
 	// againAfter is how long a stream lasts. An istiod does not tell changes that none of its proxies needs.
 	againAfter = 5 * time.Minute
 
@@ -84,7 +87,7 @@ type received struct {
 
 // follow reads one stream to its end. Each has a connection of its own, so that changed files of roots count.
 func (s *Source) follow(ctx context.Context) (useful bool, err error) {
-	conn, err := s.cfg.Dial()
+	conn, err := s.cfg.Dial(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -195,15 +198,20 @@ func (s *Source) take(ctx context.Context, m *discovery.DiscoveryResponse) error
 	if l == nil {
 		return s.reject(fmt.Sprintf("the server sends %s, which nobody has asked for", object.Quote(m.GetTypeUrl())))
 	}
-	sums, bytes := sumsOf(m.GetResources())
-	total := bytes
+	others, entries := 0, len(m.GetResources())
 	for _, other := range s.lists {
 		if other != l {
-			total += other.bytes
+			others += other.bytes
+			entries += len(other.entries)
 		}
 	}
-	if total > maxBytes {
-		return s.reject(fmt.Sprintf("the list of %s has %d bytes, and all lists together more than %d", m.GetTypeUrl(), bytes, maxBytes))
+	if entries > maxEntries {
+		return s.reject(fmt.Sprintf("the list of %s has %d entries, and all lists together more than %d", l.url, len(m.GetResources()),
+			maxEntries))
+	}
+	sums, bytes := sumsOf(m.GetResources())
+	if others+bytes > maxBytes {
+		return s.reject(fmt.Sprintf("the list of %s has %d bytes, and all lists together more than %d", l.url, bytes, maxBytes))
 	}
 	k := s.of[l.url]
 	if l.same(m.GetResources(), sums) {
@@ -215,7 +223,20 @@ func (s *Source) take(ctx context.Context, m *discovery.DiscoveryResponse) error
 		s.settle()
 		return nil
 	}
-	next := l.next(m.GetResources(), sums, bytes, func(r *anypb.Any) *entry { return s.decode(k, r) })
+	unusable := 0
+	next := l.next(m.GetResources(), sums, bytes, func(r *anypb.Any) *entry {
+		e := s.decode(k, r)
+		if len(e.problems) > 0 {
+			if unusable++; unusable <= maxLogged {
+				s.cfg.Log.Warn("object of an MCP server cannot be used, its last good version stays", "source", s.name,
+					"problem", e.problems.Error())
+			}
+		}
+		return e
+	})
+	if unusable > maxLogged {
+		s.cfg.Log.Warn("more objects of an MCP server cannot be used", "source", s.name, "type", l.url, "more", unusable-maxLogged)
+	}
 	s.answered()
 	s.change(ctx, k, func() { *l = *next })
 	s.settle()
@@ -260,9 +281,6 @@ func (s *Source) decode(k *kind, r *anypb.Any) *entry {
 		d.Object.Source = s.name
 	case d.Key.Name != "":
 		e.saved = s.savedVersion(k, d.Key)
-	}
-	for _, p := range e.problems {
-		s.cfg.Log.Warn("object of an MCP server cannot be used, its last good version stays", "source", s.name, "problem", p.Error())
 	}
 	return e
 }

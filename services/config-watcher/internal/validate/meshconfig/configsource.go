@@ -11,6 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/validate/check"
 )
 
 // Schemes of the addresses of config sources, as in Istio.
@@ -56,16 +57,58 @@ func (c checker) configSources(at string, list []*mesh.ConfigSource) {
 	}
 }
 
-// sourceTLS checks how a server is connected to. caCertificates may be PEM, as istiod reads it, or the path of a file.
+// Modes of tlsSettings that have a use for a field.
+const (
+	simple = 1 << iota
+	mutual
+	ofMesh
+)
+
+// sourceTLS checks how a server is connected to. Whatever cannot be honoured is refused, since nobody would notice what
+// it fails to protect. caCertificates and caCrl may be PEM, as istiod reads them, or paths of files.
 func (c checker) sourceTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
 	}
-	mutual := t.Mode == networking.ClientTLSSettings_MUTUAL
-	c.FailIf(mutual && t.ClientCertificate == "", at+".clientCertificate", nil, "missing in mode MUTUAL",
-		"set clientCertificate and privateKey, or use ISTIO_MUTUAL")
-	c.FailIf(mutual && t.PrivateKey == "", at+".privateKey", nil, "missing in mode MUTUAL",
-		"set clientCertificate and privateKey, or use ISTIO_MUTUAL")
-	c.FailIf(t.InsecureSkipVerify.GetValue() && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0), at+".insecureSkipVerify", true,
-		"contradicts what the server is verified with: caCertificates and subjectAltNames", "remove insecureSkipVerify")
+	mode := map[networking.ClientTLSSettings_TLSmode]int{
+		networking.ClientTLSSettings_SIMPLE: simple, networking.ClientTLSSettings_MUTUAL: mutual,
+		networking.ClientTLSSettings_ISTIO_MUTUAL: ofMesh,
+	}[t.Mode]
+	skips := t.InsecureSkipVerify.GetValue()
+	for _, f := range []struct {
+		name string
+		set  bool
+		of   int
+	}{
+		{"clientCertificate", t.ClientCertificate != "", mutual},
+		{"privateKey", t.PrivateKey != "", mutual},
+		{"caCertificates", t.CaCertificates != "", simple | mutual},
+		{"caCrl", t.CaCrl != "", simple | mutual},
+		{"credentialName", t.CredentialName != "", simple | mutual},
+		{"insecureSkipVerify", skips, simple | mutual},
+		{"sni", t.Sni != "", simple | mutual | ofMesh},
+		{"subjectAltNames", len(t.SubjectAltNames) > 0, simple | mutual | ofMesh},
+	} {
+		c.FailIf(f.set && mode&f.of == 0, at+"."+f.name, nil, "has no effect in mode "+t.Mode.String(),
+			"remove it, or set the mode that has a use for it")
+	}
+	if mode&(simple|mutual) == 0 {
+		return
+	}
+	files := t.ClientCertificate != "" || t.PrivateKey != "" || t.CaCertificates != "" || t.CaCrl != ""
+	c.FailIf(t.CredentialName != "" && files, at+".credentialName", t.CredentialName,
+		"cannot be combined with clientCertificate, privateKey, caCertificates and caCrl", "keep credentialName, or the files")
+	c.FailIf(t.CredentialName != "" && !check.DNSSubdomain(t.CredentialName), at+".credentialName", t.CredentialName,
+		"not the name of a Secret", "name a Secret of config-watcher's namespace, without namespace and scheme")
+	needs := mode == mutual && t.CredentialName == ""
+	c.FailIf(needs && t.ClientCertificate == "", at+".clientCertificate", nil, "missing in mode MUTUAL",
+		"set clientCertificate and privateKey, or credentialName, or use ISTIO_MUTUAL")
+	c.FailIf(needs && t.PrivateKey == "", at+".privateKey", nil, "missing in mode MUTUAL",
+		"set clientCertificate and privateKey, or credentialName, or use ISTIO_MUTUAL")
+	verifies := t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || t.CaCrl != "" || mode == simple && t.CredentialName != ""
+	c.FailIf(skips && verifies, at+".insecureSkipVerify", true,
+		"contradicts what the server is verified with: caCertificates, caCrl, credentialName and subjectAltNames", "remove insecureSkipVerify")
+	for i, name := range t.SubjectAltNames {
+		c.FailIf(name == "", manifest.Index(at+".subjectAltNames", i), name, "no server has an empty name", "remove it")
+	}
 }
