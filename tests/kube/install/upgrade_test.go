@@ -65,4 +65,23 @@ func testRecreate(t *testing.T, r *rig) {
 	}
 	out, _ = r.install(t)
 	says(t, out, "10 unchanged")
+
+	// Without the field the API server would leave the Service headless, and say nothing.
+	address := func() any { return r.get(t, services, "mesh", "server").Object["spec"].(map[string]any)["clusterIP"] }
+	if address() != "None" {
+		t.Fatalf("clusterIP is %v", address())
+	}
+	r.manifests = writePackage(t, map[string]string{"charts/server/templates/all.yaml": strings.NewReplacer(
+		"selector: {matchLabels: {app: {{ $name }}}}", "selector: {matchLabels: {app: {{ $name }}, tier: mesh}}",
+		"metadata: {labels: {app: {{ $name }}}}", "metadata: {labels: {app: {{ $name }}, tier: mesh}}",
+	).Replace(charts["charts/server/templates/all.yaml"])})
+	_, said = r.does(t, 1, r.installing()...)
+	says(t, said, "nothing was changed: 1 objects cannot be changed as they are", "Service mesh/server: spec.clusterIP", "--recreate")
+	out, _ = r.install(t, "--recreate")
+	says(t, out, "1 made anew")
+	if at := address(); at == "None" || at == "" {
+		t.Errorf("clusterIP is %v", at)
+	}
+	out, _ = r.install(t)
+	says(t, out, "10 unchanged")
 }

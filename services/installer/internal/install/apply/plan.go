@@ -320,6 +320,8 @@ func (l *comparison) change(ctx context.Context, it item) (*Change, error) {
 		if err := l.cannotChange(ctx, ch, err); err != nil {
 			return nil, err
 		}
+	case staysHeadless(ch, after):
+		ch.Action, ch.After, ch.Fields = Recreate, ch.want, append(ch.Fields, clusterIP)
 	case ch.Action != Create && equal(live, after):
 		ch.Action, ch.After = Unchanged, after
 	default:

@@ -8,10 +8,29 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"fairlead.dev/services/installer/internal/install/cluster"
 )
 
 // Some fields of an object cannot be changed once it is there: the selector of a Deployment, the clusterIP of a
 // Service, the roleRef of a binding. The object is then deleted and made anew, if the user says so.
+
+// clusterIP is the field of a Service that an API server keeps, and refuses nothing, when an installation no longer
+// states it.
+const clusterIP = "spec.clusterIP"
+
+// staysHeadless reports whether a Service that an earlier installation made headless would stay so, where this one
+// wants a Service with an address: API servers find no webhook behind a headless one whose target port differs.
+func staysHeadless(ch *Change, after *unstructured.Unstructured) bool {
+	if ch.Kind != "Service" || ch.Group != "" || ch.Action != Configure || !strings.Contains(cluster.OwnedFields(ch.Live), `"f:clusterIP":`) {
+		return false
+	}
+	_, said, _ := unstructured.NestedString(ch.want.Object, "spec", "clusterIP")
+	external, _, _ := unstructured.NestedString(ch.want.Object, "spec", "type")
+	of, _, _ := unstructured.NestedString(after.Object, "spec", "clusterIP")
+	return !said && external != "ExternalName" && of == "None"
+}
 
 // maxAnew bounds what the name of an object that is tried has of the object's own.
 const maxAnew = 50
