@@ -23,7 +23,7 @@ func TestRegistriesOfADirectory(t *testing.T) {
 	r := f.start(o)
 	testkit.Eventually(t, testkit.Patience, func() error {
 		page := r.body(t, "/debug/sources", f.admin())
-		for _, want := range []string{`"registries"`, `"consul/east"`, "west.yaml", "--registry-allow-addresses", `"timeout"`, `"refused"`} {
+		for _, want := range []string{`"registries"`, `"consul/east"`, "west.yaml", "--registry-allow-addresses", `"TIMEOUT"`, `"REFUSED"`} {
 			if !strings.Contains(page, want) {
 				return fmt.Errorf("/debug/sources lacks %q: %s", want, page)
 			}

@@ -34,6 +34,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/consul"
+	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
@@ -409,6 +410,9 @@ func (from *sources) ready(revisions *revision.Log) error {
 func remedy(src source.Source) string {
 	if strings.HasPrefix(src.Name(), kubernetes.NamePrefix) {
 		return "make the API server reachable and let config-watcher's service account read it"
+	}
+	if strings.HasPrefix(src.Name(), registry.SourcePrefix) {
+		return "make Consul readable at the registry's address, by its CA, certificate and token; its declaration has them"
 	}
 	switch src.Name() {
 	case declared.Name:

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -206,7 +207,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		sources = slices.Concat(sources, c.state.Registries.Sources())
 		counts := c.state.Registries.Counts()
 		for _, state := range consul.States {
-			gauge(c.registries, float64(counts[state]), string(state))
+			gauge(c.registries, float64(counts[state]), strings.ToLower(string(state)))
 		}
 	}
 	for _, s := range sources {

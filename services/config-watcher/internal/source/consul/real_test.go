@@ -3,7 +3,7 @@ package consul
 import (
 	"testing"
 
-	"fairlead.dev/services/config-watcher/internal/source/consul/consultest"
+	"fairlead.dev/pkg/testkit/consultest"
 )
 
 // A registry follows a real agent: registrations, health, and what is gone.
@@ -14,13 +14,13 @@ func TestRealRegistryIsFollowed(t *testing.T) {
 	agent.Register(t, consultest.Instance("n1", "web", "web-1", "passing"))
 	r.run(func(c *Config) { c.Follow = Follow })
 	r.mesh.becomes("[consul web.service.consul:1]")
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	agent.Register(t, consultest.Instance("n2", "web", "web-2", "critical"))
 	agent.Register(t, consultest.Instance("n2", "db", "db-1", "passing"))
 	r.mesh.becomes("[consul db.service.consul:1 consul web.service.consul:2]")
 	agent.Deregister(t, "n2", "db-1")
 	r.mesh.becomes("[consul web.service.consul:2]")
 	agent.Kill()
-	r.rows("east away")
+	r.rows("east AWAY")
 	r.mesh.becomes("[consul web.service.consul:2]")
 }

@@ -37,7 +37,7 @@ func TestWhatIsRegisteredBecomesObjectsAndGoesWithItsRegistry(t *testing.T) {
 	r.secret("east", 1, map[string]string{"registry.yaml": declare(), "token": "secret-token\n"})
 	r.run()
 	r.mesh.becomes("[consul web.service.consul:2]")
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	if c := r.dc.connected()[0]; c.Token != "secret-token" || c.Address != "http://127.0.0.1:8500" || c.Datacenter != "dc1" || c.TLS != nil {
 		t.Errorf("connection %+v", c)
 	}
@@ -79,7 +79,7 @@ func TestADeclarationIsExchangedWithoutAGap(t *testing.T) {
 	}
 	// A broken one leaves the accepted one in use, and says what is wrong.
 	r.file("east.yaml", declare("ruels: []"))
-	r.rows(`east refused: unknown field "ruels"`)
+	r.rows(`east REFUSED: unknown field "ruels"`)
 	r.dc.set(put("db", instances("db", 1)))
 	r.dc.set(put("web", instances("web", 200)))
 	r.mesh.becomes("[shop web.service.consul:200]")
@@ -87,7 +87,7 @@ func TestADeclarationIsExchangedWithoutAGap(t *testing.T) {
 		t.Errorf("problems %v", p)
 	}
 	r.file("east.yaml", declare("rules: [{services: [web], namespace: shop}]"))
-	r.rows("east synced")
+	r.rows("east SYNCED")
 }
 
 func TestWhichDeclarationCounts(t *testing.T) {
@@ -98,14 +98,14 @@ func TestWhichDeclarationCounts(t *testing.T) {
 	r.secret("empty", 3, nil)
 	r.file("north.yaml", declare("domain: north"))
 	r.run()
-	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored: north.yaml declares the same registry",
-		"west refused: ")
+	r.rows("east SYNCED", "empty REFUSED: registry.yaml", "north SYNCED", "north IGNORED: north.yaml declares the same registry",
+		"west REFUSED: ")
 	r.secret("west", 1, map[string]string{"registry.yaml": strings.Replace(declare(), "dc1", "dc2", 1)})
-	r.rows("east synced", "empty refused: registry.yaml", "north synced", "north ignored",
-		"west refused: the older registry east has the hosts of consul; set qualified: true")
+	r.rows("east SYNCED", "empty REFUSED: registry.yaml", "north SYNCED", "north IGNORED",
+		"west REFUSED: the older registry east has the hosts of consul; set qualified: true")
 	r.secret("west", 1, map[string]string{"registry.yaml": strings.Replace(declare("qualified: true"), "dc1", "dc2", 1)})
 	r.dc.set(put("web", instances("web", 1)))
-	r.rows("east synced", "empty refused", "north synced", "north ignored", "west synced")
+	r.rows("east SYNCED", "empty REFUSED", "north SYNCED", "north IGNORED", "west SYNCED")
 }
 
 // A file that is gone for a moment, as while an editor writes it, changes nothing.
@@ -141,7 +141,7 @@ func TestWhatWasReadOutlivesARestart(t *testing.T) {
 	r.dc.set(put("web", instances("web", 3)))
 	r.file("east.yaml", declare("token: secret-token"))
 	r.run()
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	r.mesh.becomes("[consul web.service.consul:3]")
 	r.dc.mu.Lock()
 	r.dc.away = errAway
@@ -151,7 +151,7 @@ func TestWhatWasReadOutlivesARestart(t *testing.T) {
 	if r.dc.connected()[1].Known["web"] == nil {
 		t.Error("the client is not told what is known")
 	}
-	r.rows("east away: nobody answers")
+	r.rows("east AWAY: nobody answers")
 	if st := r.Status(); !st.Synced && st.LastGood.IsZero() {
 		t.Errorf("the mesh waits for a registry whose last state is known: %+v", st)
 	}
@@ -162,11 +162,11 @@ func TestWhatWasReadOutlivesARestart(t *testing.T) {
 	r.dc.tell()
 	r.dc.mu.Unlock()
 	r.mesh.becomes("[consul db.service.consul:1]")
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	// Nothing can be read: neither the declarations nor Consul.
 	r.run(func(c *Config) { c.Dir = "/nowhere" })
 	r.mesh.becomes("[consul db.service.consul:1]")
-	r.rows("east away: no declaration of the registry has been read since the start")
+	r.rows("east AWAY: no declaration of the registry has been read since the start")
 	r.stop()
 	if found := grep(t, r.state, "secret-token"); found != "" {
 		t.Errorf("the token is in %s", found)
@@ -195,7 +195,7 @@ func TestTheMeshDoesNotWaitForEver(t *testing.T) {
 	if r.Status().Settled() {
 		t.Error("the mesh does not wait at all")
 	}
-	r.rows("east timeout: nobody answers")
+	r.rows("east TIMEOUT: nobody answers")
 	if st := r.Status(); !st.Settled() || st.Degraded == nil || !strings.Contains(st.Degraded.Error(), "--registry-timeout") {
 		t.Errorf("status %+v", st)
 	}
@@ -233,11 +233,11 @@ func TestARegistryWhoseSecretAListLacksIsReadOn(t *testing.T) {
 	r.run(onClock)
 	held(1)
 	r.mesh.becomes(east)
-	r.rows("east away: no declaration of the registry has been read since the start")
+	r.rows("east AWAY: no declaration of the registry has been read since the start")
 	// It comes back.
 	r.secret("east", 1, map[string]string{"registry.yaml": declare()})
 	held(0)
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	r.mesh.becomes(east)
 	// A second list lacks it too.
 	r.stop()

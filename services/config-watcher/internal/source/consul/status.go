@@ -18,20 +18,20 @@ type State string
 
 // States of a registry.
 const (
-	Syncing State = "syncing"
-	Synced  State = "synced"
+	Syncing State = "SYNCING"
+	Synced  State = "SYNCED"
 	// Limited: not all services are watched at once.
-	Limited State = "limited"
+	Limited State = "LIMITED"
 	// Held: a reading lacks so much that it stays until a second one lacks it too.
-	Held State = "held"
+	Held State = "HELD"
 	// Timeout: the mesh has stopped waiting for the first reading; it is read on.
-	Timeout State = "timeout"
+	Timeout State = "TIMEOUT"
 	// Away: something cannot be read now; what was known last stays.
-	Away State = "away"
+	Away State = "AWAY"
 	// Refused: the newest declaration is refused; what an earlier one reads stays and is followed.
-	Refused State = "refused"
+	Refused State = "REFUSED"
 	// Ignored: the declaration has no effect.
-	Ignored State = "ignored"
+	Ignored State = "IGNORED"
 )
 
 // States are all states.

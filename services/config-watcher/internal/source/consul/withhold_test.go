@@ -232,10 +232,10 @@ func TestTheFirstReadingIsComparedWithTheSavedState(t *testing.T) {
 	set(services(20, 1))
 	r.file("east.yaml", declare())
 	r.run()
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	held := func() {
 		t.Helper()
-		r.rows("east held: 20 of 20 endpoints, 20 of 20 services are missing")
+		r.rows("east HELD: 20 of 20 endpoints, 20 of 20 services are missing")
 		if n := len(r.mesh.copy()); n != 40 {
 			t.Errorf("%d objects", n)
 		}
@@ -252,7 +252,7 @@ func TestTheFirstReadingIsComparedWithTheSavedState(t *testing.T) {
 		t.Errorf("accepts %d", n)
 	}
 	r.mesh.becomes("[]")
-	r.rows("east synced")
+	r.rows("east SYNCED")
 }
 
 // TestASecondReadingIsMadeAndRemoves, by Registries themselves.
@@ -262,9 +262,9 @@ func TestASecondReadingIsMadeAndRemoves(t *testing.T) {
 	r.dc.set(put("web", instances("web", 12)))
 	r.file("east.yaml", declare())
 	r.run(func(c *Config) { c.Clock, c.Secrets = clock, nil })
-	r.rows("east synced")
+	r.rows("east SYNCED")
 	r.dc.set(put("web", instances("web", 1)))
-	r.rows("east held: 11 of 12 endpoints are missing")
+	r.rows("east HELD: 11 of 12 endpoints are missing")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() {

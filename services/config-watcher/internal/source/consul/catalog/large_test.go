@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/consultest"
 	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
-	"fairlead.dev/services/config-watcher/internal/source/consul/consultest"
 )
 
 // TestRealManyServices reads 500 services of ten instances each, or 10,000 with LONG, and asserts what that costs.

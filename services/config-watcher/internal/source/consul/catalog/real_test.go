@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/consultest"
 	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
-	"fairlead.dev/services/config-watcher/internal/source/consul/consultest"
 )
 
 // mesh holds what it is handed, and remembers what that removed.

@@ -1,6 +1,6 @@
 // Package consultest starts Consul for tests, on addresses of loopback: Dev one agent without ACLs, NewCluster three
-// servers and a client agent with TLS and ACLs. Tests that use it are skipped unless CONSUL_BIN names the directory of
-// Consul's program; `make test-consul` builds it and sets CONSUL_BIN.
+// servers and a client agent with TLS and ACLs. Tests that use these are skipped unless CONSUL_BIN names the directory
+// of Consul's program; `make test-consul` builds it and sets CONSUL_BIN. StartFake starts what answers like Consul.
 package consultest
 
 import (
@@ -169,13 +169,19 @@ type Registration struct {
 // Service is a service of a Registration.
 type Service struct {
 	ID, Service, Address string
+	Kind                 string            `json:",omitempty"`
 	Port                 int               `json:",omitempty"`
 	Ports                []Port            `json:",omitempty"`
 	Tags                 []string          `json:",omitempty"`
 	Meta                 map[string]string `json:",omitempty"`
 	Weights              *Weights          `json:",omitempty"`
 	Locality             *Locality         `json:",omitempty"`
+	// Proxy is required of Kind connect-proxy.
+	Proxy *Proxy `json:",omitempty"`
 }
+
+// Proxy says what a proxy of Connect is of.
+type Proxy struct{ DestinationServiceName string }
 
 // Port is one of several ports of a Service.
 type Port struct {
@@ -244,7 +250,7 @@ func Dev(t testing.TB) *Agent {
 func DevTLS(t testing.TB) *Agent {
 	t.Helper()
 	program(t)
-	files, secure := certificates(t)
+	files, secure, _ := certificates(t)
 	a := start(t, "dev", settings{"tls": map[string]any{"https": files}}, secure, "-dev")
 	a.await(t)
 	return a

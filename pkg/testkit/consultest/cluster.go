@@ -28,10 +28,12 @@ type Cluster struct {
 	Servers [3]*Agent
 	// Client is what programs ask. Its methods have all rights.
 	Client *Agent
+	// CA verifies all of them, in PEM.
+	CA []byte
 }
 
-// certificates writes those of a server, and returns the settings that name them and how clients verify it.
-func certificates(t testing.TB) (files map[string]any, verify *tls.Config) {
+// certificates writes those of a server, and returns the settings that name them, how clients verify it, and the CA.
+func certificates(t testing.TB) (files map[string]any, verify *tls.Config, root []byte) {
 	t.Helper()
 	dir, ca := t.TempDir(), testkit.PKI(t)
 	chain, key := ca.NewServer(serverName, "localhost")
@@ -42,14 +44,14 @@ func certificates(t testing.TB) (files map[string]any, verify *tls.Config) {
 	files = map[string]any{
 		"ca_file": ca.WriteRoot(dir), "cert_file": filepath.Join(dir, "cert.pem"), "key_file": filepath.Join(dir, "key.pem"),
 	}
-	return files, &tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS12}
+	return files, &tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS12}, testkit.CertPEM(ca.Cert)
 }
 
 // NewCluster starts a Cluster, which ends with the test.
 func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
 	program(t)
-	files, secure := certificates(t)
+	files, secure, root := certificates(t)
 	files["verify_outgoing"] = true
 	common := func(server bool, join ...string) settings {
 		s := settings{
@@ -66,7 +68,7 @@ func NewCluster(t testing.TB) *Cluster {
 		}
 		return s
 	}
-	c := &Cluster{}
+	c := &Cluster{CA: root}
 	for i := range c.Servers {
 		var join []string
 		if i > 0 {
