@@ -149,10 +149,11 @@ func (r *rig) startWatcher() {
 
 // follow has config-watcher read istiod, by mutual TLS of the mesh. istiod lets in whoever has an identity of its
 // namespace.
-func (r *rig) follow() {
+func (r *rig) follow(settings ...string) {
 	r.t.Helper()
 	testkit.WriteFile(r.t, r.mesh, fmt.Appendf(nil,
-		"rootNamespace: %s\nconfigSources: [{address: \"xds://%s\", tlsSettings: {mode: ISTIO_MUTUAL}}]\n", system, r.secure))
+		"rootNamespace: %s\nconfigSources: [{address: \"xds://%s\", tlsSettings: {mode: ISTIO_MUTUAL}%s}]\n", system, r.secure,
+		strings.Join(settings, "")))
 }
 
 // startIstiod starts an istiod that reads the API server and config-watcher, and waits until it has read both.

@@ -34,6 +34,7 @@ type peer struct {
 	address string
 	server  *grpc.Server
 	streams chan *stream
+	eds     chan *edsStream
 }
 
 // stream is one stream of the client.
@@ -52,7 +53,7 @@ func newPeer(t testing.TB, options ...grpc.ServerOption) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{t: t, address: lis.Addr().String(), streams: make(chan *stream, 16),
+	p := &peer{t: t, address: lis.Addr().String(), streams: make(chan *stream, 16), eds: make(chan *edsStream, 16),
 		server: grpc.NewServer(append(options, grpc.MaxSendMsgSize(1<<30))...)}
 	discovery.RegisterAggregatedDiscoveryServiceServer(p.server, p)
 	go func() { _ = p.server.Serve(lis) }()

@@ -31,6 +31,8 @@ type entry struct {
 	hold     *hold.Hold
 	// saved is the last good version that an earlier run has saved of an object that cannot be used.
 	saved *object.Object
+	// template is what a ServiceEntry with endpoints is made of; the rest is empty then.
+	template *template
 }
 
 // list is the newest that a server has said of one version of a kind.
@@ -89,6 +91,8 @@ type kind struct {
 	fresh  int
 	// compared is true once what the last run has saved is in force, or was compared with the first complete lists.
 	compared bool
+	// registry has the endpoints for templates; nil if there are none.
+	registry *registry
 }
 
 func newKinds() []*kind {
@@ -172,6 +176,10 @@ type reading struct {
 // those that are gone, sorted by key.
 func (k *kind) change(name string, r reading) (put, gone []source.Event) {
 	now := k.union()
+	if k.registry != nil {
+		k.registry.round++
+		defer k.registry.prune()
+	}
 	for key, e := range now {
 		k.guard.Forget(key)
 		before, after := k.delivered[key], k.next(name, key, e)
@@ -247,6 +255,11 @@ func (k *kind) remove(keys []object.Key) (gone []source.Event) {
 // next returns the object in force after a server has said something of it, and takes over its problems.
 func (k *kind) next(name string, key object.Key, e *entry) *object.Object {
 	before := k.delivered[key]
+	if e.template != nil {
+		if e = k.registry.compose(k, key, e); e == nil {
+			return before // its endpoints are not known yet
+		}
+	}
 	if e.object != nil || e.problems == nil {
 		delete(k.problems, key)
 		if before != nil && e.object != nil && before.Digest == e.object.Digest {
@@ -299,10 +312,13 @@ func (k *kind) String() string { return k.desc.Name + "." + k.desc.Group }
 // silentAfter is how long after a stream has begun a version that was never answered counts as unknown to the server.
 const silentAfter = 30 * time.Second
 
-// syntheticPrefix begins the names of the ServiceEntries that istiod makes of Kubernetes' Services. It tells their
-// endpoints by EDS alone.
-const syntheticPrefix = "synthetic-"
+const (
+	// syntheticPrefix begins the names of the ServiceEntries that istiod makes of Kubernetes' Services. It tells their
+	// endpoints by EDS alone.
+	syntheticPrefix  = "synthetic-"
+	kindServiceEntry = "ServiceEntry"
+)
 
 func synthetic(k *kinds.Kind, key object.Key) bool {
-	return k.Name == "ServiceEntry" && strings.HasPrefix(key.Name, syntheticPrefix)
+	return k.Name == kindServiceEntry && strings.HasPrefix(key.Name, syntheticPrefix)
 }

@@ -39,6 +39,9 @@ type Config struct {
 	// Revision is that of this control plane: objects whose label istio.io/rev names another one are left out; "" reads
 	// all.
 	Revision string
+	// Registry reads the endpoints of the server's services too, by EDS: subscribedResources: [SERVICE_REGISTRY].
+	// Without it the services of an istiod are left out.
+	Registry bool
 	// Saved keeps the last good state across restarts; if nil it is not kept. Codec encodes its records.
 	Saved *lastgood.Dir
 	Codec record.Codec
@@ -73,6 +76,9 @@ type Source struct {
 	stream    uint64
 	synthetic int
 	events    map[*kind]uint64
+	// registry is nil unless Config.Registry; entries is the kind ServiceEntry.
+	registry *registry
+	entries  *kind
 
 	// shards are those of the last good state that were read, until the server has been. Only Run's stream uses it.
 	shards map[string][]*object.Object
@@ -85,6 +91,10 @@ func New(cfg Config) *Source {
 	for _, k := range s.kinds {
 		for _, l := range k.lists {
 			s.lists[l.url], s.of[l.url] = l, k
+		}
+		if k.desc.Name == kindServiceEntry && cfg.Registry {
+			s.registry, s.entries = newRegistry(s.name), k
+			k.registry = s.registry
 		}
 	}
 	return s
@@ -128,6 +138,13 @@ func (s *Source) Status() source.Status {
 	}
 	slices.SortFunc(st.Withheld, func(a, b source.Withheld) int { return strings.Compare(a.What, b.What) })
 	slices.SortFunc(st.Kinds, func(a, b source.KindStatus) int { return strings.Compare(a.Name, b.Name) })
+	if r := s.registry; r != nil {
+		st.Problems = append(st.Problems, r.rejected...)
+		if r.failure != nil {
+			st.Degraded = fmt.Errorf("the endpoints of the MCP server %s cannot be read since %s, the last ones stay: %w; make it reachable, or "+
+				"remove subscribedResources in meshConfig.configSources", s.cfg.Host, r.since.Format(time.RFC3339), r.failure)
+		}
+	}
 	if s.failure != nil {
 		st.Degraded = fmt.Errorf("the MCP server %s cannot be read since %s, its last objects stay: %w; make it reachable, or correct "+
 			"meshConfig.configSources", s.cfg.Host, s.since.Format(time.RFC3339), s.failure)
@@ -175,6 +192,9 @@ func (s *Source) settle() {
 		if !k.complete(s.impatient) {
 			return
 		}
+	}
+	if s.registry != nil && !s.registry.complete() {
+		return
 	}
 	s.synced, s.lastGood = true, time.Time{}
 	clear(s.shards)

@@ -41,14 +41,12 @@ type Node struct {
 	Name, Namespace, Domain, Address string
 }
 
-func (s *Source) node() *core.Node {
+// node is that of a proxy of a type.
+func (s *Source) node(proxy string) *core.Node {
 	n := s.cfg.Node
 	text := func(v string) *structpb.Value { return structpb.NewStringValue(v) }
 	return &core.Node{
-		// An istiod tells a sidecar nothing of Gateways that change, and a gateway nothing of Sidecars: it sends
-		// nothing for a change that a proxy of the type has no use for, even to clients of MCP. To a waypoint it sends
-		// all.
-		Id: fmt.Sprintf("waypoint~%s~%s.%s~%s.svc.%s", cmp.Or(n.Address, "127.0.0.1"), n.Name, n.Namespace, n.Namespace, n.Domain),
+		Id: fmt.Sprintf("%s~%s~%s.%s~%s.svc.%s", proxy, cmp.Or(n.Address, "127.0.0.1"), n.Name, n.Namespace, n.Namespace, n.Domain),
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"GENERATOR": text("api"), "ISTIO_REVISION": text(s.cfg.Revision), "NAMESPACE": text(n.Namespace),
 			// A server makes no difference by version for one that says this, as istiod's own client does.
@@ -61,6 +59,12 @@ func (s *Source) node() *core.Node {
 func (s *Source) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.keep(ctx) })
+	if s.registry != nil {
+		group.Go(func() error {
+			rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, s.followEndpoints, func(err error, _ time.Duration) { s.endpointsFailed(err) })
+			return nil
+		})
+	}
 	group.Go(func() error {
 		rpc.Reopener{Clock: s.cfg.Clock}.Run(ctx, s.follow,
 			func(err error, _ time.Duration) {
@@ -80,9 +84,42 @@ func (s *Source) Run(ctx context.Context) error {
 var errAgain = errors.New("everything is asked for again")
 
 // received is a message, or why the stream has ended.
-type received struct {
-	message *discovery.DiscoveryResponse
+type received[M any] struct {
+	message M
 	err     error
+}
+
+// receive reads a stream into a channel until ctx or the stream ends.
+func receive[M any](ctx context.Context, next func() (M, error)) <-chan received[M] {
+	out := make(chan received[M])
+	go func() {
+		for {
+			m, err := next()
+			select {
+			case out <- received[M]{m, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// ending waits for the error that a stream ends with.
+func ending[M any](ctx context.Context, messages <-chan received[M]) error {
+	for {
+		select {
+		case r := <-messages:
+			if r.err != nil {
+				return r.err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // follow reads one stream to its end. Each has a connection of its own, so that changed files of roots count.
@@ -101,20 +138,7 @@ func (s *Source) follow(ctx context.Context) (useful bool, err error) {
 	if err := s.ask(stream); err != nil {
 		return false, err
 	}
-	messages := make(chan received)
-	go func() {
-		for {
-			m, err := stream.Recv()
-			select {
-			case messages <- received{m, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
+	messages := receive(ctx, stream.Recv)
 	patience := s.cfg.Clock.NewTimer(silentAfter)
 	defer patience.Stop()
 	again := s.cfg.Clock.NewTimer(againAfter)
@@ -173,7 +197,9 @@ func (s *Source) ask(stream discovery.AggregatedDiscoveryService_StreamAggregate
 		}
 	}
 	s.mu.Unlock()
-	node := s.node()
+	// An istiod sends nothing for a change that a proxy of the type has no use for, even to clients of MCP: a sidecar
+	// is told nothing of Gateways, a gateway nothing of Sidecars. A waypoint is told all.
+	node := s.node("waypoint")
 	for _, url := range urls {
 		if err := stream.Send(&discovery.DiscoveryRequest{TypeUrl: url, Node: node}); err != nil {
 			_, err = stream.Recv() // why it has ended
@@ -271,6 +297,11 @@ func (s *Source) decode(k *kind, r *anypb.Any) *entry {
 	e := &entry{key: d.Key, object: d.Object, problems: d.Problems, hold: d.Hold}
 	switch {
 	case synthetic(k.desc, d.Key):
+		if s.registry != nil {
+			if t := templateOf(r); t != nil {
+				return &entry{key: d.Key, template: t}
+			}
+		}
 		s.mu.Lock()
 		s.synthetic++
 		s.mu.Unlock()

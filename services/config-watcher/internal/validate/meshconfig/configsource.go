@@ -38,6 +38,10 @@ func (c checker) configSources(at string, list []*mesh.ConfigSource) {
 		}
 		c.FailIf(seen[s.Address], at+".address", s.Address, "is in the list twice", "remove one")
 		seen[s.Address] = true
+		for i, r := range s.SubscribedResources {
+			c.FailIf(u.Scheme != SchemeXDS || r != mesh.Resource_SERVICE_REGISTRY, manifest.Index(at+".subscribedResources", i), r.String(),
+				"is not read from such a source", "remove it; servers of xds:// have SERVICE_REGISTRY")
+		}
 		switch u.Scheme {
 		case SchemeXDS:
 			host, port, err := net.SplitHostPort(u.Host)

@@ -38,7 +38,7 @@ func TestConfigSources(t *testing.T) {
 	config, warnings, problems := Parse("mesh.yaml", []byte(`configSources:
 - {address: "k8s://"}
 - {address: "fs:///etc/istio/config"}
-- {address: "xds://127.0.0.1:15010"}
+- {address: "xds://127.0.0.1:15010", subscribedResources: [SERVICE_REGISTRY]}
 - {address: "xds://istiod.istio-system.svc:15012", tlsSettings: {mode: ISTIO_MUTUAL}}
 - {address: "xds://[::1]:15012", tlsSettings: {mode: SIMPLE, caCertificates: "-----BEGIN CERTIFICATE-----", sni: a.b, subjectAltNames: [a.b]}}
 - {address: "xds://c:1", tlsSettings: {mode: MUTUAL, clientCertificate: /a, privateKey: /b, caCertificates: /c, caCrl: /d}}
