@@ -100,6 +100,12 @@ func GatewayName(name, namespace string) string {
 // ServiceName returns the name in the resource key of a Service.
 func ServiceName(s *configv1.Service) string { return visibilityName(s.GetHostname(), s.GetAudience()) }
 
+// ClusterSetSuffix ends the hosts that Services have in all clusters together, by KEP-1645. It is not configurable.
+const ClusterSetSuffix = ".svc.clusterset.local"
+
+// ClusterSetHost is the hostname that the Services of one name have in all clusters together.
+func ClusterSetHost(name, namespace string) string { return name + "." + namespace + ClusterSetSuffix }
+
 // WorkloadName returns the name in the resource key of a Workload; cluster is "" for config-watcher's own.
 func WorkloadName(name, cluster string) string { return suffixed(name, cluster) }
 

@@ -981,11 +981,12 @@ type Service struct {
 	// audience tells several services of one hostname and namespace apart: empty for the only one and for the one that is
 	// exported to all, else the first of exported_to.
 	Audience string `protobuf:"bytes,22,opt,name=audience,proto3" json:"audience,omitempty"`
-	// cluster_addresses are the VIPs in each cluster that has the service, sorted by cluster; empty if config-watcher's
-	// own cluster alone has it. Clients in a cluster that is not listed use addresses.
+	// cluster_addresses are the VIPs in each cluster that has the service, or imports it, sorted by cluster; empty if
+	// config-watcher's own cluster alone has it and every client sees its endpoints. Clients in a cluster that is not
+	// listed use addresses.
 	ClusterAddresses []*ClusterAddresses `protobuf:"bytes,23,rep,name=cluster_addresses,json=clusterAddresses,proto3" json:"cluster_addresses,omitempty"`
 	// cluster_local is true if clients use endpoints of their own cluster alone (MeshConfig.serviceSettings). It is never
-	// set for a Kubernetes Service that config-watcher's own cluster alone has.
+	// set for a Kubernetes Service without cluster_addresses.
 	ClusterLocal bool `protobuf:"varint,24,opt,name=cluster_local,json=clusterLocal,proto3" json:"cluster_local,omitempty"`
 	// more_network_gateways are those of Services of the same name in further clusters, and further ones of a Service
 	// that the entry meshNetworks names, sorted by cluster, network and port.
@@ -1460,7 +1461,10 @@ type EndpointSet struct {
 	Audience string `protobuf:"bytes,7,opt,name=audience,proto3" json:"audience,omitempty"`
 	// away is true while the cluster has not been read for so long (config-watcher's --remote-cluster-stale-after) that
 	// its endpoints may be gone: clients in other clusters use them only where no others are left.
-	Away          bool `protobuf:"varint,8,opt,name=away,proto3" json:"away,omitempty"`
+	Away bool `protobuf:"varint,8,opt,name=away,proto3" json:"away,omitempty"`
+	// cluster_only is true if clients in other clusters do not see the endpoints: the Multi-Cluster Services API decides,
+	// and the cluster does not export the service.
+	ClusterOnly   bool `protobuf:"varint,9,opt,name=cluster_only,json=clusterOnly,proto3" json:"cluster_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1547,6 +1551,13 @@ func (x *EndpointSet) GetAudience() string {
 func (x *EndpointSet) GetAway() bool {
 	if x != nil {
 		return x.Away
+	}
+	return false
+}
+
+func (x *EndpointSet) GetClusterOnly() bool {
+	if x != nil {
+		return x.ClusterOnly
 	}
 	return false
 }
@@ -2322,7 +2333,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x06labels\x18\x01 \x03(\v2(.fairlead.config.v1.LabelSet.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbe\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe1\x02\n" +
 	"\vEndpointSet\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -2334,7 +2345,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"localities\x18\x06 \x03(\v2\x1c.fairlead.config.v1.LocalityR\n" +
 	"localities\x12\x1a\n" +
 	"\baudience\x18\a \x01(\tR\baudience\x12\x12\n" +
-	"\x04away\x18\b \x01(\bR\x04away\"\x96\x03\n" +
+	"\x04away\x18\b \x01(\bR\x04away\x12!\n" +
+	"\fcluster_only\x18\t \x01(\bR\vclusterOnly\"\x96\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1b\n" +

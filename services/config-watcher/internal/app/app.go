@@ -132,14 +132,16 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	others := s.newReplicas(identity)
 	observer := metrics.New(s.Registry, proxies)
 
-	// What leads to the revision log: changes of sources pass bans, keys, names of gateways, health and the pipeline.
+	// What leads to the revision log: changes of sources pass bans, keys, names of gateways, exports and imports, health
+	// and the pipeline. Those of remote clusters begin with the names.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
 			Tenancy: s.tenancy()}),
 		Log: s.Log, Out: s.revisions, Clock: s.Clock, Tracer: s.tracer(), Observe: observer,
 	})
 	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
-	names := s.newGatewayNames(healths.Submit)
+	sets := s.newClusterSets(healths.Submit)
+	names := s.newGatewayNames(sets.submit)
 	keys, err := s.newKeys(names.Submit)
 	if err != nil {
 		return err
@@ -154,7 +156,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	}
 	recorder := audit.NewRecorder(s.audit)
 	quotas := quota.New(cfg.MaxNamespaceMemory, meshWide, s.Clock)
-	from, err := s.newSources(d, recorder, quotas, s.pipeline.Submit)
+	from, err := s.newSources(d, recorder, quotas, names.Submit)
 	if err != nil {
 		return err
 	}
@@ -186,7 +188,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	if err != nil {
 		return err
 	}
-	sinks, err := s.statusSinks(from, registrar)
+	sinks, err := s.statusSinks(from, registrar, sets)
 	if err != nil {
 		return err
 	}
@@ -202,6 +204,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		machines.Submit(changes)
 		statuses.Submit(changes)
 		ingresses.Submit(changes, settings)
+		sets.discovered(changes, settings, sinks)
 	}}
 
 	// Who may do what in the configuration API.

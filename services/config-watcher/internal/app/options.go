@@ -53,6 +53,9 @@ type Options struct {
 	RemoteClusterStaleAfter time.Duration
 	RemoteClusterAllow      []string
 
+	// MCS are the options of the Multi-Cluster Services API.
+	MCS MCSOptions
+
 	// Registries is true if Secrets of the API server declare registries; RegistryDir has files that do, too.
 	Registries      bool
 	RegistryDir     string
@@ -141,6 +144,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how long a remote cluster may be away until clients in other clusters use its endpoints only after all others")
 	flags.StringSliceVar(&o.RemoteClusterAllow, "remote-cluster-allow-addresses", nil,
 		"addresses or CIDRs that API servers of remote clusters may have although they are loopback, link-local or a metadata service's")
+	o.MCS.addFlags(flags)
 	flags.BoolVar(&o.Registries, "registries", true,
 		"with --kubernetes, read the services of the registries in Consul that Secrets with the label fairlead.dev/registry=consul in namespace "+
 			"istio-system declare")
@@ -281,6 +285,7 @@ func (o Options) check() (*config, error) {
 	}
 	o.checkKubernetes(&errs)
 	c.remoteAllow = o.checkRemoteClusters(&errs)
+	o.MCS.check(&errs, o.Kubernetes)
 	if o.RegistryDir != "" || o.Kubernetes && o.Registries {
 		errs.AtLeast("registry-timeout", o.RegistryTimeout, time.Second)
 	}

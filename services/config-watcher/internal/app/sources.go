@@ -285,7 +285,8 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 		return err
 	}
 	to.kubernetes, err = kubernetes.New(kubernetes.Config{
-		Cluster: s.cfg.ClusterID, API: api, Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
+		Cluster: s.cfg.ClusterID, API: api, MultiCluster: s.cfg.MCS.reads(), Revision: s.cfg.IstioRevision, Saved: s.dirs.saved,
+		Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 		OtherData: func() {
 			if to.remotes != nil {
 				to.remotes.Relist()
@@ -308,7 +309,7 @@ func (s *Server) addKubernetes(to *sources, submit aggregate.Sink) error {
 	}
 	to.remotes = remote.New(remote.Config{
 		Own: s.cfg.ClusterID, Secrets: secrets, Namespace: kinds.MeshNamespace, Allow: s.cfg.remoteAllow,
-		Timeout: s.cfg.RemoteClusterTimeout, StaleAfter: s.cfg.RemoteClusterStaleAfter,
+		Timeout: s.cfg.RemoteClusterTimeout, StaleAfter: s.cfg.RemoteClusterStaleAfter, MultiCluster: s.cfg.MCS.reads(),
 		QPS: s.cfg.KubeAPIQPS, Burst: s.cfg.KubeAPIBurst, UserAgent: api.UserAgent,
 		Submit: submit, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
 	})

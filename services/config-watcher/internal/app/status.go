@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,7 +61,7 @@ func (s *Server) newReplicas(identity tlsconf.Source) replicas {
 }
 
 // statusSinks makes what writes the statuses of objects back to their sources.
-func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWriter) (map[string]status.Sink, error) {
+func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWriter, sets clusterSets) (map[string]status.Sink, error) {
 	metrics := status.NewMetrics(s.Registry)
 	store := status.NewDispatcher(status.DispatcherConfig{
 		Name: memory.Name, Writer: status.NewStoreWriter(from.store, storeStatusesPerSecond, s.Clock), Workers: 1, Metrics: metrics, Log: s.Log,
@@ -69,7 +70,7 @@ func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWr
 	s.Task("status in the store", store.Run)
 	sinks := map[string]status.Sink{memory.Name: store}
 	if from.kubernetes != nil {
-		d, err := s.writeIntoKubernetes(from.kubernetes, metrics, registrar)
+		d, err := s.writeIntoKubernetes(from.kubernetes, metrics, registrar, sets)
 		if err != nil {
 			return nil, err
 		}
@@ -80,10 +81,14 @@ func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWr
 
 // writeIntoKubernetes wires what writes statuses into the API server, in one replica at a time.
 func (s *Server) writeIntoKubernetes(
-	cluster *kubernetes.Source, metrics *status.Metrics, registrar *registration.KubernetesWriter,
+	cluster *kubernetes.Source, metrics *status.Metrics, registrar *registration.KubernetesWriter, sets clusterSets,
 ) (*status.Dispatcher, error) {
 	api := cluster.API()
 	writer, err := statuskube.NewWriter(statuskube.Config{API: api, QPS: kubeStatusQPS, Burst: kubeStatusBurst, Clock: s.Clock})
+	if err != nil {
+		return nil, err
+	}
+	export, err := s.newExporter(sets, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +113,9 @@ func (s *Server) writeIntoKubernetes(
 			writer.Reset()
 			registrar.Lead(true)
 			defer registrar.Lead(false)
+			var exports sync.WaitGroup
+			defer exports.Wait()
+			exports.Go(func() { export(ctx) })
 			_ = d.Run(ctx) // ends with ctx
 		},
 	})

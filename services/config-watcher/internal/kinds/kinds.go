@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -29,6 +30,8 @@ const (
 	GroupDiscovery  = "discovery.k8s.io"
 	// GroupIngress is that of Ingress and IngressClass.
 	GroupIngress = "networking.k8s.io"
+	// GroupMCS is that of the Multi-Cluster Services API.
+	GroupMCS = mcsv1beta1.GroupName
 	// GroupFairlead is that of Fairlead's own kinds.
 	GroupFairlead = "fairlead.dev"
 	// GroupGatewayAPI has kinds that are not read.
@@ -37,6 +40,12 @@ const (
 
 // IdentityBan is the kind that bans an identity from the mesh.
 const IdentityBan = "IdentityBan"
+
+// Kinds of the Multi-Cluster Services API.
+const (
+	ServiceExport = "ServiceExport"
+	ServiceImport = "ServiceImport"
+)
 
 // Kind is one row of the table of kinds.
 type Kind struct {
@@ -68,6 +77,11 @@ func istio[T any, P interface {
 
 func namespaced[T any](group, name string) Kind {
 	return Kind{Group: group, Name: name, Versions: []string{"v1"}, NewBody: func() any { return new(T) }}
+}
+
+// multiCluster is a kind of the Multi-Cluster Services API, whose versions have the same fields. v1beta1 is the stored one.
+func multiCluster[T any](name string) Kind {
+	return Kind{Group: GroupMCS, Name: name, Versions: []string{"v1beta1", "v1alpha1"}, NewBody: func() any { return new(T) }}
 }
 
 func clusterScoped[T any](group, name string) Kind {
@@ -106,6 +120,9 @@ var table = []Kind{
 	namespaced[discoveryv1.EndpointSlice](GroupDiscovery, "EndpointSlice"),
 	namespaced[networkingv1.Ingress](GroupIngress, "Ingress"),
 	clusterScoped[networkingv1.IngressClass](GroupIngress, "IngressClass"),
+
+	multiCluster[mcsv1beta1.ServiceExport](ServiceExport),
+	multiCluster[mcsv1beta1.ServiceImport](ServiceImport),
 
 	clusterScoped[object.IdentityBan](GroupFairlead, IdentityBan),
 }

@@ -64,13 +64,21 @@ func (m *Mesh) clusterID(cluster string) string { return cmp.Or(cluster, m.cfg.C
 // setClusters sets what clusters add to a Service, and whether it is local to each cluster. services are the Kubernetes
 // Services behind it.
 func (m *Mesh) setClusters(svc *configv1.Service, services []*owner) {
-	local := isClusterLocal(m.settings.clusterLocal, svc.Hostname)
+	local := m.settings.clusterLocal.Has(svc.Hostname)
 	if svc.Source.Kind != "Service" {
 		svc.ClusterLocal = local
 		return
 	}
+	set := services[0].object.ClusterSet
+	if set != nil && svc.Hostname == set.Host {
+		svc.ClusterLocal = local
+		for _, v := range set.VIPs {
+			svc.ClusterAddresses = append(svc.ClusterAddresses, &configv1.ClusterAddresses{Cluster: v.Cluster, Addresses: v.IPs})
+		}
+		return
+	}
 	m.setNetworkGateways(svc, services)
-	if len(services) == 1 && services[0].object.Key.Cluster == "" {
+	if len(services) == 1 && services[0].object.Key.Cluster == "" && set == nil {
 		return
 	}
 	svc.ClusterLocal = local
@@ -84,18 +92,13 @@ func (m *Mesh) setClusters(svc *configv1.Service, services []*owner) {
 	slices.SortFunc(svc.ClusterAddresses, func(a, b *configv1.ClusterAddresses) int { return strings.Compare(a.Cluster, b.Cluster) })
 }
 
-// isClusterLocal finds the setting of a host: its own, or that of the longest wildcard that covers it.
-func isClusterLocal(hosts map[string]bool, hostname string) bool {
-	if local, ok := hosts[hostname]; ok {
-		return local
-	}
-	longest := ""
-	for host := range hosts {
-		if strings.HasPrefix(host, "*") && covers(host, hostname) && len(host) > len(longest) {
-			longest = host
-		}
-	}
-	return hosts[longest]
+// isClusterOnly reports whether clients in other clusters do not see the endpoints that a cluster has for a host: its
+// Service is not exported, or the host is strictly the cluster's. services are those behind the host.
+func isClusterOnly(hostname, cluster string, services []*owner) bool {
+	return slices.ContainsFunc(services, func(o *owner) bool {
+		set := o.object.ClusterSet
+		return o.object.Key.Cluster == cluster && set != nil && (!set.Exported || set.Strict && hostname != set.Host)
+	})
 }
 
 // networkOf is the network of an instance: its own, else that of its cluster, else the one that meshNetworks has for

@@ -74,7 +74,7 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 			m.addJoined(&b, h)
 			for _, cluster := range b.clusters() {
 				set := b.build(cluster, m.clusterID(cluster))
-				set.Away = m.isAway(cluster)
+				set.Away, set.ClusterOnly = m.isAway(cluster), isClusterOnly(svc.Hostname, cluster, services)
 				out = append(out, set)
 			}
 		}

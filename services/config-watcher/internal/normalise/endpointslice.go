@@ -42,12 +42,22 @@ func sliceRules(decode func(*object.Object) []*slice) *rules[[]*slice] {
 // from them, because the Service has no selector.
 func (m *Mesh) touchSlices(list *[]*slice) {
 	for _, s := range *list {
-		m.dirty.endpoints.Add(s.host)
+		m.touchSlice(s)
 		if svc := m.service(s.service); svc != nil && len(svc.selector) > 0 {
 			continue
 		}
 		for pod := range s.pods {
 			m.dirty.workloads.Add(pod)
+		}
+	}
+}
+
+// touchSlice marks the endpoints of the hosts of the slice's Service.
+func (m *Mesh) touchSlice(s *slice) {
+	m.dirty.endpoints.Add(s.host)
+	if svc := m.service(s.service); svc != nil {
+		for _, h := range svc.hosts {
+			m.dirty.endpoints.Add(h)
 		}
 	}
 }

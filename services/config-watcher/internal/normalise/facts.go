@@ -121,11 +121,15 @@ func sourceRef(o *object.Object) *configv1.SourceRef {
 
 // HostsOf lists the hostnames of a Service or ServiceEntry as Host writes them, each once; none for other kinds.
 // Partial wildcards, which validation warns of, are left out: no traffic can be sent to them. Aliases of a registry's
-// ServiceEntry come last.
+// ServiceEntry, and the host that the Services of all clusters have together, come last.
 func HostsOf(o *object.Object, domain string) []string {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
-		return []string{Host(o.Key.Name, o.Key.Namespace, domain)}
+		out := []string{Host(o.Key.Name, o.Key.Namespace, domain)}
+		if o.ClusterSet != nil && o.ClusterSet.Host != "" {
+			out = append(out, o.ClusterSet.Host)
+		}
+		return out
 	case *networking.ServiceEntry:
 		out := make([]string, 0, len(b.Hosts))
 		for _, h := range b.Hosts {

@@ -76,7 +76,7 @@ func (m *Mesh) touchInstance(in *instance) {
 		}
 	})
 	for s := range m.slices.of(in) {
-		m.dirty.endpoints.Add(s.host)
+		m.touchSlice(s)
 	}
 }
 

@@ -12,6 +12,8 @@ func TestEveryKindHasRules(t *testing.T) {
 		{"", "Secret"}:                           "package credential takes Secrets out",
 		{"", "ServiceAccount"}:                   "no part of the mesh",
 		{kinds.GroupNetworking, "WorkloadGroup"}: "package registration makes WorkloadEntries of it",
+		{kinds.GroupMCS, kinds.ServiceExport}:    "package mcs says of Services what it says",
+		{kinds.GroupMCS, kinds.ServiceImport}:    "package mcs says of Services what it says",
 	}
 	table := newKinds()
 	// By packages jwks, gatewayname and remote; no user writes one.

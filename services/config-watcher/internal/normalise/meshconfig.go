@@ -2,10 +2,9 @@ package normalise
 
 import (
 	"fmt"
-	"net"
 	"reflect"
-	"strings"
 
+	"fairlead.dev/services/config-watcher/internal/normalise/clusterlocal"
 	"fairlead.dev/services/config-watcher/internal/normalise/networks"
 
 	"google.golang.org/protobuf/proto"
@@ -30,9 +29,8 @@ var meshConfigKind = &rules[settings]{
 // settings are the mesh configuration.
 type settings struct {
 	*mesh.MeshConfig
-	object *object.Object // nil for the defaults
-	// clusterLocal says of hosts, which may be wildcards, whether they are local to each cluster.
-	clusterLocal map[string]bool
+	object       *object.Object // nil for the defaults
+	clusterLocal clusterlocal.Hosts
 	// networks are those of the entry meshNetworks, and nil without it.
 	networks *mesh.MeshNetworks
 	// discovery are the discoverySelectors, which are alternatives; none selects every namespace.
@@ -42,7 +40,7 @@ type settings struct {
 func (m *Mesh) defaultSettings() *settings {
 	s := &settings{MeshConfig: meshdefaults.MeshConfig()}
 	s.TrustDomain = m.cfg.TrustDomain
-	s.clusterLocal = clusterLocalHosts(s.MeshConfig, m.cfg.Domain)
+	s.clusterLocal = clusterlocal.Of(s.MeshConfig, m.cfg.Domain)
 	return s
 }
 
@@ -57,7 +55,7 @@ func (m *Mesh) decodeSettings(o *object.Object) (*settings, error) {
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
-	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterLocalHosts(config, m.cfg.Domain), networks: stated}
+	s := &settings{MeshConfig: config, object: o, clusterLocal: clusterlocal.Of(config, m.cfg.Domain), networks: stated}
 	for _, d := range config.GetDiscoverySelectors() {
 		selector, err := meshconfig.LabelSelector(d)
 		if err != nil {
@@ -100,30 +98,4 @@ func (m *Mesh) rebuildMeshConfig() {
 		body.Source = sourceRef(m.settings.object)
 	}
 	m.emit(resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
-}
-
-// clusterLocalHosts reads MeshConfig.serviceSettings: for hosts, which may be wildcards, whether they are local to each
-// cluster. As in Istio, hosts of kube-system, the API server and the discovery address are, unless a setting that says
-// otherwise names them, or a host that one of these wildcards covers.
-func clusterLocalHosts(settings *mesh.MeshConfig, domain string) map[string]bool {
-	out := map[string]bool{"*.kube-system.svc." + domain: true, "kubernetes.default.svc." + domain: true}
-	if host, _, err := net.SplitHostPort(settings.GetDefaultConfig().GetDiscoveryAddress()); err == nil && strings.Contains(host, ".svc") {
-		out[strings.TrimSuffix(host, "."+domain)+"."+domain] = true
-	}
-	for _, s := range settings.GetServiceSettings() {
-		for _, host := range s.GetHosts() {
-			for standard := range out {
-				if suffix, wildcard := strings.CutPrefix(standard, "*"); !s.GetSettings().GetClusterLocal() && wildcard &&
-					strings.HasSuffix(host, suffix) {
-					delete(out, standard)
-				}
-			}
-		}
-	}
-	for _, s := range settings.GetServiceSettings() {
-		for _, host := range s.GetHosts() {
-			out[strings.ToLower(host)] = s.GetSettings().GetClusterLocal()
-		}
-	}
-	return out
 }

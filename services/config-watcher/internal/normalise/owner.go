@@ -65,6 +65,9 @@ func (o *owner) name() namespacedName { return nameOf(o.object.Key) }
 
 // build makes the Service of one of the owner's hostnames, without what other owners add.
 func (o *owner) build(hostname string) *configv1.Service {
+	if set := o.object.ClusterSet; set != nil && hostname == set.Host {
+		return fromService(o.object, set.Service, hostname)
+	}
 	if o.service != nil {
 		return fromService(o.object, o.service, hostname)
 	}

@@ -35,6 +35,9 @@ func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
 	var out []*configv1.ServiceTarget
 	m.owners.of(in, func(o *owner) {
 		for _, h := range o.hosts {
+			if set := o.object.ClusterSet; set != nil && h.Hostname == set.Host {
+				continue // the same ports
+			}
 			out = appendTargets(out, h, o.ports, func(port *configv1.ServicePort) (uint32, bool) { return targetPort(in, port) })
 		}
 	})

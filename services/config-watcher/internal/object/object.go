@@ -106,6 +106,8 @@ type Object struct {
 	Health *Health
 	// Registered is what a registry says of the object; nil for an object of a user.
 	Registered *Registered
+	// ClusterSet is what exports and imports say of a Service; nil for other kinds, and while nobody reads these.
+	ClusterSet *ClusterSet
 }
 
 // Health is what a workload's agent, or its registry, has told.

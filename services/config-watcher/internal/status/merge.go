@@ -28,7 +28,7 @@ func Merge(before map[string]any, s *Status, now time.Time) (after map[string]an
 	if after == nil {
 		after = map[string]any{}
 	}
-	if s.Generation > 0 {
+	if s.Generation > 0 && !s.ConditionsAlone {
 		after[fieldGeneration] = s.Generation
 	}
 	after[fieldConditions] = mergeConditions(before, s, now)

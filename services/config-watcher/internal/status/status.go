@@ -87,6 +87,8 @@ type Status struct {
 	// Generation is the generation that the conditions are about; 0 if the source does not count them.
 	Generation int64
 	Conditions []Condition
+	// ConditionsAlone is set for kinds whose status has no observedGeneration beside the conditions.
+	ConditionsAlone bool
 	// Servers are those of a Gateway; nil for other kinds.
 	Servers []Server
 	// Findings are the codes of the findings about the object, for status.validationMessages.

@@ -9,6 +9,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/extensions"
 	"fairlead.dev/services/config-watcher/internal/validate/fairlead"
 	"fairlead.dev/services/config-watcher/internal/validate/kubernetes"
+	"fairlead.dev/services/config-watcher/internal/validate/multicluster"
 	"fairlead.dev/services/config-watcher/internal/validate/networking"
 	"fairlead.dev/services/config-watcher/internal/validate/security"
 	"fairlead.dev/services/config-watcher/internal/validate/telemetry"
@@ -23,6 +24,7 @@ var groups = map[string]func(*check.Checker, *object.Object){
 	kinds.GroupFairlead:   fairlead.Check,
 	kinds.GroupDiscovery:  kubernetes.Check,
 	kinds.GroupIngress:    kubernetes.Check,
+	kinds.GroupMCS:        multicluster.Check,
 	"":                    kubernetes.Check,
 }
 

@@ -8,6 +8,7 @@ import (
 
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
@@ -60,7 +61,7 @@ func (l *lookup) describe(origins []input.Origin) []contract.ExplainedObject {
 		var sets []*configv1.EndpointSet
 		for _, svc := range l.state.ServicesOf(host, l.client) {
 			if svc.GetNamespace() == o.Key.Namespace {
-				sets = l.state.Endpoints(svc, port)
+				sets = lists.Filter(l.state.Endpoints(svc, port), func(s *configv1.EndpointSet) bool { return mesh.Sees(l.key.Cluster, s) })
 			}
 		}
 		count := 0

@@ -9,6 +9,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -47,13 +48,17 @@ func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	return svc
 }
 
-// Endpoints lists the endpoint sets of one port of a service that the reader has returned; nil for no service.
+// Endpoints lists the endpoint sets of one port of a service that the reader has returned, without those of other
+// clusters that keep theirs to themselves; nil for no service.
 func (r *Reader) Endpoints(svc *configv1.Service, port uint32) []*configv1.EndpointSet {
 	if svc == nil {
 		return nil
 	}
 	r.record(mesh.EndpointsTopic(svc.GetHostname(), port))
 	sets := r.view.State().Endpoints(svc, port)
+	if cluster := r.Class().Cluster; slices.ContainsFunc(sets, func(s *configv1.EndpointSet) bool { return !mesh.Sees(cluster, s) }) {
+		sets = lists.Filter(sets, func(s *configv1.EndpointSet) bool { return mesh.Sees(cluster, s) })
+	}
 	r.trace.endpoints(svc, sets)
 	return sets
 }

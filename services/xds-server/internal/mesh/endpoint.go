@@ -25,6 +25,12 @@ func (s *Snapshot) Endpoints(svc *configv1.Service, port uint32) []*configv1.End
 	return s.endpoints.list(join(svc.GetHostname(), number(port), svc.GetNamespace(), svc.GetAudience()) + sep)
 }
 
+// Sees reports whether clients in a cluster see the endpoints of a set: a cluster that does not export a service keeps
+// its endpoints to itself. "" stands for clients of which nobody knows the cluster, in a mesh where it does not matter.
+func Sees(cluster string, set *configv1.EndpointSet) bool {
+	return !set.GetClusterOnly() || set.GetCluster() == cluster || cluster == ""
+}
+
 // EndpointsTopic names the answer of Endpoints.
 func EndpointsTopic(hostname string, port uint32) Topic {
 	return Topic{SubjectEndpoints, hostname, number(port)}

@@ -86,7 +86,7 @@ func (s *Source) discoverOnce(ctx context.Context) (unsure bool) {
 	}
 	s.discover = nil
 	for gk, k := range s.kinds {
-		if k.byName() {
+		if !s.isLookedFor(gk, k) {
 			continue
 		}
 		switch now, known := have.find(k.desc.Versions, gk); {

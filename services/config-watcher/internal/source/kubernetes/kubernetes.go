@@ -51,6 +51,8 @@ type Config struct {
 	// Remote is true for a cluster whose services and endpoints alone are read (remoteKinds). The keys of its objects
 	// have the cluster.
 	Remote bool
+	// MultiCluster is true if ServiceExports and ServiceImports are read, also of a remote cluster.
+	MultiCluster bool
 	// Revision of the control plane; objects of Istio's kinds with another one in the label istio.io/rev are left out.
 	// "" reads all.
 	Revision string
@@ -171,6 +173,15 @@ var unwatched = []schema.GroupKind{{Kind: "Endpoints"}, {Kind: "ServiceAccount"}
 // meshConfig is the ConfigMap with the mesh configuration.
 var meshConfig = types.NamespacedName{Namespace: kinds.MeshNamespace, Name: kinds.MeshName}
 
+// reads reports whether a kind of the table is read.
+func (c *Config) reads(gk schema.GroupKind) bool {
+	if gk.Group == kinds.GroupMCS {
+		return c.MultiCluster
+	}
+	_, remote := remoteKinds[gk]
+	return !slices.Contains(unwatched, gk) && (remote || !c.Remote)
+}
+
 // New returns a source; Run reads.
 func New(cfg Config) (*Source, error) {
 	api, err := newClients(cfg.API)
@@ -192,7 +203,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	for _, desc := range kinds.All() {
 		gk := schema.GroupKind{Group: desc.Group, Kind: desc.Name}
-		if _, remote := remoteKinds[gk]; slices.Contains(unwatched, gk) || cfg.Remote && !remote {
+		if !cfg.reads(gk) {
 			continue
 		}
 		k := &kind{
@@ -245,6 +256,9 @@ func (s *Source) Run(ctx context.Context) error {
 	running := []func(context.Context) error{s.gate.run, s.deliver, s.keep, s.confirming, s.checking}
 	if s.cfg.Remote {
 		s.startRemote()
+		if s.cfg.MultiCluster {
+			running = append(running, s.discovering)
+		}
 	} else {
 		s.startNamed(s.kinds[schema.GroupKind{Kind: kindConfigMap}].key(meshConfig))
 		for _, key := range s.wantedKeys() {

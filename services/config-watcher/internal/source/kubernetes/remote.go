@@ -15,7 +15,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 )
 
-// remoteKinds are read of a remote cluster: as in Istio, no configuration of the mesh. Every API server has them.
+// remoteKinds are read of a remote cluster: as in Istio, no configuration of the mesh. Every API server has them. The
+// kinds of the Multi-Cluster Services API, which Config.MultiCluster adds, are looked for as in the own cluster.
 var remoteKinds = map[schema.GroupKind]served{
 	{Kind: "Namespace"}: {"v1", "namespaces"},
 	{Kind: "Node"}:      {"v1", "nodes"},
@@ -24,11 +25,19 @@ var remoteKinds = map[schema.GroupKind]served{
 	{Group: kinds.GroupDiscovery, Kind: "EndpointSlice"}: {"v1", "endpointslices"},
 }
 
-// startRemote watches the kinds of a remote cluster. It is called with mu held.
+// startRemote watches the kinds of a remote cluster that are known to be served. It is called with mu held.
 func (s *Source) startRemote() {
 	for _, k := range s.kinds {
-		s.start(k, types.NamespacedName{})
+		if (k.served != served{}) {
+			s.start(k, types.NamespacedName{})
+		}
 	}
+}
+
+// isLookedFor reports whether discovery says if the API server has the kind.
+func (s *Source) isLookedFor(gk schema.GroupKind, k *kind) bool {
+	_, everywhere := remoteKinds[gk]
+	return !k.byName() && !(s.cfg.Remote && everywhere)
 }
 
 // Reconnect reads from now on as another configuration says: rotated credentials, or another address. What has been
@@ -79,7 +88,11 @@ func RemoveSaved(saved *lastgood.Dir, cluster string) {
 	}
 	name := NamePrefix + cluster
 	saved.Remove(filepath.Join(name, readMark))
-	for gk := range remoteKinds {
+	all := slices.Collect(maps.Keys(remoteKinds))
+	for _, kind := range kinds.NamesOf(kinds.GroupMCS) {
+		all = append(all, schema.GroupKind{Group: kinds.GroupMCS, Kind: kind})
+	}
+	for _, gk := range all {
 		k := kind{source: name, desc: kinds.Kind{Group: gk.Group, Name: gk.Kind}}
 		for shard := range shards {
 			saved.Remove(k.shardFile(shard))

@@ -233,7 +233,7 @@ func (s *Source) savedAbsent(have *resources) map[*kind][]*entry {
 	var mu sync.Mutex
 	var reads sync.WaitGroup
 	for gk, k := range s.kinds {
-		if now, known := have.find(k.desc.Versions, gk); k.byName() || !known || now != (served{}) || !s.unread(k) {
+		if now, known := have.find(k.desc.Versions, gk); !s.isLookedFor(gk, k) || !known || now != (served{}) || !s.unread(k) {
 			continue
 		}
 		reads.Go(func() {

@@ -74,6 +74,8 @@ type Config struct {
 	Timeout time.Duration
 	// StaleAfter is how long a cluster may be away until its endpoints come last.
 	StaleAfter time.Duration
+	// MultiCluster is true if ServiceExports and ServiceImports are read.
+	MultiCluster bool
 	// QPS and Burst bound the requests a second to each cluster. UserAgent names the process in audit logs.
 	QPS       float32
 	Burst     int
@@ -368,7 +370,8 @@ func (c *Clusters) startOffline(ctx context.Context, id string, failed chan<- er
 // start reads a cluster. It is called with mu held.
 func (c *Clusters) start(ctx context.Context, id string, cfg *rest.Config, failed chan<- error) (*cluster, error) {
 	src, err := kubernetes.New(kubernetes.Config{
-		Cluster: id, Remote: true, API: cfg, Saved: c.cfg.Saved, Codec: c.cfg.Codec, Log: c.cfg.Log, Clock: c.cfg.Clock,
+		Cluster: id, Remote: true, MultiCluster: c.cfg.MultiCluster, API: cfg, Saved: c.cfg.Saved, Codec: c.cfg.Codec, Log: c.cfg.Log,
+		Clock: c.cfg.Clock,
 	})
 	if err != nil {
 		return nil, err

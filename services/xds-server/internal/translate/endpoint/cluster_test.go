@@ -152,3 +152,32 @@ func TestEndpointsOfAClusterThatIsAwayComeLast(t *testing.T) {
 		})
 	}
 }
+
+// Endpoints of a cluster that does not export the service are those of its own clients alone.
+func TestEndpointsOfClustersThatDoNotExport(t *testing.T) {
+	const host = "a.default.svc.cluster.local"
+	kept := shard(host, "east", "", "10.0.1.1")
+	kept.GetEndpointSet().ClusterOnly = true
+	kept = meshtest.Resource(mesh.KindEndpointSet, "default", host+":80/east", &configv1.Resource{Body: kept.GetBody()})
+	clustered := func(s *configv1.Service) {
+		s.ClusterAddresses = []*configv1.ClusterAddresses{{Cluster: "west"}, {Cluster: "east"}}
+	}
+	state := meshtest.State(t, kept, shard(host, "west", "", "10.0.0.1"), meshtest.Service("default", host, 80, clustered))
+	for cluster, want := range map[string]string{"west": "10.0.0.1", "east": "10.0.0.1 10.0.1.1", "south": "10.0.0.1"} {
+		key := &class.Key{Type: class.Sidecar, Namespace: "default", Cluster: cluster, Families: class.IPv4}
+		m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), resourcename.OutboundCluster(80, "", host))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range m.(*endpointv3.ClusterLoadAssignment).GetEndpoints() {
+			for _, e := range l.GetLbEndpoints() {
+				got = append(got, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress())
+			}
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("from %s: %s, want %s", cluster, strings.Join(got, " "), want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 )
@@ -44,6 +45,9 @@ func info(svc *configv1.Service, shortname string) *ndsv1.NameTable_NameInfo {
 	if svc.GetSource().GetKind() != "Service" {
 		return &ndsv1.NameTable_NameInfo{Registry: external}
 	}
+	if strings.HasSuffix(svc.GetHostname(), contract.ClusterSetSuffix) {
+		return &ndsv1.NameTable_NameInfo{Registry: kubernetes} // the short names are those of the ordinary host
+	}
 	return &ndsv1.NameTable_NameInfo{Registry: kubernetes, Shortname: shortname, Namespace: svc.GetNamespace()}
 }
 
@@ -66,10 +70,12 @@ func addresses(texts []string) []string {
 // addHeadless adds, as Kubernetes' DNS does, the addresses of a headless service's endpoints on all its ports.
 // Endpoints with a host name, such as Pods of a StatefulSet, also get "<host name>.<service>", unless they are in
 // another network, where clients cannot reach them by address. Of Pods with one name in several clusters, that of the
-// class's own cluster has the name.
+// class's own cluster has the name. At the host of all clusters together, each has "<host name>.<cluster>.<service>", by
+// KEP-1645.
 func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
 	pods, ownPods := map[string][]string{}, map[string][]string{}
+	together := strings.HasSuffix(svc.GetHostname(), contract.ClusterSetSuffix)
 	for _, port := range svc.GetPorts() {
 		for _, shard := range r.Endpoints(svc, port.GetNumber()) {
 			for _, e := range shard.GetEndpoints() {
@@ -78,6 +84,11 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 				}
 				all = append(all, e.GetAddress())
 				if e.GetHostname() != "" && !inOtherNetwork(r, e) {
+					if together {
+						pod := e.GetHostname() + "." + strings.ToLower(shard.GetCluster())
+						pods[pod] = append(pods[pod], e.GetAddress())
+						continue
+					}
 					of := pods
 					if shard.GetCluster() == r.Class().Cluster {
 						of = ownPods

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -229,5 +230,46 @@ func TestTableHasVisibleServices(t *testing.T) {
 				t.Errorf("holds for %v, want %v", r.Scope(), tc.scope)
 			}
 		})
+	}
+}
+
+// TestHostOfAllClusters: a headless host of all clusters together leads to the endpoints that the client's cluster sees,
+// and to each Pod with a host name by the name of its cluster. Short names stay those of the ordinary host.
+func TestHostOfAllClusters(t *testing.T) {
+	const ready = configv1.Health_HEALTH_READY
+	host := contract.ClusterSetHost("db", "data")
+	in := func(cluster string, only bool, address string) *configv1.Resource {
+		set := pods(host, 80, ready, address).GetEndpointSet()
+		set.Cluster, set.ClusterOnly = cluster, only
+		return meshtest.Resource(mesh.KindEndpointSet, "data", contract.EndpointSetName(set),
+			&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
+	}
+	svc := meshtest.Service("data", host, 80, headless, func(s *configv1.Service) {
+		s.Name = "db"
+		s.ClusterAddresses = []*configv1.ClusterAddresses{{Cluster: "west"}, {Cluster: "East"}}
+	})
+	state := meshtest.State(t, svc, in("west", false, "10.1.0.1"), in("East", false, "10.2.0.1"), in("south", true, "10.3.0.1"))
+	key := sidecar("shop")
+	key.Cluster = "west"
+	m, err := nametable.Translator{}.Build(input.NewView(key.WithSidecar(state, nil), state).Reader(), nametable.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{host: {"10.1.0.1", "10.2.0.1"}, "h-0.west." + host: {"10.1.0.1"}, "h-0.east." + host: {"10.2.0.1"}}
+	if diff := cmp.Diff(want, read(t, m)); diff != "" {
+		t.Error(diff)
+	}
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := &ndsv1.NameTable{}
+	if err := proto.Unmarshal(raw, sent); err != nil {
+		t.Fatal(err)
+	}
+	for name, what := range sent.GetTable() {
+		if what.GetShortname() != "" || what.GetNamespace() != "" {
+			t.Errorf("%s has the short name %s.%s", name, what.GetShortname(), what.GetNamespace())
+		}
 	}
 }
