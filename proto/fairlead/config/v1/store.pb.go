@@ -2822,6 +2822,380 @@ func (x *AcceptSourceResponse) GetRemoved() uint32 {
 	return 0
 }
 
+// PreviewRegistryRequest has a declaration of a registry.
+type PreviewRegistryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the registry: that of its Secret, or of its file without the ending.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// declaration in YAML, as in a file of --registry-dir, with the credentials in it: a field that names a file is
+	// refused. It is neither kept nor logged.
+	Declaration   []byte `protobuf:"bytes,2,opt,name=declaration,proto3" json:"declaration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewRegistryRequest) Reset() {
+	*x = PreviewRegistryRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewRegistryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewRegistryRequest) ProtoMessage() {}
+
+func (x *PreviewRegistryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewRegistryRequest.ProtoReflect.Descriptor instead.
+func (*PreviewRegistryRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PreviewRegistryRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PreviewRegistryRequest) GetDeclaration() []byte {
+	if x != nil {
+		return x.Declaration
+	}
+	return nil
+}
+
+// PreviewRegistryResponse tells what a registry would become.
+type PreviewRegistryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// services that become objects, sorted by name.
+	Services []*PreviewedService `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
+	// more_services counts those that were left out because the answer would be too long.
+	MoreServices uint32 `protobuf:"varint,2,opt,name=more_services,json=moreServices,proto3" json:"more_services,omitempty"`
+	// unmatched are services that no rule matches, and those of which only Connect's proxies are registered, sorted.
+	Unmatched []string `protobuf:"bytes,3,rep,name=unmatched,proto3" json:"unmatched,omitempty"`
+	// more_unmatched counts those that were left out.
+	MoreUnmatched uint32 `protobuf:"varint,4,opt,name=more_unmatched,json=moreUnmatched,proto3" json:"more_unmatched,omitempty"`
+	// problems of services and instances, and hosts that the mesh has already.
+	Problems []*PreviewProblem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
+	// more_problems counts those that were left out.
+	MoreProblems  uint32 `protobuf:"varint,6,opt,name=more_problems,json=moreProblems,proto3" json:"more_problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewRegistryResponse) Reset() {
+	*x = PreviewRegistryResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewRegistryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewRegistryResponse) ProtoMessage() {}
+
+func (x *PreviewRegistryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewRegistryResponse.ProtoReflect.Descriptor instead.
+func (*PreviewRegistryResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *PreviewRegistryResponse) GetServices() []*PreviewedService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *PreviewRegistryResponse) GetMoreServices() uint32 {
+	if x != nil {
+		return x.MoreServices
+	}
+	return 0
+}
+
+func (x *PreviewRegistryResponse) GetUnmatched() []string {
+	if x != nil {
+		return x.Unmatched
+	}
+	return nil
+}
+
+func (x *PreviewRegistryResponse) GetMoreUnmatched() uint32 {
+	if x != nil {
+		return x.MoreUnmatched
+	}
+	return 0
+}
+
+func (x *PreviewRegistryResponse) GetProblems() []*PreviewProblem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *PreviewRegistryResponse) GetMoreProblems() uint32 {
+	if x != nil {
+		return x.MoreProblems
+	}
+	return 0
+}
+
+// PreviewedService is what one service would become.
+type PreviewedService struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name in the registry.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// rule is the index of the rule that decides about it.
+	Rule uint32 `protobuf:"varint,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// namespace of its objects.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// hosts are its own, and then its aliases.
+	Hosts []string `protobuf:"bytes,4,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// ports as "80/HTTP".
+	Ports []string `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
+	// export_to as in a ServiceEntry.
+	ExportTo []string `protobuf:"bytes,6,rep,name=export_to,json=exportTo,proto3" json:"export_to,omitempty"`
+	// account of its instances, in namespace; empty if they have no identity and get plaintext.
+	Account string `protobuf:"bytes,7,opt,name=account,proto3" json:"account,omitempty"`
+	// joins is the host that gets its instances too; empty for none.
+	Joins string `protobuf:"bytes,8,opt,name=joins,proto3" json:"joins,omitempty"`
+	// share of the traffic of joins, in percent.
+	Share uint32 `protobuf:"varint,9,opt,name=share,proto3" json:"share,omitempty"`
+	// instances that become endpoints.
+	Instances uint32 `protobuf:"varint,10,opt,name=instances,proto3" json:"instances,omitempty"`
+	// ready ones among them get traffic.
+	Ready uint32 `protobuf:"varint,11,opt,name=ready,proto3" json:"ready,omitempty"`
+	// left_out are instances that become none.
+	LeftOut       uint32 `protobuf:"varint,12,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewedService) Reset() {
+	*x = PreviewedService{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewedService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewedService) ProtoMessage() {}
+
+func (x *PreviewedService) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewedService.ProtoReflect.Descriptor instead.
+func (*PreviewedService) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PreviewedService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PreviewedService) GetRule() uint32 {
+	if x != nil {
+		return x.Rule
+	}
+	return 0
+}
+
+func (x *PreviewedService) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PreviewedService) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *PreviewedService) GetPorts() []string {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *PreviewedService) GetExportTo() []string {
+	if x != nil {
+		return x.ExportTo
+	}
+	return nil
+}
+
+func (x *PreviewedService) GetAccount() string {
+	if x != nil {
+		return x.Account
+	}
+	return ""
+}
+
+func (x *PreviewedService) GetJoins() string {
+	if x != nil {
+		return x.Joins
+	}
+	return ""
+}
+
+func (x *PreviewedService) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *PreviewedService) GetInstances() uint32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *PreviewedService) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *PreviewedService) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// PreviewProblem is something that is wrong with a service, an instance, or the registry as a whole.
+type PreviewProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// object that it is about; empty for the registry as a whole.
+	Object string `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// field, service, instance or host that it is about.
+	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// reason says what is wrong.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// remedy says what to do.
+	Remedy string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// conflict is true if the mesh has the host already.
+	Conflict      bool `protobuf:"varint,5,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewProblem) Reset() {
+	*x = PreviewProblem{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewProblem) ProtoMessage() {}
+
+func (x *PreviewProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewProblem.ProtoReflect.Descriptor instead.
+func (*PreviewProblem) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *PreviewProblem) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *PreviewProblem) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *PreviewProblem) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PreviewProblem) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *PreviewProblem) GetConflict() bool {
+	if x != nil {
+		return x.Conflict
+	}
+	return false
+}
+
 // ListRemoteClustersRequest has no parameters.
 type ListRemoteClustersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2831,7 +3205,7 @@ type ListRemoteClustersRequest struct {
 
 func (x *ListRemoteClustersRequest) Reset() {
 	*x = ListRemoteClustersRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3217,7 @@ func (x *ListRemoteClustersRequest) String() string {
 func (*ListRemoteClustersRequest) ProtoMessage() {}
 
 func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3230,7 @@ func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{37}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{41}
 }
 
 // ListRemoteClustersResponse lists remote clusters.
@@ -2874,7 +3248,7 @@ type ListRemoteClustersResponse struct {
 
 func (x *ListRemoteClustersResponse) Reset() {
 	*x = ListRemoteClustersResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +3260,7 @@ func (x *ListRemoteClustersResponse) String() string {
 func (*ListRemoteClustersResponse) ProtoMessage() {}
 
 func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3273,7 @@ func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{38}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListRemoteClustersResponse) GetCluster() string {
@@ -2946,7 +3320,7 @@ type RemoteCluster struct {
 
 func (x *RemoteCluster) Reset() {
 	*x = RemoteCluster{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3332,7 @@ func (x *RemoteCluster) String() string {
 func (*RemoteCluster) ProtoMessage() {}
 
 func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3345,7 @@ func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoteCluster.ProtoReflect.Descriptor instead.
 func (*RemoteCluster) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{39}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RemoteCluster) GetId() string {
@@ -3044,7 +3418,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3430,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3443,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{40}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Finding) GetType() FindingType {
@@ -3290,7 +3664,37 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x13AcceptSourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"0\n" +
 	"\x14AcceptSourceResponse\x12\x18\n" +
-	"\aremoved\x18\x01 \x01(\rR\aremoved\"\x1b\n" +
+	"\aremoved\x18\x01 \x01(\rR\aremoved\"N\n" +
+	"\x16PreviewRegistryRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdeclaration\x18\x02 \x01(\fR\vdeclaration\"\xaa\x02\n" +
+	"\x17PreviewRegistryResponse\x12@\n" +
+	"\bservices\x18\x01 \x03(\v2$.fairlead.config.v1.PreviewedServiceR\bservices\x12#\n" +
+	"\rmore_services\x18\x02 \x01(\rR\fmoreServices\x12\x1c\n" +
+	"\tunmatched\x18\x03 \x03(\tR\tunmatched\x12%\n" +
+	"\x0emore_unmatched\x18\x04 \x01(\rR\rmoreUnmatched\x12>\n" +
+	"\bproblems\x18\x05 \x03(\v2\".fairlead.config.v1.PreviewProblemR\bproblems\x12#\n" +
+	"\rmore_problems\x18\x06 \x01(\rR\fmoreProblems\"\xb6\x02\n" +
+	"\x10PreviewedService\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\rR\x04rule\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05hosts\x18\x04 \x03(\tR\x05hosts\x12\x14\n" +
+	"\x05ports\x18\x05 \x03(\tR\x05ports\x12\x1b\n" +
+	"\texport_to\x18\x06 \x03(\tR\bexportTo\x12\x18\n" +
+	"\aaccount\x18\a \x01(\tR\aaccount\x12\x14\n" +
+	"\x05joins\x18\b \x01(\tR\x05joins\x12\x14\n" +
+	"\x05share\x18\t \x01(\rR\x05share\x12\x1c\n" +
+	"\tinstances\x18\n" +
+	" \x01(\rR\tinstances\x12\x14\n" +
+	"\x05ready\x18\v \x01(\rR\x05ready\x12\x19\n" +
+	"\bleft_out\x18\f \x01(\rR\aleftOut\"\x8a\x01\n" +
+	"\x0ePreviewProblem\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\tR\x06object\x12\x14\n" +
+	"\x05field\x18\x02 \x01(\tR\x05field\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12\x1a\n" +
+	"\bconflict\x18\x05 \x01(\bR\bconflict\"\x1b\n" +
 	"\x19ListRemoteClustersRequest\"\x8d\x01\n" +
 	"\x1aListRemoteClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12=\n" +
@@ -3344,7 +3748,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x12FINDING_TYPE_STAYS\x10\x02\x12\x17\n" +
 	"\x13FINDING_TYPE_UNREAD\x10\x03\x12\x1b\n" +
 	"\x17FINDING_TYPE_OVERRIDDEN\x10\x04\x12\x18\n" +
-	"\x14FINDING_TYPE_WARNING\x10\x052\xf9\t\n" +
+	"\x14FINDING_TYPE_WARNING\x10\x052\xe5\n" +
+	"\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -3358,7 +3763,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponse\x12O\n" +
 	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponse\x12^\n" +
 	"\vListSources\x12&.fairlead.config.v1.ListSourcesRequest\x1a'.fairlead.config.v1.ListSourcesResponse\x12a\n" +
-	"\fAcceptSource\x12'.fairlead.config.v1.AcceptSourceRequest\x1a(.fairlead.config.v1.AcceptSourceResponse\x12s\n" +
+	"\fAcceptSource\x12'.fairlead.config.v1.AcceptSourceRequest\x1a(.fairlead.config.v1.AcceptSourceResponse\x12j\n" +
+	"\x0fPreviewRegistry\x12*.fairlead.config.v1.PreviewRegistryRequest\x1a+.fairlead.config.v1.PreviewRegistryResponse\x12s\n" +
 	"\x12ListRemoteClusters\x12-.fairlead.config.v1.ListRemoteClustersRequest\x1a..fairlead.config.v1.ListRemoteClustersResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
@@ -3374,7 +3780,7 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
@@ -3418,16 +3824,20 @@ var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(*ListSourcesResponse)(nil),             // 39: fairlead.config.v1.ListSourcesResponse
 	(*AcceptSourceRequest)(nil),             // 40: fairlead.config.v1.AcceptSourceRequest
 	(*AcceptSourceResponse)(nil),            // 41: fairlead.config.v1.AcceptSourceResponse
-	(*ListRemoteClustersRequest)(nil),       // 42: fairlead.config.v1.ListRemoteClustersRequest
-	(*ListRemoteClustersResponse)(nil),      // 43: fairlead.config.v1.ListRemoteClustersResponse
-	(*RemoteCluster)(nil),                   // 44: fairlead.config.v1.RemoteCluster
-	(*Finding)(nil),                         // 45: fairlead.config.v1.Finding
-	(*timestamppb.Timestamp)(nil),           // 46: google.protobuf.Timestamp
+	(*PreviewRegistryRequest)(nil),          // 42: fairlead.config.v1.PreviewRegistryRequest
+	(*PreviewRegistryResponse)(nil),         // 43: fairlead.config.v1.PreviewRegistryResponse
+	(*PreviewedService)(nil),                // 44: fairlead.config.v1.PreviewedService
+	(*PreviewProblem)(nil),                  // 45: fairlead.config.v1.PreviewProblem
+	(*ListRemoteClustersRequest)(nil),       // 46: fairlead.config.v1.ListRemoteClustersRequest
+	(*ListRemoteClustersResponse)(nil),      // 47: fairlead.config.v1.ListRemoteClustersResponse
+	(*RemoteCluster)(nil),                   // 48: fairlead.config.v1.RemoteCluster
+	(*Finding)(nil),                         // 49: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 50: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	5,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
 	7,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
-	46, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	50, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
 	5,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
 	6,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
 	6,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
@@ -3442,7 +3852,7 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	30, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
 	23, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
 	25, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	45, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	49, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
 	30, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
 	5,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
 	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
@@ -3454,56 +3864,60 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	30, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
 	5,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
 	36, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	45, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	49, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
 	33, // 30: fairlead.config.v1.StatusResponse.objects:type_name -> fairlead.config.v1.ObjectStatus
 	5,  // 31: fairlead.config.v1.ObjectStatus.key:type_name -> fairlead.config.v1.ObjectKey
 	34, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
 	35, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
-	46, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	50, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
 	2,  // 35: fairlead.config.v1.SourceStatus.state:type_name -> fairlead.config.v1.SourceState
-	46, // 36: fairlead.config.v1.SourceStatus.stale_since:type_name -> google.protobuf.Timestamp
+	50, // 36: fairlead.config.v1.SourceStatus.stale_since:type_name -> google.protobuf.Timestamp
 	37, // 37: fairlead.config.v1.SourceStatus.withheld:type_name -> fairlead.config.v1.Withheld
-	46, // 38: fairlead.config.v1.Withheld.since:type_name -> google.protobuf.Timestamp
-	46, // 39: fairlead.config.v1.Withheld.until:type_name -> google.protobuf.Timestamp
+	50, // 38: fairlead.config.v1.Withheld.since:type_name -> google.protobuf.Timestamp
+	50, // 39: fairlead.config.v1.Withheld.until:type_name -> google.protobuf.Timestamp
 	36, // 40: fairlead.config.v1.ListSourcesResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	44, // 41: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
-	3,  // 42: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
-	46, // 43: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
-	4,  // 44: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
-	46, // 45: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
-	8,  // 46: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	10, // 47: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	12, // 48: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	14, // 49: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	16, // 50: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	18, // 51: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	20, // 52: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	22, // 53: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	26, // 54: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	28, // 55: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
-	31, // 56: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
-	38, // 57: fairlead.config.v1.ConfigStoreService.ListSources:input_type -> fairlead.config.v1.ListSourcesRequest
-	40, // 58: fairlead.config.v1.ConfigStoreService.AcceptSource:input_type -> fairlead.config.v1.AcceptSourceRequest
-	42, // 59: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
-	9,  // 60: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	11, // 61: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	13, // 62: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	15, // 63: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	17, // 64: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	19, // 65: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	21, // 66: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	24, // 67: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	27, // 68: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	29, // 69: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
-	32, // 70: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
-	39, // 71: fairlead.config.v1.ConfigStoreService.ListSources:output_type -> fairlead.config.v1.ListSourcesResponse
-	41, // 72: fairlead.config.v1.ConfigStoreService.AcceptSource:output_type -> fairlead.config.v1.AcceptSourceResponse
-	43, // 73: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
-	60, // [60:74] is the sub-list for method output_type
-	46, // [46:60] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	44, // 41: fairlead.config.v1.PreviewRegistryResponse.services:type_name -> fairlead.config.v1.PreviewedService
+	45, // 42: fairlead.config.v1.PreviewRegistryResponse.problems:type_name -> fairlead.config.v1.PreviewProblem
+	48, // 43: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
+	3,  // 44: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
+	50, // 45: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
+	4,  // 46: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	50, // 47: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	8,  // 48: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	10, // 49: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	12, // 50: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	14, // 51: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	16, // 52: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	18, // 53: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	20, // 54: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	22, // 55: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	26, // 56: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	28, // 57: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	31, // 58: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	38, // 59: fairlead.config.v1.ConfigStoreService.ListSources:input_type -> fairlead.config.v1.ListSourcesRequest
+	40, // 60: fairlead.config.v1.ConfigStoreService.AcceptSource:input_type -> fairlead.config.v1.AcceptSourceRequest
+	42, // 61: fairlead.config.v1.ConfigStoreService.PreviewRegistry:input_type -> fairlead.config.v1.PreviewRegistryRequest
+	46, // 62: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
+	9,  // 63: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	11, // 64: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	13, // 65: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	15, // 66: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	17, // 67: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	19, // 68: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	21, // 69: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	24, // 70: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	27, // 71: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	29, // 72: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	32, // 73: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	39, // 74: fairlead.config.v1.ConfigStoreService.ListSources:output_type -> fairlead.config.v1.ListSourcesResponse
+	41, // 75: fairlead.config.v1.ConfigStoreService.AcceptSource:output_type -> fairlead.config.v1.AcceptSourceResponse
+	43, // 76: fairlead.config.v1.ConfigStoreService.PreviewRegistry:output_type -> fairlead.config.v1.PreviewRegistryResponse
+	47, // 77: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
+	63, // [63:78] is the sub-list for method output_type
+	48, // [48:63] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -3517,7 +3931,7 @@ func file_fairlead_config_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   41,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

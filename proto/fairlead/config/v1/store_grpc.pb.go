@@ -34,6 +34,7 @@ const (
 	ConfigStoreService_Status_FullMethodName             = "/fairlead.config.v1.ConfigStoreService/Status"
 	ConfigStoreService_ListSources_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/ListSources"
 	ConfigStoreService_AcceptSource_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/AcceptSource"
+	ConfigStoreService_PreviewRegistry_FullMethodName    = "/fairlead.config.v1.ConfigStoreService/PreviewRegistry"
 	ConfigStoreService_ListRemoteClusters_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListRemoteClusters"
 )
 
@@ -75,6 +76,10 @@ type ConfigStoreServiceClient interface {
 	// AcceptSource ends the wait for a second reading of a source: what the last one lacks is removed. Each replica of
 	// config-watcher reads for itself, so each is to be told. For administrators; NOT_FOUND names the sources there are.
 	AcceptSource(ctx context.Context, in *AcceptSourceRequest, opts ...grpc.CallOption) (*AcceptSourceResponse, error)
+	// PreviewRegistry tells what the mesh would get of a registry, without effect: config-watcher connects to the address
+	// that the declaration names, if --registry-allow-addresses and the rules for addresses let it, reads the services
+	// that rules match, and forgets everything. For administrators, 30 s each, a few at once.
+	PreviewRegistry(ctx context.Context, in *PreviewRegistryRequest, opts ...grpc.CallOption) (*PreviewRegistryResponse, error)
 	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
 	ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error)
 }
@@ -226,6 +231,16 @@ func (c *configStoreServiceClient) AcceptSource(ctx context.Context, in *AcceptS
 	return out, nil
 }
 
+func (c *configStoreServiceClient) PreviewRegistry(ctx context.Context, in *PreviewRegistryRequest, opts ...grpc.CallOption) (*PreviewRegistryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreviewRegistryResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_PreviewRegistry_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *configStoreServiceClient) ListRemoteClusters(ctx context.Context, in *ListRemoteClustersRequest, opts ...grpc.CallOption) (*ListRemoteClustersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRemoteClustersResponse)
@@ -274,6 +289,10 @@ type ConfigStoreServiceServer interface {
 	// AcceptSource ends the wait for a second reading of a source: what the last one lacks is removed. Each replica of
 	// config-watcher reads for itself, so each is to be told. For administrators; NOT_FOUND names the sources there are.
 	AcceptSource(context.Context, *AcceptSourceRequest) (*AcceptSourceResponse, error)
+	// PreviewRegistry tells what the mesh would get of a registry, without effect: config-watcher connects to the address
+	// that the declaration names, if --registry-allow-addresses and the rules for addresses let it, reads the services
+	// that rules match, and forgets everything. For administrators, 30 s each, a few at once.
+	PreviewRegistry(context.Context, *PreviewRegistryRequest) (*PreviewRegistryResponse, error)
 	// ListRemoteClusters lists the further clusters whose services and endpoints are read, and how each does.
 	ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
@@ -324,6 +343,9 @@ func (UnimplementedConfigStoreServiceServer) ListSources(context.Context, *ListS
 }
 func (UnimplementedConfigStoreServiceServer) AcceptSource(context.Context, *AcceptSourceRequest) (*AcceptSourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptSource not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) PreviewRegistry(context.Context, *PreviewRegistryRequest) (*PreviewRegistryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreviewRegistry not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) ListRemoteClusters(context.Context, *ListRemoteClustersRequest) (*ListRemoteClustersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRemoteClusters not implemented")
@@ -576,6 +598,24 @@ func _ConfigStoreService_AcceptSource_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConfigStoreService_PreviewRegistry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreviewRegistryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).PreviewRegistry(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_PreviewRegistry_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).PreviewRegistry(ctx, req.(*PreviewRegistryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConfigStoreService_ListRemoteClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRemoteClustersRequest)
 	if err := dec(in); err != nil {
@@ -648,6 +688,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptSource",
 			Handler:    _ConfigStoreService_AcceptSource_Handler,
+		},
+		{
+			MethodName: "PreviewRegistry",
+			Handler:    _ConfigStoreService_PreviewRegistry_Handler,
 		},
 		{
 			MethodName: "ListRemoteClusters",

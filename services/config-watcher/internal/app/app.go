@@ -18,6 +18,7 @@ import (
 	"istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/meshidentity"
@@ -45,6 +46,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/quota"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/status"
 	"fairlead.dev/services/config-watcher/internal/storeapi"
@@ -253,7 +255,10 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		Store: from.store, Sources: from.all, Remotes: from.remotes, Parts: from.parts, Cluster: cfg.ClusterID,
 		Revisions: waiter{keys, s.pipeline},
 		Elsewhere: joined, Access: roles, Audit: recorder, Findings: found, Statuses: statuses, Needed: cfg.needed, Unreadable: remedy,
-		Log: s.Log, Stop: s.stop,
+		Log: s.Log, Stop: s.stop, Domain: cfg.DomainSuffix, Previews: consul.NewPreviews(consul.PreviewConfig{
+			Addresses: fetch.Addresses{Allow: cfg.registryAllow}, Domain: cfg.DomainSuffix, System: cfg.SystemNamespace, Follow: consul.Follow,
+			Registries: from.registries, Clock: s.Clock,
+		}),
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(roles, s.audit))
 	if err := s.serveWebhook(ctx, identity, root.current, quotas); err != nil {

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/consul"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -55,6 +56,8 @@ type Server struct {
 	remotes   *remote.Clusters
 	parts     func() []source.Source
 	cluster   string
+	previews  *consul.Previews
+	domain    string
 	// unreadable says what to do about a source that cannot be read.
 	unreadable func(source.Source) string
 }
@@ -81,6 +84,9 @@ type Config struct {
 	// mesh configuration declares. It may be nil.
 	Parts   func() []source.Source
 	Cluster string
+	// Previews of registries; Domain is the DNS suffix of the mesh's services.
+	Previews *consul.Previews
+	Domain   string
 	// Unreadable says what to do about a source that cannot be read.
 	Unreadable func(source.Source) string
 }
@@ -91,7 +97,7 @@ func NewServer(cfg Config) *Server {
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings,
 		needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
 		statuses: cfg.Statuses, sources: cfg.Sources, remotes: cfg.Remotes, parts: cfg.Parts, cluster: cfg.Cluster,
-		unreadable: cfg.Unreadable,
+		unreadable: cfg.Unreadable, previews: cfg.Previews, domain: cfg.Domain,
 	}
 }
 

@@ -102,6 +102,8 @@ type written struct {
 	dir     string
 	// unread is why the text could not be read.
 	unread error
+	// sent is true for one that a caller has sent, which neither is a Secret nor names files.
+	sent bool
 }
 
 // fromSecret takes the parts of a Secret.
@@ -135,7 +137,7 @@ type judge struct {
 
 func (j *judge) fail(field, reason, remedy string) {
 	p := object.Problem{Location: j.of.place, Field: field, Reason: reason, Remedy: remedy}
-	if j.of.dir == "" {
+	if j.of.dir == "" && !j.of.sent {
 		p.Location, p.Object = "", j.of.place
 	}
 	j.found = append(j.found, p)
@@ -156,7 +158,7 @@ func parse(w written, in bounds) (*declaration, object.Problems) {
 	switch {
 	case w.unread != nil:
 		j.fail("", w.unread.Error(), "make it readable")
-	case len(w.text) == 0 && w.dir == "":
+	case len(w.text) == 0 && w.dir == "" && !w.sent:
 		j.fail("data["+secretDocument+"]", "is missing", "write the declaration there")
 	case len(w.text) > maxDeclaration:
 		j.fail("", fmt.Sprintf("declaration of %d bytes, at most %d are read", len(w.text), maxDeclaration), "leave out what is not needed")
@@ -172,8 +174,9 @@ func parse(w written, in bounds) (*declaration, object.Problems) {
 	if len(j.found) > 0 {
 		return nil, j.found
 	}
-	d := &declaration{place: w.place, bySecret: w.dir == "", Registry: registry.Registry{Name: w.name, Datacenter: strings.ToLower(doc.Datacenter),
-		Domain: strings.ToLower(strings.Trim(cmp.Or(doc.Domain, defaultDomain), ".")), Qualified: doc.Qualified, WAN: doc.Addresses == "wan",
+	d := &declaration{place: w.place, bySecret: w.dir == "", Registry: registry.Registry{Name: w.name,
+		Datacenter: strings.ToLower(doc.Datacenter),
+		Domain:     strings.ToLower(strings.Trim(cmp.Or(doc.Domain, defaultDomain), ".")), Qualified: doc.Qualified, WAN: doc.Addresses == "wan",
 		Network: doc.Network, Created: w.created, Addresses: in.addresses}}
 	j.names(&doc, d)
 	j.connection(&doc, d)
@@ -205,7 +208,7 @@ func (j *judge) names(doc *document, d *declaration) {
 	if doc.Created != "" {
 		t, err := time.Parse(time.RFC3339, doc.Created)
 		j.failIf(err != nil, "created", object.Quote(doc.Created)+" is no point in time", `write it like "2026-01-31T12:00:00Z", or remove it`)
-		j.failIf(j.of.dir == "", "created", "a Secret's own age counts", "remove it")
+		j.failIf(j.of.dir == "" && !j.of.sent, "created", "a Secret's own age counts", "remove it")
 		d.Created = t
 	}
 }
@@ -216,6 +219,8 @@ func (j *judge) credential(field, value, file, entry string) string {
 	switch {
 	case value != "" && file != "":
 		j.fail(field+"File", "is given beside "+field, "give one of the two")
+	case file != "" && j.of.sent:
+		j.fail(field+"File", "names a file, which a declaration that is sent cannot", "write its content into "+field)
 	case file != "" && j.of.dir == "":
 		j.fail(field+"File", "names a file, and config-watcher reads none for a Secret", "write it into data["+entry+"] of the Secret")
 	case file != "":
@@ -354,16 +359,4 @@ func (j *judge) joins(rules []registry.Rule) {
 			first[r.Joins] = i
 		}
 	}
-}
-
-// ParseFile judges a file of --registry-dir as Registries does: what the mapping needs, what the datacenter is read
-// with (Filter, Log and Clock are the caller's), or else what is wrong. addresses, domain and system are those of
-// Config.
-func ParseFile(file string, addresses fetch.Addresses, domain, system string) (*registry.Registry, Connection, object.Problems) {
-	d, found := parse(fromFile(file), bounds{addresses: addresses, domain: domain, system: system})
-	if d == nil {
-		return nil, Connection{}, found
-	}
-	return &d.Registry, Connection{Address: d.address, Datacenter: d.Datacenter, Token: d.token, TLS: d.tls,
-		DialContext: addresses.Dialer().DialContext}, nil
 }

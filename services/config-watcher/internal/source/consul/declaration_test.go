@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/testkit"
 )
 
@@ -146,12 +145,11 @@ func TestAFileNamesFiles(t *testing.T) {
 	testkit.WriteFile(t, filepath.Join(dir, "token"), []byte(secretText+"\n"))
 	file := filepath.Join(dir, "west.yaml")
 	testkit.WriteFile(t, file, []byte(remote("tokenFile: token", `created: "2030-01-01T00:00:00Z"`)))
-	r, c, found := ParseFile(file, fetch.Addresses{}, "cluster.local", "istio-system")
-	if r == nil || r.Name != "west" || c.Token != secretText || r.Created.Year() != 2030 {
-		t.Fatalf("registry %+v, problems %v", r, found)
-	}
 	in := bounds{domain: "cluster.local", system: "istio-system"}
-	before, _ := parse(fromFile(file), in)
+	before, found := parse(fromFile(file), in)
+	if before == nil || before.Name != "west" || before.token != secretText || before.Created.Year() != 2030 {
+		t.Fatalf("declaration %+v, problems %v", before, found)
+	}
 	testkit.WriteFile(t, filepath.Join(dir, "token"), []byte("another"))
 	after, _ := parse(fromFile(file), in)
 	if before.hash == after.hash || after.token != "another" {
@@ -164,12 +162,12 @@ func TestAFileNamesFiles(t *testing.T) {
 	for name, text := range map[string]string{"tokenFile: ": remote("tokenFile: nowhere"),
 		"tokenFile: is given beside": remote("tokenFile: token", "token: x")} {
 		testkit.WriteFile(t, file, []byte(text))
-		if _, _, found := ParseFile(file, fetch.Addresses{}, "cluster.local", "istio-system"); !strings.Contains(found.Error(), name) ||
+		if _, found := parse(fromFile(file), in); !strings.Contains(found.Error(), name) ||
 			!strings.Contains(found.Error(), file) {
 			t.Errorf("problems %v lack %q", found, name)
 		}
 	}
-	_, _, found = ParseFile(filepath.Join(dir, "no_name.yaml"), fetch.Addresses{}, "", "")
+	_, found = parse(fromFile(filepath.Join(dir, "no_name.yaml")), in)
 	if len(found) != 2 {
 		t.Errorf("a file that is not there, with no name: %v", found)
 	}

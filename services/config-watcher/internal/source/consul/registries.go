@@ -277,9 +277,8 @@ func (c *Registries) take(ctx context.Context, w written, owners map[string]stri
 	d, found := parse(w, bounds{addresses: c.cfg.Addresses, domain: c.cfg.Domain, system: c.cfg.System})
 	if d != nil {
 		if other, taken := owners[namesOf(d)]; taken {
-			j := &judge{of: w}
-			j.fail("domain", fmt.Sprintf("the older registry %s has the hosts of %s", other, namesOf(d)),
-				"set qualified: true, so that its hosts name the datacenter, or another domain, or write the rules of one datacenter in one registry")
+			j, p := &judge{of: w}, sameHosts(other, d)
+			j.fail(p.Field, p.Reason, p.Remedy)
 			d, found = nil, j.found
 		}
 	}

@@ -201,8 +201,8 @@ func TestTheMeshDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// TestARegistryWhoseSecretAListLacksIsReadOn: the own API server may have lost the Secret, also while config-watcher was
-// down. A second list confirms it; an event, and a file that is gone, count at once.
+// TestARegistryWhoseSecretAListLacksIsReadOn: the own API server may have lost the Secret, also while config-watcher
+// was down. A second list confirms it; an event, and a file that is gone, count at once.
 func TestARegistryWhoseSecretAListLacksIsReadOn(t *testing.T) {
 	r := newRig(t)
 	clock := testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))

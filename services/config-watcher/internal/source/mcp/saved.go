@@ -165,8 +165,8 @@ func (s *Source) restoreKind(ctx context.Context, k *kind, saved []*object.Objec
 // savedWithin is how long the first lists wait for the disk.
 const savedWithin = 2 * time.Second
 
-// savedBefore returns what the last run has saved of a kind; nothing if that run has not read everything, or if the disk
-// takes too long.
+// savedBefore returns what the last run has saved of a kind; nothing if that run has not read everything, or if the
+// disk takes too long.
 func (s *Source) savedBefore(k *kind) []*object.Object {
 	if s.cfg.Saved == nil {
 		return nil

@@ -226,7 +226,8 @@ func (s *Source) change(ctx context.Context, k *kind, update func()) {
 			"kind", k.String(), "missing", held, "remedy", "if it was deleted on purpose, `fairlead sources accept "+s.name+
 				"` ends the wait; otherwise bring the server's data back")
 	case held < before:
-		s.cfg.Log.Warn("less of an MCP server is withheld than before", "source", s.name, "kind", k.String(), "removed", len(gone), "withheld", held)
+		s.cfg.Log.Warn("less of an MCP server is withheld than before", "source", s.name, "kind", k.String(), "removed", len(gone), "withheld",
+			held)
 	}
 	s.deliver(ctx, k, put)
 	s.deliver(ctx, k, gone)

@@ -52,8 +52,8 @@ func (c *client) until(p *peer, wait time.Duration) *stream {
 	return c.after(p)
 }
 
-// TestAnEmptyListIsHeld: what much less of a list lacks stays until a second stream says the same, 30 s later, which the
-// client opens itself. What is new counts at once.
+// TestAnEmptyListIsHeld: what a list lacks that is much shorter stays until a second stream says the same, 30 s later,
+// which the client opens itself. What is new counts at once.
 func TestAnEmptyListIsHeld(t *testing.T) {
 	p := newPeer(t)
 	c := follow(t, p.address, "")

@@ -7,10 +7,10 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/withheld"
 )
 
-// Lost decides about names that Secrets have declared, such as clusters, and that a list of the Secrets does not declare
-// any more: the API server may have lost the Secrets, and only an event says that a user has deleted one. So the names
-// stay until a second list lacks them too, however few they are. The zero Lost is ready; it is not safe for concurrent
-// use.
+// Lost decides about names that Secrets have declared, such as clusters, and that a list of the Secrets does not
+// declare any more: the API server may have lost the Secrets, and only an event says that a user has deleted one. So
+// the names stay until a second list lacks them too, however few they are. The zero Lost is ready. It is not safe for
+// concurrent use.
 type Lost struct {
 	guard   withheld.Guard[string]
 	deleted map[string]bool

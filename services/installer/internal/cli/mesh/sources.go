@@ -34,13 +34,14 @@ func newSources(flags *meshflags.Flags) *cobra.Command {
   DEGRADED    it, or a part of it, cannot be read now; what was known last stays
   AWAY        nothing of it answers; what was known last stays
   SAVED       it was not read since the start; what an earlier run has saved is served
-  HELD        its last list lacks much of what is in force: more than ten and more than half of a kind. That stays until a second list, at least 30 s
-              later, lacks it too, or until ` + "`fairlead sources accept`" + `
+  HELD        its last reading lacks much of what is in force: more than ten and more than half of a kind, or of a registry's services or endpoints.
+              That stays until a second reading, at least 30 s later, lacks it too, or until ` + "`fairlead sources accept`" + `
 
 AGE is for how long the source may have changed without notice.`,
 		Example: `  fairlead sources
   fairlead sources -o json
-  fairlead sources accept kubernetes/east`,
+  fairlead sources accept kubernetes/east
+  fairlead sources preview consul-east.yaml`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return sources(cmd.Context(), flags.Mesh(cmd), out.Value, cmd.OutOrStdout())
@@ -49,7 +50,7 @@ AGE is for how long the source may have changed without notice.`,
 	flags.Add(cmd.Flags())
 	output.Flag(cmd, out)
 	flags.AddCluster(cmd)
-	cmd.AddCommand(newSourcesAccept(flags))
+	cmd.AddCommand(newSourcesAccept(flags), newSourcesPreview(flags))
 	return cmd
 }
 

@@ -61,6 +61,8 @@ type Server struct {
 	wait      *configv1.WaitAckedResponse
 	audit     *configv1.ListAuditResponse
 	sources   []*configv1.SourceStatus
+	preview   *configv1.PreviewRegistryResponse
+	previewed func(context.Context, *configv1.PreviewRegistryRequest) error
 }
 
 // Start serves until the test ends. Only service account fairlead-admin may call.

@@ -39,3 +39,18 @@ func (s *Server) AcceptSource(_ context.Context, r *configv1.AcceptSourceRequest
 	}
 	return nil, status.Errorf(codes.NotFound, "there is no source %q", r.GetName())
 }
+
+// SetPreview sets what PreviewRegistry answers, and seen what is told its requests.
+func (s *Server) SetPreview(answer *configv1.PreviewRegistryResponse, seen func(context.Context, *configv1.PreviewRegistryRequest) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.preview, s.previewed = answer, seen
+}
+
+// PreviewRegistry implements ConfigStoreService.
+func (s *Server) PreviewRegistry(ctx context.Context, r *configv1.PreviewRegistryRequest) (*configv1.PreviewRegistryResponse, error) {
+	s.mu.Lock()
+	answer, seen := s.preview, s.previewed
+	s.mu.Unlock()
+	return answer, seen(ctx, r)
+}

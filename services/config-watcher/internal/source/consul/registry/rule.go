@@ -27,6 +27,9 @@ type Rule struct {
 	Share uint32
 }
 
+// Own reports whether a service is Consul's servers themselves.
+func Own(service string) bool { return service == serversOwn }
+
 // Matches reports whether the rule decides about a service. Consul's servers themselves, which are the service
 // "consul", are matched by that name alone and by no pattern.
 func (r *Rule) Matches(service string) bool {
