@@ -56,6 +56,8 @@ type reader struct {
 	// total counts the objects that are delivered, heldBack those of them that Config.Guard keeps.
 	total, heldBack int
 	dirty           map[int]bool
+	// wroteAt is when dirty shards were last saved.
+	wroteAt time.Time
 }
 
 // service is one that has been read.

@@ -127,7 +127,6 @@ func (c *Registries) Run(ctx context.Context) error {
 	}
 	defer watching.Wait()
 	defer c.stopAll()
-	var saved time.Time
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -149,10 +148,7 @@ func (c *Registries) Run(ctx context.Context) error {
 			c.restoreUndeclared(ctx, known, failed)
 		}
 		c.look(now)
-		if now.Sub(saved) >= saveEvery {
-			saved = now
-			c.save()
-		}
+		c.save(now)
 	}
 }
 
@@ -179,7 +175,7 @@ func (c *Registries) stopAll() {
 	for _, r := range all {
 		<-r.done
 	}
-	c.save()
+	c.save(c.cfg.Clock.Now().Add(saveEvery)) // all of it
 }
 
 // declared lists all declarations, files first and then Secrets by age: the first of a name counts. complete is false
