@@ -209,6 +209,10 @@ bench-kube: build ## Fairlead beside istiod in one Kubernetes API server; SIZE=s
 	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && KUBE_BIN=$$kube ISTIO_BIN=$$istio \
 	  go run ./tests/bench/cmd/bench -bin $(BIN) -rows kube $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
 
+.PHONY: bench-consul
+bench-consul: build ## config-watcher with a registry of 10,000 services and 100,000 instances in Consul; SIZE=small: a fifth of them, with shorter measurements
+	go run ./tests/bench/cmd/bench -bin $(BIN) -rows consul $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
+
 everything: ## the core and all of every suite of CONTRIBUTING.md, without samples, FROM=NAME: beginning at a suite; several hours, as root
 	ALL=1 .ci/run
 
@@ -225,8 +229,9 @@ signers: tools build kms ## the ca's signers beside the real programs: Kubernete
 	  VAULT_BIN=$$vault go test -count=1 $(TESTFLAGS) ./internal/signer/... ./internal/app
 
 .PHONY: test-consul
-test-consul: ## config-watcher reads a real Consul: registrations, killed and stopped leaders, restored snapshots, lost rights, LONG=1: 10,000 services; the first run builds Consul into a cache, in seven minutes or more
-	consul=$$(tools/build-cached.sh consul) && CONSUL_BIN=$$consul LONG=$(LONG) go test -count=1 -v -timeout 30m $(TESTFLAGS) ./services/config-watcher/internal/source/consul/... -run TestReal
+test-consul: tools build ## config-watcher reads a real Consul: registrations, killed and stopped leaders, restored snapshots, lost rights; meshes of real Envoys that read Consul, of which no request fails meanwhile; LONG=1: 10,000 services, 30 killed leaders; the first run builds Consul into a cache, in seven minutes or more
+	consul=$$(tools/build-cached.sh consul) && CONSUL_BIN=$$consul LONG=$(LONG) go test -count=1 -v -timeout 30m $(TESTFLAGS) ./services/config-watcher/internal/source/consul/... -run TestReal && \
+	cd tests && $(TESTENV) CONSUL_BIN=$$consul LONG=$(LONG) go test -count=1 -v -timeout 30m $(TESTFLAGS) ./e2e/consul
 
 .PHONY: stock
 stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache

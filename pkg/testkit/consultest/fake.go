@@ -37,7 +37,7 @@ type Fake struct {
 	// gone is the index of the newest end of a service.
 	gone     uint64
 	services map[string]*faked
-	// lie answers in place of the Fake; nil if nobody does.
+	// lie answers readings in place of the Fake; nil if nobody does.
 	lie http.HandlerFunc
 }
 
@@ -55,8 +55,8 @@ type fakedInstance struct {
 	content []byte
 }
 
-// StartFake starts a Fake on loopback, which Stop ends. answered is called each time that an answer about a service has
-// been written, from any goroutine; it may be nil.
+// StartFake starts a Fake on loopback, which Stop ends. answered is called each time that an answer about a service is
+// written, from any goroutine; it may be nil.
 func StartFake(answered func(service string)) *Fake {
 	f := &Fake{raft: 10, gone: 1, names: newFaked(10), services: map[string]*faked{}, answered: answered}
 	f.server = httptest.NewUnstartedServer(f)
@@ -88,7 +88,7 @@ func (f *Fake) Disconnect() { f.server.CloseClientConnections() }
 // Requests counts the requests since the start.
 func (f *Fake) Requests() uint64 { return f.requests.Load() }
 
-// Lie has a function answer all requests from now on; nil ends that. What waits goes on to wait.
+// Lie has a function answer all readings that begin from now on; nil ends that.
 func (f *Fake) Lie(answer http.HandlerFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,11 +186,11 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Unlock()
 	service, isService := strings.CutPrefix(r.URL.Path, fakeInstances)
 	switch {
-	case lie != nil:
-		lie(w, r)
-		return
 	case r.URL.Path == fakeAuthorize:
 		http.Error(w, "ACL support disabled", http.StatusUnauthorized)
+		return
+	case lie != nil:
+		lie(w, r)
 		return
 	case r.URL.Path != fakeNames && !isService:
 		http.NotFound(w, r)
@@ -204,9 +204,10 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Consul-Index", strconv.FormatUint(index, 10))
 	w.Header().Set("X-Consul-KnownLeader", "true")
 	w.Header().Set("X-Consul-LastContact", "0")
-	if _, err := w.Write(content); err == nil && f.answered != nil && isService {
+	if f.answered != nil && isService {
 		f.answered(service)
 	}
+	_, _ = w.Write(content) // the client may be gone
 }
 
 // read is what is at a path, once it is newer than the index of the request, or when the time is up. service is "" for

@@ -195,7 +195,7 @@ func (m *Mesh) buildServices(h hostKey) []*configv1.Service {
 	visibilities := m.visibilities(claimants)
 	var out []*configv1.Service
 	for _, visibility := range visibilities {
-		s := buildService(h, m.visibleClaimants(claimants, visibility))
+		s := m.buildService(h, m.visibleClaimants(claimants, visibility))
 		if s == nil {
 			continue
 		}
@@ -222,10 +222,14 @@ func oldestWantingVIP(h hostKey, services []*configv1.Service) *configv1.Service
 
 // buildService builds the Service of a hostname from its claimants; nil if none has a port or is an alias
 // (ExternalName).
-func buildService(h hostKey, claimants []*owner) *configv1.Service {
+func (m *Mesh) buildService(h hostKey, claimants []*owner) *configv1.Service {
 	var out *configv1.Service
 	for _, o := range claimants {
 		s := o.build(h.Hostname)
+		if o.registered != nil && o.registered.Account != "" && s.ExternalName == "" {
+			// Without it, clients accept every identity of the mesh until the first endpoint comes.
+			s.SubjectAltNames = []string{m.identity(s.Namespace, o.registered.Account)}
+		}
 		switch {
 		case len(s.Ports) == 0 && s.ExternalName == "":
 		case out == nil:

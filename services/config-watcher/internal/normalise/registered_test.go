@@ -27,8 +27,8 @@ spec: {hosts: [web.service.consul], resolution: STATIC, location: MESH_EXTERNAL,
 apiVersion: networking.istio.io/v1
 kind: WorkloadEntry
 metadata: {name: reg.web.%d, namespace: shop}
-spec: {address: 10.7.0.%d, labels: {s: web, app: payments}, ports: {service: 9%d}}
-`, i, i+1, i)
+spec: {address: 10.7.0.%d, labels: {s: web, app: payments}, ports: {service: 9%d}, serviceAccount: %q}
+`, i, i+1, i, is.Account)
 	}
 	out := objects(t, text)
 	is.Service = "reg.web"
@@ -71,7 +71,7 @@ kind: WorkloadEntry
 metadata: {name: own, namespace: shop}
 spec: {address: 10.8.0.1, labels: {app: payments, s: web}}
 `)
-	s.change(put(registered(t, "HTTP", 1, object.Registered{})...)...)
+	s.change(put(registered(t, "HTTP", 1, object.Registered{Account: "web"})...)...)
 	for host, want := range map[string]string{"payments.shop.svc.cluster.local": "10.8.0.1:80", "mine.example.com": "10.8.0.1:80",
 		"web.service.consul": "10.7.0.1:90"} {
 		if got := s.addresses("shop", host+":80/Kubernetes"); !slices.Equal(got, []string{want}) {
@@ -81,6 +81,24 @@ spec: {address: 10.8.0.1, labels: {app: payments, s: web}}
 	w := s.held[resource.Key{Kind: "Workload", Namespace: "shop", Name: "reg.web.0"}].GetWorkload()
 	if len(w.GetTargets()) != 1 || w.Targets[0].Hostname != "web.service.consul" {
 		t.Errorf("the instance is a target of %v", w.GetTargets())
+	}
+}
+
+// The account that a rule gives is what clients accept, also before there is an instance; without one nothing is
+// accepted, and no proxy can belong to an instance.
+func TestTheAccountOfARegistrysRule(t *testing.T) {
+	for account, want := range map[string][]string{"": nil, "web": {"spiffe://cluster.local/ns/shop/sa/web"}} {
+		for n := range 2 {
+			s := newState(t, "")
+			s.change(put(registered(t, "HTTP", n, object.Registered{Account: account})...)...)
+			if got := s.service("shop", "web.service.consul").SubjectAltNames; !slices.Equal(got, want) {
+				t.Errorf("account %q, %d instances: %v is accepted, want %v", account, n, got, want)
+			}
+			w := s.held[resource.Key{Kind: "Workload", Namespace: "shop", Name: "reg.web.0"}].GetWorkload()
+			if is := w != nil; is != (account != "" && n > 0) {
+				t.Errorf("account %q, %d instances: workload %v", account, n, w)
+			}
+		}
 	}
 }
 

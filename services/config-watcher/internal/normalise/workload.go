@@ -18,8 +18,8 @@ func (m *Mesh) rebuildWorkload(w namespacedName) {
 	if in == nil {
 		in, _ = m.stored[w.key(kinds.GroupNetworking, "WorkloadEntry")].value.(*instance)
 	}
-	if in == nil {
-		m.emit(key, nil)
+	if in == nil || in.registered != "" && in.account == "" {
+		m.emit(key, nil) // nobody could prove to be the proxy of one that a registry gives no account
 		return
 	}
 	m.emit(key, &configv1.Workload{

@@ -10,6 +10,9 @@ type Registered struct {
 	Aliases []string
 	// Joins is the hostname of the Service, in the same namespace, that gets the endpoints as well; "" for none.
 	Joins string
+	// Account is the service account, of the same namespace, that all endpoints of a ServiceEntry prove to be; "" if
+	// they prove nothing.
+	Account string
 	// Share is how much of the traffic of that Service the endpoints get, 0 to 100 percent.
 	Share uint32
 }

@@ -139,7 +139,7 @@ func (t *Table) Submit(changes []normalise.Change) {
 		default:
 			continue
 		}
-		if !usable(c.Object) {
+		if !usable(c.Object) || c.Object.Registered != nil { // those of a registry, which may be many, are never ours
 			delete(of, c.Key)
 		} else {
 			of[c.Key] = c.Object

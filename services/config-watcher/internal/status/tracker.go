@@ -24,8 +24,11 @@ import (
 const (
 	// minInterval is the least time between two rounds.
 	minInterval = 500 * time.Millisecond
-	// pollInterval is the most: refused objects and overridden versions come without a notice.
+	// pollInterval is the most: refused objects and overridden versions come without a notice. After a round that
+	// takes longer than a hundredth of that, the time is longer in proportion, so that rounds without a notice take a
+	// hundredth of a processor; it is longestPoll at most.
 	pollInterval = time.Second
+	longestPoll  = 10 * time.Second
 	// settleTime is how long a version may be pending before that is written. Most versions are acknowledged sooner,
 	// and need one write.
 	settleTime = time.Second
@@ -135,16 +138,21 @@ func NewTracker(cfg Config) *Tracker {
 }
 
 // Submit takes over the changes of the objects in force. The pipeline calls it after the commit of their revision.
+// WorkloadEntries that a registry has made have no status: nobody has written them, and they may be many.
 func (t *Tracker) Submit(changes []normalise.Change) {
 	snapshot, _ := t.cfg.Revisions.Current()
 	t.mu.Lock()
 	for _, c := range changes {
-		if HasStatus(c.Key) {
+		if HasStatus(c.Key) && !isInstance(c.Object) {
 			t.pending[c.Key] = change{c.Object, snapshot.Sequence()}
 		}
 	}
 	t.mu.Unlock()
 	notify.Wake(t.wake)
+}
+
+func isInstance(o *object.Object) bool {
+	return o != nil && o.Registered != nil && o.Key.Kind == "WorkloadEntry"
 }
 
 // Rows lists the statuses of all versions, sorted by key and source.
@@ -189,9 +197,11 @@ func (t *Tracker) Unwritten(source string) error {
 func (t *Tracker) Run(ctx context.Context) error {
 	for {
 		reported, credentials := t.cfg.Fleet.Changed(), t.cfg.Credentials.Changed()
+		began := t.cfg.Clock.Now()
 		if snapshot, _ := t.cfg.Revisions.Current(); snapshot != nil {
 			t.round(snapshot)
 		}
+		poll := min(max(pollInterval, 100*t.cfg.Clock.Now().Sub(began)), longestPoll)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -203,7 +213,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		case <-t.wake:
 		case <-reported:
 		case <-credentials:
-		case <-t.cfg.Clock.After(pollInterval - minInterval):
+		case <-t.cfg.Clock.After(poll - minInterval):
 		}
 	}
 }

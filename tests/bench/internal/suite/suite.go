@@ -3,6 +3,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +41,8 @@ var ErrMissed = errors.New("goals missed that are claimed to be reached")
 type group struct {
 	name string
 	run  func(context.Context, *lab, *table) error
-	// beside is true for the group that compares with istiod and runs only if it is named: its table is another one.
-	beside bool
+	// table is the marker of the group's table if that is not the usual one: such a group runs only if it is named.
+	table string
 }
 
 // groups in the order they run.
@@ -58,7 +59,8 @@ var groups = []group{
 	{name: "policies", run: func(ctx context.Context, l *lab, t *table) error { return l.policies(ctx, t) }},
 	{name: "memory", run: func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
 	{name: "files", run: func(ctx context.Context, l *lab, t *table) error { return l.files(ctx, t) }},
-	{name: "kube", run: func(ctx context.Context, l *lab, t *table) error { return l.beside(ctx, t) }, beside: true},
+	{name: "kube", run: func(ctx context.Context, l *lab, t *table) error { return l.beside(ctx, t) }, table: tableKube},
+	{name: "consul", run: func(ctx context.Context, l *lab, t *table) error { return l.registered(ctx, t) }, table: tableConsul},
 }
 
 // Groups names the groups of rows and their parts.
@@ -87,7 +89,7 @@ var parts = []string{partUnrelated, partPushed, partReconnect}
 // wants reports whether a group is to be measured, or some part of it.
 func (o *Options) wants(g group) bool {
 	if len(o.Rows) == 0 {
-		return !g.beside
+		return g.table == ""
 	}
 	return slices.ContainsFunc(o.Rows, func(row string) bool { return row == g.name || strings.HasPrefix(row, g.name+"/") })
 }
@@ -108,7 +110,7 @@ type faults struct {
 // the first run's rows.
 func (g group) measure(ctx context.Context, l *lab, t *table, page string, recorded map[string]line) (v faults, err error) {
 	for attempt := range attempts {
-		run := &table{out: t.out, claimed: t.claimed, marker: t.marker, beside: t.beside}
+		run := &table{out: t.out, claimed: t.claimed, marker: t.marker}
 		if err := g.run(ctx, l, run); err != nil {
 			return v, err
 		}
@@ -140,7 +142,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	var recorded map[string]line
 	if o.Against != "" {
 		var err error
-		if recorded, err = readPage(o.Against, "table"); err != nil {
+		if recorded, err = readPage(o.Against, tableUsual); err != nil {
 			return err
 		}
 	}
@@ -158,15 +160,15 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	}
 	var moved []error
 	var ids []string
-	alone, peers := &table{out: out, claimed: claimed, marker: "table"}, &table{out: out, claimed: claimed, marker: "kube", beside: true}
+	var tables []*table
+	for _, marker := range []string{tableUsual, tableKube, tableConsul} {
+		tables = append(tables, &table{out: out, claimed: claimed, marker: marker})
+	}
 	for _, g := range groups {
 		if !o.wants(g) {
 			continue
 		}
-		t := alone
-		if g.beside {
-			t = peers
-		}
+		t := tables[slices.IndexFunc(tables, func(t *table) bool { return t.marker == cmp.Or(g.table, tableUsual) })]
 		begin := time.Now()
 		v, err := g.measure(ctx, l, t, o.Against, recorded)
 		if err != nil {
@@ -178,7 +180,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 		ids = append(ids, v.missed...)
 		fmt.Fprintf(out, "# %s took %.0f s\n", g.name, time.Since(begin).Seconds())
 	}
-	for _, t := range []*table{alone, peers} {
+	for _, t := range tables {
 		if len(t.lines) == 0 {
 			continue
 		}

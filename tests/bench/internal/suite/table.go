@@ -39,10 +39,17 @@ type table struct {
 	out   io.Writer
 	// claimed are the ids of lines whose goals are claimed to be reached.
 	claimed map[string]bool
-	// marker names the table in its page; beside is true if it compares with istiod alone, and not with a floor.
+	// marker names the table in its page, and decides its columns.
 	marker string
-	beside bool
 }
+
+// Tables of the page, by their markers: the usual one compares with a floor and istiod's figures, tableKube with istiod
+// alone, tableConsul with nothing but goals.
+const (
+	tableUsual  = "table"
+	tableKube   = "kube"
+	tableConsul = "consul"
+)
 
 func (t *table) add(l line) {
 	t.lines = append(t.lines, l)
@@ -72,7 +79,14 @@ func judge(figure, goal float64, exact bool) verdict {
 // markdown is the table as it stands in the documentation.
 func (t *table) markdown() string {
 	var b strings.Builder
-	if t.beside {
+	if t.marker == tableConsul {
+		b.WriteString("| row | measured | goal | |\n|---|---|---|---|\n")
+		for _, l := range t.lines {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", l.what, l.figure, or(l.goal), l.verdict)
+		}
+		return b.String()
+	}
+	if t.marker == tableKube {
 		b.WriteString("| row | Fairlead | istiod | ratio | goal | |\n|---|---|---|---|---|---|\n")
 		for _, l := range t.lines {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", l.what, l.figure, or(l.peer), or(l.ratio), or(l.goal), l.verdict)

@@ -99,22 +99,22 @@ func TestClaimsNameGroups(t *testing.T) {
 	}
 }
 
-func TestTheGroupBesideIstiodRunsOnlyIfItIsNamed(t *testing.T) {
-	for rows, want := range map[string]bool{"": false, "mesh-200": false, "kube": true, "large,kube": true} {
+func TestGroupsWithATableOfTheirOwnRunOnlyIfTheyAreNamed(t *testing.T) {
+	for rows, want := range map[string]string{"": "", "mesh-200": "", "kube": "kube", "large,consul": "consul"} {
 		o := Options{}
 		if rows != "" {
 			o.Rows = strings.Split(rows, ",")
 		}
 		for _, g := range groups {
-			if g.beside && o.wants(g) != want {
-				t.Errorf("-rows %q: group %s runs: %v", rows, g.name, !want)
+			if g.table != "" && o.wants(g) != (g.name == want) {
+				t.Errorf("-rows %q: group %s runs: %v", rows, g.name, o.wants(g))
 			}
 		}
 	}
 }
 
 func TestBesideIstiodTheTableHasNoFloor(t *testing.T) {
-	tab := &table{out: io.Discard, beside: true}
+	tab := &table{out: io.Discard, marker: tableKube}
 	tab.add(line{what: "a row", figure: "1 ms", peer: "4 ms", ratio: "0.25", goal: "≤ 0.5 × istiod's", verdict: reach})
 	if got, want := tab.markdown(), "| a row | 1 ms | 4 ms | 0.25 | ≤ 0.5 × istiod's | pass |\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q at its end", got, want)

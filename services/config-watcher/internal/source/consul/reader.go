@@ -57,6 +57,8 @@ type reader struct {
 	objects int
 	dirty   map[int]bool
 	missed  missed
+	// wroteAt is when dirty shards were last saved.
+	wroteAt time.Time
 }
 
 // service is one that has been read.

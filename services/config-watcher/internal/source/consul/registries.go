@@ -116,7 +116,6 @@ func (c *Registries) Run(ctx context.Context) error {
 	}
 	defer watching.Wait()
 	defer c.stopAll()
-	var saved time.Time
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -140,10 +139,7 @@ func (c *Registries) Run(ctx context.Context) error {
 			c.mu.Unlock()
 		}
 		c.look(now)
-		if now.Sub(saved) >= saveEvery {
-			saved = now
-			c.save()
-		}
+		c.save(now)
 	}
 }
 
@@ -159,7 +155,7 @@ func (c *Registries) stopAll() {
 	for _, r := range all {
 		<-r.done
 	}
-	c.save()
+	c.save(c.cfg.Clock.Now().Add(saveEvery)) // all of it
 }
 
 // declared lists all declarations, files first and then Secrets by age: the first of a name counts. lists is how often

@@ -273,3 +273,21 @@ func TestARegistryWhoseSecretAListLacksIsReadOn(t *testing.T) {
 	r.mesh.becomes("[]")
 	held(0)
 }
+
+// What was read is saved soon, the first time and after a change: a process that is killed then has it at the next
+// start.
+func TestWhatWasReadIsSavedSoon(t *testing.T) {
+	r := newRig(t)
+	r.file("east.yaml", declare())
+	r.run()
+	for n := range 3 {
+		r.dc.set(put("web", instances("web", n+1)))
+		testkit.Eventually(t, saveEvery/3, func() error {
+			text, _, err := r.cfg.Saved.Get(shardFile("east", shardOf("web")))
+			if last := fmt.Sprint("10.0.0.", n+1); err != nil || !strings.Contains(string(text), last) {
+				return fmt.Errorf("%s is not saved: %w", last, err)
+			}
+			return nil
+		})
+	}
+}

@@ -26,7 +26,7 @@ const (
 	shards          = 64
 	declarationFile = "registry.json"
 	readMark        = "read"
-	// saveEvery is how often changed shards are saved.
+	// saveEvery is how often the shards are saved if all of them change; if fewer do, it is more often in proportion.
 	saveEvery = 30 * time.Second
 	// recordKind is the kind of the key of a record.
 	recordKind = "ConsulService"
@@ -93,25 +93,26 @@ func (c *Registries) saveDeclaration(d *declaration) {
 	c.cfg.Saved.Put(savedFile(d.Name, declarationFile), text)
 }
 
-// save writes the changed shards of all registries that have been read.
-func (c *Registries) save() {
+// save writes the changed shards of all registries that have been read, if it is time to.
+func (c *Registries) save(now time.Time) {
 	if c.cfg.Saved == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.running {
-		r.save()
+		r.save(now)
 	}
 }
 
-// save writes the changed shards.
-func (r *reader) save() {
+// save writes the changed shards, if it is time to: at once if few have changed, or nothing was saved yet.
+func (r *reader) save(now time.Time) {
 	r.mu.Lock()
-	if r.syncedAt.IsZero() || len(r.dirty) == 0 {
+	if r.syncedAt.IsZero() || len(r.dirty) == 0 || now.Sub(r.wroteAt) < saveEvery*time.Duration(len(r.dirty))/shards {
 		r.mu.Unlock()
 		return
 	}
+	r.wroteAt = now
 	changed := map[int]map[string][]registry.Instance{}
 	for shard := range r.dirty {
 		changed[shard] = map[string][]registry.Instance{}

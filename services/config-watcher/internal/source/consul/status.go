@@ -144,8 +144,15 @@ func (r *reader) Status() source.Status {
 			Reason: fmt.Sprintf("%d services beyond the first %d are left out", r.leftOut, maxServices),
 			Remedy: "match fewer of them by rules"})
 	}
+	var wrong []string // few of many, and this is called often
+	for name, s := range r.services {
+		if len(s.problems) > 0 {
+			wrong = append(wrong, name)
+		}
+	}
+	slices.Sort(wrong)
 	more := 0
-	for _, name := range sorted(r.services) {
+	for _, name := range wrong {
 		for _, p := range r.services[name].problems {
 			if len(st.Problems) >= maxProblems {
 				more++

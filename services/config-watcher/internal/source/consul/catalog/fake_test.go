@@ -64,13 +64,15 @@ type fake struct {
 	// forgets: the agent does not remember rights.
 	forgets bool
 	waiting map[string]int
-	turn    int
-	plain   int
+	// asked counts the readings of each path.
+	asked map[string]int
+	turn  int
+	plain int
 }
 
 func newFake() *fake {
 	f := &fake{raft: 10, now: &state{services: map[string]registered{}, index: 10, gone: 1}, since: map[string]map[key]time.Time{},
-		restart: make(chan struct{}), abandoned: make(chan struct{}), acls: true, waiting: map[string]int{}, plain: 1000}
+		restart: make(chan struct{}), abandoned: make(chan struct{}), acls: true, waiting: map[string]int{}, asked: map[string]int{}, plain: 1000}
 	f.register("consul", "server", "consul", Passing) // as servers do
 	f.past = nil
 	return f
@@ -197,6 +199,15 @@ func (f *fake) watched() map[string]int {
 	return maps.Clone(f.waiting)
 }
 
+// askedSince counts the readings of each path since the last call.
+func (f *fake) askedSince() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked := f.asked
+	f.asked = map[string]int{}
+	return asked
+}
+
 func (f *fake) watches() int { return f.plain }
 func (f *fake) close()       {}
 
@@ -205,6 +216,7 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	l, restart := f.lies, f.restart
 	f.turn++
+	f.asked[r.URL.Path]++
 	turn := f.turn
 	f.mu.Unlock()
 	if l.Slow {

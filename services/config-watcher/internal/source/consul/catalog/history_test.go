@@ -347,6 +347,15 @@ func (h *history) settled(f *fake, c *Catalog) error {
 	if st.State != want || !st.Synced || (want == Synced) != (st.Degraded == nil) {
 		return fmt.Errorf("state %s, want %s: %w", st.State, want, st.Degraded)
 	}
+	f.askedSince()
+	time.Sleep(2 * time.Minute)
+	for path, n := range f.askedSince() {
+		name, is := strings.CutPrefix(path, servicePath)
+		if _, there := services[name]; is && !there {
+			return fmt.Errorf("service %s is gone, and is read %d times in two minutes", name, n)
+		}
+	}
+	synctest.Wait()
 	if h.plain {
 		return nil
 	}

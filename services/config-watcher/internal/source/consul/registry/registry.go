@@ -248,7 +248,7 @@ func (b *builder) serviceEntry(instances []Instance, dns bool) *object.Object {
 		se.Ports = append(se.Ports, &networking.ServicePort{Name: p.name, Number: p.number, Protocol: p.protocol})
 	}
 	o := b.objectOf("ServiceEntry", b.entry, se)
-	o.Registered = &object.Registered{Service: b.entry, Aliases: aliases, Joins: b.rule.Joins, Share: b.rule.Share}
+	o.Registered = &object.Registered{Service: b.entry, Aliases: aliases, Account: b.rule.Account, Joins: b.rule.Joins, Share: b.rule.Share}
 	return seal(o)
 }
 
