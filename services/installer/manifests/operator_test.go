@@ -98,6 +98,10 @@ func TestOperatorRights(t *testing.T) {
 			look(o)
 		}
 	}
+	for _, o := range generate(t, pkg, "default", nil, "values.pilot.env.ENABLE_MCS_SERVICE_DISCOVERY=true",
+		"values.pilot.env.ENABLE_MCS_AUTO_EXPORT=true").Objects {
+		look(o)
+	}
 	add("", "secrets", "get", "list", "create", "update", "delete")
 	add("", "pods", "create", "delete", "get", "list") // a Pod tries a new image before the old Pod ends
 	add("", "pods/log", "get")

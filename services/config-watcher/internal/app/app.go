@@ -134,8 +134,8 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	others := s.newReplicas(identity)
 	observer := metrics.New(s.Registry, proxies)
 
-	// What leads to the revision log: changes of sources pass bans, keys, names of gateways, exports and imports, health
-	// and the pipeline. Those of remote clusters begin with the names.
+	// What leads to the revision log: changes of sources pass bans, keys, names of gateways, exports and imports,
+	// health and the pipeline; those of remote clusters begin with the names.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
 			Tenancy: s.tenancy()}),

@@ -31,8 +31,8 @@ type MCSOptions struct {
 
 func (o *MCSOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Discovery, "mcs-service-discovery", false,
-		"read ServiceExports and ServiceImports of all clusters: clients find the endpoints of a Service in another cluster only if that cluster "+
-			"exports it, and conditions of exports in the own cluster are written")
+		"read ServiceExports and ServiceImports of all clusters: clients find the endpoints of a Service in another cluster only if that "+
+			"cluster exports it, and conditions of exports in the own cluster are written")
 	flags.BoolVar(&o.Host, "mcs-host", false,
 		"serve NAME.NAMESPACE.svc.clusterset.local for Services that a ServiceImport is about; needs --mcs-service-discovery")
 	flags.BoolVar(&o.ClusterLocal, "mcs-cluster-local", false,
@@ -80,8 +80,8 @@ func (s *Server) newClusterSets(next func(context.Context, []normalise.Change)) 
 			}
 		}}
 	}
-	table := mcs.NewTable(mcs.Config{Cluster: s.cfg.ClusterID, Domain: s.cfg.DomainSuffix, Discovery: s.cfg.MCS.Discovery, Hosts: s.cfg.MCS.Host,
-		Strict: s.cfg.MCS.ClusterLocal, Next: next})
+	table := mcs.NewTable(mcs.Config{Cluster: s.cfg.ClusterID, Domain: s.cfg.DomainSuffix, Discovery: s.cfg.MCS.Discovery,
+		Hosts: s.cfg.MCS.Host, Strict: s.cfg.MCS.ClusterLocal, Next: next})
 	return clusterSets{table: table, submit: table.Submit, discovered: table.Discovered}
 }
 
@@ -90,7 +90,8 @@ func (s *Server) newExporter(sets clusterSets, cluster *kubernetes.Source) (func
 	if !s.cfg.MCS.AutoExport {
 		return func(context.Context) {}, nil
 	}
-	exporter, err := mcs.NewExporter(mcs.ExporterConfig{API: cluster.API(), Source: cluster.Name(), Table: sets.table, Clock: s.Clock, Log: s.Log})
+	exporter, err := mcs.NewExporter(mcs.ExporterConfig{API: cluster.API(), Source: cluster.Name(), Table: sets.table, Clock: s.Clock,
+		Log: s.Log})
 	if err != nil {
 		return nil, err
 	}

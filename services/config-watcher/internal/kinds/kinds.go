@@ -79,7 +79,8 @@ func namespaced[T any](group, name string) Kind {
 	return Kind{Group: group, Name: name, Versions: []string{"v1"}, NewBody: func() any { return new(T) }}
 }
 
-// multiCluster is a kind of the Multi-Cluster Services API, whose versions have the same fields. v1beta1 is the stored one.
+// multiCluster is a kind of the Multi-Cluster Services API, whose versions have the same fields. v1beta1 is the stored
+// one.
 func multiCluster[T any](name string) Kind {
 	return Kind{Group: GroupMCS, Name: name, Versions: []string{"v1beta1", "v1alpha1"}, NewBody: func() any { return new(T) }}
 }

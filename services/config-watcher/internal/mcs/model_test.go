@@ -345,7 +345,8 @@ func (p *plane) endpoints(client, host string) []string {
 	var out []string
 	for k, r := range p.held {
 		set := r.GetEndpointSet()
-		if k.Kind != resource.KindEndpointSet || set.GetHostname() != host || set.GetPort() != 80 || set.GetClusterOnly() && set.GetCluster() != client {
+		if k.Kind != resource.KindEndpointSet || set.GetHostname() != host || set.GetPort() != 80 ||
+			set.GetClusterOnly() && set.GetCluster() != client {
 			continue
 		}
 		for _, e := range set.GetEndpoints() {

@@ -1,7 +1,7 @@
 // Package mcs reads the Multi-Cluster Services API (KEP-1645): which Services other clusters may use (ServiceExport),
-// and which have a host in all clusters together (ServiceImport). Changes of all clusters pass Table on their way to the
-// pipeline: it adds to each Service what the exports and imports of its name say (object.ClusterSet), by the rules of
-// judge.go, and hands the conditions of the own cluster's exports to the sinks of statuses. Exporter makes exports.
+// and which have a host in all clusters together (ServiceImport). Changes of all clusters pass Table on their way to
+// the pipeline: it adds to each Service what the exports and imports of its name say (object.ClusterSet), by the rules
+// of judge.go, and hands the conditions of the own cluster's exports to the sinks of statuses. Exporter makes exports.
 package mcs
 
 import (

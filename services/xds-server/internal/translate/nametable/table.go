@@ -70,8 +70,8 @@ func addresses(texts []string) []string {
 // addHeadless adds, as Kubernetes' DNS does, the addresses of a headless service's endpoints on all its ports.
 // Endpoints with a host name, such as Pods of a StatefulSet, also get "<host name>.<service>", unless they are in
 // another network, where clients cannot reach them by address. Of Pods with one name in several clusters, that of the
-// class's own cluster has the name. At the host of all clusters together, each has "<host name>.<cluster>.<service>", by
-// KEP-1645.
+// class's own cluster has the name. At the host of all clusters together, each has "<host name>.<cluster>.<service>",
+// by KEP-1645.
 func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
 	pods, ownPods := map[string][]string{}, map[string][]string{}

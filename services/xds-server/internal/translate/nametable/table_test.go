@@ -233,8 +233,8 @@ func TestTableHasVisibleServices(t *testing.T) {
 	}
 }
 
-// TestHostOfAllClusters: a headless host of all clusters together leads to the endpoints that the client's cluster sees,
-// and to each Pod with a host name by the name of its cluster. Short names stay those of the ordinary host.
+// TestHostOfAllClusters: a headless host of all clusters together leads to the endpoints that the client's cluster
+// sees, and to each Pod with a host name by the name of its cluster. Short names stay those of the ordinary host.
 func TestHostOfAllClusters(t *testing.T) {
 	const ready = configv1.Health_HEALTH_READY
 	host := contract.ClusterSetHost("db", "data")

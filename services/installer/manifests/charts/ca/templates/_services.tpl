@@ -127,6 +127,7 @@ args:
   {{- if or (not .v.remoteClusters) (ne $ns "istio-system") }}
   - --remote-clusters=false
   {{- end }}
+  {{- include "fairlead.mcsArgs" .v | nindent 2 }}
   {{- include "fairlead.args" . | nindent 2 }}
 env:
   {{- include "fairlead.issuerEnv" . | nindent 2 }}

@@ -7,7 +7,7 @@
 {{- $cluster := include "fairlead.clusterSuffix" .root }}
 ---
 # config-watcher is the only service that reads mesh configuration from Kubernetes, and it reads nothing else. It changes nothing but
-# statuses.
+# statuses, and with ENABLE_MCS_AUTO_EXPORT it creates ServiceExports.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -75,6 +75,20 @@ rules:
   - apiGroups: [fairlead.dev]
     resources: [identitybans]
     verbs: [get, list, watch]
+  {{- $exports := include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_AUTO_EXPORT") }}
+  {{- if or $exports (include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_SERVICE_DISCOVERY")) }}
+  - apiGroups: [multicluster.x-k8s.io]
+    resources: [serviceexports, serviceimports]
+    verbs: [get, list, watch]
+  - apiGroups: [multicluster.x-k8s.io]
+    resources: [serviceexports/status]
+    verbs: [patch]
+  {{- end }}
+  {{- if $exports }}
+  - apiGroups: [multicluster.x-k8s.io]
+    resources: [serviceexports]
+    verbs: [create]
+  {{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

@@ -400,3 +400,29 @@ ipFamilyPolicy: {{ . }}
 ipFamilies: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* Whether a variable of istiod's is true among a service's: dict v, name. */}}
+{{- define "fairlead.envIsTrue" -}}
+{{- if has (get (.v.env | default dict) .name | toString | lower) (list "true" "t" "1") }}true{{ end -}}
+{{- end }}
+
+{{/* config-watcher's flags of the Multi-Cluster Services API, by istiod's variables: the service's values. */}}
+{{- define "fairlead.mcsArgs" -}}
+{{- $discovery := include "fairlead.envIsTrue" (dict "v" . "name" "ENABLE_MCS_SERVICE_DISCOVERY") -}}
+{{- $host := include "fairlead.envIsTrue" (dict "v" . "name" "ENABLE_MCS_HOST") -}}
+{{- $local := include "fairlead.envIsTrue" (dict "v" . "name" "ENABLE_MCS_CLUSTER_LOCAL") -}}
+{{- if and $host (not $discovery) }}{{ fail "pilot.env.ENABLE_MCS_HOST has no effect without ENABLE_MCS_SERVICE_DISCOVERY: set both, or remove it" }}{{ end -}}
+{{- if and $local (not $host) }}{{ fail "pilot.env.ENABLE_MCS_CLUSTER_LOCAL has no effect without ENABLE_MCS_HOST: set both, or remove it" }}{{ end -}}
+{{- with $discovery }}
+- --mcs-service-discovery
+{{- end }}
+{{- with $host }}
+- --mcs-host
+{{- end }}
+{{- with $local }}
+- --mcs-cluster-local
+{{- end }}
+{{- with include "fairlead.envIsTrue" (dict "v" . "name" "ENABLE_MCS_AUTO_EXPORT") }}
+- --mcs-auto-export
+{{- end }}
+{{- end }}
