@@ -1,23 +1,17 @@
 package auth_test
 
 import (
-	"crypto"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/rsa"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clusterkeys"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/token"
 )
 
 // rules of a cluster of Nomad.
@@ -31,48 +25,32 @@ var rules = []clusterkeys.NomadRule{
 
 // nomad is a cluster of Nomad: it signs what Nomad signs.
 type nomad struct {
-	t      testing.TB
-	key    crypto.Signer
-	alg    jose.SignatureAlgorithm
-	issuer string
+	token.Nomad
+	t testing.TB
 }
 
-func (n *nomad) jwks() []byte {
-	key := jose.JSONWebKey{Key: n.key.Public(), KeyID: "15a95f48", Algorithm: string(n.alg), Use: "sig"}
-	return testkit.Must(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{key}}))(n.t)
+func newNomad(t testing.TB, issuer string, edwards bool) *nomad {
+	t.Helper()
+	return &nomad{testkit.Must(token.NewNomad(issuer, edwards))(t), t}
 }
 
-// token has the claims of a task's workload identity; change may change them.
+func (n *nomad) jwks() []byte { return testkit.Must(n.JWKS())(n.t) }
+
 func (n *nomad) token(namespace, job, task string, change func(map[string]any)) string {
 	n.t.Helper()
-	signer := testkit.Must(jose.NewSigner(jose.SigningKey{Algorithm: n.alg, Key: jose.JSONWebKey{Key: n.key, KeyID: "15a95f48"}}, nil))(n.t)
-	now := time.Now()
-	claims := map[string]any{
-		"aud": "istio-ca", "iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": "1",
-		"sub": "global:" + namespace + ":" + job + ":group:" + task + ":fairlead", "nomad_namespace": namespace, "nomad_job_id": job,
-		"nomad_task": task, "nomad_allocation_id": "5c6328f7-48c5-4d03-bada-91ef2e904d0d",
-	}
-	if n.issuer != "" {
-		claims["iss"] = n.issuer
-	}
-	if change != nil {
-		change(claims)
-	}
-	return testkit.Must(jwt.Signed(signer).Claims(claims).Serialize())(n.t)
+	return testkit.Must(n.Task(namespace, job, task, change))(n.t)
 }
 
 func (n *nomad) cluster(namespaces ...string) clusterkeys.Cluster {
-	return clusterkeys.Cluster{Name: "nomad", Issuer: n.issuer, Keys: n.jwks(), Nomad: rules, Namespaces: namespaces}
+	return clusterkeys.Cluster{Name: "nomad", Issuer: n.Name, Keys: n.jwks(), Nomad: rules, Namespaces: namespaces}
 }
 
 // TestTasksOfNomadGetWhatARuleGivesThem with the keys that versions of Nomad sign with, and without an issuer, which
 // Nomad has only with oidc_issuer.
 func TestTasksOfNomadGetWhatARuleGivesThem(t *testing.T) {
-	_, edwards, err := ed25519.GenerateKey(rand.Reader)
-	testkit.NoError(t, err)
 	for name, n := range map[string]*nomad{
-		"RS256":                    {key: testkit.Must(rsa.GenerateKey(rand.Reader, 2048))(t), alg: jose.RS256, issuer: "https://nomad.example"},
-		"EdDSA, without an issuer": {key: edwards, alg: jose.EdDSA},
+		"RS256":                    newNomad(t, "https://nomad.example", false),
+		"EdDSA, without an issuer": newNomad(t, "", true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMesh(t)
@@ -115,7 +93,7 @@ func TestTasksOfNomadGetWhatARuleGivesThem(t *testing.T) {
 // A renewal by a certificate follows the rules of now, and a key of Nomad's proves nothing as one of Kubernetes.
 func TestRulesOfNomadAreFollowed(t *testing.T) {
 	m := newMesh(t)
-	n := &nomad{t: t, key: testkit.Must(rsa.GenerateKey(rand.Reader, 2048))(t), alg: jose.RS256}
+	n := newNomad(t, "", false)
 	m.set(n.cluster())
 	web := spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/web")
 	testkit.NoError(t, m.CheckCluster("nomad", web))

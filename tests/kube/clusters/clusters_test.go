@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,8 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"fairlead.dev/pkg/clusterkeys"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/adstest"
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/tests/internal/kubeapi"
 )
 
@@ -38,19 +41,13 @@ func TestAttackByARemoteCluster(t *testing.T) {
 	m.xdsKnows("mid-other")
 
 	t.Run("gets no other identity", func(t *testing.T) { m.attacks(t, ca, xds) })
-	t.Run("leaves an audit line of each refusal", func(t *testing.T) {
-		log := string(testkit.Must(os.ReadFile(m.log("ca")))(t))
-		for _, want := range []string{
-			`"cluster":"east","claimed":"spiffe://cluster.local/ns/bank/sa/web"`, `"cluster":"east","claimed":"spiffe://cluster.local/ns/istio-system/sa/ca"`,
-			`"cluster":"mid-other","claimed":"spiffe://cluster.local/ns/istio-system/sa/xds-server"`, "not signed by a known key",
-		} {
-			if !strings.Contains(log, want) {
-				t.Errorf("no line of the ca's log has %s", want)
-			}
-		}
-	})
+	t.Run("leaves an audit line of each refusal", m.audited)
 	t.Run("gets its own identity", func(t *testing.T) { m.rightful(t, ca, xds, web) })
 	t.Run("a key of two clusters is refused for both", m.sharedKey)
+	t.Run("forwards nothing", m.forwards)
+	t.Run("west's own key in a ConfigMap stops nothing", m.ownKey)
+	t.Run("another trust domain is refused", m.otherDomain)
+	t.Run("tasks of Nomad", m.nomad)
 	t.Run("a broken ConfigMap keeps what it said", m.broken)
 	t.Run("the command refuses what must not be trusted", m.refusals)
 	t.Run("the ca reads no other ConfigMap", m.rights)
@@ -86,8 +83,12 @@ func (m *mesh) stream(t *testing.T, conn *grpc.ClientConn, token, namespace, clu
 	return err
 }
 
-func (m *mesh) attacks(t *testing.T, ca, xds *grpc.ClientConn) {
-	for name, tc := range map[string]struct{ cluster, namespace, account, audience, says string }{
+// attempt is a token by which somebody would have an identity.
+type attempt struct{ cluster, namespace, account, audience, says string }
+
+// attempts are what the owners of east, mid-other and of a cluster that is not trusted may have signed.
+func attempts() map[string]attempt {
+	return map[string]attempt{
 		"another namespace":                 {"east", "bank", "web", "", "remote cluster east: namespace bank"},
 		"a namespace that begins like one":  {"east", "shop-2", "web", "", "remote cluster east: namespace shop-2"},
 		"the ca":                            {"east", meshNamespace, "ca", "", "mesh's own services"},
@@ -97,12 +98,20 @@ func (m *mesh) attacks(t *testing.T, ca, xds *grpc.ClientConn) {
 		"an administrator":                  {"mid-other", meshNamespace, "fairlead-admin", "fairlead", "another audience"},
 		"an unknown key with west's issuer": {"stranger", "shop", "web", "", "not signed by a known key"},
 		"a token for its own API server":    {"east", "shop", "web", kubeapi.Issuer, "another audience"},
-	} {
-		audience := []string{}
-		if tc.audience != "" {
-			audience = append(audience, tc.audience)
-		}
-		token := m.token(tc.cluster, tc.namespace, tc.account, audience...)
+	}
+}
+
+func (m *mesh) signed(a attempt) string {
+	m.t.Helper()
+	if a.audience == "" {
+		return m.token(a.cluster, a.namespace, a.account)
+	}
+	return m.token(a.cluster, a.namespace, a.account, a.audience)
+}
+
+func (m *mesh) attacks(t *testing.T, ca, xds *grpc.ClientConn) {
+	for name, tc := range attempts() {
+		token := m.signed(tc)
 		for _, states := range []string{"west", "mid-other", "Kubernetes"} {
 			t.Run(name+" that states "+states, func(t *testing.T) {
 				ctx := as(t.Context(), token, "clusterid", states, "CLUSTER_ID", states, "x-forwarded-client-cert", "URI=spiffe://cluster.local/ns/shop/sa/web")
@@ -117,6 +126,92 @@ func (m *mesh) attacks(t *testing.T, ca, xds *grpc.ClientConn) {
 			})
 		}
 	}
+}
+
+// audited holds that a refusal is a line of the ca's log, with the cluster and the identity that the token claims. It
+// asks until there is one, because the lines of those who prove nothing are limited.
+func (m *mesh) audited(t *testing.T) {
+	ca := m.dial(m.caAddr, caName, nil)
+	for name, tc := range attempts() {
+		ctx := as(t.Context(), m.signed(tc))
+		wants := []string{`"decision":"refused"`, tc.says}
+		if tc.cluster != "stranger" {
+			wants = append(wants, fmt.Sprintf(`"cluster":%q,"claimed":"spiffe://cluster.local/ns/%s/sa/%s"`, tc.cluster, tc.namespace, tc.account))
+		}
+		m.logged(name, wants, func() { _, _, _ = m.certify(ctx, ca) })
+	}
+}
+
+// logged does something until the ca's log has a line with all texts, of what was written meanwhile.
+func (m *mesh) logged(what string, texts []string, do func()) {
+	m.t.Helper()
+	before := len(testkit.Must(os.ReadFile(m.log("ca")))(m.t))
+	testkit.Eventually(m.t, patience, func() error {
+		do()
+		for line := range strings.Lines(string(testkit.Must(os.ReadFile(m.log("ca")))(m.t)[before:])) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s: no line of the ca's log has %q", what, texts)
+	})
+}
+
+// forwards is what a workload of east tries that plays an xds-server, with the certificate that it has.
+func (m *mesh) forwards(t *testing.T) {
+	web := m.token("east", "shop", "web")
+	cert := m.issued(t, as(t.Context(), web), m.dial(m.caAddr, caName, nil), "spiffe://cluster.local/ns/shop/sa/web")
+	conn := m.dial(m.caAddr, caName, cert)
+	for name, req := range map[string]*cav1.ForwardCertificateRequestRequest{
+		"a token of its own":     {Token: web, Identity: "spiffe://cluster.local/ns/shop/sa/web"},
+		"in the xds-server's":    {Token: web, Identity: "spiffe://cluster.local/ns/istio-system/sa/xds-server"},
+		"a token of west's":      {Token: m.token("west", "bank", "web"), Identity: "spiffe://cluster.local/ns/bank/sa/web"},
+		"another trust domain's": {Token: web, Identity: "spiffe://east.local/ns/shop/sa/web"},
+	} {
+		res, err := cav1.NewForwardingServiceClient(conn).ForwardCertificateRequest(t.Context(), req)
+		if status.Code(err) != codes.PermissionDenied || len(res.GetCertificateChain()) > 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// ownKey holds that an entry with west's own key takes nothing from west, and gets nothing.
+func (m *mesh) ownKey(t *testing.T) {
+	maps := m.west.Client(t).CoreV1().ConfigMaps(meshNamespace)
+	found := testkit.Must(maps.Get(t.Context(), "fairlead-jwks", metav1.GetOptions{}))(t)
+	_, err := maps.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "own", Labels: map[string]string{clusterkeys.Label: "true"}},
+		Data: map[string]string{"cluster": "own", "issuer": found.Data["issuer"], "jwks.json": found.Data["jwks.json"],
+			"namespaces": "shop"},
+	}, metav1.CreateOptions{})
+	testkit.NoError(t, err)
+	m.states("shared_key", 1)
+	m.xdsKnows(`"own"`)
+	bank := m.token("west", "bank", "own")
+	m.issued(t, as(t.Context(), bank), m.dial(m.caAddr, caName, nil), "spiffe://cluster.local/ns/bank/sa/own")
+	testkit.NoError(t, m.stream(t, m.dial(m.xdsAddr, xdsName, nil), bank, "bank", "west"))
+	testkit.NoError(t, maps.Delete(t.Context(), "own", metav1.DeleteOptions{}))
+	m.states("shared_key", 0)
+}
+
+// otherDomain holds that an entry that names another trust domain than the mesh's has no tokens taken.
+func (m *mesh) otherDomain(t *testing.T) {
+	if out, err := m.fairlead("remote-clusters", "trust", "--context", "stranger", "--trust-domain", "far.local", "--yes"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	m.states("refused", 1)
+	ca, token := m.dial(m.caAddr, caName, nil), m.token("stranger", "shop", "web")
+	m.logged("another trust domain", []string{`"decision":"refused"`, "not signed by a known key"}, func() {
+		if id, _, err := m.certify(as(t.Context(), token), ca); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("certificate of %q, %v", id, err)
+		}
+	})
+	if log := string(testkit.Must(os.ReadFile(m.log("ca")))(t)); !strings.Contains(log, "far.local is not the mesh's") {
+		t.Error("the ca's log does not name the field")
+	}
+	testkit.NoError(t, m.west.Client(t).CoreV1().ConfigMaps(meshNamespace).Delete(t.Context(), "fairlead-remote-cluster-stranger",
+		metav1.DeleteOptions{}))
+	m.states("refused", 0)
 }
 
 func (m *mesh) rightful(t *testing.T, ca, xds *grpc.ClientConn, web string) {

@@ -11,50 +11,46 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/clusterkeys"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/token"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/tokentime"
 )
 
-// task is a token as Nomad signs it, which names no issuer without oidc_issuer.
-func (r *remote) task(namespace, job, task string) string {
-	now := time.Now()
-	return r.Sign(map[string]any{
-		"aud": contract.TokenAudience, "iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
-		"sub": "global:" + namespace + ":" + job + ":group:" + task + ":fairlead", "nomad_namespace": namespace, "nomad_job_id": job,
-		"nomad_task": task, "nomad_allocation_id": "5c6328f7-48c5-4d03-bada-91ef2e904d0d",
-	})
-}
-
 // TestATaskOfNomadGetsTheCertificateOfItsRule, also by an xds-server, and renews by it as long as the rule is there.
 func TestATaskOfNomadGetsTheCertificateOfItsRule(t *testing.T) {
 	const web = "spiffe://cluster.local/ns/shop/sa/web"
-	nomad := newRemote(t, "nomad", "shop")
-	nomad.Cluster.Issuer = ""
+	signer := testkit.Must(token.NewNomad("", false))(t)
+	task := func(namespace, job, task string) string {
+		return testkit.Must(signer.Task(namespace, job, task, nil))(t)
+	}
+	nomad := &remote{Cluster: clusterkeys.Cluster{Name: "nomad", Keys: testkit.Must(signer.JWKS())(t), Namespaces: []string{"shop"}}}
 	nomad.Nomad = []clusterkeys.NomadRule{
 		{Namespace: "default", Job: "web", Task: "server", Account: "shop/web"},
 		{Namespace: "default", Job: "bank", Task: "*", Account: "bank/web"},
 		{Namespace: "ops", Job: "*", Task: "*", Account: contract.SystemNamespace + "/xds-server"},
 	}
 	h, _, trust := trusting(t, nil, nomad)
-	got := h.mustCreate(as(t.Context(), nomad.task("default", "web", "server")), h.dial(nil), 0)
+	got := h.mustCreate(as(t.Context(), task("default", "web", "server")), h.dial(nil), 0)
 	if uriOf(got.leaf) != web || tokentime.Cluster(got.leaf) != "nomad" {
 		t.Errorf("got %s of cluster %q", uriOf(got.leaf), tokentime.Cluster(got.leaf))
 	}
 	server := h.dial(h.asAccount("xds-server"))
-	chain, key, err := forward(t, server, nomad.task("default", "web", "server"), web)
+	chain, key, err := forward(t, server, task("default", "web", "server"), web)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := h.check(&security.IstioCertificateResponse{CertChain: chain}, key).leaf; uriOf(got) != web {
 		t.Errorf("a forwarded request got %s", uriOf(got))
 	}
+	subject := testkit.Must(signer.Task("", "", "", func(c map[string]any) { c["sub"] = "system:serviceaccount:shop:web" }))(t)
 	for name, tc := range map[string]struct{ token, claims, says string }{
-		"a task without a rule":    {nomad.task("default", "api", "server"), "", `no rule is about task "server" of job "api"`},
-		"a rule beyond namespaces": {nomad.task("default", "bank", "x"), "spiffe://cluster.local/ns/bank/sa/web", "namespace bank"},
-		"a rule for the xds-server": {nomad.task("ops", "x", "y"), "spiffe://cluster.local/ns/istio-system/sa/xds-server",
+		"a task without a rule":    {task("default", "api", "server"), "", `no rule is about task "server" of job "api"`},
+		"a rule beyond namespaces": {task("default", "bank", "x"), "spiffe://cluster.local/ns/bank/sa/web", "namespace bank"},
+		"a rule for the xds-server": {task("ops", "x", "y"), "spiffe://cluster.local/ns/istio-system/sa/xds-server",
 			"mesh's own services"},
-		"an account in the subject": {nomad.token("shop", "web"), "", "names no namespace, job and task of Nomad"},
+		"an account in the subject": {subject, "", "names no namespace, job and task of Nomad"},
 	} {
 		_, err := create(as(t.Context(), tc.token), h.dial(nil), &security.IstioCertificateRequest{
 			Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})

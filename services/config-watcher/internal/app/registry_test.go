@@ -30,6 +30,22 @@ func TestRegistriesOfADirectory(t *testing.T) {
 		}
 		return nil
 	})
+	seen := map[string]int{}
+	for _, f := range testkit.Must(r.Registry.Gather())(t) {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "source" && l.GetValue() == "consul/east" {
+					seen[strings.TrimPrefix(f.GetName(), "fairlead_config_watcher_")]++
+				}
+			}
+		}
+	}
+	for _, name := range []string{"registry_followed_timestamp_seconds", "registry_watches", "registry_polled", "registry_requests_total",
+		"source_objects", "source_problems"} {
+		if seen[name] != 1 {
+			t.Errorf("consul/east has %d of metric %s", seen[name], name)
+		}
+	}
 	s := r.subscribe(nil, nil)
 	s.next()
 }

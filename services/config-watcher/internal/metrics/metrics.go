@@ -133,6 +133,7 @@ type collector struct {
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 	staying, unread, withheld               *prometheus.Desc
 	remotes, registries                     *prometheus.Desc
+	followed, watched, polled, asked        *prometheus.Desc
 
 	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
 }
@@ -163,6 +164,12 @@ func newCollector(s State) *collector {
 
 		registries: d("registries", "Declarations of registries in Consul, by state: of a registry that is away, the last-known instances stay.",
 			"state"),
+		followed: d("registry_followed_timestamp_seconds",
+			"When a registry in Consul was last known to be followed, with all that was read of it complete; 0 before the first time.", "source"),
+		watched: d("registry_watches", "Services of a registry in Consul that are watched.", "source"),
+		polled:  d("registry_polled", "Services of a registry in Consul that are read in turn, for want of a watch.", "source"),
+		asked:   d("registry_requests_total", "Requests that were made to a registry in Consul.", "source"),
+
 		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
 			"endpoints stay.", "state"),
 
@@ -184,6 +191,7 @@ func newCollector(s State) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
 		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes, c.registries,
+		c.followed, c.watched, c.polled, c.asked,
 		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
@@ -208,6 +216,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counts := c.state.Registries.Counts()
 		for _, state := range consul.States {
 			gauge(c.registries, float64(counts[state]), strings.ToLower(string(state)))
+		}
+		for _, r := range c.state.Registries.Running() {
+			of, at := consul.Name+"/"+r.Name, 0.0
+			if !r.SyncedAt.IsZero() {
+				at = float64(r.SyncedAt.UnixMilli()) / 1000
+			}
+			gauge(c.followed, at, of)
+			gauge(c.watched, float64(r.Watches), of)
+			gauge(c.polled, float64(r.Polled), of)
+			ch <- prometheus.MustNewConstMetric(c.asked, prometheus.CounterValue, float64(r.Requests), of)
 		}
 	}
 	for _, s := range sources {

@@ -39,6 +39,8 @@ type datacenter struct {
 	away        error
 	// synced is true once everything was told to the Handler of now.
 	synced bool
+	// following is added to what Status tells.
+	following Following
 }
 
 // follow is a Config.Follow.
@@ -98,7 +100,9 @@ func (d *datacenter) Refresh(...string) {
 func (d *datacenter) Status() Following {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Following{Synced: d.synced, Degraded: d.away}
+	out := d.following
+	out.Synced, out.Degraded = d.synced, d.away
+	return out
 }
 
 // set changes the catalog and tells it.

@@ -59,6 +59,10 @@ type Following struct {
 	Degraded error
 	// Limited says why not all services are watched at once; "" if they are.
 	Limited string
+	// Watches are the services that are watched, Polled those that are read in turn. Requests counts all that were
+	// made.
+	Watches, Polled int
+	Requests        uint64
 }
 
 // Follow makes the Follower of a datacenter. It is the one place where package consul meets the client.
@@ -85,10 +89,11 @@ func (f following) Reconnect(c Connection) {
 // Status implements Follower.
 func (f following) Status() Following {
 	st := f.Catalog.Status()
+	out := Following{Synced: st.Synced, Degraded: st.Degraded, Watches: st.Watches, Polled: st.Polled, Requests: st.Requests}
 	if st.State == catalog.Limited {
-		return Following{Synced: st.Synced, Limited: st.Degraded.Error()}
+		out.Degraded, out.Limited = nil, st.Degraded.Error()
 	}
-	return Following{Synced: st.Synced, Degraded: st.Degraded}
+	return out
 }
 
 // errUndeclared is why a registry of the last run is not read.

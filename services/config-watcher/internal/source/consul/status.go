@@ -52,6 +52,10 @@ type Row struct {
 	Services int `json:"services"`
 	Objects  int `json:"objects"`
 	Held     int `json:"held,omitempty"`
+	// Watches are the services that are watched, Polled those that are read in turn, Requests all that were made.
+	Watches  int    `json:"watches,omitempty"`
+	Polled   int    `json:"polled,omitempty"`
+	Requests uint64 `json:"requests,omitempty"`
 	// Message says what is the matter and what to do.
 	Message  string `json:"message,omitempty"`
 	problems object.Problems
@@ -80,14 +84,24 @@ func (c *Registries) List() []Row {
 	return out
 }
 
+// Running tells of the declarations that are in use, one for each registry, sorted by name.
+func (c *Registries) Running() []Row {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]Row, 0, len(c.running))
+	for _, name := range sorted(c.running) {
+		out = append(out, c.running[name].row())
+	}
+	return out
+}
+
 // row tells of the registry.
 func (r *reader) row() Row {
 	st, following := r.Status(), r.following()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names),
-		Objects: r.objects,
-		Held:    r.missed.held(), SyncedAt: r.syncedAt}
+	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names), Objects: r.objects,
+		Held: r.missed.held(), SyncedAt: r.syncedAt, Watches: following.Watches, Polled: following.Polled, Requests: following.Requests}
 	switch {
 	case len(r.refused) > 0:
 		row.State, row.Message = Refused, textOf(r.refused)
