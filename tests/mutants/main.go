@@ -1,5 +1,5 @@
 // Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice, or the tests of
-// tests/e2e where no scenario can. It ends with 1 if a mutant survives.
+// tests/e2e where no scenario can, or those of a package of xds-server. It ends with 1 if a mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
@@ -36,6 +36,9 @@ type Mutant struct {
 	Scenarios string `json:"scenarios"`
 	// Tests is one for the tests of tests/e2e, for what no scenario sees; Scenarios is empty then.
 	Tests string `json:"tests"`
+	// Package, with Tests, is the folder of xds-server whose own tests are run, from the repository's root, for what
+	// needs a mesh that tests/e2e does not make.
+	Package string `json:"package"`
 }
 
 //go:embed mutants.yaml
@@ -162,7 +165,10 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		return fmt.Errorf("does not build: %w: %s", err, out)
 	}
 	of, noticed := []string{"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios}, "--- FAIL: TestScenarios/"
-	if m.Tests != "" {
+	switch {
+	case m.Package != "":
+		of, noticed = []string{"-overlay", mutated + ".json", "./" + m.Package, "-run", m.Tests}, "--- FAIL: Test"
+	case m.Tests != "":
 		of, noticed = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
 	}
 	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, of...)...)
