@@ -6,8 +6,11 @@ package meshidentity
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"os"
+	"strings"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -37,10 +40,28 @@ type Identity struct {
 // taints the authority that issued it. cfg needs no TrustDomain, Clock, Log, Registerer and Roots. metrics begins the
 // names of the metrics, such as fairlead_xds_server. Watch must follow.
 func New(p *service.Process, cfg svid.Config, metrics string) (*Identity, error) {
+	return NewElsewhere(p, cfg, metrics, Elsewhere{})
+}
+
+// Elsewhere is what a process says besides where it does not reach the ca itself, but an xds-server that passes
+// requests on to it: that is then at CAAddress, and has an identity of CAIDs.
+type Elsewhere struct {
+	// Signers are the SPIFFE IDs that the ca may have, which signs bundles; nil are CAIDs.
+	Signers []spiffeid.ID
+	// First has the roots to begin with, in place of RootFile, and Store the adopted bundle; both are optional.
+	First trustbundle.First
+	Store trustbundle.Store
+}
+
+// NewElsewhere is New for such a process. Follow must follow in place of Watch.
+func NewElsewhere(p *service.Process, cfg svid.Config, metrics string, e Elsewhere) (*Identity, error) {
 	cfg.TrustDomain = cfg.Identity.TrustDomain()
+	if e.Signers == nil {
+		e.Signers = cfg.CAIDs
+	}
 	id := &Identity{process: p, metrics: metrics, cfg: cfg, roots: trustbundle.New(trustbundle.Config{
-		RootFile: cfg.RootFile, CAs: lists.Map(cfg.CAIDs, spiffeid.ID.String), TrustDomain: cfg.TrustDomain.Name(), Metrics: metrics,
-		Clock: p.Clock, Log: p.Log, Registerer: p.Registry,
+		RootFile: cfg.RootFile, First: e.First, Store: e.Store, CAs: lists.Map(e.Signers, spiffeid.ID.String),
+		TrustDomain: cfg.TrustDomain.Name(), Metrics: metrics, Clock: p.Clock, Log: p.Log, Registerer: p.Registry,
 	})}
 	cfg.Roots = id.roots
 	var err error
@@ -55,6 +76,33 @@ func New(p *service.Process, cfg svid.Config, metrics string) (*Identity, error)
 // DialCA prepares the connection to the ca that flag names.
 func (id *Identity) DialCA(flag string) (*grpc.ClientConn, error) {
 	return id.process.Dial(flag, rpc.ClientConfig{Target: id.cfg.CAAddress, TLS: tlsconf.Client(id, id.cfg.CAIDs...)})
+}
+
+// Roots are those that the process verifies with, also while it has no certificate.
+func (id *Identity) Roots() tlsconf.Source { return id.roots }
+
+// Follow adds the task that follows the bundle which the xds-server at xds passes on. inUse returns once the process
+// uses the roots of now for all that it does, and nil stands for at once; before that the ca's rotation waits.
+func (id *Identity) Follow(xds *grpc.ClientConn, inUse func(context.Context) error) error {
+	p := id.process
+	host, err := os.Hostname()
+	if err != nil {
+		host = id.metrics
+	}
+	if inUse == nil {
+		inUse = func(context.Context) error { return nil }
+	}
+	namespace := strings.Split(id.cfg.Identity.Path(), "/")[2] // /ns/NAMESPACE/sa/NAME
+	passed, err := trustwatch.NewPassed(trustwatch.PassedConfig{
+		XDS:  discovery.NewAggregatedDiscoveryServiceClient(xds),
+		Node: fmt.Sprintf("sidecar~~%s.%s~%[2]s.svc", host, namespace), Take: id.roots.Take, InUse: inUse,
+		Metrics: id.metrics, Log: p.Log, Registerer: p.Registry, Clock: p.Clock,
+	})
+	if err != nil {
+		return err
+	}
+	p.Task("trust bundle", tlsconf.Identified(id, passed.Run))
+	return nil
 }
 
 // Watch is what a process does with the bundles that it watches, besides verifying with them. All fields are

@@ -33,13 +33,34 @@ const (
 	failedPause = time.Second
 )
 
-// Config of Roots. RootFile, CAs, TrustDomain, Log and Registerer are required.
+// First has the roots to begin with, in the place of a file.
+type First interface {
+	tlsconf.Source
+	// Run follows their changes until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// Store keeps the adopted bundle for the next start, in the place of a file. It is safe for concurrent use.
+type Store interface {
+	// Load returns what Save was given last; fs.ErrNotExist if there is nothing, ErrNotReady if that is not known yet,
+	// in which case there are no roots until First has changed.
+	Load() ([]byte, error)
+	// Save is called with each adopted bundle. It must not wait for others.
+	Save(text []byte) error
+}
+
+// ErrNotReady is why a Store has nothing yet.
+var ErrNotReady = errors.New("it has not been read yet")
+
+// Config of Roots. RootFile or First, CAs, TrustDomain, Log and Registerer are required.
 type Config struct {
-	// RootFile has the roots to begin with, in PEM.
+	// RootFile has the roots to begin with, in PEM; First, if it is set, is in its place.
 	RootFile string
+	First    First
 	// Path is the file that keeps the adopted bundle for the next start, in a directory of the agent's own; "" keeps
-	// none.
-	Path string
+	// none. Store, if it is set, is in its place.
+	Path  string
+	Store Store
 	// CAs are the SPIFFE IDs that the ca may have.
 	CAs         []string
 	TrustDomain string
@@ -54,7 +75,7 @@ type Config struct {
 type Roots struct {
 	notify.Notifier
 	cfg        Config
-	files      *tlsconf.Files
+	files      First
 	generation prometheus.Gauge
 	failures   prometheus.Counter
 	// turn is for one attempt at a time, which also has what follows: when the next one is allowed, the reason that was
@@ -63,8 +84,9 @@ type Roots struct {
 	next    time.Time
 	said    string
 	refused []byte
-	// load reads Path once.
-	load sync.Once
+	// loading is held while Path or Store is read, which is done once it answers.
+	loading sync.Mutex
+	loaded  bool
 
 	mu      sync.Mutex
 	adopted *adopted // nil before the first
@@ -79,9 +101,15 @@ var _ tlsconf.Source = (*Roots)(nil)
 func New(c Config) *Roots {
 	c.Clock = clock.Or(c.Clock)
 	f := promauto.With(c.Registerer)
+	if c.First == nil {
+		c.First = tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: c.RootFile, Clock: c.Clock, Log: c.Log})
+	}
+	if c.Store == nil && c.Path != "" {
+		c.Store = fileStore{c.Path}
+	}
 	return &Roots{
 		cfg:   c,
-		files: tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: c.RootFile, Clock: c.Clock, Log: c.Log}),
+		files: c.First,
 		turn:  make(chan struct{}, 1),
 		generation: f.NewGauge(prometheus.GaugeOpts{
 			Name: c.Metrics + "_mesh_bundle_generation",
@@ -113,7 +141,9 @@ func (r *Roots) Run(ctx context.Context) error {
 
 // Current returns the roots: those of the adopted bundle with the new ones of the root file, or those of the root file.
 func (r *Roots) Current() (*tlsconf.Material, error) {
-	r.load.Do(r.restore)
+	if err := r.restored(); err != nil {
+		return nil, err
+	}
 	file, err := r.files.Current()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +198,9 @@ func materialOf(k known, file *tlsconf.Material) (*tlsconf.Material, error) {
 // Take adopts a signed bundle of an xds-server, a fairlead.ca.v1.SignedBundle. If it returns an error, what was adopted
 // before stays. It may wait until the next attempt is allowed; ctx ends that.
 func (r *Roots) Take(ctx context.Context, a *anypb.Any) error {
-	r.load.Do(r.restore)
+	if err := r.restored(); err != nil {
+		return fmt.Errorf("trust bundle: %w", err)
+	}
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
@@ -276,7 +308,7 @@ func (r *Roots) refuse(err error) error {
 
 // Tainted are the key identifiers of authorities whose certificates are to be renewed now.
 func (r *Roots) Tainted() [][]byte {
-	r.load.Do(r.restore)
+	_ = r.restored()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.adopted == nil {
@@ -288,7 +320,7 @@ func (r *Roots) Tainted() [][]byte {
 // Revocations are the lists of revoked certificates of the adopted bundle, in DER; mostly none. The caller must not
 // change them.
 func (r *Roots) Revocations() [][]byte {
-	r.load.Do(r.restore)
+	_ = r.restored()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.adopted == nil {

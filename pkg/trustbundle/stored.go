@@ -81,25 +81,55 @@ func decode(text []byte, v verifier) (*adopted, error) {
 	return a, nil
 }
 
-// restore adopts the bundle that an earlier run has kept, if it is in order.
-func (r *Roots) restore() {
-	if r.cfg.Path == "" {
-		return
+// restored adopts the bundle that an earlier run has kept, if it is in order. It fails only while the Store cannot
+// tell.
+func (r *Roots) restored() error {
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	if r.loaded || r.cfg.Store == nil {
+		return nil
 	}
-	a, err := r.read()
+	text, err := r.cfg.Store.Load()
+	if errors.Is(err, ErrNotReady) {
+		return err
+	}
+	r.loaded = true
 	if errors.Is(err, fs.ErrNotExist) {
-		return
+		return nil
+	}
+	var a *adopted
+	if err == nil {
+		a, err = decode(text, verifier{cas: r.cfg.CAs, trustDomain: r.cfg.TrustDomain})
 	}
 	if err != nil {
 		r.cfg.Log.Warn("kept trust bundle is not used, the root file is", "path", r.cfg.Path, "error", err)
-		return
+		return nil
 	}
 	r.adopt(a)
 	r.cfg.Log.Info("kept trust bundle is used", "path", r.cfg.Path, "generation", a.generation, "epoch", a.epoch, "roots", len(a.roots))
+	return nil
 }
 
-func (r *Roots) read() (*adopted, error) {
-	f, err := fileio.OpenRegular(r.cfg.Path)
+// keep writes the bundle to the Store. It only logs an error: the next start begins with the bundle before.
+func (r *Roots) keep(a *adopted) {
+	if r.cfg.Store == nil {
+		return
+	}
+	text, err := encode(a)
+	if err == nil {
+		err = r.cfg.Store.Save(text)
+	}
+	if err != nil {
+		r.cfg.Log.Warn("trust bundle cannot be kept for the next start", "error", err)
+	}
+}
+
+// fileStore is a Store in a file, in a directory of the process's own.
+type fileStore struct{ path string }
+
+// Load implements Store.
+func (s fileStore) Load() ([]byte, error) {
+	f, err := fileio.OpenRegular(s.path)
 	if err != nil {
 		return nil, err
 	}
@@ -111,23 +141,8 @@ func (r *Roots) read() (*adopted, error) {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return nil, fmt.Errorf("it has mode %04o: others can write it", mode)
 	}
-	text, err := fileio.ReadAll(f, maxStored)
-	if err != nil {
-		return nil, err
-	}
-	return decode(text, verifier{cas: r.cfg.CAs, trustDomain: r.cfg.TrustDomain})
+	return fileio.ReadAll(f, maxStored)
 }
 
-// keep writes the bundle to Path. It only logs an error: the next start begins with the bundle before.
-func (r *Roots) keep(a *adopted) {
-	if r.cfg.Path == "" {
-		return
-	}
-	text, err := encode(a)
-	if err == nil {
-		err = fileio.Write(r.cfg.Path, text, 0o600)
-	}
-	if err != nil {
-		r.cfg.Log.Warn("trust bundle cannot be kept for the next start", "error", err)
-	}
-}
+// Save implements Store.
+func (s fileStore) Save(text []byte) error { return fileio.Write(s.path, text, 0o600) }

@@ -2,12 +2,12 @@ package kube
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/proto/fairlead/contract"
@@ -29,18 +29,21 @@ func TestTheKeeperPublishesRootsInARemoteCluster(t *testing.T) {
 	}
 	install(t, s, objects)
 	first, second := testkit.PKI(t).RootPEM, testkit.PKI(t).RootPEM
-	file := filepath.Join(t.TempDir(), "root-cert.pem")
+	client := s.Client(t).CoreV1()
 	write := func(text []byte) {
-		if err := os.WriteFile(file+".new", text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
+		t.Helper()
+		roots := corev1apply.ConfigMap("fairlead-remote-roots", "istio-system").WithData(map[string]string{"root-cert.pem": string(text)})
+		_, err := client.ConfigMaps("istio-system").Apply(t.Context(), roots, metav1.ApplyOptions{FieldManager: "owner", Force: true})
+		testkit.NoError(t, err)
 	}
 	write(first)
-	kubeapi.Keeper(t, s.ServiceAccount(t, "istio-system", "keeper"), file, "--publish-roots", contract.RootConfigMap)
-	client := s.Client(t).CoreV1()
+	token := filepath.Join(t.TempDir(), "token")
+	testkit.WriteFile(t, token, []byte("none"))
+	// The control plane is away: what the owner has written serves.
+	kubeapi.Keeper(t, s.ServiceAccount(t, "fairlead-remote", "keeper"), "", "--first-roots", "istio-system/fairlead-remote-roots",
+		"--xds-address", testkit.FreeAddress(t).String(), "--xds-identity", "istio-system/xds-server", "--ca-identity", "istio-system/ca",
+		"--identity", "fairlead-remote/keeper", "--ca-token-file", token,
+		"--publish-roots", contract.RootConfigMap)
 	everywhere := func(want []byte) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {

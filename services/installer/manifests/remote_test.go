@@ -70,14 +70,18 @@ func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
 		}
 		flags := flagsOf(t, objects, "injector")
 		for _, want := range []string{"--ca-address=" + istiod, "--ca-identity=istio-system/xds-server", "--identity=fairlead-remote/injector",
-			"--trust-bundle=false"} {
+			"--signer-identity=istio-system/ca"} {
 			if !slices.Contains(flags, want) {
 				t.Errorf("%s: the injector has no flag %s", name, want)
 			}
 		}
-		if flags := flagsOf(t, objects, "keeper"); !slices.Contains(flags, "--publish-roots=istio-ca-root-cert") ||
-			!slices.Contains(flags, "--injection=istio-sidecar-injector") {
-			t.Errorf("%s: flags of the keeper %v", name, flags)
+		flags = flagsOf(t, objects, "keeper")
+		for _, want := range []string{"--publish-roots=istio-ca-root-cert", "--injection=istio-sidecar-injector",
+			"--first-roots=istio-system/fairlead-remote-roots", "--xds-address=" + istiod, "--xds-identity=istio-system/xds-server",
+			"--ca-identity=istio-system/ca", "--identity=fairlead-remote/keeper"} {
+			if !slices.Contains(flags, want) {
+				t.Errorf("%s: the keeper has no flag %s in %v", name, want, flags)
+			}
 		}
 		var mesh struct {
 			DefaultConfig struct {

@@ -109,6 +109,7 @@ func startMesh(t *testing.T, servers map[string]*kubeapi.Server) *mesh {
 		"--grpc-address", m.caAddr, "--ops-address", m.caOps, "--ca-dir", filepath.Join(m.dir, "ca"), "--kubernetes", "--kubeconfig", account,
 		"--kube-context", "test", "--root-cert-out", m.roots, "--dns-names", "istio-system/ca=" + caName,
 		"--dns-names", "istio-system/xds-server=" + xdsName, "--dns-names", "istio-system/config-watcher=config-watcher.istio-system.svc",
+		"--remote-dns-names", remoteNamespace + "/injector=" + remoteInjector,
 	}
 	m.startCA()
 

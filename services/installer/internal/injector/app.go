@@ -69,21 +69,13 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 		if o.StateDir != "" {
 			cache = filepath.Join(o.StateDir, "svid")
 		}
-		own, err := meshidentity.New(p, svid.Config{
+		cfg := svid.Config{
 			CAAddress: o.CAAddress, CAIDs: []spiffeid.ID{o.ca}, TokenFile: o.CATokenFile, RootFile: o.RootCertFile, Identity: o.own,
 			TTL: contract.CertificateTTL, CacheDir: cache,
-		}, metricsPrefix)
+		}
+		own, err := certified(p, cfg, o)
 		if err != nil {
 			return nil, err
-		}
-		if o.TrustBundle {
-			ca, err := own.DialCA("ca-address")
-			if err != nil {
-				return nil, err
-			}
-			if err := own.Watch(ca, meshidentity.Watch{}); err != nil {
-				return nil, err
-			}
 		}
 		identity = own
 	}
@@ -137,6 +129,26 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 	p.Ops.Debug("/debug/injection", "state of the configuration: which ConfigMaps it is from, and why one that is newer is not in force",
 		ops.JSON(settings.page))
 	return p, nil
+}
+
+// certified makes the own certificate, and follows the ca's trust bundle: of the ca, or by way of an xds-server.
+func certified(p *service.Process, cfg svid.Config, o *Options) (*meshidentity.Identity, error) {
+	var e meshidentity.Elsewhere
+	if o.SignerIdentity != "" {
+		e.Signers = []spiffeid.ID{o.signer}
+	}
+	own, err := meshidentity.NewElsewhere(p, cfg, metricsPrefix, e)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := own.DialCA("ca-address")
+	if err != nil {
+		return nil, err
+	}
+	if o.SignerIdentity != "" {
+		return own, own.Follow(conn, nil)
+	}
+	return own, own.Watch(conn, meshidentity.Watch{})
 }
 
 // connect reads the settings of the connection to the API server.

@@ -23,12 +23,12 @@ type Options struct {
 	Namespace, MeshConfigNamespace         string
 	Revision                               string
 	NativeSidecars                         bool
-	TrustBundle                            bool
+	SignerIdentity                         string
 	APIServers                             *webhook.APIServers
 	CAAddress, CAIdentity, Identity        string
 	CATokenFile, RootCertFile, StateDir    string
 	trustDomain                            spiffeid.TrustDomain
-	own, ca, admin                         spiffeid.ID
+	own, ca, signer, admin                 spiffeid.ID
 	configMap, meshConfigMap, revisionName string
 }
 
@@ -57,9 +57,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "",
 		"file with the token that proves the own identity to the ca (audience istio-ca; required)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
-	flags.BoolVar(&o.TrustBundle, "trust-bundle", true,
-		"whether the ca's signed trust bundle is watched; false where an xds-server of another cluster answers at --ca-address, and "+
-			"--root-cert-file alone has the roots")
+	flags.StringVar(&o.SignerIdentity, "signer-identity", "",
+		"the ca's identity, namespace/service-account, where an xds-server of another cluster answers for it at --ca-address as --ca-identity: "+
+			"it signs the trust bundle that the xds-server passes on (default: none, the ca itself answers)")
 	flags.StringVar(&o.StateDir, "state-dir", "",
 		"directory (0700) that keeps the own certificate and the last good configuration across restarts; empty: none is kept")
 }
@@ -100,7 +100,7 @@ func (o *Options) check() error {
 		id                  *spiffeid.ID
 		flag, text, account string
 	}{{&o.own, "identity", o.Identity, contract.InjectorAccount}, {&o.ca, "ca-identity", o.CAIdentity, contract.CAAccount},
-		{&o.admin, "", "", contract.AdminAccount}} {
+		{&o.signer, "signer-identity", o.SignerIdentity, contract.CAAccount}, {&o.admin, "", "", contract.AdminAccount}} {
 		namespace, account := o.Namespace, i.account
 		if i.text != "" {
 			var ok bool

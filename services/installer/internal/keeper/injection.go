@@ -28,7 +28,8 @@ type injection struct {
 	client *registrationclient.AdmissionregistrationV1Client
 	log    *slog.Logger
 
-	stores []cache.Store
+	stores   []cache.Store
+	progress progress
 }
 
 // run returns the task.
@@ -70,7 +71,11 @@ func (k *injection) keep(ctx context.Context, trust *tlsconf.Material) error {
 			}))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	k.progress.done(trust.RootsPEM)
+	return nil
 }
 
 // write patches those webhooks of an object that lead to the injector.

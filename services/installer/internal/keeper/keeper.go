@@ -45,6 +45,10 @@ type Options struct {
 	service.Options
 
 	Kubeconfig, RootCertFile string
+	// FirstRoots is "<namespace>/<name>" of a ConfigMap with the roots to begin with, in place of RootCertFile, in a
+	// cluster whose ca is elsewhere. XDS is then where an xds-server answers for the ca and passes its bundle on, as
+	// XDSIdentity; CAIdentity signs the bundle, and TokenFile proves Identity.
+	FirstRoots, XDS, XDSIdentity, CAIdentity, Identity, TokenFile string
 	// PublishRoots is the name of the ConfigMap in every namespace that gets the roots of RootCertFile; empty if
 	// another process keeps it.
 	PublishRoots string
@@ -70,6 +74,17 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "",
 		"file with the roots that webhooks' certificates are verified with, PEM; followed (required with --injection, --validation and "+
 			"--publish-roots)")
+	flags.StringVar(&o.FirstRoots, "first-roots", "",
+		"ConfigMap NAMESPACE/NAME with the roots to begin with, in a cluster whose ca is elsewhere, in place of --root-cert-file; the bundle of "+
+			"the ca is kept there, too (default: none)")
+	flags.StringVar(&o.XDS, "xds-address", "", "where an xds-server passes the ca's trust bundle on (required with --first-roots)")
+	flags.StringVar(&o.XDSIdentity, "xds-identity", "", "the xds-server's identity, namespace/service-account (required with --first-roots)")
+	flags.StringVar(&o.CAIdentity, "ca-identity", "", "the ca's identity, which signs the bundle, namespace/service-account (required with "+
+		"--first-roots)")
+	flags.StringVar(&o.Identity, "identity", "", "the own identity, namespace/service-account (required with --first-roots)")
+	flags.StringVar(&o.TokenFile, "ca-token-file", "",
+		"file with the token that proves the own identity to the ca (audience istio-ca; required with --first-roots)")
+	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
 	flags.StringVar(&o.PublishRoots, "publish-roots", "",
 		"ConfigMap that gets these roots, in every namespace, in a cluster whose ca is elsewhere (default: none)")
 	flags.StringVar(&o.Injection, "injection", "", "MutatingWebhookConfiguration in which caBundle is kept (default: none)")
@@ -93,8 +108,18 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 func (o *Options) check() error {
 	var errs service.FlagErrors
 	hooks, bound := o.Injection != "" || o.Validation != "" || o.PublishRoots != "", o.BindCredentials != "" || o.BindRegistration != ""
-	if hooks {
+	switch {
+	case hooks && o.FirstRoots == "":
 		errs.Required("root-cert-file", o.RootCertFile)
+	case o.FirstRoots != "":
+		if o.RootCertFile != "" {
+			errs.Add("first-roots", errors.New("is in place of --root-cert-file"))
+		}
+		if namespace, name, found := strings.Cut(o.FirstRoots, "/"); !found || namespace == "" || name == "" {
+			errs.Add("first-roots", fmt.Errorf("%q is not NAMESPACE/NAME of a ConfigMap", o.FirstRoots))
+		}
+		errs.Required("xds-address", o.XDS)
+		errs.Required("ca-token-file", o.TokenFile)
 	}
 	if !hooks && !bound {
 		errs.Add("injection", errors.New("is required without --validation, --publish-roots, --bind-credentials and --bind-registration"))
@@ -138,26 +163,42 @@ func Open(_ context.Context, o *Options, deps service.Deps) (*service.Process, e
 		}
 		p.Task("binder", b.Run)
 	}
-	if o.RootCertFile == "" {
+	core, err := corev1client.NewForConfig(api)
+	if err != nil {
+		return nil, err
+	}
+	var roots tlsconf.Source
+	var elsewhere *elsewhere
+	switch {
+	case o.FirstRoots != "":
+		if elsewhere, err = newElsewhere(p, o, core); err != nil {
+			return nil, process.WithExitCode(err, process.ExitUsage)
+		}
+		roots = elsewhere.own.Roots()
+	case o.RootCertFile != "":
+		files := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: o.RootCertFile, Clock: p.Clock, Log: p.Log})
+		p.Task("roots", files.Run)
+		roots = files
+	default:
 		return p, nil
 	}
-	roots := tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: o.RootCertFile, Clock: p.Clock, Log: p.Log})
-	p.Task("roots", roots.Run)
+	var written []*progress
 	if o.PublishRoots != "" {
-		core, err := corev1client.NewForConfig(api)
-		if err != nil {
-			return nil, err
-		}
 		published := &publisher{name: o.PublishRoots, client: core, roots: roots, clock: clock.Or(p.Clock), log: p.Log}
 		p.Task("roots in namespaces", published.run)
+		written = append(written, &published.progress)
 	}
 	if o.Injection != "" {
 		k := &injection{name: o.Injection, tags: o.Tags, client: client, log: p.Log}
 		p.Task("injection", k.run(webhook.KeeperConfig{Name: o.Injection, Identity: roots, Log: p.Log, Clock: p.Clock}))
+		written = append(written, &k.progress)
 	}
 	if o.Validation != "" {
 		k := &validation{name: o.Validation, client: client, log: p.Log}
 		p.Task("validation", k.run(webhook.KeeperConfig{Name: o.Validation, Identity: roots, Log: p.Log, Clock: p.Clock}))
+	}
+	if elsewhere != nil {
+		return p, elsewhere.follow(roots, written)
 	}
 	return p, nil
 }

@@ -29,10 +29,11 @@ const rootKey = "root-cert.pem"
 type publisher struct {
 	name   string
 	client *corev1client.CoreV1Client
-	roots  *tlsconf.Files
+	roots  tlsconf.Source
 	clock  clock.Clock
 	log    *slog.Logger
 
+	progress   progress
 	wake       chan struct{}
 	namespaces cache.Store
 	maps       cache.Store
@@ -122,7 +123,11 @@ func (p *publisher) keep(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("ConfigMap %s/%s: %w", ns.Name, p.name, err))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || ctx.Err() != nil {
+		return err
+	}
+	p.progress.done(trust.RootsPEM)
+	return nil
 }
 
 func (p *publisher) write(ctx context.Context, namespace, want string) error {

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/source/consul/consultest"
+	"fairlead.dev/pkg/testkit/consultest"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 )
 
