@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fetch"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/pkg/testkit/consultest"
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/consul/registry"
 )
 
@@ -32,7 +32,7 @@ func TestAPreviewTellsWhatARegistryBecomes(t *testing.T) {
 	r.dc.set(put("batch", instances("batch", 1)))
 	r.file("west.yaml", declare("domain: west"))
 	r.run()
-	r.rows("west synced")
+	r.rows("west SYNCED")
 	before := r.mesh.text()
 	text := declare("token: secret-token", "rules: [{services: [web, d*], namespace: shop, port: 80, protocol: http, account: web}]")
 	taken := func(host string) string {

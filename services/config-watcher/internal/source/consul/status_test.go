@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // becomes waits until the only registry that runs is as ok says.
@@ -27,19 +26,11 @@ func (r *rig) becomes(what string, ok func(Row) bool) (row Row) {
 // still while it is away, and goes on else.
 func TestWhatARegistrySaysOfItself(t *testing.T) {
 	r := newRig(t)
-	r.dc.set(put("web", instances("web", 4)))
+	r.dc.set(put("web", instances("web", 24)))
 	r.dc.following = Following{Watches: 150, Polled: 40, Requests: 7, Limited: "read in turn"}
 	r.file("east.yaml", declare())
 	r.file("west.yaml", "address: 5")
-	var held bool
-	r.run(func(c *Config) {
-		c.Guard = func(m Missing) []object.Key {
-			if held {
-				return m.Gone
-			}
-			return nil
-		}
-	})
+	r.run()
 	limited := r.becomes("limited", func(row Row) bool { return row.State == Limited && !row.SyncedAt.IsZero() })
 	if limited.Name != "east" || limited.Watches != 150 || limited.Polled != 40 || limited.Requests != 7 ||
 		time.Since(limited.SyncedAt) > testkit.Patience {
@@ -61,11 +52,8 @@ func TestWhatARegistrySaysOfItself(t *testing.T) {
 	r.dc.away, r.dc.following = nil, Following{}
 	r.dc.mu.Unlock()
 	r.becomes("back", func(row Row) bool { return row.State == Synced && row.SyncedAt.After(away.SyncedAt) })
-	r.mu.Lock()
-	held = true
-	r.mu.Unlock()
 	r.dc.set(put("web", instances("web", 1)))
-	r.becomes("held", func(row Row) bool { return row.State == Held && row.Held == 3 })
+	r.becomes("held", func(row Row) bool { return row.State == Held && row.Held == 23 })
 	if counts := r.Counts(); counts[Held] != 1 || counts[Refused] != 1 {
 		t.Errorf("counted are %v", counts)
 	}
