@@ -133,9 +133,15 @@ func (r *rig) startWatcher() {
 		func(c *x509.Certificate) { c.DNSNames = []string{name} })
 	r.mesh = filepath.Join(r.dir, "mesh.yaml")
 	testkit.WriteFile(r.t, r.mesh, []byte("rootNamespace: "+system+"\n"))
+	r.runWatcher()
+}
+
+// runWatcher starts a config-watcher, or starts it again after it was stopped.
+func (r *rig) runWatcher() {
+	r.t.Helper()
 	r.watcher = process.Run(r.t, process.Program{Name: "config-watcher", Path: binaries.Built(r.t, "config-watcher"), Args: []string{
 		"--grpc-address", r.grpc, "--ops-address", r.ops, "--trust-domain", testkit.TrustDomain, "--root-cert-file", r.ca.WriteRoot(r.dir),
-		"--state-dir", state, "--ca-address", "127.0.0.1:1", "--mesh-config-file", r.mesh, "--mcp-address", r.mcp,
+		"--state-dir", filepath.Join(r.dir, "state"), "--ca-address", "127.0.0.1:1", "--mesh-config-file", r.mesh, "--mcp-address", r.mcp,
 		"--mcp-allow-addresses", "127.0.0.0/8",
 	}})
 	testkit.Eventually(r.t, testkit.Patience, func() error { return probe.Ready(r.t.Context(), probe.Client(nil), "http://"+r.ops+"/readyz") })
@@ -159,6 +165,13 @@ func (r *rig) follow(settings ...string) {
 // startIstiod starts an istiod that reads the API server and config-watcher, and waits until it has read both.
 func (r *rig) startIstiod() {
 	r.t.Helper()
+	r.startIstiodOf(map[string]any{"address": "k8s://"}, map[string]any{"address": "xds://" + r.mcp,
+		"tlsSettings": map[string]any{"mode": "SIMPLE", "sni": name, "caCertificates": string(r.ca.RootPEM)}})
+}
+
+// startIstiodOf starts an istiod that reads the given configSources, and waits until it has read them.
+func (r *rig) startIstiodOf(sources ...any) {
+	r.t.Helper()
 	cert, key := filepath.Join(r.dir, "istiod.crt"), filepath.Join(r.dir, "istiod.key")
 	both := filepath.Join(r.dir, "istiod.pem")
 	r.ca.WriteSVID(both, system, "istiod")
@@ -168,11 +181,7 @@ func (r *rig) startIstiod() {
 	testkit.WriteFile(r.t, key, pem.EncodeToMemory(block))
 	testkit.WriteFile(r.t, cert, rest)
 	mesh := filepath.Join(r.dir, "istiod.yaml")
-	config, err := json.Marshal(map[string]any{"rootNamespace": system, "configSources": []any{
-		map[string]any{"address": "k8s://"},
-		map[string]any{"address": "xds://" + r.mcp,
-			"tlsSettings": map[string]any{"mode": "SIMPLE", "sni": name, "caCertificates": string(r.ca.RootPEM)}},
-	}})
+	config, err := json.Marshal(map[string]any{"rootNamespace": system, "configSources": sources})
 	testkit.NoError(r.t, err)
 	testkit.WriteFile(r.t, mesh, config)
 	other := func() string { return testkit.FreeAddress(r.t).String() }
