@@ -63,6 +63,8 @@ type reader struct {
 // service is one that has been read.
 type service struct {
 	instances []registry.Instance
+	// last is what they became.
+	last registry.Last
 	// objects are those that are delivered, the ServiceEntry and the WorkloadEntries.
 	objects  map[object.Key]*object.Object
 	problems object.Problems
@@ -210,7 +212,7 @@ func (r *reader) made(name string, s *service) map[object.Key]*object.Object {
 		s.problems = object.Problems{r.decl.ShadowedProblem(name, counts)}
 		return out
 	}
-	m := r.decl.Map(name, s.instances)
+	m := r.decl.MapAgain(&s.last, name, s.instances)
 	s.problems = m.Problems
 	if m.Entry == nil {
 		return out
