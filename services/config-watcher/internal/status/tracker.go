@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// minInterval is the least time between two rounds.
+	// minInterval is the least time between two rounds, or twentyfold the time that the round took if that is more, up
+	// to longestWait: rounds take a twentieth of a processor.
 	minInterval = 500 * time.Millisecond
+	longestWait = 2 * time.Second
 	// pollInterval is the most: refused objects and overridden versions come without a notice. After a round that
 	// takes longer than a hundredth of that, the time is longer in proportion, so that rounds without a notice take a
 	// hundredth of a processor; it is longestPoll at most.
@@ -201,11 +203,13 @@ func (t *Tracker) Run(ctx context.Context) error {
 		if snapshot, _ := t.cfg.Revisions.Current(); snapshot != nil {
 			t.round(snapshot)
 		}
-		poll := min(max(pollInterval, 100*t.cfg.Clock.Now().Sub(began)), longestPoll)
+		took := t.cfg.Clock.Now().Sub(began)
+		least := min(max(minInterval, 20*took), longestWait)
+		most := min(max(pollInterval, least, 100*took), longestPoll)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.cfg.Clock.After(minInterval):
+		case <-t.cfg.Clock.After(least):
 		}
 		select {
 		case <-ctx.Done():
@@ -213,7 +217,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		case <-t.wake:
 		case <-reported:
 		case <-credentials:
-		case <-t.cfg.Clock.After(poll - minInterval):
+		case <-t.cfg.Clock.After(most - least):
 		}
 	}
 }

@@ -69,6 +69,8 @@ type service struct {
 	// gone are those of them that the newest reading lacks, absent is true if a reading of the names lacks the service.
 	gone   map[instance]struct{}
 	absent bool
+	// last is what they became.
+	last registry.Last
 	// objects are those that are delivered, the ServiceEntry and the WorkloadEntries.
 	objects  map[object.Key]*object.Object
 	problems object.Problems
@@ -202,7 +204,7 @@ func (r *reader) made(name string, s *service) map[object.Key]*object.Object {
 		s.problems = object.Problems{r.decl.ShadowedProblem(name, counts)}
 		return out
 	}
-	m := r.decl.Map(name, s.instances)
+	m := r.decl.MapAgain(&s.last, name, s.instances)
 	s.problems = m.Problems
 	if m.Entry == nil {
 		return out

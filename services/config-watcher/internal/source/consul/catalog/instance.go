@@ -2,7 +2,7 @@ package catalog
 
 import (
 	"cmp"
-	"reflect"
+	"maps"
 	"slices"
 )
 
@@ -86,7 +86,16 @@ func Merged(reading, kept []Instance) []Instance {
 
 func sameInstances(a, b []Instance) bool { return slices.EqualFunc(a, b, same) }
 
-func same(a, b Instance) bool { return reflect.DeepEqual(a, b) }
+func same(a, b Instance) bool { return a.Equal(&b) }
+
+// Equal reports whether two instances are the same in all that is read of them.
+func (i *Instance) Equal(to *Instance) bool {
+	return i.Node == to.Node && i.Datacenter == to.Datacenter && i.NodeAddress == to.NodeAddress && i.ID == to.ID && i.Service == to.Service &&
+		i.Kind == to.Kind && i.Address == to.Address && i.Port == to.Port && i.Weights == to.Weights && i.Locality == to.Locality &&
+		i.Status == to.Status && slices.Equal(i.Tags, to.Tags) && maps.Equal(i.Meta, to.Meta) && maps.Equal(i.Ports, to.Ports) &&
+		maps.Equal(i.NodeMeta, to.NodeMeta) && maps.Equal(i.TaggedAddresses, to.TaggedAddresses) &&
+		maps.Equal(i.NodeTaggedAddresses, to.NodeTaggedAddresses)
+}
 
 func nodesOf(instances []Instance) []string {
 	out := make([]string, 0, len(instances))

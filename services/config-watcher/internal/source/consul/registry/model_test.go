@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -286,4 +289,59 @@ func TestTheMeshIsTheModels(t *testing.T) {
 			t.Fatalf("hosts %v, want %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
 		}
 	})
+}
+
+// What is made again of a catalog that has changed a little is what is made of it for the first time.
+func TestMappingAgainIsMapping(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := drawRegistry(t)
+		others := drawRegistry(t)
+		catalog := drawCatalog(t)
+		last := map[string]*registry.Last{}
+		for range 4 {
+			by := r
+			if rapid.IntRange(0, 3).Draw(t, "other rules") == 0 {
+				by = others
+			}
+			for name, all := range catalog {
+				slices.SortFunc(all, func(a, b registry.Instance) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID)) })
+				if last[name] == nil {
+					last[name] = &registry.Last{}
+				}
+				got, want := by.MapAgain(last[name], name, all), by.Map(name, slices.Clone(all))
+				if diff := gocmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
+					t.Fatal(diff)
+				}
+				// A little changes.
+				next := slices.Clone(all)
+				for i := range next {
+					if rapid.IntRange(0, 2).Draw(t, "changes") == 0 {
+						next[i].Status = rapid.SampledFrom([]string{"passing", "critical"}).Draw(t, "becomes")
+						next[i].Port = rapid.SampledFrom([]int{8080, next[i].Port}).Draw(t, "port becomes")
+					}
+				}
+				if len(next) > 0 && rapid.Bool().Draw(t, "one goes") {
+					next = next[1:]
+				}
+				catalog[name] = next
+			}
+		}
+	})
+}
+
+func TestUnchangedInstancesAreNotMadeAnew(t *testing.T) {
+	r := &registry.Registry{Name: "east", Datacenter: "dc1", Domain: "consul", Rules: []registry.Rule{{Services: []string{"*"}, Namespace: "shop"}}}
+	all := func(second string) []registry.Instance {
+		one := registry.Instance{Node: "n", ID: "1", Service: "web", Address: "10.0.0.1", Port: 80, Status: "passing"}
+		two := one
+		two.ID, two.Status = "2", second
+		return []registry.Instance{one, two}
+	}
+	var last registry.Last
+	before := r.MapAgain(&last, "web", all("passing")).Workloads
+	for i, now := range r.MapAgain(&last, "web", all("critical")).Workloads {
+		if same := now == before[i]; same != (now.Annotations[registry.Annotation] == "n/1") {
+			t.Errorf("%s is the same object: %v", now.Annotations, same)
+		}
+	}
 }

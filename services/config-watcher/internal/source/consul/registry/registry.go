@@ -133,8 +133,11 @@ type builder struct {
 	// name is the service's in lower case, entry the name of its objects.
 	name, entry string
 	ports       []port
-	out         Mapping
-	dropped     int // problems beyond maxProblems
+	// last is what the service became last, shared the WorkloadEntry that was made last; nil if there is none.
+	last    *Last
+	shared  *object.Object
+	out     Mapping
+	dropped int // problems beyond maxProblems
 }
 
 // problem notes what is wrong. where is a part of the service, "" for the service as a whole.

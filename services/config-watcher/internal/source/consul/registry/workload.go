@@ -27,6 +27,15 @@ func (b *builder) workloads(instances []Instance) (out []*object.Object, dns boo
 	odd := map[string]bool{} // texts that are no labels
 	for i := range instances {
 		in := &instances[i]
+		if o := b.unchanged(in); o != nil {
+			if address := o.Body.(*networking.WorkloadEntry).Address; check.IsIP(address) {
+				byAddress++
+			} else if dns = true; byName == "" {
+				byName = describe(in) + " has the name " + address
+			}
+			out, b.shared = append(out, o), o
+			continue
+		}
 		address, taggedPort, why, remedy := b.addressOf(in)
 		if why != "" {
 			b.leaveOut(in, why, remedy)
@@ -146,12 +155,16 @@ func (b *builder) workload(in *Instance, address string, ports map[string]uint32
 		b.problem("instance "+object.Quote(describe(in)), object.Quote(in.Status)+" is no status of checks",
 			"report it: Consul has another version")
 	}
-	o := b.objectOf("WorkloadEntry", b.entry+"."+hashOf(identityOf(in)), we)
+	o := b.objectOf("WorkloadEntry", b.entryOf(in), we)
 	o.Health = health
 	o.Annotations = map[string]string{Annotation: describe(in)}
 	o.Registered = &object.Registered{Service: b.entry}
+	b.share(o)
 	return seal(o)
 }
+
+// entryOf is the name of the WorkloadEntry of an instance.
+func (b *builder) entryOf(in *Instance) string { return b.entry + "." + hashOf(identityOf(in)) }
 
 // labels are the instance's meta and tags as far as they can be labels: meta "version: v1" and the tag "version=v1" or
 // "version|v1" are version=v1, any other tag "v1" is tag/v1=true. Meta comes before tags. A label with a prefix, which
