@@ -1,5 +1,5 @@
-// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice, or the tests of
-// tests/e2e where no scenario can. It ends with 1 if a mutant survives.
+// Command mutants breaks the code in one place at a time and runs what must notice: scenarios, tests of tests/e2e, or
+// the tests of a package. It ends with 1 if a mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
@@ -28,14 +28,18 @@ import (
 type Mutant struct {
 	// Name says what is broken.
 	Name string `json:"name"`
-	// File is below services/xds-server/internal; Old must be in it exactly once, and is replaced by New.
+	// File is below services/xds-server/internal, and from the root of the repository if Package is set; Old must be in
+	// it exactly once, and is replaced by New.
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
 	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases that are run.
 	Scenarios string `json:"scenarios"`
-	// Tests is one for the tests of tests/e2e, for what no scenario sees; Scenarios is empty then.
+	// Tests is one for the tests of Package, for what no scenario sees; Scenarios is empty then.
 	Tests string `json:"tests"`
+	// Package is a folder from the root of the repository whose tests are built with the mutant. Without one, Tests are
+	// those of tests/e2e, with an xds-server that is the mutant.
+	Package string `json:"package"`
 }
 
 //go:embed mutants.yaml
@@ -109,7 +113,11 @@ func sampled(mutants []Mutant, n int, seed string) []Mutant {
 
 // source reads the file to change, and refuses one that has not exactly one place to.
 func (m *Mutant) source() (file, text string, err error) {
-	if file, err = filepath.Abs(filepath.Join("services/xds-server/internal", m.File)); err != nil {
+	below := "services/xds-server/internal"
+	if m.Package != "" {
+		below = "."
+	}
+	if file, err = filepath.Abs(filepath.Join(below, m.File)); err != nil {
 		return "", "", err
 	}
 	raw, err := os.ReadFile(file)
@@ -122,7 +130,7 @@ func (m *Mutant) source() (file, text string, err error) {
 	return file, string(raw), nil
 }
 
-// try builds the mutant beside links to the other services, and wants a scenario to fail.
+// try builds the mutant, and wants a test to fail.
 func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	file, source, err := m.source()
 	if err != nil {
@@ -142,6 +150,22 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
 		return err
 	}
+	overlaid := mutated + ".json"
+	if m.Package != "" {
+		return notices(ctx, nil, "--- FAIL: ", "-overlay", overlaid, "./"+m.Package, "-run", m.Tests)
+	}
+	if err := buildServer(ctx, overlaid, bin, at); err != nil {
+		return err
+	}
+	if m.Tests != "" {
+		return notices(ctx, []string{"BIN_DIR=" + at}, "--- FAIL: Test", "./tests/e2e", "-run", m.Tests)
+	}
+	return notices(ctx, []string{"BIN_DIR=" + at}, "--- FAIL: TestScenarios/",
+		"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios)
+}
+
+// buildServer builds an xds-server with the overlay into a directory, beside links to the other services in bin.
+func buildServer(ctx context.Context, overlay, bin, at string) error {
 	services, err := filepath.Glob(filepath.Join(bin, "*"))
 	if err != nil {
 		return err
@@ -155,23 +179,23 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	if err := os.Remove(server); err != nil {
 		return fmt.Errorf("run `make build` first: %w", err)
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", mutated+".json", "-o", server,
-		"./services/xds-server/cmd/xds-server")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", overlay, "-o", server, "./services/xds-server/cmd/xds-server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("does not build: %w: %s", err, out)
 	}
-	of, noticed := []string{"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios}, "--- FAIL: TestScenarios/"
-	if m.Tests != "" {
-		of, noticed = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
-	}
-	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, of...)...)
-	test.Env = append(os.Environ(), "BIN_DIR="+at)
+	return nil
+}
+
+// notices runs `go test` with arguments, and returns an error unless its output tells a failed test by these words.
+func notices(ctx context.Context, env []string, failed string, args ...string) error {
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, args...)...)
+	test.Env = append(os.Environ(), env...)
 	out, err := test.CombinedOutput()
 	switch {
 	case err == nil:
 		return errors.New("all pass")
-	case !strings.Contains(string(out), noticed):
+	case !strings.Contains(string(out), failed):
 		return fmt.Errorf("none failed, the suite did: %s", out)
 	}
 	return nil
