@@ -163,10 +163,10 @@ subjects:
 {{- /* Without these values the keeper binds both roles, which are of chart base. */}}
 {{- include "fairlead.watcherBindings" (dict "root" .root "account" .account "role" "fairlead-config-watcher-credentials" "namespaces" .v.credentialNamespaces) }}
 {{- include "fairlead.watcherBindings" (dict "root" .root "account" .account "role" "fairlead-config-watcher-registration" "namespaces" .v.registrationNamespaces) }}
-{{- if .v.remoteClusters }}
+{{- if or .v.remoteClusters .v.registries }}
 ---
-# Secrets of this namespace with the label istio/multiCluster=true name remote clusters; rights cannot be bound to a label. remoteClusters: false
-# removes the role.
+# Secrets of this namespace with the label istio/multiCluster=true name remote clusters, and those with fairlead.dev/registry=consul declare registries;
+# rights cannot be bound to a label. remoteClusters: false and registries: false remove the role.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:

@@ -126,6 +126,22 @@ args:
   {{- end }}
   {{- if or (not .v.remoteClusters) (ne $ns "istio-system") }}
   - --remote-clusters=false
+  {{- else }}
+  {{- with .v.remoteClusterStaleAfter }}
+  - --remote-cluster-stale-after={{ . }}
+  {{- end }}
+  {{- end }}
+  {{- if or (not .v.registries) (ne $ns "istio-system") }}
+  - --registries=false
+  {{- end }}
+  {{- if .v.registrySecret }}
+  - --registry-dir=/etc/fairlead/registries
+  {{- end }}
+  {{- with .v.registryTimeout }}
+  - --registry-timeout={{ . }}
+  {{- end }}
+  {{- range .v.registryAllowAddresses }}
+  - --registry-allow-addresses={{ . }}
   {{- end }}
   {{- include "fairlead.mcsArgs" .v | nindent 2 }}
   {{- include "fairlead.args" . | nindent 2 }}
@@ -144,6 +160,9 @@ volumeMounts:
   {{- end }}
   {{- if .v.jwksResolverExtraRootCA }}
   - {name: jwks-roots, mountPath: /etc/fairlead/jwks-roots, readOnly: true}
+  {{- end }}
+  {{- if .v.registrySecret }}
+  - {name: registries, mountPath: /etc/fairlead/registries, readOnly: true}
   {{- end }}
   {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
@@ -220,6 +239,15 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
+{{/* Declarations of registries in files, with the credentials that they name. config-watcher follows them. */}}
+{{- define "fairlead.registriesVolume" -}}
+{{- with .registrySecret }}
+- name: registries
+  secret:
+    secretName: {{ . }}
+{{- end }}
+{{- end }}
+
 {{- define "fairlead.keyRoots" -}}
 {{- if .v.jwksResolverExtraRootCA }}
 ---
@@ -270,6 +298,9 @@ injector: {{ include "fairlead.namespaceOf" (list . "injector") }}/injector
 {{/* Rules of a policy by which config-watcher reaches servers of keys of tokens at other ports than those of fairlead.apiRule: the service's values. Which there are is known only when it runs. */}}
 {{- define "fairlead.keyServerRules" -}}
 {{- with .jwksEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- with .registryEgress }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
