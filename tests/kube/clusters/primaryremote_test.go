@@ -41,7 +41,8 @@ type remote struct {
 	*mesh
 	east    *kubeapi.Server
 	keeper  *process.Process
-	address string // of the injector
+	address string // of the injector, name is that in its certificate
+	name    string
 }
 
 // TestPrimaryRemote installs profile remote in a second API server: the injector there has a certificate of the
@@ -53,16 +54,17 @@ func TestPrimaryRemote(t *testing.T) {
 	m.trust("east", "--namespaces", "shop,"+remoteNamespace)
 	m.states("trusted", 1)
 	m.xdsKnows("east")
-	r := &remote{mesh: m, east: m.servers["east"]}
+	r := &remote{mesh: m, east: m.servers["east"], name: remoteInjector}
 	r.install()
+	r.startInjector()
 	t.Run("is certified by the primary", r.certified)
 	t.Run("follows a rotation of the root", r.rotation)
 	t.Run("keeps the new roots over a restart", r.restart)
 	t.Run("is waited for", r.awaited)
 }
 
-// install applies the objects of profile remote in east, and the roots, and starts the two processes with the rights of
-// their accounts there.
+// install applies the objects of profile remote in east, and the roots, and starts the keeper with the rights of its
+// account there.
 func (r *remote) install() {
 	t := r.t
 	t.Helper()
@@ -80,6 +82,12 @@ func (r *remote) install() {
 
 	r.startKeeper()
 	r.everywhere(r.westRoots())
+}
+
+// startInjector starts the injector of east, with the rights and the identity of its account there.
+func (r *remote) startInjector() {
+	t := r.t
+	t.Helper()
 	roots := filepath.Join(r.dir, "east-roots.pem") // as a kubelet would write it
 	testkit.WriteFile(t, roots, []byte(r.published(remoteNamespace)))
 	ops := testkit.FreeAddress(t).String()
@@ -203,7 +211,7 @@ func (r *remote) review() error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(r.caBundle())
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: remoteInjector}}}
+		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: r.name}}}
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "web", Image: "web"}}}}
 	raw, err := json.Marshal(&pod)

@@ -84,8 +84,9 @@ func startClusters(t *testing.T, names ...string) map[string]*kubeapi.Server {
 	return out
 }
 
-// startMesh starts ca, config-watcher and xds-server of west, the ca with the rights of an installation.
-func startMesh(t *testing.T, servers map[string]*kubeapi.Server) *mesh {
+// startMesh starts ca, config-watcher and xds-server of west, the ca with the rights of an installation. Without flags
+// in watcher config-watcher reads no cluster.
+func startMesh(t *testing.T, servers map[string]*kubeapi.Server, watcher ...string) *mesh {
 	t.Helper()
 	m := &mesh{t: t, west: servers["west"], servers: servers, dir: t.TempDir(), caAddr: testkit.FreeAddress(t).String(),
 		caOps: testkit.FreeAddress(t).String(), xdsAddr: testkit.FreeAddress(t).String(), xdsOp: testkit.FreeAddress(t).String()}
@@ -109,7 +110,7 @@ func startMesh(t *testing.T, servers map[string]*kubeapi.Server) *mesh {
 		"--grpc-address", m.caAddr, "--ops-address", m.caOps, "--ca-dir", filepath.Join(m.dir, "ca"), "--kubernetes", "--kubeconfig", account,
 		"--kube-context", "test", "--root-cert-out", m.roots, "--dns-names", "istio-system/ca=" + caName,
 		"--dns-names", "istio-system/xds-server=" + xdsName, "--dns-names", "istio-system/config-watcher=config-watcher.istio-system.svc",
-		"--remote-dns-names", remoteNamespace + "/injector=" + remoteInjector,
+		"--dns-names", "istio-system/injector=" + primaryInjector, "--remote-dns-names", remoteNamespace + "/injector=" + remoteInjector,
 	}
 	m.startCA()
 
@@ -123,10 +124,11 @@ func startMesh(t *testing.T, servers map[string]*kubeapi.Server) *mesh {
 		return []string{"--ca-address", m.caAddr, "--root-cert-file", m.roots, "--ca-token-file", file, "--state-dir",
 			filepath.Join(m.dir, "state-"+account)}
 	}
-	watcher, watcherOps := testkit.FreeAddress(t).String(), testkit.FreeAddress(t).String()
-	m.run("config-watcher", watcherOps, append(own("config-watcher"), "--grpc-address", watcher, "--ops-address", watcherOps)...)
+	watcherAddr, watcherOps := testkit.FreeAddress(t).String(), testkit.FreeAddress(t).String()
+	m.run("config-watcher", watcherOps, append(append(own("config-watcher"), "--grpc-address", watcherAddr, "--ops-address", watcherOps),
+		watcher...)...)
 	m.run("xds-server", m.xdsOp, append(own("xds-server"), "--secure-address", m.xdsAddr, "--ops-address", m.xdsOp,
-		"--config-watcher-address", watcher, "--jwks-file", filepath.Join(keys, "jwks.json"), "--issuer", kubeapi.Issuer,
+		"--config-watcher-address", watcherAddr, "--jwks-file", filepath.Join(keys, "jwks.json"), "--issuer", kubeapi.Issuer,
 		"--remote-clusters-file", filepath.Join(keys, "remote-clusters.json"))...)
 	return m
 }

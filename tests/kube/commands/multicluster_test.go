@@ -213,9 +213,13 @@ type row struct {
 }
 
 // checks runs clusters check and returns its rows.
-func checks(t *testing.T, kubeconfig string, code int) []row {
+func checks(t *testing.T, kubeconfig string, code int) []row { return checksWith(t, kubeconfig, code) }
+
+// checksWith is checks with further flags.
+func checksWith(t *testing.T, kubeconfig string, code int, flags ...string) []row {
 	t.Helper()
-	out, said, got := run(t, fairlead(t), kubeconfig, "", "clusters", "check", "--context", "west", "--context", "east", "-o", "json")
+	out, said, got := run(t, fairlead(t), kubeconfig, "", append([]string{"clusters", "check", "--context", "west", "--context", "east", "-o",
+		"json"}, flags...)...)
 	if got != code {
 		t.Fatalf("exit code %d, want %d\n%s%s", got, code, out, said)
 	}

@@ -1,11 +1,14 @@
 // Package clustercheck probes, with the rights of whoever runs it, whether clusters can be one mesh: Read gathers what
 // one cluster says of itself (facts.go, ranges.go), probe.go tries the credentials of its remote Secrets, and Check
-// compares (rules.go, services.go). The command `fairlead clusters check` calls it. Nothing is written anywhere.
+// compares (rules.go, services.go). The command `fairlead clusters check` calls it. Nothing is written anywhere, but
+// for the Pods of call.go, which are made where that is asked for, and removed.
 package clustercheck
 
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -58,13 +61,30 @@ func (r *report) unknown(check string, f *Facts) bool {
 	return err != nil
 }
 
-// Run reads all clusters, tries their remote Secrets, and compares each pair. now is the time on this machine.
-func Run(ctx context.Context, clusters []Cluster, now func() time.Time) []Row {
+// Options say how to check.
+type Options struct {
+	// Now is the time on this machine.
+	Now func() time.Time
+	// Lookup resolves host names of gateways; nil is the resolver of this machine.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Call, if it is not nil, has a Pod of each cluster call the other: it makes the Pods, and removes them.
+	Call *Call
+}
+
+// Run reads all clusters, tries their remote Secrets, and compares each pair. What Options.Call makes is removed when
+// it returns, also if ctx has ended.
+func Run(ctx context.Context, clusters []Cluster, o Options) []Row {
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
 	all := make([]*Facts, len(clusters))
 	var reading errgroup.Group
 	for i, c := range clusters {
 		reading.Go(func() error {
-			all[i] = c.read(ctx, now)
+			all[i] = c.read(ctx, o.Now)
+			all[i].lookUp(ctx, o.Lookup)
 			return nil
 		})
 	}
@@ -85,6 +105,9 @@ func Run(ctx context.Context, clusters []Cluster, now func() time.Time) []Row {
 		for _, b := range reachable[i+1:] {
 			r.pair(a, b)
 		}
+	}
+	if o.Call != nil {
+		r.rows = append(r.rows, o.Call.all(ctx, reachable)...)
 	}
 	return r.rows
 }

@@ -1,6 +1,8 @@
 package clustercheck
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -40,6 +42,51 @@ func TestOverlapsAreFound(t *testing.T) {
 	}
 	if yes < 1000 || yes > 19000 {
 		t.Errorf("%d of 20000 overlap", yes)
+	}
+}
+
+// A balancer with a name is a gateway if the name leads somewhere.
+func TestBalancersHaveNames(t *testing.T) {
+	answers := map[string][]netip.Addr{"lb.example.com": {netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("::ffff:203.0.113.8")},
+		"self.example.com": {netip.MustParseAddr("127.0.0.1")}, "meta.example.com": {netip.MustParseAddr("169.254.169.254")}}
+	for host, want := range map[string]struct {
+		verdict Verdict
+		part    string
+	}{
+		"lb.example.com":   {OK, "at lb.example.com (203.0.113.7, 203.0.113.8) port 15443"},
+		"self.example.com": {Failed, "resolves to 127.0.0.1"}, "meta.example.com": {Failed, "resolves to 169.254.169.254"},
+		"gone.example.com": {Warning, "cannot be resolved from here: no such host"},
+	} {
+		f := &Facts{network: "n1", gateways: []gateway{{name: "istio-system/eastwest", hosts: []string{host}, port: "15443", open: true}}}
+		f.lookUp(t.Context(), func(_ context.Context, host string) ([]netip.Addr, error) {
+			if found, ok := answers[host]; ok {
+				return found, nil
+			}
+			return nil, errors.New("no such host")
+		})
+		r := &report{}
+		r.entrance(f)
+		if len(r.rows) != 1 || r.rows[0].Verdict != want.verdict || !strings.Contains(r.rows[0].Finding, want.part) {
+			t.Errorf("%s: %+v, want %s %q", host, r.rows, want.verdict, want.part)
+		}
+	}
+}
+
+// What a Pod's last words say of an answer.
+func TestAnswersAreFound(t *testing.T) {
+	for said, want := range map[string]string{
+		"warn Not ready yet: HTTP status code 404\nError: timeout waiting for Envoy proxy to become ready": "404",
+		"node-agent: the proxy is not ready: 403 Forbidden: RBAC: access denied":                           "403",
+		"node-agent: the proxy is not ready: 503 Service Unavailable: no healthy upstream":                 "",
+		"timeout waiting: HTTP status code 503":                                                            "", "dial tcp 10.0.0.1:404: connect: connection refused": "",
+	} {
+		got := ""
+		if m := answered.FindStringSubmatch(said); m != nil {
+			got = m[1]
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", said, got, want)
+		}
 	}
 }
 

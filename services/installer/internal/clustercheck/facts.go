@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -88,6 +89,9 @@ type gateway struct {
 	name      string
 	addresses []string
 	hosts     []string
+	// resolved are the addresses of hosts, unresolved is why there are none.
+	resolved   []netip.Addr
+	unresolved error
 	// port is the one that other networks call; open is true if the Service has it.
 	port string
 	open bool
@@ -114,6 +118,30 @@ func (c Cluster) read(ctx context.Context, now func() time.Time) *Facts {
 		f.unread[checkGateways] = f.unread[checkServices]
 	}
 	return f
+}
+
+// lookupTime bounds the look-up of one name.
+const lookupTime = 5 * time.Second
+
+// lookUp resolves the names of gateways that have no address, as config-watcher does.
+func (f *Facts) lookUp(ctx context.Context, lookup func(context.Context, string) ([]netip.Addr, error)) {
+	for i := range f.gateways {
+		g := &f.gateways[i]
+		if len(g.addresses) > 0 {
+			continue
+		}
+		for _, host := range g.hosts {
+			ctx, cancel := context.WithTimeout(ctx, lookupTime)
+			found, err := lookup(ctx, host)
+			cancel()
+			for _, a := range found {
+				g.resolved = append(g.resolved, a.Unmap())
+			}
+			if err != nil {
+				g.unresolved = err
+			}
+		}
+	}
 }
 
 // readServer asks for the version, and for the time.

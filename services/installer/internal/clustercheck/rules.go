@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/x509"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -236,12 +237,30 @@ func (r *report) entrance(f *Facts) {
 			r.add(checkGateways, OK, "", about, "Service %s leads into network %s, at %s port %s", g.name, f.network,
 				strings.Join(g.addresses, ", "), g.port)
 		case len(g.hosts) > 0:
-			r.add(checkGateways, Warning, "see that config-watcher resolves it, or set spec.externalIPs", about,
-				"Service %s has no address, but the name %s", g.name, strings.Join(g.hosts, ", "))
+			r.named(f, &g)
 		default:
 			r.add(checkGateways, Failed, "wait for its balancer, or set spec.externalIPs", about,
 				"Service %s has no address that other networks can call", g.name)
 		}
+	}
+}
+
+// named looks at a gateway whose balancer has a name, which config-watcher resolves.
+func (r *report) named(f *Facts, g *gateway) {
+	about, hosts := []*Facts{f}, strings.Join(g.hosts, ", ")
+	usable := lists.Filter(g.resolved, func(a netip.Addr) bool {
+		return !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
+	})
+	switch {
+	case len(usable) > 0:
+		r.add(checkGateways, OK, "", about, "Service %s leads into network %s, at %s (%s) port %s", g.name, f.network, hosts,
+			strings.Join(lists.Map(usable, netip.Addr.String), ", "), g.port)
+	case len(g.resolved) > 0:
+		r.add(checkGateways, Failed, "correct the name's records, or set spec.externalIPs", about,
+			"Service %s has the name %s, which resolves to %s: proxies are never sent to such an address", g.name, hosts, g.resolved[0])
+	default:
+		r.add(checkGateways, Warning, "see that config-watcher resolves it, or set spec.externalIPs", about,
+			"Service %s has no address, but the name %s, which cannot be resolved from here: %v", g.name, hosts, g.unresolved)
 	}
 }
 

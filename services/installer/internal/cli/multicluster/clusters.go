@@ -31,6 +31,8 @@ func newCheck() *cobra.Command {
 	var at kube.Config
 	var contexts []string
 	var namespace, revision string
+	var call bool
+	var calling clustercheck.Call
 	out := output.New(output.AsTable, "yaml", "json")
 	cmd := &cobra.Command{
 		Use:   "check --context A --context B",
@@ -39,10 +41,14 @@ func newCheck() *cobra.Command {
 domains, roots, networks, east-west gateways, the remote Secrets and whether their credentials work and may read, clocks,
 ranges of Pods and Services, and Services of one name. It changes nothing.
 
+With --call a Pod with a sidecar in each cluster calls a Service whose endpoints are in the other alone. These Pods live
+two minutes at most, and are removed when they have called, and when the command is interrupted.
+
 Each row says what was found, and what to do. WARNING rows are worth a look; UNKNOWN means that something could not be
 read. The exit code is 1 if a row is FAILED or UNKNOWN.`,
-		Example: "  fairlead clusters check --context west --context east",
-		Args:    command.Args(cobra.NoArgs),
+		Example: "  fairlead clusters check --context west --context east\n" +
+			"  fairlead clusters check --context west --context east --call",
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if sorted := slices.Sorted(slices.Values(contexts)); len(slices.Compact(sorted)) != len(contexts) || len(contexts) < 2 {
 				return process.Usage(errors.New("name two contexts or more, each once: --context A --context B"))
@@ -61,7 +67,11 @@ read. The exit code is 1 if a row is FAILED or UNKNOWN.`,
 				}
 				clusters = append(clusters, clustercheck.Cluster{Context: name, Config: config, API: api, Namespace: namespace, Revision: revision})
 			}
-			return printRows(cmd.OutOrStdout(), out.Value, clustercheck.Run(cmd.Context(), clusters, time.Now))
+			check := clustercheck.Options{Now: time.Now}
+			if call {
+				check.Call = &calling
+			}
+			return printRows(cmd.OutOrStdout(), out.Value, clustercheck.Run(cmd.Context(), clusters, check))
 		},
 	}
 	fs := cmd.Flags()
@@ -70,6 +80,9 @@ read. The exit code is 1 if a row is FAILED or UNKNOWN.`,
 	fs.StringVarP(&namespace, "istioNamespace", "i", kubeflags.DefaultIstioNamespace, "namespace of the control planes")
 	fs.StringVarP(&revision, "revision", "r", "", "revision of the control planes")
 	fs.DurationVar(&at.Timeout, "kubeclient-timeout", kube.RequestTimeout, "how long one request to an API server may take")
+	fs.BoolVar(&call, "call", false, "have a Pod of each cluster call the other, and remove the Pods")
+	fs.StringVar(&calling.Namespace, "call-namespace", "default", "namespace of the Pods of --call")
+	fs.StringVar(&calling.Image, "call-image", "", "image of the Pods of --call, with pilot-agent in it (default: that of a sidecar there)")
 	output.Flag(cmd, out)
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
