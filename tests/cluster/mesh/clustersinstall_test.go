@@ -27,6 +27,7 @@ func TestClustersOfTwoNetworks(t *testing.T) {
 	if took := time.Since(s.began); took > acrossWithin {
 		t.Errorf("a request across a gateway took %s from nothing, want %s at most", took, acrossWithin)
 	}
+	p.twoNetworks(t)
 }
 
 // TestClustersOfOneNetwork installs multi-primary by Istio's guide and files, and verifies it as Istio does.

@@ -28,8 +28,8 @@ func (a *authority) cacerts(t *testing.T, cluster string) map[string][]byte {
 	testkit.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Istio"}, CommonName: "Intermediate CA", Locality: []string{cluster}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(2, 0, 0), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(2, 0, 0), IsCA: true, BasicConstraintsValid: true,
+		MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}, a.Cert, key.Public(), a.Key)
 	testkit.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)

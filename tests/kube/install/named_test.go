@@ -15,16 +15,18 @@ func testNamedGateways(t *testing.T, r *rig) {
 	defer func() { r.manifests = old }()
 	r.manifests = writePackage(t, map[string]string{
 		"components.yaml": charts["components.yaml"] +
-			"- {name: ingressGateways, list: true, chart: charts/gateway, root: gateways.x, flatten: true, workload: {kind: Deployment, name: '${name}', " +
-			"container: proxy}}\n",
+			"- {name: ingressGateways, list: true, chart: charts/gateway, root: gateways.x, flatten: true, " +
+			"workload: {kind: Deployment, name: '${name}', container: proxy}}\n",
 		"profiles/empty.yaml":       "{spec: {components: {base: {enabled: false}, pilot: {enabled: false}}}}",
 		"charts/gateway/Chart.yaml": "{apiVersion: v2, name: gateway, version: 1.0.0, appVersion: 1.4.0}",
-		"charts/gateway/templates/all.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: {{ .Values.name }}, namespace: {{ .Release.Namespace }}}, " +
-			"data: {image: {{ .Values.hub }}/proxy, cluster: {{ (.Values.global.multiCluster | default dict).clusterName | quote }}, network: {{ .Values.global.network | quote }}}}\n",
+		"charts/gateway/templates/all.yaml": "{apiVersion: v1, kind: ConfigMap, " +
+			"metadata: {name: {{ .Values.name }}, namespace: {{ .Release.Namespace }}}, data: {image: {{ .Values.hub }}/proxy, " +
+			"cluster: {{ (.Values.global.multiCluster | default dict).clusterName | quote }}, network: {{ .Values.global.network | quote }}}}\n",
 	})
 	const gateways = "{profile: empty, components: {ingressGateways: [{name: eastwest, enabled: true}]}, values: {global: {network: n1}}}"
 	named := filepath.Join(t.TempDir(), "eastwest.yaml")
-	testkit.WriteFile(t, named, []byte("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: eastwest}, spec: "+gateways+"}"))
+	testkit.WriteFile(t, named, []byte("{apiVersion: install.istio.io/v1alpha1, kind: IstioOperator, metadata: {name: eastwest}, spec: "+
+		gateways+"}"))
 
 	r.install(t, "--set", "hub=example.org/own", "--set", "values.global.multiCluster.clusterName=east", "--set", "values.global.network=n2")
 	before := r.snapshot(t)

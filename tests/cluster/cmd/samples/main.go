@@ -1,8 +1,8 @@
 // Command samples is what Istio's samples helloworld and curl run, in images of their names: the program is what its
 // name says.
 //
-//	helloworld -version v1   answers /hello at port 5000 as Istio's helloworld does; POST /fail has it answer 503 from
-//	                         then on, and POST /mend ends that
+//	helloworld -version v1   answers /hello at port 5000 as Istio's helloworld does
+//	helloworld -tell fail    has the one that runs in the same Pod answer 503 from now on; -tell mend ends that
 //	curl [-sS] [-X METHOD] URL   sends one request, prints the answer, and fails unless there is one
 //	sleep infinity           waits until it is asked to end
 package main
@@ -42,8 +42,12 @@ func run(ctx context.Context, name string, args []string) error {
 	}
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	version := flags.String("version", "", "what answers call the version")
+	tell := flags.String("tell", "", "fail or mend")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *tell != "" {
+		return curl(ctx, []string{"-X", http.MethodPost, "127.0.0.1:5000/" + *tell})
 	}
 	return serve(ctx, *version)
 }

@@ -69,7 +69,8 @@ state = "/run/containerd"
       runtime_type = "io.containerd.runc.v2"
 `, m.Path("containerd"), containerdSocket, "docker.io/"+PauseImage, m.CNI("bin"), m.CNI("net.d")),
 
-		// Images cannot be pulled again, so none is ever removed for its space. A share of a large disk would be gigabytes.
+		// Images cannot be pulled again, so none is ever removed for its space. A hundredth of a large disk would be
+		// gigabytes.
 		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:

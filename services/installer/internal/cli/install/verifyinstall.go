@@ -129,8 +129,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env command.Env) ([]verified, e
 		if err != nil {
 			return nil, err
 		}
-		v := verified{Revision: rec.Revision, Name: rec.Name, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version,
-			Objects: len(rec.Objects), Problems: []plannedProblem{}}
+		v := verified{Revision: rec.Revision, Name: rec.Name, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile,
+			Version: rec.Version, Objects: len(rec.Objects), Problems: []plannedProblem{}}
 		switch rec.State {
 		case inventory.Applying:
 			v.Problems = append(v.Problems, plannedProblem{Problem: cutShort(rec)})
@@ -182,8 +182,8 @@ func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env command.Env) ([]verifi
 		return nil, err
 	}
 	output.Warn(cmd.ErrOrStderr(), plan.Notes)
-	v := verified{Revision: req.Revision, Name: plan.Record.Name, Namespace: req.Namespace, State: string(plan.Record.State), Profile: req.Profile,
-		Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
+	v := verified{Revision: req.Revision, Name: plan.Record.Name, Namespace: req.Namespace, State: string(plan.Record.State),
+		Profile: req.Profile, Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
 	v.add(apply.VerifyPlan(cmd.Context(), c, plan))
 	return []verified{v}, cmd.Context().Err()
 }
@@ -216,7 +216,8 @@ func printVerified(cmd *cobra.Command, as string, all []verified) error {
 		if v.State == string(inventory.Removed) {
 			verb = "are left of an uninstall"
 		}
-		if _, err := fmt.Fprintf(w, "%s in namespace %s: %d objects %s\n", inventory.Title(v.Revision, v.Name), v.Namespace, v.Objects, verb); err != nil {
+		title := inventory.Title(v.Revision, v.Name)
+		if _, err := fmt.Fprintf(w, "%s in namespace %s: %d objects %s\n", title, v.Namespace, v.Objects, verb); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,7 @@
 // Package inventory keeps in the cluster what an installation consists of: for each revision a Record, and one for each
-// installation of gateways with a name of its own, in Secrets of the control plane's namespace. Package apply writes it as the union of old and new before it applies, and narrows it
-// afterwards, so that a run that is cut short is completed by the next. Prune is what an earlier record has and a new
-// one has not.
+// installation of gateways with a name of its own, in Secrets of the control plane's namespace. Package apply writes it
+// as the union of old and new before it applies, and narrows it afterwards, so that a run that is cut short is
+// completed by the next. Prune is what an earlier record has and a new one has not.
 package inventory
 
 import (
