@@ -276,7 +276,7 @@ cluster-needs:
 	@$(BIN)/cluster/cluster needs
 
 cluster-programs:
-	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/cluster/cmd/trap ./tests/e2e/echo ./tools/image
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/ ./tests/cluster/cmd/cluster ./tests/cluster/cmd/pause ./tests/cluster/cmd/trap ./tests/cluster/cmd/samples ./tests/e2e/echo ./tools/image
 	@dns=$$(tools/build-cached.sh coredns) && cd $(BIN)/cluster && for p in pause $$dns/coredns; do \
 	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
 
@@ -292,11 +292,9 @@ cluster-load: IMAGE_TAG = dev
 ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
 # The sample has the names that Istio's YAML of it gives its images. Tag next is the next version, to upgrade to.
 BOOKINFO_IMAGES := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
-cluster-load: cluster-programs images ## build the images of services, injector, keeper, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
+cluster-load: cluster-programs images sample-images ## build the images of services, injector, keeper, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/trap -user 0:0 -name fairlead/trap:$(IMAGE_TAG) -out $(BIN)/cluster/trap.tar
-	@for s in $(BOOKINFO_IMAGES); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
-	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
 	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
 	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper operator bookinfo proxy install-cni cluster/echo cluster/trap cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
@@ -353,6 +351,28 @@ scenarios-cluster: cluster-needs images cluster-programs ## traffic scenarios wh
 	  -cluster -dir cases,examples -out $(CLUSTER_OUT) -sample $(SAMPLE_OF_CLUSTER) -share-by $(COMMIT) || \
 	{ cp -r $$dir/log $(CLUSTER_OUT)/node; echo "what failed is in $(CLUSTER_OUT), with logs of the node" >&2; exit 1; }
 
+# Two clusters with a link, and what Istio's samples helloworld, curl and bookinfo run in them.
+MULTI = $(RUN_DIR)/multicluster
+MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy cluster/helloworld-v1 cluster/helloworld-v2 cluster/curl $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
+multicluster: IMAGE_TAG = dev
+multicluster: cluster-needs images cluster-tests ## two Kubernetes clusters with a link, each with a mesh as Istio's guides install it: multi-primary on two networks and on one, LONG=1: primary-remote, failover, a gateway that is killed, a root that changes in one cluster first, an API server that is away; RUN=PATTERN: tests by name; needs root
+	@$(MAKE) --no-print-directory sample-images
+	@trap '$(MAKE) --no-print-directory multicluster-down' EXIT; trap 'exit 130' INT TERM; set -e; rm -rf $(RUN_DIR)/multicluster-logs; \
+	export CLUSTER_BEGAN=$$(date +%s); dir=$(abspath $(MULTI)); $(KUBE); export KUBE_BIN; \
+	for i in 0 1; do $(BIN)/cluster/cluster up --dir $$dir-$$i --index $$i $(CLUSTER_IMAGES); $(BIN)/cluster/cluster load --dir $$dir-$$i $(MULTI_IMAGES) >/dev/null; done; \
+	cd tests/cluster/mesh; $(CLUSTER_ENV) CLUSTER_OTHER=$$dir-1 $(BIN)/cluster/cluster exec --dir $$dir-0 $(BIN)/cluster/mesh.test -test.v -test.run '$(or $(RUN),^TestClusters)' -test.timeout 60m $(TESTFLAGS) || \
+	{ mkdir -p $$dir-logs && for i in 0 1; do cp -r $$dir-$$i/log $$dir-logs/$$i; done; echo "logs of the components are in $$dir-logs" >&2; exit 1; }
+
+multicluster-down:
+	@for i in 0 1; do $(BIN)/cluster/cluster down --dir $(abspath $(MULTI))-$$i; done
+
+# Images by the names that Istio's samples have for them.
+sample-images: cluster-programs
+	@for v in v1 v2; do $(BIN)/cluster/image -binary $(BIN)/cluster/samples -arg -version=$$v -user 1000:1000 -name registry.istio.io/release/examples-helloworld-$$v:1.0 -out $(BIN)/cluster/helloworld-$$v.tar >/dev/null || exit 1; done
+	@$(BIN)/cluster/image -binary $(BIN)/cluster/samples -user 1000:1000 -add $(BIN)/cluster/samples=/bin/sleep -add $(BIN)/cluster/samples=/usr/bin/curl -name docker.io/curlimages/curl:8.16.0 -out $(BIN)/cluster/curl.tar >/dev/null
+	@for s in $(BOOKINFO_IMAGES); do $(BIN)/cluster/image -binary $(BIN)/bookinfo -arg $${s%-*} -arg --version=$${s##*-} -user 1000:1000 \
+	  -name registry.istio.io/release/examples-bookinfo-$$s:1.20.3 -out $(BIN)/cluster/bookinfo-$$s.tar >/dev/null || exit 1; done
+
 run-in-cluster:
 	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/$(DIR)' EXIT; set -e; rm -rf $(RUN_DIR)/cluster-logs; \
 	$(MAKE) cluster-up cluster-load CLUSTER_DIR=$(RUN_DIR)/$(DIR); \
@@ -363,4 +383,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster multicluster multicluster-down sample-images

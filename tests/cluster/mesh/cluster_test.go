@@ -47,12 +47,16 @@ type cluster struct {
 
 func connect(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{kubeconfig: os.Getenv("CLUSTER_KUBECONFIG")}
-	c.config = kubeapi.Load(t, c.kubeconfig)
+	return connectTo(t, os.Getenv("CLUSTER_KUBECONFIG"))
+}
+
+// connectTo connects to the cluster of a kubeconfig.
+func connectTo(t *testing.T, kubeconfig string) *cluster {
+	t.Helper()
+	c := &cluster{kubeconfig: kubeconfig, config: kubeapi.Load(t, kubeconfig)}
 	var err error
-	if c.Clientset, err = kubernetes.NewForConfig(c.config); err != nil {
-		t.Fatal(err)
-	}
+	c.Clientset, err = kubernetes.NewForConfig(c.config)
+	testkit.NoError(t, err)
 	return c
 }
 

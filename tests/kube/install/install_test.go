@@ -65,6 +65,7 @@ func TestInstallIntoANamespace(t *testing.T) {
 		{"a large inventory is divided", testLargeInventory},
 		{"an uninstall of a file removes what it makes", testUninstallFile},
 		{"a file is compared with what is there", testVerifyFile},
+		{"gateways with a name are an installation of their own", testNamedGateways},
 		{"a purge finds what the removal of the last revision has left", testPurgeOfWhatIsLeft},
 		{"of two installations at once one says that it was overtaken", testTwoAtOnce},
 		{"of two first installations at once, too", testFirstTwoAtOnce},

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -130,15 +131,13 @@ spec:
 `,
 }
 
-// writePackage writes the install package, with some files replaced, and returns its directory. A file that is replaced
-// by an empty text is left out.
+// writePackage writes the install package, with some files replaced or added, and returns its directory.
 func writePackage(t *testing.T, replaced map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range charts {
-		if other, ok := replaced[name]; ok {
-			text = other
-		}
+	files := maps.Clone(charts)
+	maps.Copy(files, replaced)
+	for name, text := range files {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)

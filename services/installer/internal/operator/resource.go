@@ -78,6 +78,9 @@ func (op *Operator) request(r *resource) (*apply.Request, []string, error) {
 		return nil, nil, fmt.Errorf("%s: %w", r, err)
 	}
 	req, err := apply.NewRequest(result, op.pkg, op.version)
+	if req != nil {
+		req.Name = "" // a revision has one resource
+	}
 	warnings := result.Warnings
 	for i, w := range warnings {
 		warnings[i] = r.withoutLine(w)

@@ -69,7 +69,8 @@ state = "/run/containerd"
       runtime_type = "io.containerd.runc.v2"
 `, m.Path("containerd"), containerdSocket, "docker.io/"+PauseImage, m.CNI("bin"), m.CNI("net.d")),
 
-		// Images cannot be pulled again, so none is ever removed for its space.
+		// Images cannot be pulled again, so none is ever removed for its space. A hundredth of a large disk would be
+		// gigabytes.
 		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
@@ -91,7 +92,7 @@ resolvConf: %q
 volumePluginDir: %q
 imageGCHighThresholdPercent: 100
 imageMinimumGCAge: 8760h
-evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%, nodefs.inodesFree: 1%%}
+evictionHard: {memory.available: 50Mi, nodefs.available: 200Mi, imagefs.available: 200Mi, nodefs.inodesFree: 1%%}
 serializeImagePulls: false
 syncFrequency: 5s
 `, m.plane.File("ca.crt"), m.plane.File(m.certificate()+".crt"), m.plane.File(m.certificate()+".key"), containerdSocket, m.Cgroup(), domain,

@@ -30,7 +30,7 @@ Nothing is printed if nothing would change, and then the exit code is 0; it is 4
   fairlead diff -f mesh.yaml -o json`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.Request(cmd, env, f.IstioNamespace)
+			req, err := f.Request(cmd, env, &f.Cluster)
 			if err != nil {
 				return err
 			}

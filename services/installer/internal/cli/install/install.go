@@ -90,7 +90,7 @@ example, is completed by running the same command again.`,
   fairlead install -f mesh.yaml --dry-run -o json`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.Request(cmd, env, f.IstioNamespace)
+			req, err := f.Request(cmd, env, &f.Cluster)
 			if err != nil {
 				return err
 			}
@@ -147,7 +147,8 @@ func (f *deployFlags) install(cmd *cobra.Command, env command.Env, req *apply.Re
 	if f.out.Value != "" {
 		return printPlan(cmd, f.out.Value, plan)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "revision %s is installed in namespace %s: %s\n", req.Revision, req.Namespace, plan.Summary())
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is installed in namespace %s: %s\n", inventory.Title(plan.Record.Revision, plan.Record.Name),
+		req.Namespace, plan.Summary())
 	return err
 }
 
@@ -242,7 +243,8 @@ func printPlan(cmd *cobra.Command, as string, plan *apply.Plan) error {
 			fmt.Fprintf(&b, "%s %s\n", o.Action, o.Object)
 		}
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%srevision %s in namespace %s: %s\n", b.String(), plan.Revision, plan.Namespace, plan.Summary())
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%s in namespace %s: %s\n", b.String(), inventory.Title(plan.Revision, plan.Record.Name),
+		plan.Namespace, plan.Summary())
 	return err
 }
 

@@ -86,6 +86,10 @@ func (f *rollbackFlags) run(cmd *cobra.Command, env command.Env) error {
 		return err
 	}
 	if len(records) > 1 {
+		// That of the control plane, and not of gateways with a name of their own.
+		records = slices.DeleteFunc(records, func(r *inventory.Record) bool { return r.Name != "" })
+	}
+	if len(records) > 1 {
 		return process.Usagef("revision %s has inventories in namespaces %s and %s: name one with -i", f.Revision, records[0].Namespace,
 			records[1].Namespace)
 	}
@@ -146,6 +150,7 @@ func (f *rollbackFlags) rollBack(cmd *cobra.Command, env command.Env, rec *inven
 	if err != nil {
 		return err
 	}
+	req.Name = rec.Name
 	if req.Namespace != rec.Namespace || req.Revision != rec.Revision {
 		return errors.New("the earlier specification is of another revision or namespace; nothing was changed")
 	}

@@ -91,7 +91,7 @@ func (f *uninstallFlags) uninstall(cmd *cobra.Command, env command.Env) error {
 	var req *apply.Request
 	if f.ofFiles() {
 		var err error
-		if req, err = f.Request(cmd, env, f.IstioNamespace); err != nil {
+		if req, err = f.Request(cmd, env, &f.Cluster); err != nil {
 			return err
 		}
 	}
@@ -180,7 +180,10 @@ func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *app
 		if err != nil {
 			return nil, err
 		}
-		rec := inventory.Find(records, req.Revision, req.Namespace)
+		rec := inventory.Find(records, req.Revision, req.Namespace, req.Name)
+		if !rec.Stored() { // gateways that are the revision's own
+			rec = inventory.Find(records, req.Revision, req.Namespace, "")
+		}
 		if !rec.Stored() {
 			return nil, fmt.Errorf("revision %s is installed in namespace %s, and not in %s: name it with -i, or in values.global.istioNamespace",
 				req.Revision, records[0].Namespace, req.Namespace)
@@ -204,7 +207,7 @@ func (f *uninstallFlags) removal(cmd *cobra.Command, c *cluster.Client, req *app
 func within(all, some []*inventory.Record) []*inventory.Record {
 	var out []*inventory.Record
 	for _, r := range some {
-		out = append(out, inventory.Find(all, r.Revision, r.Namespace))
+		out = append(out, inventory.Find(all, r.Revision, r.Namespace, r.Name))
 	}
 	return out
 }

@@ -28,7 +28,7 @@ specification before the upgrade back.`,
   fairlead upgrade -f mesh.yaml --dry-run`,
 		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.Request(cmd, env, f.IstioNamespace)
+			req, err := f.Request(cmd, env, &f.Cluster)
 			if err != nil {
 				return err
 			}

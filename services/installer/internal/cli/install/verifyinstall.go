@@ -24,7 +24,9 @@ import (
 
 // verified is what verify-install says of one revision.
 type verified struct {
-	Revision  string `json:"revision"`
+	Revision string `json:"revision"`
+	// Name is that of gateways that are an installation of their own.
+	Name      string `json:"name,omitempty"`
 	Namespace string `json:"namespace"`
 	State     string `json:"state"`
 	Profile   string `json:"profile,omitempty"`
@@ -127,8 +129,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command, env command.Env) ([]verified, e
 		if err != nil {
 			return nil, err
 		}
-		v := verified{Revision: rec.Revision, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile, Version: rec.Version,
-			Objects: len(rec.Objects), Problems: []plannedProblem{}}
+		v := verified{Revision: rec.Revision, Name: rec.Name, Namespace: rec.Namespace, State: string(rec.State), Profile: rec.Profile,
+			Version: rec.Version, Objects: len(rec.Objects), Problems: []plannedProblem{}}
 		switch rec.State {
 		case inventory.Applying:
 			v.Problems = append(v.Problems, plannedProblem{Problem: cutShort(rec)})
@@ -167,7 +169,7 @@ func helmReleases(ctx context.Context, c *cluster.Client) (names []string) {
 
 // verifyFiles compares what an IstioOperator makes with the cluster, by dry runs.
 func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env command.Env) ([]verified, error) {
-	req, err := f.Request(cmd, env, f.IstioNamespace)
+	req, err := f.Request(cmd, env, &f.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -180,8 +182,8 @@ func (f *verifyFlags) verifyFiles(cmd *cobra.Command, env command.Env) ([]verifi
 		return nil, err
 	}
 	output.Warn(cmd.ErrOrStderr(), plan.Notes)
-	v := verified{Revision: req.Revision, Namespace: req.Namespace, State: string(plan.Record.State), Profile: req.Profile,
-		Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
+	v := verified{Revision: req.Revision, Name: plan.Record.Name, Namespace: req.Namespace, State: string(plan.Record.State),
+		Profile: req.Profile, Version: plan.Record.Version, Objects: len(plan.Changes), Problems: []plannedProblem{}}
 	v.add(apply.VerifyPlan(cmd.Context(), c, plan))
 	return []verified{v}, cmd.Context().Err()
 }
@@ -214,7 +216,8 @@ func printVerified(cmd *cobra.Command, as string, all []verified) error {
 		if v.State == string(inventory.Removed) {
 			verb = "are left of an uninstall"
 		}
-		if _, err := fmt.Fprintf(w, "revision %s in namespace %s: %d objects %s\n", v.Revision, v.Namespace, v.Objects, verb); err != nil {
+		title := inventory.Title(v.Revision, v.Name)
+		if _, err := fmt.Fprintf(w, "%s in namespace %s: %d objects %s\n", title, v.Namespace, v.Objects, verb); err != nil {
 			return err
 		}
 	}

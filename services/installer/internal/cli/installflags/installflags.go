@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/cli/fileflag"
+	"fairlead.dev/services/installer/internal/cli/kubeflags"
 	"fairlead.dev/services/installer/internal/cli/output"
 	"fairlead.dev/services/installer/internal/install"
 	"fairlead.dev/services/installer/internal/install/apply"
@@ -108,14 +109,36 @@ func (f *Inputs) AddPackage(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname("manifests")
 }
 
-// Request makes the objects of an installation. The namespace counts if its flag was given.
-func (f *Inputs) Request(cmd *cobra.Command, env command.Env, namespace string) (*apply.Request, error) {
+// Request makes the objects of an installation in a cluster, whose namespace counts if its flag was given. Gateways
+// alone, of an IstioOperator with a name, have what the control plane of their revision has in common with them, as if
+// its injector had made their Pods: that is read from the cluster.
+func (f *Inputs) Request(cmd *cobra.Command, env command.Env, at *kubeflags.Cluster) (*apply.Request, error) {
 	in, err := f.Judged(env)
 	if err != nil {
 		return nil, err
 	}
 	if cmd.Flags().Changed("istioNamespace") {
-		in.Set = append([]string{"values.global.istioNamespace=" + namespace}, in.Set...)
+		in.Set = append([]string{"values.global.istioNamespace=" + at.IstioNamespace}, in.Set...)
+	}
+	result, err := install.Generate(in)
+	if err != nil {
+		return nil, process.Refused(err)
+	}
+	req, err := apply.NewRequest(result, in.Package, version.Info().Version)
+	if err != nil || req.Name == "" {
+		output.Warn(cmd.ErrOrStderr(), result.Warnings)
+		return req, err
+	}
+	c, err := at.Connect()
+	if err != nil {
+		return nil, err
+	}
+	common, err := apply.InCommon(cmd.Context(), c, req)
+	if err != nil {
+		return nil, err
+	}
+	if common != nil {
+		in.Files = append([]merge.File{{Name: "the control plane of revision " + req.Revision, Text: common}}, in.Files...)
 	}
 	return Generate(cmd, in)
 }

@@ -98,7 +98,7 @@ func newPlan(ctx context.Context, c *cluster.Client, req *Request, look comparis
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Request: req, Record: inventory.Find(records, req.Revision, req.Namespace)}
+	p := &Plan{Request: req, Record: recordOf(req, records)}
 	for _, r := range records {
 		if r.Revision == req.Revision && r.Namespace != req.Namespace && r.State != inventory.Removed {
 			return nil, fmt.Errorf("revision %s is installed in namespace %s: its objects in the whole cluster would be those of both; uninstall "+

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/install"
@@ -33,11 +34,16 @@ import (
 // Request is what is to be installed.
 type Request struct {
 	Revision, Namespace string
+	// Name is that of gateways alone whose IstioOperator has one: they are an installation of their own, so that it is
+	// not that the revision's control plane goes.
+	Name string
 	inventory.Installation
 	// Components are their labels, in the order in which they are installed.
 	Components []string
 	// Alone are the components of the package beside which there is no other revision.
 	Alone []string
+	// Lists are the components of the package of which there may be many: gateways.
+	Lists []string
 	// RootConfigMap is the ConfigMap that the ca of the installation keeps its roots in; empty without a ca.
 	RootConfigMap string
 	// Objects in the order in which they are applied.
@@ -62,6 +68,9 @@ func NewRequest(r *install.Result, pkg *profile.Package, installer string) (*Req
 		if c := &pkg.Components[i]; c.Alone {
 			req.Alone = append(req.Alone, c.Name)
 		}
+		if pkg.Components[i].List {
+			req.Lists = append(req.Lists, pkg.Components[i].Name)
+		}
 	}
 	req.RootConfigMap = RootConfigMap(r, vals)
 	for _, c := range r.Components {
@@ -69,6 +78,12 @@ func NewRequest(r *install.Result, pkg *profile.Package, installer string) (*Req
 		if chart, err := pkg.Chart(c.Chart); err == nil && req.Package == "" && chart.Metadata != nil {
 			req.Package = cmp.Or(chart.Metadata.AppVersion, chart.Metadata.Version)
 		}
+	}
+	if len(r.Components) > 0 && !slices.ContainsFunc(r.Components, func(c values.Instance) bool { return !c.List }) {
+		req.Name = r.Merged.Name
+	}
+	if errs := validation.IsValidLabelValue(req.Name); len(errs) > 0 {
+		return nil, fmt.Errorf("metadata.name is %q, which is the name of the installation: %s", req.Name, errs[0])
 	}
 	text, err := order.Text(r.Objects)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package inventory keeps in the cluster what an installation consists of: for each revision a Record, in Secrets of
-// the control plane's namespace. Package apply writes it as the union of old and new before it applies, and narrows it
-// afterwards, so that a run that is cut short is completed by the next. Prune is what an earlier record has and a new
-// one has not.
+// Package inventory keeps in the cluster what an installation consists of: for each revision a Record, and one for each
+// installation of gateways with a name of its own, in Secrets of the control plane's namespace. Package apply writes it
+// as the union of old and new before it applies, and narrows it afterwards, so that a run that is cut short is
+// completed by the next. Prune is what an earlier record has and a new one has not.
 package inventory
 
 import (
@@ -85,7 +85,10 @@ func (h *Holder) Is(namespace, name string) bool {
 
 // Record is the inventory of a revision.
 type Record struct {
-	Revision  string `json:"revision"`
+	Revision string `json:"revision"`
+	// Name is that of an installation of gateways alone beside the revision's own, as Istio's script of east-west
+	// gateways makes one; empty for the revision's own.
+	Name      string `json:"name,omitempty"`
 	Namespace string `json:"namespace"`
 	State     State  `json:"state"`
 	// Holder is nil for an installation of the command line.
@@ -101,6 +104,27 @@ type Record struct {
 	// head is the Secret that the record was read from; nil for one that was not stored.
 	head *unstructured.Unstructured
 	text []byte
+}
+
+// key is the revision's name, with that of the installation after it.
+func (r *Record) key() string { return key(r.Revision, r.Name) }
+
+func key(revision, name string) string {
+	if name == "" {
+		return revision
+	}
+	return revision + "." + name
+}
+
+// String is what people call the record's installation.
+func (r *Record) String() string { return Title(r.Revision, r.Name) + " in " + r.Namespace }
+
+// Title is what people call an installation: its revision, and before that its name, if it has one.
+func Title(revision, name string) string {
+	if name == "" {
+		return "revision " + revision
+	}
+	return "installation " + name + " of revision " + revision
 }
 
 // Stored says whether the record is in the cluster.
@@ -188,14 +212,15 @@ func Difference(a, b []Entry) []Entry {
 	return out
 }
 
-// Find returns the record of a revision in a namespace, from List; a new one if there is none.
-func Find(all []*Record, revision, namespace string) *Record {
+// Find returns the record of a revision in a namespace, or of the installation with a name beside it, from List; a new
+// one if there is none.
+func Find(all []*Record, revision, namespace, name string) *Record {
 	for _, r := range all {
-		if r.Revision == revision && r.Namespace == namespace {
+		if r.Revision == revision && r.Namespace == namespace && r.Name == name {
 			return r
 		}
 	}
-	return &Record{Revision: revision, Namespace: namespace}
+	return &Record{Revision: revision, Namespace: namespace, Name: name}
 }
 
 // Holders says which other records hold each object: an object that one holds is not pruned.
@@ -209,7 +234,7 @@ func Others(all []*Record, but *Record) Holders {
 			continue
 		}
 		for _, e := range r.Objects {
-			h[e.Key()] = fmt.Sprintf("revision %s in %s", r.Revision, r.Namespace)
+			h[e.Key()] = r.String()
 		}
 	}
 	return h
@@ -269,7 +294,7 @@ func (r *Record) Save(ctx context.Context, c *cluster.Client) error {
 
 // Unchanged fails if the stored record is another than the one that was read or saved last.
 func (r *Record) Unchanged(ctx context.Context, c *cluster.Client) error {
-	live, err := c.Get(ctx, headID(r.Namespace, r.Revision))
+	live, err := c.Get(ctx, headID(r.Namespace, r.key()))
 	if err != nil {
 		return err
 	}
@@ -280,8 +305,8 @@ func (r *Record) Unchanged(ctx context.Context, c *cluster.Client) error {
 }
 
 func errRace(r *Record) error {
-	return fmt.Errorf("the inventory of revision %s in %s was changed by another installation that runs now: nothing more is changed; run "+
-		"this again when that one has ended", r.Revision, r.Namespace)
+	return fmt.Errorf("the inventory of %s was changed by another installation that runs now: nothing more is changed; run this again when "+
+		"that one has ended", r)
 }
 
 // Remove deletes the record.

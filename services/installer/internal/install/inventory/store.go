@@ -31,6 +31,8 @@ const (
 	Mark = "install.fairlead.dev/installation"
 	// RevisionLabel has the revision.
 	RevisionLabel = "install.fairlead.dev/revision"
+	// NameLabel has the name of an installation beside the revision's own.
+	NameLabel = "install.fairlead.dev/name"
 	// prefix begins the names of the Secrets.
 	prefix = "fairlead-installation-"
 	// secretType is the type of the Secrets.
@@ -48,7 +50,7 @@ func secretID(namespace, name string) cluster.ID {
 	return cluster.ID{Version: "v1", Kind: "Secret", Namespace: namespace, Name: name}
 }
 
-func headID(namespace, revision string) cluster.ID { return secretID(namespace, prefix+revision) }
+func headID(namespace, key string) cluster.ID { return secretID(namespace, prefix+key) }
 
 // encode returns the record as compressed JSON: the same bytes for the same record.
 func (r *Record) encode() ([]byte, error) {
@@ -98,12 +100,12 @@ func store(ctx context.Context, c *cluster.Client, r *Record, text []byte) (*uns
 	chunks := 1 + (len(text)-1)/chunkBytes
 	part := func(i int) []byte { return text[i*chunkBytes : min(len(text), (i+1)*chunkBytes)] }
 	for i := 1; i < chunks; i++ {
-		_, err := c.Put(ctx, secret(r, chunkName(r.Revision, sum, i), "chunk", map[string][]byte{"record": part(i)}))
+		_, err := c.Put(ctx, secret(r, chunkName(r.key(), sum, i), "chunk", map[string][]byte{"record": part(i)}))
 		if err != nil && !apierrors.IsAlreadyExists(err) { // one that is there has the same hash
 			return nil, err
 		}
 	}
-	head := secret(r, prefix+r.Revision, "head",
+	head := secret(r, prefix+r.key(), "head",
 		map[string][]byte{"record": part(0), "sum": []byte(sum), "chunks": []byte(strconv.Itoa(chunks))})
 	if r.head != nil {
 		head.SetResourceVersion(r.head.GetResourceVersion())
@@ -132,8 +134,8 @@ func store(ctx context.Context, c *cluster.Client, r *Record, text []byte) (*uns
 	return head, nil
 }
 
-func chunkName(revision, sum string, i int) string {
-	return fmt.Sprintf("%s%s-%s-%d", prefix, revision, sum[:sumLength], i)
+func chunkName(key, sum string, i int) string {
+	return fmt.Sprintf("%s%s-%s-%d", prefix, key, sum[:sumLength], i)
 }
 
 // chunkNames are the names of the Secrets that a head names.
@@ -145,8 +147,9 @@ func chunkNames(head *unstructured.Unstructured) []string {
 		return nil
 	}
 	var names []string
+	of := key(head.GetLabels()[RevisionLabel], head.GetLabels()[NameLabel])
 	for i := 1; i < chunks; i++ {
-		names = append(names, chunkName(head.GetLabels()[RevisionLabel], string(sum), i))
+		names = append(names, chunkName(of, string(sum), i))
 	}
 	return names
 }
@@ -159,7 +162,11 @@ func secret(r *Record, name, part string, data map[string][]byte) *unstructured.
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "type": secretType, "data": encoded}}
 	u.SetName(name)
 	u.SetNamespace(r.Namespace)
-	u.SetLabels(map[string]string{Label: part, RevisionLabel: r.Revision})
+	labels := map[string]string{Label: part, RevisionLabel: r.Revision}
+	if r.Name != "" {
+		labels[NameLabel] = r.Name
+	}
+	u.SetLabels(labels)
 	return u
 }
 
@@ -342,8 +349,9 @@ func read(ctx context.Context, c *cluster.Client, head *unstructured.Unstructure
 	if err := r.decode(text); err != nil {
 		return nil, err
 	}
-	if head.GetName() != prefix+r.Revision || head.GetNamespace() != r.Namespace || head.GetLabels()[RevisionLabel] != r.Revision {
-		return nil, fmt.Errorf("it is of revision %s in namespace %s", r.Revision, r.Namespace)
+	if labels := head.GetLabels(); head.GetName() != prefix+r.key() || head.GetNamespace() != r.Namespace ||
+		labels[RevisionLabel] != r.Revision || labels[NameLabel] != r.Name {
+		return nil, fmt.Errorf("it is of %s", r)
 	}
 	r.head, r.text = head, text
 	return r, nil

@@ -34,6 +34,8 @@ type Inputs struct {
 type Merged struct {
 	// Profile is the name of the chosen profile.
 	Profile string
+	// Name is metadata.name of the last file that has one.
+	Name string
 	// User is what files and settings say, Spec the same on top of the profiles.
 	User, Spec tree.Map
 	Warnings   []string
@@ -134,6 +136,9 @@ func (m *Merged) file(f File) (tree.Map, error) {
 	}
 	if err := metadata(f, doc["metadata"]); err != nil {
 		return nil, err
+	}
+	if name := tree.GetString(doc, "metadata", "name"); name != "" {
+		m.Name = name
 	}
 	if doc["status"] != nil {
 		m.warn("%s: status is not read", f.Name)
