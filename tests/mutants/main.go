@@ -1,5 +1,5 @@
-// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice, or the tests of
-// tests/e2e where no scenario can. It ends with 1 if a mutant survives.
+// Command mutants breaks the mesh in one place at a time. Of xds-server it runs the scenarios that must notice, or the
+// tests of tests/e2e where no scenario can; of other code the tests of a package. It ends with 1 if a mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
@@ -28,14 +28,18 @@ import (
 type Mutant struct {
 	// Name says what is broken.
 	Name string `json:"name"`
-	// File is below services/xds-server/internal; Old must be in it exactly once, and is replaced by New.
+	// File is below services/xds-server/internal, or with Package below the repository's root; Old must be in it exactly
+	// once, and is replaced by New.
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
 	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases that are run.
 	Scenarios string `json:"scenarios"`
-	// Tests is one for the tests of tests/e2e, for what no scenario sees; Scenarios is empty then.
+	// Tests is one for the tests of tests/e2e, for what no scenario sees, or of Package; Scenarios is empty then.
 	Tests string `json:"tests"`
+	// Package is the directory, below the repository's root, of the tests that must notice a change of code that is not
+	// xds-server's; nothing is built for them.
+	Package string `json:"package"`
 }
 
 //go:embed mutants.yaml
@@ -109,7 +113,11 @@ func sampled(mutants []Mutant, n int, seed string) []Mutant {
 
 // source reads the file to change, and refuses one that has not exactly one place to.
 func (m *Mutant) source() (file, text string, err error) {
-	if file, err = filepath.Abs(filepath.Join("services/xds-server/internal", m.File)); err != nil {
+	below := "services/xds-server/internal"
+	if m.Package != "" {
+		below = "."
+	}
+	if file, err = filepath.Abs(filepath.Join(below, m.File)); err != nil {
 		return "", "", err
 	}
 	raw, err := os.ReadFile(file)
@@ -142,6 +150,9 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
 		return err
 	}
+	if m.Package != "" {
+		return verdict(ctx, "--- FAIL: Test", nil, "./"+m.Package, "-overlay", mutated+".json", "-run", m.Tests)
+	}
 	services, err := filepath.Glob(filepath.Join(bin, "*"))
 	if err != nil {
 		return err
@@ -165,8 +176,13 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 	if m.Tests != "" {
 		of, noticed = []string{"./tests/e2e", "-run", m.Tests}, "--- FAIL: Test"
 	}
+	return verdict(ctx, noticed, []string{"BIN_DIR=" + at}, of...)
+}
+
+// verdict runs tests, one of which must fail with a line that says so.
+func verdict(ctx context.Context, noticed string, env []string, of ...string) error {
 	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, of...)...)
-	test.Env = append(os.Environ(), "BIN_DIR="+at)
+	test.Env = append(os.Environ(), env...)
 	out, err := test.CombinedOutput()
 	switch {
 	case err == nil:
