@@ -137,7 +137,7 @@ oracle: tools build ## istioctl's verdicts on thousands of objects, and decision
 	  ISTIO_BIN=$$istio ISTIO_MANIFESTS=$$manifests go test -count=1 -v -run 'TestChartsRenderTheSame|TestCommandsOfIstioctl' ./services/installer/internal/install/migrate ./services/installer/internal/cli && \
 	  ISTIO_BIN=$$istio go test -count=1 -v -run TestAgentSettings ./services/node-agent/internal/command
 
-mutants: tools build ## breaks xds-server in 21 ways, each of which some test must notice; SAMPLE=n: the commit's n of them
+mutants: tools build ## breaks xds-server in 21 ways and config-watcher's sources in 7, each of which some test must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
 
 skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback; needs root or user namespaces. The first run builds the previous ones into a cache

@@ -28,8 +28,8 @@ import (
 type Mutant struct {
 	// Name says what is broken.
 	Name string `json:"name"`
-	// File is below services/xds-server/internal, or with Package below the repository's root; Old must be in it exactly
-	// once, and is replaced by New.
+	// File is below services/xds-server/internal, or with Package below the repository's root; Old must be in it
+	// exactly once, and is replaced by New.
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
