@@ -55,9 +55,11 @@ type reader struct {
 	syncedAt time.Time
 	// total counts the objects that are delivered, heldBack those of them that Config.Guard keeps.
 	total, heldBack int
-	dirty           map[int]bool
-	// wroteAt is when dirty shards were last saved.
-	wroteAt time.Time
+	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved is
+	// true once any was.
+	dirty     map[int]bool
+	nextShard int
+	saved     bool
 }
 
 // service is one that has been read.

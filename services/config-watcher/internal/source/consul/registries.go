@@ -148,7 +148,7 @@ func (c *Registries) Run(ctx context.Context) error {
 			c.restoreUndeclared(ctx, known, failed)
 		}
 		c.look(now)
-		c.save(now)
+		c.save(false)
 	}
 }
 
@@ -175,7 +175,7 @@ func (c *Registries) stopAll() {
 	for _, r := range all {
 		<-r.done
 	}
-	c.save(c.cfg.Clock.Now().Add(saveEvery)) // all of it
+	c.save(true)
 }
 
 // declared lists all declarations, files first and then Secrets by age: the first of a name counts. complete is false
