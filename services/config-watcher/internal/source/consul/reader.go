@@ -55,10 +55,12 @@ type reader struct {
 	syncedAt time.Time
 	// objects counts those that are delivered.
 	objects int
-	dirty   map[int]bool
 	missed  missed
-	// wroteAt is when dirty shards were last saved.
-	wroteAt time.Time
+	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved is
+	// true once any was.
+	dirty     map[int]bool
+	nextShard int
+	saved     bool
 }
 
 // service is one that has been read.

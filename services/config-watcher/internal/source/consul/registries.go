@@ -139,7 +139,7 @@ func (c *Registries) Run(ctx context.Context) error {
 			c.mu.Unlock()
 		}
 		c.look(now)
-		c.save(now)
+		c.save(false)
 	}
 }
 
@@ -155,7 +155,7 @@ func (c *Registries) stopAll() {
 	for _, r := range all {
 		<-r.done
 	}
-	c.save(c.cfg.Clock.Now().Add(saveEvery)) // all of it
+	c.save(true)
 }
 
 // declared lists all declarations, files first and then Secrets by age: the first of a name counts. lists is how often

@@ -280,12 +280,18 @@ func TestWhatWasReadIsSavedSoon(t *testing.T) {
 	r := newRig(t)
 	r.file("east.yaml", declare())
 	r.run()
-	for n := range 3 {
-		r.dc.set(put("web", instances("web", n+1)))
-		testkit.Eventually(t, saveEvery/3, func() error {
-			text, _, err := r.cfg.Saved.Get(shardFile("east", shardOf("web")))
-			if last := fmt.Sprint("10.0.0.", n+1); err != nil || !strings.Contains(string(text), last) {
-				return fmt.Errorf("%s is not saved: %w", last, err)
+	for n := range 2 {
+		r.dc.set(func(m map[string][]registry.Instance) {
+			for i := range 10 { // in more shards than are saved at once
+				m[fmt.Sprint("s", i)] = instances(fmt.Sprint("s", i), n+1)
+			}
+		})
+		testkit.Eventually(t, testkit.Patience, func() error {
+			for i := range 10 {
+				text, _, err := r.cfg.Saved.Get(shardFile("east", shardOf(fmt.Sprint("s", i))))
+				if last := fmt.Sprintf(`"ID":"s%d%d"`, i, n); err != nil || !strings.Contains(string(text), last) {
+					return fmt.Errorf("%s is not saved: %w", last, err)
+				}
 			}
 			return nil
 		})

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/consul/catalog"
@@ -26,8 +25,9 @@ const (
 	shards          = 64
 	declarationFile = "registry.json"
 	readMark        = "read"
-	// saveEvery is how often the shards are saved if all of them change; if fewer do, it is more often in proportion.
-	saveEvery = 30 * time.Second
+	// shardsAtOnce is how many changed shards are saved each checkEvery: all of a registry in 22 s, and a change at once
+	// if few others have changed.
+	shardsAtOnce = 3
 	// recordKind is the kind of the key of a record.
 	recordKind = "ConsulService"
 	// bySecret marks registries in knownFile.
@@ -93,31 +93,45 @@ func (c *Registries) saveDeclaration(d *declaration) {
 	c.cfg.Saved.Put(savedFile(d.Name, declarationFile), text)
 }
 
-// save writes the changed shards of all registries that have been read, if it is time to.
-func (c *Registries) save(now time.Time) {
+// save writes changed shards of the registries that have been read: some of each, or all.
+func (c *Registries) save(all bool) {
 	if c.cfg.Saved == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.running {
-		r.save(now)
+		r.save(all)
 	}
 }
 
-// save writes the changed shards, if it is time to: at once if few have changed, or nothing was saved yet.
-func (r *reader) save(now time.Time) {
+// toSave takes changed shards off the list: at most shardsAtOnce unless all are wanted, or nothing was saved yet. It is
+// called with mu held.
+func (r *reader) toSave(all bool) []int {
+	list := sorted(r.dirty)
+	if !all && r.saved && len(list) > shardsAtOnce {
+		at, _ := slices.BinarySearch(list, r.nextShard) // in turn
+		list = slices.Concat(list[at:], list[:at])[:shardsAtOnce]
+		r.nextShard = list[shardsAtOnce-1] + 1
+	}
+	for _, shard := range list {
+		delete(r.dirty, shard)
+	}
+	r.saved = true
+	return list
+}
+
+// save writes changed shards.
+func (r *reader) save(all bool) {
 	r.mu.Lock()
-	if r.syncedAt.IsZero() || len(r.dirty) == 0 || now.Sub(r.wroteAt) < saveEvery*time.Duration(len(r.dirty))/shards {
+	if r.syncedAt.IsZero() || len(r.dirty) == 0 {
 		r.mu.Unlock()
 		return
 	}
-	r.wroteAt = now
 	changed := map[int]map[string][]registry.Instance{}
-	for shard := range r.dirty {
+	for _, shard := range r.toSave(all) {
 		changed[shard] = map[string][]registry.Instance{}
 	}
-	clear(r.dirty)
 	for name, s := range r.services {
 		if to := changed[shardOf(name)]; to != nil {
 			to[name] = s.instances
