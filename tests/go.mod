@@ -109,6 +109,7 @@ require (
 	k8s.io/streaming v0.36.3
 	sigs.k8s.io/kustomize/api v0.21.1
 	sigs.k8s.io/kustomize/kyaml v0.21.1
+	sigs.k8s.io/mcs-api v0.5.2
 )
 
 require (

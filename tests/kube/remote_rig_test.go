@@ -29,7 +29,8 @@ func reader(t testing.TB, s *kubeapi.Server, account string) string {
 	path := s.ServiceAccount(t, meshNamespace, account)
 	s.Grant(t, kubeapi.ServiceAccountSubject(meshNamespace, account),
 		kubeapi.Rule("", []string{"services", "pods", "nodes", "namespaces"}, "get", "list", "watch"),
-		kubeapi.Rule("discovery.k8s.io", []string{"endpointslices"}, "get", "list", "watch"))
+		kubeapi.Rule("discovery.k8s.io", []string{"endpointslices"}, "get", "list", "watch"),
+		kubeapi.Rule("multicluster.x-k8s.io", []string{"serviceexports", "serviceimports"}, "get", "list", "watch"))
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
