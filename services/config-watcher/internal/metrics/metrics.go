@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/consul"
+	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
@@ -32,10 +33,12 @@ type State struct {
 	Remotes *remote.Clusters
 	// Registries are those in Consul; nil if nothing can declare any.
 	Registries *consul.Registries
-	Conflicts  func() int
-	Pending    func() int
-	Revisions  *revision.Log
-	Fleet      func() (proxies, reporters int)
+	// Declared are the sources of the mesh configuration.
+	Declared  *declared.Sources
+	Conflicts func() int
+	Pending   func() int
+	Revisions *revision.Log
+	Fleet     func() (proxies, reporters int)
 	// Refused counts writes that the store's directory refused.
 	Refused func() uint64
 	// Unsaved returns why the sources' last good state is not on disk; nil if it is.
@@ -131,7 +134,7 @@ type collector struct {
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 	staying, unread, withheld               *prometheus.Desc
-	remotes, registries                     *prometheus.Desc
+	remotes, registries, declared           *prometheus.Desc
 
 	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
 }
@@ -162,6 +165,8 @@ func newCollector(s State) *collector {
 
 		registries: d("registries", "Declarations of registries in Consul, by state: of a registry that is away, the last-known instances stay.",
 			"state"),
+		declared: d("config_sources", "Servers and directories of meshConfig.configSources, by state: of one that is away, the last objects "+
+			"stay.", "state"),
 		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
 			"endpoints stay.", "state"),
 
@@ -183,7 +188,7 @@ func newCollector(s State) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
 		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes, c.registries,
-		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
+		c.declared, c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
 }
@@ -207,6 +212,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counts := c.state.Registries.Counts()
 		for _, state := range consul.States {
 			gauge(c.registries, float64(counts[state]), string(state))
+		}
+	}
+	if c.state.Declared != nil {
+		sources = slices.Concat(sources, c.state.Declared.Sources())
+		counts := c.state.Declared.Counts()
+		for _, state := range declared.States {
+			gauge(c.declared, float64(counts[state]), string(state))
 		}
 	}
 	for _, s := range sources {
