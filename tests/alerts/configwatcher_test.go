@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -277,6 +279,63 @@ func TestFaultsOfKeys(t *testing.T) {
 		f.write("more.yaml", tokens("unknown", keys.URL+"/others"))
 		return nil
 	}, until: func(s scrape) bool { return s.sum(m, `state="missing"`) > 0 }})
+}
+
+// emptyMCP is a server of MCP over xDS that has no object.
+type emptyMCP struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
+}
+
+// StreamAggregatedResources answers each first request of a type.
+func (emptyMCP) StreamAggregatedResources(ads discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	for {
+		m, err := ads.Recv()
+		if err != nil {
+			return err
+		}
+		if m.ResponseNonce == "" {
+			if err := ads.Send(&discovery.DiscoveryResponse{TypeUrl: m.TypeUrl, Nonce: "1"}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestFaultsOfConfigSources takes a server away that the mesh configuration names.
+func TestFaultsOfConfigSources(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := plane(t, "--log-level", "warn")
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	discovery.RegisterAggregatedDiscoveryServiceServer(server, emptyMCP{})
+	go func() { _ = server.Serve(lis) }() // until the test stops it
+	defer server.Stop()
+	mesh := filepath.Join(p.Dir, "mesh.yaml")
+	testkit.WriteFile(t, mesh, fmt.Appendf(nil, "configSources: [{address: \"xds://%s\"}]\n", lis.Addr()))
+	watcher, err := p.ConfigWatcher(ports(t), "--mesh-config-file", mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartCA(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	start(t, watcher)
+	l.add("config-watcher", "config-watcher-0", watcher.Ops)
+	const m = "fairlead_config_watcher_config_sources"
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if s := l.look(t.Context()); s.sum(m, `state="synced"`) != 1 {
+			return errors.New("the server has not been read")
+		}
+		return nil
+	})
+	l.provoke(fault{service: "config-watcher", alerts: []string{"ConfigSourceAway"}, minutes: 7, make_: func(*testing.T) func() {
+		server.Stop()
+		return nil
+	}, until: func(s scrape) bool { return s.sum(m, `state="away"`) > 0 }})
 }
 
 // publicKey is that of RFC 7515, appendix A.3.

@@ -145,12 +145,18 @@ func (r *rig) runWatcher() {
 		"--mcp-allow-addresses", "127.0.0.0/8",
 	}})
 	testkit.Eventually(r.t, testkit.Patience, func() error { return probe.Ready(r.t.Context(), probe.Client(nil), "http://"+r.ops+"/readyz") })
+	r.store = r.connect()
+}
+
+// connect makes a client of the configuration API at r.grpc.
+func (r *rig) connect() configv1.ConfigStoreServiceClient {
+	r.t.Helper()
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target: r.grpc, TLS: tlsconf.Client(r.ca.NewSVID(system, "fairlead-admin"), r.ca.ID(system, "config-watcher")), MaxRecvBytes: 64 << 20,
 	})
 	testkit.NoError(r.t, err)
 	r.t.Cleanup(func() { conn.Close() })
-	r.store = configv1.NewConfigStoreServiceClient(conn)
+	return configv1.NewConfigStoreServiceClient(conn)
 }
 
 // follow has config-watcher read istiod, by mutual TLS of the mesh. istiod lets in whoever has an identity of its

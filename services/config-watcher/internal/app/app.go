@@ -182,7 +182,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	metrics.Collect(s.Registry, metrics.State{
 		Sources: from.all, Revisions: s.revisions, Fleet: proxies.Counts, Conflicts: func() int { return len(joined.Conflicts()) },
 		Pending: s.pipeline.Pending, Refused: from.store.Refused, Unsaved: s.dirs.unsaved, Remotes: from.remotes,
-		Registries: from.registries,
+		Registries: from.registries, Declared: from.declared,
 	})
 
 	// Who judges objects after each revision, and writes back to their sources.

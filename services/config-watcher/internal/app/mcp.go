@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/nearest"
@@ -55,6 +57,20 @@ func (c *config) checkMCP(errs *service.FlagErrors) (clients []spiffeid.ID, allo
 	return clients, allow
 }
 
+// checkConfigSources checks the namespaces that config sources may fill, and returns those of each host:port.
+func (o Options) checkConfigSources(errs *service.FlagErrors) map[string][]string {
+	out := map[string][]string{}
+	for _, text := range o.ConfigSourceNamespaces {
+		host, namespace, _ := strings.Cut(text, "/")
+		if _, port, err := net.SplitHostPort(host); err != nil || port == "" || len(validation.IsDNS1123Label(namespace)) > 0 {
+			errs.Add("config-source-namespaces", fmt.Errorf("%q is not HOST:PORT/NAMESPACE", text))
+			continue
+		}
+		out[host] = append(out[host], namespace)
+	}
+	return out
+}
+
 // mcpTable is what the MCP server serves; nil without --mcp-address.
 func (s *Server) mcpTable(root func() string) *mcpserver.Table {
 	if s.cfg.MCPAddress == "" {
@@ -87,7 +103,7 @@ func (s *Server) serveMCP(ctx context.Context, identity tlsconf.Source, table *m
 		return err
 	}
 	discovery.RegisterAggregatedDiscoveryServiceServer(server, mcpserver.NewServer(mcpserver.Config{
-		Table: table, Stop: s.stop, Log: s.Log, Clock: s.Clock,
+		Table: table, Stop: s.stop, Registerer: s.Registry, Log: s.Log, Clock: s.Clock,
 		Ready: func() bool {
 			snapshot, _ := s.revisions.Current()
 			return snapshot != nil

@@ -85,6 +85,49 @@ func TestWhoMayReadByMCP(t *testing.T) {
 	}
 }
 
+// TestStreamsOfOneIdentity: one has a number of them, which another's do not count for; and all end when config-watcher
+// stops, with the status that makes clients go elsewhere.
+func TestStreamsOfOneIdentity(t *testing.T) {
+	f := newFixture(t)
+	o := f.options()
+	o.MCPAddress, o.MCPClients = "127.0.0.1:0", []string{"istio-system/one", "istio-system/other"}
+	r := f.start(o)
+	r.WaitReady()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	one, other := r.mcpConn("one"), r.mcpConn("other")
+	list := func(conn *grpc.ClientConn) (*adstest.Sotw, error) {
+		s, err := adstest.OpenSotw(ctx, conn, adstest.Node("x", nil))
+		if err != nil {
+			return nil, err
+		}
+		if err := s.Send(&discovery.DiscoveryRequest{TypeUrl: serviceEntryType}); err != nil {
+			return nil, s.Drain()
+		}
+		_, err = s.Recv()
+		return s, err
+	}
+	for range maxMCPCalls {
+		if _, err := list(one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := list(one); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	last, err := list(other)
+	testkit.NoError(t, err)
+	stopped := make(chan struct{})
+	go func() {
+		r.Stop()
+		close(stopped)
+	}()
+	if err := last.Drain(); status.Code(err) != codes.Unavailable {
+		t.Errorf("at the end: %v", err)
+	}
+	<-stopped
+}
+
 // TestMCPFlags: what cannot work is refused at the start, by its flag.
 func TestMCPFlags(t *testing.T) {
 	for want, change := range map[string]func(*Options){
@@ -95,8 +138,9 @@ func TestMCPFlags(t *testing.T) {
 		`did you mean`: func(o *Options) {
 			o.MCPAddress, o.MCPAllow, o.MCPKinds = ":1", []string{"::1"}, []string{"ServiceEntri"}
 		},
-		"--mcp-clients":         func(o *Options) { o.MCPAddress, o.MCPClients = ":1", []string{"istiod"} },
-		"--mcp-allow-addresses": func(o *Options) { o.MCPAddress, o.MCPAllow = ":1", []string{"localhost"} },
+		"--config-source-namespaces": func(o *Options) { o.ConfigSourceNamespaces = []string{"istiod:15012/shop", "istiod/shop"} },
+		"--mcp-clients":              func(o *Options) { o.MCPAddress, o.MCPClients = ":1", []string{"istiod"} },
+		"--mcp-allow-addresses":      func(o *Options) { o.MCPAddress, o.MCPAllow = ":1", []string{"localhost"} },
 	} {
 		o := newFixture(t).options()
 		change(&o)
@@ -194,4 +238,71 @@ func TestOneConfigWatcherReadsAnother(t *testing.T) {
 	if left > 0 {
 		t.Errorf("%d files of the last good state are left", left)
 	}
+}
+
+// TestSeveralConfigSources: of one object the first of the list counts, whatever its age; an address that leads nowhere
+// keeps none of the others from being read; a list that is not valid changes nothing; and a restart while one is away
+// serves its last good state beside the others.
+func TestSeveralConfigSources(t *testing.T) {
+	first := newFixture(t)
+	start := func(f *fixture) *running {
+		o := f.options()
+		o.MCPAddress, o.MCPClients = "127.0.0.1:0", []string{"istio-system/config-watcher"}
+		return f.start(o)
+	}
+	a := start(first)
+	a.apply(fmt.Sprintf(entryYAML, "both"), fmt.Sprintf(entryYAML, "of-a"))
+	b := start(&fixture{t: t, ca: first.ca, issuer: first.issuer, dir: t.TempDir()})
+	b.apply(fmt.Sprintf(entryYAML, "both"), fmt.Sprintf(entryYAML, "of-b"))
+	client := &fixture{t: t, ca: first.ca, issuer: first.issuer, dir: t.TempDir()}
+	o := client.options()
+	o.StateDir = filepath.Join(client.dir, "state")
+	o.MeshConfigFile = filepath.Join(client.dir, "mesh.yaml")
+	mesh := func(addresses ...string) {
+		text := "configSources:\n"
+		for _, address := range addresses {
+			text += fmt.Sprintf("- {address: %q, tlsSettings: {mode: ISTIO_MUTUAL}}\n", address)
+		}
+		testkit.WriteFile(t, o.MeshConfigFile, []byte(text))
+	}
+	atA, atB := a.Address("mcp-address"), b.Address("mcp-address")
+	mesh("xds://"+atA, "xds://"+atB)
+	c := client.start(o)
+	c.WaitReady()
+	of := func(both string) string {
+		return "both:mcp/" + both + " of-a:mcp/" + atA + " of-b:mcp/" + atB
+	}
+	c.inForce(of(atA))
+	mesh("xds://"+atB, "xds://"+atA, "xds://no-such-host.invalid:15010")
+	c.inForce(of(atB))
+	testkit.Eventually(t, patience, func() error {
+		if body := c.body(t, "/readyz/sources", ""); !strings.Contains(body, "no-such-host.invalid") {
+			return fmt.Errorf("the state does not name it: %s", body)
+		}
+		return nil
+	})
+	b.apply(fmt.Sprintf(entryYAML, "of-b"), fmt.Sprintf(entryYAML, "more"))
+	c.inForce("both:mcp/" + atB + " more:mcp/" + atB + " of-a:mcp/" + atA + " of-b:mcp/" + atB)
+	_, err := b.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "ServiceEntry", Namespace: "apps", Name: "more"}})
+	testkit.NoError(t, err)
+	c.inForce(of(atB))
+	for _, bad := range [][]string{{"xds://" + atA, "xds://" + atA}, {"xds://" + atA, "mcp://" + atB}} {
+		for text, refused := range map[string]bool{strings.Join(bad, " "): true, "xds://" + atB + " xds://" + atA: false} {
+			mesh(strings.Fields(text)...)
+			testkit.Eventually(t, patience, func() error {
+				if body := c.body(t, "/readyz/sources", ""); strings.Contains(body, `"refused": 1`) != refused {
+					return fmt.Errorf("refused, want %t: %s", refused, body)
+				}
+				return nil
+			})
+			c.inForce(of(atB))
+		}
+	}
+	mesh("xds://"+atB, "xds://"+atA)
+	c.inForce(of(atB))
+	c.Stop()
+	b.Stop()
+	c = client.start(o)
+	c.WaitReady()
+	c.inForce(of(atB))
 }

@@ -90,6 +90,8 @@ type Options struct {
 	// MCPClients are identities, MCPAllow addresses of callers without a certificate.
 	MCPAddress                                    string
 	MCPKinds, MCPNamespaces, MCPClients, MCPAllow []string
+	// ConfigSourceNamespaces are HOST:PORT/NAMESPACE.
+	ConfigSourceNamespaces []string
 
 	WebhookAddress, WebhookConfiguration string
 	// APIServers are the webhook's callers with places of their own; nil: none are known.
@@ -192,6 +194,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.MCPAllow, "mcp-allow-addresses", nil,
 		"addresses or CIDRs from which callers without a certificate may read at --mcp-address, as istiod does; an address proves nothing "+
 			"(default: none)")
+	flags.StringSliceVar(&o.ConfigSourceNamespaces, "config-source-namespaces", nil,
+		"namespaces that a server of meshConfig.configSources may fill, HOST:PORT/NAMESPACE, once for each; a server that is not named may "+
+			"fill all (default: none)")
 	flags.DurationVar(&o.GatewayNamesEvery, "gateway-names-every", gatewayname.DefaultEvery,
 		"how often the host names of other networks' gateways are looked up; 1s or more; 0: never, so that gateways without an IP address are "+
 			"left out")
@@ -222,6 +227,7 @@ type config struct {
 	trustDomain               spiffeid.TrustDomain
 	own, ca, xdsServer, admin spiffeid.ID
 	mcpClients                []spiffeid.ID
+	sourceNamespaces          map[string][]string // of config sources, by host:port
 
 	remoteAllow, jwksAllow, registryAllow, mcpAllow []netip.Prefix
 }
@@ -292,6 +298,7 @@ func (o Options) check() (*config, error) {
 	c.registryAllow = prefixes(&errs, "registry-allow-addresses", o.RegistryAllow)
 	c.jwksAllow = prefixes(&errs, "jwks-allow-addresses", o.JWKSAllow)
 	c.mcpClients, c.mcpAllow = c.checkMCP(&errs)
+	c.sourceNamespaces = o.checkConfigSources(&errs)
 	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {
 		errs.Add("jwks-min-interval", errors.New("must be 1s to 10m"))
 	}

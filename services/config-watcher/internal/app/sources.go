@@ -238,7 +238,8 @@ func (s *Server) opener(trust mcp.Trust) func(*mesh.ConfigSource) (source.Source
 				Host: host, Dial: mcp.Dialer(host, c.GetTlsSettings(), trust),
 				Node:     mcp.Node{Name: contract.ConfigWatcherAccount, Namespace: s.cfg.SystemNamespace, Domain: s.cfg.DomainSuffix},
 				Revision: s.cfg.IstioRevision, Saved: s.dirs.saved, Codec: s.dirs.codec, Log: s.Log, Clock: s.Clock,
-				Registry: slices.Contains(c.GetSubscribedResources(), mesh.Resource_SERVICE_REGISTRY),
+				Namespaces: s.cfg.sourceNamespaces[host],
+				Registry:   slices.Contains(c.GetSubscribedResources(), mesh.Resource_SERVICE_REGISTRY),
 			}), nil
 		}
 		return nil, fmt.Errorf("scheme %q is not read", meshconfig.SchemeOf(c))

@@ -31,6 +31,7 @@ func (s *Server) DeltaAggregatedResources(ads discovery.AggregatedDiscoveryServi
 	if err != nil {
 		return err
 	}
+	defer st.leave()
 	types := map[string]*difference{}
 	flush := func() (next due, err error) {
 		now := s.cfg.Clock.Now()
@@ -49,6 +50,11 @@ func (s *Server) DeltaAggregatedResources(ads discovery.AggregatedDiscoveryServi
 				if err := ads.Send(m); err != nil {
 					return due{}, err
 				}
+				size := 0
+				for _, res := range m.Resources {
+					size += len(res.Resource.Value)
+				}
+				st.metrics.sent(kindOf(d.kind), size)
 			}
 		}
 		return next, nil

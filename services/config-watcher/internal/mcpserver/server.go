@@ -8,6 +8,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -15,6 +16,8 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/mcp"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -32,31 +35,35 @@ type Config struct {
 	// Ready reports whether there is a revision: before that, what is missing may not have been read yet.
 	Ready func() bool
 	// Stop ends all streams, so that clients move to another replica before this one stops.
-	Stop  <-chan struct{}
-	Log   *slog.Logger
-	Clock clock.Clock
+	Stop <-chan struct{}
+	// Registerer gets the metrics.
+	Registerer prometheus.Registerer
+	Log        *slog.Logger
+	Clock      clock.Clock
 }
 
 // Server implements Envoy's AggregatedDiscoveryService for Istio's objects.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
-	cfg Config
+	cfg     Config
+	metrics metrics
 }
 
 // NewServer makes a server.
-func NewServer(cfg Config) *Server { return &Server{cfg: cfg} }
+func NewServer(cfg Config) *Server { return &Server{cfg: cfg, metrics: newMetrics(cfg.Registerer)} }
 
 // stream is what both protocols have of one stream.
 type stream struct {
 	*Server
-	log   *slog.Logger
-	nonce uint64
-	node  string
+	log            *slog.Logger
+	protocol, node string
+	nonce          uint64
 }
 
 // begin refuses a stream for which it is too early, and logs it otherwise.
 func (s *Server) begin(ctx context.Context, protocol string) (*stream, error) {
 	if !s.cfg.Ready() {
+		s.metrics.early.Inc()
 		return nil, status.Error(codes.Unavailable, "not every source has synced yet")
 	}
 	caller, _ := auth.PeerFrom(ctx)
@@ -66,7 +73,19 @@ func (s *Server) begin(ctx context.Context, protocol string) (*stream, error) {
 	}
 	log := s.cfg.Log.With("client", caller.ID.String(), "address", address, "protocol", protocol)
 	log.Info("client of MCP has joined")
-	return &stream{Server: s, log: log}, nil
+	s.metrics.clients.WithLabelValues(protocol).Inc()
+	return &stream{Server: s, log: log, protocol: protocol}, nil
+}
+
+// leave counts the end of a stream.
+func (st *stream) leave() { st.metrics.clients.WithLabelValues(st.protocol).Dec() }
+
+// kindOf is the label of a type in metrics.
+func kindOf(k *kinds.Kind) string {
+	if k == nil {
+		return unknownKind
+	}
+	return k.Name
 }
 
 // named takes over what the client says of itself, for the log alone.
@@ -94,6 +113,7 @@ func admit(url string, types int) error {
 
 // rejected logs that a client has refused a list.
 func (st *stream) rejected(url, reason string) {
+	st.metrics.rejected.WithLabelValues(kindOf(mcp.ParseURL(url))).Inc()
 	st.log.Warn("client of MCP rejects a list", "node", st.node, "type", object.Cut(url, maxTypeBytes), "reason", object.Cut(reason, 1024))
 }
 
@@ -126,6 +146,7 @@ func follow[Request any](ctx context.Context, st *stream, requests <-chan rpc.Re
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-st.cfg.Stop:
+			st.metrics.stopped.Inc()
 			return status.Error(codes.Unavailable, "config-watcher is stopping")
 		case <-changed:
 		case <-timer.C():
@@ -134,6 +155,7 @@ func follow[Request any](ctx context.Context, st *stream, requests <-chan rpc.Re
 				return rpc.EndOf(r.Err)
 			}
 			if err := take(r.Message); err != nil {
+				st.metrics.hostile.Inc()
 				return err
 			}
 		}

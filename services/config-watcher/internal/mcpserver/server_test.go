@@ -14,6 +14,7 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -47,6 +48,7 @@ type fixture struct {
 	address string
 	conn    *grpc.ClientConn
 	server  *grpc.Server
+	metrics *prometheus.Registry
 }
 
 func serve(t testing.TB, change ...func(*TableConfig)) *fixture {
@@ -55,7 +57,7 @@ func serve(t testing.TB, change ...func(*TableConfig)) *fixture {
 	for _, edit := range change {
 		edit(&cfg)
 	}
-	f := &fixture{t: t, table: NewTable(cfg), stop: make(chan struct{})}
+	f := &fixture{t: t, table: NewTable(cfg), stop: make(chan struct{}), metrics: prometheus.NewPedanticRegistry()}
 	f.ready.Store(true)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +67,7 @@ func serve(t testing.TB, change ...func(*TableConfig)) *fixture {
 	f.server = grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	server := f.server
 	discovery.RegisterAggregatedDiscoveryServiceServer(server, NewServer(Config{Table: f.table, Ready: f.ready.Load, Stop: f.stop,
-		Log: cfg.Log, Clock: clock.Real()}))
+		Registerer: f.metrics, Log: cfg.Log, Clock: clock.Real()}))
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
 	f.conn = f.dial()

@@ -25,6 +25,7 @@ func (s *Server) StreamAggregatedResources(ads discovery.AggregatedDiscoveryServ
 	if err != nil {
 		return err
 	}
+	defer st.leave()
 	types := map[string]*whole{}
 	flush := func() (next due, err error) {
 		now := s.cfg.Clock.Now()
@@ -41,6 +42,7 @@ func (s *Server) StreamAggregatedResources(ads discovery.AggregatedDiscoveryServ
 			if err := ads.SendMsg(&frame{state: newest, url: url, nonce: w.nonce}); err != nil {
 				return due{}, err
 			}
+			st.metrics.sent(kindOf(w.kind), len(newest.encoded()))
 		}
 		return next, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/consul"
+	"fairlead.dev/services/config-watcher/internal/source/declared"
 	"fairlead.dev/services/config-watcher/internal/source/remote"
 )
 
@@ -33,10 +34,12 @@ type State struct {
 	Remotes *remote.Clusters
 	// Registries are those in Consul; nil if nothing can declare any.
 	Registries *consul.Registries
-	Conflicts  func() int
-	Pending    func() int
-	Revisions  *revision.Log
-	Fleet      func() (proxies, reporters int)
+	// Declared are the sources of the mesh configuration.
+	Declared  *declared.Sources
+	Conflicts func() int
+	Pending   func() int
+	Revisions *revision.Log
+	Fleet     func() (proxies, reporters int)
 	// Refused counts writes that the store's directory refused.
 	Refused func() uint64
 	// Unsaved returns why the sources' last good state is not on disk; nil if it is.
@@ -132,7 +135,7 @@ type collector struct {
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 	staying, unread, withheld               *prometheus.Desc
-	remotes, registries                     *prometheus.Desc
+	remotes, registries, declared           *prometheus.Desc
 	followed, watched, polled, asked        *prometheus.Desc
 
 	kindObjects, kindWatches, kindEvents, kindRestarts, kindDegraded *prometheus.Desc
@@ -169,7 +172,8 @@ func newCollector(s State) *collector {
 		watched: d("registry_watches", "Services of a registry in Consul that are watched.", "source"),
 		polled:  d("registry_polled", "Services of a registry in Consul that are read in turn, for want of a watch.", "source"),
 		asked:   d("registry_requests_total", "Requests that were made to a registry in Consul.", "source"),
-
+		declared: d("config_sources", "Servers and directories of meshConfig.configSources, by state: of one that is away, the last objects "+
+			"stay.", "state"),
 		remotes: d("remote_clusters", "Entries of Secrets that name remote clusters, by state: of a cluster that is away, the last-known "+
 			"endpoints stay.", "state"),
 
@@ -191,7 +195,7 @@ func newCollector(s State) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence,
 		c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.withheld, c.unread, c.remotes, c.registries,
-		c.followed, c.watched, c.polled, c.asked,
+		c.declared, c.followed, c.watched, c.polled, c.asked,
 		c.kindObjects, c.kindWatches, c.kindEvents, c.kindRestarts, c.kindDegraded} {
 		ch <- d
 	}
@@ -226,6 +230,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.watched, float64(r.Watches), of)
 			gauge(c.polled, float64(r.Polled), of)
 			ch <- prometheus.MustNewConstMetric(c.asked, prometheus.CounterValue, float64(r.Requests), of)
+		}
+	}
+	if c.state.Declared != nil {
+		sources = slices.Concat(sources, c.state.Declared.Sources())
+		counts := c.state.Declared.Counts()
+		for _, state := range declared.States {
+			gauge(c.declared, float64(counts[state]), string(state))
 		}
 	}
 	for _, s := range sources {

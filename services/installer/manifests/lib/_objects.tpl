@@ -295,6 +295,9 @@ spec:
     - {name: http-monitoring, port: 15014, targetPort: {{ .monitoring }}, appProtocol: http}
     # The webhook configuration leads API servers here.
     - {name: https-webhook, port: 443, targetPort: https-webhook, appProtocol: https}
+    {{- if include "fairlead.mcp" .v }}
+    - {name: tls-mcp, port: 15070, targetPort: tls-mcp, appProtocol: tls}
+    {{- end }}
 ---
 # Resolves to every ready Pod: the replica that writes statuses asks the others for the proxies that are reported to them.
 apiVersion: v1

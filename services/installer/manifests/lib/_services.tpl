@@ -144,6 +144,24 @@ args:
   - --registry-allow-addresses={{ . }}
   {{- end }}
   {{- include "fairlead.mcsArgs" .v | nindent 2 }}
+  {{- range .v.configSourceNamespaces }}
+  - --config-source-namespaces={{ . }}
+  {{- end }}
+  {{- if include "fairlead.mcp" .v }}
+  - --mcp-address=:15070
+  {{- range .v.mcp.clients }}
+  - --mcp-clients={{ . }}
+  {{- end }}
+  {{- range .v.mcp.allowAddresses }}
+  - --mcp-allow-addresses={{ . }}
+  {{- end }}
+  {{- range .v.mcp.kinds }}
+  - --mcp-kinds={{ . }}
+  {{- end }}
+  {{- range .v.mcp.namespaces }}
+  - --mcp-namespaces={{ . }}
+  {{- end }}
+  {{- end }}
   {{- include "fairlead.args" . | nindent 2 }}
 env:
   {{- include "fairlead.issuerEnv" . | nindent 2 }}
@@ -151,6 +169,9 @@ env:
 ports:
   - {name: tls-config, containerPort: 15060}
   - {name: https-webhook, containerPort: 15017}
+  {{- if include "fairlead.mcp" .v }}
+  - {name: tls-mcp, containerPort: 15070}
+  {{- end }}
   - {name: {{ .monitoring }}, containerPort: {{ .opsPort }}}
 volumeMounts:
   {{- include "fairlead.clientMounts" . | nindent 2 }}
@@ -165,6 +186,27 @@ volumeMounts:
   - {name: registries, mountPath: /etc/fairlead/registries, readOnly: true}
   {{- end }}
   {{- with .v.volumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+
+{{/* Whether config-watcher serves other control planes by MCP over xDS: the service's values. */}}
+{{- define "fairlead.mcp" -}}
+{{- with .mcp }}{{ if or .clients .allowAddresses }}true{{ end }}{{ end }}
+{{- end }}
+
+{{/* The rule of a policy by which they call: the service's values. A certificate proves who calls; an address proves nothing, so that no other may call where there are addresses alone. */}}
+{{- define "fairlead.mcpRule" -}}
+{{- if include "fairlead.mcp" . }}
+- ports:
+    - {protocol: TCP, port: tls-mcp}
+  {{- if .mcp.from }}
+  from: {{- toYaml .mcp.from | nindent 4 }}
+  {{- else if not .mcp.clients }}
+  from:
+    {{- range .mcp.allowAddresses }}
+    - ipBlock: {cidr: {{ if contains "/" . }}{{ . }}{{ else if contains ":" . }}{{ . }}/128{{ else }}{{ . }}/32{{ end }}}
+    {{- end }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Whether the mesh's settings are in another ConfigMap than istio-system/istio, which config-watcher follows by itself. */}}
@@ -295,8 +337,11 @@ xdsServer: {{ include "fairlead.namespaceOf" (list . "xdsServer") }}/xds-server
 injector: {{ include "fairlead.namespaceOf" (list . "injector") }}/injector
 {{- end }}
 
-{{/* Rules of a policy by which config-watcher reaches servers of keys of tokens at other ports than those of fairlead.apiRule: the service's values. Which there are is known only when it runs. */}}
+{{/* Rules of a policy by which config-watcher reaches servers of meshConfig.configSources, and servers of keys of tokens at other ports than those of fairlead.apiRule: the service's values. Which there are is known only when it runs. */}}
 {{- define "fairlead.keyServerRules" -}}
+{{- with .configSourcesEgress }}
+{{ toYaml . }}
+{{- end }}
 {{- with .jwksEgress }}
 {{ toYaml . }}
 {{- end }}

@@ -287,6 +287,44 @@ func (s *Sources) Sources() []source.Source {
 	return out
 }
 
+// State of an entry of configSources.
+type State string
+
+// States in which an entry can be.
+const (
+	Synced  State = "synced"
+	Reading State = "reading"
+	// Restored is one that was not read since the start: its last good state is served.
+	Restored State = "restored"
+	// Away is one that cannot be read: its last objects stay.
+	Away State = "away"
+	// Refused is one that has no source.
+	Refused State = "refused"
+)
+
+// States are all of them.
+var States = []State{Synced, Reading, Restored, Away, Refused}
+
+// Counts counts the entries, those of the API server apart, by state.
+func (s *Sources) Counts() map[State]int {
+	s.mu.Lock()
+	out := map[State]int{Refused: len(s.failed)}
+	s.mu.Unlock()
+	for _, src := range s.Sources() {
+		switch st := src.Status(); {
+		case st.Degraded != nil:
+			out[Away]++
+		case st.Synced:
+			out[Synced]++
+		case st.Settled():
+			out[Restored]++
+		default:
+			out[Reading]++
+		}
+	}
+	return out
+}
+
 // Name implements source.Source.
 func (s *Sources) Name() string { return Name }
 

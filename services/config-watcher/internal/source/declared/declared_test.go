@@ -183,6 +183,15 @@ func TestSourcesFollowTheMeshConfiguration(t *testing.T) {
 	if st := r.Status(); st.Synced || !st.LastGood.Equal(time.Unix(7, 0)) || st.Degraded == nil || st.Objects != 1 {
 		t.Errorf("status %+v", st)
 	}
+	if got := fmt.Sprint(r.Counts()); got != "map[away:1 refused:0 synced:1]" {
+		t.Errorf("counts %s", got)
+	}
+	dir.set(source.Status{LastGood: time.Unix(7, 0)})
+	a.set(source.Status{})
+	if got := fmt.Sprint(r.Counts()); got != "map[reading:1 refused:0 restored:1]" {
+		t.Errorf("counts %s", got)
+	}
+	a.set(source.Status{Synced: true, Objects: 1})
 	r.mesh("configSources: [{address: 'xds://a:1'}, {address: 'k8s://'}]")
 	r.has("xds://a:1 one")
 	<-dir.ended
@@ -228,6 +237,9 @@ func TestASourceThatCannotBeOpened(t *testing.T) {
 	r := newRig(t)
 	r.mesh("configSources: [{address: 'xds://bad:1'}, {address: 'xds://a:1'}]")
 	r.source("xds://a:1")
+	if n := r.Counts()[Refused]; n != 1 {
+		t.Errorf("%d are refused", n)
+	}
 	found := r.Status().Problems
 	if len(found) != 1 || found[0].Field != "configSources[0].address" || found[0].Remedy == "" {
 		t.Errorf("problems %v", found)

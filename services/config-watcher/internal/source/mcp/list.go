@@ -31,6 +31,8 @@ type entry struct {
 	hold     *hold.Hold
 	// saved is the last good version that an earlier run has saved of an object that cannot be used.
 	saved *object.Object
+	// outside is true for an object of a namespace that the source may not fill. It is left out.
+	outside bool
 	// template is what a ServiceEntry with endpoints is made of; the rest is empty then.
 	template *template
 }
@@ -123,12 +125,19 @@ func (k *kind) complete(impatient bool) bool {
 func (l *list) next(resources []*anypb.Any, sums []hash, bytes int, decode func(*anypb.Any) *entry) *list {
 	next := &list{url: l.url, entries: make(map[hash]*entry, len(resources)), names: make(map[object.Key]*entry, len(resources)), bytes: bytes,
 		answered: true, ever: true}
+	var outside object.Key
+	others := 0
 	for i, r := range resources {
 		e := l.entries[sums[i]]
 		if e == nil {
 			e = decode(r)
 		}
 		next.entries[sums[i]] = e
+		if e.outside {
+			if others++; others == 1 {
+				outside = e.key
+			}
+		}
 		switch {
 		case e.key.Name == "":
 			next.nameless = true
@@ -144,6 +153,7 @@ func (l *list) next(resources []*anypb.Any, sums []hash, bytes int, decode func(
 		more := object.Problem{Reason: fmt.Sprintf("%d more entries of %s cannot be used", len(next.problems)-maxProblems, l.url)}
 		next.problems = append(next.problems[:maxProblems:maxProblems], more)
 	}
+	next.problems = append(next.problems, leftOut(outside, others)...)
 	return next
 }
 

@@ -217,6 +217,9 @@ func (s *Source) readShard(k *kind, shard int) (out []*object.Object, lost []hol
 			}
 			continue
 		}
+		if s.outside(d.Object.Key) || s.claims(d.Object) != nil {
+			continue // the settings have changed
+		}
 		d.Object.Source = s.name
 		out = append(out, d.Object)
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// Registry reads the endpoints of the server's services too, by EDS: subscribedResources: [SERVICE_REGISTRY].
 	// Without it the services of an istiod are left out.
 	Registry bool
+	// Namespaces are those that the server may fill: objects of others are left out, and so are objects that expect
+	// identities of others. If it is empty, the server may fill all.
+	Namespaces []string
 	// Saved keeps the last good state across restarts; if nil it is not kept. Codec encodes its records.
 	Saved *lastgood.Dir
 	Codec record.Codec

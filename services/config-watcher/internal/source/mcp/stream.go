@@ -296,6 +296,8 @@ func (s *Source) decode(k *kind, r *anypb.Any) *entry {
 	d := mcp.Decode(k.desc, r)
 	e := &entry{key: d.Key, object: d.Object, problems: d.Problems, hold: d.Hold}
 	switch {
+	case d.Key.Name != "" && s.outside(d.Key):
+		return &entry{key: d.Key, outside: true}
 	case synthetic(k.desc, d.Key):
 		if s.registry != nil {
 			if t := templateOf(r); t != nil {
@@ -309,6 +311,10 @@ func (s *Source) decode(k *kind, r *anypb.Any) *entry {
 	case d.Object != nil && s.foreign(d.Object.Labels):
 		return &entry{key: d.Key}
 	case d.Object != nil:
+		if e.problems = s.claims(d.Object); e.problems != nil {
+			e.object = nil
+			break
+		}
 		d.Object.Source = s.name
 	case d.Key.Name != "":
 		e.saved = s.savedVersion(k, d.Key)
