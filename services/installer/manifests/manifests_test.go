@@ -29,7 +29,7 @@ import (
 	"fairlead.dev/services/installer/manifests"
 )
 
-var profiles = []string{"compact", "default", "demo", "empty", "ha", "minimal", "multi-tenant", "preview", "remote"}
+var profiles = []string{"compact", "default", "demo", "empty", "external", "ha", "minimal", "multi-tenant", "preview", "remote"}
 
 func open(t testing.TB) *profile.Package {
 	t.Helper()
@@ -44,7 +44,7 @@ func open(t testing.TB) *profile.Package {
 func generate(t testing.TB, pkg *profile.Package, name string, files []string, set ...string) *install.Result {
 	t.Helper()
 	in := install.Inputs{Inputs: merge.Inputs{Profile: name, Set: set}, Package: pkg}
-	if name == "remote" {
+	if name == "remote" || name == "external" {
 		in.Set = append([]string{"values.global.remotePilotAddress=10.1.2.3"}, in.Set...)
 	}
 	for _, file := range files {

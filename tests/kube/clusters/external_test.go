@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -18,17 +19,15 @@ import (
 const primaryInjector = "istiod.istio-system.svc"
 
 // TestExternalControlPlane has all processes of the control plane in west, with west's tokens, and the configuration in
-// east: config-watcher and the injector reach it by a kubeconfig, and the ca takes its tokens by its keys. Nothing of
-// west's own configuration counts.
+// east, with the objects and rights of profile external: config-watcher and the injector reach it by a kubeconfig, and
+// the ca takes its tokens by its keys. Nothing of west's own configuration counts.
 func TestExternalControlPlane(t *testing.T) {
 	servers := startClusters(t, "west", "east")
 	east := servers["east"]
 	east.ApplyCRDs(t)
+	applyProfile(t, east, "external")
 	watcher := east.ServiceAccount(t, meshNamespace, "config-watcher")
-	for _, file := range testkit.Must(filepath.Glob("../../../deploy/kustomize/base/config-watcher/rbac.yaml"))(t) {
-		east.Apply(t, string(testkit.Must(os.ReadFile(file))(t)))
-	}
-	m := startMesh(t, servers, "--kubernetes", "--kubeconfig", watcher, "--cluster-id", "east", "--remote-clusters=false")
+	m := startMesh(t, servers, "--kubernetes", "--kubeconfig", watcher, "--cluster-id", "east")
 	m.trust("east", "--namespaces", "shop,"+remoteNamespace)
 	m.states("trusted", 1)
 	m.xdsKnows("east")
@@ -50,6 +49,7 @@ hosts: [out.example.com], ports: [{number: 80, name: http, protocol: HTTP}], res
 		}
 		m.clusters(t, token, []string{"outbound|80||cart.shop.svc.cluster.local", "outbound|80||out.example.com"},
 			"outbound|80||never.shop.svc.cluster.local")
+		m.allowed(t)
 	})
 	t.Run("injects for it", func(t *testing.T) {
 		r := &remote{mesh: m, east: east, name: primaryInjector}
@@ -65,6 +65,16 @@ hosts: [out.example.com], ports: [{number: 80, name: http, protocol: HTTP}], res
 			"--ca-token-file", token, "--root-cert-file", m.roots)
 		testkit.Eventually(t, patience, r.review)
 	})
+}
+
+// allowed fails if config-watcher lacks a right.
+func (m *mesh) allowed(t *testing.T) {
+	t.Helper()
+	for line := range strings.Lines(string(testkit.Must(os.ReadFile(m.log("config-watcher")))(t))) {
+		if strings.Contains(line, "forbidden") {
+			t.Error(line)
+		}
+	}
 }
 
 // clusters waits until a proxy of shop has clusters of Envoy, and not another one.

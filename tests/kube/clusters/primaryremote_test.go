@@ -55,6 +55,7 @@ func TestPrimaryRemote(t *testing.T) {
 	m.states("trusted", 1)
 	m.xdsKnows("east")
 	r := &remote{mesh: m, east: m.servers["east"], name: remoteInjector}
+	applyProfile(t, r.east, "remote")
 	r.install()
 	r.startInjector()
 	t.Run("is certified by the primary", r.certified)
@@ -63,18 +64,23 @@ func TestPrimaryRemote(t *testing.T) {
 	t.Run("is waited for", r.awaited)
 }
 
-// install applies the objects of profile remote in east, and the roots, and starts the keeper with the rights of its
-// account there.
-func (r *remote) install() {
-	t := r.t
+// applyProfile applies the objects of a profile of remote clusters.
+func applyProfile(t *testing.T, s *kubeapi.Server, profile string) {
 	t.Helper()
-	generate := exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), "manifest", "generate", "--set", "profile=remote",
+	generate := exec.CommandContext(t.Context(), binaries.Built(t, "fairlead"), "manifest", "generate", "--set", "profile="+profile,
 		"--set", "values.global.remotePilotAddress=192.0.2.1") //nolint:gosec // the program under test
 	objects := process.MustDo(t, generate)
 	for _, namespace := range []string{meshNamespace, remoteNamespace, "shop"} {
-		r.east.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
+		s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
 	}
-	r.east.Apply(t, objects)
+	s.Apply(t, objects)
+}
+
+// install writes the roots into east, where the objects of the profile are, and starts the keeper with the rights of
+// its account.
+func (r *remote) install() {
+	t := r.t
+	t.Helper()
 	_, err := r.east.Client(t).CoreV1().ConfigMaps(meshNamespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-remote-roots"}, Data: map[string]string{"root-cert.pem": r.westRoots()},
 	}, metav1.CreateOptions{})

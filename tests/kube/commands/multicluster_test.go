@@ -383,3 +383,29 @@ func TestClustersAreChecked(t *testing.T) {
 	says(t, rows, "cluster-id", "OK", "it is east, and has a control plane")
 	west.Resume(t)
 }
+
+// Type config is the Secret by which an external control plane reads a cluster's configuration.
+func TestCreateTheSecretOfAConfigCluster(t *testing.T) {
+	west, east, kubeconfig := twoContexts(t)
+	command := []string{"create-remote-secret", "--type", "config", "--context", "east", "--name", "east"}
+	if _, said, code := run(t, fairlead(t), kubeconfig, "", command...); code != 1 ||
+		!strings.Contains(said, "service account istio-system/config-watcher is not there") {
+		t.Errorf("without the account: exit code %d, %s", code, said)
+	}
+	east.ServiceAccount(t, "istio-system", "config-watcher")
+	west.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
+	var before string
+	for _, more := range [][]string{nil, {"--rotate", "--revoke"}} {
+		ok(t, kubeconfig, slices.Concat(command, []string{"--to", "west"}, more)...)
+		secret := secretOf(t, west, "istio-kubeconfig")
+		now := string(secret.Data["config"])
+		if now == before || len(secret.Labels) > 0 {
+			t.Errorf("%v: the same credential is %t, labels %v", more, now == before, secret.Labels)
+		}
+		before = now
+		if _, err := client(t, secret.Data["config"]).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err == nil ||
+			!strings.Contains(err.Error(), "system:serviceaccount:istio-system:config-watcher") {
+			t.Errorf("%v: the credential is of somebody else: %v", more, err)
+		}
+	}
+}

@@ -33,6 +33,9 @@ const (
 	Label = "istio/multiCluster"
 	// clusterAnnotation repeats the id, as in Istio.
 	clusterAnnotation = "networking.istio.io/cluster"
+	// configSecret and configKey are Istio's names of the Secret of Options.ForConfig.
+	configSecret = "istio-kubeconfig"
+	configKey    = "config"
 	// prefix begins the names of these Secrets.
 	prefix = "istio-remote-secret-"
 )
@@ -51,6 +54,9 @@ type Options struct {
 	TokenSecret string
 	// Rotate makes a new token.
 	Rotate bool
+	// ForConfig makes the Secret by which an external control plane reads the configuration of the cluster, in place of
+	// one that has the label.
+	ForConfig bool
 	// Server is the address of the API server for those who read; TLSServerName is the name in its certificate, if that
 	// is another.
 	Server, TLSServerName string
@@ -96,6 +102,9 @@ func Make(ctx context.Context, c Cluster, o Options) (*Made, error) {
 		},
 		StringData: map[string]string{o.Name: string(kubeconfig)},
 	}}
+	if o.ForConfig {
+		made.Secret.Name, made.Secret.Labels, made.Secret.StringData = configSecret, nil, map[string]string{configKey: string(kubeconfig)}
+	}
 	if u, err := url.Parse(o.Server); err == nil && loopback(u.Hostname()) {
 		made.Warnings = append(made.Warnings, fmt.Sprintf("the address of the API server is %s, which others cannot "+
 			"reach; name the one that they can with --server", o.Server))
@@ -142,6 +151,9 @@ func (m *Made) Manifest() ([]byte, error) {
 // returns the Secret's name.
 func (m *Made) Apply(ctx context.Context, in kube.API) (string, error) {
 	secrets := in.CoreV1().Secrets(m.Secret.Namespace)
+	if m.Secret.Name == configSecret {
+		return configSecret, kube.Explain(m.putConfig(ctx, secrets))
+	}
 	name := ""
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var err error
@@ -149,6 +161,23 @@ func (m *Made) Apply(ctx context.Context, in kube.API) (string, error) {
 		return err
 	})
 	return name, kube.Explain(err)
+}
+
+// putConfig writes the Secret of Options.ForConfig, in place of an earlier one.
+func (m *Made) putConfig(ctx context.Context, secrets typedcorev1.SecretInterface) error {
+	_, err := secrets.Create(ctx, m.Secret, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		old, err := secrets.Get(ctx, configSecret, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		old.Data = map[string][]byte{configKey: []byte(m.Secret.StringData[configKey])}
+		_, err = secrets.Update(ctx, old, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 func (m *Made) put(ctx context.Context, secrets typedcorev1.SecretInterface) (string, error) {

@@ -98,8 +98,11 @@ args:
   - --system-namespace={{ $ns }}
   {{- include "fairlead.clientArgs" .shared | nindent 2 }}
   - --kubernetes
+  {{- if include "fairlead.external" .root }}
+  - --kubeconfig=/var/run/secrets/remote/config
+  {{- end }}
   - --webhook-address=:15017
-  {{- if dig "configValidation" true (.root.Values.global | default dict) }}
+  {{- if and (dig "configValidation" true (.root.Values.global | default dict)) (not (include "fairlead.external" .root)) }}
   - --webhook-configuration=fairlead-validator{{ include "fairlead.clusterSuffix" .root }}
   {{- end }}
   {{- if not .shared }}
@@ -178,6 +181,9 @@ volumeMounts:
   {{- include "fairlead.apiMount" . | nindent 2 }}
   {{- if eq (include "fairlead.ownMeshConfig" .root) "true" }}
   - {name: mesh-config, mountPath: /etc/istio/config, readOnly: true}
+  {{- end }}
+  {{- if include "fairlead.external" .root }}
+  - {name: istio-kubeconfig, mountPath: /var/run/secrets/remote, readOnly: true}
   {{- end }}
   {{- if .v.jwksResolverExtraRootCA }}
   - {name: jwks-roots, mountPath: /etc/fairlead/jwks-roots, readOnly: true}

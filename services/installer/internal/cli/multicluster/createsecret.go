@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/cli/kubeflags"
 	"fairlead.dev/services/installer/internal/cli/output"
@@ -39,6 +40,9 @@ func newCreateRemoteSecret() *cobra.Command {
 create-remote-secret does: it has the cluster's id as key and, as value, a kubeconfig with a token of a service account.
 The account gets the right to read if it is made here. The output holds a credential.
 
+With --type config it is the Secret istio-kubeconfig, by which an external control plane reads the configuration of the
+cluster, with a token of config-watcher's account there, which the profile external makes.
+
 With --to the Secret is written into these contexts instead, each by one write: a cluster that is read already has no
 moment without its entry. --rotate makes a new token. The earlier ones stay valid, until --revoke removes them after the
 new one has been written everywhere.`,
@@ -60,9 +64,9 @@ new one has been written everywhere.`,
 	fs.StringArrayVar(&f.to, "to", nil, "context of a cluster to write the Secret into, instead of printing it; may be repeated")
 	fs.BoolVar(&f.revoke, "revoke", false, "remove the account's other tokens after the Secret has been written; needs --to")
 	fs.StringVar(&f.authType, "auth-type", "bearer-token", "istioctl's; bearer-token alone")
-	fs.StringVar(&f.kind, "type", "remote", "istioctl's; remote alone")
+	fs.StringVar(&f.kind, "type", "remote", "what the Secret is for: remote, or config, by which an external control plane reads the "+
+		"configuration of the cluster")
 	_ = fs.MarkHidden("auth-type")
-	_ = fs.MarkHidden("type")
 	_ = cmd.RegisterFlagCompletionFunc("to", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return f.Contexts(), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -73,12 +77,15 @@ func (f *secretFlags) run(cmd *cobra.Command) error {
 	switch {
 	case f.authType != "bearer-token":
 		return process.Usagef("--auth-type %s: config-watcher runs no program and no auth provider for a kubeconfig; leave it out", f.authType)
-	case f.kind != "remote":
-		return process.Usagef("--type %s: fairlead makes Secrets of type remote alone; use istioctl", f.kind)
+	case f.kind != "remote" && f.kind != "config":
+		return process.Usagef("--type %s: fairlead makes Secrets of types remote and config; use istioctl", f.kind)
 	case f.revoke && len(f.to) == 0:
 		return process.Usage(errors.New("--revoke needs --to: the tokens of before may go once the new one is in use"))
 	case f.Rotate && f.TokenSecret != "":
 		return process.Usage(errors.New("--rotate and --secret-name exclude each other"))
+	}
+	if f.ForConfig = f.kind == "config"; f.ForConfig && !cmd.Flags().Changed("service-account") {
+		f.Account, f.Create = contract.ConfigWatcherAccount, false
 	}
 	if f.Namespace == "" {
 		f.Namespace = f.IstioNamespace

@@ -79,6 +79,25 @@ istio.io/rev: {{ include "fairlead.rev" (index . 0) }}
 {{- if and (include "fairlead.isRemote" .) (or $remote.injectionURL $remote.injectionPath) }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the mesh's configuration is in another cluster, which Secret istio-kubeconfig names; "true" or nothing. */}}
+{{- define "fairlead.external" -}}
+{{- $env := .Values.env | default (dig "env" dict (.Values.pilot | default dict)) -}}
+{{- if or (dig "externalIstiod" false (.Values.global | default dict)) (eq (toString (dig "EXTERNAL_ISTIOD" "" $env)) "true") }}true{{ end -}}
+{{- end }}
+
+{{/* Whether the configuration of a control plane elsewhere is in this cluster; "true" or nothing. */}}
+{{- define "fairlead.isConfigCluster" -}}
+{{- if and (include "fairlead.isRemote" .) (dig "configCluster" false (.Values.global | default dict)) }}true{{ end -}}
+{{- end }}
+
+{{/* The volume with the credential for the cluster that has the configuration. */}}
+{{- define "fairlead.configClusterVolume" -}}
+{{- if include "fairlead.external" . }}
+- name: istio-kubeconfig
+  secret: {secretName: istio-kubeconfig}
+{{- end }}
+{{- end }}
+
 {{/* The name by which workloads of such a cluster reach the control plane. Service istiod leads to its address, and xds-server passes on what is for the ca. */}}
 {{- define "fairlead.istiodAddress" -}}
 istiod{{ include "fairlead.suffix" . }}.{{ include "fairlead.namespaceOf" (list . "xdsServer") }}.svc:15012

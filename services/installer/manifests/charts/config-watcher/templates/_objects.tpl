@@ -315,7 +315,7 @@ spec:
 
 {{/* An API server asks config-watcher about each object of Istio's kinds and of Fairlead's before it stores it: dict root. */}}
 {{- define "fairlead.webhook" -}}
-{{- if dig "configValidation" true (.Values.global | default dict) }}
+{{- if and (dig "configValidation" true (.Values.global | default dict)) (not (include "fairlead.external" .)) }}
 ---
 # failurePolicy is Ignore only until config-watcher has found that the webhook answers: it then sets Fail, and caBundle, and keeps both. See
 # docs/guide/admission.md. Helm 4 takes a field that another program has changed for a conflict, so that with it the field is Kubernetes' default, Fail,
