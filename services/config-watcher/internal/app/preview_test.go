@@ -2,6 +2,8 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,37 +20,99 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// catalogOf answers as a Consul with a service web of one instance, and counts requests.
-func catalogOf(t *testing.T) (address string, requests *atomic.Int32) {
+// catalogOf answers as a Consul with a service web of some instances, and counts requests. Once emptied is closed, web
+// is gone.
+func catalogOf(t *testing.T, instances int, emptied <-chan struct{}) (address string, requests *atomic.Int32) {
 	t.Helper()
 	requests = &atomic.Int32{}
+	var web []string
+	for i := range instances {
+		web = append(web, fmt.Sprintf(`{"Node": {"Node": "n%[1]d", "Address": "10.0.0.%[1]d"}, "Service": {"ID": "web-%[1]d", "Service": "web",
+			"Port": 80}, "Checks": []}`, i+1))
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
+		if r.URL.Query().Has("index") {
+			select {
+			case <-emptied:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		index, names, list := "7", `{"consul": [], "web": []}`, "["+strings.Join(web, ",")+"]"
+		select {
+		case <-emptied:
+			index, names, list = "8", `{"consul": []}`, "[]"
+		default:
+		}
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
-		h.Set("X-Consul-Index", "7")
+		h.Set("X-Consul-Index", index)
 		h.Set("X-Consul-KnownLeader", "true")
 		h.Set("X-Consul-LastContact", "0")
-		switch {
-		case r.URL.Query().Has("index"):
-			<-r.Context().Done()
-		case r.URL.Path == "/v1/catalog/services":
-			_, _ = w.Write([]byte(`{"consul": [], "web": []}`))
-		case r.URL.Path == "/v1/health/service/web":
-			_, _ = w.Write([]byte(`[{"Node": {"Node": "n1", "Address": "10.0.0.1"}, "Service": {"ID": "web-1", "Service": "web", "Port": 80}, "Checks": []}]`))
+		switch r.URL.Path {
+		case "/v1/catalog/services":
+			_, _ = w.Write([]byte(names))
+		case "/v1/health/service/web":
+			_, _ = w.Write([]byte(list))
 		default:
 			http.Error(w, "ACL support disabled", http.StatusUnauthorized)
 		}
 	}))
-	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
 	return server.URL, requests
+}
+
+// TestARegistryIsHeldAndAccepted: what an emptied catalog lacks is shown, and an administrator's word removes it.
+func TestARegistryIsHeldAndAccepted(t *testing.T) {
+	emptied := make(chan struct{})
+	address, _ := catalogOf(t, 12, emptied)
+	f := newFixture(t)
+	o := f.options()
+	o.RegistryDir, o.RegistryTimeout, o.RegistryAllow = t.TempDir(), time.Minute, []string{"127.0.0.0/8"}
+	testkit.WriteFile(t, filepath.Join(o.RegistryDir, "east.yaml"),
+		[]byte("address: "+address+"\ndatacenter: dc1\nrules: [{services: ['*'], namespace: consul}]\n"))
+	r := f.start(o)
+	r.WaitReady()
+	store := r.store()
+	count := func(want int) {
+		t.Helper()
+		testkit.Eventually(t, testkit.Patience, func() error {
+			list, err := store.List(t.Context(), &configv1.ListRequest{InForce: true})
+			if err == nil && len(list.Objects) != want {
+				err = fmt.Errorf("%d objects, want %d", len(list.Objects), want)
+			}
+			return err
+		})
+	}
+	count(13)
+	close(emptied)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		res, err := store.ListSources(t.Context(), &configv1.ListSourcesRequest{})
+		for _, s := range res.GetSources() {
+			if s.GetName() == "consul/east" && s.GetState() == configv1.SourceState_SOURCE_STATE_HELD &&
+				s.GetWithheld()[0].GetWhat() == "endpoints" && s.GetWithheld()[0].GetObjects() == 12 {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("nothing is held: %v", res))
+	})
+	count(13)
+	res, err := store.AcceptSource(t.Context(), &configv1.AcceptSourceRequest{Name: "consul/east"})
+	if err != nil || res.GetRemoved() != 12 {
+		t.Errorf("%v, %v", res, err)
+	}
+	count(0)
 }
 
 // TestARegistryIsPreviewed: by an administrator alone, without effect, with a line in the audit log; the token is kept
 // nowhere.
 func TestARegistryIsPreviewed(t *testing.T) {
 	const token = "4e8c2a77-secret-token"
-	address, requests := catalogOf(t)
+	address, requests := catalogOf(t, 1, nil)
 	f := newFixture(t)
 	o := f.options()
 	o.RolesFile, o.StateDir, o.RegistryAllow = f.rolesFile(roles), filepath.Join(f.dir, "state"), []string{"127.0.0.0/8"}
@@ -78,8 +143,8 @@ func TestARegistryIsPreviewed(t *testing.T) {
 		!strings.Contains(p[0].GetReason(), "ServiceEntry a/mine of source memory") || p[0].GetRemedy() == "" {
 		t.Errorf("%v", p)
 	}
-	if all := r.objects(); strings.Contains(all, "shop") {
-		t.Errorf("objects have come of a preview: %s", all)
+	if all, err := r.store().List(t.Context(), &configv1.ListRequest{InForce: true}); err != nil || len(all.GetObjects()) != 1 {
+		t.Errorf("objects have come of a preview: %v, %v", all, err)
 	}
 	for account, c := range map[string]struct {
 		text string
