@@ -55,8 +55,8 @@ type reader struct {
 	syncedAt time.Time
 	// total counts the objects that are delivered, heldBack those of them that Config.Guard keeps.
 	total, heldBack int
-	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved is
-	// true once any was.
+	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved
+	// is true once any was.
 	dirty     map[int]bool
 	nextShard int
 	saved     bool
