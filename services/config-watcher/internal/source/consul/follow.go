@@ -77,7 +77,18 @@ func configOf(c Connection) catalog.Config {
 type following struct{ *catalog.Catalog }
 
 // Run implements Follower.
-func (f following) Run(ctx context.Context, to Handler) error { return f.Catalog.Run(ctx, to) }
+func (f following) Run(ctx context.Context, to Handler) error { return f.Catalog.Run(ctx, aside{to}) }
+
+// aside calls a Handler on a stack that ends with the call.
+type aside struct{ Handler }
+
+// Service implements Handler.
+func (a aside) Service(name string, instances []registry.Instance) {
+	_ = catalog.Aside(func() error { // returns none
+		a.Handler.Service(name, instances)
+		return nil
+	})
+}
 
 // Reconnect implements Follower. The declaration has been judged, so its address is one.
 func (f following) Reconnect(c Connection) {

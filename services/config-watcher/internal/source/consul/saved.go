@@ -25,8 +25,8 @@ const (
 	shards          = 64
 	declarationFile = "registry.json"
 	readMark        = "read"
-	// shardsAtOnce is how many changed shards are saved each checkEvery: all of a registry in 22 s, and a change at once
-	// if few others have changed.
+	// shardsAtOnce is how many changed shards are saved each checkEvery: all of a registry in 22 s, and a change at
+	// once if few others have changed.
 	shardsAtOnce = 3
 	// recordKind is the kind of the key of a record.
 	recordKind = "ConsulService"

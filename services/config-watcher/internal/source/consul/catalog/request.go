@@ -123,7 +123,7 @@ func (c *client) read(ctx context.Context, path string, q query, decode func(*bo
 	timeout.Reset(bodyTimeout)
 	from := &bounded{from: resp.Body, until: maxEntry, all: &c.decoding}
 	defer from.close()
-	if err := decode(from); err != nil {
+	if err := Aside(func() error { return decode(from) }); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -131,6 +131,13 @@ func (c *client) read(ctx context.Context, path string, q query, decode func(*bo
 	}
 	m.size = from.size
 	return m, nil
+}
+
+// Aside calls a function on a stack of its own, so that the stacks of thousands of readings that wait stay small.
+func Aside(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return <-done
 }
 
 func (c *client) do(ctx context.Context, method, path string, values url.Values, content []byte) (*http.Response, error) {
