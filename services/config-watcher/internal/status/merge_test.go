@@ -63,3 +63,16 @@ func TestMerge(t *testing.T) {
 		})
 	}
 }
+
+// TestConditionsAlone: a status that has conditions alone gets no observedGeneration beside them, which its definition
+// would drop, so that it were written again for ever.
+func TestConditionsAlone(t *testing.T) {
+	s := &Status{Generation: 3, ConditionsAlone: true, Conditions: []Condition{{Type: "Valid", Holds: true, Reason: "Valid"}}}
+	after, changed := Merge(nil, s, time.Unix(0, 0))
+	if _, beside := after["observedGeneration"]; beside || !changed {
+		t.Errorf("%v", after)
+	}
+	if again, changed := Merge(after, s, time.Unix(9, 0)); changed {
+		t.Errorf("written again: %v", again)
+	}
+}

@@ -37,7 +37,7 @@ func (s *Source) startRemote() {
 // isLookedFor reports whether discovery says if the API server has the kind.
 func (s *Source) isLookedFor(gk schema.GroupKind, k *kind) bool {
 	_, everywhere := remoteKinds[gk]
-	return !k.byName() && !(s.cfg.Remote && everywhere)
+	return !k.byName() && (!s.cfg.Remote || !everywhere)
 }
 
 // Reconnect reads from now on as another configuration says: rotated credentials, or another address. What has been
