@@ -90,6 +90,9 @@ type Options struct {
 	// MCPClients are identities, MCPAllow addresses of callers without a certificate.
 	MCPAddress                                    string
 	MCPKinds, MCPNamespaces, MCPClients, MCPAllow []string
+	// ConfigSourceTimeout is how long the first revision waits for a source of configSources; 0: until it has been
+	// read.
+	ConfigSourceTimeout time.Duration
 	// ConfigSourceNamespaces are HOST:PORT/NAMESPACE.
 	ConfigSourceNamespaces []string
 
@@ -194,6 +197,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.MCPAllow, "mcp-allow-addresses", nil,
 		"addresses or CIDRs from which callers without a certificate may read at --mcp-address, as istiod does; an address proves nothing "+
 			"(default: none)")
+	flags.DurationVar(&o.ConfigSourceTimeout, "config-source-timeout", 0,
+		"how long the first revision waits for a source of meshConfig.configSources that cannot be read and never was with this --state-dir; "+
+			"0: until it has been read, since policies may be among its objects")
 	flags.StringSliceVar(&o.ConfigSourceNamespaces, "config-source-namespaces", nil,
 		"namespaces that a server of meshConfig.configSources may fill, HOST:PORT/NAMESPACE, once for each; a server that is not named may "+
 			"fill all (default: none)")
@@ -299,6 +305,7 @@ func (o Options) check() (*config, error) {
 	c.jwksAllow = prefixes(&errs, "jwks-allow-addresses", o.JWKSAllow)
 	c.mcpClients, c.mcpAllow = c.checkMCP(&errs)
 	c.sourceNamespaces = o.checkConfigSources(&errs)
+	errs.AtLeast("config-source-timeout", o.ConfigSourceTimeout, 0)
 	if o.JWKSMinInterval < time.Second || o.JWKSMinInterval > 10*time.Minute {
 		errs.Add("jwks-min-interval", errors.New("must be 1s to 10m"))
 	}

@@ -198,7 +198,8 @@ func (s *Server) addDeclared(to *sources, identity tlsconf.Source, arrange func(
 	if to.kubernetes != nil {
 		trust.Secret = s.secretOf(to.kubernetes)
 	}
-	to.declared = declared.New(declared.Config{Open: s.opener(trust), Arrange: arrange, Log: s.Log, Clock: s.Clock})
+	to.declared = declared.New(declared.Config{Open: s.opener(trust), Arrange: arrange, Timeout: s.cfg.ConfigSourceTimeout,
+		Log: s.Log, Clock: s.Clock})
 	to.all = append(to.all, to.declared)
 }
 
@@ -419,7 +420,8 @@ func remedy(src source.Source) string {
 	}
 	switch src.Name() {
 	case declared.Name:
-		return "make the servers and directories of meshConfig.configSources reachable, or remove them from it"
+		return "make the servers and directories of meshConfig.configSources reachable, or remove them from it; " +
+			"--config-source-timeout ends the wait"
 	case remote.Name:
 		return "let config-watcher's service account get, list and watch Secrets of namespace " + kinds.MeshNamespace +
 			", or give --remote-clusters=false"

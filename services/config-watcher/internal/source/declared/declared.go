@@ -40,6 +40,8 @@ type Config struct {
 	// Arrange is told the names of the sources in their order before they deliver, and whether Istio's objects of the
 	// API server count.
 	Arrange func(names []string, kubernetes bool)
+	// Timeout is how long the first revision waits for a source of which nothing is known; 0: until it has been read.
+	Timeout time.Duration
 	Log     *slog.Logger
 	Clock   clock.Clock
 }
@@ -64,6 +66,7 @@ type Sources struct {
 type running struct {
 	settings *mesh.ConfigSource
 	source   source.Source
+	started  time.Time
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -189,7 +192,7 @@ func (s *Sources) apply(ctx context.Context, ended chan<- error) {
 			s.cfg.Log.Error("a source of the mesh configuration is not read", "problem", p.Error())
 			continue
 		}
-		r := &running{settings: c, source: src, done: make(chan struct{}), delivered: map[object.Key]struct{}{}}
+		r := &running{settings: c, source: src, started: s.cfg.Clock.Now(), done: make(chan struct{}), delivered: map[object.Key]struct{}{}}
 		next, fresh = append(next, r), append(fresh, r)
 	}
 	for _, r := range next {
@@ -334,20 +337,26 @@ func (s *Sources) Handle(h source.Handler) { s.handler = h }
 // HasSynced implements source.Source.
 func (s *Sources) HasSynced() bool { return s.Status().Synced }
 
-// Status implements source.Source. It is synced once every declared source is. Its own problems are about addresses.
+// Status implements source.Source. It is synced once every declared source is, or has taken longer than Config.Timeout.
+// Its own problems are about addresses.
 func (s *Sources) Status() source.Status {
 	s.mu.Lock()
 	running := slices.Clone(s.running)
 	st := source.Status{Synced: s.applied, Problems: slices.Clone(s.failed)}
 	s.mu.Unlock()
-	restored := st.Synced
+	restored, now := st.Synced, s.cfg.Clock.Now()
 	var newest time.Time
 	var degraded []error
 	for _, r := range running {
 		of := r.source.Status()
 		st.Objects += of.Objects
-		restored = restored && of.Settled()
-		st.Synced = st.Synced && of.Synced
+		overdue := s.cfg.Timeout > 0 && !of.Settled() && now.Sub(r.started) >= s.cfg.Timeout
+		if overdue {
+			degraded = append(degraded, fmt.Errorf("source %s was not read within %s (--config-source-timeout), the mesh is served without it",
+				r.source.Name(), s.cfg.Timeout))
+		}
+		restored = restored && (of.Settled() || overdue)
+		st.Synced = st.Synced && (of.Synced || overdue)
 		if of.LastGood.After(newest) {
 			newest = of.LastGood
 		}

@@ -78,9 +78,9 @@ type rig struct {
 	objects map[string]string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, timeout ...time.Duration) *rig {
 	r := &rig{t: t, clock: testkit.NewClock(time.Now()), opened: map[string]*fake{}, objects: map[string]string{}}
-	r.Sources = New(Config{Log: testkit.Logger(t), Clock: r.clock,
+	r.Sources = New(Config{Log: testkit.Logger(t), Clock: r.clock, Timeout: append(timeout, 0)[0],
 		Open: func(c *mesh.ConfigSource) (source.Source, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -243,5 +243,24 @@ func TestASourceThatCannotBeOpened(t *testing.T) {
 	found := r.Status().Problems
 	if len(found) != 1 || found[0].Field != "configSources[0].address" || found[0].Remedy == "" {
 		t.Errorf("problems %v", found)
+	}
+}
+
+// TestTheMeshWaitsForASource: as long as it takes, or for a time that the administrator has set.
+func TestTheMeshWaitsForASource(t *testing.T) {
+	for timeout, waits := range map[time.Duration]bool{0: true, time.Minute: false} {
+		r := newRig(t, timeout)
+		r.mesh("configSources: [{address: 'xds://a:1'}, {address: 'xds://b:1'}]")
+		r.source("xds://a:1").set(source.Status{Synced: true})
+		r.source("xds://b:1").set(source.Status{Degraded: errors.New("away")})
+		r.clock.Advance(time.Minute - time.Second)
+		if r.Status().Settled() {
+			t.Errorf("%s: settled too early", timeout)
+		}
+		r.clock.Advance(time.Second)
+		st := r.Status()
+		if st.Settled() == waits || !waits && !strings.Contains(st.Degraded.Error(), "xds://b:1 was not read within 1m0s (--config") {
+			t.Errorf("%s: status %+v", timeout, st)
+		}
 	}
 }
