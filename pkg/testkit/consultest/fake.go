@@ -7,8 +7,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -61,7 +60,7 @@ func StartFake(answered func(service string)) *Fake {
 	f := &Fake{raft: 10, gone: 1, names: newFaked(10), services: map[string]*faked{}, answered: answered}
 	f.server = httptest.NewUnstartedServer(f)
 	f.server.EnableHTTP2 = true
-	f.server.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that do not trust it
+	f.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // of clients that do not trust it
 	f.server.StartTLS()
 	f.URL = f.server.URL
 	f.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})

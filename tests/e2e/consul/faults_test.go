@@ -1,9 +1,13 @@
 package consul
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +84,7 @@ func TestNoRequestFailsWhileConsulDoes(t *testing.T) {
 	})
 	alone := time.Now()
 	r.says("east", "cannot be read")
+	r.saves("probed", probed[turn%2].name)
 	r.Kill(t, "config-watcher") // and it starts again, with what it has saved
 	r.says("east", "SAVED")
 	r.reaches("http://probed.service.consul/", probed[turn%2].name)
@@ -95,4 +100,33 @@ func TestNoRequestFailsWhileConsulDoes(t *testing.T) {
 	if taken.Failed > 0 || taken.Sent < requests*9/10 {
 		t.Errorf("%d of %d requests failed: %s", taken.Failed, taken.Sent, strings.Join(taken.First, "\n"))
 	}
+}
+
+// saves waits until config-watcher has saved that an instance of a service passes.
+func (r *rig) saves(service, id string) {
+	r.t.Helper()
+	r.Eventually(r.t, testkit.Patience, func() error {
+		files, err := filepath.Glob(r.Path("services", "config-watcher", "sources", "consul", "registry-east", "*.jsonl"))
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			for line := range bytes.Lines(content) {
+				var record struct {
+					Key    struct{ Name string }
+					Object []struct{ ID, Status string }
+				}
+				if err := json.Unmarshal(line, &record); err != nil {
+					return err
+				}
+				for _, i := range record.Object {
+					if record.Key.Name == service && i.ID == id && i.Status == "passing" {
+						return nil
+					}
+				}
+			}
+		}
+		return fmt.Errorf("it is not saved that %s of %s passes: %w", id, service, err)
+	})
 }

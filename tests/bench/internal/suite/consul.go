@@ -25,7 +25,8 @@ func (l *lab) registered(ctx context.Context, t *table) error {
 	c := registry.Config{Plane: l.services, Dir: l.dir, Services: 2000, Rest: 20 * time.Second, Busy: 30 * time.Second, Rate: consulRate,
 		Files: 20}
 	if l.Full {
-		c.Services, c.Rest, c.Busy, c.Files = 10_000, time.Minute, 5*time.Minute, 100
+		// At rest each reading is renewed once in five minutes.
+		c.Services, c.Rest, c.Busy, c.Files = 10_000, 5*time.Minute, 5*time.Minute, 100
 	}
 	if l.Profile {
 		c.Profile = l.fetch
