@@ -54,9 +54,12 @@ func flagsOf(t *testing.T, objects []runtime.Object, name string) []string {
 // the address that Service istiod leads to.
 func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
 	const istiod = "istiod.istio-system.svc:15012"
-	for name, profile := range map[string]string{"a profile": "profile: remote, ", "a value": ""} {
+	for name, profile := range map[string]string{"a profile": "profile: remote, ", "a value": "", "a switch": "profile: minimal, "} {
 		objects := primaryRemote(t, profile, "")
-		if name == "a value" {
+		switch name {
+		case "a switch":
+			objects = primaryRemote(t, profile, "enabled: true")
+		case "a value":
 			objects = renderedSpec(t, open(t), "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n"+
 				"spec: {values: {profile: remote, global: {remotePilotAddress: 192.0.2.1}}}\n")
 		}

@@ -43,6 +43,12 @@ type Merged struct {
 	sets       []setting
 }
 
+// Profiles of clusters whose control plane is elsewhere; an external one reads its configuration there.
+const (
+	remote   = "remote"
+	external = "external"
+)
+
 // Merge merges. Package pkg has the profiles.
 func Merge(in Inputs, pkg *profile.Package) (*Merged, error) {
 	m := &Merged{User: tree.Map{}, files: in.Files}
@@ -76,6 +82,12 @@ func Merge(in Inputs, pkg *profile.Package) (*Merged, error) {
 			m.Profile = p
 		default:
 			return nil, fmt.Errorf("profile is %s; it must be the name of a profile", tree.Kind(p))
+		}
+	}
+	// In Istio's charts this value alone makes a cluster remote, whatever the profile.
+	if setting := pkg.Setting("values.istiodRemote.enabled"); setting != nil && setting.Does != "" && m.Profile != external {
+		if on, _ := tree.Get(m.User, "values", "istiodRemote", "enabled"); on == true {
+			m.Profile = remote
 		}
 	}
 	if m.Profile == "" {
