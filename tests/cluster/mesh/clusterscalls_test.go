@@ -37,8 +37,8 @@ func (p *pair) helloworld(t *testing.T) {
 	}
 }
 
-// soon is how long a change may take to reach all proxies.
-const soon = 30 * time.Second
+// soon is how long a change may take to reach all proxies: that an API server is silent is noticed after 10 s.
+const soon = time.Minute
 
 // hello asks helloworld from curl's Pod in a cluster, and returns the version that answers, or what else was said.
 func (m *member) hello(t *testing.T) string {

@@ -127,14 +127,12 @@ func (p *pair) awayAPIServer(t *testing.T, requests load.Config) {
 		p.first.answeredBy(t, "v1") // its endpoints come last
 	})
 	l.Holds(t, "what runs in the other cluster is started anew", aftermath, func(t *testing.T) {
-		began := time.Now()
 		for _, name := range []string{"config-watcher", "xds-server", "fairlead-injector", "ca"} {
 			for _, pid := range p.first.processesOf(t, name, "") {
 				signal(t, pid, syscall.SIGKILL)
 			}
 		}
 		p.first.available(t, istioSystem, "ca", "config-watcher", "xds-server", "injector")
-		t.Logf("ready after %.1f s", time.Since(began).Seconds())
 		p.first.answeredBy(t, "v1")
 	})
 	// They are there, and are used when no others are left.

@@ -19,6 +19,11 @@ func outlierDetection(out *clusterv3.Cluster, options *httpOptions, in *networki
 		BaseEjectionTime:     in.GetBaseEjectionTime(),
 		MaxEjectionPercent:   positive(in.GetMaxEjectionPercent()),
 	}
+	if detection.MaxEjectionPercent == nil {
+		// Envoy's own limit of 10 % would let no host of a service of less than ten be ejected, and so no locality fail
+		// over: Istio's guide of locality failover has one host in each.
+		detection.AlwaysEjectOneHost = wrapperspb.Bool(true)
+	}
 	detection.Consecutive_5Xx, detection.EnforcingConsecutive_5Xx = consecutive(in.GetConsecutive_5XxErrors())
 	gateway := in.GetConsecutiveGatewayErrors()
 	if old := positive(in.GetConsecutiveErrors()); gateway == nil { //nolint:staticcheck // deprecated in Istio, still accepted

@@ -20,8 +20,10 @@ const (
 	defaultAttempts   = 2
 	defaultRetryOn    = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	statusCodesPolicy = "retriable-status-codes"
-	// hostSelectionAttempts limits the search for a host that has not been tried yet.
-	hostSelectionAttempts = 5
+	// hostSelectionAttempts limits the search for a host that has not been tried yet. Of two hosts, one of which has
+	// just failed many requests at once, LEAST_REQUEST prefers that one: Istio's 5 attempts find no other in one of six
+	// retries, and the gateway of another network is one host for all behind it.
+	hostSelectionAttempts = 32
 	// priorityUpdateFrequency is the number of retries between two computations of the priorities.
 	priorityUpdateFrequency = 2
 )
