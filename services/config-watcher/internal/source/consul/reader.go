@@ -56,8 +56,8 @@ type reader struct {
 	// objects counts those that are delivered.
 	objects int
 	missed  missed
-	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved is
-	// true once any was.
+	// dirty are the shards that have changed since they were saved, of which nextShard is the next one to save; saved
+	// is true once any was.
 	dirty     map[int]bool
 	nextShard int
 	saved     bool
