@@ -357,7 +357,7 @@ MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) in
 multicluster: IMAGE_TAG = dev
 multicluster: cluster-needs images cluster-tests ## two Kubernetes clusters with a link, each with a mesh as Istio's guides install it: multi-primary on two networks and on one, LONG=1: primary-remote, failover, a gateway that is killed, a root that changes in one cluster first, an API server that is away; RUN=PATTERN: tests by name; needs root
 	@$(MAKE) --no-print-directory sample-images
-	@trap '$(MAKE) --no-print-directory multicluster-down' EXIT; trap 'exit 130' INT TERM; set -e; rm -rf $(RUN_DIR)/multicluster-logs; \
+	@trap '$(MAKE) --no-print-directory -C $(CURDIR) multicluster-down' EXIT; trap 'exit 130' INT TERM; set -e; rm -rf $(RUN_DIR)/multicluster-logs; \
 	export CLUSTER_BEGAN=$$(date +%s); dir=$(abspath $(MULTI)); $(KUBE); export KUBE_BIN; \
 	for i in 0 1; do $(BIN)/cluster/cluster up --dir $$dir-$$i --index $$i $(CLUSTER_IMAGES); $(BIN)/cluster/cluster load --dir $$dir-$$i $(MULTI_IMAGES) >/dev/null; done; \
 	cd tests/cluster/mesh; $(CLUSTER_ENV) CLUSTER_OTHER=$$dir-1 $(BIN)/cluster/cluster exec --dir $$dir-0 $(BIN)/cluster/mesh.test -test.v -test.run '$(or $(RUN),^TestClusters)' -test.timeout 60m $(TESTFLAGS) || \

@@ -92,16 +92,15 @@ func TestClustersWithARemote(t *testing.T) {
 	}
 }
 
-// remote is what Istio's guides install in a cluster whose control plane is another's. A gateway that is installed
-// there later has the cluster's id from here.
+// remote is what Istio's guides install in a cluster whose control plane is another's, without their injectionPath: the
+// cluster has an injector of its own. That, and a gateway that is installed there later, have the cluster's id from
+// here.
 func remote(m *member, address string) string {
 	return fmt.Sprintf(`apiVersion: install.istio.io/v1alpha1
 kind: IstioOperator
 spec:
   profile: remote
   values:
-    istiodRemote:
-      injectionPath: /inject/cluster/%[1]s/net/%[2]s
     global:
       remotePilotAddress: %[3]s
       multiCluster: {clusterName: %[1]s}
