@@ -102,7 +102,8 @@ func (r *reader) row() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := Row{Name: r.name, Place: r.place, Address: r.decl.address, Datacenter: r.decl.Datacenter, Services: len(r.names),
-		Objects: r.objects, Held: r.missed.held(), SyncedAt: r.syncedAt, Watches: following.Watches, Polled: following.Polled, Requests: following.Requests}
+		Objects: r.objects, Held: r.missed.held(), SyncedAt: r.syncedAt,
+		Watches: following.Watches, Polled: following.Polled, Requests: following.Requests}
 	switch {
 	case len(r.refused) > 0:
 		row.State, row.Message = Refused, textOf(r.refused)
