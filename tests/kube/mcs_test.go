@@ -108,7 +108,7 @@ func TestServiceExportsOfTwoClusters(t *testing.T) {
 	testkit.Eventually(t, patience, func() error {
 		o, err := exports(t, own).Get(t.Context(), "nothing", metav1.GetOptions{})
 		if text := fmt.Sprint(o); err != nil || !strings.Contains(text, "NoService") || !strings.Contains(text, "example.com/Seen") {
-			return fmt.Errorf("%v: %s", err, text)
+			return fmt.Errorf("%w: %s", err, text)
 		}
 		return nil
 	})

@@ -98,7 +98,7 @@ func (p *Previews) read(ctx context.Context, d *declaration, to *once) (problem,
 		stop(nil)
 		cancel()
 		if ended != nil {
-			_ = <-ended // after ctx has ended
+			<-ended // after ctx has ended
 		}
 	}()
 	var failing time.Time
