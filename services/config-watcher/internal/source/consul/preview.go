@@ -98,7 +98,7 @@ func (p *Previews) read(ctx context.Context, d *declaration, to *once) (problem,
 		stop(nil)
 		cancel()
 		if ended != nil {
-			<-ended // after ctx has ended
+			<-ended //nolint:errcheck // it ends because ctx has
 		}
 	}()
 	var failing time.Time
