@@ -11,7 +11,7 @@ func TestConfigSources(t *testing.T) {
 		"configSources[3].address": `[{address: "xds://a:1"}, {address: "xds://b:1"}, {address: "xds://c:1"}, {address: "fs://a/b"}]`,
 		"configSources[4].address": `[{address: "xds://a:1"}, {address: "xds://b:1"}, {address: "xds://c:1"}, {address: "xds://d:1"},
 			{address: "k8s://east"}]`,
-		"configSources[0].subscribedResources":        `[{address: "xds://a:1", subscribedResources: [SERVICE_REGISTRY]}]`,
+		"configSources[0].subscribedResources[0]":     `[{address: "fs:///a", subscribedResources: [SERVICE_REGISTRY]}]`,
 		"configSources[0].tlsSettings.credentialName": `[{address: "xds://a:1", tlsSettings: {mode: SIMPLE, credentialName: "configmap://a/b"}}]`,
 		"configSources[1].tlsSettings.credentialName": `[{address: "k8s://"},
 			{address: "xds://a:1", tlsSettings: {mode: SIMPLE, credentialName: a, caCertificates: /a}}]`,
