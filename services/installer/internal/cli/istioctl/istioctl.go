@@ -70,7 +70,7 @@ var Commands = []Command{
 	{"", "bug-report", "the same, also of a mesh on one machine; `--full-secrets` is refused"},
 	{"", "bug-report version", "`fairlead version`"},
 	{"", "create-remote-secret", "the same, with `--to` and `--rotate` ([multicluster](../guide/multicluster.md)); the account is " +
-		"`fairlead-reader`; without `--auth-type plugin` and `--type config`, for which istioctl itself is"},
+		"`fairlead-reader`, with `--type config` config-watcher's; without `--auth-type plugin`, for which istioctl itself is"},
 	{"", "remote-clusters", "the same, with the state of each cluster and what to do"},
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},
