@@ -186,7 +186,7 @@ func TestARemoteSecretIsMadeAndRotated(t *testing.T) {
 		"--name east --revoke":                                           "--revoke needs --to",
 		"--name east --to nowhere":                                       "--to nowhere",
 		"--name east --auth-type plugin":                                 "--auth-type plugin",
-		"--name east --type config":                                      "--type config",
+		"--name east --type nothing":                                     "--type nothing",
 		"--name east --server http://x":                                  "not https",
 		"--name east --server east":                                      "no URL",
 		"--name east --secret-name x --rotate":                           "exclude each other",
