@@ -120,6 +120,19 @@ func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
 	}
 }
 
+// TestTheKeeperComesBeforeTheInjector, because the installation waits for one component after the other, and in a
+// remote cluster the injector's Pods mount the ConfigMap that the keeper writes.
+func TestTheKeeperComesBeforeTheInjector(t *testing.T) {
+	var names []string
+	for _, c := range open(t).Components {
+		names = append(names, c.Name)
+	}
+	keeper, injector := slices.Index(names, "keeper"), slices.Index(names, "injector")
+	if keeper < 0 || injector < keeper {
+		t.Errorf("components are installed in the order %v", names)
+	}
+}
+
 // TestARemoteClusterMayUseThePrimarysInjector, as Istio's guide has it, by a path or an address.
 func TestARemoteClusterMayUseThePrimarysInjector(t *testing.T) {
 	byPath := primaryRemote(t, "profile: remote, ", "injectionPath: /inject/cluster/east/net/n2")

@@ -21,7 +21,11 @@ import (
 	"fairlead.dev/tests/internal/process"
 )
 
-const istioSystem = "istio-system"
+const (
+	istioSystem = "istio-system"
+	// remoteSystem has keeper and injector of a cluster whose control plane is elsewhere.
+	remoteSystem = "fairlead-remote"
+)
 
 // member is a cluster of a mesh of two. Its context in the kubeconfig of both, and the id of the cluster, is its name,
 // as in Istio's guides; network is what the guides call that of its Pods.
@@ -101,7 +105,7 @@ func (p *pair) leave(t *testing.T) {
 	for _, m := range p.members() {
 		if t.Failed() {
 			t.Logf("%s", m.name)
-			for _, namespace := range []string{istioSystem, sample, bookinfo} {
+			for _, namespace := range []string{istioSystem, remoteSystem, sample, bookinfo} {
 				m.describe(t, namespace)
 			}
 		}
@@ -113,7 +117,7 @@ func (p *pair) leave(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: fairlead uninstall: %v: %s", m.name, err, out)
 		}
-		m.kubectlAtEnd(t, "delete", "namespace", sample, bookinfo, istioSystem, "fairlead-remote", "--ignore-not-found")
+		m.kubectlAtEnd(t, "delete", "namespace", sample, bookinfo, istioSystem, remoteSystem, "--ignore-not-found")
 		m.kubectlAtEnd(t, "delete", "configmaps", "-A", "-l", "fairlead.dev/managed-by", "--ignore-not-found")
 	}
 }
