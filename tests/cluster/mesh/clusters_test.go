@@ -33,6 +33,8 @@ type member struct {
 	*cluster
 	name, network, node string
 	dir                 string
+	// gateways is the namespace of gateways that name none.
+	gateways string
 }
 
 // pair is two clusters with a link, of `make multicluster`. Tests run in the network of the first.
@@ -53,8 +55,9 @@ func both(t *testing.T, pods bool) *pair {
 		t.Skip("ISTIO_SAMPLES names no directory with the samples of Istio's source: run `make multicluster`")
 	}
 	p := &pair{
-		first:  &member{cluster: connect(t), name: "cluster1", network: "network1", dir: os.Getenv("CLUSTER_DIR")},
-		second: &member{cluster: connectTo(t, filepath.Join(other, "admin.kubeconfig")), name: "cluster2", network: "network1", dir: other},
+		first: &member{cluster: connect(t), name: "cluster1", network: "network1", dir: os.Getenv("CLUSTER_DIR"), gateways: istioSystem},
+		second: &member{cluster: connectTo(t, filepath.Join(other, "admin.kubeconfig")), name: "cluster2", network: "network1", dir: other,
+			gateways: istioSystem},
 	}
 	if !pods {
 		p.second.network = "network2"
@@ -192,7 +195,7 @@ func (m *member) expose(t *testing.T, what string) {
 // balancer does what a load balancer's controller does: a Service has the node's address.
 func (m *member) balancer(t *testing.T, service string) {
 	t.Helper()
-	m.kubectl(t, "patch", "service", "-n", istioSystem, service, "--subresource=status", "--type=merge", "-p",
+	m.kubectl(t, "patch", "service", "-n", m.gateways, service, "--subresource=status", "--type=merge", "-p",
 		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q}]}}}`, m.node))
 }
 

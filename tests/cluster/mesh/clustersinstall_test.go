@@ -143,6 +143,7 @@ func (p *pair) primaryRemote(t *testing.T, s *steps, path bool) {
 	p.read(t, west)
 	s.done(t, "the first reads the second")
 	if west.network != east.network {
+		east.gateways = remoteSystem
 		p.eastwest(t, east)
 		west.expose(t, "expose-services.yaml")
 		s.done(t, "the second has a gateway, too")

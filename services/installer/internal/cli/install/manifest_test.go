@@ -154,7 +154,7 @@ func TestProfiles(t *testing.T) {
 func TestOwnPackageNeedsNoFlag(t *testing.T) {
 	for args, want := range map[string]string{
 		"manifest generate --set profile=minimal --set values.base.enableIstioConfigCRDs=false": "  name: xds-server\n",
-		"profile list": "compact\ndefault\ndemo\nempty\nha\nminimal\nmulti-tenant\npreview\nremote\n",
+		"profile list": "compact\ndefault\ndemo\nempty\nexternal\nha\nminimal\nmulti-tenant\npreview\nremote\n",
 		"profile dump compact -p components.compact": "enabled: true\n",
 		"profile diff default minimal":               "+ components.ingressGateways[name:istio-ingressgateway].enabled: false\n",
 	} {
