@@ -1,6 +1,8 @@
 package manifests_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/services/installer/internal/install"
+	"fairlead.dev/services/installer/internal/install/tree"
 )
 
 // primaryRemote is an IstioOperator as Istio's guide of primary-remote writes it, with what a case says of the
@@ -117,6 +122,58 @@ func TestARemoteClusterHasItsOwnInjector(t *testing.T) {
 		if !strings.Contains(names, want) {
 			t.Errorf("the ca has no flag %s in\n%s", want, names)
 		}
+	}
+}
+
+// TestGatewaysOfARemoteCluster are where the ca gives them an identity, whether they are installed with the rest or
+// beside it, by Istio's script, with the values that the rest has.
+func TestGatewaysOfARemoteCluster(t *testing.T) {
+	written := func(text string) string {
+		file := filepath.Join(t.TempDir(), "operator.yaml")
+		if err := os.WriteFile(file, []byte("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, name := range []string{"remote", "external"} {
+		global := tree.GetMap(generate(t, open(t), name, nil).Merged.Spec, "values", "global")
+		common, err := tree.Text(tree.Map{"spec": tree.Map{"values": tree.Map{"global": global}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, c := range map[string]*install.Result{
+			"with the rest": generate(t, open(t), name, []string{written("spec: {components: {ingressGateways: [{name: gw, enabled: true}]}}\n")}),
+			"beside it":     generate(t, open(t), "", []string{written(string(common)), written(eastWest[strings.Index(eastWest, "metadata:"):])}),
+		} {
+			found := false
+			for _, in := range c.Components {
+				found = found || in.List
+				if in.List && in.Namespace != "fairlead-remote" {
+					t.Errorf("%s, %s: %s is in namespace %s", name, what, in.Label, in.Namespace)
+				}
+			}
+			if !found {
+				t.Errorf("%s, %s: there is no gateway", name, what)
+			}
+		}
+	}
+	for _, in := range generate(t, open(t), "default", nil).Components {
+		if in.List && in.Namespace != "istio-system" {
+			t.Errorf("profile default: %s is in namespace %s", in.Label, in.Namespace)
+		}
+	}
+}
+
+// TestTheKeeperComesBeforeTheInjector, because the installation waits for one component after the other, and in a
+// remote cluster the injector's Pods mount the ConfigMap that the keeper writes.
+func TestTheKeeperComesBeforeTheInjector(t *testing.T) {
+	var names []string
+	for _, c := range open(t).Components {
+		names = append(names, c.Name)
+	}
+	keeper, injector := slices.Index(names, "keeper"), slices.Index(names, "injector")
+	if keeper < 0 || injector < keeper {
+		t.Errorf("components are installed in the order %v", names)
 	}
 }
 

@@ -21,7 +21,11 @@ import (
 	"fairlead.dev/tests/internal/process"
 )
 
-const istioSystem = "istio-system"
+const (
+	istioSystem = "istio-system"
+	// remoteSystem has keeper and injector of a cluster whose control plane is elsewhere.
+	remoteSystem = "fairlead-remote"
+)
 
 // member is a cluster of a mesh of two. Its context in the kubeconfig of both, and the id of the cluster, is its name,
 // as in Istio's guides; network is what the guides call that of its Pods.
@@ -29,6 +33,8 @@ type member struct {
 	*cluster
 	name, network, node string
 	dir                 string
+	// gateways is the namespace of gateways that name none.
+	gateways string
 }
 
 // pair is two clusters with a link, of `make multicluster`. Tests run in the network of the first.
@@ -49,8 +55,9 @@ func both(t *testing.T, pods bool) *pair {
 		t.Skip("ISTIO_SAMPLES names no directory with the samples of Istio's source: run `make multicluster`")
 	}
 	p := &pair{
-		first:  &member{cluster: connect(t), name: "cluster1", network: "network1", dir: os.Getenv("CLUSTER_DIR")},
-		second: &member{cluster: connectTo(t, filepath.Join(other, "admin.kubeconfig")), name: "cluster2", network: "network1", dir: other},
+		first: &member{cluster: connect(t), name: "cluster1", network: "network1", dir: os.Getenv("CLUSTER_DIR"), gateways: istioSystem},
+		second: &member{cluster: connectTo(t, filepath.Join(other, "admin.kubeconfig")), name: "cluster2", network: "network1", dir: other,
+			gateways: istioSystem},
 	}
 	if !pods {
 		p.second.network = "network2"
@@ -101,7 +108,7 @@ func (p *pair) leave(t *testing.T) {
 	for _, m := range p.members() {
 		if t.Failed() {
 			t.Logf("%s", m.name)
-			for _, namespace := range []string{istioSystem, sample, bookinfo} {
+			for _, namespace := range []string{istioSystem, remoteSystem, sample, bookinfo} {
 				m.describe(t, namespace)
 			}
 		}
@@ -113,7 +120,7 @@ func (p *pair) leave(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: fairlead uninstall: %v: %s", m.name, err, out)
 		}
-		m.kubectlAtEnd(t, "delete", "namespace", sample, bookinfo, istioSystem, "fairlead-remote", "--ignore-not-found")
+		m.kubectlAtEnd(t, "delete", "namespace", sample, bookinfo, istioSystem, remoteSystem, "--ignore-not-found")
 		m.kubectlAtEnd(t, "delete", "configmaps", "-A", "-l", "fairlead.dev/managed-by", "--ignore-not-found")
 	}
 }
@@ -188,7 +195,7 @@ func (m *member) expose(t *testing.T, what string) {
 // balancer does what a load balancer's controller does: a Service has the node's address.
 func (m *member) balancer(t *testing.T, service string) {
 	t.Helper()
-	m.kubectl(t, "patch", "service", "-n", istioSystem, service, "--subresource=status", "--type=merge", "-p",
+	m.kubectl(t, "patch", "service", "-n", m.gateways, service, "--subresource=status", "--type=merge", "-p",
 		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q}]}}}`, m.node))
 }
 

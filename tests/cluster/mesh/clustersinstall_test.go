@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 )
@@ -72,18 +71,26 @@ func (p *pair) multiPrimary(t *testing.T, s *steps) {
 }
 
 // TestClustersWithARemote installs primary-remote by Istio's guide and files, on one network and on two, and verifies
-// it as Istio does: the control plane of the first cluster serves the second, at the first's gateway.
+// it as Istio does: the control plane of the first cluster serves the second, at the first's gateway. Pods of the
+// second are injected by an injector there, or by that of the first, as Istio's guide has it. LONG=1 has both for each
+// network.
 func TestClustersWithARemote(t *testing.T) {
-	for _, pods := range []bool{true, false} {
-		name := map[bool]string{true: "on one network", false: "on two networks"}[pods]
-		t.Run(name, func(t *testing.T) {
-			if os.Getenv("CLUSTER_REMOTE") == "" {
-				t.Skip("CLUSTER_REMOTE=1 runs it: the remote cluster's injector waits for roots that the keeper writes, which is installed " +
-					"after it")
+	for _, c := range []struct {
+		name               string
+		pods, path, always bool
+	}{
+		{"on one network with the primary's injector", true, true, true},
+		{"on two networks with an injector of its own", false, false, true},
+		{"on one network with an injector of its own", true, false, false},
+		{"on two networks with the primary's injector", false, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !c.always && !long() {
+				t.Skip("LONG=1 runs it")
 			}
-			p := both(t, pods)
+			p := both(t, c.pods)
 			s := &steps{began: time.Now(), last: time.Now()}
-			p.primaryRemote(t, s)
+			p.primaryRemote(t, s, c.path)
 			p.helloworld(t)
 			s.done(t, "helloworld and curl are ready in both")
 			p.verify(t)
@@ -94,11 +101,11 @@ func TestClustersWithARemote(t *testing.T) {
 	}
 }
 
-// remote is what Istio's guides install in a cluster whose control plane is another's, without their injectionPath: the
+// remote is what Istio's guides install in a cluster whose control plane is another's. Without their injectionPath the
 // cluster has an injector of its own. That, and a gateway that is installed there later, have the cluster's id from
 // here.
-func remote(m *member, address string) string {
-	return fmt.Sprintf(`apiVersion: install.istio.io/v1alpha1
+func remote(m *member, address string, path bool) string {
+	out := fmt.Sprintf(`apiVersion: install.istio.io/v1alpha1
 kind: IstioOperator
 spec:
   profile: remote
@@ -108,10 +115,15 @@ spec:
       multiCluster: {clusterName: %[1]s}
       network: %[2]s
 `, m.name, m.network, address)
+	if path {
+		out += fmt.Sprintf("    istiodRemote:\n      injectionPath: /inject/cluster/%s/net/%s\n", m.name, m.network)
+	}
+	return out
 }
 
-// primaryRemote installs a control plane in the first cluster, and what uses it in the second.
-func (p *pair) primaryRemote(t *testing.T, s *steps) {
+// primaryRemote installs a control plane in the first cluster, and what uses it in the second; with path, also the
+// injector of the first.
+func (p *pair) primaryRemote(t *testing.T, s *steps, path bool) {
 	t.Helper()
 	west, east := p.first, p.second
 	west.meshNamespace(t, newAuthority(t))
@@ -125,13 +137,13 @@ func (p *pair) primaryRemote(t *testing.T, s *steps) {
 	east.kubectl(t, "annotate", "namespace", istioSystem, "topology.istio.io/controlPlaneClusters="+west.name)
 	roots := west.kubectl(t, "get", "configmap", "-n", istioSystem, "istio-ca-root-cert", "-o", `jsonpath={.data.root-cert\.pem}`)
 	east.kubectl(t, "create", "configmap", "-n", istioSystem, "fairlead-remote-roots", "--from-file=root-cert.pem="+east.file(t, roots))
-	p.install(t, func(m *member) string { return remote(m, west.node) }, east)
-	s.done(t, "the second is prepared")
-
-	p.read(t, west)
 	p.fairlead(t, "remote-clusters", "trust", "--context", east.name, "--primary-context", west.name, "--yes")
-	s.done(t, "the first reads and trusts the second")
+	p.install(t, func(m *member) string { return remote(m, west.node, path) }, east)
+	s.done(t, "the first trusts the second, which is prepared")
+	p.read(t, west)
+	s.done(t, "the first reads the second")
 	if west.network != east.network {
+		east.gateways = remoteSystem
 		p.eastwest(t, east)
 		west.expose(t, "expose-services.yaml")
 		s.done(t, "the second has a gateway, too")

@@ -58,6 +58,7 @@ type knownValues struct {
 		Tag          any    `json:"tag"`
 		Variant      string `json:"variant"`
 		Network      string `json:"network"`
+		CAAddress    string `json:"caAddress"`
 		MultiCluster struct {
 			ClusterName string `json:"clusterName"`
 		} `json:"multiCluster"`

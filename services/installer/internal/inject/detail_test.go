@@ -250,6 +250,42 @@ func TestClusterAndNetwork(t *testing.T) {
 	}
 }
 
+// TestPodsOfAnotherClusterAskForCertificatesAtIstiod: the Service of the ca means nothing there.
+func TestPodsOfAnotherClusterAskForCertificatesAtIstiod(t *testing.T) {
+	const ca, istiod, theirs = "ca.istio-system.svc:15012", "istiod.istio-system.svc:15012", "ca.example.com:15012"
+	const mesh = "defaultConfig: {proxyMetadata: {CA_ADDR: '" + ca + "', OTHER: x}}"
+	for name, c := range map[string]struct{ mesh, own, address, annotation, path, want string }{
+		"another cluster":                   {mesh, "west", "", "", "/inject/cluster/east/net/n", istiod},
+		"the own cluster":                   {mesh, "west", "", "", "/inject/cluster/west/net/n", ca},
+		"the own cluster without a name":    {mesh, "", "", "", "/inject/cluster/Kubernetes", ca},
+		"no cluster":                        {mesh, "west", "", "", "/inject", ca},
+		"no address in the mesh's settings": {"", "west", "", "", "/inject/cluster/east/net/n", istiod},
+		"an address for all clusters": {"defaultConfig: {proxyMetadata: {CA_ADDR: '" + theirs + "'}}", "west", theirs, "",
+			"/inject/cluster/east/net/n", theirs},
+		"an address of the settings": {"defaultConfig: {proxyMetadata: {CA_ADDR: '" + theirs + "'}}", "west", "", "",
+			"/inject/cluster/east/net/n", theirs},
+		"another control plane": {"defaultConfig: {discoveryAddress: 'cp.example.com:15012', proxyMetadata: {CA_ADDR: '" + ca + "'}}",
+			"west", "", "", "/inject/cluster/east/net/n", "cp.example.com:15012"},
+		"an address of the Pod": {mesh, "west", "", "proxy.istio.io/config: 'proxyMetadata: {CA_ADDR: " + theirs + "}'",
+			"/inject/cluster/east/net/n", theirs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := configOf(t, c.mesh, `{clusterName: ""}`, "{clusterName: '"+c.own+"'}\n  caAddress: '"+c.address+"'")
+			env, _ := inject.EnvOfPath(c.path)
+			for range 2 { // the mesh's settings stay as they are
+				p := proxyOf(t, injected(t, config, inject.Request{Pod: podOf(t, c.annotation, app), Env: env, LocalCA: ca}).Pod)
+				if got := envOf(p, "CA_ADDR"); got != c.want || c.mesh == mesh && envOf(p, "OTHER") != "x" {
+					t.Errorf("CA_ADDR is %q, want %q: %v", got, c.want, p.Env)
+				}
+			}
+			local := proxyOf(t, injected(t, config, inject.Request{Pod: podOf(t, "", app), LocalCA: ca}).Pod)
+			if got := envOf(local, "CA_ADDR"); got == istiod {
+				t.Errorf("a Pod of the own cluster has CA_ADDR %q", got)
+			}
+		})
+	}
+}
+
 func TestUsersOfOpenShift(t *testing.T) {
 	for ranges, want := range map[string][2]int64{"1000/10": {1009, 1009}, "5-9": {9, 9}, "": {1337, 1337}, "x": {1337, 1337}} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"openshift.io/sa.scc.uid-range": ranges}}}

@@ -39,6 +39,9 @@ type Request struct {
 	// Env are variables of the proxy, and above the configuration's values, as EnvOfPath reads them from the webhook's
 	// URL.
 	Env map[string]string
+	// LocalCA is the address of the ca in the cluster that Config is of, a Service of that cluster: Pods of other
+	// clusters, which Env names, ask for certificates where they ask for configuration instead. "" is none.
+	LocalCA string
 	// NativeSidecars makes the proxy an init container that keeps running. The Pod's annotation
 	// sidecar.istio.io/nativeSidecar wins.
 	NativeSidecars bool

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,9 +63,10 @@ func parseObject(text []byte) (map[string]any, error) {
 // annotation, and the resources that select the Pod.
 func (in *injection) proxyConfig() (*meshconfig.ProxyConfig, error) {
 	pod, mesh := in.request.Pod, in.config.mesh
+	base := in.meshProxyConfig()
 	text, own := pod.Annotations[proxyconfig.Annotation]
 	if !own && len(in.request.ProxyConfigs) == 0 {
-		return mesh.GetDefaultConfig(), nil
+		return base, nil
 	}
 	var wide, selecting []proxyconfig.Resource
 	for _, r := range in.request.ProxyConfigs {
@@ -75,7 +77,7 @@ func (in *injection) proxyConfig() (*meshconfig.ProxyConfig, error) {
 		}
 	}
 	w := proxyconfig.Workload{Namespace: pod.Namespace, Labels: pod.Labels}
-	out := proto.CloneOf(mesh.GetDefaultConfig())
+	out := proto.CloneOf(base)
 	if err := overlayProxy(out, proxyconfig.Of(nil, wide, mesh.GetRootNamespace(), w)); err != nil {
 		return nil, err
 	}
@@ -90,6 +92,31 @@ func (in *injection) proxyConfig() (*meshconfig.ProxyConfig, error) {
 		}
 	}
 	return out, overlayProxy(out, proxyconfig.Of(nil, selecting, mesh.GetRootNamespace(), w))
+}
+
+const (
+	// caVariable tells the agent where the ca is.
+	caVariable = "CA_ADDR"
+	// defaultCluster is the id of a cluster whose values say none.
+	defaultCluster = "Kubernetes"
+)
+
+// meshProxyConfig is the mesh's ProxyConfig. A Pod of another cluster asks for certificates where it asks for
+// configuration, as with Istio, by one name that leads to this control plane there: xds-server passes on what is for
+// the ca. An address that global.caAddress or the mesh's settings say is meant for all clusters.
+func (in *injection) meshProxyConfig() *meshconfig.ProxyConfig {
+	p, global := in.config.mesh.GetDefaultConfig(), in.config.known.Global
+	cluster := in.request.Env[clusterVariable]
+	if cluster == "" || cluster == cmp.Or(global.MultiCluster.ClusterName, defaultCluster) || in.request.LocalCA == "" ||
+		global.CAAddress != "" || cmp.Or(p.GetProxyMetadata()[caVariable], in.request.LocalCA) != in.request.LocalCA {
+		return p
+	}
+	p = proto.CloneOf(p)
+	if p.ProxyMetadata == nil {
+		p.ProxyMetadata = map[string]string{}
+	}
+	p.ProxyMetadata[caVariable] = p.GetDiscoveryAddress()
+	return p
 }
 
 func (in *injection) warnUnknown(tree map[string]any) {

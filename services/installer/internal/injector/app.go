@@ -89,7 +89,8 @@ func open(ctx context.Context, o *Options, deps service.Deps, identity tlsconf.S
 	}
 	p.Task("settings", settings.Run)
 	// The webhook. The API server shows no certificate by default. Whoever asks learns what a Pod would become.
-	reviews := newReviewer(reviewerConfig{Settings: settings, NativeSidecars: o.NativeSidecars, Log: p.Log, Registerer: p.Registry})
+	reviews := newReviewer(reviewerConfig{Settings: settings, NativeSidecars: o.NativeSidecars, LocalCA: o.CAAddress, Log: p.Log,
+		Registerer: p.Registry})
 	lis, err := p.Listen(ctx, "webhook-address", o.WebhookAddress)
 	if err != nil {
 		return nil, err

@@ -41,12 +41,14 @@ const (
 
 func serves(path string) bool { return path == Path || strings.HasPrefix(path, Path+"/") }
 
-// reviewerConfig is of a reviewer. All are required.
+// reviewerConfig is of a reviewer. All but LocalCA are required.
 type reviewerConfig struct {
 	Settings       *settings
 	NativeSidecars bool
-	Log            *slog.Logger
-	Registerer     prometheus.Registerer
+	// LocalCA is inject.Request's.
+	LocalCA    string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
 }
 
 // reviewer answers the API server. It keeps nothing of a Pod, so it may be called for a dry run.
@@ -129,7 +131,8 @@ func (r *reviewer) decide(request *admissionv1.AdmissionRequest, namespace *core
 	settings := r.cfg.Settings
 	env, warnings := inject.EnvOfPath(path)
 	result, err := settings.current().Inject(inject.Request{
-		Pod: &pod, Namespace: namespace, ProxyConfigs: settings.proxyConfigs(pod.Namespace), Env: env, NativeSidecars: r.cfg.NativeSidecars,
+		Pod: &pod, Namespace: namespace, ProxyConfigs: settings.proxyConfigs(pod.Namespace), Env: env, LocalCA: r.cfg.LocalCA,
+		NativeSidecars: r.cfg.NativeSidecars,
 	})
 	if err != nil {
 		return r.refuse(request, fmt.Errorf("injection: %w", err))

@@ -46,12 +46,13 @@ func reviewing(t testing.TB) *reviewer {
 	s.unlisted(t.Context(), cache.NewReflector(nil, nil, nil, 0),
 		apierrors.NewNotFound(schema.GroupResource{Group: "networking.istio.io", Resource: "proxyconfigs"}, ""))
 	good := texts{Origin: "a test",
-		Config: "policy: enabled\ntemplates:\n  sidecar: |\n    spec: {containers: [{name: istio-proxy, image: proxy}]}\n",
+		Config: "policy: enabled\ntemplates:\n  sidecar: |\n    spec: {containers: [{name: istio-proxy, image: proxy}]}\n" +
+			"  ca: |\n    spec: {containers: [{name: istio-proxy, image: {{ .ProxyConfig.ProxyMetadata.CA_ADDR }}}]}\n",
 		Values: "{global: {}}"}
 	if err := s.putInForce(good); err != nil {
 		t.Fatal(err)
 	}
-	return newReviewer(reviewerConfig{Settings: s, Log: log, Registerer: registry})
+	return newReviewer(reviewerConfig{Settings: s, LocalCA: "ca.istio-system.svc:15012", Log: log, Registerer: registry})
 }
 
 // ask sends a review as the API server does.
@@ -60,7 +61,11 @@ func (r *reviewer) ask(body string) (*admissionv1.AdmissionReview, error) {
 }
 
 func (r *reviewer) askAs(caller webhook.Caller, body string) (*admissionv1.AdmissionReview, error) {
-	request := httptest.NewRequest(http.MethodPost, Path+"?timeout=5s", http.NoBody)
+	return r.askAt(caller, Path, body)
+}
+
+func (r *reviewer) askAt(caller webhook.Caller, path, body string) (*admissionv1.AdmissionReview, error) {
+	request := httptest.NewRequest(http.MethodPost, path+"?timeout=5s", http.NoBody)
 	answer, err := r.review(webhook.NewContext(request.Context(), caller), request, []byte(body))
 	if err != nil {
 		return nil, err
@@ -77,6 +82,17 @@ func reviewOf(version, rest, object string) string {
 }
 
 const somePod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"app","image":"app"}]}}`
+
+// TestThePathNamesTheClusterOfAPod: in another one it asks for certificates at istiod.
+func TestThePathNamesTheClusterOfAPod(t *testing.T) {
+	r := reviewing(t)
+	pod := strings.Replace(somePod, `"name":"web"`, `"name":"web","annotations":{"inject.istio.io/templates":"ca"}`, 1)
+	got, err := r.askAt(webhook.Caller{Address: "192.0.2.1", APIServer: true}, Path+"/cluster/east/net/n2",
+		reviewOf("admission.k8s.io/v1", "", pod))
+	if err != nil || !strings.Contains(string(got.Response.Patch), `"istiod.istio-system.svc:15012"`) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
 
 func TestPodsThatAreMadeAreInjected(t *testing.T) {
 	r := reviewing(t)

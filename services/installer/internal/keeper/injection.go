@@ -61,7 +61,7 @@ func (k *injection) find(i int, name string) *registrationv1.MutatingWebhookConf
 func (k *injection) keep(ctx context.Context, trust *tlsconf.Material) error {
 	own := k.find(0, k.name)
 	if own == nil {
-		return fmt.Errorf("no MutatingWebhookConfiguration %s; install the injector again", k.name)
+		return fmt.Errorf("no MutatingWebhookConfiguration %s: it comes with the injector; if that is installed, install again", k.name)
 	}
 	errs := []error{k.write(ctx, own, trust.RootsPEM, func(registrationv1.WebhookClientConfig) bool { return true })}
 	for i, name := range k.tags {

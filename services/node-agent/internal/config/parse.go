@@ -33,8 +33,10 @@ const (
 	defaultResolvConf     = "/etc/resolv.conf"
 	defaultDNSAddress     = "localhost:15053"
 	dnsCapture            = "ISTIO_META_DNS_CAPTURE"
-	defaultDiscovery      = "xds-server.istio-system.svc:15012"
-	defaultCA             = "ca.istio-system.svc:15012"
+	// defaultDiscovery is Istio's default of discoveryAddress, which injection leaves out of PROXY_CONFIG. Each cluster
+	// of a mesh has a Service of that name, those whose control plane is elsewhere, too.
+	defaultDiscovery = "istiod.istio-system.svc:15012"
+	defaultCA        = "ca.istio-system.svc:15012"
 
 	defaultFileFlush    = time.Second
 	defaultMinimumDrain = 5 * time.Second

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"fairlead.dev/pkg/meshdefaults"
 )
 
 // host is a machine with the given environment and files.
@@ -69,7 +71,7 @@ func TestDefaultsAreIstios(t *testing.T) {
 	want := []any{
 		"spiffe://cluster.local/ns/shop/sa/default", "shop.svc.cluster.local", "./etc/istio/proxy",
 		"./var/run/secrets/tokens/istio-token", "./var/run/secrets/istio/root-cert.pem",
-		"ca.istio-system.svc:15012", []string{"xds-server.istio-system.svc:15012"},
+		"ca.istio-system.svc:15012", []string{meshdefaults.ProxyConfig().GetDiscoveryAddress()},
 		"spiffe://cluster.local/ns/istio-system/sa/xds-server", "spiffe://cluster.local/ns/istio-system/sa/ca",
 		24 * time.Hour, true, uint32(1), "/usr/local/bin/envoy",
 		"0.0.0.0:15020", "0.0.0.0:15021", "0.0.0.0:15090",

@@ -45,6 +45,9 @@ func Instances(spec tree.Map, mapping *profile.Mapping) []Instance {
 			}
 			in.Values = componentValues(base, in, mapping)
 			in.Namespace = tree.GetString(part, "namespace")
+			if in.Namespace == "" && c.List {
+				in.Namespace = tree.GetString(base, "global", "namespaces", "gateways")
+			}
 			if in.Namespace == "" {
 				in.Namespace = Namespace(base, mapping)
 			}
