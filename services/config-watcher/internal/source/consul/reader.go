@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,20 +141,63 @@ func (r *reader) takeNames(names []string) {
 		r.leftOut, r.beyond = len(wanted)-maxServices, wanted[maxServices]
 		wanted = wanted[:maxServices]
 	}
-	before := r.shadowed
-	r.shadowed = registry.Shadowed(wanted)
 	r.names = make(map[string]struct{}, len(names))
 	for _, name := range names {
 		r.names[name] = struct{}{}
 	}
+	before := r.shadowed
+	r.shadowed = r.shadowedOf(wanted)
+	// Two services of one host have the same objects: those of the one that gives way go first.
+	var counts []string
 	for _, name := range sorted(r.services) {
+		_, shadowed := r.shadowed[name]
+		_, exists := r.names[name]
 		switch s := r.services[name]; {
-		case !r.matched(name):
+		case !r.matched(name) && !exists:
 			r.drop(name, s) // the user has changed the rules
-		case before[name] != r.shadowed[name]:
+		case !r.matched(name):
+			r.update(name, s) // the Follower still has it, and will not tell it again if the rules are changed back
+		case before[name] == r.shadowed[name]:
+		case shadowed:
 			r.update(name, s)
+		default:
+			counts = append(counts, name)
 		}
 	}
+	for _, name := range counts {
+		r.update(name, r.services[name])
+	}
+}
+
+// shadowedOf is registry.Shadowed of services that the names have. One that stays although they lack it gives way to
+// these. It is called with mu held.
+func (r *reader) shadowedOf(wanted []string) map[string]string {
+	out := registry.Shadowed(wanted)
+	var absent []string
+	for name := range r.services {
+		if _, exists := r.names[name]; !exists {
+			absent = append(absent, name)
+		}
+	}
+	if len(absent) == 0 {
+		return out
+	}
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, registry.Shadowed(absent))
+	present := make(map[string]string, len(wanted))
+	for _, name := range wanted {
+		if _, shadowed := out[name]; !shadowed {
+			present[strings.ToLower(name)] = name
+		}
+	}
+	for _, name := range absent {
+		if counts, taken := present[strings.ToLower(name)]; taken {
+			out[name] = counts
+		}
+	}
+	return out
 }
 
 // settle notes that everything has been read, once the Follower says so.

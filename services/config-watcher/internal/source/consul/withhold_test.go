@@ -92,6 +92,34 @@ func (p *played) has(entries, workloads, services, endpoints int) {
 	}
 }
 
+// TestWhatIsWithheldGivesWayToAServiceOfItsHost: the names of two services differ in case alone, so that their objects
+// are the same ones. What is removed in the end is not the other one's.
+func TestWhatIsWithheldGivesWayToAServiceOfItsHost(t *testing.T) {
+	for before, now := range map[string]string{"Cache": "cache", "cache": "Cache"} {
+		p := play(t)
+		p.read(map[string][]registry.Instance{before: instances(before, 12)})
+		p.has(1, 12, 0, 0)
+		p.read(map[string][]registry.Instance{now: instances(now, 1)})
+		p.has(1, 1, 0, 12)
+		p.clock.Advance(withheld.Wait)
+		p.confirm(p.clock.Now())
+		p.read(map[string][]registry.Instance{now: instances(now, 1)})
+		p.has(1, 1, 0, 0)
+	}
+}
+
+// TestRulesThatAreChangedBackFindTheirServices: the Follower does not tell them again.
+func TestRulesThatAreChangedBackFindTheirServices(t *testing.T) {
+	p := play(t)
+	p.read(services(2, 1))
+	rules := p.decl.Rules
+	p.declare(&declaration{Registry: registry.Registry{Name: "east", Datacenter: "dc1", Domain: "consul",
+		Rules: []registry.Rule{{Services: []string{"other"}, Namespace: "consul"}}}})
+	p.has(0, 0, 0, 0)
+	p.declare(&declaration{Registry: registry.Registry{Name: "east", Datacenter: "dc1", Domain: "consul", Rules: rules}})
+	p.has(2, 2, 0, 0)
+}
+
 // TestAnEmptiedCatalogIsHeld: nothing is removed until a second reading 30 s later, which is asked for; what is new
 // counts at once, also as rules change.
 func TestAnEmptiedCatalogIsHeld(t *testing.T) {
