@@ -16,12 +16,7 @@ func TestClustersOfTwoNetworks(t *testing.T) {
 	s := &steps{began: began(t), last: began(t)}
 	s.done(t, "two clusters with a link")
 	p.multiPrimary(t, s)
-	p.helloworld(t)
-	s.done(t, "helloworld and curl are ready in both")
-	p.verify(t)
-	s.done(t, "both versions answer in both clusters")
-	p.check(t)
-	s.done(t, "clusters check finds nothing")
+	p.verified(t, s)
 	p.bookinfo(t)
 	s.done(t, "bookinfo answers, with productpage and details in one cluster, reviews and ratings in the other")
 	t.Logf("%5.1f s  all", time.Since(s.began).Seconds())
@@ -36,6 +31,12 @@ func TestClustersOfOneNetwork(t *testing.T) {
 	p := both(t, true)
 	s := &steps{began: time.Now(), last: time.Now()}
 	p.multiPrimary(t, s)
+	p.verified(t, s)
+}
+
+// verified verifies an installation as Istio's guides do, and by `fairlead clusters check`.
+func (p *pair) verified(t *testing.T, s *steps) {
+	t.Helper()
 	p.helloworld(t)
 	s.done(t, "helloworld and curl are ready in both")
 	p.verify(t)
@@ -91,12 +92,7 @@ func TestClustersWithARemote(t *testing.T) {
 			p := both(t, c.pods)
 			s := &steps{began: time.Now(), last: time.Now()}
 			p.primaryRemote(t, s, c.path)
-			p.helloworld(t)
-			s.done(t, "helloworld and curl are ready in both")
-			p.verify(t)
-			s.done(t, "both versions answer in both clusters")
-			p.check(t)
-			s.done(t, "clusters check finds nothing")
+			p.verified(t, s)
 		})
 	}
 }

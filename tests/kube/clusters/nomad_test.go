@@ -83,17 +83,18 @@ func (m *mesh) nomad(t *testing.T) {
 func (m *mesh) agentOf(t *testing.T, token string) {
 	secrets, state := filepath.Join(m.dir, "secrets"), filepath.Join(m.dir, "agent")
 	testkit.NoError(t, os.Mkdir(secrets, 0o700))
-	file, status := filepath.Join(secrets, "nomad_fairlead.jwt"), testkit.FreeAddress(t).String()
+	file, status := filepath.Join(secrets, "nomad_fairlead.jwt"), testkit.FreeAddress(t)
+	ip := status.Addr().String() // others may run an Envoy, too
 	testkit.WriteFile(t, file, []byte(token))
 	log := m.log("agent")
 	var p *process.Process
 	start := sync.OnceFunc(func() {
 		p = process.Run(t, process.Program{Name: "node-agent", Path: binaries.Built(t, "node-agent"), Stdout: log, Stderr: log,
-			Env: []string{"POD_NAMESPACE=shop", "POD_NAME=web-5c6328f7", "SERVICE_ACCOUNT=web", "INSTANCE_IP=127.0.0.1",
+			Env: []string{"POD_NAMESPACE=shop", "POD_NAME=web-5c6328f7", "SERVICE_ACCOUNT=web", "INSTANCE_IP=" + ip,
 				"ISTIO_META_INTERCEPTION_MODE=NONE"},
 			Args: []string{"proxy", "sidecar", "--state-dir", state, "--token-file", file, "--root-cert-file", m.roots,
 				"--envoy-binary", filepath.Join(binaries.Tools(), "envoy"), "--discovery-address", m.xdsAddr, "--ca-address", m.caAddr,
-				"--status-address", status, "--discovery-id", "spiffe://cluster.local/ns/istio-system/sa/xds-server",
+				"--bind", ip, "--status-address", status.String(), "--discovery-id", "spiffe://cluster.local/ns/istio-system/sa/xds-server",
 				"--ca-id", "spiffe://cluster.local/ns/istio-system/sa/ca"}})
 	})
 	m.logged("the agent's certificate", []string{`"decision":"issued"`, `"method":"jwt"`, `"cluster":"nomad"`,
@@ -102,7 +103,7 @@ func (m *mesh) agentOf(t *testing.T, token string) {
 		if err := p.Died(); err != nil {
 			t.Fatalf("%v\n%s", err, p.LogTail())
 		}
-		if _, err := get("http://" + status + "/healthz/ready"); err != nil {
+		if _, err := get("http://" + status.String() + "/healthz/ready"); err != nil {
 			return fmt.Errorf("%w\n%s", err, p.LogTail())
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,7 +107,7 @@ func (f *first) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return nil
 	}
-	for {
+	clock.Rounds(ctx, f.clock, f.wake, func() time.Time {
 		var object *corev1.ConfigMap
 		if o, found, _ := store.GetByKey(f.namespace + "/" + f.name); found { // a map's error: never
 			object, _ = o.(*corev1.ConfigMap)
@@ -116,16 +117,9 @@ func (f *first) Run(ctx context.Context) error {
 		if err := f.keep(ctx); ctx.Err() == nil && !f.report(err) {
 			wait = webhook.RetryInterval
 		}
-		timer := f.clock.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-f.wake:
-		case <-timer.C():
-		}
-		timer.Stop()
-	}
+		return f.clock.Now().Add(wait)
+	})
+	return nil
 }
 
 // take reads the ConfigMap; nil if there is none.

@@ -65,7 +65,7 @@ func (p *Previews) Make(ctx context.Context, name string, text []byte, taken fun
 	if d == nil {
 		return registry.Preview{}, found
 	}
-	read := &once{rules: d.Rules, services: map[string][]registry.Instance{}, others: map[string][]registry.Instance{}}
+	read := &once{rules: d.Rules, services: map[string][]registry.Instance{}, others: map[string]struct{}{}}
 	problem, err := p.read(ctx, d, read)
 	if err != nil {
 		return registry.Preview{}, err
@@ -134,7 +134,7 @@ type once struct {
 	services  map[string][]registry.Instance
 	instances int
 	// others are services that no rule matches.
-	others map[string][]registry.Instance
+	others map[string]struct{}
 }
 
 // wanted is Connection.Filter.
@@ -147,7 +147,7 @@ func (o *once) wanted(name string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.others) < maxServices && !registry.Own(name) {
-		o.others[name] = nil
+		o.others[name] = struct{}{}
 	}
 	return false
 }

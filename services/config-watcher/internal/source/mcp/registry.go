@@ -16,6 +16,7 @@ import (
 	mcpv1alpha1 "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/notify"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/mcp"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -130,13 +131,6 @@ func (r *registry) compose(desc *kind, key object.Key, e *entry) *entry {
 // clusterName is that of a service's port in Envoy, as istiod has it.
 func clusterName(port uint32, host string) string { return fmt.Sprintf("outbound|%d||%s", port, host) }
 
-func (r *registry) wakeUp() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
 // replace takes over what the server tells of a service; before is nil for a new one. What is known of its endpoints
 // stays.
 func (r *registry) replace(key object.Key, before *service, t *template) *service {
@@ -146,7 +140,7 @@ func (r *registry) replace(key object.Key, before *service, t *template) *servic
 		svc.clusters = append(svc.clusters, name)
 		if r.clusters[name] == nil {
 			r.clusters[name] = &cluster{of: map[object.Key]*service{}}
-			r.wakeUp()
+			notify.Wake(r.wake)
 		}
 		r.clusters[name].of[key] = svc
 	}
@@ -169,7 +163,7 @@ func (r *registry) leave(key object.Key, svc *service) {
 		if len(c.of) == 0 {
 			r.endpoints -= len(c.endpoints)
 			delete(r.clusters, name)
-			r.wakeUp()
+			notify.Wake(r.wake)
 		}
 	}
 }
