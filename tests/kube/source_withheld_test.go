@@ -179,12 +179,13 @@ func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 	own.Restore(t, "")
 	w.withholds(sourceName, "Service", 15)
 	w.withholds(sourceName, "EndpointSlice.discovery.k8s.io", 15)
+	w.withholds(sourceName, "ServiceEntry.networking.istio.io", 12)
 	began = time.Now()
 	res, err := w.admin().AcceptSource(t.Context(), &configv1.AcceptSourceRequest{Name: sourceName})
-	if err != nil || res.GetRemoved() < 30 {
+	if err != nil || res.GetRemoved() < 42 {
 		t.Errorf("accepted: %v, %v", res, err)
 	}
-	v.until("shop", 12) // the ServiceEntries are missing a moment later
+	v.until("shop", 0)
 	if took := time.Since(began); took > withheldFor/2 {
 		t.Errorf("it took %s", took)
 	}
