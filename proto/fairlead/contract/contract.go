@@ -75,6 +75,18 @@ const (
 	MaxMeshRootsBytes = 256 << 10
 )
 
+// GroupGatewayAPI is the API group of the Kubernetes Gateway API.
+const GroupGatewayAPI = "gateway.networking.k8s.io"
+
+// GatewayAPIKind is the kind, in resource keys, of an object of the Gateway API.
+func GatewayAPIKind(kind string) string { return kind + "." + GroupGatewayAPI }
+
+// GatewayNameLabel is on the workloads of a Gateway of the Gateway API that was made for it, with its name.
+const GatewayNameLabel = GroupGatewayAPI + "/gateway-name"
+
+// UnresolvedBackend is the host of a destination, in routes of the Gateway API, that cannot be resolved.
+const UnresolvedBackend = "unresolved.invalid"
+
 // MeshGateway is the reserved gateway name of VirtualServices that stands for all sidecars.
 const MeshGateway = "mesh"
 

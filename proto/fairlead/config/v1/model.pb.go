@@ -367,7 +367,8 @@ func (JwksProblem) EnumDescriptor() ([]byte, []int) {
 type ResourceKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// kind is the body's kind: "Service", "EndpointSet", "Workload", "Namespace", "MeshConfig", "Jwks", "IdentityBan", or
-	// the Kubernetes kind of an Istio object ("VirtualService", "DestinationRule", ...). Never empty.
+	// the Kubernetes kind of an Istio object ("VirtualService", "DestinationRule", ...). For objects of the Gateway API
+	// it is "<kind>.gateway.networking.k8s.io", because both have a Gateway. Never empty.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// namespace the resource lives in; empty for MeshConfig, Jwks, Namespace and IdentityBan.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -450,6 +451,7 @@ type Resource struct {
 	//	*Resource_Namespace
 	//	*Resource_Jwks
 	//	*Resource_IdentityBan
+	//	*Resource_GatewayApi
 	Body          isResource_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -578,6 +580,15 @@ func (x *Resource) GetIdentityBan() *IdentityBan {
 	return nil
 }
 
+func (x *Resource) GetGatewayApi() *GatewayAPIConfig {
+	if x != nil {
+		if x, ok := x.Body.(*Resource_GatewayApi); ok {
+			return x.GatewayApi
+		}
+	}
+	return nil
+}
+
 type isResource_Body interface {
 	isResource_Body()
 }
@@ -622,6 +633,11 @@ type Resource_IdentityBan struct {
 	IdentityBan *IdentityBan `protobuf:"bytes,10,opt,name=identity_ban,json=identityBan,proto3,oneof"`
 }
 
+type Resource_GatewayApi struct {
+	// gateway_api is what an object of the Kubernetes Gateway API says.
+	GatewayApi *GatewayAPIConfig `protobuf:"bytes,11,opt,name=gateway_api,json=gatewayApi,proto3,oneof"`
+}
+
 func (*Resource_IstioConfig) isResource_Body() {}
 
 func (*Resource_Service) isResource_Body() {}
@@ -637,6 +653,8 @@ func (*Resource_Namespace) isResource_Body() {}
 func (*Resource_Jwks) isResource_Body() {}
 
 func (*Resource_IdentityBan) isResource_Body() {}
+
+func (*Resource_GatewayApi) isResource_Body() {}
 
 // SourceRef says which user's object a resource was made from, for error messages, `fairlead why` and status.
 type SourceRef struct {
@@ -842,6 +860,130 @@ func (x *IstioConfig) GetHeldClosed() bool {
 	return false
 }
 
+// GatewayAPIConfig is what an object of the Kubernetes Gateway API says after everything that it refers to was looked
+// up. Objects that say nothing to proxies, such as a ReferenceGrant, have no resource.
+type GatewayAPIConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// object is always set.
+	//
+	// Types that are valid to be assigned to Object:
+	//
+	//	*GatewayAPIConfig_Listeners
+	//	*GatewayAPIConfig_Route
+	//	*GatewayAPIConfig_BackendTls
+	Object isGatewayAPIConfig_Object `protobuf_oneof:"object"`
+	// creation_time decides between objects that want the same, such as Gateways one port of one proxy: the oldest wins,
+	// then namespace and name. Absent sorts first.
+	CreationTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=creation_time,json=creationTime,proto3" json:"creation_time,omitempty"`
+	// source is the user's object.
+	Source        *SourceRef `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GatewayAPIConfig) Reset() {
+	*x = GatewayAPIConfig{}
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatewayAPIConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatewayAPIConfig) ProtoMessage() {}
+
+func (x *GatewayAPIConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatewayAPIConfig.ProtoReflect.Descriptor instead.
+func (*GatewayAPIConfig) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GatewayAPIConfig) GetObject() isGatewayAPIConfig_Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *GatewayAPIConfig) GetListeners() *GatewayListeners {
+	if x != nil {
+		if x, ok := x.Object.(*GatewayAPIConfig_Listeners); ok {
+			return x.Listeners
+		}
+	}
+	return nil
+}
+
+func (x *GatewayAPIConfig) GetRoute() *AttachedRoute {
+	if x != nil {
+		if x, ok := x.Object.(*GatewayAPIConfig_Route); ok {
+			return x.Route
+		}
+	}
+	return nil
+}
+
+func (x *GatewayAPIConfig) GetBackendTls() *BackendTLS {
+	if x != nil {
+		if x, ok := x.Object.(*GatewayAPIConfig_BackendTls); ok {
+			return x.BackendTls
+		}
+	}
+	return nil
+}
+
+func (x *GatewayAPIConfig) GetCreationTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreationTime
+	}
+	return nil
+}
+
+func (x *GatewayAPIConfig) GetSource() *SourceRef {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+type isGatewayAPIConfig_Object interface {
+	isGatewayAPIConfig_Object()
+}
+
+type GatewayAPIConfig_Listeners struct {
+	// listeners of a Gateway or ListenerSet.
+	Listeners *GatewayListeners `protobuf:"bytes,1,opt,name=listeners,proto3,oneof"`
+}
+
+type GatewayAPIConfig_Route struct {
+	// route with its parents.
+	Route *AttachedRoute `protobuf:"bytes,2,opt,name=route,proto3,oneof"`
+}
+
+type GatewayAPIConfig_BackendTls struct {
+	// backend_tls of a BackendTLSPolicy.
+	BackendTls *BackendTLS `protobuf:"bytes,3,opt,name=backend_tls,json=backendTls,proto3,oneof"`
+}
+
+func (*GatewayAPIConfig_Listeners) isGatewayAPIConfig_Object() {}
+
+func (*GatewayAPIConfig_Route) isGatewayAPIConfig_Object() {}
+
+func (*GatewayAPIConfig_BackendTls) isGatewayAPIConfig_Object() {}
+
 // ServicePort is one port of a service.
 type ServicePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +1004,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[4]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1016,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[4]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1029,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{4}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServicePort) GetName() string {
@@ -997,7 +1139,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[5]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1151,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[5]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1164,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{5}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Service) GetHostname() string {
@@ -1213,7 +1355,7 @@ type ClusterAddresses struct {
 
 func (x *ClusterAddresses) Reset() {
 	*x = ClusterAddresses{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1367,7 @@ func (x *ClusterAddresses) String() string {
 func (*ClusterAddresses) ProtoMessage() {}
 
 func (x *ClusterAddresses) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1380,7 @@ func (x *ClusterAddresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterAddresses.ProtoReflect.Descriptor instead.
 func (*ClusterAddresses) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClusterAddresses) GetCluster() string {
@@ -1275,7 +1417,7 @@ type NetworkGateway struct {
 
 func (x *NetworkGateway) Reset() {
 	*x = NetworkGateway{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1429,7 @@ func (x *NetworkGateway) String() string {
 func (*NetworkGateway) ProtoMessage() {}
 
 func (x *NetworkGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1442,7 @@ func (x *NetworkGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkGateway.ProtoReflect.Descriptor instead.
 func (*NetworkGateway) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NetworkGateway) GetNetwork() string {
@@ -1346,7 +1488,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1500,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1513,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1406,7 +1548,7 @@ type LabelSet struct {
 
 func (x *LabelSet) Reset() {
 	*x = LabelSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1560,7 @@ func (x *LabelSet) String() string {
 func (*LabelSet) ProtoMessage() {}
 
 func (x *LabelSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1573,7 @@ func (x *LabelSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSet.ProtoReflect.Descriptor instead.
 func (*LabelSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LabelSet) GetLabels() map[string]string {
@@ -1471,7 +1613,7 @@ type EndpointSet struct {
 
 func (x *EndpointSet) Reset() {
 	*x = EndpointSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1625,7 @@ func (x *EndpointSet) String() string {
 func (*EndpointSet) ProtoMessage() {}
 
 func (x *EndpointSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1638,7 @@ func (x *EndpointSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSet.ProtoReflect.Descriptor instead.
 func (*EndpointSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EndpointSet) GetHostname() string {
@@ -1596,7 +1738,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1750,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1763,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1743,7 +1885,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1897,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1910,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Workload) GetName() string {
@@ -1879,7 +2021,7 @@ type ServiceTarget struct {
 
 func (x *ServiceTarget) Reset() {
 	*x = ServiceTarget{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2033,7 @@ func (x *ServiceTarget) String() string {
 func (*ServiceTarget) ProtoMessage() {}
 
 func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2046,7 @@ func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceTarget.ProtoReflect.Descriptor instead.
 func (*ServiceTarget) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServiceTarget) GetHostname() string {
@@ -1956,7 +2098,7 @@ type MeshConfig struct {
 
 func (x *MeshConfig) Reset() {
 	*x = MeshConfig{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2110,7 @@ func (x *MeshConfig) String() string {
 func (*MeshConfig) ProtoMessage() {}
 
 func (x *MeshConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2123,7 @@ func (x *MeshConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshConfig.ProtoReflect.Descriptor instead.
 func (*MeshConfig) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MeshConfig) GetSettings() *anypb.Any {
@@ -2032,7 +2174,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2186,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2199,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Namespace) GetName() string {
@@ -2093,7 +2235,7 @@ type Jwks struct {
 
 func (x *Jwks) Reset() {
 	*x = Jwks{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2247,7 @@ func (x *Jwks) String() string {
 func (*Jwks) ProtoMessage() {}
 
 func (x *Jwks) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2260,7 @@ func (x *Jwks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
 func (*Jwks) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{16}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Jwks) GetUri() string {
@@ -2166,7 +2308,7 @@ type IdentityBan struct {
 
 func (x *IdentityBan) Reset() {
 	*x = IdentityBan{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2320,7 @@ func (x *IdentityBan) String() string {
 func (*IdentityBan) ProtoMessage() {}
 
 func (x *IdentityBan) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2333,7 @@ func (x *IdentityBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityBan.ProtoReflect.Descriptor instead.
 func (*IdentityBan) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{17}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdentityBan) GetIdentity() string {
@@ -2226,11 +2368,11 @@ var File_fairlead_config_v1_model_proto protoreflect.FileDescriptor
 
 const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1efairlead/config/v1/model.proto\x12\x12fairlead.config.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
+	"\x1efairlead/config/v1/model.proto\x12\x12fairlead.config.v1\x1a#fairlead/config/v1/gatewayapi.proto\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xd2\x04\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x9b\x05\n" +
 	"\bResource\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.fairlead.config.v1.ResourceKeyR\x03key\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12D\n" +
@@ -2243,7 +2385,9 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x1d.fairlead.config.v1.NamespaceH\x00R\tnamespace\x12.\n" +
 	"\x04jwks\x18\t \x01(\v2\x18.fairlead.config.v1.JwksH\x00R\x04jwks\x12D\n" +
 	"\fidentity_ban\x18\n" +
-	" \x01(\v2\x1f.fairlead.config.v1.IdentityBanH\x00R\videntityBanB\x06\n" +
+	" \x01(\v2\x1f.fairlead.config.v1.IdentityBanH\x00R\videntityBan\x12G\n" +
+	"\vgateway_api\x18\v \x01(\v2$.fairlead.config.v1.GatewayAPIConfigH\x00R\n" +
+	"gatewayApiB\x06\n" +
 	"\x04body\"\xc6\x01\n" +
 	"\tSourceRef\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1f\n" +
@@ -2271,7 +2415,15 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbe\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x02\n" +
+	"\x10GatewayAPIConfig\x12D\n" +
+	"\tlisteners\x18\x01 \x01(\v2$.fairlead.config.v1.GatewayListenersH\x00R\tlisteners\x129\n" +
+	"\x05route\x18\x02 \x01(\v2!.fairlead.config.v1.AttachedRouteH\x00R\x05route\x12A\n" +
+	"\vbackend_tls\x18\x03 \x01(\v2\x1e.fairlead.config.v1.BackendTLSH\x00R\n" +
+	"backendTls\x12?\n" +
+	"\rcreation_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fcreationTime\x125\n" +
+	"\x06source\x18\x05 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06sourceB\b\n" +
+	"\x06object\"\xbe\x01\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x128\n" +
@@ -2465,7 +2617,7 @@ func file_fairlead_config_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: fairlead.config.v1.Protocol
 	(Resolution)(0),               // 1: fairlead.config.v1.Resolution
@@ -2476,80 +2628,90 @@ var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(*Resource)(nil),              // 6: fairlead.config.v1.Resource
 	(*SourceRef)(nil),             // 7: fairlead.config.v1.SourceRef
 	(*IstioConfig)(nil),           // 8: fairlead.config.v1.IstioConfig
-	(*ServicePort)(nil),           // 9: fairlead.config.v1.ServicePort
-	(*Service)(nil),               // 10: fairlead.config.v1.Service
-	(*ClusterAddresses)(nil),      // 11: fairlead.config.v1.ClusterAddresses
-	(*NetworkGateway)(nil),        // 12: fairlead.config.v1.NetworkGateway
-	(*Locality)(nil),              // 13: fairlead.config.v1.Locality
-	(*LabelSet)(nil),              // 14: fairlead.config.v1.LabelSet
-	(*EndpointSet)(nil),           // 15: fairlead.config.v1.EndpointSet
-	(*Endpoint)(nil),              // 16: fairlead.config.v1.Endpoint
-	(*Workload)(nil),              // 17: fairlead.config.v1.Workload
-	(*ServiceTarget)(nil),         // 18: fairlead.config.v1.ServiceTarget
-	(*MeshConfig)(nil),            // 19: fairlead.config.v1.MeshConfig
-	(*Namespace)(nil),             // 20: fairlead.config.v1.Namespace
-	(*Jwks)(nil),                  // 21: fairlead.config.v1.Jwks
-	(*IdentityBan)(nil),           // 22: fairlead.config.v1.IdentityBan
-	nil,                           // 23: fairlead.config.v1.IstioConfig.LabelsEntry
-	nil,                           // 24: fairlead.config.v1.IstioConfig.AnnotationsEntry
-	nil,                           // 25: fairlead.config.v1.Service.SelectorEntry
-	nil,                           // 26: fairlead.config.v1.Service.LabelsEntry
-	nil,                           // 27: fairlead.config.v1.LabelSet.LabelsEntry
-	nil,                           // 28: fairlead.config.v1.Workload.LabelsEntry
-	nil,                           // 29: fairlead.config.v1.Workload.AnnotationsEntry
-	nil,                           // 30: fairlead.config.v1.Namespace.LabelsEntry
-	(*anypb.Any)(nil),             // 31: google.protobuf.Any
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*GatewayAPIConfig)(nil),      // 9: fairlead.config.v1.GatewayAPIConfig
+	(*ServicePort)(nil),           // 10: fairlead.config.v1.ServicePort
+	(*Service)(nil),               // 11: fairlead.config.v1.Service
+	(*ClusterAddresses)(nil),      // 12: fairlead.config.v1.ClusterAddresses
+	(*NetworkGateway)(nil),        // 13: fairlead.config.v1.NetworkGateway
+	(*Locality)(nil),              // 14: fairlead.config.v1.Locality
+	(*LabelSet)(nil),              // 15: fairlead.config.v1.LabelSet
+	(*EndpointSet)(nil),           // 16: fairlead.config.v1.EndpointSet
+	(*Endpoint)(nil),              // 17: fairlead.config.v1.Endpoint
+	(*Workload)(nil),              // 18: fairlead.config.v1.Workload
+	(*ServiceTarget)(nil),         // 19: fairlead.config.v1.ServiceTarget
+	(*MeshConfig)(nil),            // 20: fairlead.config.v1.MeshConfig
+	(*Namespace)(nil),             // 21: fairlead.config.v1.Namespace
+	(*Jwks)(nil),                  // 22: fairlead.config.v1.Jwks
+	(*IdentityBan)(nil),           // 23: fairlead.config.v1.IdentityBan
+	nil,                           // 24: fairlead.config.v1.IstioConfig.LabelsEntry
+	nil,                           // 25: fairlead.config.v1.IstioConfig.AnnotationsEntry
+	nil,                           // 26: fairlead.config.v1.Service.SelectorEntry
+	nil,                           // 27: fairlead.config.v1.Service.LabelsEntry
+	nil,                           // 28: fairlead.config.v1.LabelSet.LabelsEntry
+	nil,                           // 29: fairlead.config.v1.Workload.LabelsEntry
+	nil,                           // 30: fairlead.config.v1.Workload.AnnotationsEntry
+	nil,                           // 31: fairlead.config.v1.Namespace.LabelsEntry
+	(*anypb.Any)(nil),             // 32: google.protobuf.Any
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*GatewayListeners)(nil),      // 34: fairlead.config.v1.GatewayListeners
+	(*AttachedRoute)(nil),         // 35: fairlead.config.v1.AttachedRoute
+	(*BackendTLS)(nil),            // 36: fairlead.config.v1.BackendTLS
 }
 var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	5,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
 	8,  // 1: fairlead.config.v1.Resource.istio_config:type_name -> fairlead.config.v1.IstioConfig
-	10, // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
-	15, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
-	17, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
-	19, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
-	20, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
-	21, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
-	22, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
-	31, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
-	23, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
-	24, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
-	32, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
-	7,  // 13: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
-	0,  // 14: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
-	9,  // 15: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
-	1,  // 16: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
-	25, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
-	26, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
-	32, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
-	7,  // 20: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
-	12, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
-	11, // 22: fairlead.config.v1.Service.cluster_addresses:type_name -> fairlead.config.v1.ClusterAddresses
-	12, // 23: fairlead.config.v1.Service.more_network_gateways:type_name -> fairlead.config.v1.NetworkGateway
-	27, // 24: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
-	16, // 25: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
-	14, // 26: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
-	13, // 27: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
-	2,  // 28: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
-	3,  // 29: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	28, // 30: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
-	13, // 31: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
-	18, // 32: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
-	3,  // 33: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	29, // 34: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
-	7,  // 35: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	31, // 36: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	7,  // 37: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	12, // 38: fairlead.config.v1.MeshConfig.network_gateways:type_name -> fairlead.config.v1.NetworkGateway
-	30, // 39: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	4,  // 40: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
-	32, // 41: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
-	7,  // 42: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	11, // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
+	16, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
+	18, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
+	20, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
+	21, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
+	22, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
+	23, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
+	9,  // 9: fairlead.config.v1.Resource.gateway_api:type_name -> fairlead.config.v1.GatewayAPIConfig
+	32, // 10: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
+	24, // 11: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
+	25, // 12: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
+	33, // 13: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
+	7,  // 14: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
+	34, // 15: fairlead.config.v1.GatewayAPIConfig.listeners:type_name -> fairlead.config.v1.GatewayListeners
+	35, // 16: fairlead.config.v1.GatewayAPIConfig.route:type_name -> fairlead.config.v1.AttachedRoute
+	36, // 17: fairlead.config.v1.GatewayAPIConfig.backend_tls:type_name -> fairlead.config.v1.BackendTLS
+	33, // 18: fairlead.config.v1.GatewayAPIConfig.creation_time:type_name -> google.protobuf.Timestamp
+	7,  // 19: fairlead.config.v1.GatewayAPIConfig.source:type_name -> fairlead.config.v1.SourceRef
+	0,  // 20: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
+	10, // 21: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
+	1,  // 22: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
+	26, // 23: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
+	27, // 24: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
+	33, // 25: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
+	7,  // 26: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
+	13, // 27: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
+	12, // 28: fairlead.config.v1.Service.cluster_addresses:type_name -> fairlead.config.v1.ClusterAddresses
+	13, // 29: fairlead.config.v1.Service.more_network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	28, // 30: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
+	17, // 31: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
+	15, // 32: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
+	14, // 33: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
+	2,  // 34: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
+	3,  // 35: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	29, // 36: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
+	14, // 37: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
+	19, // 38: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
+	3,  // 39: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	30, // 40: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
+	7,  // 41: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
+	32, // 42: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	7,  // 43: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	13, // 44: fairlead.config.v1.MeshConfig.network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	31, // 45: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	4,  // 46: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
+	33, // 47: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	7,  // 48: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }
@@ -2557,6 +2719,7 @@ func file_fairlead_config_v1_model_proto_init() {
 	if File_fairlead_config_v1_model_proto != nil {
 		return
 	}
+	file_fairlead_config_v1_gatewayapi_proto_init()
 	file_fairlead_config_v1_model_proto_msgTypes[1].OneofWrappers = []any{
 		(*Resource_IstioConfig)(nil),
 		(*Resource_Service)(nil),
@@ -2566,6 +2729,12 @@ func file_fairlead_config_v1_model_proto_init() {
 		(*Resource_Namespace)(nil),
 		(*Resource_Jwks)(nil),
 		(*Resource_IdentityBan)(nil),
+		(*Resource_GatewayApi)(nil),
+	}
+	file_fairlead_config_v1_model_proto_msgTypes[4].OneofWrappers = []any{
+		(*GatewayAPIConfig_Listeners)(nil),
+		(*GatewayAPIConfig_Route)(nil),
+		(*GatewayAPIConfig_BackendTls)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2573,7 +2742,7 @@ func file_fairlead_config_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_model_proto_rawDesc), len(file_fairlead_config_v1_model_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
