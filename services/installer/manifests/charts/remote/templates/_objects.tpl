@@ -75,6 +75,31 @@ rules:
   - apiGroups: [fairlead.dev]
     resources: [identitybans]
     verbs: [get, list, watch]
+  - apiGroups: [gateway.networking.k8s.io]
+    resources:
+      - backendtlspolicies
+      - gatewayclasses
+      - gateways
+      - grpcroutes
+      - httproutes
+      - listenersets
+      - referencegrants
+      - tcproutes
+      - tlsroutes
+      - udproutes
+    verbs: [get, list, watch]
+  - apiGroups: [gateway.networking.k8s.io]
+    resources:
+      - backendtlspolicies/status
+      - gatewayclasses/status
+      - gateways/status
+      - grpcroutes/status
+      - httproutes/status
+      - listenersets/status
+      - tcproutes/status
+      - tlsroutes/status
+      - udproutes/status
+    verbs: [patch]
   {{- $exports := include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_AUTO_EXPORT") }}
   {{- if or $exports (include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_SERVICE_DISCOVERY")) }}
   - apiGroups: [multicluster.x-k8s.io]
@@ -346,7 +371,7 @@ webhooks:
         apiVersions: ["*"]
         operations: [CREATE, UPDATE]
         resources: ["*"]
-  # Objects of which the mesh takes no notice are never refused: whoever makes one is told so.
+  # Objects of the Gateway API may be for other controllers: while config-watcher does not answer, they are let in.
   - name: advice.fairlead.dev
     admissionReviewVersions: [v1]
     sideEffects: None
