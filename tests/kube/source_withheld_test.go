@@ -131,8 +131,8 @@ func TestAnEmptiedAPIServerRemovesNothingAtOnce(t *testing.T) {
 
 	east.Restore(t, "")
 	w.withholds("kubernetes/east", "Service", 15)
-	w.withholds("kubernetes/east", "EndpointSlice.discovery.k8s.io", 15)
 	began := time.Now()
+	w.withholds("kubernetes/east", "EndpointSlice.discovery.k8s.io", 15)
 	shopServices(t, east, "new", 2)
 	v.until("shop", 44)
 	if n := w.metric("source_withheld", `source="kubernetes/east"`); n < 30 {

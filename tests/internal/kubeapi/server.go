@@ -123,8 +123,8 @@ func (s *Server) Client(t testing.TB) *kubernetes.Clientset {
 	return client
 }
 
-// patience of one program to end: an API server waits for requests under way.
-const patience = 60 * time.Second
+// patience of one program to end: an API server gives clients that do not answer a minute to end their connections.
+const patience = 90 * time.Second
 
 // start runs a program until the test of Start ends, of which t may be a part.
 func (s *Server) start(t testing.TB, name string, args []string) *process.Process {
