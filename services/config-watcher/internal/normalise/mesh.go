@@ -224,9 +224,9 @@ func (m *Mesh) rebuildObject(k object.Key) {
 // object.Object.Held) goes into the root namespace.
 func (m *Mesh) resourceKey(kind kind, k object.Key) resource.Key {
 	if kind.traits().meshWide {
-		return resource.Key{Kind: k.Kind, Name: k.Name}
+		return resource.Key{Kind: resource.KindOf(k), Name: k.Name}
 	}
-	return resource.Key{Kind: k.Kind, Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
+	return resource.Key{Kind: resource.KindOf(k), Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
 }
 
 // emit records the new state of a resource; a nil body removes it. An unchanged resource is not recorded.
