@@ -20,9 +20,9 @@ type gateway struct {
 	controller string
 	// refused is why the Gateway as a whole is not accepted; its listeners are served nevertheless, as it may have been
 	// accepted before. Nil if it is.
-	refused   *finding
-	listeners []*listener
-	sets      []*listenerSet
+	refused    *finding
+	listeners  []*listener
+	sets       []*listenerSet
 	selections []*configv1.WorkloadSelection
 	// status lacks the listeners, which need counts, and is not passed on.
 	status GatewayStatus
