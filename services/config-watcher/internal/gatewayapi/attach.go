@@ -21,7 +21,12 @@ type attachment struct {
 	refused   *finding
 	listeners []*configv1.ListenerAttachment
 	ids       []ListenerID
-	service   *configv1.ServiceAttachment
+	// senders are the Gateways with listeners that take the route and open connections of their own, to which a
+	// BackendTLSPolicy applies.
+	senders []Name
+	// mesh is true if the parent is a Service; service is set if it takes the route.
+	mesh    bool
+	service *configv1.ServiceAttachment
 }
 
 // attach attaches a route to a parent; nil if that is none of ours.
@@ -56,7 +61,7 @@ func (l *lookup) attach(o *object.Object, hostnames []gatewayv1.Hostname, ref *g
 		out.controller = set.gateway.controller
 		l.listeners(out, o, hostnames, set.listeners)
 	case group == "" && kind == service:
-		out.controller = ControllerMesh
+		out.controller, out.mesh = ControllerMesh, true
 		l.toService(out, o, n)
 	default:
 		return nil
@@ -91,6 +96,9 @@ func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv
 			}
 		}
 		a.listeners, a.ids = append(a.listeners, attached), append(a.ids, listener.id)
+		if attached.Hosts != nil && !listener.passthrough {
+			a.senders = append(a.senders, listener.id.Gateway)
+		}
 	}
 	switch {
 	case len(a.ids) > 0:

@@ -13,6 +13,9 @@ import (
 type backends struct {
 	*lookup
 	route *object.Object
+	// free is true if references to other namespaces need no grant: those of a route that is attached to Services alone,
+	// as its clients can send to any Service by themselves.
+	free bool
 	// services that the route leads to.
 	services []Name
 	// unresolved is the first backend that cannot be resolved; nil if all can.
@@ -43,7 +46,7 @@ func (b *backends) resolve(ref *gatewayv1.BackendObjectReference) (host string, 
 		n.Namespace = string(*ref.Namespace)
 	}
 	from := reference{b.route.Key.Kind, b.route.Key.Namespace}
-	if !b.granted(from, group, kind, n) {
+	if !b.free && !b.granted(from, group, kind, n) {
 		return fail(gatewayv1.RouteReasonRefNotPermitted, "%s", notGranted("backendRef "+n.Name, kind, n, from.kind, from.namespace))
 	}
 	o := b.service(n)

@@ -18,6 +18,9 @@ import (
 type gateway struct {
 	name       Name
 	controller string
+	// refused is why the Gateway as a whole is not accepted; its listeners are served nevertheless, as it may have been
+	// accepted before. Nil if it is.
+	refused    *finding
 	listeners  []*listener
 	sets       []*listenerSet
 	selections []*configv1.WorkloadSelection
@@ -108,6 +111,11 @@ func (l *lookup) gateway(n Name) *gateway {
 	l.workloads(g, spec)
 	l.frontends(g, spec.TLS)
 
+	if address := unsupportedAddress(spec); address != "" {
+		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
+	} else if parameters := l.parameters(g, spec); parameters != "" {
+		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
+	}
 	claims := &claims{}
 	for i := range spec.Listeners {
 		g.listeners = append(g.listeners, l.listener(g, Gateway, o, ListenerID{Gateway: n}, &spec.Listeners[i]))
@@ -124,8 +132,7 @@ func (l *lookup) gateway(n Name) *gateway {
 		}
 	}
 	g.conclude(l, o, spec)
-	slices.SortFunc(g.secrets, compareNames)
-	g.secrets = slices.Compact(g.secrets)
+	g.secrets = unique(g.secrets)
 	g.resource = g.listenersOf(o, "", g.listeners)
 	for _, set := range g.sets {
 		set.resource = g.listenersOf(set.object, set.name.String(), set.listeners)
@@ -161,12 +168,9 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 		g.status.Accepted = ok
 		add(gatewayv1.GatewayConditionAccepted, ok, reason, message)
 	}
-	address, parameters := unsupportedAddress(spec), l.parameters(g, spec)
 	switch {
-	case address != "":
-		accepted(false, gatewayv1.GatewayReasonUnsupportedAddress, address)
-	case parameters != "":
-		accepted(false, gatewayv1.GatewayReasonInvalidParameters, parameters)
+	case g.refused != nil:
+		accepted(false, gatewayv1.GatewayConditionReason(g.refused.reason), g.refused.message)
 	case len(bad) > 0:
 		accepted(good > 0, gatewayv1.GatewayReasonListenersNotValid, "listeners that are not served: "+strings.Join(bad, ", "))
 	default:

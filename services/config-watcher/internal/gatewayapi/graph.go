@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -135,14 +136,16 @@ func sameService(a, b *object.Object) bool {
 		equality.Semantic.DeepEqual(x.Spec.Selector, y.Spec.Selector) && same(a.ClusterSet, b.ClusterSet)
 }
 
-// namespaceLabels are the labels of a namespace.
-func (l *lookup) namespaceLabels(name string) map[string]string {
+// namespaceLabels are the labels of a namespace, among them the one that Kubernetes gives to each.
+func (l *lookup) namespaceLabels(name string) labels.Set {
 	k := object.Key{Kind: namespace, Name: name}
 	l.read(k)
-	if o := l.objects[k]; o != nil {
+	if o := l.objects[k]; o != nil && o.Labels[corev1.LabelMetadataName] == name {
 		return o.Labels
+	} else if o != nil {
+		return labels.Merge(o.Labels, labels.Set{corev1.LabelMetadataName: name})
 	}
-	return nil
+	return labels.Set{corev1.LabelMetadataName: name}
 }
 
 // grantsOf stands for all ReferenceGrants of a namespace.

@@ -30,6 +30,8 @@ type listener struct {
 	port     uint32
 	protocol configv1.ListenerProtocol
 	hostname string
+	// passthrough is true if the listener does not terminate TLS.
+	passthrough bool
 	// owner is the namespace of the Gateway or ListenerSet.
 	owner string
 	// supportedKinds are the kinds of routes that may attach, and kinds the names of these.
@@ -152,7 +154,7 @@ func (l *lookup) allows(from gatewayv1.FromNamespaces, selector labels.Selector,
 	case gatewayv1.NamespacesFromSame:
 		return owner == namespace
 	case gatewayv1.NamespacesFromSelector:
-		return selector.Matches(labels.Set(l.namespaceLabels(namespace)))
+		return selector.Matches(l.namespaceLabels(namespace))
 	default:
 		return false
 	}
@@ -200,7 +202,7 @@ func (l *listener) finish(generation int64) {
 // sameListeners reports whether two lists of listeners take the same routes.
 func sameListeners(a, b []*listener) bool {
 	return slices.EqualFunc(a, b, func(a, b *listener) bool {
-		return a.id == b.id && a.port == b.port && a.protocol == b.protocol && a.hostname == b.hostname && a.owner == b.owner &&
+		return a.id == b.id && a.port == b.port && a.protocol == b.protocol && a.hostname == b.hostname && a.owner == b.owner && a.passthrough == b.passthrough &&
 			slices.Equal(a.kinds, b.kinds) && a.from == b.from && selectorText(a.selector) == selectorText(b.selector)
 	})
 }

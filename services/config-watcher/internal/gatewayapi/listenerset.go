@@ -71,6 +71,8 @@ func (s *listenerSet) finish() {
 		}
 	}
 	switch {
+	case s.gateway.refused != nil:
+		s.conclude(false, string(gatewayv1.ListenerSetReasonParentNotAccepted), fmt.Sprintf("Gateway %s is not accepted", s.gateway.name))
 	case len(bad) > 0:
 		s.conclude(good > 0, string(gatewayv1.ListenerSetReasonListenersNotValid), "listeners that are not served: "+strings.Join(bad, ", "))
 	default:

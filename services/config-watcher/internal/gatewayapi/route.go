@@ -18,8 +18,8 @@ import (
 type route struct {
 	// listeners that have taken it, each once.
 	listeners []ListenerID
-	// gateways that have taken it, each once.
-	gateways []Name
+	// gateways that have taken it, and senders those of them to which a BackendTLSPolicy applies, each once.
+	gateways, senders []Name
 	// services that it leads to, each once.
 	services []Name
 }
@@ -69,7 +69,7 @@ func (l *lookup) attached(o *object.Object) *route {
 		l.emit(o.Key, nil, nil)
 		return nil
 	}
-	b := &backends{lookup: l, route: o}
+	b := &backends{lookup: l, route: o, free: !slices.ContainsFunc(attachments, func(a *attachment) bool { return !a.mesh })}
 	body := &configv1.AttachedRoute{}
 	invalid := b.rules(o, body)
 
@@ -93,7 +93,7 @@ func (l *lookup) attached(o *object.Object) *route {
 			if a.service != nil {
 				body.Services = append(body.Services, a.service)
 			}
-			out.listeners = append(out.listeners, a.ids...)
+			out.listeners, out.senders = append(out.listeners, a.ids...), append(out.senders, a.senders...)
 		}
 		if b.unresolved != nil {
 			add(gatewayv1.RouteConditionResolvedRefs, false, *b.unresolved)
@@ -128,8 +128,12 @@ func (r *route) tidy(body *configv1.AttachedRoute, services []Name) {
 			r.gateways = append(r.gateways, id.Gateway)
 		}
 	}
-	slices.SortFunc(services, compareNames)
-	r.services = slices.Compact(services)
+	r.senders, r.services = unique(r.senders), unique(services)
+}
+
+func unique(names []Name) []Name {
+	slices.SortFunc(names, compareNames)
+	return slices.Compact(names)
 }
 
 // invalidRules are the rules of a route that are not supported.
@@ -231,7 +235,7 @@ func (s *State) recountRoute(old, now *route) {
 			}
 		}
 		for _, service := range r.services {
-			for _, g := range r.gateways {
+			for _, g := range r.senders {
 				s.countRouted(service, g, n)
 			}
 		}
@@ -245,7 +249,7 @@ func (s *State) recountRoute(old, now *route) {
 				}
 			}
 		}
-	} else if slices.Equal(old.services, now.services) {
+	} else if slices.Equal(old.services, now.services) && slices.Equal(old.senders, now.senders) {
 		return
 	}
 	count(now, 1)

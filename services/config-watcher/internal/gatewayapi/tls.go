@@ -44,7 +44,7 @@ func (l *lookup) listenerTLS(g *gateway, out *listener, kind string, in *gateway
 	case mode == gatewayv1.TLSModeTerminate:
 		l.terminate(g, out, kind, in.TLS, settings)
 	case mode == gatewayv1.TLSModePassthrough && !https:
-		settings.Mode = networking.ServerTLSSettings_PASSTHROUGH
+		settings.Mode, out.passthrough = networking.ServerTLSSettings_PASSTHROUGH, true
 	default:
 		out.unsupportedValue("tls.mode: %q is not supported with protocol %s", mode, in.Protocol)
 	}
