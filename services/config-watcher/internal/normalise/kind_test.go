@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // TestEveryKindHasRules: a kind that is read has a line in the table, or is known to make no part of the mesh.
@@ -16,8 +17,8 @@ func TestEveryKindHasRules(t *testing.T) {
 		{kinds.GroupMCS, kinds.ServiceImport}:    "package mcs says of Services what it says",
 	}
 	table := newKinds()
-	// By packages jwks, gatewayname and remote; no user writes one.
-	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway} {
+	// By packages jwks, gatewayname, remote and credential; no user writes one.
+	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway, object.KindCredentialState} {
 		made := kindName{kinds.GroupFairlead, kind}
 		if table[made] == nil {
 			t.Errorf("%v has no rules", made)
