@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Writes the CustomResourceDefinitions of Istio's kinds and of the Gateway API (standard channel) to a directory, one
-# file each, with kustomization.yaml, which lists them, and NOTICE, which says whose they are. Istio's come from the
-# release of istio.io/api that config-watcher is built with, the Gateway API's from the release that the Istio of
-# tools/istio reads. Fairlead's own definitions (*.fairlead.dev.yaml) are written by hand and stay. `make generate` gives
-# it services/installer/manifests/charts/base/files/crds, hack/verify.sh a copy.
+# file each, with kustomization.yaml, which lists them, and NOTICE, which says whose they are. Both come from the modules
+# that config-watcher is built with. Fairlead's own definitions (*.fairlead.dev.yaml) are written by hand and stay. To a
+# second directory it writes the schemas of the Gateway API that config-watcher evaluates. `make generate` gives it
+# services/installer/manifests/charts/base/files/crds and
+# services/config-watcher/internal/validate/gatewayapi/schemas, hack/verify.sh copies.
 set -euo pipefail
 out=$(cd "$1" && pwd)
+schemas=$(cd "$2" && pwd)
 cd "$(dirname "$0")/.."
 
 # module WORKDIR PATH: the version and the directory of the module that WORKDIR's go.mod names.
@@ -13,7 +15,7 @@ module() {
   (cd "$1" && GOWORK=off go mod download -json "$2") | python3 -c 'import json, sys; m = json.load(sys.stdin); print(m["Version"], m["Dir"])'
 }
 read -r istio_version istio < <(module services/config-watcher istio.io/api)
-read -r gateway_version gateway < <(module tools/istio sigs.k8s.io/gateway-api)
+read -r gateway_version gateway < <(module services/config-watcher sigs.k8s.io/gateway-api)
 
 find "$out" -name '*.yaml' ! -name '*.fairlead.dev.yaml' -delete
 awk -v out="$out" '
@@ -46,3 +48,6 @@ Both are unchanged, but for one file a definition, and under the Apache License,
 text is in LICENSE at the root of this repository.
 Definitions of the group fairlead.dev are Fairlead's own.
 END
+
+find "$schemas" -name '*.json' -delete
+(cd services/config-watcher && go run ./internal/validate/gatewayapi/generate "$gateway" "$gateway_version" "$schemas")

@@ -69,9 +69,9 @@ func (s *Service) CanI(ctx context.Context, req *configv1.CanIRequest) (*configv
 	if !slices.Contains(Verbs(), req.Verb) {
 		return nil, status.Errorf(codes.InvalidArgument, "verb %s is none; those are %v", object.Quote(req.Verb), Verbs())
 	}
-	k := object.Key{Kind: req.Kind, Namespace: req.Namespace}
+	k := object.Key{Namespace: req.Namespace}
 	known := false
-	if k.Group, known = kinds.GroupOf(req.Kind); !known && req.Kind != "" {
+	if k.Group, k.Kind, known = kinds.ByName(req.Kind); !known && req.Kind != "" {
 		return nil, status.Errorf(codes.InvalidArgument, "kind %s is unknown; kinds are written like VirtualService", object.Quote(req.Kind))
 	}
 	if kinds.ClusterScoped(k.Group, k.Kind) {

@@ -33,21 +33,19 @@ const (
 
 // decide gives the verdict on one request. Only objects of the mesh's kinds are checked; Kubernetes has checked its
 // own. An object whose content does not change is never denied: its finalizers, owners and status must remain writable,
-// however old and wrong the rest is. One that is being deleted may still take a new content, and is checked as any.
-// Objects of the Gateway API are allowed with a warning.
+// however old and wrong the rest is. One that is being deleted may still take a new content, and is checked as any. Of
+// the Gateway API, the API server has checked the schemas and the rules.
 func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	allowed := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	create := request.Operation == admissionv1.Create
 	if !create && request.Operation != admissionv1.Update || request.SubResource != "" {
 		return allowed
 	}
-	if request.Kind.Group == kinds.GroupGatewayAPI {
-		allowed.Warnings = []string{
-			fmt.Sprintf("Fairlead does not serve the Gateway API yet: this %s has no effect in its mesh; write a Gateway and a VirtualService of "+
-				"networking.istio.io", request.Kind.Kind)}
-		return allowed
-	}
-	if !kinds.OwnGroup(request.Kind.Group) {
+	check := validate.Document
+	switch {
+	case request.Kind.Group == kinds.GroupGatewayAPI:
+		check = validate.Served // the API server has the definitions, maybe newer ones
+	case !kinds.OwnGroup(request.Kind.Group):
 		return allowed
 	}
 	docs, problems := manifest.Parse("", request.Object.Raw)
@@ -62,7 +60,7 @@ func (h *Handler) decide(ctx context.Context, request *admissionv1.AdmissionRequ
 	if prefix, _ := meta["generateName"].(string); prefix != "" && meta["name"] == nil {
 		meta["name"] = prefix[:min(len(prefix), maxPrefix)] + generated
 	}
-	o, err := validate.Document(doc)
+	o, err := check(doc)
 	kept := !create && sameContent(doc.Tree, request.OldObject.Raw)
 	if err == nil {
 		allowed.Warnings = warnings(o.Warnings)

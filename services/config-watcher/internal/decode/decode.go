@@ -47,6 +47,9 @@ type Decoder struct {
 	// Beside has fields that users may write although a message does not have them, by the message's name. The caller
 	// has taken them out of the tree.
 	Beside map[protoreflect.FullName]string
+	// Lenient is true for an object of an API server whose definitions may be newer than this release: an unknown field
+	// is left out with a warning.
+	Lenient bool
 	// packed is true within the value of an EnvoyFilter, see Packed.
 	packed bool
 	// meant are the fields that misspelt names stand for, see repair.
@@ -88,14 +91,26 @@ func cleanProtoError(err error) string {
 // Body decodes the whole document strictly into a Go type of a kind of Kubernetes. It returns false if there is nothing
 // to check.
 func (d *Decoder) Body(kind string, into any) (usable bool) {
-	tree := d.Doc.Tree
+	if len(d.Problems) > 0 {
+		return d.BodyOf(kind, d.Doc.Tree, into)
+	}
 	js, err := d.Doc.JSON()
+	return d.body(kind, d.Doc.Tree, js, err, into)
+}
+
+// BodyOf is Body for a tree that has been made of the document's.
+func (d *Decoder) BodyOf(kind string, tree map[string]any, into any) (usable bool) {
 	if len(d.Problems) > 0 {
 		// Problems of the metadata have been reported.
 		tree = maps.Clone(tree)
 		delete(tree, "metadata")
-		js, err = manifest.AppendJSON(nil, tree)
 	}
+	js, err := manifest.AppendJSON(nil, tree)
+	return d.body(kind, tree, js, err, into)
+}
+
+// body decodes a tree, of which js is the encoding unless there is an error.
+func (d *Decoder) body(kind string, tree map[string]any, js []byte, err error, into any) (usable bool) {
 	if err != nil {
 		d.Fail("", nil, "cannot be decoded: "+err.Error(), "")
 		return false
@@ -129,7 +144,7 @@ func (d *Decoder) Members(path string, m map[string]any, known []string) {
 // of another release of Envoy.
 func (d *Decoder) unknown(path, name string, known []string, beside map[string]any) {
 	at := manifest.Field(path, name)
-	if d.packed {
+	if d.packed || d.Lenient {
 		d.Remark(at, fmt.Sprintf("is left out: unknown field %q", name), Suggest(name, known))
 		return
 	}

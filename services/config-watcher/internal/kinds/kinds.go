@@ -6,6 +6,7 @@ package kinds
 
 import (
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	extensions "istio.io/api/extensions/v1alpha1"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -34,8 +36,8 @@ const (
 	GroupMCS = mcsv1beta1.GroupName
 	// GroupFairlead is that of Fairlead's own kinds.
 	GroupFairlead = "fairlead.dev"
-	// GroupGatewayAPI has kinds that are not read.
-	GroupGatewayAPI = "gateway.networking.k8s.io"
+	// GroupGatewayAPI is that of the Gateway API, which has a Gateway beside Istio's.
+	GroupGatewayAPI = gatewayv1.GroupName
 )
 
 // IdentityBan is the kind that bans an identity from the mesh.
@@ -85,8 +87,14 @@ func multiCluster[T any](name string) Kind {
 	return Kind{Group: GroupMCS, Name: name, Versions: []string{"v1beta1", "v1alpha1"}, NewBody: func() any { return new(T) }}
 }
 
-func clusterScoped[T any](group, name string) Kind {
-	k := namespaced[T](group, name)
+// gatewayAPI is a kind of the Gateway API, with the versions that its definitions serve. They have the same fields.
+func gatewayAPI[T any](name string, versions ...string) Kind {
+	return Kind{Group: GroupGatewayAPI, Name: name, Versions: versions, NewBody: func() any { return new(T) }}
+}
+
+func clusterScoped[T any](group, name string) Kind { return ofCluster(namespaced[T](group, name)) }
+
+func ofCluster(k Kind) Kind {
 	k.ClusterScoped = true
 	return k
 }
@@ -124,6 +132,17 @@ var table = []Kind{
 
 	multiCluster[mcsv1beta1.ServiceExport](ServiceExport),
 	multiCluster[mcsv1beta1.ServiceImport](ServiceImport),
+
+	ofCluster(gatewayAPI[gatewayv1.GatewayClass]("GatewayClass", "v1", "v1beta1")),
+	gatewayAPI[gatewayv1.Gateway]("Gateway", "v1", "v1beta1"),
+	gatewayAPI[gatewayv1.ListenerSet]("ListenerSet", "v1"),
+	gatewayAPI[gatewayv1.HTTPRoute]("HTTPRoute", "v1", "v1beta1"),
+	gatewayAPI[gatewayv1.GRPCRoute]("GRPCRoute", "v1"),
+	gatewayAPI[gatewayv1.TLSRoute]("TLSRoute", "v1", "v1alpha3", "v1alpha2"),
+	gatewayAPI[gatewayv1.TCPRoute]("TCPRoute", "v1", "v1alpha2"),
+	gatewayAPI[gatewayv1.UDPRoute]("UDPRoute", "v1", "v1alpha2"),
+	gatewayAPI[gatewayv1.BackendTLSPolicy]("BackendTLSPolicy", "v1", "v1alpha3"),
+	gatewayAPI[gatewayv1.ReferenceGrant]("ReferenceGrant", "v1", "v1beta1"),
 
 	clusterScoped[object.IdentityBan](GroupFairlead, IdentityBan),
 }
@@ -166,13 +185,27 @@ func ClusterScoped(group, name string) bool {
 	return k != nil && k.ClusterScoped
 }
 
-// GroupOf is the API group of a kind, the first of several; ok is false for unknown kinds.
-func GroupOf(name string) (group string, ok bool) {
+// ByName returns the API group and the kind that a name means: "VirtualService", or with its group
+// "Gateway.gateway.networking.k8s.io". The bare name of a kind that several groups have means that of the table's first:
+// Gateway is Istio's. ok is false for unknown kinds.
+func ByName(name string) (group, kind string, ok bool) {
+	if kind, group, ok = strings.Cut(name, "."); ok {
+		return group, kind, Find(group, kind) != nil
+	}
 	groups := groupsOf(name)
 	if len(groups) == 0 {
-		return "", false
+		return "", name, false
 	}
-	return groups[0], true
+	return groups[0], name, true
+}
+
+// Matches reports whether a key is of the kind that a name means, see ByName; the empty name means every kind.
+func Matches(name string, k object.Key) bool {
+	if name == "" {
+		return true
+	}
+	group, kind, known := ByName(name)
+	return known && k.Group == group && k.Kind == kind
 }
 
 // groupsOf lists the API groups that have a kind of this name.

@@ -28,7 +28,10 @@ func TestTable(t *testing.T) {
 		if Find(k.Group, k.Name) == nil || len(k.Versions) == 0 || (k.NewSpec == nil) == (k.NewBody == nil) {
 			t.Errorf("%s %s is incomplete", k.Group, k.Name)
 		}
-		if _, known := GroupOf(k.Name); !known || Canonical(k.Group, k.Name) == "" {
+		if group, kind, known := ByName(k.Name + "." + k.Group); k.Group != "" && (!known || group != k.Group || kind != k.Name) {
+			t.Errorf("%s.%s is %s.%s", k.Name, k.Group, kind, group)
+		}
+		if _, _, known := ByName(k.Name); !known || Canonical(k.Group, k.Name) == "" {
 			t.Errorf("%s %s is not found", k.Group, k.Name)
 		}
 	}

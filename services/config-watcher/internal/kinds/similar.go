@@ -49,7 +49,13 @@ func Mistaken(group, kind string) (meant string) {
 	partOf := func(known string) bool {
 		return strings.HasPrefix(known, group+".") || strings.HasSuffix(known, "."+group)
 	}
-	if group == "" || OwnGroup(group) || nearest.Name(group, groups) != "" || slices.ContainsFunc(groups, partOf) {
+	if near := nearest.Name(group, groups); near != "" {
+		return Canonical(near, kind)
+	}
+	if i := slices.IndexFunc(groups, partOf); i >= 0 && group != "" {
+		return Canonical(groups[i], kind)
+	}
+	if group == "" || OwnGroup(group) {
 		return Canonical(groups[0], kind)
 	}
 	return ""

@@ -19,11 +19,23 @@ type Key struct {
 	Cluster string
 }
 
+// groupGatewayAPI has a kind whose name another group of the mesh has too.
+const groupGatewayAPI = "gateway.networking.k8s.io"
+
+// KindName is the kind as a person names it: "VirtualService", and with its group where another kind has its name,
+// "Gateway.gateway.networking.k8s.io"; the bare Gateway is Istio's.
+func (k Key) KindName() string {
+	if k.Group == groupGatewayAPI && k.Kind == "Gateway" {
+		return k.Kind + "." + k.Group
+	}
+	return k.Kind
+}
+
 // String returns "VirtualService apps/server", or "Namespace apps" for a cluster-scoped kind; for an object of a remote
 // cluster "Service apps/server of cluster east".
 func (k Key) String() string {
 	var b strings.Builder
-	b.WriteString(k.Kind)
+	b.WriteString(k.KindName())
 	b.WriteByte(' ')
 	if k.Namespace != "" {
 		b.WriteString(k.Namespace)
@@ -43,13 +55,14 @@ func (k Key) String() string {
 // unnamed stands for the name of an object without one.
 const unnamed = "(unnamed)"
 
-// ParseKey parses the text of Key.String, which has no group.
+// ParseKey parses the text of Key.String, which has no group but where KindName has one.
 func ParseKey(text string) (k Key, ok bool) {
 	kind, name, ok := strings.Cut(text, " ")
 	if !ok {
 		return Key{}, false
 	}
-	k = Key{Kind: kind, Name: name}
+	k = Key{Name: name}
+	k.Kind, k.Group, _ = strings.Cut(kind, ".")
 	if namespace, rest, namespaced := strings.Cut(name, "/"); namespaced {
 		k.Namespace, k.Name = namespace, rest
 	}

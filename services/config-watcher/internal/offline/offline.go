@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/validate"
+	"fairlead.dev/services/config-watcher/internal/validate/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/validate/meshconfig"
 )
 
@@ -39,6 +40,8 @@ type Verdict struct {
 	Errors []Finding `json:"errors"`
 	// Warnings are about accepted fields that have no effect, or another one than expected.
 	Warnings []Finding `json:"warnings"`
+	// Spec is that of an accepted object of the Gateway API with its defaults, if they are asked for.
+	Spec any `json:"spec,omitempty"`
 }
 
 // Finding is one error or one warning.
@@ -58,8 +61,8 @@ func (v Verdict) Object() string {
 
 // Validate validates the objects in the files that paths name and passes each verdict to report. A path is a file, a
 // directory with its subdirectories, a named pipe, or Stdin, which is read from in. An error names a path that cannot
-// be read; then nothing was validated.
-func Validate(paths []string, in io.Reader, report func(Verdict)) error {
+// be read; then nothing was validated. With defaults, verdicts on objects of the Gateway API have their Spec.
+func Validate(paths []string, in io.Reader, defaults bool, report func(Verdict)) error {
 	var named []string
 	for _, p := range paths {
 		if p != Stdin {
@@ -70,7 +73,7 @@ func Validate(paths []string, in io.Reader, report func(Verdict)) error {
 	if err != nil {
 		return err
 	}
-	run := validation{report: report, seen: map[object.Key]string{}}
+	run := validation{report: report, defaults: defaults, seen: map[object.Key]string{}}
 	if len(named) < len(paths) {
 		content, err := file.Bounded(in)
 		if err != nil {
@@ -92,7 +95,8 @@ func Validate(paths []string, in io.Reader, report func(Verdict)) error {
 
 // validation is one call of Validate.
 type validation struct {
-	report func(Verdict)
+	report   func(Verdict)
+	defaults bool
 	// seen has the locations of the objects accepted so far.
 	seen map[object.Key]string
 }
@@ -139,7 +143,7 @@ func (run *validation) content(name string, content []byte, named bool) {
 
 func (run *validation) document(doc *manifest.Document) {
 	key, _ := decode.Identify(doc.Tree)
-	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Errors: []Finding{},
+	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.KindName(), Namespace: key.Namespace, Name: key.Name, Errors: []Finding{},
 		Warnings: []Finding{}}
 	o, err := validate.Document(doc)
 	var problems object.Problems
@@ -149,6 +153,10 @@ func (run *validation) document(doc *manifest.Document) {
 	case err == nil:
 		v.Warnings = append(v.Warnings, findings(o.Warnings...)...)
 		run.seen[o.Key] = doc.Location()
+		if run.defaults && o.Key.Group == kinds.GroupGatewayAPI {
+			_, version, _ := strings.Cut(o.APIVersion, "/")
+			v.Spec = gatewayapi.Filled(o.Key.Kind, version, doc.Tree)
+		}
 	case errors.Is(err, validate.ErrIgnored):
 		v.Ignored = true
 	case errors.As(err, &problems):

@@ -26,7 +26,7 @@ const (
 
 func run(t *testing.T, stdin string, paths ...string) (verdicts []offline.Verdict, s offline.Summary) {
 	t.Helper()
-	err := offline.Validate(paths, strings.NewReader(stdin), func(v offline.Verdict) {
+	err := offline.Validate(paths, strings.NewReader(stdin), false, func(v offline.Verdict) {
 		verdicts = append(verdicts, v)
 		s.Add(v)
 	})
@@ -114,7 +114,7 @@ func TestPaths(t *testing.T) {
 	for name, path := range map[string]string{"no such file": filepath.Join(dir, "x.yaml"), "no *.yaml": t.TempDir(),
 		"not a regular file": "/dev/null"} {
 		said := 0
-		err := offline.Validate([]string{filepath.Join(dir, "a.yaml"), path}, nil, func(offline.Verdict) { said++ })
+		err := offline.Validate([]string{filepath.Join(dir, "a.yaml"), path}, nil, false, func(offline.Verdict) { said++ })
 		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) || said > 0 {
 			t.Errorf("%s: %v, %d verdicts", name, err, said)
 		}

@@ -6,6 +6,7 @@ package quota
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -34,19 +35,69 @@ const (
 	reserved = 10 * time.Second
 )
 
-// Cost is the memory that an object of Istio's kinds takes in config-watcher, in bytes, about; 0 for all others.
+// counts reports whether objects of an API group cost something: those that a namespace's people write for the mesh.
+func counts(group string) bool { return kinds.OwnGroup(group) || group == kinds.GroupGatewayAPI }
+
+// Cost is the memory that an object of Istio's kinds, or of the Gateway API's, takes in config-watcher, in bytes,
+// about; 0 for all others.
 func Cost(o *object.Object) int64 {
+	var total int64
 	m, ok := o.Body.(proto.Message)
-	if !ok || !kinds.OwnGroup(o.Key.Group) {
+	switch {
+	case o.Body == nil || !counts(o.Key.Group):
+		return 0
+	case ok:
+		total = costOf(m.ProtoReflect())
+	case o.Key.Group == kinds.GroupGatewayAPI:
+		total = messageBytes + goCost(reflect.ValueOf(o.Body).Elem().FieldByName("Spec"))
+	default:
 		return 0
 	}
-	total := costOf(m.ProtoReflect())
 	for _, texts := range []map[string]string{o.Labels, o.Annotations} {
 		for k, v := range texts {
 			total += valueBytes + copies*int64(len(k)+len(v))
 		}
 	}
 	return total
+}
+
+// goCost is costOf for a value of a Go type: what a pointer or a list leads to is what a message would be.
+func goCost(v reflect.Value) int64 {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return 0
+		}
+		return valueBytes + inner(v.Elem())
+	case reflect.String:
+		return valueBytes + copies*int64(v.Len())
+	case reflect.Slice:
+		var total int64
+		for i := range v.Len() {
+			total += valueBytes + inner(v.Index(i))
+		}
+		return total
+	case reflect.Map:
+		var total int64
+		for k, e := range v.Seq2() {
+			total += goCost(k) + goCost(e)
+		}
+		return total
+	case reflect.Struct:
+		var total int64
+		for i := range v.NumField() {
+			total += goCost(v.Field(i))
+		}
+		return total
+	}
+	return valueBytes
+}
+
+func inner(v reflect.Value) int64 {
+	if v.Kind() == reflect.Struct {
+		return messageBytes + goCost(v)
+	}
+	return goCost(v)
 }
 
 func costOf(m protoreflect.Message) int64 {
@@ -116,7 +167,7 @@ func (t *Table) Take(changes []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range changes {
-		if c.Key.Namespace == "" || !kinds.OwnGroup(c.Key.Group) {
+		if c.Key.Namespace == "" || !counts(c.Key.Group) {
 			continue
 		}
 		n := t.of(c.Key.Namespace)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -145,5 +146,25 @@ func TestCostIsNotBelowWhatIsTaken(t *testing.T) {
 	}
 	if cost := Cost(long); cost < 3_000_000 {
 		t.Errorf("a million bytes of text are estimated at %d", cost)
+	}
+}
+
+// TestRoutesOfTheGatewayAPICost: they count with their size, as a VirtualService of the same rules does.
+func TestRoutesOfTheGatewayAPICost(t *testing.T) {
+	httpRoute := func(matches int) *object.Object {
+		rule := gatewayv1.HTTPRouteRule{Matches: make([]gatewayv1.HTTPRouteMatch, matches)}
+		return &object.Object{Key: object.Key{Group: "gateway.networking.k8s.io", Kind: "HTTPRoute", Namespace: "a", Name: "x"},
+			Body: &gatewayv1.HTTPRoute{Spec: gatewayv1.HTTPRouteSpec{Rules: []gatewayv1.HTTPRouteRule{rule}}}}
+	}
+	less, more := Cost(httpRoute(10)), Cost(httpRoute(1010))
+	if want := Cost(route("a", "x", 1010)) - Cost(route("a", "x", 10)); more-less < want/2 || more-less > 2*want {
+		t.Errorf("1,000 matches cost %d, those of a VirtualService %d", more-less, want)
+	}
+	q, _ := table(more + less/2)
+	inForce(q, httpRoute(1010))
+	other := httpRoute(10)
+	other.Key.Name = "y"
+	if got := q.Check(false, other).Error(); !strings.Contains(got, "HTTPRoute a/y") {
+		t.Errorf("a second route: %q", got)
 	}
 }

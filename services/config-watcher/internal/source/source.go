@@ -196,7 +196,9 @@ func RefusedOf(s Source) []Refused {
 		if !known {
 			i = len(out)
 			at[p.Object] = i
-			k.Group, _ = kinds.GroupOf(k.Kind)
+			if k.Group == "" {
+				k.Group, k.Kind, _ = kinds.ByName(k.Kind)
+			}
 			out = append(out, Refused{Key: k, APIVersion: kinds.Canonical(k.Group, k.Kind)})
 		}
 		out[i].Problems = append(out[i].Problems, p)

@@ -111,7 +111,7 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 	slices.SortFunc(list, finding.Finding.Compare)
 	out := &configv1.ListWarningsResponse{}
 	for _, f := range slices.Compact(list) {
-		if readable(f.Key) && f.Key.Kind == cmp.Or(req.Kind, f.Key.Kind) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) &&
+		if readable(f.Key) && kinds.Matches(req.Kind, f.Key) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) &&
 			f.Key.Name == cmp.Or(req.Name, f.Key.Name) {
 			out.Warnings = append(out.Warnings, warning(f))
 		}

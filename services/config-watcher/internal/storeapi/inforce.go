@@ -38,7 +38,7 @@ func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object
 	}
 	var names []string
 	for _, list := range all {
-		if o := list[0].Key; o.Kind == k.Kind && o.Namespace == k.Namespace {
+		if o := list[0].Key; o.Group == k.Group && o.Kind == k.Kind && o.Namespace == k.Namespace {
 			names = append(names, o.Name)
 		}
 	}
@@ -56,7 +56,7 @@ func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, rea
 	out := &configv1.ListResponse{}
 	for _, list := range all {
 		k := list[0].Key
-		if req.Kind != "" && req.Kind != k.Kind || req.Namespace != "" && req.Namespace != k.Namespace || !readable(k) {
+		if !kinds.Matches(req.Kind, k) || req.Namespace != "" && req.Namespace != k.Namespace || !readable(k) {
 			continue
 		}
 		o, err := s.inForce(list, until, !req.WithoutManifests)
@@ -70,7 +70,7 @@ func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, rea
 
 // knownKind refuses an unknown kind; empty means all kinds.
 func knownKind(kind string) error {
-	if _, known := kinds.GroupOf(kind); known || kind == "" {
+	if _, _, known := kinds.ByName(kind); known || kind == "" {
 		return nil
 	}
 	return object.Problems{unknownKind(kind)}

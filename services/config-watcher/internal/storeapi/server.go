@@ -128,7 +128,7 @@ func (s *Server) loaded(ctx context.Context) {
 	}
 }
 
-// key converts an ObjectKey. The API version may be left out if only one group has the kind.
+// key converts an ObjectKey. Without an API version, the kind means what kinds.ByName says.
 func key(k *configv1.ObjectKey) (object.Key, error) {
 	out := object.Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 	if out.Kind == "" || out.Name == "" {
@@ -138,7 +138,7 @@ func key(k *configv1.ObjectKey) (object.Key, error) {
 		out.Group = group
 	} else if k.GetApiVersion() == "" {
 		known := false
-		if out.Group, known = kinds.GroupOf(out.Kind); !known {
+		if out.Group, out.Kind, known = kinds.ByName(out.Kind); !known {
 			return out, object.Problems{unknownKind(out.Kind)}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -117,6 +118,9 @@ func cutLine(location string) (file, line string) {
 }
 
 func wanted(req *configv1.StatusRequest, k object.Key) bool {
-	return (req.Kind == "" || req.Kind == k.Kind) && (req.Namespace == "" || req.Namespace == k.Namespace) &&
+	if k.Group == "" {
+		k.Group, k.Kind, _ = kinds.ByName(k.Kind) // of a text
+	}
+	return kinds.Matches(req.Kind, k) && (req.Namespace == "" || req.Namespace == k.Namespace) &&
 		(req.Name == "" || req.Name == k.Name)
 }

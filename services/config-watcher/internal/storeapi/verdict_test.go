@@ -60,7 +60,7 @@ func TestValidateAndApplyAgree(t *testing.T) {
 			applied[p.Description()] = true
 		}
 		validated := map[string]bool{}
-		if err := offline.Validate([]string{offline.Stdin}, strings.NewReader(text), func(v offline.Verdict) {
+		if err := offline.Validate([]string{offline.Stdin}, strings.NewReader(text), false, func(v offline.Verdict) {
 			for _, f := range v.Errors {
 				validated[f.Message] = true
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
@@ -19,6 +20,15 @@ func FuzzDocument(f *testing.F) {
 	}
 	f.Add([]byte(anIngress("{defaultBackend: {resource: {kind: a, name: b}}, rules: [{host: '*.a', http: {paths: [{path: '/a/*', pathType: " +
 		"Exact, backend: {service: {name: a, port: {name: b}}}}, {}]}}, {}], tls: [{}]}")))
+	for _, kind := range kinds.NamesOf(kinds.GroupGatewayAPI) {
+		for _, version := range kinds.Find(kinds.GroupGatewayAPI, kind).Versions {
+			f.Add([]byte("{apiVersion: gateway.networking.k8s.io/" + version + ", kind: " + kind + ", metadata: {name: a}, spec: {controllerName: a/b, " +
+				"gatewayClassName: a, parentRef: {name: a}, parentRefs: [{name: a, port: 1}], listeners: [{name: a, port: 80, protocol: HTTP, " +
+				"tls: null}, {}], hostnames: [a.b, 1.2.3.4], targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a, " +
+				"wellKnownCACertificates: System}, from: [{group: a, kind: b, namespace: c}], to: [{group: '', kind: Secret}], rules: [{matches: " +
+				"[{path: {value: /a}, headers: [{name: a, value: b}]}], filters: [{type: RequestMirror}], backendRefs: [{name: a, port: 80}]}]}}"))
+		}
+	}
 	f.Add([]byte(ef("HTTP_FILTER", "context: GATEWAY, proxy: {proxyVersion: '^1'}", "operation: ADD, value: {"+lua+"}")))
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: a'}"))
 	f.Add([]byte("a: &a [x]\nb: *a\n---\n- 1\n--- |\n x\n"))

@@ -15,7 +15,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/telemetry"
 )
 
-// groups has the rules of each API group. A kind without a case there has no rule but strict decoding.
+// groups has the rules of each API group. A kind without a case there, and one of the Gateway API, has no rule but those
+// of its decoding.
 var groups = map[string]func(*check.Checker, *object.Object){
 	kinds.GroupNetworking: networking.Check,
 	kinds.GroupSecurity:   security.Check,
@@ -35,5 +36,7 @@ func rules(c *check.Checker, o *object.Object) {
 			c.Fail("", nil, fmt.Sprintf("cannot be validated: %v", r), "report this object as a defect of Fairlead")
 		}
 	}()
-	groups[o.Key.Group](c, o)
+	if check := groups[o.Key.Group]; check != nil {
+		check(c, o)
+	}
 }

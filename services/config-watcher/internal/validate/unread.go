@@ -6,7 +6,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// UnreadError says that an object is of a kind that the mesh does not read, such as a Deployment or an HTTPRoute. It
+// UnreadError says that an object is of a kind that the mesh does not read, such as a Deployment. It
 // wraps ErrIgnored.
 type UnreadError struct{ Problem object.Problem }
 
@@ -21,15 +21,13 @@ func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
 	// An unknown kind may be cluster-scoped: no default namespace.
 	meta, _ := doc.Tree["metadata"].(map[string]any)
 	key.Namespace, _ = meta["namespace"].(string)
-	reason, remedy := "nobody reads this kind", "remove it; Fairlead reads Istio's kinds and the Kubernetes kinds that describe the mesh"
+	reason := "nobody reads this kind"
+	remedy := "remove it; Fairlead reads Istio's kinds, the Gateway API's and the Kubernetes kinds that describe the mesh"
 	if meant := kinds.Similar(key.Kind); meant != "" {
 		remedy = "did you mean " + meant + "?"
 	}
-	switch {
-	case kinds.RunsPods(key.Group, key.Kind):
+	if kinds.RunsPods(key.Group, key.Kind) {
 		reason, remedy = "the mesh reads Pods, not this kind", "`fairlead up -f` or a cluster runs what it describes"
-	case key.Group == kinds.GroupGatewayAPI || key.Group == "networking.k8s.io" && key.Kind == "Ingress":
-		remedy = "write a Gateway and a VirtualService of " + kinds.Canonical(kinds.GroupNetworking, "Gateway")
 	}
 	return &UnreadError{object.Problem{
 		Location: doc.Location(), Object: key.String(), Field: "kind", Value: apiVersion + " " + key.Kind, Reason: reason, Remedy: remedy,

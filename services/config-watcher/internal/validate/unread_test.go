@@ -14,8 +14,15 @@ func TestUnreadKinds(t *testing.T) {
 	for text, want := range map[string]string{
 		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: apps}": "m.yaml:1: Deployment apps/a: kind: " +
 			"apps/v1 Deployment: the mesh reads Pods, not this kind; `fairlead up -f`",
-		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a}": "HTTPRoute a: kind: gateway.networking.k8s.io/v1 " +
-			"HTTPRoute: nobody reads this kind; write a Gateway and a VirtualService",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRout\nmetadata: {name: a}": `refused: m.yaml:2: HTTPRout default/a: kind: ` +
+			`"HTTPRout": no kind of gateway.networking.k8s.io; did you mean "HTTPRoute"?`,
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: a}": "InferencePool a: kind: " +
+			"gateway.networking.k8s.io/v1 InferencePool: nobody reads this kind; remove it",
+		"apiVersion: networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a}": `refused: m.yaml:1: Gateway default/a: apiVersion: ` +
+			`"networking.k8s.io/v1": no API version of Gateway; use gateway.networking.k8s.io/v1`,
+		"apiVersion: gateway.networking.k8s.io/v1alpha2\nkind: Gateway\nmetadata: {name: a}\nspec: {gatewayClassName: a, listeners: " +
+			"[{name: a, port: 80, protocol: HTTP}]}": `refused: m.yaml:1: Gateway.gateway.networking.k8s.io default/a: apiVersion: ` +
+			`"gateway.networking.k8s.io/v1alpha2": version is not served for Gateway; use gateway.networking.k8s.io/v1`,
 		"apiVersion: example.com/v1\nkind: Servce\nmetadata: {name: a}": "did you mean v1 Service?",
 		"apiVersion: example.com/v1\nkind: VirtualServce\nmetadata: {name: a}": "did you mean networking.istio.io/v1 " +
 			"VirtualService?",
@@ -36,8 +43,6 @@ func TestUnreadKinds(t *testing.T) {
 			"nobody reads this kind",
 		"apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}": "nobody reads this kind; did you mean " +
 			"v1 Service?",
-		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a, namespace: apps}": "Gateway apps/a: kind: " +
-			"gateway.networking.k8s.io/v1 Gateway: nobody reads this kind",
 	} {
 		docs, _ := manifest.Parse("m.yaml", []byte(text))
 		_, err := Document(docs[0])

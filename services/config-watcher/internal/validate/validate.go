@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate/check"
+	"fairlead.dev/services/config-watcher/internal/validate/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/validate/ondemand"
 	"fairlead.dev/services/config-watcher/internal/validate/support"
 )
@@ -31,7 +32,14 @@ var ErrIgnored = errors.New("kind is not read by the mesh")
 
 // Document decodes and checks one object. It returns the object with warnings about fields without effect, or
 // object.Problems with every problem found, or an UnreadError. The caller sets the object's Source.
-func Document(doc *manifest.Document) (*object.Object, error) {
+func Document(doc *manifest.Document) (*object.Object, error) { return decoded(doc, false) }
+
+// Served is Document for an object that an API server has accepted. Of a kind of the Gateway API, whose definitions may
+// be of another release there, only the rules are applied that the definitions do not have, and unknown fields are left
+// out with a warning.
+func Served(doc *manifest.Document) (*object.Object, error) { return decoded(doc, true) }
+
+func decoded(doc *manifest.Document, served bool) (*object.Object, error) {
 	key, apiVersion := decode.Identify(doc.Tree)
 	d := &decode.Decoder{Verdict: &decode.Verdict{Object: key.String(), Doc: doc}, Beside: ondemand.Beside}
 	c := &check.Checker{Verdict: d.Verdict, Namespace: key.Namespace}
@@ -60,14 +68,15 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 		c.Fail("kind", key.Kind, "no kind of "+cmp.Or(key.Group, apiVersion), decode.Suggest(key.Kind, kinds.NamesOf(key.Group)))
 		return nil, c.Problems.Err()
 	}
-	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !slices.Contains(k.Versions, v) {
+	version := apiVersion[strings.IndexByte(apiVersion, '/')+1:]
+	if !slices.Contains(k.Versions, version) {
 		c.Fail("apiVersion", apiVersion, "version is not served for "+k.Name, "use "+k.Canonical())
 	}
 	o := &object.Object{Key: key, APIVersion: apiVersion, Location: doc.Location()}
 	metadata(c, d, o)
 	if k.NewSpec != nil {
 		spec(d, k, o)
-	} else if body := k.NewBody(); d.Body(k.Name, body) {
+	} else if body := k.NewBody(); decodeBody(d, k, version, served, body) {
 		o.Body = body
 	}
 	if o.Body != nil {
@@ -82,6 +91,14 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	o.Body = kept(o)
 	o.Warnings = c.Warnings
 	return o, nil
+}
+
+// decodeBody decodes an object of a Kubernetes kind. It returns false if there is nothing to check.
+func decodeBody(d *decode.Decoder, k *kinds.Kind, version string, served bool, into any) (usable bool) {
+	if k.Group == kinds.GroupGatewayAPI {
+		return gatewayapi.Decode(d, k.Name, version, served, into)
+	}
+	return d.Body(k.Name, into)
 }
 
 // spec decodes the spec of an object of Istio's kinds.

@@ -114,7 +114,7 @@ func TestStrictDecoding(t *testing.T) {
 func TestIgnoredKinds(t *testing.T) {
 	for _, yaml := range []string{
 		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {whatever: 1}",
-		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a}",
+		"apiVersion: gateway.networking.x-k8s.io/v1alpha1\nkind: XBackend\nmetadata: {name: a}",
 		"apiVersion: v1\nkind: Event\nmetadata: {name: a}",
 	} {
 		docs, _ := manifest.Parse("", []byte(yaml))

@@ -119,7 +119,7 @@ type normaliseChange = normalise.Change
 func (f *fixture) key(name string) object.Key {
 	kind, rest, _ := strings.Cut(name, " ")
 	k := object.Key{Kind: kind}
-	k.Group, _ = kinds.GroupOf(kind)
+	k.Group, _, _ = kinds.ByName(kind)
 	if ns, name, found := strings.Cut(rest, "/"); found {
 		k.Namespace, k.Name = ns, name
 	} else {

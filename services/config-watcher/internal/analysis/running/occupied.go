@@ -14,7 +14,9 @@ import (
 // Pods and WorkloadEntries.
 func occupies(k object.Key) bool {
 	switch k.Kind {
-	case "Service", "ServiceEntry", "Gateway", "Ingress":
+	case "Gateway":
+		return k.Group == kinds.GroupNetworking
+	case "Service", "ServiceEntry", "Ingress":
 		return true
 	}
 	return false

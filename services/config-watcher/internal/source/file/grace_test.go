@@ -445,13 +445,13 @@ func TestReturnedFileIsReadAtOnce(t *testing.T) {
 // TestUnreadObjectsAreNamed: objects of unread kinds are reported, and delay nothing.
 func TestUnreadObjectsAreNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
-	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  "+
+	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.x-k8s.io/v1alpha1\n  kind: XBackend\n  "+
 		"metadata: {name: r, namespace: apps}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: b}\n")
 	v := run(t, time.Hour, path)
 	v.wait("a=1 b=")
 	st := v.src.Status()
 	if st.UnreadTotal != 1 || !strings.Contains(st.Unread.Error(),
-		"mesh.yaml:9: HTTPRoute apps/r: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind") {
+		"mesh.yaml:9: XBackend apps/r: kind: gateway.networking.x-k8s.io/v1alpha1 XBackend: nobody reads this kind") {
 		t.Errorf("unread %v", st.Unread)
 	}
 	if len(st.Problems) > 0 {

@@ -80,7 +80,7 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 	if u, generic := o.(*unstructured.Unstructured); generic {
 		trim(u.Object)
 		doc := &manifest.Document{Tree: u.Object}
-		if e.object, err = validate.Document(doc); err != nil {
+		if e.object, err = validate.Served(doc); err != nil {
 			if h := hold.Of(doc); len(h) > 0 {
 				e.hold = &h[0] // the API server knows the kind
 			}

@@ -295,7 +295,7 @@ func objectOf(content []byte) (*object.Object, error) {
 	if err := kjson.Unmarshal(content, &doc.Tree); err != nil {
 		return nil, err
 	}
-	o, err := validate.Document(doc)
+	o, err := validate.Served(doc)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -216,7 +217,7 @@ func (s *Store) list(kind, namespace string) []*Item {
 }
 
 func selected(it *Item, kind, namespace string) bool {
-	return (kind == "" || it.Key.Kind == kind) && (namespace == "" || it.Key.Namespace == namespace)
+	return kinds.Matches(kind, it.Key) && (namespace == "" || it.Key.Namespace == namespace)
 }
 
 // Verb says whether a write expects the object to exist.
