@@ -1,5 +1,6 @@
-// Package routerank encodes the order in which the Gateway API has matches of routes tried, as bytes: the least is tried
-// first. Host encodes how specific a route's hostname is, Match the rest; Explain says at which step two ranks differ.
+// Package routerank encodes the order in which the Gateway API has matches of routes tried, as bytes: the least is
+// tried first. Host encodes how specific a route's hostname is, Match the rest; Explain says at which step two ranks
+// differ.
 //
 // A rank of Host has three bytes: whether the hostname is exact (0), a wildcard (1) or none (2), and 0xffff less its
 // length. A rank of Match has, in this order:
