@@ -56,6 +56,21 @@ func authority(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
+// suiteCA is the ConfigMap ca of a namespace with the certificate of an authority.
+func suiteCA(t testing.TB, namespace string) string {
+	return fmt.Sprintf("\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: %s}\ndata:\n  ca.crt: |\n    %s\n", namespace,
+		strings.ReplaceAll(authority(t), "\n", "\n    "))
+}
+
+func at(t testing.TB, text string) time.Time {
+	t.Helper()
+	out, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // suiteSetup has the Secrets and ConfigMaps that the suite makes in its own code.
 func suiteSetup(t testing.TB) string {
 	var b strings.Builder
