@@ -1,5 +1,6 @@
-// Package routerank encodes the order in which the Gateway API has matches of routes tried, as bytes: the least is tried
-// first. Host encodes how specific a route's hostname is, Match the rest; Explain says at which step two ranks differ.
+// Package routerank encodes the order in which the Gateway API has matches of routes tried, as bytes: the least is
+// tried first. Host encodes how specific a route's hostname is, Match the rest; Explain says at which step two ranks
+// differ.
 //
 // A rank of Host has three bytes: whether the hostname is exact (0), a wildcard (1) or none (2), and 0xffff less its
 // length. A rank of Match has, in this order:
@@ -98,7 +99,7 @@ func (r *Route) Whole() []byte {
 const (
 	matchSize = 6
 	timeSize  = 12
-	tailSize  = 5
+	tailSize  = 5 // behind the name
 	fixed     = matchSize + timeSize + tailSize
 )
 
@@ -128,46 +129,55 @@ func less16(out []byte, n int) []byte {
 // about the first: "has an exact path". Each match has the rank of its host and its own; both are of HTTPRoutes or
 // GRPCRoutes. It returns "" if the ranks are equal, or if the second comes first.
 func Explain(host, match, otherHost, other []byte) string {
-	if c := bytes.Compare(host, otherHost); c > 0 || c == 0 && bytes.Compare(match, other) >= 0 {
+	switch c := bytes.Compare(host, otherHost); {
+	case c > 0 || c == 0 && bytes.Compare(match, other) >= 0:
 		return ""
-	} else if c < 0 {
-		if len(host) == 0 || len(otherHost) == 0 || host[0] == otherHost[0] {
-			return "has the longer hostname"
-		}
-		return [...]string{"has an exact hostname", "has a hostname"}[min(host[0], 1)]
+	case c == 0 && len(match) > fixed && len(other) > fixed:
+		return explainMatch(match, other)
+	case c == 0 || len(host) == 0:
+		return "has the lesser rank" // of no Match or Host
+	case host[0] == otherHost[0]:
+		return "has the longer hostname"
+	case host[0] == 0:
+		return "has an exact hostname"
+	default:
+		return "has a hostname"
 	}
-	at := 0
-	for at < min(len(match), len(other)) && match[at] == other[at] {
-		at++
-	}
-	switch {
-	case at == 0:
-		return [...]string{"has an exact path", "has a path prefix", "has a path"}[min(match[0], byte(Regex))]
-	case at < 3 && Path(match[0]) == Regex:
-		return "has the longer regular expression"
-	case at < 3:
-		return "has the longer path prefix"
-	case at == 3:
-		return "requires a method"
-	case at == 4:
-		return "requires more headers"
-	case at == 5:
-		return "requires more query parameters"
-	case at < matchSize+timeSize:
-		return "is of the older route"
-	}
-	if a, b := route(match), route(other); !bytes.Equal(a, b) {
-		return "is of the route that comes first by namespace and name"
-	} else if kind := matchSize + timeSize + len(a) + 1; at == kind {
-		return "is of an " + kinds[min(max(int(match[kind])-1, 0), len(kinds)-1)]
-	} else if at < kind+3 {
-		return "is of an earlier rule"
-	}
-	return "is the earlier match of the rule"
 }
 
-// route returns namespace and name in a rank.
-func route(match []byte) []byte {
-	name, _, _ := bytes.Cut(match[min(matchSize+timeSize, len(match)):], []byte{0})
-	return name
+// explainMatch is Explain for two ranks of Match, of which the first is less.
+func explainMatch(match, other []byte) string {
+	at := 0
+	for at < len(match) && match[at] == other[at] {
+		at++
+	}
+	switch at {
+	case 0:
+		return [...]string{"has an exact path", "has a path prefix", "has a path"}[min(match[0], byte(Regex))]
+	case 1, 2:
+		return [...]string{"has the longer path prefix", "has the longer regular expression"}[min(match[0]/byte(Regex), 1)]
+	case 3:
+		return "requires a method"
+	case 4:
+		return "requires more headers"
+	case 5:
+		return "requires more query parameters"
+	}
+	if at < matchSize+timeSize {
+		return "is of the older route"
+	}
+	name, rest, _ := bytes.Cut(match[matchSize+timeSize:], []byte{0})
+	otherName, otherRest, _ := bytes.Cut(other[matchSize+timeSize:], []byte{0})
+	switch {
+	case !bytes.Equal(name, otherName):
+		return "is of the route that comes first by namespace and name"
+	case len(rest) < tailSize || len(otherRest) < tailSize:
+		return "has the lesser rank"
+	case rest[0] != otherRest[0]:
+		return "is of an " + kinds[min(max(int(rest[0])-1, 0), len(kinds)-1)]
+	case !bytes.Equal(rest[1:3], otherRest[1:3]):
+		return "is of an earlier rule"
+	default:
+		return "is the earlier match of the rule"
+	}
 }

@@ -13,8 +13,8 @@ import (
 type backends struct {
 	*lookup
 	route *object.Object
-	// free is true if references to other namespaces need no grant: those of a route that is attached to Services alone,
-	// as its clients can send to any Service by themselves.
+	// free is true if references to other namespaces need no grant: those of a route that is attached to Services
+	// alone, as its clients can send to any Service by themselves.
 	free bool
 	// services that the route leads to.
 	services []Name

@@ -55,8 +55,8 @@ func (s *State) judgeClass(k object.Key) {
 		string(gatewayv1.GatewayClassReasonAccepted), "the class is served")
 	if spec.ParametersRef != nil {
 		accepted = condition(o.Generation, accepted.Type, false, string(gatewayv1.GatewayClassReasonInvalidParameters),
-			"spec.parametersRef is not supported; give defaults in a ConfigMap of the root namespace that has the label "+
-				"gateway.istio.io/defaults-for-class")
+			"spec.parametersRef is not supported; give defaults in a ConfigMap of namespace "+s.cfg.MeshNamespace+
+				" that has the label gateway.istio.io/defaults-for-class")
 	}
 	status.Conditions = append(status.Conditions, accepted)
 	s.emit(k, nil, &Status{Class: status})

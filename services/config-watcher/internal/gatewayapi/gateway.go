@@ -30,8 +30,6 @@ type gateway struct {
 	frontend map[uint32]*frontend
 	// backend is GatewayListeners.backend_credential.
 	backend string
-	// secrets that the gateway's workloads may use, sorted.
-	secrets []Name
 	// expires is when the next certificate expires; zero if none does.
 	expires  time.Time
 	resource *configv1.GatewayAPIConfig
@@ -55,8 +53,6 @@ func (s *State) judge(n Name) {
 	l.done()
 	store(s.gateways, n, now)
 	s.recount[n] = struct{}{}
-	s.entitle(old, now)
-
 	if old == nil && now == nil {
 		return
 	}
@@ -78,7 +74,8 @@ func (s *State) judge(n Name) {
 		}
 	}
 	for _, set := range gone {
-		if now := s.judged[set.name]; now == nil || !sameListeners(set.listeners, now.listeners) || set.gateway.controller != now.gateway.controller {
+		if now := s.judged[set.name]; now == nil || !sameListeners(set.listeners, now.listeners) ||
+			set.gateway.controller != now.gateway.controller {
 			s.graph.touch(key(ListenerSet, set.name))
 		}
 		if s.judged[set.name] == nil {
@@ -132,7 +129,6 @@ func (l *lookup) gateway(n Name) *gateway {
 		}
 	}
 	g.conclude(l, o, spec)
-	g.secrets = unique(g.secrets)
 	g.resource = g.listenersOf(o, "", g.listeners)
 	for _, set := range g.sets {
 		set.resource = g.listenersOf(set.object, set.name.String(), set.listeners)
@@ -162,7 +158,8 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 		}
 	}
 	add := func(typ gatewayv1.GatewayConditionType, ok bool, reason gatewayv1.GatewayConditionReason, message string) {
-		g.status.Conditions = append(g.status.Conditions, condition(o.Generation, string(typ), ok, string(reason), object.Cut(message, maxMessage)))
+		c := condition(o.Generation, string(typ), ok, string(reason), object.Cut(message, maxMessage))
+		g.status.Conditions = append(g.status.Conditions, c)
 	}
 	accepted := func(ok bool, reason gatewayv1.GatewayConditionReason, message string) {
 		g.status.Accepted = ok
@@ -246,7 +243,7 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 		return
 	}
 	g.selections = []*configv1.WorkloadSelection{{
-		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: g.name.Name},
+		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
 	}}
 }
 
@@ -261,37 +258,6 @@ func (l *lookup) serviceOf(host, namespace string) (Name, bool) {
 	}
 	name, ns, found := strings.Cut(short, ".")
 	return Name{Namespace: ns, Name: name}, ok && found
-}
-
-// entitle keeps the index of the Secrets that gateways may use.
-func (s *State) entitle(old, now *gateway) {
-	same := func() bool {
-		return old != nil && now != nil && slices.Equal(old.secrets, now.secrets) &&
-			slices.EqualFunc(old.selections, now.selections, sameSelection)
-	}
-	if (old == nil || len(old.secrets) == 0) && (now == nil || len(now.secrets) == 0) || same() {
-		return
-	}
-	s.result.Entitled = true
-	if old != nil {
-		for _, secret := range old.secrets {
-			if delete(s.secrets[secret], old.name); len(s.secrets[secret]) == 0 {
-				delete(s.secrets, secret)
-			}
-		}
-	}
-	if now != nil {
-		for _, secret := range now.secrets {
-			if s.secrets[secret] == nil {
-				s.secrets[secret] = map[Name]struct{}{}
-			}
-			s.secrets[secret][now.name] = struct{}{}
-		}
-	}
-}
-
-func sameSelection(a, b *configv1.WorkloadSelection) bool {
-	return a.GetNamespace() == b.GetNamespace() && object.LabelText(a.GetLabels()) == object.LabelText(b.GetLabels())
 }
 
 // count makes the resources and statuses of a Gateway and its ListenerSets, with the routes that are attached.

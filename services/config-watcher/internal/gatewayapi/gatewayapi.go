@@ -1,6 +1,7 @@
-// Package gatewayapi computes what objects of the Kubernetes Gateway API mean: New makes a State, Put takes over objects,
-// and Rebuild returns the resources and statuses that have changed. Listeners are judged, routes attached and ranked,
-// references resolved, and the statuses come from the same computation. It does no I/O, and its clock is Advance.
+// Package gatewayapi computes what objects of the Kubernetes Gateway API mean: New makes a State, Put takes over
+// objects, and Rebuild returns the resources and statuses that have changed. Listeners are judged, routes attached and
+// ranked, references resolved, and the statuses come from the same computation. It does no I/O, and its clock is
+// Advance.
 //
 // A change computes again only what has read the object that has changed: every computation reads by way of a lookup,
 // which records what was read. Gateways come first with their ListenerSets, then routes, then policies; none of them
@@ -26,7 +27,8 @@ import (
 // Group is the API group of the kinds below.
 const Group = contract.GroupGatewayAPI
 
-// Kinds that a State takes over. The bodies of the first ten are pointers to the types of sigs.k8s.io/gateway-api/apis/v1.
+// Kinds that a State takes over. The bodies of the first ten are pointers to the types of
+// sigs.k8s.io/gateway-api/apis/v1.
 const (
 	GatewayClass     = "GatewayClass"
 	Gateway          = "Gateway"
@@ -62,13 +64,11 @@ type Name = types.NamespacedName
 
 // Result is what has changed.
 type Result struct {
-	// Resources of the mesh by the user's object; nil for one that is gone. Their kind is contract.GatewayAPIKind of the
-	// object's.
+	// Resources of the mesh by the user's object; nil for one that is gone. Their kind is contract.GatewayAPIKind of
+	// the object's.
 	Resources map[object.Key]*configv1.GatewayAPIConfig
 	// Statuses by the object; nil for one that has none, because it is gone or concerns no Gateway of ours.
 	Statuses map[object.Key]*Status
-	// Entitled is true if an answer of State.Entitled may have changed.
-	Entitled bool
 	// Wanted is true if State.Wanted has changed.
 	Wanted bool
 }
@@ -97,8 +97,6 @@ type State struct {
 	attached map[ListenerID]int
 	// routed counts, for each Service, how many routes of each Gateway lead to it.
 	routed map[Name]map[Name]int
-	// secrets are the Gateways whose listeners may use a Secret.
-	secrets map[Name]map[Name]struct{}
 
 	resources map[object.Key]*configv1.GatewayAPIConfig
 	statuses  map[object.Key]*Status
@@ -113,10 +111,12 @@ func New(cfg Config) *State {
 		cfg: cfg, objects: map[object.Key]*object.Object{}, services: map[Name]map[string]*object.Object{},
 		grants: map[string]map[string]*object.Object{}, sets: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
 		wanted: map[object.Key]struct{}{}, gateways: map[Name]*gateway{}, judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
-		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{}, secrets: map[Name]map[Name]struct{}{},
+		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
 		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[Name]struct{}{},
 	}
-	s.graph = graph{users: map[object.Key]map[object.Key]struct{}{}, reads: map[object.Key][]object.Key{}, dirty: map[string]map[object.Key]struct{}{}}
+	s.graph = graph{
+		users: map[object.Key]map[object.Key]struct{}{}, reads: map[object.Key][]object.Key{}, dirty: map[string]map[object.Key]struct{}{},
+	}
 	s.reset()
 	return s
 }
@@ -368,17 +368,4 @@ func sortedObjects(m map[Name]*object.Object) []*object.Object {
 // ConfigMaps, and of a CredentialState for each Secret.
 func (s *State) Wanted() []object.Key {
 	return slices.SortedFunc(maps.Keys(s.wanted), object.Key.Compare)
-}
-
-// Entitled reports whether a proxy in a namespace, with its labels, may be handed a Secret, because a Gateway that it
-// serves names it, in its own namespace or by a ReferenceGrant that is there.
-func (s *State) Entitled(namespace string, labels map[string]string, secret Name) bool {
-	for n := range s.secrets[secret] {
-		for _, selection := range s.gateways[n].selections {
-			if selection.GetNamespace() == namespace && object.HasLabels(labels, selection.GetLabels()) {
-				return true
-			}
-		}
-	}
-	return false
 }

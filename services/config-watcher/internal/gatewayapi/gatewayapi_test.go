@@ -37,10 +37,11 @@ spec: {ports: [{port: 8080}]}
 func TestHTTPRouteIsAttached(t *testing.T) {
 	w := load(t, basic)
 	route := w.resources[gatewayKey(gatewayapi.HTTPRoute, "shop", "cart")].GetRoute()
-	if len(route.GetListeners()) != 1 || route.GetListeners()[0].GetListener() != "http" || route.GetListeners()[0].GetGateway() != "shop/web" {
-		t.Fatalf("attached to %v", route.GetListeners())
+	attached := route.GetListeners()
+	if len(attached) != 1 || attached[0].GetListener() != "http" || attached[0].GetGateway() != "shop/web" {
+		t.Fatalf("attached to %v", attached)
 	}
-	if hosts := route.GetListeners()[0].GetHosts(); len(hosts) != 1 || hosts[0].GetDomain() != "cart.example.com" {
+	if hosts := attached[0].GetHosts(); len(hosts) != 1 || hosts[0].GetDomain() != "cart.example.com" {
 		t.Errorf("hosts %v", hosts)
 	}
 	text := prototext.Format(route)

@@ -154,6 +154,51 @@ func (w *world) put(t testing.TB, texts ...string) gatewayapi.Result {
 	return w.rebuild()
 }
 
+// gatewayOf writes a Gateway of namespace shop with listeners, each a YAML map, and further lines of its spec.
+func gatewayOf(name, spec string, listeners ...string) string {
+	out := fmt.Sprintf("\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: %s, namespace: shop}\n"+
+		"spec:\n  gatewayClassName: istio\n%s\n  listeners:\n", name, spec)
+	for _, l := range listeners {
+		out += "  - " + l + "\n"
+	}
+	return out
+}
+
+// objectOf writes an object: its spec is a YAML map.
+func objectOf(kind, namespace, name, spec string) string {
+	version := "gateway.networking.k8s.io/v1"
+	if kind == "Service" || kind == "Secret" || kind == "ConfigMap" || kind == "Namespace" {
+		version = "v1"
+	}
+	return fmt.Sprintf("\n---\napiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s, generation: 7}\nspec: %s\n", version, kind, name, namespace, spec)
+}
+
+// status is that of an object in lines.
+func (w *world) status(kind, namespace, name string) string { return statusText(w.statuses[gatewayKey(kind, namespace, name)]) }
+
+// drop removes an object.
+func (w *world) drop(kind, namespace, name string) {
+	k := gatewayKey(kind, namespace, name)
+	switch kind {
+	case "Service", "Namespace", "ConfigMap":
+		k.Group = ""
+	case object.KindCredentialState:
+		k.Group = "fairlead.dev"
+	}
+	w.Put(k, nil)
+	w.rebuild()
+}
+
+// has fails the test unless a text has all parts.
+func has(t testing.TB, what, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%s has no %q:\n%s", what, p, text)
+		}
+	}
+}
+
 func gatewayKey(kind, namespace, name string) object.Key {
 	return object.Key{Group: gatewayapi.Group, Kind: kind, Namespace: namespace, Name: name}
 }

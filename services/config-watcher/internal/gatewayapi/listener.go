@@ -121,8 +121,9 @@ func (l *listener) allow(in *gatewayv1.AllowedRoutes, byProtocol []string) {
 				group = *k.Group
 			}
 			if group != Group || !slices.Contains(byProtocol, string(k.Kind)) {
-				l.unresolve(gatewayv1.ListenerReasonInvalidRouteKinds, "allowedRoutes.kinds: %s of group %q cannot attach to the listener's protocol; it takes %s",
-					k.Kind, group, strings.Join(byProtocol, " and "))
+				l.unresolve(gatewayv1.ListenerReasonInvalidRouteKinds,
+					"allowedRoutes.kinds: %s of group %q cannot attach to the listener's protocol, which takes %s", k.Kind, group,
+					strings.Join(byProtocol, " and "))
 			} else if !slices.Contains(l.kinds, string(k.Kind)) {
 				l.kinds = append(l.kinds, string(k.Kind))
 			}
@@ -182,7 +183,8 @@ func (l *listener) finish(generation int64) {
 	if l.conflict != nil {
 		add(gatewayv1.ListenerConditionConflicted, true, l.conflict.reason, l.conflict.message)
 	} else {
-		add(gatewayv1.ListenerConditionConflicted, false, string(gatewayv1.ListenerReasonNoConflicts), "no other listener has its port and hostname")
+		add(gatewayv1.ListenerConditionConflicted, false, string(gatewayv1.ListenerReasonNoConflicts),
+			"no other listener has its port and hostname")
 	}
 	if l.unresolved != nil {
 		add(gatewayv1.ListenerConditionResolvedRefs, false, l.unresolved.reason, l.unresolved.message)
@@ -202,8 +204,9 @@ func (l *listener) finish(generation int64) {
 // sameListeners reports whether two lists of listeners take the same routes.
 func sameListeners(a, b []*listener) bool {
 	return slices.EqualFunc(a, b, func(a, b *listener) bool {
-		return a.id == b.id && a.port == b.port && a.protocol == b.protocol && a.hostname == b.hostname && a.owner == b.owner && a.passthrough == b.passthrough &&
-			slices.Equal(a.kinds, b.kinds) && a.from == b.from && selectorText(a.selector) == selectorText(b.selector)
+		return a.id == b.id && a.port == b.port && a.protocol == b.protocol && a.hostname == b.hostname && a.owner == b.owner &&
+			a.passthrough == b.passthrough && slices.Equal(a.kinds, b.kinds) && a.from == b.from &&
+			selectorText(a.selector) == selectorText(b.selector)
 	})
 }
 

@@ -22,6 +22,9 @@ func parentOf(o *object.Object) (Name, bool) {
 	return n, ok
 }
 
+// maxListeners is how many listeners all ListenerSets of a Gateway may have: all are judged again when one changes.
+const maxListeners = 4096
+
 // addSets judges the ListenerSets of a Gateway, the oldest first.
 func (l *lookup) addSets(g *gateway, spec *gatewayv1.GatewaySpec, claims *claims) {
 	from, selector := gatewayv1.NamespacesFromNone, labels.Nothing()
@@ -33,6 +36,7 @@ func (l *lookup) addSets(g *gateway, spec *gatewayv1.GatewaySpec, claims *claims
 			}
 		}
 	}
+	total := 0
 	for _, o := range sortedObjects(l.sets[g.name]) {
 		if _, ok := parentOf(o); !ok {
 			continue
@@ -49,7 +53,13 @@ func (l *lookup) addSets(g *gateway, spec *gatewayv1.GatewaySpec, claims *claims
 		entries := o.Body.(*gatewayv1.ListenerSet).Spec.Listeners
 		for i := range entries {
 			entry := gatewayv1.Listener(entries[i])
-			set.listeners = append(set.listeners, l.listener(g, ListenerSet, o, ListenerID{Gateway: g.name, Set: set.name}, &entry))
+			listener := l.listener(g, ListenerSet, o, ListenerID{Gateway: g.name, Set: set.name}, &entry)
+			if total++; total > maxListeners && listener.refused == nil {
+				listener.refused = &finding{
+					string(gatewayv1.ListenerEntryReasonTooManyListeners), fmt.Sprintf("a Gateway takes %d listeners of ListenerSets", maxListeners),
+				}
+			}
+			set.listeners = append(set.listeners, listener)
 		}
 		claims.add(set.listeners)
 	}

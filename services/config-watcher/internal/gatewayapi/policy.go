@@ -73,7 +73,9 @@ func (s *State) policy(k object.Key) {
 
 // validation resolves the authorities. Invalid is why the policy cannot be followed at all, and unresolved the first
 // reference that cannot be resolved.
-func (l *lookup) validation(o *object.Object, in *gatewayv1.BackendTLSPolicyValidation, out *configv1.BackendTLS) (invalid, unresolved *finding) {
+func (l *lookup) validation(
+	o *object.Object, in *gatewayv1.BackendTLSPolicyValidation, out *configv1.BackendTLS,
+) (invalid, unresolved *finding) {
 	switch known := in.WellKnownCACertificates; {
 	case len(in.CACertificateRefs) > 0:
 	case known != nil && *known == gatewayv1.WellKnownCACertificatesSystem:
@@ -90,7 +92,8 @@ func (l *lookup) validation(o *object.Object, in *gatewayv1.BackendTLSPolicyVali
 			unresolved = cmp.Or(unresolved, &finding{string(reason), at + message})
 		}
 		if ref.Group != "" || ref.Kind != configMap {
-			problem(gatewayv1.BackendTLSPolicyReasonInvalidKind, fmt.Sprintf("%s of group %q is not supported; use a ConfigMap", ref.Kind, ref.Group))
+			problem(gatewayv1.BackendTLSPolicyReasonInvalidKind,
+				fmt.Sprintf("%s of group %q is not supported; use a ConfigMap", ref.Kind, ref.Group))
 			continue
 		}
 		text, message := l.authority(Name{Namespace: o.Key.Namespace, Name: string(ref.Name)})
@@ -198,7 +201,8 @@ func (l *lookup) ancestors(o *object.Object, spec *gatewayv1.BackendTLSPolicySpe
 		message += "; spec.options has no effect"
 	}
 	add(gatewayv1.PolicyConditionAccepted, refused, gatewayv1.PolicyReasonAccepted, message)
-	add(gatewayv1.BackendTLSPolicyConditionResolvedRefs, unresolved, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "all references are resolved")
+	add(gatewayv1.BackendTLSPolicyConditionResolvedRefs, unresolved, gatewayv1.BackendTLSPolicyReasonResolvedRefs,
+		"all references are resolved")
 	status := &gatewayv1.PolicyStatus{}
 	for _, n := range slices.SortedFunc(maps.Keys(gateways), compareNames) {
 		if len(status.Ancestors) == maxAncestors {

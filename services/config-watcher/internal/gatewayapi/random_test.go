@@ -2,6 +2,7 @@ package gatewayapi_test
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -140,7 +141,8 @@ func (w *world) answer(t *rapid.T, gateway string, port uint32, r modeltest.Requ
 	for _, c := range w.resources {
 		g := c.GetListeners()
 		for _, l := range g.GetListeners() {
-			http := l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTP || l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS
+			http := l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTP ||
+				l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS
 			if g.GetGateway() == gateway && l.GetPort() == port && http && covers(l.GetHostname(), r.Host) &&
 				(listener == nil || narrower(l.GetHostname(), listener.GetHostname())) {
 				listener, set = l, g.GetListenerSet()
@@ -169,7 +171,8 @@ func (w *world) answer(t *rapid.T, gateway string, port uint32, r modeltest.Requ
 					for _, m := range rule.GetMatches() {
 						if matched(t, m, r) {
 							s := c.GetSource()
-							routes = append(routes, ranked{h.GetRank(), m.GetRank(), s.GetKind() + " " + s.GetNamespace() + "/" + s.GetName() + " " + string(rune('0'+i))})
+							answer := fmt.Sprintf("%s %s/%s %d", s.GetKind(), s.GetNamespace(), s.GetName(), i)
+							routes = append(routes, ranked{h.GetRank(), m.GetRank(), answer})
 						}
 					}
 				}

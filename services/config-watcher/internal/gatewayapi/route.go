@@ -190,7 +190,9 @@ func (b *backends) rules(o *object.Object, body *configv1.AttachedRoute) invalid
 	if problem == nil {
 		return invalidRules{}
 	}
-	out := invalidRules{finding{string(gatewayv1.RouteReasonUnsupportedValue), "Dropped Rule: " + strings.Join(invalid, "; ")}, len(invalid) == total}
+	out := invalidRules{
+		finding{string(gatewayv1.RouteReasonUnsupportedValue), "Dropped Rule: " + strings.Join(invalid, "; ")}, len(invalid) == total,
+	}
 	if out.all && problem.Incompatible {
 		out.reason = string(gatewayv1.RouteReasonIncompatibleFilters)
 	}

@@ -61,10 +61,13 @@ func (l *lookup) listenerTLS(g *gateway, out *listener, kind string, in *gateway
 }
 
 // terminate takes over certificates and options.
-func (l *lookup) terminate(g *gateway, out *listener, kind string, in *gatewayv1.ListenerTLSConfig, settings *networking.ServerTLSSettings) {
+func (l *lookup) terminate(
+	g *gateway, out *listener, kind string, in *gatewayv1.ListenerTLSConfig, settings *networking.ServerTLSSettings,
+) {
 	mode, ok := terminateModes[in.Options[optionMode]]
 	if !ok {
-		out.unsupportedValue("tls.options[%s]: %q is not supported; use SIMPLE, MUTUAL, OPTIONAL_MUTUAL or ISTIO_MUTUAL", optionMode, in.Options[optionMode])
+		out.unsupportedValue("tls.options[%s]: %q is not supported; use SIMPLE, MUTUAL, OPTIONAL_MUTUAL or ISTIO_MUTUAL", optionMode,
+			in.Options[optionMode])
 	}
 	settings.Mode = mode
 	if suites := in.Options[optionCiphers]; suites != "" {
@@ -90,27 +93,28 @@ func (l *lookup) terminate(g *gateway, out *listener, kind string, in *gatewayv1
 		n, reason, message := l.certificate(kind, out.owner, fmt.Sprintf("tls.certificateRefs[%d]", i), &in.CertificateRefs[i])
 		if reason != "" {
 			out.unresolve(gatewayv1.ListenerConditionReason(reason), "%s", message)
-			if reason == string(gatewayv1.ListenerReasonRefNotPermitted) {
-				continue
-			}
+			continue
 		}
-		if n != (Name{}) {
-			g.secrets = append(g.secrets, n)
+		settings.CredentialNames = append(settings.CredentialNames, credentialName(n))
+		if warning := l.expiry(g, n); warning != "" {
+			out.warning = warning
 		}
-		if reason == "" {
-			settings.CredentialNames = append(settings.CredentialNames, credentialName(n))
-			if warning := l.expiry(g, n); warning != "" {
-				out.warning = warning
-			}
+		if authority := (Name{Namespace: n.Namespace, Name: n.Name + authoritySuffix}); mode != networking.ServerTLSSettings_SIMPLE &&
+			l.granted(reference{kind, out.owner}, "", secret, authority) {
+			l.credential(authority) // clients are verified with it if it is there, so it is wanted
 		}
 	}
 	out.broken = len(settings.CredentialNames) == 0
 }
 
+// authoritySuffix is added to the name of a Secret for the one with the authorities that clients are verified with, as
+// in Istio.
+const authoritySuffix = "-cacert"
+
 func credentialName(n Name) string { return "kubernetes-gateway://" + n.String() }
 
 // certificate resolves a reference of an object of a kind and namespace to a Secret. The reason why it cannot be used
-// is one of those of a listener; the Secret is named nevertheless if it may be read.
+// is one of those of a listener.
 func (l *lookup) certificate(kind, namespace, field string, ref *gatewayv1.SecretObjectReference) (n Name, reason, message string) {
 	invalid := string(gatewayv1.ListenerReasonInvalidCertificateRef)
 	if ref.Group != nil && *ref.Group != "" || ref.Kind != nil && *ref.Kind != secret {
@@ -121,7 +125,7 @@ func (l *lookup) certificate(kind, namespace, field string, ref *gatewayv1.Secre
 		n.Namespace = string(*ref.Namespace)
 	}
 	if !l.granted(reference{kind, namespace}, "", secret, n) {
-		return Name{}, string(gatewayv1.ListenerReasonRefNotPermitted), notGranted(field, secret, n, kind, namespace)
+		return n, string(gatewayv1.ListenerReasonRefNotPermitted), notGranted(field, secret, n, kind, namespace)
 	}
 	switch state := l.credential(n); {
 	case state == nil:
@@ -156,14 +160,13 @@ func (l *lookup) expiry(g *gateway, n Name) string {
 }
 
 // backendCertificate resolves the certificate that the Gateway shows to backends. It returns why it cannot.
-func (l *lookup) backendCertificate(g *gateway, o *object.Object, in *gatewayv1.GatewayTLSConfig) (gatewayv1.GatewayConditionReason, string) {
+func (l *lookup) backendCertificate(
+	g *gateway, o *object.Object, in *gatewayv1.GatewayTLSConfig,
+) (gatewayv1.GatewayConditionReason, string) {
 	if in == nil || in.Backend == nil || in.Backend.ClientCertificateRef == nil {
 		return "", ""
 	}
 	n, reason, message := l.certificate(Gateway, o.Key.Namespace, "spec.tls.backend.clientCertificateRef", in.Backend.ClientCertificateRef)
-	if n != (Name{}) {
-		g.secrets = append(g.secrets, n)
-	}
 	switch reason {
 	case "":
 		g.backend = credentialName(n)
@@ -213,7 +216,8 @@ func (l *lookup) frontend(g *gateway, field string, in *gatewayv1.FrontendTLSVal
 			}
 		}
 		if ref.Group != "" || ref.Kind != configMap {
-			problem(gatewayv1.ListenerReasonInvalidCACertificateKind, fmt.Sprintf("%s: %s of group %q is not supported; use a ConfigMap", at, ref.Kind, ref.Group))
+			problem(gatewayv1.ListenerReasonInvalidCACertificateKind,
+				fmt.Sprintf("%s: %s of group %q is not supported; use a ConfigMap", at, ref.Kind, ref.Group))
 			continue
 		}
 		if !l.granted(reference{Gateway, g.name.Namespace}, "", configMap, n) {
@@ -244,7 +248,9 @@ func (l *lookup) clientValidation(g *gateway, out *listener, settings *networkin
 	}
 	if f.authorities == "" {
 		if out.refused == nil {
-			out.refused = &finding{string(gatewayv1.ListenerReasonNoValidCACertificate), "no certificate of an authority to verify clients with is valid"}
+			out.refused = &finding{
+				string(gatewayv1.ListenerReasonNoValidCACertificate), "no certificate of an authority to verify clients with is valid",
+			}
 		}
 		return
 	}

@@ -8,7 +8,8 @@ import "time"
 type CredentialState struct {
 	// Problem says why a gateway cannot serve TLS with the Secret's certificate and key; empty if it can.
 	Problem string
-	// NotAfter is when the certificate expires; zero if that is not known. A certificate that has expired is no Problem.
+	// NotAfter is when the certificate expires; zero if that is not known. A certificate that has expired is no
+	// Problem.
 	NotAfter time.Time
 }
 

@@ -55,10 +55,11 @@ func Draw(t *rapid.T) []*object.Object {
 		out[len(out)-1].Labels = map[string]string{"team": pick(t, "team", "x", "y")}
 	}
 	all, host := v1.NamespacesFromAll, maybe(t, "hostname", hosts...)
-	out = append(out, drawn(t, "gateway.networking.k8s.io", "Gateway", "a", "g", &v1.Gateway{Spec: v1.GatewaySpec{GatewayClassName: "istio", Listeners: []v1.Listener{
+	listeners := []v1.Listener{
 		{Name: "l0", Port: 80, Protocol: "HTTP", Hostname: host, AllowedRoutes: &v1.AllowedRoutes{Namespaces: &v1.RouteNamespaces{From: &all}}},
 		{Name: "l1", Port: 80, Protocol: "HTTP", Hostname: maybe(t, "hostname", hosts...)},
-	}}}))
+	}
+	out = append(out, drawn(t, group, "Gateway", "a", "g", &v1.Gateway{Spec: v1.GatewaySpec{GatewayClassName: "istio", Listeners: listeners}}))
 	for i := range rapid.IntRange(6, 25).Draw(t, "objects") {
 		out = append(out, One(t))
 		if i < 4 {
@@ -89,8 +90,9 @@ func One(t *rapid.T) *object.Object {
 		"TCPRoute", "UDPRoute", "ReferenceGrant", "Service", "Service", "CredentialState", "GatewayClass"))
 }
 
+const group = "gateway.networking.k8s.io"
+
 func of(t *rapid.T, kind string) *object.Object {
-	const group = "gateway.networking.k8s.io"
 	ns := pick(t, "namespace", namespaces...)
 	name := func(names ...string) string { return pick(t, "name", names...) }
 	switch kind {
@@ -105,7 +107,9 @@ func of(t *rapid.T, kind string) *object.Object {
 		return drawn(t, group, kind, ns, name("g", "h"), g)
 	case "ListenerSet":
 		return drawn(t, group, kind, ns, name("s", "r", "q"), &v1.ListenerSet{Spec: v1.ListenerSetSpec{
-			ParentRef: v1.ParentGatewayReference{Name: pick[v1.ObjectName](t, "gateway", "g", "h"), Namespace: maybe[v1.Namespace](t, "of", "a", "b")},
+			ParentRef: v1.ParentGatewayReference{
+				Name: pick[v1.ObjectName](t, "gateway", "g", "h"), Namespace: maybe[v1.Namespace](t, "of", "a", "b"),
+			},
 			Listeners: some(t, "listeners", 1, 3, func(i int) v1.ListenerEntry { return v1.ListenerEntry(listener(t, i)) }),
 		}})
 	case "HTTPRoute":
@@ -122,7 +126,9 @@ func of(t *rapid.T, kind string) *object.Object {
 	case "GRPCRoute":
 		return drawn(t, group, kind, ns, name("u", "v"), &v1.GRPCRoute{Spec: v1.GRPCRouteSpec{
 			CommonRouteSpec: parents(t), Hostnames: hostnames(t),
-			Rules: []v1.GRPCRouteRule{{BackendRefs: some(t, "backends", 0, 2, func(int) v1.GRPCBackendRef { return v1.GRPCBackendRef{BackendRef: backend(t)} })}},
+			Rules: []v1.GRPCRouteRule{{BackendRefs: some(t, "backends", 0, 2, func(int) v1.GRPCBackendRef {
+				return v1.GRPCBackendRef{BackendRef: backend(t)}
+			})}},
 		}})
 	case "TLSRoute":
 		return drawn(t, group, kind, ns, name("u", "v"), &v1.TLSRoute{Spec: v1.TLSRouteSpec{
@@ -139,16 +145,23 @@ func of(t *rapid.T, kind string) *object.Object {
 	case "ReferenceGrant":
 		return drawn(t, group, kind, ns, name("x", "y"), &v1.ReferenceGrant{Spec: v1.ReferenceGrantSpec{
 			From: some(t, "from", 1, 2, func(int) v1.ReferenceGrantFrom {
-				return v1.ReferenceGrantFrom{Group: group, Kind: pick[v1.Kind](t, "from", "Gateway", "ListenerSet", "HTTPRoute", "TCPRoute"), Namespace: pick[v1.Namespace](t, "of", "a", "b")}
+				return v1.ReferenceGrantFrom{
+					Group: group, Kind: pick[v1.Kind](t, "from", "Gateway", "ListenerSet", "HTTPRoute", "TCPRoute"),
+					Namespace: pick[v1.Namespace](t, "of", "a", "b"),
+				}
 			}),
 			To: some(t, "to", 1, 2, func(int) v1.ReferenceGrantTo {
 				return v1.ReferenceGrantTo{Kind: pick[v1.Kind](t, "to", "Service", "Secret"), Name: maybe[v1.ObjectName](t, "name", "k", "l")}
 			}),
 		}})
 	case "Service":
-		return drawn(t, "", kind, ns, name("k", "l"), &corev1.Service{Spec: corev1.ServiceSpec{Ports: some(t, "ports", 1, 2, func(i int) corev1.ServicePort {
-			return corev1.ServicePort{Name: fmt.Sprint("p", i), Port: pick(t, "port", ports...), Protocol: pick(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP)}
-		})}})
+		ports := some(t, "ports", 1, 2, func(i int) corev1.ServicePort {
+			return corev1.ServicePort{
+				Name: fmt.Sprint("p", i), Port: pick(t, "port", ports...),
+				Protocol: pick(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP),
+			}
+		})
+		return drawn(t, "", kind, ns, name("k", "l"), &corev1.Service{Spec: corev1.ServiceSpec{Ports: ports}})
 	case "CredentialState":
 		return drawn(t, "fairlead.dev", kind, ns, name("k", "l"), &object.CredentialState{Problem: pick(t, "problem", "", "", "bad")})
 	default:

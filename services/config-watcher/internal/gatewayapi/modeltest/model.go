@@ -1,6 +1,6 @@
-// Package modeltest is a small model of the Gateway API's specification, which tests compare package gatewayapi with: New
-// takes all objects, Statuses says their conditions, and Answer which rule answers a request. It shares no code with that
-// package, and looks at everything for each question. Draw draws random objects.
+// Package modeltest is a small model of the Gateway API's specification, which tests compare package gatewayapi with:
+// New takes all objects, Statuses says their conditions, and Answer which rule answers a request. It shares no code
+// with that package, and looks at everything for each question. Draw draws random objects.
 package modeltest
 
 import (
@@ -28,7 +28,7 @@ type Model struct {
 type route struct {
 	Spec struct {
 		ParentRefs []v1.ParentReference
-		Hostnames  []v1.Hostname
+		Hostnames  []string // one "" for none
 		Rules      []struct {
 			Matches     []v1.HTTPRouteMatch
 			BackendRefs []v1.BackendRef
@@ -49,6 +49,9 @@ func New(objects []*object.Object) *Model {
 			m.routes[o] = &route{}
 			if err := json.Unmarshal(raw, m.routes[o]); err != nil {
 				panic(err)
+			}
+			if s := &m.routes[o].Spec; len(s.Hostnames) == 0 {
+				s.Hostnames = []string{""}
 			}
 		}
 	}
@@ -268,8 +271,16 @@ func common(a, b string) (string, bool) {
 func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section, reason string) {
 	kind := string(or(ref.Kind, "Gateway"))
 	owner := m.find(kind, string(or(ref.Namespace, v1.Namespace(o.Key.Namespace))), string(ref.Name))
-	if kind == "Service" {
-		return nil, m.toService(o, ref, owner)
+	reason = "NoMatchingParent"
+	if kind == "Service" && owner != nil && o.Key.Kind == "UDPRoute" {
+		return nil, "UnsupportedValue"
+	} else if kind == "Service" {
+		if owner != nil && (ref.Port == nil || slices.ContainsFunc(owner.Body.(*corev1.Service).Spec.Ports, func(p corev1.ServicePort) bool {
+			return p.Port == *ref.Port
+		})) {
+			reason = ""
+		}
+		return nil, reason
 	}
 	g := owner
 	if owner != nil && kind == "ListenerSet" {
@@ -278,7 +289,6 @@ func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section
 	if g == nil || !m.ours(g) {
 		return nil, "none"
 	}
-	reason = "NoMatchingParent"
 	for _, s := range m.sections(g) {
 		if s.owner != owner || or(ref.SectionName, s.Name) != s.Name || or(ref.Port, s.Port) != s.Port {
 			continue
@@ -291,7 +301,7 @@ func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section
 			continue
 		}
 		reason = "NoMatchingListenerHostname"
-		if s.Protocol == "TCP" || s.Protocol == "UDP" || slices.ContainsFunc(m.hostnames(o), func(h string) bool {
+		if s.Protocol == "TCP" || s.Protocol == "UDP" || slices.ContainsFunc(m.routes[o].Spec.Hostnames, func(h string) bool {
 			_, some := common(h, s.host())
 			return some
 		}) {
@@ -302,31 +312,6 @@ func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section
 		reason = ""
 	}
 	return out, reason
-}
-
-func (m *Model) hostnames(o *object.Object) []string {
-	var out []string
-	for _, h := range m.routes[o].Spec.Hostnames {
-		out = append(out, string(h))
-	}
-	if out == nil {
-		return []string{""}
-	}
-	return out
-}
-
-func (m *Model) toService(o *object.Object, ref v1.ParentReference, service *object.Object) string {
-	if service == nil {
-		return "NoMatchingParent"
-	} else if o.Key.Kind == "UDPRoute" {
-		return "UnsupportedValue"
-	}
-	if ports := service.Body.(*corev1.Service).Spec.Ports; ref.Port != nil && !slices.ContainsFunc(ports, func(p corev1.ServicePort) bool {
-		return p.Port == *ref.Port
-	}) {
-		return "NoMatchingParent"
-	}
-	return ""
 }
 
 // backend is why a backend cannot be resolved, or "". In the mesh, clients may send to any namespace.
@@ -351,11 +336,12 @@ func (m *Model) backend(o *object.Object, ref v1.BackendObjectReference, mesh bo
 	return reason
 }
 
-func state(typ, falseReason, trueReason string) string {
-	if falseReason != "" {
-		return fmt.Sprintf("%s=False/%s ", typ, falseReason)
+// state writes a condition, for which no reason speaks if it is true.
+func state(typ, reason string) string {
+	if reason == "" {
+		return fmt.Sprintf("%s=True/%s ", typ, typ)
 	}
-	return fmt.Sprintf("%s=True/%s ", typ, trueReason)
+	return fmt.Sprintf("%s=False/%s ", typ, reason)
 }
 
 // Statuses are the conditions of Gateways, ListenerSets and routes: "Accepted=True/Accepted ...", and in further lines
@@ -378,7 +364,7 @@ func (m *Model) Statuses() map[object.Key]string {
 			}
 			for _, p := range r.Spec.ParentRefs {
 				if _, reason := m.attach(o, p); reason != "none" {
-					text += string(p.Name) + ": " + state("Accepted", reason, "Accepted") + state("ResolvedRefs", unresolved, "ResolvedRefs") + "\n"
+					text += string(p.Name) + ": " + state("Accepted", reason) + state("ResolvedRefs", unresolved) + "\n"
 				}
 			}
 			if text != "" {
@@ -403,8 +389,8 @@ func (m *Model) statuses(g *object.Object, out map[object.Key]string) {
 			unresolved = "ListenersNotResolved"
 		}
 		attached := 0
-		for o, r := range m.routes {
-			if slices.ContainsFunc(r.Spec.ParentRefs, func(p v1.ParentReference) bool { return m.takes(o, p, s) }) {
+		for o := range m.routes {
+			if m.takes(o, s) {
 				attached++
 			}
 		}
@@ -412,33 +398,32 @@ func (m *Model) statuses(g *object.Object, out map[object.Key]string) {
 		if s.conflict != "" {
 			conflicted = "Conflicted=True/" + s.conflict + " "
 		}
-		text[s.owner] += fmt.Sprintf("%s: %d %v ", s.Name, attached, s.kinds) + state("Accepted", cmp.Or(s.refused, s.conflict), "Accepted") +
-			conflicted + state("ResolvedRefs", s.unresolved, "ResolvedRefs") + "\n"
+		text[s.owner] += fmt.Sprintf("%s: %d %v ", s.Name, attached, s.kinds) + state("Accepted", cmp.Or(s.refused, s.conflict)) +
+			conflicted + state("ResolvedRefs", s.unresolved) + "\n"
 	}
 	accepted := func(o *object.Object) string {
-		switch {
-		case bad[o] == 0:
-			return state("Accepted", "", "Accepted")
-		case good[o] > 0:
-			return state("Accepted", "", "ListenersNotValid")
+		if bad[o] > 0 && good[o] > 0 {
+			return "Accepted=True/ListenersNotValid "
 		}
-		return state("Accepted", "ListenersNotValid", "")
+		return state("Accepted", map[bool]string{true: "ListenersNotValid"}[bad[o] > 0])
 	}
 	each(m, func(o *object.Object, _ *v1.ListenerSet) {
 		if m.parent(o) == g && !m.allowed(g, o) {
-			out[o.Key] = state("Accepted", "NotAllowed", "") + "\n"
+			out[o.Key] = state("Accepted", "NotAllowed") + "\n"
 		} else if m.parent(o) == g {
 			sets += min(good[o], 1)
 			out[o.Key] = accepted(o) + "\n" + text[o]
 		}
 	})
-	out[g.Key] = fmt.Sprintf("%s%ssets: %d\n%s", accepted(g), state("ResolvedRefs", unresolved, "ResolvedRefs"), sets, text[g])
+	out[g.Key] = fmt.Sprintf("%s%ssets: %d\n%s", accepted(g), state("ResolvedRefs", unresolved), sets, text[g])
 }
 
-// takes reports whether a listener takes a route by a parentRef.
-func (m *Model) takes(o *object.Object, ref v1.ParentReference, s *section) bool {
-	taken, _ := m.attach(o, ref)
-	return slices.ContainsFunc(taken, func(t *section) bool { return t.owner == s.owner && t.Name == s.Name })
+// takes reports whether a listener takes a route by any of its parentRefs.
+func (m *Model) takes(o *object.Object, s *section) bool {
+	return slices.ContainsFunc(m.routes[o].Spec.ParentRefs, func(p v1.ParentReference) bool {
+		taken, _ := m.attach(o, p)
+		return slices.ContainsFunc(taken, func(t *section) bool { return t.owner == s.owner && t.Name == s.Name })
+	})
 }
 
 // Request is an HTTP request.
@@ -473,10 +458,10 @@ func (m *Model) Answer(g *object.Object, port int32, r Request) string {
 	domain := -1
 	for age, o := range m.all {
 		of := m.routes[o]
-		if of == nil || listener == nil || !slices.ContainsFunc(of.Spec.ParentRefs, func(p v1.ParentReference) bool { return m.takes(o, p, listener) }) {
+		if of == nil || listener == nil || !m.takes(o, listener) {
 			continue
 		}
-		for _, own := range m.hostnames(o) {
+		for _, own := range of.Spec.Hostnames {
 			d, some := common(own, listener.host())
 			if !some || !matches(d, r.Host) || specific(d) < domain {
 				continue

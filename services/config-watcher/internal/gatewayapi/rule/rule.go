@@ -1,5 +1,5 @@
-// Package rule translates rules of HTTPRoutes and GRPCRoutes: HTTP and GRPC make an AttachedRule of one, whose body is an
-// HTTPRoute of Istio's API.
+// Package rule translates rules of HTTPRoutes and GRPCRoutes: HTTP and GRPC make an AttachedRule of one, whose body is
+// an HTTPRoute of Istio's API.
 package rule
 
 import (
@@ -28,14 +28,18 @@ func unsupported(format string, args ...any) *Problem {
 	return &Problem{Message: fmt.Sprintf(format, args...)}
 }
 
-// internalError answers requests that a rule matches and cannot send anywhere.
-const internalError = 500
+// Statuses that answer requests which a rule matches and cannot send anywhere. A client of gRPC reads the second as
+// UNAVAILABLE.
+const (
+	httpFailure = 500
+	grpcFailure = 503
+)
 
 // HTTP translates a rule of an HTTPRoute, which has the index given. If there is a problem, the rule answers 500 in so
 // far as its matches can be understood: requests must not pass by a filter that is not supported. The rule is nil if
 // none of its matches can.
 func HTTP(route *routerank.Route, index int, in *gatewayv1.HTTPRouteRule, backends Backends) (*configv1.AttachedRule, *Problem) {
-	b := newBody(in.Name, backends)
+	b := newBody(in.Name, backends, httpFailure)
 	matches := in.Matches
 	if len(matches) == 0 {
 		matches = []gatewayv1.HTTPRouteMatch{{}}
@@ -55,7 +59,7 @@ func HTTP(route *routerank.Route, index int, in *gatewayv1.HTTPRouteRule, backen
 
 // GRPC is HTTP for a rule of a GRPCRoute.
 func GRPC(route *routerank.Route, index int, in *gatewayv1.GRPCRouteRule, backends Backends) (*configv1.AttachedRule, *Problem) {
-	b := newBody(in.Name, backends)
+	b := newBody(in.Name, backends, grpcFailure)
 	matches := in.Matches
 	if len(matches) == 0 {
 		matches = []gatewayv1.GRPCRouteMatch{{}}
@@ -92,15 +96,16 @@ type body struct {
 	*networking.HTTPRoute
 	rule     *configv1.AttachedRule
 	backends Backends
+	failure  uint32
 	problem  *Problem
 }
 
-func newBody(name *gatewayv1.SectionName, backends Backends) *body {
+func newBody(name *gatewayv1.SectionName, backends Backends, failure uint32) *body {
 	out := &configv1.AttachedRule{}
 	if name != nil {
 		out.Name = string(*name)
 	}
-	return &body{HTTPRoute: &networking.HTTPRoute{Name: out.Name}, rule: out, backends: backends}
+	return &body{HTTPRoute: &networking.HTTPRoute{Name: out.Name}, rule: out, backends: backends, failure: failure}
 }
 
 // found keeps the first problem.
@@ -127,14 +132,14 @@ func (b *body) match(route *routerank.Route, rule, index int, m *ranked, problem
 	b.rule.Matches = append(b.rule.Matches, out)
 }
 
-// finish packs the rule. One with a problem answers 500.
+// finish packs the rule. One with a problem answers with a failure.
 func (b *body) finish() (*configv1.AttachedRule, *Problem) {
 	if len(b.rule.Matches) == 0 {
 		return nil, b.problem
 	}
 	if b.problem != nil {
 		b.rule.PrefixRedirect, b.rule.PrefixRewrite = nil, nil
-		b.HTTPRoute = &networking.HTTPRoute{Name: b.Name, DirectResponse: &networking.HTTPDirectResponse{Status: internalError}}
+		b.HTTPRoute = &networking.HTTPRoute{Name: b.Name, DirectResponse: &networking.HTTPDirectResponse{Status: b.failure}}
 	}
 	packed, err := resource.Any(b.HTTPRoute)
 	if err != nil {
@@ -169,7 +174,7 @@ func (b *body) destinations(refs []gatewayv1.HTTPBackendRef) {
 	case b.Redirect != nil:
 		b.Route = nil
 	case !reachable:
-		b.DirectResponse = &networking.HTTPDirectResponse{Status: internalError}
+		b.DirectResponse = &networking.HTTPDirectResponse{Status: b.failure}
 		b.Route, b.Rewrite, b.Mirrors, b.Timeout, b.Retries, b.rule.PrefixRewrite = nil, nil, nil, nil, nil, nil
 	}
 }
