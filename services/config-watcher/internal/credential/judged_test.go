@@ -67,7 +67,7 @@ func TestJudgedListenersEntitle(t *testing.T) {
 		{"a sidecar", "web", "keys", "wildcard", false},
 	} {
 		s := ask(c.account, c.namespace, c.name)
-		if !c.want {
+		if !c.want && c.namespace == "shop" { // it waits for what would allow it
 			r.clock.WaitFor(t, 1)
 			r.clock.Advance(answerWithin)
 		}

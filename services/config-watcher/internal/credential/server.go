@@ -101,6 +101,13 @@ func (s subscription) proto() *secretv1.Subscription {
 	return &secretv1.Subscription{Namespace: s.ref.Namespace, Name: s.ref.Name, Identity: s.identity}
 }
 
+// isOwn reports whether the credential is of the identity's namespace. One of another namespace is answered at once, and
+// again when a listener that names it comes.
+func (s subscription) isOwn() bool {
+	namespace, _, ok := auth.ParseWorkload(s.identity)
+	return ok && namespace == s.ref.Namespace
+}
+
 func (s subscription) cost() int {
 	return subscriptionBytes + len(s.ref.Namespace) + len(s.ref.Name) + len(s.identity)
 }
@@ -269,7 +276,7 @@ func (w *watch) answer(sub subscription, last *answered) error {
 		}
 	case verdict == unnamed && last.version != "":
 		w.server.cfg.Ended(sub.ref, sub.identity)
-	case verdict != never && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
+	case verdict != never && sub.isOwn() && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
 		w.recheckAt(last.patience)
 		return nil
 	}

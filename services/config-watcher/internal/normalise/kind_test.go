@@ -16,9 +16,6 @@ func TestEveryKindHasRules(t *testing.T) {
 		{kinds.GroupMCS, kinds.ServiceExport}:    "package mcs says of Services what it says",
 		{kinds.GroupMCS, kinds.ServiceImport}:    "package mcs says of Services what it says",
 	}
-	for _, name := range kinds.NamesOf(kinds.GroupGatewayAPI) {
-		elsewhere[kindName{kinds.GroupGatewayAPI, name}] = "it is read, and makes no part of the mesh"
-	}
 	table := newKinds()
 	// By packages jwks, gatewayname, remote and credential; no user writes one.
 	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway, object.KindCredentialState} {
