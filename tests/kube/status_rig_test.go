@@ -73,11 +73,17 @@ func (w *watcher) dialADS(address, account string) *grpc.ClientConn {
 // metadata is added to its node.
 func connectProxy(t testing.TB, w *watcher, address, name, ip string, metadata map[string]any) *proxy {
 	t.Helper()
+	return connectNode(t, w, address, adstest.Sidecar(ip, name, "shop"), name, metadata)
+}
+
+// connectNode connects a node of namespace shop with a service account.
+func connectNode(t testing.TB, w *watcher, address, node, name string, metadata map[string]any) *proxy {
+	t.Helper()
 	conn := w.dialADS(address, name)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	late := time.AfterFunc(patience, cancel)
-	stream, err := adstest.OpenDelta(ctx, conn, adstest.Node(adstest.Sidecar(ip, name, "shop"), metadata))
+	stream, err := adstest.OpenDelta(ctx, conn, adstest.Node(node, metadata))
 	if err != nil || !late.Stop() {
 		t.Fatalf("the xds-server does not answer: %v", err)
 	}

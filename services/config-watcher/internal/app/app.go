@@ -138,7 +138,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	// health and the pipeline; those of remote clusters begin with the names.
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh: normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain,
-			Tenancy: s.tenancy()}),
+			Tenancy: s.tenancy(), Now: s.Clock.Now}),
 		Log: s.Log, Out: s.revisions, Clock: s.Clock, Tracer: s.tracer(), Observe: observer,
 	})
 	healths := health.NewTable(health.Config{Fleet: proxies, Next: s.pipeline.Submit, Peers: others.verified, Clock: s.Clock, Log: s.Log})
@@ -190,24 +190,28 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	if err != nil {
 		return err
 	}
-	sinks, err := s.statusSinks(from, registrar, sets)
+	sinks, few, err := s.statusSinks(from, registrar, sets)
 	if err != nil {
 		return err
 	}
 	statuses := status.NewTracker(status.Config{
 		Domain: cfg.DomainSuffix, Revisions: s.revisions, Fleet: proxies, Credentials: secrets, Sources: from.all,
 		Overridden: joined.Overridden, Findings: found.Of, Keys: keys.Problems, Peers: others.verified,
-		PeerReporters: others.reporters, Sinks: sinks, Log: s.Log, Clock: s.Clock,
+		PeerReporters: others.reporters, Sinks: sinks, Few: few, Revision: s.cfg.IstioRevision, Log: s.Log, Clock: s.Clock,
 	})
 	ingresses := status.NewIngresses(sinks)
+	references := &referred{table: secrets, clock: s.Clock}
+	if from.kubernetes != nil {
+		references.wanted, references.lookup = credential.NewWanted(s.revisions, proxies, from.kubernetes), from.kubernetes
+	}
 	settled := func() bool { return from.settled() && keys.Settled() && names.Settled() }
-	ends := pipeline.Ends{Settled: settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig) {
+	ends := pipeline.Ends{Settled: settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig, judged normalise.Judged) {
 		found.Submit(changes, settings)
 		machines.Submit(changes)
-		statuses.Submit(changes)
+		statuses.Submit(changes, judged)
 		ingresses.Submit(changes, settings)
 		sets.discovered(changes, settings, sinks)
-	}}
+	}, Wanted: references.want, Complete: references.complete}
 
 	// Who may do what in the configuration API.
 	roles, err := access.New(access.Config{
@@ -241,7 +245,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
 	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
 		Table: secrets, References: credential.NewReferences(s.revisions), Fleet: proxies, Bans: bans, TrustDomain: cfg.trustDomain,
-		Stop: s.stop, Clock: s.Clock, Log: s.Log, Lookup: from.lookup(),
+		Stop: s.stop, Clock: s.Clock, Log: s.Log, Lookup: from.lookup(), Ended: s.accessEnded(recorder),
 		// When there is a first revision, every source has been read, so the table holds all Secrets.
 		Ready: func() <-chan struct{} {
 			snapshot, changed := s.revisions.Current()
@@ -284,7 +288,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
 	s.runSources(from)
 	if from.kubernetes != nil {
-		s.Task("wanted credentials", credential.NewWanted(s.revisions, proxies, from.kubernetes.Want).Run)
+		s.Task("wanted credentials", references.wanted.Run)
 	}
 	if s.dirs.saved != nil {
 		s.Task("last good state", s.dirs.saved.Run)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/gatewayclass"
 	"fairlead.dev/services/config-watcher/internal/registration"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
@@ -31,6 +33,14 @@ const (
 	kubeStatusQPS     = 100
 	kubeStatusBurst   = 500
 	kubeStatusWorkers = 8
+)
+
+// Gateways of the Gateway API are few, and each changes with every route: their statuses are written beside those of all
+// other objects, so that they do not wait for those of thousands of routes.
+const (
+	gatewaysSuffix    = "/gateways"
+	kubeGatewaysQPS   = 50
+	kubeGatewaysBurst = 200
 )
 
 // statusLease is how long the replica that writes statuses into Kubernetes may be silent before another takes over: as
@@ -60,46 +70,45 @@ func (s *Server) newReplicas(identity tlsconf.Source) replicas {
 	}
 }
 
-// statusSinks makes what writes the statuses of objects back to their sources.
-func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWriter, sets clusterSets) (map[string]status.Sink, error) {
+// statusSinks makes what writes the statuses of objects back to their sources. few are those of status.Config.
+func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWriter, sets clusterSets) (sinks, few map[string]status.Sink, err error) {
 	metrics := status.NewMetrics(s.Registry)
 	store := status.NewDispatcher(status.DispatcherConfig{
 		Name: memory.Name, Writer: status.NewStoreWriter(from.store, storeStatusesPerSecond, s.Clock), Workers: 1, Metrics: metrics, Log: s.Log,
 	})
 	metrics.Add(store)
 	s.Task("status in the store", store.Run)
-	sinks := map[string]status.Sink{memory.Name: store}
+	sinks, few = map[string]status.Sink{memory.Name: store}, map[string]status.Sink{}
 	if from.kubernetes != nil {
-		d, err := s.writeIntoKubernetes(from.kubernetes, metrics, registrar, sets)
-		if err != nil {
-			return nil, err
+		name := from.kubernetes.Name()
+		if sinks[name], few[name], err = s.writeIntoKubernetes(from.kubernetes, metrics, registrar, sets); err != nil {
+			return nil, nil, err
 		}
-		sinks[from.kubernetes.Name()] = d
 	}
-	return sinks, nil
+	return sinks, few, nil
 }
 
 // writeIntoKubernetes wires what writes statuses into the API server, in one replica at a time.
 func (s *Server) writeIntoKubernetes(
 	cluster *kubernetes.Source, metrics *status.Metrics, registrar *registration.KubernetesWriter, sets clusterSets,
-) (*status.Dispatcher, error) {
+) (all, few *status.Dispatcher, err error) {
 	api := cluster.API()
-	writer, err := statuskube.NewWriter(statuskube.Config{API: api, QPS: kubeStatusQPS, Burst: kubeStatusBurst, Clock: s.Clock})
-	if err != nil {
-		return nil, err
-	}
-	export, err := s.newExporter(sets, cluster)
-	if err != nil {
-		return nil, err
-	}
 	var election *lease.Election
-	d := status.NewDispatcher(status.DispatcherConfig{
-		Name: cluster.Name(), Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return election.Failure() }, Metrics: metrics,
-		Log: s.Log,
-	})
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, err
+	dispatcher := func(name string, qps float32, burst int) (*status.Dispatcher, *statuskube.Writer, error) {
+		writer, err := statuskube.NewWriter(statuskube.Config{API: api, QPS: qps, Burst: burst, Clock: s.Clock})
+		d := status.NewDispatcher(status.DispatcherConfig{
+			Name: name, Writer: writer, Workers: kubeStatusWorkers, Unable: func() error { return election.Failure() }, Metrics: metrics,
+			Log: s.Log,
+		})
+		return d, writer, err
+	}
+	all, writer, err := dispatcher(cluster.Name(), kubeStatusQPS, kubeStatusBurst)
+	few, writerOfFew, err2 := dispatcher(cluster.Name()+gatewaysSuffix, kubeGatewaysQPS, kubeGatewaysBurst)
+	export, err3 := s.newExporter(sets, cluster)
+	classes, err4 := gatewayclass.New(gatewayclass.Config{API: api, Clock: s.Clock, Log: s.Log})
+	host, err5 := os.Hostname()
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
+		return nil, nil, err
 	}
 	leads := prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_config_watcher_status_leader",
 		Help: "1 while this replica holds the lease of those that write statuses into Kubernetes."})
@@ -111,18 +120,22 @@ func (s *Server) writeIntoKubernetes(
 		Work: func(ctx context.Context) {
 			s.Log.Info("this replica writes statuses into Kubernetes", "lease", s.cfg.SystemNamespace+"/"+name)
 			writer.Reset()
+			writerOfFew.Reset()
 			registrar.Lead(true)
 			defer registrar.Lead(false)
-			var exports sync.WaitGroup
-			defer exports.Wait()
-			exports.Go(func() { export(ctx) })
-			_ = d.Run(ctx) // ends with ctx
+			var others sync.WaitGroup
+			defer others.Wait()
+			others.Go(func() { export(ctx) })
+			others.Go(func() { classes.Run(ctx) })
+			others.Go(func() { _ = few.Run(ctx) }) // ends with ctx
+			_ = all.Run(ctx)                       // ends with ctx
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	metrics.Add(d)
+	metrics.Add(all)
+	metrics.Add(few)
 	s.Task("status in Kubernetes", election.Run)
-	return d, nil
+	return all, few, nil
 }

@@ -92,6 +92,12 @@ func (r *Recorder) Do(ctx context.Context, verb string, about object.Key) error 
 	return r.log.Append(e)
 }
 
+// Ended records that a proxy which was handed a Secret may not have it any more. Nobody calls for that: identity is the
+// proxy's.
+func (r *Recorder) Ended(identity string, secret object.Key) error {
+	return r.log.Append(Entry{Identity: identity, Call: "SecretService", Result: Accepted, Objects: verbOf("end access", []object.Key{secret})})
+}
+
 func objectOf(k object.Key) Object {
 	return Object{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
 }

@@ -8,6 +8,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -20,7 +22,13 @@ const (
 	kindRule    = "DestinationRule"
 )
 
-// use is a Gateway or DestinationRule that names credentials.
+// Kinds of the Gateway API that name credentials.
+var (
+	kindAPIGateway  = contract.GatewayAPIKind(gatewayapi.Gateway)
+	kindListenerSet = contract.GatewayAPIKind(gatewayapi.ListenerSet)
+)
+
+// use is an object that names credentials: a Gateway, DestinationRule or ListenerSet.
 type use struct {
 	// names are the references that the object covers: "<name>" and "<name>-cacert", with the prefix "<namespace>/" if
 	// the object gives one.
@@ -33,6 +41,9 @@ type use struct {
 	exportedTo []string
 	// selector of the workloads; if it is empty, the object applies to all workloads that exportedTo allows.
 	selector map[string]string
+	// judged are the listeners of a Gateway or ListenerSet of the Gateway API, nil for other objects: each name in names
+	// has a namespace, and only the selected gateways get the credentials, also of another namespace than their own.
+	judged *configv1.GatewayListeners
 }
 
 // References knows which identities may need which credential: those of Workloads to which a Gateway or DestinationRule
@@ -96,7 +107,7 @@ func (r *References) apply(k resource.Key, res *configv1.Resource) bool {
 		_, asked := r.workloads[k.Namespace]
 		delete(r.workloads, k.Namespace)
 		return asked
-	case kindGateway, kindRule:
+	case kindGateway, kindRule, kindAPIGateway, kindListenerSet:
 		old, now := r.uses[k], useOf(k, res)
 		for _, name := range old.list() {
 			if delete(r.byName[name], old); len(r.byName[name]) == 0 {
@@ -128,6 +139,9 @@ func (u *use) list() []string {
 
 // useOf parses an object; nil if it names no credential.
 func useOf(k resource.Key, res *configv1.Resource) *use {
+	if listeners := res.GetGatewayApi().GetListeners(); listeners != nil {
+		return judgedUse(k, listeners)
+	}
 	config := res.GetIstioConfig()
 	if config == nil {
 		return nil
@@ -143,7 +157,7 @@ func useOf(k resource.Key, res *configv1.Resource) *use {
 	} else {
 		spec := &networking.Gateway{}
 		if config.GetSpec().UnmarshalTo(spec) != nil {
-			return nil // a Gateway of the Kubernetes Gateway API
+			return nil
 		}
 		u.selector, named = spec.GetSelector(), namedByGateway(spec)
 	}
@@ -196,14 +210,23 @@ func WithoutScheme(name string) string {
 	}
 }
 
-// MayUse reports whether a Workload with the identity, in the reference's namespace, needs the credential. router is
-// true if the identity is connected as a gateway. Server calls it.
-func (r *References) MayUse(ref Ref, identity string, router bool) bool {
+// MayUse reports whether a Workload with the identity, which is of a namespace, needs the credential. router is true if
+// the identity is connected as a gateway. Of another namespace than its own, a Workload gets what listeners of the Gateway
+// API name that it serves. Server calls it.
+func (r *References) MayUse(ref Ref, namespace, identity string, router bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for u := range r.byName[ref.Namespace+"/"+ref.Name] {
+		if u.judged != nil && router && slices.ContainsFunc(r.workloadsOf(namespace, identity), u.serves(namespace)) {
+			return true
+		}
+	}
+	if namespace != ref.Namespace {
+		return false
+	}
 	for _, name := range []string{ref.Name, ref.Namespace + "/" + ref.Name} {
 		for u := range r.byName[name] {
-			if u.reaches(ref.Namespace, router) && slices.ContainsFunc(r.workloadsOf(ref.Namespace, identity), u.selects) {
+			if u.judged == nil && u.reaches(ref.Namespace, router) && slices.ContainsFunc(r.workloadsOf(ref.Namespace, identity), u.selects) {
 				return true
 			}
 		}

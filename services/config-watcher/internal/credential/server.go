@@ -73,6 +73,9 @@ type ServerConfig struct {
 	Ready func() <-chan struct{}
 	// Lookup is nil if the table has the credentials of all sources as soon as it is ready.
 	Lookup Lookup
+	// Ended is called when a proxy that was handed a credential may not have it any more, because no object that is there
+	// names it for the proxy.
+	Ended func(ref Ref, identity string)
 	// Stop is closed to end all watches when the process drains.
 	Stop  <-chan struct{}
 	Clock clock.Clock
@@ -96,6 +99,13 @@ type subscription struct {
 
 func (s subscription) proto() *secretv1.Subscription {
 	return &secretv1.Subscription{Namespace: s.ref.Namespace, Name: s.ref.Name, Identity: s.identity}
+}
+
+// isOwn reports whether the credential is of the identity's namespace. One of another namespace is answered at once, and
+// again when a listener that names it comes.
+func (s subscription) isOwn() bool {
+	namespace, _, ok := auth.ParseWorkload(s.identity)
+	return ok && namespace == s.ref.Namespace
 }
 
 func (s subscription) cost() int {
@@ -236,8 +246,15 @@ func (w *watch) apply(m *secretv1.WatchRequest) error {
 }
 
 func (w *watch) drop(sub subscription) {
-	if w.held[sub] == nil {
+	last := w.held[sub]
+	if last == nil {
 		return
+	}
+	if last.version != "" { // the subscriber may have seen first what ends the access
+		w.server.cfg.References.Sync()
+		if verdict, _ := w.mayRead(sub); verdict == unnamed {
+			w.server.cfg.Ended(sub.ref, sub.identity)
+		}
 	}
 	delete(w.held, sub)
 	if w.costs[sub.identity] -= sub.cost(); w.costs[sub.identity] <= 0 {
@@ -257,7 +274,9 @@ func (w *watch) answer(sub subscription, last *answered) error {
 		if found == nil && unknown {
 			return nil
 		}
-	case verdict == notYet && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
+	case verdict == unnamed && last.version != "":
+		w.server.cfg.Ended(sub.ref, sub.identity)
+	case verdict != never && sub.isOwn() && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
 		w.recheckAt(last.patience)
 		return nil
 	}
@@ -304,10 +323,12 @@ func subscriptionOf(p *secretv1.Subscription) subscription {
 type verdict int
 
 const (
-	// never: the identity is banned, invalid, or not of the credential's namespace.
+	// never: the identity is banned or invalid.
 	never verdict = iota
-	// notYet: no object names the credential for the identity, or the identity is not connected.
+	// notYet: the identity is not connected.
 	notYet
+	// unnamed: no object names the credential for the identity.
+	unnamed
 	allowed
 )
 
@@ -319,13 +340,16 @@ func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
 	if err != nil || !id.MemberOf(s.cfg.TrustDomain) {
 		return never, time.Time{}
 	}
-	if namespace, _, ok := auth.ParseWorkload(sub.identity); !ok || namespace != sub.ref.Namespace ||
-		s.cfg.Bans.Banned(sub.identity) != nil {
+	namespace, _, ok := auth.ParseWorkload(sub.identity)
+	if !ok || s.cfg.Bans.Banned(sub.identity) != nil {
 		return never, time.Time{}
 	}
 	p := s.cfg.Fleet.Connected(w.instance, sub.identity)
-	if !p.Connected || !s.cfg.References.MayUse(sub.ref, sub.identity, p.Gateway) {
+	switch {
+	case !p.Connected:
 		return notYet, time.Time{}
+	case !s.cfg.References.MayUse(sub.ref, namespace, sub.identity, p.Gateway):
+		return unnamed, time.Time{}
 	}
 	return allowed, p.Recheck
 }

@@ -50,19 +50,23 @@ type fixture struct {
 	fleet *fleet.Table
 	bans  *banned
 	conn  *grpc.ClientConn
+	// ended are the accesses that have ended.
+	ended chan string
 }
 
 func newFixture(t *testing.T) *fixture { return newFixtureWith(t, nil) }
 
 func newFixtureWith(t *testing.T, lookup Lookup) *fixture {
 	t.Helper()
-	r := &fixture{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
+	r := &fixture{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})},
+		ended: make(chan string, 100)}
 	r.log, r.fleet = revision.NewLog("test", r.clock), fleet.NewTable(r.clock)
 	stop := make(chan struct{})
 	server := NewServer(ServerConfig{
 		Table: r.table, References: NewReferences(r.log), Fleet: r.fleet, Bans: r.bans,
 		TrustDomain: spiffeid.RequireTrustDomainFromString("cluster.local"),
 		Ready:       func() <-chan struct{} { return nil }, Stop: stop, Clock: r.clock, Log: testkit.Logger(t), Lookup: lookup,
+		Ended: func(ref Ref, identity string) { r.ended <- ref.Namespace + "/" + ref.Name + " " + identity },
 	})
 	r.conn = testkit.ServeInMemory(t, func(g *grpc.Server) { secretv1.RegisterSecretServiceServer(g, server) })
 	t.Cleanup(func() { close(stop) })

@@ -17,6 +17,12 @@ import (
 // AuthoritySuffix marks a reference to the CA certificates of a credential.
 const AuthoritySuffix = "-cacert"
 
+// Kinds of the objects that have credentials.
+const (
+	kindSecret    = "Secret"
+	kindConfigMap = "ConfigMap"
+)
+
 // Ref names a credential.
 type Ref struct{ Namespace, Name string }
 
@@ -29,14 +35,16 @@ type Table struct {
 	mu     sync.Mutex
 	held   map[Ref]*object.Credential
 	public map[Ref]*object.Credential // of ConfigMaps
+	there  map[Ref]bool               // Secrets, with a credential or without
 }
 
 // NewTable returns an empty table.
 func NewTable() *Table {
-	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}}
+	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}, there: map[Ref]bool{}}
 }
 
-// Take stores the credentials among the changes and returns the other changes, which may become part of a revision.
+// Take stores the credentials among the changes and returns the other changes, which may become part of a revision. In
+// the place of a Secret it returns its CredentialState; a ConfigMap, which is public, it returns too.
 func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +60,16 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 			now, _ = c.Object.Body.(*object.Credential)
 		}
 		ref := Ref{c.Key.Namespace, c.Key.Name}
-		if now.Version() == held[ref].Version() {
+		same := now.Version() == held[ref].Version()
+		if c.Key.Kind == kindConfigMap {
+			others = append(others, c)
+		} else if there := c.Object != nil; !same || there != t.there[ref] {
+			others = append(others, stateOf(c.Key, c.Object, now))
+			if t.there[ref] = there; !there {
+				delete(t.there, ref)
+			}
+		}
+		if same {
 			continue
 		}
 		touched = true
@@ -68,15 +85,23 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	return others
 }
 
+// Has reports whether a Secret or ConfigMap is known to be there.
+func (t *Table) Has(k object.Key) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ref := Ref{k.Namespace, k.Name}
+	return k.Kind == kindSecret && t.there[ref] || k.Kind == kindConfigMap && t.public[ref] != nil
+}
+
 // of returns the map for an object's credentials; nil if objects of its kind, or the mesh configuration's ConfigMap,
 // are none.
 func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	switch {
 	case k.Group != "" || kinds.IsMeshConfig(k):
 		return nil
-	case k.Kind == "Secret":
+	case k.Kind == kindSecret:
 		return t.held
-	case k.Kind == "ConfigMap":
+	case k.Kind == kindConfigMap:
 		return t.public
 	default:
 		return nil

@@ -5,9 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -23,11 +25,17 @@ type Gateways interface {
 }
 
 // Wanted tells a source that reads Secrets and ConfigMaps one by one which of them the Gateways and DestinationRules of
-// the newest revision refer to. These are at least those that References.MayUse allows to anybody who is connected.
+// the newest revision refer to, and which the objects of the Gateway API. These are at least those that
+// References.MayUse allows to anybody who is connected.
 type Wanted struct {
 	log      *revision.Log
 	gateways Gateways
-	set      func([]object.Key)
+	source   Source
+
+	// judged are those that package gatewayapi wants. mu guards it.
+	mu     sync.Mutex
+	judged []object.Key
+	wake   chan struct{}
 
 	at   *revision.Snapshot
 	uses map[resource.Key]*wantedBy
@@ -60,12 +68,33 @@ type selection struct {
 	namespaces map[string]int
 }
 
-// NewWanted returns a Wanted that calls set from Run's goroutine with the keys that are wanted now, sorted.
-func NewWanted(log *revision.Log, gateways Gateways, set func([]object.Key)) *Wanted {
+// Source reads Secrets and ConfigMaps one by one; source/kubernetes implements it.
+type Source interface {
+	Lookup
+	// Want says which are read, sorted, in place of all earlier ones.
+	Want([]object.Key)
+	// WantAlso adds some, before the first call of Want.
+	WantAlso([]object.Key)
+}
+
+// NewWanted returns a Wanted that tells the source from Run's goroutine.
+func NewWanted(log *revision.Log, gateways Gateways, source Source) *Wanted {
 	return &Wanted{
-		log: log, gateways: gateways, set: set, uses: map[resource.Key]*wantedBy{}, selections: map[string]*selection{},
+		log: log, gateways: gateways, source: source, wake: make(chan struct{}, 1), uses: map[resource.Key]*wantedBy{}, selections: map[string]*selection{},
 		matched: map[resource.Key][]*selection{},
 	}
+}
+
+// Judge takes over what package gatewayapi wants, sorted. Before the first revision, which waits for it, the source is told
+// at once.
+func (w *Wanted) Judge(keys []object.Key) {
+	w.mu.Lock()
+	w.judged = keys
+	w.mu.Unlock()
+	if snapshot, _ := w.log.Current(); snapshot == nil {
+		w.source.WantAlso(keys)
+	}
+	notify.Wake(w.wake)
 }
 
 // Run follows the revisions until ctx ends. It costs time in proportion to what has changed.
@@ -82,6 +111,8 @@ func (w *Wanted) Run(ctx context.Context) error {
 			return nil
 		case <-revised:
 		case <-connected:
+			w.changed = true
+		case <-w.wake:
 			w.changed = true
 		}
 	}
@@ -225,10 +256,15 @@ func (w *Wanted) tell() {
 			}
 		}
 	}
+	w.mu.Lock()
+	for _, k := range w.judged {
+		wanted[k] = true
+	}
+	w.mu.Unlock()
 	now := slices.SortedFunc(maps.Keys(wanted), object.Key.Compare)
 	if !slices.Equal(now, w.told) {
 		w.told = now
-		w.set(now)
+		w.source.Want(now)
 	}
 }
 

@@ -29,6 +29,15 @@ func (r *gateways) GatewayNamespaces() []string {
 
 func (r *gateways) IdentitiesChanged() <-chan struct{} { return nil }
 
+// told is a source that keeps what it was told to read.
+type told struct {
+	Lookup
+	keys, also []object.Key
+}
+
+func (s *told) Want(keys []object.Key)     { s.keys = keys }
+func (s *told) WantAlso(keys []object.Key) { s.also = append(s.also, keys...) }
+
 func server(mode networking.ServerTLSSettings_TLSmode, credential, authority string) *networking.Server {
 	return &networking.Server{Tls: &networking.ServerTLSSettings{Mode: mode, CredentialName: credential, CaCertCredentialName: authority}}
 }
@@ -37,8 +46,8 @@ func server(mode networking.ServerTLSSettings_TLSmode, credential, authority str
 func TestWanted(t *testing.T) {
 	const simple, mutual = networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL
 	r, fleet := newFixture(t), &gateways{}
-	var told []object.Key
-	w := NewWanted(r.log, fleet, func(keys []object.Key) { told = keys })
+	source := &told{}
+	w := NewWanted(r.log, fleet, source)
 	step := func(what string, upserts map[resource.Key]proto.Message, removed []resource.Key, want ...string) {
 		t.Helper()
 		r.commit(upserts, removed...)
@@ -47,7 +56,7 @@ func TestWanted(t *testing.T) {
 		w.changed = w.changed || len(upserts)+len(removed) == 0 // the fleet has changed
 		w.tell()
 		var got []string
-		for _, k := range told {
+		for _, k := range source.keys {
 			got = append(got, fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name))
 		}
 		slices.Sort(want)

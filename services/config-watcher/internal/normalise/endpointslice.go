@@ -6,6 +6,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"fairlead.dev/pkg/lists"
+	"fairlead.dev/services/config-watcher/internal/normalise/mirror"
 	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -114,3 +116,11 @@ func (x sliceIndex) of(in *instance) iter.Seq[*slice] {
 	}
 	return x.ofPod[nameOf(in.key)].All
 }
+
+// As Kubernetes mirrors it, each address family of each subset of an Endpoints object becomes an EndpointSlice of the
+// Service with the object's name.
+var endpointsKind = sliceRules(func(o *object.Object) []*slice {
+	return lists.Map(mirror.SlicesOf(o.Body.(*object.Endpoints)), func(s *discoveryv1.EndpointSlice) *slice {
+		return &slice{body: s, service: nameOf(o.Key)}
+	})
+})

@@ -14,7 +14,7 @@ import (
 // newKinds is the table of kinds: what Mesh does with the objects of each. The file of a kind has its rules. Objects of
 // other kinds have no effect.
 func newKinds() map[kindName]kind {
-	return map[kindName]kind{
+	out := map[kindName]kind{
 		{"", "ConfigMap"}:                       meshConfigKind,
 		{"", "Endpoints"}:                       endpointsKind,
 		{"", "Namespace"}:                       namespaceKind,
@@ -43,6 +43,8 @@ func newKinds() map[kindName]kind {
 		{kinds.GroupSecurity, "RequestAuthentication"}: plainKind,
 		{kinds.GroupTelemetry, "Telemetry"}:            plainKind,
 	}
+	addJudgedKinds(out)
+	return out
 }
 
 // kindName names a kind.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // TestEveryKindHasRules: a kind that is read has a line in the table, or is known to make no part of the mesh.
@@ -15,12 +16,9 @@ func TestEveryKindHasRules(t *testing.T) {
 		{kinds.GroupMCS, kinds.ServiceExport}:    "package mcs says of Services what it says",
 		{kinds.GroupMCS, kinds.ServiceImport}:    "package mcs says of Services what it says",
 	}
-	for _, name := range kinds.NamesOf(kinds.GroupGatewayAPI) {
-		elsewhere[kindName{kinds.GroupGatewayAPI, name}] = "it is read, and makes no part of the mesh"
-	}
 	table := newKinds()
-	// By packages jwks, gatewayname and remote; no user writes one.
-	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway} {
+	// By packages jwks, gatewayname, remote and credential; no user writes one.
+	for _, kind := range []string{KindJwks, KindGatewayName, kindClusterAway, object.KindCredentialState} {
 		made := kindName{kinds.GroupFairlead, kind}
 		if table[made] == nil {
 			t.Errorf("%v has no rules", made)

@@ -15,11 +15,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise/sets"
 	"fairlead.dev/services/config-watcher/internal/normalise/vip"
@@ -37,6 +39,8 @@ type Config struct {
 	TrustDomain string
 	// Tenancy is off by default.
 	Tenancy Tenancy
+	// Now is the time by which certificates of the Gateway API have expired; if it is nil, none has.
+	Now func() time.Time
 }
 
 func (c Config) withDefaults() Config {
@@ -61,6 +65,8 @@ type Delta struct {
 	// Discovered are the changed objects as the mesh discovers them: an object that is gone, or whose namespace is not
 	// selected any more, is nil. IdentityBans and the mesh configuration are left out.
 	Discovered []Change
+	// Judged is what has changed of the Gateway API.
+	Judged Judged
 }
 
 // Empty reports whether nothing changed.
@@ -93,6 +99,8 @@ type Mesh struct {
 	nodeRules map[object.Key]string
 	// onDemandConfigs are the ProxyConfigs that switch on-demand configuration on or off.
 	onDemandConfigs sets.Set[object.Key]
+	// gateways are the objects of the Gateway API and what they refer to.
+	gateways *gatewayapi.State
 
 	dirty dirty
 	delta Delta                   // of the running Apply
@@ -123,6 +131,7 @@ func New(cfg Config) *Mesh {
 		dirty: newDirty(), out: map[resource.Key][]byte{},
 	}
 	m.settings = m.defaultSettings()
+	m.gateways = gatewayapi.New(gatewayapi.Config{Domain: m.cfg.Domain, MeshNamespace: m.settings.GetRootNamespace()})
 	m.dirty.mesh = true
 	return m
 }
@@ -147,7 +156,7 @@ func (m *Mesh) Apply(changes []Change) Delta {
 // kindOf finds the rules for an object; nil if the mesh does not read it.
 func (m *Mesh) kindOf(k object.Key) kind {
 	if k.Kind == "ConfigMap" && !kinds.IsMeshConfig(k) {
-		return nil
+		return hiddenJudgedKind
 	}
 	return m.kinds[kindName{k.Group, k.Kind}]
 }
@@ -204,6 +213,7 @@ func (m *Mesh) rebuild() {
 	for k := range todo.objects {
 		m.rebuildObject(k)
 	}
+	m.rebuildGatewayAPI()
 }
 
 // rebuildObject recomputes the resource of an object.
@@ -224,9 +234,9 @@ func (m *Mesh) rebuildObject(k object.Key) {
 // object.Object.Held) goes into the root namespace.
 func (m *Mesh) resourceKey(kind kind, k object.Key) resource.Key {
 	if kind.traits().meshWide {
-		return resource.Key{Kind: k.Kind, Name: k.Name}
+		return resource.Key{Kind: resource.KindOf(k), Name: k.Name}
 	}
-	return resource.Key{Kind: k.Kind, Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
+	return resource.Key{Kind: resource.KindOf(k), Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
 }
 
 // emit records the new state of a resource; a nil body removes it. An unchanged resource is not recorded.

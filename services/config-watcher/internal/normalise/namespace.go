@@ -29,6 +29,9 @@ type place struct{ namespace, cluster string }
 // indexNamespace marks what the labels of a namespace decide: whether the mesh discovers it, and the network of its
 // cluster.
 func (m *Mesh) indexNamespace(old, now *object.Object) {
+	if cmp.Or(now, old).Key.Cluster == "" {
+		m.judge(old, now)
+	}
 	name, before, after := cmp.Or(now, old).Key.Name, labelsOf(old), labelsOf(now)
 	m.rediscover = m.rediscover || m.selected(name, before) != m.selected(name, after)
 	if name == kinds.MeshNamespace && before[networks.Label] != after[networks.Label] {

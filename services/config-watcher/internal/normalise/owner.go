@@ -80,6 +80,12 @@ func (o *owner) build(hostname string) *configv1.Service {
 }
 
 func (m *Mesh) indexOwner(old, now *owner) {
+	switch {
+	case now != nil && now.service != nil:
+		m.gateways.Put(now.object.Key, now.object)
+	case now == nil && old.service != nil:
+		m.gateways.Put(old.object.Key, nil)
+	}
 	if old != nil {
 		for _, h := range old.hosts {
 			m.hosts[h].owners.Remove(old)

@@ -3,7 +3,6 @@ package normalise
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -37,7 +36,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) (*
 		return nil, nil
 	}
 	out := proto.CloneOf(s)
-	resolveNames(out, o.Key.Namespace, m.cfg.Domain)
+	m.resolveNames(out, o.Key.Namespace)
 	if len(out.Gateways) == 0 {
 		out.Gateways = []string{contract.MeshGateway}
 	}
@@ -67,7 +66,7 @@ func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networkin
 		return nil
 	}
 	d := proto.CloneOf(s)
-	resolveNames(d, ns, m.cfg.Domain)
+	m.resolveNames(d, ns)
 	return virtualservice.MergeDelegate(r, d.Http)
 }
 
@@ -88,45 +87,6 @@ func delegateNames(o *object.Object) []namespacedName {
 	return out
 }
 
-// resolveNames makes hosts FQDNs and gateways "<namespace>/<name>", in place.
-func resolveNames(vs *networking.VirtualService, ns, domain string) {
-	for i, h := range vs.Hosts {
-		vs.Hosts[i] = Host(h, ns, domain)
-	}
-	gateways := func(list []string) {
-		for i, g := range list {
-			list[i] = contract.GatewayName(g, ns)
-		}
-	}
-	destination := func(d *networking.Destination) {
-		if d != nil {
-			d.Host = Host(d.Host, ns, domain)
-		}
-	}
-	gateways(vs.Gateways)
-	virtualservice.EachMatch(vs, func(m virtualservice.SourceMatch) { gateways(m.GetGateways()) })
-	for _, r := range vs.Http {
-		for _, d := range r.Route {
-			destination(d.Destination)
-		}
-		destination(r.Mirror)
-		for _, mirror := range r.Mirrors {
-			destination(mirror.Destination)
-		}
-	}
-	for _, r := range vs.Tls {
-		for _, m := range r.Match {
-			for i, name := range m.GetSniHosts() {
-				m.SniHosts[i] = strings.ToLower(name)
-			}
-		}
-		for _, d := range r.Route {
-			destination(d.Destination)
-		}
-	}
-	for _, r := range vs.Tcp {
-		for _, d := range r.Route {
-			destination(d.Destination)
-		}
-	}
+func (m *Mesh) resolveNames(vs *networking.VirtualService, namespace string) {
+	virtualservice.ResolveNames(vs, namespace, func(host string) string { return Host(host, namespace, m.cfg.Domain) })
 }

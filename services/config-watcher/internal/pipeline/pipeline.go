@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/pkg/lanes"
 	"fairlead.dev/pkg/notify"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
@@ -44,9 +45,15 @@ type Ends struct {
 	// Settled reports whether every source has synced or is served from its last good state. It is called until it has
 	// returned true once.
 	Settled func() bool
-	// Discovered receives the changed objects of discovered namespaces, and the mesh configuration, after the commit of
-	// their revision. It may be nil.
-	Discovered func(changes []normalise.Change, settings *mesh.MeshConfig)
+	// Discovered receives the changed objects of discovered namespaces, the mesh configuration, and what has changed of
+	// the Gateway API, after the commit of their revision. It may be nil.
+	Discovered func(changes []normalise.Change, settings *mesh.MeshConfig, judged normalise.Judged)
+	// Wanted receives the Secrets and ConfigMaps that objects of the Gateway API refer to, sorted, when that has changed.
+	// It may be nil.
+	Wanted func([]object.Key)
+	// Complete reports whether it is known of all that is wanted whether it is there: the first revision waits for that, so
+	// that no gateway loses a listener because its Secret is not read yet. It may be nil.
+	Complete func() bool
 }
 
 // Pipeline turns changes into revisions. It applies a first change at once. Changes that arrive while it builds a
@@ -73,6 +80,8 @@ type Pipeline struct {
 	// Used by Run's goroutine only.
 	ends Ends
 	pace lanes.Pace // of configuration
+	// early is the effect of changes that were applied before the first revision.
+	early normalise.Delta
 }
 
 const (
@@ -121,7 +130,7 @@ func (p *Pipeline) Run(ctx context.Context, ends Ends) error {
 				// Configuration that is added meanwhile waits too.
 				wake, pause = p.urgent, p.pause()
 			}
-		case p.ends.Settled():
+		case p.ends.Settled() && p.complete():
 			settled = true
 			// Subscribers start with everything, so the first revision is not cut into batches.
 			p.build(ctx, (*queue).takeAll, true)
@@ -139,6 +148,16 @@ func (p *Pipeline) Run(ctx context.Context, ends Ends) error {
 		case <-timer:
 		}
 	}
+}
+
+// apply applies changes and tells what is wrong with them.
+func (p *Pipeline) apply(changes []normalise.Change) normalise.Delta {
+	delta := p.cfg.Mesh.Apply(changes)
+	for _, err := range delta.Errors {
+		p.cfg.Log.Error("object could not be normalised, its last resources stay", "error", err)
+		p.observeFailure(err)
+	}
+	return delta
 }
 
 // round makes a revision of the endpoint changes and one of a batch of configuration.
@@ -181,10 +200,9 @@ func (p *Pipeline) build(ctx context.Context, take func(*queue) batch, first boo
 	}
 	start := p.cfg.Clock.Now()
 	spanCtx, span := p.start(parent, len(changes))
-	delta := p.cfg.Mesh.Apply(changes)
-	for _, err := range delta.Errors {
-		p.cfg.Log.Error("object could not be normalised, its last resources stay", "error", err)
-		p.observeFailure(err)
+	delta := p.apply(changes)
+	if first && p.ends.Complete != nil {
+		delta, p.early = joined(p.early, delta), normalise.Delta{}
 	}
 	sequence := p.sequenceNow()
 	if !delta.Empty() || first {
@@ -207,7 +225,10 @@ func (p *Pipeline) build(ctx context.Context, take func(*queue) batch, first boo
 	}
 	span.End()
 	if p.ends.Discovered != nil {
-		p.ends.Discovered(delta.Discovered, p.cfg.Mesh.Settings())
+		p.ends.Discovered(delta.Discovered, p.cfg.Mesh.Settings(), delta.Judged)
+	}
+	if p.ends.Wanted != nil && delta.Judged.Rewanted {
+		p.ends.Wanted(delta.Judged.Wanted)
 	}
 	p.advance(sequence)
 	return len(changes), p.cfg.Clock.Now().Sub(start)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // HashSize is the length of a resource's hash and of a state hash.
@@ -40,6 +42,18 @@ func (k Key) Proto() *configv1.ResourceKey {
 func KeyOf(k *configv1.ResourceKey) Key {
 	return Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 }
+
+// KindOf is the kind, in resource keys, of the resource that an object becomes: both Istio and the Gateway API have a
+// Gateway. Whoever looks up the resource of an object uses it.
+func KindOf(k object.Key) string {
+	if k.Group == contract.GroupGatewayAPI {
+		return contract.GatewayAPIKind(k.Kind)
+	}
+	return k.Kind
+}
+
+// Of is the key of the resource of an object that has a namespace.
+func Of(k object.Key) Key { return Key{Kind: KindOf(k), Namespace: k.Namespace, Name: k.Name} }
 
 // Kinds of the normalised mesh that are not Istio's.
 const (

@@ -31,7 +31,7 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 		if !isGateway(e.object) {
 			continue
 		}
-		r := snapshot.Get(resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name})
+		r := snapshot.Get(resource.Of(k))
 		hash := string(r.GetHash())
 		spec := t.gateways[hash]
 		if spec == nil {

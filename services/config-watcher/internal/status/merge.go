@@ -24,6 +24,9 @@ func Merge(before map[string]any, s *Status, now time.Time) (after map[string]an
 	if s.LoadBalancer != nil {
 		return mergeLoadBalancer(before, s.LoadBalancer)
 	}
+	if s.API != nil {
+		return mergeAPI(before, s.API, now)
+	}
 	after = maps.Clone(before)
 	if after == nil {
 		after = map[string]any{}
@@ -31,25 +34,25 @@ func Merge(before map[string]any, s *Status, now time.Time) (after map[string]an
 	if s.Generation > 0 && !s.ConditionsAlone {
 		after[fieldGeneration] = s.Generation
 	}
-	after[fieldConditions] = mergeConditions(before, s, now)
+	old, _ := before[fieldConditions].([]any)
+	after[fieldConditions] = mergeConditions(old, s.Conditions, s.Generation, now)
 	if s.Servers != nil {
 		after[fieldServers] = serverTrees(s.Servers)
 	}
 	return after, !reflect.DeepEqual(before, after)
 }
 
-func mergeConditions(before map[string]any, s *Status, now time.Time) []any {
-	old, _ := before[fieldConditions].([]any)
+func mergeConditions(old []any, conditions []Condition, generation int64, now time.Time) []any {
 	var out []any
-	for _, c := range s.Conditions {
+	for _, c := range conditions {
 		entry := map[string]any{
 			"type": c.Type, "status": c.Text(), "reason": c.Reason, "message": c.Message, "lastTransitionTime": now.UTC().Format(time.RFC3339),
 		}
-		if s.Generation > 0 {
-			entry[fieldGeneration] = s.Generation
+		if generation > 0 {
+			entry[fieldGeneration] = generation
 		}
 		if was := conditionOf(old, c.Type); was != nil {
-			if c.KeepTrue && was["status"] == conditionTrue && generationOf(was) == s.Generation &&
+			if c.KeepTrue && was["status"] == conditionTrue && generationOf(was) == generation &&
 				(!c.Holds || was["reason"] == c.Reason && was["message"] != withoutProxies) {
 				out = append(out, was)
 				continue
@@ -62,7 +65,7 @@ func mergeConditions(before map[string]any, s *Status, now time.Time) []any {
 	}
 	for _, o := range old {
 		was, _ := o.(map[string]any)
-		if !slices.ContainsFunc(s.Conditions, func(c Condition) bool { return was["type"] == c.Type }) {
+		if !slices.ContainsFunc(conditions, func(c Condition) bool { return was["type"] == c.Type }) {
 			out = append(out, o)
 		}
 	}

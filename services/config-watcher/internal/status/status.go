@@ -14,6 +14,8 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -95,6 +97,9 @@ type Status struct {
 	Findings []string
 	// LoadBalancer are the addresses of an Ingress, which has no conditions; nil for other kinds.
 	LoadBalancer []networkingv1.IngressLoadBalancerIngress
+	// API is what is written of an object of the Gateway API, of which Conditions are a summary; nil for other kinds, and
+	// for an object of which nothing is written.
+	API *API
 }
 
 // Get returns the condition of a type; the zero value if there is none.
@@ -136,6 +141,8 @@ func HasStatus(k object.Key) bool {
 	switch k.Group {
 	case kinds.GroupNetworking, kinds.GroupSecurity, kinds.GroupTelemetry, kinds.GroupExtensions:
 		return true
+	case contract.GroupGatewayAPI:
+		return k.Kind != gatewayapi.ReferenceGrant
 	}
 	return false
 }

@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/notify"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fleet"
@@ -56,10 +57,13 @@ type Config struct {
 	Peers func() (proxies []fleet.View, incomplete bool)
 	// PeerReporters returns the number of xds-servers that report to the other replicas.
 	PeerReporters func() int
-	// Sinks take the statuses of a source's objects, by the name of the source.
-	Sinks map[string]Sink
-	Log   *slog.Logger
-	Clock clock.Clock
+	// Sinks take the statuses of a source's objects, by the name of the source. Few take those of Gateways, ListenerSets and
+	// GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without one Sinks do.
+	Sinks, Few map[string]Sink
+	// Revision of the control plane; "" for none.
+	Revision string
+	Log      *slog.Logger
+	Clock    clock.Clock
 }
 
 // Sink takes the newest status of objects; Dispatcher implements it.
@@ -85,7 +89,11 @@ type Row struct {
 	APIVersion, UID, Location string
 	// InForce is true for the version that the mesh uses. The newest version may be refused nevertheless.
 	InForce bool
+	// Foreign is true for an object whose status another revision of the control plane writes.
+	Foreign bool
 	Status  *Status
+
+	judged judgement
 }
 
 func (r *Row) target() Target { return Target{r.Key, r.APIVersion, r.UID, r.Status.Generation} }
@@ -97,6 +105,8 @@ type Tracker struct {
 
 	mu      sync.Mutex
 	pending map[object.Key]change
+	judged  map[object.Key]judgement
+	others  []normalise.Change // Services and Namespaces
 	rows    map[ID]*Row
 	awaited bool
 
@@ -106,6 +116,9 @@ type Tracker struct {
 	sequences map[string]uint64
 	recent    []string
 	gateways  gatewaySpecs
+	services  gatewayServices
+	// namespaces are the revisions in the labels of namespaces.
+	namespaces map[string]string
 }
 
 // change is the newest version of an object, and the revision that contains it.
@@ -125,6 +138,8 @@ type entry struct {
 	health    *object.Health
 	refused   *refusal
 	row       *Row
+	// judged is what package gatewayapi says of it.
+	judged judgement
 	// latched is the condition Programmed since every proxy has acknowledged the version; nil before. Gateways have
 	// none.
 	latched *Condition
@@ -134,20 +149,33 @@ type entry struct {
 // NewTracker returns a tracker; Run does the work.
 func NewTracker(cfg Config) *Tracker {
 	return &Tracker{
-		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, rows: map[ID]*Row{},
+		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, judged: map[object.Key]judgement{}, rows: map[ID]*Row{},
+		services: newGatewayServices(), namespaces: map[string]string{},
 		entries: map[object.Key]*entry{}, sent: map[ID]*Status{}, sequences: map[string]uint64{},
 	}
 }
 
-// Submit takes over the changes of the objects in force. The pipeline calls it after the commit of their revision.
-// WorkloadEntries that a registry has made have no status: nobody has written them, and they may be many.
-func (t *Tracker) Submit(changes []normalise.Change) {
+// Submit takes over the changes of the objects in force, and what has changed of the Gateway API. The pipeline calls it
+// after the commit of their revision. WorkloadEntries that a registry has made have no status: nobody has written them,
+// and they may be many.
+func (t *Tracker) Submit(changes []normalise.Change, judged normalise.Judged) {
 	snapshot, _ := t.cfg.Revisions.Current()
 	t.mu.Lock()
 	for _, c := range changes {
-		if HasStatus(c.Key) && !isInstance(c.Object) {
+		switch {
+		case HasStatus(c.Key) && !isInstance(c.Object):
 			t.pending[c.Key] = change{c.Object, snapshot.Sequence()}
+		case c.Key.Group == "" && (c.Key.Kind == "Service" || c.Key.Kind == "Namespace"):
+			t.others = append(t.others, c)
 		}
+	}
+	for k, s := range judged.Statuses {
+		t.judged[k] = judgement{status: s, since: t.judged[k].since, told: true}
+	}
+	for _, k := range judged.Resources {
+		j := t.judged[k]
+		j.since = snapshot.Sequence()
+		t.judged[k] = j
 	}
 	t.mu.Unlock()
 	notify.Wake(t.wake)
@@ -189,8 +217,12 @@ func (t *Tracker) Awaited() bool {
 
 // Unwritten says why statuses cannot be written back to a source; nil if they can, or never are.
 func (t *Tracker) Unwritten(source string) error {
-	if sink := t.cfg.Sinks[source]; sink != nil {
-		return sink.Failure()
+	for _, sinks := range []map[string]Sink{t.cfg.Sinks, t.cfg.Few} {
+		if sink := sinks[source]; sink != nil {
+			if err := sink.Failure(); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -231,10 +263,14 @@ func (t *Tracker) round(snapshot *revision.Snapshot) {
 	rows := make(map[ID]*Row, len(t.entries))
 	for k, e := range t.entries {
 		id := ID{e.object.Source, k}
+		if isAPI(k) {
+			continue
+		}
 		t.evaluate(e, refused[id], f)
 		delete(refused, id)
 	}
 	t.evaluateGateways(snapshot, f)
+	t.evaluateAPI(snapshot, f, refused)
 	for k, e := range t.entries {
 		if e.row != nil {
 			rows[ID{e.object.Source, k}] = e.row
@@ -281,8 +317,15 @@ func (t *Tracker) same(id ID, row *Row) *Row {
 func (t *Tracker) offer(rows map[ID]*Row) {
 	now := t.cfg.Clock.Now()
 	for id, row := range rows {
-		sink := t.cfg.Sinks[id.Source]
+		sink := t.sinkOf(id)
 		if sink == nil || t.sent[id] == row.Status {
+			continue
+		}
+		if isAPI(id.Key) && (row.Foreign || row.Status.API == nil) {
+			if t.sent[id] != nil {
+				delete(t.sent, id)
+				sink.Forget(id.Key)
+			}
 			continue
 		}
 		if e := t.entries[id.Key]; e != nil && e.row == row && now.Sub(e.changedAt) < settleTime {
@@ -297,7 +340,7 @@ func (t *Tracker) offer(rows map[ID]*Row) {
 	for id := range t.sent {
 		if rows[id] == nil {
 			delete(t.sent, id)
-			t.cfg.Sinks[id.Source].Forget(id.Key)
+			t.sinkOf(id).Forget(id.Key)
 		}
 	}
 }
@@ -317,9 +360,16 @@ func (t *Tracker) remember(r *configv1.Revision) {
 // take brings the entries up to date with what was submitted.
 func (t *Tracker) take() {
 	t.mu.Lock()
-	pending := t.pending
-	t.pending = map[object.Key]change{}
+	pending, judged, others := t.pending, t.judged, t.others
+	t.pending, t.judged, t.others = map[object.Key]change{}, map[object.Key]judgement{}, nil
 	t.mu.Unlock()
+	for _, c := range others {
+		if c.Key.Kind == "Service" {
+			t.services.put(c.Key, c.Object)
+		} else {
+			t.putNamespace(c)
+		}
+	}
 	for k, c := range pending {
 		e := t.entries[k]
 		switch {
@@ -328,9 +378,34 @@ func (t *Tracker) take() {
 		case e != nil && sameVersion(e.object, c.object):
 			e.object = c.object // a change of its labels, or of its status
 		default:
-			t.entries[k] = &entry{object: c.object, hosts: hostsOf(c.object, t.cfg.Domain), since: c.since, changedAt: t.cfg.Clock.Now()}
+			now := &entry{object: c.object, hosts: hostsOf(c.object, t.cfg.Domain), since: c.since, changedAt: t.cfg.Clock.Now()}
+			if e != nil {
+				now.judged = e.judged
+			}
+			t.entries[k] = now
 		}
 	}
+	for k, j := range judged {
+		e := t.entries[k]
+		if e == nil {
+			continue
+		}
+		if j.told {
+			e.judged.status = j.status
+		}
+		if j.since > 0 {
+			e.judged.since, e.latched, e.changedAt = j.since, nil, t.cfg.Clock.Now()
+		}
+	}
+}
+
+// putNamespace takes over which revision of the control plane a namespace is of.
+func (t *Tracker) putNamespace(c normalise.Change) {
+	revision := ""
+	if c.Object != nil {
+		revision = c.Object.Labels[contract.RevisionLabel]
+	}
+	set(t.namespaces, c.Key.Name, revision, revision != "")
 }
 
 // sameVersion reports whether two states of an object have the same spec.

@@ -59,6 +59,26 @@ func (s *Source) Want(keys []object.Key) {
 	notify.Wake(s.wake)
 }
 
+// WantAlso adds Secrets and ConfigMaps that something refers to, before the first call of Want. What an earlier run has
+// saved of others stays. Those beyond maxWanted are left out.
+func (s *Source) WantAlso(keys []object.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		if len(s.wanted) >= maxWanted {
+			break
+		}
+		if !s.wanted[key] {
+			s.wanted[key] = true
+			if s.ctx != nil {
+				s.startNamed(key)
+			}
+		}
+	}
+	s.lookedUp()
+	notify.Wake(s.wake)
+}
+
 func nameOf(k object.Key) types.NamespacedName {
 	return types.NamespacedName{Namespace: k.Namespace, Name: k.Name}
 }

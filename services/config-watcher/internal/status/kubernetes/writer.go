@@ -217,7 +217,7 @@ func patchOf(o *unstructured.Unstructured, to status.Target, s *status.Status, n
 	before, _ := o.Object["status"].(map[string]any)
 	after, changed := status.Merge(before, s, now)
 	messages, _ := before[fieldMessages].([]any)
-	if own := messagesOf(s.Findings); !slices.EqualFunc(messages, own, sameCode) {
+	if own := messagesOf(s.Findings); s.API == nil && !slices.EqualFunc(messages, own, sameCode) {
 		changed = true
 		after[fieldMessages] = own
 	}

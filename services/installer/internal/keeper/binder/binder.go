@@ -1,7 +1,8 @@
 // Package binder gives config-watcher its rights where they are needed, and nowhere else. It keeps a RoleBinding of a
-// ClusterRole in each namespace whose workloads use a Secret that a Gateway, DestinationRule or Ingress names, and of
-// another one in each namespace with a WorkloadGroup. Its own account may bind these two ClusterRoles alone. A binding
-// that somebody else has made under the same name is left as it is.
+// ClusterRole in each namespace whose workloads use a Secret that a Gateway, DestinationRule or Ingress names, or whose
+// Secrets and ConfigMaps objects of the Gateway API name, and of another one in each namespace with a WorkloadGroup. Its
+// own account may bind these two ClusterRoles alone. A binding that somebody else has made under the same name is left
+// as it is.
 package binder
 
 import (
@@ -93,7 +94,8 @@ func New(cfg Config) (*Binder, error) {
 // Run keeps the bindings until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	wake := func() { notify.Wake(b.wake) }
-	for _, of := range []schema.GroupVersionResource{gateways, rules, ingresses, groups, entries} {
+	all := []schema.GroupVersionResource{gateways, rules, ingresses, groups, entries}
+	for _, of := range append(all, apiClasses, apiGateways, apiSets, apiPolicies, apiGrants) {
 		f, err := followObjects(ctx, b.objects, of, wake)
 		if err != nil {
 			return err
@@ -138,6 +140,8 @@ func (b *Binder) keep(ctx context.Context) time.Duration {
 	s := &state{
 		gateways: b.watches[0].objects(), rules: b.watches[1].objects(), ingresses: b.watches[2].objects(), groups: b.watches[3].objects(),
 		entries: b.watches[4].objects(),
+		api: gatewayAPI{classes: b.watches[5].objects(), gateways: b.watches[6].objects(), sets: b.watches[7].objects(),
+			policies: b.watches[8].objects(), grants: b.watches[9].objects()},
 		ingress: b.cfg.Ingress,
 		pods: func(selector string) []string {
 			if f := b.selected[selector]; f != nil {
@@ -193,7 +197,7 @@ func (b *Binder) watchPods(ctx context.Context, s *state) {
 // known tells whether all that a need could come from has been read.
 func (b *Binder) known() bool {
 	for _, f := range slices.Concat(b.watches, slices.Collect(maps.Values(b.selected))) {
-		if !f.informer.HasSynced() {
+		if !f.known() {
 			return false
 		}
 	}

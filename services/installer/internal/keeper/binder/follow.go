@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,6 +16,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // Kinds that needs come from.
@@ -38,19 +42,38 @@ const byNamespace = cache.NamespaceIndex
 type following struct {
 	informer cache.SharedIndexInformer
 	stop     context.CancelFunc
+	// absent is true while the API server does not have the kind.
+	absent atomic.Bool
 }
+
+// known reports whether it is known which objects there are.
+func (f *following) known() bool { return f.absent.Load() || f.informer.HasSynced() }
 
 // run starts an informer that calls wake for what comes and goes.
 func run(ctx context.Context, informer cache.SharedIndexInformer, keep cache.TransformFunc, wake func()) (*following, error) {
+	f := &following{informer: informer}
+	changed := func() {
+		f.absent.Store(false)
+		wake()
+	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { wake() }, UpdateFunc: func(any, any) { wake() }, DeleteFunc: func(any) { wake() },
+		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	})
-	if err = errors.Join(err, informer.SetTransform(keep)); err != nil {
+	failed := func(ctx context.Context, r *cache.Reflector, err error) {
+		if apierrors.IsNotFound(err) {
+			if !f.absent.Swap(true) {
+				wake()
+			}
+			return
+		}
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+	}
+	if err = errors.Join(err, informer.SetTransform(keep), informer.SetWatchErrorHandlerWithContext(failed)); err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, f.stop = context.WithCancel(ctx)
 	go informer.RunWithContext(ctx)
-	return &following{informer, stop}, nil
+	return f, nil
 }
 
 // followObjects watches all objects of a kind.
@@ -69,6 +92,9 @@ func followPods(ctx context.Context, client metadata.Interface, selector string,
 
 // objects are those of a watch.
 func (f *following) objects() []*unstructured.Unstructured {
+	if f.absent.Load() {
+		return nil
+	}
 	all := f.informer.GetStore().List()
 	out := make([]*unstructured.Unstructured, 0, len(all))
 	for _, o := range all {
@@ -99,8 +125,11 @@ func trim(o any) (any, error) {
 	out.SetResourceVersion(u.GetResourceVersion())
 	out.SetCreationTimestamp(u.GetCreationTimestamp())
 	spec, _ := u.Object["spec"].(map[string]any)
-	kept := map[string]any{}
-	for _, field := range fields[u.GetKind()] {
+	kept, read := map[string]any{}, fields
+	if u.GroupVersionKind().Group == contract.GroupGatewayAPI {
+		read = fieldsOfAPI
+	}
+	for _, field := range read[u.GetKind()] {
 		if v, ok := spec[field]; ok {
 			kept[field] = v
 		}

@@ -19,6 +19,8 @@ const (
 // state is what the objects of the cluster are, as far as needs depend on them.
 type state struct {
 	gateways, rules, ingresses, groups, entries []*unstructured.Unstructured
+	// api are the objects of the Gateway API.
+	api gatewayAPI
 	// ingress selects the gateways that serve Ingresses.
 	ingress map[string]string
 	// pods returns the namespaces of the Pods that a selector selects.
@@ -67,7 +69,7 @@ func (s *state) registration() need {
 
 // credentials are the namespaces whose workloads use Secrets that objects name: those of the workloads that a Gateway
 // with a credential selects, that of a DestinationRule with a selector and a credential, and for objects without a
-// selector those of all gateways that the object is exported to.
+// selector those of all gateways that the object is exported to. Objects of the Gateway API name namespaces.
 func (s *state) credentials() need {
 	out := need{}
 	for _, g := range s.gateways {
@@ -87,6 +89,7 @@ func (s *state) credentials() need {
 			}
 		}
 	}
+	s.api.credentials(out)
 	all := s.gatewayNamespaces()
 	for _, o := range slices.Concat(s.gateways, s.rules) {
 		if !namesCredential(o) {

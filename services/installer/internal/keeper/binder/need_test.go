@@ -30,7 +30,11 @@ func objects(t *testing.T, text string) *state {
 			t.Fatal(err)
 		}
 		to := map[string]*[]*unstructured.Unstructured{"Gateway": &s.gateways, "DestinationRule": &s.rules, "Ingress": &s.ingresses,
-			"WorkloadGroup": &s.groups, "WorkloadEntry": &s.entries}[u.GetKind()]
+			"WorkloadGroup": &s.groups, "WorkloadEntry": &s.entries, "GatewayClass": &s.api.classes, "ListenerSet": &s.api.sets,
+			"BackendTLSPolicy": &s.api.policies, "ReferenceGrant": &s.api.grants}[u.GetKind()]
+		if u.GetKind() == "Gateway" && u.GetAPIVersion() != "" {
+			to = &s.api.gateways
+		}
 		*to = append(*to, kept.(*unstructured.Unstructured))
 	}
 	return s

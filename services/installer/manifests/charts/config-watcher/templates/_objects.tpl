@@ -7,7 +7,7 @@
 {{- $cluster := include "fairlead.clusterSuffix" .root }}
 ---
 # config-watcher is the only service that reads mesh configuration from Kubernetes, and it reads nothing else. It changes nothing but
-# statuses, and with ENABLE_MCS_AUTO_EXPORT it creates ServiceExports.
+# statuses; it creates the mesh's GatewayClasses, and with ENABLE_MCS_AUTO_EXPORT ServiceExports.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -72,6 +72,35 @@ rules:
   - apiGroups: [extensions.istio.io]
     resources: [wasmplugins/status, trafficextensions/status]
     verbs: [patch]
+  - apiGroups: [gateway.networking.k8s.io]
+    resources:
+      - backendtlspolicies
+      - gatewayclasses
+      - gateways
+      - grpcroutes
+      - httproutes
+      - listenersets
+      - referencegrants
+      - tcproutes
+      - tlsroutes
+      - udproutes
+    verbs: [get, list, watch]
+  - apiGroups: [gateway.networking.k8s.io]
+    resources:
+      - backendtlspolicies/status
+      - gatewayclasses/status
+      - gateways/status
+      - grpcroutes/status
+      - httproutes/status
+      - listenersets/status
+      - tcproutes/status
+      - tlsroutes/status
+      - udproutes/status
+    verbs: [patch]
+  # The mesh's own GatewayClasses, once, where the definitions are there.
+  - apiGroups: [gateway.networking.k8s.io]
+    resources: [gatewayclasses]
+    verbs: [create]
   - apiGroups: [fairlead.dev]
     resources: [identitybans]
     verbs: [get, list, watch]

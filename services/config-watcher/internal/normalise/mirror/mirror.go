@@ -1,23 +1,16 @@
-package normalise
+// Package mirror makes EndpointSlices of Endpoints objects, as Kubernetes mirrors them.
+package mirror
 
 import (
 	"net/netip"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"fairlead.dev/pkg/lists"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// As Kubernetes mirrors it, each address family of each subset of an Endpoints object becomes an EndpointSlice of the
-// Service with the object's name.
-var endpointsKind = sliceRules(func(o *object.Object) []*slice {
-	return lists.Map(slicesOf(o.Body.(*object.Endpoints)), func(s *discoveryv1.EndpointSlice) *slice {
-		return &slice{body: s, service: nameOf(o.Key)}
-	})
-})
-
-func slicesOf(e *object.Endpoints) []*discoveryv1.EndpointSlice {
+// SlicesOf returns an EndpointSlice for each address family of each subset of an Endpoints object.
+func SlicesOf(e *object.Endpoints) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, subset := range e.Subsets {
 		var ports []discoveryv1.EndpointPort

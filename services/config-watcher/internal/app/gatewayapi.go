@@ -1,0 +1,66 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// completeWithin is how long the first revision waits for the Secrets and ConfigMaps that objects of the Gateway API
+// name.
+const completeWithin = 5 * time.Second
+
+// referred is what objects of the Gateway API refer to, which a source reads one by one.
+type referred struct {
+	wanted *credential.Wanted // nil without such a source
+	lookup credential.Lookup
+	table  *credential.Table
+	clock  clock.Clock
+
+	mu    sync.Mutex
+	keys  []object.Key
+	since time.Time
+}
+
+// want takes over what is wanted.
+func (r *referred) want(keys []object.Key) {
+	if r.wanted == nil {
+		return
+	}
+	r.mu.Lock()
+	if r.keys = keys; r.since.IsZero() {
+		r.since = r.clock.Now()
+	}
+	r.mu.Unlock()
+	r.wanted.Judge(keys)
+}
+
+// complete reports whether it is known of all that is wanted whether it is there, or whether that takes too long.
+func (r *referred) complete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.keys) == 0 || r.clock.Now().Sub(r.since) >= completeWithin {
+		return true
+	}
+	for _, k := range r.keys {
+		if _, reading := r.lookup.Reading(k); reading && !r.table.Has(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// accessEnded records that a proxy may not have a Secret any more that it was handed.
+func (s *Server) accessEnded(to *audit.Recorder) func(credential.Ref, string) {
+	return func(ref credential.Ref, identity string) {
+		secret := object.Key{Kind: "Secret", Namespace: ref.Namespace, Name: ref.Name}
+		s.Log.Info("a proxy may not have a Secret any more that it was handed", "identity", identity, "object", secret.String())
+		if err := to.Ended(identity, secret); err != nil {
+			s.Log.Error("the end of an access was not audited", "identity", identity, "object", secret.String(), "error", err)
+		}
+	}
+}

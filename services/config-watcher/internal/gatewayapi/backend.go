@@ -1,0 +1,90 @@
+package gatewayapi
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// backends resolves the backends of a route.
+type backends struct {
+	*lookup
+	route *object.Object
+	// free is true if references to other namespaces need no grant: those of a route that is attached to Services
+	// alone, as its clients can send to any Service by themselves.
+	free bool
+	// services that the route leads to.
+	services []Name
+	// unresolved is the first backend that cannot be resolved; nil if all can.
+	unresolved *finding
+}
+
+// resolve is a rule.Backends.
+func (b *backends) resolve(ref *gatewayv1.BackendObjectReference) (host string, port uint32, ok bool) {
+	fail := func(reason gatewayv1.RouteConditionReason, format string, args ...any) (string, uint32, bool) {
+		if b.unresolved == nil {
+			b.unresolved = &finding{string(reason), fmt.Sprintf(format, args...)}
+		}
+		return "", 0, false
+	}
+	group, kind := "", service
+	if ref.Group != nil {
+		group = string(*ref.Group)
+	}
+	if ref.Kind != nil {
+		kind = string(*ref.Kind)
+	}
+	imported := group == groupMCS && kind == "ServiceImport"
+	if !imported && (group != "" || kind != service) {
+		return fail(gatewayv1.RouteReasonInvalidKind, "backendRef %s: %s of group %q is not supported; use a Service", ref.Name, kind, group)
+	}
+	n := Name{Namespace: b.route.Key.Namespace, Name: string(ref.Name)}
+	if ref.Namespace != nil {
+		n.Namespace = string(*ref.Namespace)
+	}
+	from := reference{b.route.Key.Kind, b.route.Key.Namespace}
+	if !b.free && !b.granted(from, group, kind, n) {
+		return fail(gatewayv1.RouteReasonRefNotPermitted, "%s", notGranted("backendRef "+n.Name, kind, n, from.kind, from.namespace))
+	}
+	o := b.service(n)
+	if o == nil || imported && (o.ClusterSet == nil || o.ClusterSet.Host == "") {
+		return fail(gatewayv1.RouteReasonBackendNotFound, "there is no %s %s", kind, n)
+	}
+	spec := &o.Body.(*corev1.Service).Spec
+	host = b.host(n)
+	if imported {
+		host = o.ClusterSet.Host
+		if o.ClusterSet.Service != nil {
+			spec = &o.ClusterSet.Service.Spec
+		}
+	}
+	if spec.Type == corev1.ServiceTypeExternalName {
+		return fail(gatewayv1.RouteReasonInvalidKind, "Service %s is of type ExternalName, which is not supported", n)
+	}
+	if ref.Port == nil {
+		return fail(gatewayv1.RouteReasonBackendNotFound, "backendRef %s has no port", n)
+	}
+	other := false
+	for _, p := range spec.Ports {
+		if p.Port != *ref.Port {
+			continue
+		}
+		if (p.Protocol == corev1.ProtocolUDP) == (from.kind == UDPRoute) {
+			if !imported {
+				b.services = append(b.services, n)
+			}
+			return host, uint32(p.Port), true //nolint:gosec // a port
+		}
+		other = true
+	}
+	if other {
+		return fail(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s is of another protocol than a %s", *ref.Port, n, from.kind)
+	}
+	return fail(gatewayv1.RouteReasonBackendNotFound, "%s %s has no port %d", kind, n, *ref.Port)
+}
+
+// host is the FQDN of a Service.
+func (l *lookup) host(n Name) string { return n.Name + "." + n.Namespace + ".svc." + l.cfg.Domain }

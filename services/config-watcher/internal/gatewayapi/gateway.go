@@ -1,0 +1,305 @@
+package gatewayapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// gateway is a Gateway that is judged together with its ListenerSets.
+type gateway struct {
+	name       Name
+	controller string
+	// refused is why the Gateway as a whole is not accepted; its listeners are served nevertheless, as it may have been
+	// accepted before. Nil if it is.
+	refused    *finding
+	listeners  []*listener
+	sets       []*listenerSet
+	selections []*configv1.WorkloadSelection
+	// status lacks the listeners, which need counts, and is not passed on.
+	status GatewayStatus
+	// frontend are the certificates that clients are verified with, by port, and for the other ports under 0.
+	frontend map[uint32]*frontend
+	// backend is GatewayListeners.backend_credential.
+	backend string
+	// expires is when the next certificate expires; zero if none does.
+	expires  time.Time
+	resource *configv1.GatewayAPIConfig
+}
+
+// listenerSet is a ListenerSet whose parent is a Gateway of ours.
+type listenerSet struct {
+	name      Name
+	gateway   *gateway
+	listeners []*listener
+	object    *object.Object
+	status    ListenerSetStatus
+	resource  *configv1.GatewayAPIConfig
+}
+
+// judge judges a Gateway and its ListenerSets again.
+func (s *State) judge(n Name) {
+	old := s.gateways[n]
+	l := s.lookup(key(Gateway, n))
+	now := l.gateway(n)
+	l.done()
+	store(s.gateways, n, now)
+	s.recount[n] = struct{}{}
+	if old == nil && now == nil {
+		return
+	}
+	if old == nil || now == nil || !sameListeners(old.listeners, now.listeners) || old.controller != now.controller {
+		s.graph.touch(key(Gateway, n))
+	}
+	var gone []*listenerSet
+	if old != nil {
+		gone = old.sets
+	}
+	for _, set := range gone {
+		if s.judged[set.name] == set {
+			delete(s.judged, set.name)
+		}
+	}
+	if now != nil {
+		for _, set := range now.sets {
+			s.judged[set.name] = set
+		}
+	}
+	for _, set := range gone {
+		if now := s.judged[set.name]; now == nil || !sameListeners(set.listeners, now.listeners) ||
+			set.gateway.controller != now.gateway.controller {
+			s.graph.touch(key(ListenerSet, set.name))
+		}
+		if s.judged[set.name] == nil {
+			s.emit(key(ListenerSet, set.name), nil, nil)
+		}
+	}
+	if now != nil {
+		for _, set := range now.sets {
+			if !slices.ContainsFunc(gone, func(o *listenerSet) bool { return o.name == set.name }) {
+				s.graph.touch(key(ListenerSet, set.name))
+			}
+		}
+	}
+}
+
+// gateway judges a Gateway; nil if there is none, or not of ours.
+func (l *lookup) gateway(n Name) *gateway {
+	o := l.objects[key(Gateway, n)]
+	if o == nil {
+		return nil
+	}
+	spec := &o.Body.(*gatewayv1.Gateway).Spec
+	controller := l.controller(string(spec.GatewayClassName))
+	if controller == "" {
+		return nil
+	}
+	g := &gateway{name: n, controller: controller, status: GatewayStatus{
+		Generation: o.Generation, Controller: controller, Addresses: spec.Addresses, Remote: controller == ControllerUnmanaged,
+	}}
+	l.workloads(g, spec)
+	l.frontends(g, spec.TLS)
+
+	if address := unsupportedAddress(spec); address != "" {
+		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
+	} else if parameters := l.parameters(g, spec); parameters != "" {
+		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
+	}
+	claims := &claims{}
+	for i := range spec.Listeners {
+		g.listeners = append(g.listeners, l.listener(g, Gateway, o, ListenerID{Gateway: n}, &spec.Listeners[i]))
+	}
+	claims.add(g.listeners)
+	l.addSets(g, spec, claims)
+	claims.overlaps()
+	for _, listener := range g.listeners {
+		listener.finish(o.Generation)
+	}
+	for _, set := range g.sets {
+		if set.finish(); set.status.Accepted {
+			g.status.AttachedListenerSets++
+		}
+	}
+	g.conclude(l, o, spec)
+	g.resource = g.listenersOf(o, "", g.listeners)
+	for _, set := range g.sets {
+		set.resource = g.listenersOf(set.object, set.name.String(), set.listeners)
+	}
+	return g
+}
+
+// conclude makes the Gateway's own conditions.
+func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewaySpec) {
+	var bad []string
+	good, unresolved := 0, 0
+	for _, listener := range g.listeners {
+		if listener.served {
+			good++
+		} else {
+			bad = append(bad, fmt.Sprintf("%s (%s)", listener.id.Listener, listener.reason))
+		}
+		if listener.unresolved != nil {
+			unresolved++
+		}
+	}
+	for _, set := range g.sets {
+		for _, listener := range set.listeners {
+			if listener.served {
+				good++
+			}
+		}
+	}
+	add := func(typ gatewayv1.GatewayConditionType, ok bool, reason gatewayv1.GatewayConditionReason, message string) {
+		c := condition(o.Generation, string(typ), ok, string(reason), object.Cut(message, maxMessage))
+		g.status.Conditions = append(g.status.Conditions, c)
+	}
+	accepted := func(ok bool, reason gatewayv1.GatewayConditionReason, message string) {
+		g.status.Accepted = ok
+		add(gatewayv1.GatewayConditionAccepted, ok, reason, message)
+	}
+	switch {
+	case g.refused != nil:
+		accepted(false, gatewayv1.GatewayConditionReason(g.refused.reason), g.refused.message)
+	case len(bad) > 0:
+		accepted(good > 0, gatewayv1.GatewayReasonListenersNotValid, "listeners that are not served: "+strings.Join(bad, ", "))
+	default:
+		accepted(true, gatewayv1.GatewayReasonAccepted, "all listeners are served")
+	}
+	reason, message := l.backendCertificate(g, o, spec.TLS)
+	switch {
+	case reason != "":
+		add(gatewayv1.GatewayConditionResolvedRefs, false, reason, message)
+	case unresolved > 0:
+		add(gatewayv1.GatewayConditionResolvedRefs, false, gatewayv1.GatewayReasonListenersNotResolved,
+			"references of listeners cannot be resolved, see their conditions")
+	default:
+		add(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "all references are resolved")
+	}
+	if insecure(spec.TLS) {
+		add(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true, gatewayv1.GatewayReasonConfigurationChanged,
+			"clients are let in without a valid certificate where mode is AllowInsecureFallback")
+	}
+}
+
+// unsupportedAddress says which address is of a type that is not supported.
+func unsupportedAddress(spec *gatewayv1.GatewaySpec) string {
+	for i, a := range spec.Addresses {
+		if t := addressType(&a); t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
+			return fmt.Sprintf("spec.addresses[%d].type: %q is not supported; use IPAddress or Hostname", i, t)
+		}
+	}
+	return ""
+}
+
+func addressType(a *gatewayv1.GatewaySpecAddress) gatewayv1.AddressType {
+	if a.Type == nil {
+		return gatewayv1.IPAddressType
+	}
+	return *a.Type
+}
+
+// parameters says why infrastructure.parametersRef cannot be followed.
+func (l *lookup) parameters(g *gateway, spec *gatewayv1.GatewaySpec) string {
+	if spec.Infrastructure == nil || spec.Infrastructure.ParametersRef == nil {
+		return ""
+	}
+	ref := spec.Infrastructure.ParametersRef
+	if ref.Group != "" || ref.Kind != configMap {
+		return fmt.Sprintf("spec.infrastructure.parametersRef: %s of group %q is not supported; use a ConfigMap", ref.Kind, ref.Group)
+	}
+	k := object.Key{Kind: configMap, Namespace: g.name.Namespace, Name: ref.Name}
+	l.read(k)
+	if l.objects[k] == nil {
+		return fmt.Sprintf("spec.infrastructure.parametersRef: there is no ConfigMap %s/%s", k.Namespace, k.Name)
+	}
+	return ""
+}
+
+// workloads finds the workloads of a Gateway: those of the Service that one Hostname address names, or else those that
+// are made for it.
+func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
+	if g.status.Remote {
+		return
+	}
+	if len(spec.Addresses) == 1 && addressType(&spec.Addresses[0]) == gatewayv1.HostnameAddressType && spec.Addresses[0].Value != "" {
+		n, ok := l.serviceOf(spec.Addresses[0].Value, g.name.Namespace)
+		if !ok {
+			return
+		}
+		g.status.Service = n
+		if o := l.service(n); o != nil {
+			if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
+				g.selections = []*configv1.WorkloadSelection{{Namespace: n.Namespace, Labels: selector}}
+			}
+		}
+		return
+	}
+	g.selections = []*configv1.WorkloadSelection{{
+		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
+	}}
+}
+
+// serviceOf is the Service of a host, which may be a short name; false for a host outside the cluster.
+func (l *lookup) serviceOf(host, namespace string) (Name, bool) {
+	if !strings.Contains(host, ".") {
+		return Name{Namespace: namespace, Name: host}, true
+	}
+	short, ok := strings.CutSuffix(strings.TrimSuffix(host, "."), ".svc."+l.cfg.Domain)
+	if !ok {
+		short, ok = strings.CutSuffix(host, ".svc")
+	}
+	name, ns, found := strings.Cut(short, ".")
+	return Name{Namespace: ns, Name: name}, ok && found
+}
+
+// count makes the resources and statuses of a Gateway and its ListenerSets, with the routes that are attached.
+func (s *State) count(n Name) {
+	g := s.gateways[n]
+	if g == nil {
+		s.emit(key(Gateway, n), nil, nil)
+		return
+	}
+	status := g.status
+	status.Listeners = s.listenerStatuses(g.listeners)
+	s.emit(key(Gateway, n), g.resource, &Status{Gateway: &status})
+	for _, set := range g.sets {
+		status := set.status
+		status.Listeners = s.listenerStatuses(set.listeners)
+		s.emit(key(ListenerSet, set.name), set.resource, &Status{ListenerSet: &status})
+	}
+}
+
+func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {
+	out := make([]ListenerStatus, len(listeners))
+	for i, l := range listeners {
+		out[i] = ListenerStatus{Port: l.port, Served: l.served, Reason: l.reason, Message: l.message, ListenerStatus: gatewayv1.ListenerStatus{
+			Name: gatewayv1.SectionName(l.id.Listener), SupportedKinds: l.supportedKinds, Conditions: l.conditions,
+			AttachedRoutes: int32(s.attached[l.id]), //nolint:gosec // a count of objects
+		}}
+	}
+	return out
+}
+
+// listenersOf is the resource of the Gateway or of a ListenerSet; nil if no listener is served.
+func (g *gateway) listenersOf(o *object.Object, set string, listeners []*listener) *configv1.GatewayAPIConfig {
+	out := &configv1.GatewayListeners{Gateway: g.name.String(), ListenerSet: set, Selections: g.selections, BackendCredential: g.backend}
+	for _, l := range listeners {
+		if l.served {
+			out.Listeners = append(out.Listeners, l.proto)
+		}
+	}
+	if len(out.Listeners) == 0 || len(out.Selections) == 0 {
+		return nil
+	}
+	r := config(o)
+	r.Object = &configv1.GatewayAPIConfig_Listeners{Listeners: out}
+	return r
+}
