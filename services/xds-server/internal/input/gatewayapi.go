@@ -65,3 +65,13 @@ func (r *Reader) BackendTLS(hostname string, port uint32) *mesh.BackendTLS {
 	}
 	return found
 }
+
+// IsUDPBackend reports whether the class is a gateway's and a UDPRoute sends to the service, whatever gateway has taken
+// the route.
+func (r *Reader) IsUDPBackend(hostname string) bool {
+	if r.Class().Type != class.Router {
+		return false
+	}
+	r.record(mesh.UDPBackendTopic(hostname))
+	return r.view.State().IsUDPBackend(hostname)
+}

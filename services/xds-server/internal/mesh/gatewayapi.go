@@ -224,6 +224,9 @@ func (w *writer) indexAttachedRoute(e *entry, add bool) {
 			}
 		}
 	}
+	if v.Key.Kind == KindUDPRoute {
+		w.countUDPBackends(v, add)
+	}
 	for _, service := range v.Spec.GetServices() {
 		client := service.GetClientNamespace()
 		put(w, &w.next.serviceRoutes, add,
@@ -234,6 +237,25 @@ func (w *writer) indexAttachedRoute(e *entry, add bool) {
 		}
 	}
 }
+
+func (w *writer) countUDPBackends(v *AttachedRoute, add bool) {
+	for _, rule := range v.Spec.GetRules() {
+		for _, to := range rule.GetDestinations() {
+			if w.count(&w.next.udpBackends, to.GetHostname(), add) {
+				w.turn(UDPBackendTopic(to.GetHostname()), to.GetHostname())
+			}
+		}
+	}
+}
+
+// IsUDPBackend reports whether a UDPRoute sends to the service.
+func (s *Snapshot) IsUDPBackend(hostname string) bool {
+	_, ok := s.udpBackends.get(hostname)
+	return ok
+}
+
+// UDPBackendTopic names the answer of IsUDPBackend.
+func UDPBackendTopic(hostname string) Topic { return Topic{SubjectUDPBackend, hostname, ""} }
 
 // AttachedDomains lists, sorted, the domains of the routes that a listener has taken (GatewayListeners.Reference): ""
 // for any, and for kinds without hosts.

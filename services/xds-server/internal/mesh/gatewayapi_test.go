@@ -46,7 +46,8 @@ func drawGatewayAPI(t *rapid.T, ns, name, host string) *configv1.Resource {
 				ClientNamespace: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "client"),
 			}}
 		}
-		kind := rapid.SampledFrom([]string{mesh.KindHTTPRoute, mesh.KindGRPCRoute, mesh.KindTCPRoute}).Draw(t, "route")
+		route.Rules = []*configv1.AttachedRule{{Destinations: []*configv1.AttachedDestination{{Hostname: host}}}}
+		kind := rapid.SampledFrom([]string{mesh.KindHTTPRoute, mesh.KindGRPCRoute, mesh.KindUDPRoute}).Draw(t, "route")
 		return meshtest.GatewayAPI(kind, ns, name, route, aged)
 	}
 }
@@ -73,6 +74,7 @@ func gatewayAPIQuestions() []question {
 		}
 	}
 	for _, host := range hosts {
+		add("IsUDPBackend "+host, func(s *mesh.Snapshot) string { return fmt.Sprint(s.IsUDPBackend(host)) }, mesh.UDPBackendTopic(host))
 		for _, port := range []uint32{80, 81, 82} {
 			add(fmt.Sprint("BackendTLS ", host, port), func(s *mesh.Snapshot) string {
 				if found := s.BackendTLS(host, port); found != nil {

@@ -48,6 +48,7 @@ type Snapshot struct {
 	attachedRoutes   index[*HostRoute]        // listener, domain, kind, namespace, name
 	attachedDomains  index[int]               // listener, domain: number of routes
 	serviceRoutes    index[*AttachedRoute]    // hostname, client's namespace, port, kind, namespace, name
+	udpBackends      index[int]               // hostname: number of destinations of UDPRoutes
 	backendTLS       index[*BackendTLS]       // hostname, port, age, namespace, name
 
 	addresses      index[*configv1.Workload] // address, namespace, name

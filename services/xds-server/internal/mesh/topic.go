@@ -58,7 +58,8 @@ const (
 	SubjectEnvoyFilters
 	// SubjectProxyMatches, the conditions that EnvoyFilters have on proxies: A = namespace exported to or "*".
 	SubjectProxyMatches
-	// SubjectCredential: A = identity of the proxy that it is for, B = name.
+	// SubjectCredential: A = identity of the proxy that it is for, B = name, or "<namespace>/<name>" if the namespace
+	// is not the identity's.
 	SubjectCredential
 	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name;
 	// or whether one has a workload selector besides: A = its namespace, B = "".
@@ -90,6 +91,8 @@ const (
 	SubjectServiceRoutes
 	// SubjectBackendTLS, the BackendTLSPolicies of a service: A = hostname.
 	SubjectBackendTLS
+	// SubjectUDPBackend, whether a UDPRoute sends to a service: A = hostname.
+	SubjectUDPBackend
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -181,6 +184,8 @@ func (t Topic) String() string {
 		return "route of the Gateway API for " + hostText(cmp.Or(t.B, "*")) + " at listener " + t.A
 	case SubjectServiceRoutes:
 		return "route of the Gateway API with the parent " + t.A
+	case SubjectUDPBackend:
+		return "UDPRoute that sends to " + t.A
 	case SubjectBackendTLS:
 		return "BackendTLSPolicy for " + t.A
 	case SubjectServicesAt:

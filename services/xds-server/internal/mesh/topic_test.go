@@ -39,6 +39,7 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"for a wildcard host at listener x/y/http":   mesh.AttachedRoutesTopic("x/y/http", ""),
 		"for host a.b at listener x/y/http":          mesh.AttachedRoutesTopic("x/y/http", "a.b"),
 		"route of the Gateway API with the parent a": mesh.ServiceRoutesTopic("a"),
+		"UDPRoute that sends to a":                   mesh.UDPBackendTopic("a"),
 		"BackendTLSPolicy for a":                     mesh.BackendTLSTopic("a"),
 		"derived answer":                             {Subject: mesh.SubjectDerived, A: "x"},
 	} {
