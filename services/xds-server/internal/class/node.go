@@ -350,7 +350,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 // itself a router is not enough.
 func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, topics mesh.Topics) bool {
 	if n.Type == Router {
-		for _, t := range mesh.GatewaysTopics(labels) {
+		for _, t := range mesh.IsGatewayTopics(n.Namespace, labels) {
 			topics.Add(t)
 		}
 		if state.IsGateway(n.Namespace, labels) {

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,9 +242,17 @@ func (c *Client) requests(subscribed map[Ref]struct{}) []*secretv1.WatchRequest 
 	return out
 }
 
-// subscription is a reference in the form of the protocol. The namespace is always the identity's.
+// subscription is a reference in the form of the protocol.
 func subscription(ref Ref) *secretv1.Subscription {
-	return &secretv1.Subscription{Namespace: NamespaceOf(ref.Identity), Name: ref.Name, Identity: ref.Identity}
+	return &secretv1.Subscription{Namespace: cmp.Or(ref.Namespace, NamespaceOf(ref.Identity)), Name: ref.Name, Identity: ref.Identity}
+}
+
+// RefOf is the reference to a Secret of a namespace.
+func RefOf(identity, namespace, name string) Ref {
+	if namespace == NamespaceOf(identity) {
+		namespace = ""
+	}
+	return Ref{Identity: identity, Namespace: namespace, Name: name}
 }
 
 // NamespaceOf returns the namespace of a workload's identity; "" if it is not a workload's.
@@ -259,11 +268,11 @@ func NamespaceOf(identity string) string {
 // receive takes a response.
 func (c *Client) receive(m *secretv1.WatchResponse) {
 	s := m.GetSubscription()
-	ref := Ref{Identity: s.GetIdentity(), Name: s.GetName()}
+	ref := RefOf(s.GetIdentity(), s.GetNamespace(), s.GetName())
 	next := New(m.GetCredential())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, followed := c.users[ref]; !followed || s.GetNamespace() != NamespaceOf(ref.Identity) {
+	if _, followed := c.users[ref]; !followed {
 		return
 	}
 	old, known := c.known[ref]

@@ -10,10 +10,13 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
-// Ref names a credential for a proxy. It can name only credentials of the proxy's own namespace.
+// Ref names a credential for a proxy.
 type Ref struct {
 	// Identity is the proxy's verified SPIFFE URI.
 	Identity string
+	// Namespace of the Secret; "" for that of the identity. config-watcher hands out others only while a listener of
+	// the Gateway API that the proxy serves names them.
+	Namespace string
 	// Name of the Secret; with the suffix "-cacert" for the CA certificates that verify clients.
 	Name string
 }

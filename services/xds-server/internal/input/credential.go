@@ -12,11 +12,11 @@ const kindSecret = "Secret"
 // which it was read is not shared between workloads.
 func (r *Reader) Identity() string { return r.keyIn(WorkloadScope).Identity }
 
-// Credential returns the credential of a name in the namespace of the class's identity, nil if there is none. known is
-// false while config-watcher has not answered yet: the engine follows the credential from the first build that reads
-// it. A class without an identity has no credentials.
-func (r *Reader) Credential(name string) (c *credential.Credential, known bool) {
-	ref := credential.Ref{Identity: r.Identity(), Name: name}
+// Credential returns the credential of a name in a namespace, "" for that of the class's identity; nil if there is
+// none. known is false while config-watcher has not answered yet: the engine follows the credential from the first
+// build that reads it. A class without an identity has no credentials.
+func (r *Reader) Credential(namespace, name string) (c *credential.Credential, known bool) {
+	ref := credential.Ref{Identity: r.Identity(), Namespace: namespace, Name: name}
 	if ref.Identity == "" {
 		return nil, true
 	}

@@ -171,9 +171,9 @@ func (r *Reader) NetworkGateways(network, cluster string) []mesh.NetworkGateway 
 	return r.view.State().NetworkGateways(network, cluster)
 }
 
-// IsGateway reports whether the class is a router's that a Gateway with a selector selects.
+// IsGateway reports whether the class is a router's that a Gateway with a selector selects, or one of the Gateway API.
 func (r *Reader) IsGateway() bool {
-	return slices.ContainsFunc(r.Gateways(), mesh.Selective)
+	return slices.ContainsFunc(r.Gateways(), mesh.Selective) || len(r.GatewayListeners()) > 0
 }
 
 // Gateways lists the Gateways that select the class, oldest first; nil for sidecars.

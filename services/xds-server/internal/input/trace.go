@@ -67,7 +67,7 @@ func (r *Reader) Topics() []mesh.Topic {
 }
 
 func (t *Trace) credential(ref credential.Ref) {
-	t.add(mesh.Key{Kind: kindSecret, Namespace: credential.NamespaceOf(ref.Identity), Name: ref.Name}, nil)
+	t.add(mesh.Key{Kind: kindSecret, Namespace: cmp.Or(ref.Namespace, credential.NamespaceOf(ref.Identity)), Name: ref.Name}, nil)
 }
 
 func (t *Trace) add(key mesh.Key, source *configv1.SourceRef) {

@@ -41,6 +41,8 @@ const (
 	subjectRoutes
 	subjectOpaqueRoutes
 	subjectGateways
+	subjectGatewayListeners
+	subjectAttachedDomains
 	subjectInboundMTLS
 	subjectPatches
 	subjectAuthorizationPolicies

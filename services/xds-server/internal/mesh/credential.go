@@ -24,11 +24,19 @@ func (s *Snapshot) Credentials() *credential.Set { return s.credentials }
 
 // CredentialTopic names the answer of Credentials().Get.
 func CredentialTopic(ref credential.Ref) Topic {
+	if ref.Namespace != "" {
+		return Topic{SubjectCredential, ref.Identity, ref.Namespace + "/" + ref.Name}
+	}
 	return Topic{SubjectCredential, ref.Identity, ref.Name}
 }
 
 // Credential returns the reference that a topic of SubjectCredential is about.
-func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A, Name: t.B} }
+func (t Topic) Credential() credential.Ref {
+	if namespace, name, ok := strings.Cut(t.B, "/"); ok {
+		return credential.Ref{Identity: t.A, Namespace: namespace, Name: name}
+	}
+	return credential.Ref{Identity: t.A, Name: t.B}
+}
 
 // UsesCredential reports whether a DestinationRule without a workload selector, for clients in the namespace, has the
 // credentialName, which is given without its scheme.

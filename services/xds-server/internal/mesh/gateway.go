@@ -8,10 +8,7 @@ import (
 
 func (w *writer) indexGateway(v *Gateway, add bool) {
 	selector := v.Spec.GetSelector()
-	label := "" // the first of the selector's: each Gateway is indexed once
-	if keys := sortedKeys(selector); len(keys) > 0 {
-		label = keys[0] + "=" + selector[keys[0]]
-	}
+	label := firstLabel(selector)
 	put(w, &w.next.gateways, add, join(label, age(v.Created), v.Key.Namespace, v.Key.Name), v)
 	w.touch(SubjectGateways, label, "")
 	passthrough := func(s *networking.Server) bool {
@@ -37,15 +34,21 @@ func (s *Snapshot) Gateways(namespace string, labels map[string]string) []*Gatew
 }
 
 // IsGateway reports whether workloads of a namespace with the labels are gateways: a Gateway that has a selector
-// selects them. A Gateway without a selector applies to all routers and does not make a workload one.
+// selects them, or a Gateway of the Gateway API does. A Gateway without a selector applies to all routers and does not
+// make a workload one.
 func (s *Snapshot) IsGateway(namespace string, labels map[string]string) bool {
-	return slices.ContainsFunc(s.Gateways(namespace, labels), Selective)
+	return slices.ContainsFunc(s.Gateways(namespace, labels), Selective) || len(s.GatewayListeners(namespace, labels)) > 0
+}
+
+// IsGatewayTopics names the answers of IsGateway.
+func IsGatewayTopics(namespace string, labels map[string]string) []Topic {
+	return append(GatewaysTopics(labels), GatewayListenersTopics(namespace, labels)...)
 }
 
 // Selective reports whether the Gateway has a selector.
 func Selective(g *Gateway) bool { return len(g.Spec.GetSelector()) > 0 }
 
-// GatewaysTopics names the answers of Gateways and IsGateway.
+// GatewaysTopics names the answers of Gateways.
 func GatewaysTopics(labels map[string]string) []Topic {
 	topics := []Topic{{SubjectGateways, "", ""}}
 	for _, k := range sortedKeys(labels) {

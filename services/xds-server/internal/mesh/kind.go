@@ -54,6 +54,14 @@ var kinds = map[string]kind{
 	KindAuthorizationPolicy:   istio((*writer).indexAuthorizationPolicy),
 	KindRequestAuthentication: istio((*writer).indexRequestAuthentication),
 	KindEnvoyFilter:           {decode: decodeEnvoyFilter, index: (*writer).indexEnvoyFilter},
+	KindGatewayListeners:      {decode: decodeGatewayListeners, index: (*writer).indexGatewayListeners},
+	KindListenerSet:           {decode: decodeGatewayListeners, index: (*writer).indexGatewayListeners},
+	KindHTTPRoute:             {decode: decodeAttachedRoute, index: (*writer).indexAttachedRoute},
+	KindGRPCRoute:             {decode: decodeAttachedRoute, index: (*writer).indexAttachedRoute},
+	KindTLSRoute:              {decode: decodeAttachedRoute, index: (*writer).indexAttachedRoute},
+	KindTCPRoute:              {decode: decodeAttachedRoute, index: (*writer).indexAttachedRoute},
+	KindUDPRoute:              {decode: decodeAttachedRoute, index: (*writer).indexAttachedRoute},
+	KindBackendTLSPolicy:      {decode: decodeBackendTLS, index: (*writer).indexBackendTLS},
 }
 
 // native declares a kind of config-watcher's own, whose value is the message in the resource's body.

@@ -44,6 +44,13 @@ type Snapshot struct {
 	envoyFilters           index[*EnvoyFilter]           // exported to, patch context, age, namespace, name
 	proxyMatches           index[*ProxyMatch]            // exported to, namespace and name of the EnvoyFilter, id
 
+	gatewayListeners index[*GatewayListeners] // namespace, first label of the selection, age, namespace, name, kind
+	attachedRoutes   index[*HostRoute]        // listener, domain, kind, namespace, name
+	attachedDomains  index[int]               // listener, domain: number of routes
+	serviceRoutes    index[*AttachedRoute]    // hostname, client's namespace, port, kind, namespace, name
+	udpBackends      index[int]               // hostname: number of destinations of UDPRoutes
+	backendTLS       index[*BackendTLS]       // hostname, port, age, namespace, name
+
 	addresses      index[*configv1.Workload] // address, namespace, name
 	accounts       index[int]                // namespace, service account: number of workloads
 	relevantLabels index[int]                // namespace, "*" or rootSelectors, label key: number of objects that test it
@@ -119,6 +126,7 @@ func (s *Snapshot) Apply(revision *configv1.Revision, upserts []*configv1.Resour
 			change.Keys = append(change.Keys, e.key)
 		}
 	}
+	w.touchTurned()
 	return &next, change
 }
 

@@ -40,7 +40,7 @@ func drawResource(t *rapid.T) *configv1.Resource {
 		}
 		return r
 	}
-	switch rapid.IntRange(0, 11).Draw(t, "kind") {
+	switch rapid.IntRange(0, 14).Draw(t, "kind") {
 	case 0:
 		return forAudience(meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"),
 			meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
@@ -96,6 +96,8 @@ func drawResource(t *rapid.T) *configv1.Resource {
 		return meshtest.Resource(mesh.KindJwks, "", contract.KeySource{URI: host}.Name(), &configv1.Resource{Body: &configv1.Resource_Jwks{
 			Jwks: &configv1.Jwks{Uri: host, Keys: keys},
 		}})
+	case 11, 12, 13:
+		return drawGatewayAPI(t, ns, name, host)
 	default:
 		return meshtest.Resource(mesh.KindNamespace, "", ns, &configv1.Resource{Body: &configv1.Resource_Namespace{
 			Namespace: &configv1.Namespace{Name: ns, Labels: selector},
@@ -198,7 +200,7 @@ func questions() []question {
 		add("WorkloadsAt "+address, []mesh.Topic{mesh.AddressTopic(address)},
 			func(s *mesh.Snapshot) string { return texts(s.WorkloadsAt(address)) })
 	}
-	return all
+	return append(all, gatewayAPIQuestions()...)
 }
 
 func text(m proto.Message) string {
@@ -308,6 +310,11 @@ func checkPrivate(t *rapid.T, s *mesh.Snapshot) {
 			})
 			check("VirtualServicesOf "+host, ns, mesh.VirtualServicesOfTopics("mesh", host), func(to string) string {
 				return configs(s.VirtualServicesOf(to, "mesh", host))
+			})
+		}
+		for _, host := range hosts {
+			check("ServiceRoutes "+host, ns, []mesh.Topic{mesh.ServiceRoutesTopic(host)}, func(to string) string {
+				return keys(s.ServiceRoutes(host, 80, to, mesh.KindHTTPRoute))
 			})
 		}
 		check("AuthorizationPolicies", ns, mesh.PoliciesTopics(mesh.SubjectAuthorizationPolicies, mesh.Global), func(to string) string {

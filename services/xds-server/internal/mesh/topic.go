@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -57,7 +58,8 @@ const (
 	SubjectEnvoyFilters
 	// SubjectProxyMatches, the conditions that EnvoyFilters have on proxies: A = namespace exported to or "*".
 	SubjectProxyMatches
-	// SubjectCredential: A = identity of the proxy that it is for, B = name.
+	// SubjectCredential: A = identity of the proxy that it is for, B = name, or "<namespace>/<name>" if the namespace
+	// is not the identity's.
 	SubjectCredential
 	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name;
 	// or whether one has a workload selector besides: A = its namespace, B = "".
@@ -78,6 +80,19 @@ const (
 	SubjectAuthorizationPolicies
 	// SubjectRequestAuthentications: as SubjectAuthorizationPolicies.
 	SubjectRequestAuthentications
+	// SubjectGatewayListeners, the listeners of the Gateway API for workloads with a label: A = their namespace, B =
+	// "key=value".
+	SubjectGatewayListeners
+	// SubjectAttachedDomains, the set of domains of the routes of a listener: A = listener.
+	SubjectAttachedDomains
+	// SubjectAttachedRoutes, the routes of a listener for a domain: A = listener, B = domain.
+	SubjectAttachedRoutes
+	// SubjectServiceRoutes, the routes that are attached to a service: A = hostname.
+	SubjectServiceRoutes
+	// SubjectBackendTLS, the BackendTLSPolicies of a service: A = hostname.
+	SubjectBackendTLS
+	// SubjectUDPBackend, whether a UDPRoute sends to a service: A = hostname.
+	SubjectUDPBackend
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -161,6 +176,18 @@ func (t Topic) String() string {
 		return "MeshConfig"
 	case SubjectRelevantLabels:
 		return "selectors of workload labels in " + namespaceText(t.A)
+	case SubjectGatewayListeners:
+		return "Gateway or ListenerSet of the Gateway API that selects " + t.B + " in " + namespaceText(t.A)
+	case SubjectAttachedDomains:
+		return "hosts of the routes of listener " + t.A
+	case SubjectAttachedRoutes:
+		return "route of the Gateway API for " + hostText(cmp.Or(t.B, "*")) + " at listener " + t.A
+	case SubjectServiceRoutes:
+		return "route of the Gateway API with the parent " + t.A
+	case SubjectUDPBackend:
+		return "UDPRoute that sends to " + t.A
+	case SubjectBackendTLS:
+		return "BackendTLSPolicy for " + t.A
 	case SubjectServicesAt:
 		if t.B == "" {
 			return "Service without an address on port " + t.A

@@ -33,7 +33,15 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"Service without an address on port 80":             mesh.ServicesAtTopic(80, ""),
 		"Service that speaks HTTP2 on port 80":              mesh.SpeakingTopic(80, configv1.Protocol_PROTOCOL_HTTP2),
 		"Service under *.b":                                 mesh.AnyUnderTopic("*.b"),
-		"derived answer":                                    {Subject: mesh.SubjectDerived, A: "x"},
+		"Gateway or ListenerSet of the Gateway API that selects a=b in namespace shop": mesh.GatewayListenersTopics("shop",
+			map[string]string{"a": "b"})[0],
+		"hosts of the routes of listener":            mesh.AttachedDomainsTopic("x/y/http"),
+		"for a wildcard host at listener x/y/http":   mesh.AttachedRoutesTopic("x/y/http", ""),
+		"for host a.b at listener x/y/http":          mesh.AttachedRoutesTopic("x/y/http", "a.b"),
+		"route of the Gateway API with the parent a": mesh.ServiceRoutesTopic("a"),
+		"UDPRoute that sends to a":                   mesh.UDPBackendTopic("a"),
+		"BackendTLSPolicy for a":                     mesh.BackendTLSTopic("a"),
+		"derived answer":                             {Subject: mesh.SubjectDerived, A: "x"},
 	} {
 		if got := topic.String(); !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)

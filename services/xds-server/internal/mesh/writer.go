@@ -6,6 +6,14 @@ type writer struct {
 	// topics and private become those of the Change.
 	topics  Topics
 	private map[string]Topics
+	// turned are the members that have joined or left the answer of a topic; one that left and joined again is not.
+	turned map[member]struct{}
+}
+
+// member is a member of the set that answers a topic.
+type member struct {
+	topic Topic
+	name  string
 }
 
 // replace puts next in place of the entry that the key has, removes that entry if next is nil, and reports whether the
@@ -54,6 +62,26 @@ func (w *writer) count(x *index[int], key string, add bool) (turned bool) {
 	}
 	put(w, x, n > 0, key, n)
 	return n == 0 || n == 1 && add
+}
+
+// turn notes that a member joins or leaves the set that answers a topic. The change of an object removes its members
+// and adds them again: the topic is touched by touchTurned, if the set has changed then.
+func (w *writer) turn(topic Topic, name string) {
+	m := member{topic, name}
+	if _, ok := w.turned[m]; ok {
+		delete(w.turned, m)
+		return
+	}
+	if w.turned == nil {
+		w.turned = map[member]struct{}{}
+	}
+	w.turned[m] = struct{}{}
+}
+
+func (w *writer) touchTurned() {
+	for m := range w.turned {
+		w.topics.Add(m.topic)
+	}
 }
 
 func (w *writer) touch(subject Subject, a, b string) { w.topics.Add(Topic{subject, a, b}) }

@@ -20,12 +20,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// startProxy runs Envoy with the resources and the workload's certificate, and waits until it is ready. The test fails
-// if Envoy has rejected anything.
-func startProxy(t *testing.T, name string, b built, certificate *testkit.Static) *envoytest.Process {
+// startProxy runs Envoy with the resources, the workload's certificate and further secrets, and waits until it is
+// ready. The test fails if Envoy has rejected anything.
+func startProxy(t *testing.T, name string, b built, certificate *testkit.Static, secrets ...*tlsv3.Secret) *envoytest.Process {
 	t.Helper()
 	xds := envoytest.Socket(t)
-	serveXDS(t, xds, name, b, certificate)
+	serveXDS(t, xds, name, b, certificate, secrets...)
 	p := envoytest.Start(t, envoytest.Bootstrap(t, &corev3.Node{Id: name}, corev3.ApiConfigSource_GRPC, xds, xds), nil)
 	p.Ready()
 	t.Cleanup(func() {
@@ -39,7 +39,7 @@ func startProxy(t *testing.T, name string, b built, certificate *testkit.Static)
 }
 
 // serveXDS serves the resources to the node with this name.
-func serveXDS(t *testing.T, socket, name string, b built, certificate *testkit.Static) {
+func serveXDS(t *testing.T, socket, name string, b built, certificate *testkit.Static, secrets ...*tlsv3.Secret) {
 	t.Helper()
 	material, err := certificate.Current()
 	if err != nil {
@@ -59,6 +59,9 @@ func serveXDS(t *testing.T, socket, name string, b built, certificate *testkit.S
 				TrustedCa: inline(material.RootsPEM),
 			}}},
 		},
+	}
+	for _, secret := range secrets {
+		resources[resourcev3.SecretType] = append(resources[resourcev3.SecretType], secret)
 	}
 	snapshot, err := cachev3.NewSnapshot("1", resources)
 	if err != nil {

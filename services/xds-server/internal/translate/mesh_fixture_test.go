@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -33,6 +34,8 @@ type testCase struct {
 	Services  []json.RawMessage `json:"services"`
 	Endpoints []endpointsSpec   `json:"endpoints"`
 	Objects   []objectSpec      `json:"objects"`
+	// GatewayAPI are configv1.GatewayAPIConfigs.
+	GatewayAPI []objectSpec `json:"gatewayAPI"`
 	// Asks are clusters that the proxy requests besides those that it is sent.
 	Asks []string `json:"asks"`
 }
@@ -234,6 +237,13 @@ func (c *testCase) resources() ([]*configv1.Resource, error) {
 		}
 		out = append(out, r)
 	}
+	for _, o := range c.GatewayAPI {
+		r, err := o.gatewayAPI()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
 	return out, nil
 }
 
@@ -316,6 +326,21 @@ func (o objectSpec) resource() (*configv1.Resource, error) {
 	return &configv1.Resource{
 		Key:  &configv1.ResourceKey{Kind: o.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
 		Body: &configv1.Resource_IstioConfig{IstioConfig: config},
+	}, nil
+}
+
+// gatewayAPI is resource for an object of the Gateway API.
+func (o objectSpec) gatewayAPI() (*configv1.Resource, error) {
+	config := &configv1.GatewayAPIConfig{}
+	if err := protojson.Unmarshal(o.Spec, config); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", o.Kind, o.Metadata.Name, err)
+	}
+	if !o.Metadata.Created.IsZero() {
+		config.CreationTime = timestamppb.New(o.Metadata.Created)
+	}
+	return &configv1.Resource{
+		Key:  &configv1.ResourceKey{Kind: contract.GatewayAPIKind(o.Kind), Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
+		Body: &configv1.Resource_GatewayApi{GatewayApi: config},
 	}, nil
 }
 

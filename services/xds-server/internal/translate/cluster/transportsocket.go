@@ -21,9 +21,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// transportSocket sets the TLS of a cluster: by the traffic policy, or else mesh mTLS to every endpoint that has a
-// proxy.
+// transportSocket sets the TLS of a cluster: of a gateway by a BackendTLSPolicy, else by the traffic policy, or else
+// mesh mTLS to every endpoint that has a proxy.
 func transportSocket(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) error {
+	if policy := r.BackendTLS(c.Hostname, c.Port); policy != nil {
+		if err := backendTLS(r, out, options, policy); err != nil {
+			return fmt.Errorf("BackendTLSPolicy %s/%s: %w", policy.Key.Namespace, policy.Key.Name, err)
+		}
+		return nil
+	}
 	settings := c.Policy.GetTls()
 	if settings == nil {
 		autoMTLS(r, out, options, c)

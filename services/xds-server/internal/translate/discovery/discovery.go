@@ -59,6 +59,9 @@ func Resolve(r *input.Reader, name resourcename.Cluster) (c Cluster, ok bool) {
 		svc = r.Service(name.Hostname)
 	}
 	port := Port(svc, name.Port)
+	if port == nil {
+		port = udpPort(r, svc, name.Port)
+	}
 	if port == nil || name.AutoPassthrough && !isAutoPassthrough(r, svc) {
 		return Cluster{}, false
 	}
@@ -77,8 +80,9 @@ func Resolve(r *input.Reader, name resourcename.Cluster) (c Cluster, ok bool) {
 	return c, true
 }
 
-// Names lists the clusters of a service, sorted: one per port, one per port and subset, and for a gateway with an
-// AUTO_PASSTHROUGH server for the service each of these once more, named by SNI.
+// Names lists the clusters of a service, sorted: one per port (of UDP only for a gateway, if a UDPRoute sends to the
+// service), one per port and subset, and for a gateway with an AUTO_PASSTHROUGH server for the service each of these
+// once more, named by SNI.
 func Names(r *input.Reader, host string) []string {
 	svc := r.Service(host)
 	if svc == nil {
@@ -94,7 +98,7 @@ func Names(r *input.Reader, host string) []string {
 		}
 	}
 	for _, port := range svc.GetPorts() {
-		if !protocol.IsProxied(port.GetProtocol()) {
+		if !protocol.IsProxied(port.GetProtocol()) && udpPort(r, svc, port.GetNumber()) == nil {
 			continue
 		}
 		add(port.GetNumber(), "")
@@ -123,6 +127,16 @@ func subsets(rule *mesh.DestinationRule) []*networking.Subset {
 func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
 	for _, port := range svc.GetPorts() {
 		if port.GetNumber() == number && protocol.IsProxied(port.GetProtocol()) {
+			return port
+		}
+	}
+	return nil
+}
+
+// udpPort returns the service's UDP port of that number if a gateway sends UDP to the service, or nil.
+func udpPort(r *input.Reader, svc *configv1.Service, number uint32) *configv1.ServicePort {
+	for _, port := range svc.GetPorts() {
+		if port.GetNumber() == number && !protocol.IsProxied(port.GetProtocol()) && r.IsUDPBackend(svc.GetHostname()) {
 			return port
 		}
 	}

@@ -29,6 +29,8 @@ const (
 	// TLS servers have a filter chain each, chosen by SNI.
 	TLS
 	TCP
+	// UDP shares no port number with the others: both may be there.
+	UDP
 )
 
 // Server is one server of one Gateway.
@@ -124,9 +126,11 @@ type Port struct {
 	// Number is the target port of the gateway's Service; 0 for a unix socket.
 	Number uint32
 	// Bind is the address to listen on, or "unix://" and the path of a socket.
-	Bind    string
-	Kind    Kind
-	Servers []Server
+	Bind string
+	Kind Kind
+	// Servers are those of Istio's Gateways, Listeners those of the Gateway API, each in order of age.
+	Servers   []Server
+	Listeners []Listener
 	// explicit is the bind address in the Gateway, "" if it is the default.
 	explicit string
 }
@@ -134,19 +138,57 @@ type Port struct {
 // Route names the route configuration of a server of the port.
 func (p Port) Route(s Server) string {
 	if p.Kind == HTTP {
-		return resourcename.GatewayHTTPRouteConfig(p.Number, p.explicit)
+		return p.HTTPRoute()
 	}
 	return resourcename.GatewayHTTPSRouteConfig(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace,
 		p.explicit)
 }
 
+// HTTPRoute names the route configuration of a port of plaintext HTTP.
+func (p Port) HTTPRoute() string { return resourcename.GatewayHTTPRouteConfig(p.Number, p.explicit) }
+
+// Name is the name of the port's listener.
+func (p Port) Name() string {
+	if p.Kind == UDP {
+		return resourcename.UDPListener(p.Bind, p.Number)
+	}
+	return resourcename.Listener(p.Bind, p.Number)
+}
+
 const wildcard = "0.0.0.0"
 
-// Ports lists the ports of the class, sorted by number and address. The servers of each are in order of their Gateways'
-// age; a server is left out if its kind differs from that of older servers on its port.
+// Ports lists the ports of the class, sorted by number and address, TCP before UDP. The servers of each are in order of
+// their Gateways' age; a server is left out if its kind differs from that of older servers on its port. So are
+// listeners of the Gateway API, for which Istio's Gateways count as older.
 func Ports(r *input.Reader) []Port {
-	byPlace := map[string]*Port{}
-	var order []*Port
+	found := &ports{byName: map[string]*Port{}}
+	found.addServers(r)
+	found.addListeners(r)
+	out := lists.Map(found.order, func(port *Port) Port { return *port })
+	slices.SortFunc(out, func(a, b Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Bind, b.Bind), cmp.Compare(a.Kind, b.Kind))
+	})
+	return out
+}
+
+// ports collects the ports of a class.
+type ports struct {
+	byName map[string]*Port
+	order  []*Port
+}
+
+// at returns the port at an address, which is made of the kind if it is new.
+func (p *ports) at(bind string, number uint32, kind Kind) *Port {
+	made := &Port{Number: number, Bind: bind, Kind: kind}
+	if port := p.byName[made.Name()]; port != nil {
+		return port
+	}
+	p.byName[made.Name()] = made
+	p.order = append(p.order, made)
+	return made
+}
+
+func (p *ports) addServers(r *input.Reader) {
 	for _, gateway := range r.Gateways() {
 		for _, spec := range gateway.Spec.GetServers() {
 			server := Server{Gateway: gateway, Spec: spec}
@@ -158,12 +200,9 @@ func Ports(r *input.Reader) []Port {
 				explicit = ""
 			}
 			for _, number := range targetPorts(r.Targets(), server.Number()) {
-				place := resourcename.Listener(bind, number)
-				port := byPlace[place]
-				if port == nil {
-					port = &Port{Number: number, Bind: bind, Kind: kind(spec), explicit: explicit}
-					byPlace[place] = port
-					order = append(order, port)
+				port := p.at(bind, number, kind(spec))
+				if len(port.Servers) == 0 {
+					port.explicit = explicit
 				}
 				if port.Kind == kind(spec) {
 					port.Servers = append(port.Servers, server)
@@ -171,11 +210,6 @@ func Ports(r *input.Reader) []Port {
 			}
 		}
 	}
-	out := lists.Map(order, func(port *Port) Port { return *port })
-	slices.SortFunc(out, func(a, b Port) int {
-		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Bind, b.Bind))
-	})
-	return out
 }
 
 func kind(spec *networking.Server) Kind {

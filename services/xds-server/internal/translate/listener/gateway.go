@@ -2,6 +2,7 @@ package listener
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
@@ -21,29 +23,34 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// planGateway lists a gateway's listeners, one per port. A port without any filter chain has no listener.
+// planGateway lists a gateway's listeners, one per port. A port without any filter chain has no listener, nor has one
+// of UDP without a route.
 func planGateway(r *input.Reader) ([]planned, error) {
 	var out []planned
 	for _, port := range gateway.Ports(r) {
-		name := resourcename.Listener(port.Bind, port.Number)
+		name := port.Name()
 		if port.Kind == gateway.HTTP {
 			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return gatewayHTTP(r, port, name) }})
 			continue
 		}
 		// Whether there is any filter chain is known only after building.
-		built, err := gatewayChains(r, port, name)
-		if err != nil {
+		build := gatewayChains
+		if port.Kind == gateway.UDP {
+			build = gatewayUDP
+		}
+		built, err := build(r, port, name)
+		if _, incomplete := errors.AsType[*plan.Incomplete](err); err != nil && !incomplete {
 			return nil, err
 		}
-		if len(built.GetFilterChains()) > 0 || built.GetDefaultFilterChain() != nil {
-			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return built, nil }})
+		if built.GetUdpListenerConfig() != nil || len(built.GetFilterChains()) > 0 || built.GetDefaultFilterChain() != nil {
+			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return built, err }})
 		}
 	}
 	return out, nil
 }
 
 func gatewayHTTP(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
-	filters, err := gatewayManager(r, name, port.Route(port.Servers[0]), port.Servers...)
+	filters, err := gatewayManager(r, name, port.HTTPRoute(), port.Servers...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +72,10 @@ func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Li
 }
 
 func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.Server) ([]*listenerv3.Filter, error) {
-	prefix := cmp.Or(servers[0].Spec.GetName(), "outbound_"+name)
+	prefix := "outbound_" + name
+	if len(servers) > 0 {
+		prefix = cmp.Or(servers[0].Spec.GetName(), prefix)
+	}
 	policies, err := policy.HTTPFilters(r)
 	if err != nil {
 		return nil, err
@@ -87,7 +97,8 @@ func isGRPCWeb(s gateway.Server) bool {
 	return contract.ParseProtocol(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB
 }
 
-// gatewayChains builds a listener for TLS, with the filter chains of its servers chosen by SNI, or for TCP.
+// gatewayChains builds a listener for TLS, with the filter chains of its servers chosen by SNI, or for TCP. Listeners
+// of the Gateway API that cannot be built are left out; the error, a *plan.Incomplete, names them.
 func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
 	out := gatewayBase(r, port, name)
 	taken := usedMatches{}
@@ -109,9 +120,21 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		}
 		taken.addChains(out, found)
 	}
+	var failures []error
+	for _, l := range port.Listeners {
+		found, err := listenerChains(r, port, l, name)
+		if err != nil {
+			failures = append(failures,
+				fmt.Errorf("%s %s/%s: listener %q: %w", l.Kind(), l.Owner.Key.Namespace, l.Owner.Key.Name, l.Spec.GetName(), err))
+		}
+		taken.addChains(out, found)
+	}
 	taken.repeatInNarrowNetworks(out)
 	if port.Kind == gateway.TLS {
 		out.ListenerFilters = append(out.ListenerFilters, tlsInspector(nil))
+	}
+	if len(failures) > 0 {
+		return out, &plan.Incomplete{Err: errors.Join(failures...)}
 	}
 	return out, nil
 }

@@ -8,6 +8,7 @@
 package listener
 
 import (
+	"errors"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -59,18 +60,20 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 // Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
-	if out == nil || err != nil {
+	if _, incomplete := errors.AsType[*plan.Incomplete](err); out == nil || err != nil && !incomplete {
 		return nil, err
 	}
-	if out.AccessLog, err = hcm.ListenerLog(r.Mesh()); err != nil {
-		return nil, err
+	log, failed := hcm.ListenerLog(r.Mesh())
+	if failed != nil {
+		return nil, failed
 	}
+	out.AccessLog = log
 	if r.Class().Type == class.Router || out.GetTrafficDirection() == corev3.TrafficDirection_INBOUND {
 		if err := policy.Lacking(r); err != nil {
 			return out, &plan.Incomplete{Err: err}
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // build builds a listener; of two with the same name the first in hostIndependent's order is built.

@@ -16,6 +16,10 @@ const (
 	PassthroughCluster        = "PassthroughCluster"
 	InboundPassthroughCluster = "InboundPassthroughCluster"
 
+	// UnresolvedCluster stands for a backend of a route of the Gateway API that cannot be resolved. No proxy has a
+	// cluster of this name.
+	UnresolvedCluster = "unresolved"
+
 	VirtualOutbound = "virtualOutbound"
 	VirtualInbound  = "virtualInbound"
 
@@ -252,6 +256,16 @@ func ParseGatewayHTTPSRouteConfig(name string) (port uint32, ok bool) {
 	}
 	return parsePort(number)
 }
+
+// ListenerRouteConfig names the route configuration of an HTTPS listener of the Gateway API, which is named as for
+// mesh.GatewayListeners.Reference: "https.443.gateways~shop~https", or "https.443.gateways~shop~team~extra~https" for
+// the listener "https" of the ListenerSet team/extra.
+func ListenerRouteConfig(port uint32, listener string) string {
+	return gatewayHTTPSPrefix + OutboundRouteConfig(port) + "." + strings.ReplaceAll(listener, "/", "~")
+}
+
+// UDPListener names a listener of UDP, beside which there may be one of TCP at the same port.
+func UDPListener(address string, port uint32) string { return "udp|" + Listener(address, port) }
 
 // Listener names a listener by its address and port: "0.0.0.0_9080".
 func Listener(address string, port uint32) string {

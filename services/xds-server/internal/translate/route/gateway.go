@@ -1,22 +1,23 @@
 package route
 
 import (
+	"errors"
 	"slices"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
-	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
 
-// gatewayRouteConfig builds a route configuration of a gateway: for all plain HTTP servers of a port, or for one server
-// that terminates TLS.
+// gatewayRouteConfig builds a route configuration of a gateway: for all plain HTTP servers and listeners of a port, or
+// for one that terminates TLS.
 func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	var hosts gatewayHosts
+	var incomplete []error
 	found := false
 	for _, port := range gateway.Ports(r) {
 		for _, server := range port.Servers {
@@ -28,20 +29,32 @@ func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurati
 				return nil, err
 			}
 		}
+		if c, ok := listenerRoutesOf(r, port, name); ok {
+			found = true
+			for _, domain := range c.domains() {
+				if hosts.byDomain[domain] != nil {
+					continue // Istio's Gateway was there before
+				}
+				host, err := c.host(domain)
+				if err != nil {
+					incomplete = append(incomplete, err)
+				}
+				hosts.put(domain, host)
+			}
+		}
 	}
 	if !found {
 		return nil, nil
 	}
-	return &routev3.RouteConfiguration{
-		Name:                           name,
-		VirtualHosts:                   hosts.finish(r),
-		ValidateClusters:               wrapperspb.Bool(false),
-		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
-		ResponseHeadersToRemove:        []string{undelivered.Header},
-		// Clients reach a gateway through load balancers and port mappings, so the port in the request's host may
-		// differ from the listener's.
-		IgnorePortInHostMatching: true,
-	}, nil
+	out := newConfiguration(name)
+	out.VirtualHosts = hosts.finish(r)
+	// Clients reach a gateway through load balancers and port mappings, so the port in the request's host may differ
+	// from the listener's.
+	out.IgnorePortInHostMatching = true
+	if len(incomplete) > 0 {
+		return out, &plan.Incomplete{Err: errors.Join(incomplete...)}
+	}
+	return out, nil
 }
 
 // gatewayHosts collects the virtual hosts of a gateway's route configuration by domain. If several VirtualServices
@@ -54,17 +67,21 @@ type gatewayHosts struct {
 }
 
 func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
-	if g.byDomain == nil {
-		g.byDomain = map[string]*routev3.VirtualHost{}
-	}
 	host := g.byDomain[domain]
 	if host == nil {
 		host = virtualHost(resourcename.HostPort(domain, port))
 		host.Domains = []string{resourcename.Authority(domain)}
-		g.byDomain[domain] = host
-		g.domains = append(g.domains, domain)
+		g.put(domain, host)
 	}
 	return host
+}
+
+func (g *gatewayHosts) put(domain string, host *routev3.VirtualHost) {
+	if g.byDomain == nil {
+		g.byDomain = map[string]*routev3.VirtualHost{}
+	}
+	g.byDomain[domain] = host
+	g.domains = append(g.domains, domain)
 }
 
 func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) error {

@@ -40,13 +40,37 @@ func (b *builder) redirect(in *networking.HTTPRedirect) (*routev3.RedirectAction
 	return out, nil
 }
 
+// attachedRedirectPort is redirectPort by the rules of the Gateway API: the port that is given, else that of the scheme
+// that is given, else the listener's.
+func (b *builder) attachedRedirectPort(in *networking.HTTPRedirect) uint32 {
+	usual, own := defaultPortOf(in.GetScheme() == "https" || in.GetScheme() == "" && b.secure), defaultPortOf(b.secure)
+	port := in.GetPort()
+	switch {
+	case port != 0:
+	case in.GetScheme() != "":
+		port = usual
+	default:
+		port = b.port
+	}
+	// Without a port of its own, the redirect keeps the port in the request's host: a client writes one if the
+	// listener's is not the default port.
+	if port == usual && (in.GetAuthority() != "" || b.port == own) {
+		return 0
+	}
+	return port
+}
+
+func defaultPortOf(secure bool) uint32 {
+	if secure {
+		return 443
+	}
+	return defaultHTTPPort
+}
+
 // redirectPort returns the port of a redirect. 0 keeps the port of the request, unless that is the default port of the
 // old scheme.
 func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
-	usual := uint32(80)
-	if in.GetScheme() == "https" || in.GetScheme() == "" && b.secure {
-		usual = 443
-	}
+	usual := defaultPortOf(in.GetScheme() == "https" || in.GetScheme() == "" && b.secure)
 	var port uint32
 	switch p := in.GetRedirectPort().(type) {
 	case *networking.HTTPRedirect_Port:

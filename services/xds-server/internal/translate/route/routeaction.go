@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -126,6 +127,9 @@ func (b *builder) destinations(out *routev3.Route, action *routev3.RouteAction, 
 }
 
 func (b *builder) cluster(to *networking.Destination) string {
+	if to.GetHost() == contract.UnresolvedBackend {
+		return resourcename.UnresolvedCluster
+	}
 	return resourcename.OutboundCluster(b.destinationPort(to), to.GetSubset(), DestinationHost(b.reader, to))
 }
 

@@ -42,9 +42,9 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	} else {
 		out, err = outboundRouteConfig(r, name)
 	}
-	if out == nil || err != nil {
+	if out == nil {
 		return nil, err
 	}
 	applyProxyHeaders(r, out.GetVirtualHosts()...)
-	return out, nil
+	return out, err
 }

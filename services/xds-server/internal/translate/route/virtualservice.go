@@ -53,7 +53,7 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 			if !b.matchesListener(vs, m) {
 				continue
 			}
-			route, err := b.route(vs, in, m)
+			route, err := b.route(virtualServiceOrigin(vs), in, m)
 			if err != nil {
 				where := fmt.Sprintf("http[%d]", i)
 				if m != nil {
@@ -106,7 +106,17 @@ func (b *builder) matchesSource(m *networking.HTTPMatchRequest) bool {
 	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.reader.Namespace()
 }
 
-func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {
+// origin is the object that a route is built from.
+type origin struct {
+	name     string
+	metadata *corev3.Metadata
+}
+
+func virtualServiceOrigin(vs *mesh.VirtualService) origin {
+	return origin{vs.Key.Name, originMetadata("networking.istio.io", "virtual-service", vs.Key.Namespace, vs.Key.Name)}
+}
+
+func (b *builder) route(from origin, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {
 	match, err := requestMatch(m)
 	if err != nil {
 		return nil, err
@@ -119,7 +129,7 @@ func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *ne
 		Name:                    routeName(in, m),
 		Match:                   match,
 		StatPrefix:              m.GetStatPrefix(),
-		Metadata:                originMetadata("virtual-service", vs.Key.Namespace, vs.Key.Name),
+		Metadata:                from.metadata,
 		RequestHeadersToAdd:     operations.requestAdd,
 		RequestHeadersToRemove:  operations.requestRemove,
 		ResponseHeadersToAdd:    operations.responseAdd,
@@ -131,7 +141,7 @@ func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *ne
 	if out.TypedPerFilterConfig, err = filterOverrides(in); err != nil {
 		return nil, err
 	}
-	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
+	out.Decorator = &routev3.Decorator{Operation: b.operation(out, from.name)}
 	// The route configuration is validated too, but that error would not name the VirtualService.
 	if err := validate(out); err != nil {
 		return nil, err
@@ -192,12 +202,14 @@ func routeName(in *networking.HTTPRoute, m *networking.HTTPMatchRequest) string 
 	return in.GetName()
 }
 
-// operation names the route in traces by its destination, or else by the VirtualService, and by its path.
-func (b *builder) operation(route *routev3.Route, virtualService string) string {
+// operation names the route in traces by its destination, or else by the object it is from, and by its path.
+func (b *builder) operation(route *routev3.Route, object string) string {
 	var path string
 	switch p := route.GetMatch().GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Prefix:
 		path = p.Prefix + "*"
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		path = p.PathSeparatedPrefix + "*"
 	case *routev3.RouteMatch_Path:
 		path = p.Path
 	case *routev3.RouteMatch_SafeRegex:
@@ -206,14 +218,14 @@ func (b *builder) operation(route *routev3.Route, virtualService string) string 
 	if c, ok := resourcename.ParseCluster(route.GetRoute().GetCluster()); ok {
 		return fmt.Sprintf("%s:%d%s", c.Hostname, c.Port, path)
 	}
-	return fmt.Sprintf("%s:%d%s", virtualService, b.port, path)
+	return fmt.Sprintf("%s:%d%s", object, b.port, path)
 }
 
 // originMetadata names the object that a resource was built from, where Istio's tools read it.
-func originMetadata(kind, namespace, name string) *corev3.Metadata {
+func originMetadata(group, kind, namespace, name string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{
-			"config": structpb.NewStringValue(fmt.Sprintf("/apis/networking.istio.io/v1/namespaces/%s/%s/%s", namespace, kind, name)),
+			"config": structpb.NewStringValue(fmt.Sprintf("/apis/%s/v1/namespaces/%s/%s/%s", group, namespace, kind, name)),
 		}},
 	}}
 }

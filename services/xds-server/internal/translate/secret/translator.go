@@ -1,6 +1,6 @@
 // Package secret builds the SDS secrets with which gateways terminate TLS, and gateways and sidecars originate it. It
 // is the only type whose resources contain private keys. It builds them only for proxies with a verified identity, from
-// Secrets of that identity's namespace.
+// Secrets of that identity's namespace, and from those of other namespaces that a listener of the Gateway API names.
 package secret
 
 import (
@@ -11,6 +11,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -40,13 +41,17 @@ func (Translator) HostNames(*input.Reader, string) ([]string, error) { return ni
 // plan.ErrPending while config-watcher has not answered yet.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	namespace, ref, ok := resourcename.ParseCredential(name)
-	if !ok || r.Identity() == "" || !uses(r, name, ref) {
+	if !ok || r.Identity() == "" {
 		return nil, nil
 	}
-	if namespace != "" && namespace != credential.NamespaceOf(r.Identity()) {
+	if namespace == credential.NamespaceOf(r.Identity()) {
+		namespace = ""
+	}
+	if !slices.ContainsFunc(r.GatewayListeners(), func(g *mesh.GatewayListeners) bool { return listens(g, name) }) &&
+		(namespace != "" || !uses(r, name, ref)) {
 		return nil, nil
 	}
-	c, known := r.Credential(ref)
+	c, known := r.Credential(namespace, ref)
 	switch {
 	case !known:
 		return nil, plan.ErrPending
@@ -77,17 +82,27 @@ func uses(r *input.Reader, name, ref string) bool {
 	return false
 }
 
+// listens reports whether a Gateway or ListenerSet of the Gateway API has the secret's credential: for one of its
+// listeners, or to show to backends. config-watcher judges whether it may: it leaves out those that it may not have.
+func listens(g *mesh.GatewayListeners, name string) bool {
+	return isNamed(name, g.Spec.GetBackendCredential()) ||
+		slices.ContainsFunc(g.TLS, func(tls *networking.ServerTLSSettings) bool { return names(tls, name) })
+}
+
 // serves reports whether a server of the Gateway has the secret's credential.
 func serves(g *mesh.Gateway, name string) bool {
-	for _, server := range g.Spec.GetServers() {
-		tls := server.GetTls()
-		for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {
-			if named != "" && (resourcename.Credential(named) == name || resourcename.CredentialAuthority(named) == name) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.Spec.GetServers(), func(s *networking.Server) bool { return names(s.GetTls(), name) })
+}
+
+func names(tls *networking.ServerTLSSettings, name string) bool {
+	return isNamed(name, append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...)...)
+}
+
+// isNamed reports whether the secret is that of one of the credentials, or of the CA certificates of one.
+func isNamed(name string, credentials ...string) bool {
+	return slices.ContainsFunc(credentials, func(named string) bool {
+		return named != "" && (resourcename.Credential(named) == name || resourcename.CredentialAuthority(named) == name)
+	})
 }
 
 // build returns nil for a credential without the part that the name stands for.

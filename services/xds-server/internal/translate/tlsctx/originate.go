@@ -2,12 +2,14 @@ package tlsctx
 
 import (
 	"errors"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -27,16 +29,7 @@ const (
 // node-agent serves files.
 func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig,
 	http2 bool) (*corev3.TransportSocket, error) {
-	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
-	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
-		common.TlsParams.EcdhCurves = curves
-	}
-	if ciphers := defaults.GetCipherSuites(); len(ciphers) > 0 {
-		common.TlsParams.CipherSuites = ciphers
-	}
-	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
-		common.TlsParams.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
-	}
+	common := &tlsv3.CommonTlsContext{TlsParams: externalParams(defaults)}
 	if http2 {
 		common.AlpnProtocols = []string{"h2"}
 	}
@@ -59,6 +52,63 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		}
 	}
 	return checkedSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: settings.GetSni()})
+}
+
+// externalParams are the TLS parameters of connections to servers outside of the mesh's TLS.
+func externalParams(defaults *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
+	out := clientParams()
+	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
+		out.EcdhCurves = curves
+	}
+	if ciphers := defaults.GetCipherSuites(); len(ciphers) > 0 {
+		out.CipherSuites = ciphers
+	}
+	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		out.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	return out
+}
+
+// Backend originates TLS as a BackendTLSPolicy of the Gateway API says. credential is the name of the certificate to
+// show, "" for none. With http2 it offers h2 only.
+func Backend(policy *configv1.BackendTLS, credential string, defaults *meshv1alpha1.MeshConfig_TLSConfig,
+	http2 bool) (*corev3.TransportSocket, error) {
+	common := &tlsv3.CommonTlsContext{TlsParams: externalParams(defaults)}
+	if http2 {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	if credential != "" {
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{credentialSDS(resourcename.Credential(credential))}
+	}
+	validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: backendNames(policy)}
+	if policy.GetSystemAuthorities() {
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: validation, ValidationContextSdsSecretConfig: fileRoots(systemRoots, ""),
+			},
+		}
+	} else {
+		validation.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: policy.GetAuthorities()}}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	}
+	return checkedSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: policy.GetHostname()})
+}
+
+// backendNames accepts the names of a policy as DNS names or URIs of the certificate; the hostname if it has none.
+func backendNames(policy *configv1.BackendTLS) []*tlsv3.SubjectAltNameMatcher {
+	names := policy.GetSubjectAltNames()
+	if len(names) == 0 {
+		names = []string{policy.GetHostname()}
+	}
+	var out []*tlsv3.SubjectAltNameMatcher
+	for _, name := range names {
+		kind := tlsv3.SubjectAltNameMatcher_DNS
+		if strings.Contains(name, "://") {
+			kind = tlsv3.SubjectAltNameMatcher_URI
+		}
+		out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: matcher.Exact(name)})
+	}
+	return out
 }
 
 func clientCertificate(settings *networking.ClientTLSSettings) (*tlsv3.SdsSecretConfig, error) {

@@ -31,6 +31,11 @@ type Terminator struct {
 	HTTP bool
 	// Credentials is true if the proxy can request credentials by name.
 	Credentials bool
+	// ClientAuthorities are certificates in PEM to one of which a client's must chain. They take the place of what the
+	// settings say about clients, unless they are empty.
+	ClientAuthorities string
+	// InsecureFallback lets clients in nevertheless that have no certificate, or another one.
+	InsecureFallback bool
 	// Mesh has the defaults for settings that are not set; nil for none.
 	Mesh *meshv1alpha1.MeshConfig
 }
@@ -54,6 +59,10 @@ func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.T
 	var err error
 	if common.TlsCertificateSdsSecretConfigs, err = certificates(settings); err != nil {
 		return nil, err
+	}
+	if by.ClientAuthorities != "" {
+		verifyByAuthorities(out, settings, by)
+		return checkedSocket(out)
 	}
 	switch settings.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE:
@@ -90,6 +99,18 @@ func clientValidation(settings *networking.ServerTLSSettings, subjects []*tlsv3.
 		out.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}
 	return out
+}
+
+// verifyByAuthorities verifies client certificates by the authorities of a listener of the Gateway API. Clients have to
+// have one, unless there is the insecure fallback.
+func verifyByAuthorities(out *tlsv3.DownstreamTlsContext, settings *networking.ServerTLSSettings, by Terminator) {
+	validation := clientValidation(settings, anyTypeMatchers(settings.GetSubjectAltNames()))
+	validation.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: by.ClientAuthorities}}
+	if by.InsecureFallback {
+		validation.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	out.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	out.RequireClientCertificate = wrapperspb.Bool(!by.InsecureFallback)
 }
 
 // verifyClients verifies client certificates by the CA certificates of a Secret or a file, and by clientValidation.
