@@ -52,7 +52,7 @@ func (s *State) judge(n Name) {
 	now := l.gateway(n)
 	l.done()
 	store(s.gateways, n, now)
-	s.recount[n] = struct{}{}
+	s.recount[key(Gateway, n)] = struct{}{}
 	if old == nil && now == nil {
 		return
 	}
@@ -71,6 +71,7 @@ func (s *State) judge(n Name) {
 	if now != nil {
 		for _, set := range now.sets {
 			s.judged[set.name] = set
+			s.recount[key(ListenerSet, set.name)] = struct{}{}
 		}
 	}
 	for _, set := range gone {
@@ -260,21 +261,24 @@ func (l *lookup) serviceOf(host, namespace string) (Name, bool) {
 	return Name{Namespace: ns, Name: name}, ok && found
 }
 
-// count makes the resources and statuses of a Gateway and its ListenerSets, with the routes that are attached.
-func (s *State) count(n Name) {
-	g := s.gateways[n]
+// count makes the resource and status of a Gateway or ListenerSet, with the routes that are attached.
+func (s *State) count(k object.Key) {
+	if k.Kind == ListenerSet {
+		if set := s.judged[nameOf(k)]; set != nil {
+			status := set.status
+			status.Listeners = s.listenerStatuses(set.listeners)
+			s.emit(k, set.resource, &Status{ListenerSet: &status})
+		}
+		return
+	}
+	g := s.gateways[nameOf(k)]
 	if g == nil {
-		s.emit(key(Gateway, n), nil, nil)
+		s.emit(k, nil, nil)
 		return
 	}
 	status := g.status
 	status.Listeners = s.listenerStatuses(g.listeners)
-	s.emit(key(Gateway, n), g.resource, &Status{Gateway: &status})
-	for _, set := range g.sets {
-		status := set.status
-		status.Listeners = s.listenerStatuses(set.listeners)
-		s.emit(key(ListenerSet, set.name), set.resource, &Status{ListenerSet: &status})
-	}
+	s.emit(k, g.resource, &Status{Gateway: &status})
 }
 
 func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {

@@ -100,8 +100,8 @@ type State struct {
 
 	resources map[object.Key]*configv1.GatewayAPIConfig
 	statuses  map[object.Key]*Status
-	// recount are Gateways whose status has to be made again.
-	recount map[Name]struct{}
+	// recount are the Gateways and ListenerSets whose status has to be made again.
+	recount map[object.Key]struct{}
 	result  Result
 }
 
@@ -112,7 +112,7 @@ func New(cfg Config) *State {
 		grants: map[string]map[string]*object.Object{}, sets: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
 		wanted: map[object.Key]struct{}{}, gateways: map[Name]*gateway{}, judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
 		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
-		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[Name]struct{}{},
+		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[object.Key]struct{}{},
 	}
 	s.graph = graph{
 		users: map[object.Key]map[object.Key]struct{}{}, reads: map[object.Key][]object.Key{}, dirty: map[string]map[object.Key]struct{}{},
@@ -313,8 +313,8 @@ func (s *State) Rebuild() Result {
 	for _, k := range s.graph.take(BackendTLSPolicy) {
 		s.policy(k)
 	}
-	for n := range s.recount {
-		s.count(n)
+	for k := range s.recount {
+		s.count(k)
 	}
 	clear(s.recount)
 	out := s.result

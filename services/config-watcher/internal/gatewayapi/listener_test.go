@@ -54,6 +54,16 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
+// TestPorts checks that a listener cannot have a port of the proxy's own.
+func TestPorts(t *testing.T) {
+	w := load(t, gatewayOf("web", "", "{name: status, port: 15021, protocol: HTTP}", "{name: udp, port: 15021, protocol: UDP}",
+		"{name: none, port: 0, protocol: TCP}",
+		"{name: http, port: 80, protocol: HTTP}"))
+	has(t, "status", w.status("Gateway", "shop", "web"), "status: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/PortUnavailable",
+		"none: 0 [TCPRoute] served=false Accepted=False/PortUnavailable", "udp: 0 [UDPRoute] served=true",
+		"http: 0 [HTTPRoute GRPCRoute] served=true")
+}
+
 // TestListenerSetsByAge checks that the older ListenerSet has a port and hostname, and that what conflicts in the
 // Gateway is not taken over.
 func TestListenerSetsByAge(t *testing.T) {
