@@ -109,7 +109,7 @@ func (l *lookup) gateway(n Name) *gateway {
 	l.workloads(g, spec)
 	l.frontends(g, spec.TLS)
 
-	if address := unsupportedAddress(spec); address != "" {
+	if address := l.unsupportedAddress(g, spec); address != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
 	} else if parameters := l.parameters(g, spec); parameters != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
@@ -190,8 +190,12 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 	}
 }
 
-// unsupportedAddress says which address is of a type that is not supported.
-func unsupportedAddress(spec *gatewayv1.GatewaySpec) string {
+// unsupportedAddress says which address is of a type that is not supported, or names a Service that the Gateway may not
+// have.
+func (l *lookup) unsupportedAddress(g *gateway, spec *gatewayv1.GatewaySpec) string {
+	if l.foreign(g.status.Service, g.name.Namespace) {
+		return fmt.Sprintf("spec.addresses[0].value: Service %s is of another namespace, and the mesh has tenants", g.status.Service)
+	}
 	for i, a := range spec.Addresses {
 		if t := addressType(&a); t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
 			return fmt.Sprintf("spec.addresses[%d].type: %q is not supported; use IPAddress or Hostname", i, t)
@@ -236,7 +240,7 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 			return
 		}
 		g.status.Service = n
-		if o := l.service(n); o != nil {
+		if o := l.service(n); o != nil && !l.foreign(n, g.name.Namespace) {
 			if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
 				g.selections = []*configv1.WorkloadSelection{{Namespace: n.Namespace, Labels: selector}}
 			}
@@ -246,6 +250,11 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 	g.selections = []*configv1.WorkloadSelection{{
 		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
 	}}
+}
+
+// foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.
+func (l *lookup) foreign(service Name, namespace string) bool {
+	return l.cfg.Tenants && service != (Name{}) && service.Namespace != namespace && namespace != l.cfg.MeshNamespace
 }
 
 // serviceOf is the Service of a host, which may be a short name; false for a host outside the cluster.

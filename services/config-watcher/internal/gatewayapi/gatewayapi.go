@@ -57,6 +57,8 @@ type Config struct {
 	Domain string
 	// MeshNamespace is the root namespace.
 	MeshNamespace string
+	// Tenants is true if a Gateway, unless it is in the root namespace, has no workloads of other namespaces.
+	Tenants bool
 }
 
 // Name is the namespace and name of an object.

@@ -256,6 +256,23 @@ spec: {selector: {app: edge}, ports: [{port: 80}]}
 	}
 }
 
+// TestTenants checks that in a mesh with tenants a Gateway has no workloads of another namespace.
+func TestTenants(t *testing.T) {
+	w := newWorld()
+	w.State = gatewayapi.New(gatewayapi.Config{Domain: "cluster.local", MeshNamespace: "istio-system", Tenants: true})
+	edge := objectOf("Service", "edge", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")
+	gateway := gatewayOf("web", "  addresses: [{type: Hostname, value: edge.edge.svc.cluster.local}]",
+		"{name: http, port: 80, protocol: HTTP}")
+	w.put(t, edge+gateway+strings.ReplaceAll(gateway, "namespace: shop", "namespace: istio-system")+strings.ReplaceAll(gateway,
+		"namespace: shop", "namespace: edge"))
+	has(t, "status", w.status("Gateway", "shop", "web"), "Accepted=False/UnsupportedAddress")
+	for namespace, served := range map[string]bool{"shop": false, "istio-system": true, "edge": true} {
+		if got := w.resources[gatewayKey("Gateway", namespace, "web")] != nil; got != served {
+			t.Errorf("%s: served by workloads of another namespace: %v", namespace, got)
+		}
+	}
+}
+
 // TestClasses checks which Gateways are ours.
 func TestClasses(t *testing.T) {
 	const gateway = `
