@@ -47,8 +47,8 @@ func notGranted(field, kind string, to Name, fromKind, fromNamespace string) str
 		fromNamespace, kind, to.Name)
 }
 
-// authorityEntry is the entry of a ConfigMap that holds the certificates of authorities. That of Istio, cacert, will do as
-// well.
+// authorityEntry is the entry of a ConfigMap that holds the certificates of authorities. That of Istio, cacert, will do
+// as well.
 const authorityEntry = "ca.crt"
 
 // authority reads the certificates of a ConfigMap, or says why it cannot.

@@ -89,10 +89,7 @@ func (l *lookup) attached(o *object.Object) *route {
 			add(gatewayv1.RouteConditionAccepted, false, *a.refused)
 		} else {
 			add(gatewayv1.RouteConditionAccepted, true, finding{string(gatewayv1.RouteReasonAccepted), "the parent has taken the route"})
-			body.Listeners = append(body.Listeners, a.listeners...)
-			if a.service != nil {
-				body.Services = append(body.Services, a.service)
-			}
+			body.Listeners, body.Services = append(body.Listeners, a.listeners...), append(body.Services, a.services...)
 			out.listeners, out.senders = append(out.listeners, a.ids...), append(out.senders, a.senders...)
 		}
 		if b.unresolved != nil {

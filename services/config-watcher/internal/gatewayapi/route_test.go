@@ -307,6 +307,49 @@ func TestMesh(t *testing.T) {
 	}
 }
 
+// TestServiceEntries checks that hosts of ServiceEntries are backends and parents, as in Istio.
+func TestServiceEntries(t *testing.T) {
+	ref := "{group: networking.istio.io, kind: ServiceEntry, name: out"
+	w := load(t, gatewayOf("web", "", httpListener)+
+		objectOf("HTTPRoute", "shop", "to", "{parentRefs: [{name: web}], rules: [{backendRefs: [{group: networking.istio.io, kind: Hostname, "+
+			"name: a.com, port: 80}]}]}")+
+		objectOf("HTTPRoute", "shop", "of", "{parentRefs: ["+ref+", port: 80}], rules: [{}]}")+
+		objectOf("HTTPRoute", "other", "of", "{parentRefs: ["+ref+", namespace: shop}], rules: [{}]}")+
+		objectOf("TCPRoute", "shop", "no", "{parentRefs: ["+ref+", port: 81}], rules: [{}]}"))
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=False/BackendNotFound")
+	has(t, "parent", w.status("HTTPRoute", "shop", "of"), "Accepted=False/NoMatchingParent")
+	entry := &object.Object{
+		Key: object.Key{Group: "networking.istio.io", Kind: "ServiceEntry", Namespace: "shop", Name: "out"},
+		Body: &networking.ServiceEntry{
+			Hosts: []string{"A.com", "b.com"}, Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+		},
+	}
+	w.Put(entry.Key, entry)
+	w.rebuild()
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=True/ResolvedRefs")
+	has(t, "parent", w.status("HTTPRoute", "shop", "of"), "Accepted=True/Accepted")
+	has(t, "parent", w.status("TCPRoute", "shop", "no"), "Accepted=False/NoMatchingParent")
+	services := func(namespace string) string {
+		out := ""
+		for _, s := range w.route("HTTPRoute", namespace, "of").GetServices() {
+			out += fmt.Sprintf("%s %d %s;", s.GetHostname(), s.GetPort(), s.GetClientNamespace())
+		}
+		return out
+	}
+	if got, want := services("shop"), "a.com 80 ;b.com 80 ;"; got != want {
+		t.Errorf("attached to %s, want %s", got, want)
+	}
+	if got, want := services("other"), "a.com 0 other;b.com 0 other;"; got != want {
+		t.Errorf("attached to %s, want %s", got, want)
+	}
+	w.Put(entry.Key, nil)
+	w.rebuild()
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=False/BackendNotFound")
+	if got := w.route("HTTPRoute", "shop", "of"); got != nil {
+		t.Errorf("without its ServiceEntry the route is %v", got)
+	}
+}
+
 // TestPolicies has which targets a BackendTLSPolicy has, and its status.
 func TestPolicies(t *testing.T) {
 	const ca = `validation: {hostname: a.com, caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}`

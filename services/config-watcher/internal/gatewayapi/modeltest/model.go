@@ -1,6 +1,6 @@
 // Package modeltest is a small model of the Gateway API's specification, which tests compare package gatewayapi with:
-// New takes all objects, Statuses says their conditions, and Answer which rule answers a request. It shares no code with
-// that package, and looks at everything for each question. Draw draws random objects.
+// New takes all objects, Statuses says their conditions, and Answer which rule answers a request. It shares no code
+// with that package, and looks at everything for each question. Draw draws random objects.
 package modeltest
 
 import (
@@ -96,7 +96,8 @@ func (m *Model) gateway(o *object.Object) *object.Object {
 		return nil
 	}
 	class := o.Body.(*v1.Gateway).Spec.GatewayClassName
-	if c := m.find("GatewayClass", nil, "", class); c != nil && c.Body.(*v1.GatewayClass).Spec.ControllerName != "istio.io/gateway-controller" ||
+	if c := m.find("GatewayClass", nil, "", class); c != nil &&
+		c.Body.(*v1.GatewayClass).Spec.ControllerName != "istio.io/gateway-controller" ||
 		c == nil && class != "istio" {
 		return nil
 	}
