@@ -30,8 +30,8 @@ func (b *body) filter(f *gatewayv1.HTTPRouteFilter) *Problem {
 	}
 }
 
-// backendFilter applies a filter of a backend. Where there is only one, its rewrite is that of the rule: Istio's API has
-// none for a destination.
+// backendFilter applies a filter of a backend. Where there is only one, its rewrite is that of the rule: Istio's API
+// has none for a destination.
 func (b *body) backendFilter(d *networking.HTTPRouteDestination, f *gatewayv1.HTTPRouteFilter, only bool) *Problem {
 	if f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil && only && b.Rewrite == nil {
 		return b.rewrite(f.URLRewrite)
