@@ -77,10 +77,11 @@ func BenchmarkListenerSet(b *testing.B) {
 	w := load(b, gatewayOf("web", "  allowedListeners: {namespaces: {from: All}}", "{name: http, port: 80, protocol: HTTP}"))
 	set := func(i int, host string) {
 		hostname := gatewayv1.Hostname(fmt.Sprintf("%s%d.example.com", host, i))
-		o := &object.Object{Key: gatewayKey("ListenerSet", "shop", fmt.Sprint("s", i)), Body: &gatewayv1.ListenerSet{Spec: gatewayv1.ListenerSetSpec{
-			ParentRef: gatewayv1.ParentGatewayReference{Name: "web"},
-			Listeners: []gatewayv1.ListenerEntry{{Name: "a", Port: 80, Protocol: "HTTP", Hostname: &hostname}},
-		}}}
+		o := &object.Object{Key: gatewayKey("ListenerSet", "shop", fmt.Sprint("s", i)),
+			Body: &gatewayv1.ListenerSet{Spec: gatewayv1.ListenerSetSpec{
+				ParentRef: gatewayv1.ParentGatewayReference{Name: "web"},
+				Listeners: []gatewayv1.ListenerEntry{{Name: "a", Port: 80, Protocol: "HTTP", Hostname: &hostname}},
+			}}}
 		w.Put(o.Key, o)
 	}
 	for i := range 1000 {
@@ -116,7 +117,8 @@ func TestWorkOfAChange(t *testing.T) {
 	}); got > 300 {
 		t.Errorf("a route that changes costs %v allocations", got)
 	}
-	for _, k := range []object.Key{{Kind: "Namespace", Name: "shop"}, {Kind: "Namespace", Name: "other"}, gatewayKey("ReferenceGrant", "shop", "x")} {
+	for _, k := range []object.Key{{Kind: "Namespace", Name: "shop"}, {Kind: "Namespace", Name: "other"}, gatewayKey("ReferenceGrant",
+		"shop", "x")} {
 		if got := measure(func() {
 			o := &object.Object{Key: k, Labels: map[string]string{"i": fmt.Sprint(i)}, Body: &corev1.Namespace{}}
 			if k.Kind == "ReferenceGrant" {

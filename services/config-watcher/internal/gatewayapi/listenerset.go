@@ -102,8 +102,8 @@ func (s *listenerSet) conclude(accepted bool, reason, message string) {
 	}
 }
 
-// sameAs reports whether the resource and the conditions of a set are those that it had. It spares the comparison of all
-// ListenerSets of a Gateway where one has changed.
+// sameAs reports whether the resource and the conditions of a set are those that it had. It spares the comparison of
+// all ListenerSets of a Gateway where one has changed.
 func (s *listenerSet) sameAs(o *listenerSet) bool {
 	return s.object == o.object && s.status.Accepted == o.status.Accepted && s.status.Reason == o.status.Reason &&
 		s.status.Message == o.status.Message && s.gateway.controller == o.gateway.controller && s.gateway.backend == o.gateway.backend &&
