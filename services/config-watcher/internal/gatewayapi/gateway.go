@@ -2,7 +2,6 @@ package gatewayapi
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,43 +51,44 @@ func (s *State) judge(n Name) {
 	now := l.gateway(n)
 	l.done()
 	store(s.gateways, n, now)
-	s.recount[n] = struct{}{}
+	s.recount[key(Gateway, n)] = struct{}{}
 	if old == nil && now == nil {
 		return
 	}
 	if old == nil || now == nil || !sameListeners(old.listeners, now.listeners) || old.controller != now.controller {
 		s.graph.touch(key(Gateway, n))
 	}
-	var gone []*listenerSet
-	if old != nil {
-		gone = old.sets
-	}
-	for _, set := range gone {
-		if s.judged[set.name] == set {
+	before := map[Name]*listenerSet{}
+	for _, set := range old.listenerSets() {
+		if before[set.name] = set; s.judged[set.name] == set {
 			delete(s.judged, set.name)
 		}
 	}
-	if now != nil {
-		for _, set := range now.sets {
-			s.judged[set.name] = set
-		}
-	}
-	for _, set := range gone {
-		if now := s.judged[set.name]; now == nil || !sameListeners(set.listeners, now.listeners) ||
-			set.gateway.controller != now.gateway.controller {
+	for _, set := range now.listenerSets() {
+		was := before[set.name]
+		delete(before, set.name)
+		s.judged[set.name] = set
+		if was == nil || !sameListeners(was.listeners, set.listeners) || was.gateway.controller != set.gateway.controller {
 			s.graph.touch(key(ListenerSet, set.name))
 		}
-		if s.judged[set.name] == nil {
-			s.emit(key(ListenerSet, set.name), nil, nil)
+		if was == nil || !set.sameAs(was) {
+			s.recount[key(ListenerSet, set.name)] = struct{}{}
 		}
 	}
-	if now != nil {
-		for _, set := range now.sets {
-			if !slices.ContainsFunc(gone, func(o *listenerSet) bool { return o.name == set.name }) {
-				s.graph.touch(key(ListenerSet, set.name))
-			}
+	for name := range before { // gone, or another Gateway's
+		s.graph.touch(key(ListenerSet, name))
+		if s.judged[name] == nil {
+			s.emit(key(ListenerSet, name), nil, nil)
 		}
 	}
+}
+
+// listenerSets are the ListenerSets of a Gateway, which may be nil.
+func (g *gateway) listenerSets() []*listenerSet {
+	if g == nil {
+		return nil
+	}
+	return g.sets
 }
 
 // gateway judges a Gateway; nil if there is none, or not of ours.
@@ -108,7 +108,7 @@ func (l *lookup) gateway(n Name) *gateway {
 	l.workloads(g, spec)
 	l.frontends(g, spec.TLS)
 
-	if address := unsupportedAddress(spec); address != "" {
+	if address := l.unsupportedAddress(g, spec); address != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
 	} else if parameters := l.parameters(g, spec); parameters != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
@@ -180,6 +180,8 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 	case unresolved > 0:
 		add(gatewayv1.GatewayConditionResolvedRefs, false, gatewayv1.GatewayReasonListenersNotResolved,
 			"references of listeners cannot be resolved, see their conditions")
+	case message != "":
+		add(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "all references are resolved; "+message)
 	default:
 		add(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "all references are resolved")
 	}
@@ -189,8 +191,12 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 	}
 }
 
-// unsupportedAddress says which address is of a type that is not supported.
-func unsupportedAddress(spec *gatewayv1.GatewaySpec) string {
+// unsupportedAddress says which address is of a type that is not supported, or names a Service that the Gateway may not
+// have.
+func (l *lookup) unsupportedAddress(g *gateway, spec *gatewayv1.GatewaySpec) string {
+	if l.foreign(g.status.Service, g.name.Namespace) {
+		return fmt.Sprintf("spec.addresses[0].value: Service %s is of another namespace, and the mesh has tenants", g.status.Service)
+	}
 	for i, a := range spec.Addresses {
 		if t := addressType(&a); t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
 			return fmt.Sprintf("spec.addresses[%d].type: %q is not supported; use IPAddress or Hostname", i, t)
@@ -235,7 +241,7 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 			return
 		}
 		g.status.Service = n
-		if o := l.service(n); o != nil {
+		if o := l.service(n); o != nil && !l.foreign(n, g.name.Namespace) {
 			if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
 				g.selections = []*configv1.WorkloadSelection{{Namespace: n.Namespace, Labels: selector}}
 			}
@@ -245,6 +251,11 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 	g.selections = []*configv1.WorkloadSelection{{
 		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
 	}}
+}
+
+// foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.
+func (l *lookup) foreign(service Name, namespace string) bool {
+	return l.cfg.Tenants && service != (Name{}) && service.Namespace != namespace && namespace != l.cfg.MeshNamespace
 }
 
 // serviceOf is the Service of a host, which may be a short name; false for a host outside the cluster.
@@ -260,21 +271,24 @@ func (l *lookup) serviceOf(host, namespace string) (Name, bool) {
 	return Name{Namespace: ns, Name: name}, ok && found
 }
 
-// count makes the resources and statuses of a Gateway and its ListenerSets, with the routes that are attached.
-func (s *State) count(n Name) {
-	g := s.gateways[n]
+// count makes the resource and status of a Gateway or ListenerSet, with the routes that are attached.
+func (s *State) count(k object.Key) {
+	if k.Kind == ListenerSet {
+		if set := s.judged[nameOf(k)]; set != nil {
+			status := set.status
+			status.Listeners = s.listenerStatuses(set.listeners)
+			s.emit(k, set.resource, &Status{ListenerSet: &status})
+		}
+		return
+	}
+	g := s.gateways[nameOf(k)]
 	if g == nil {
-		s.emit(key(Gateway, n), nil, nil)
+		s.emit(k, nil, nil)
 		return
 	}
 	status := g.status
 	status.Listeners = s.listenerStatuses(g.listeners)
-	s.emit(key(Gateway, n), g.resource, &Status{Gateway: &status})
-	for _, set := range g.sets {
-		status := set.status
-		status.Listeners = s.listenerStatuses(set.listeners)
-		s.emit(key(ListenerSet, set.name), set.resource, &Status{ListenerSet: &status})
-	}
+	s.emit(k, g.resource, &Status{Gateway: &status})
 }
 
 func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {
