@@ -62,7 +62,7 @@ func TestGatewayAPIStatus(t *testing.T) {
 			t.Errorf("%v statuses are not written", n)
 		}
 	})
-	s.ApplyCRDs(t)
+	s.ApplyCRDs(t, apiCRDs(t)...)
 	t.Run("classes are there once the definitions are", func(t *testing.T) {
 		for _, class := range []string{"istio", "fairlead", "istio-remote"} {
 			a.has("gatewayclasses", "", class, "Accepted=True/Accepted 1")
@@ -75,7 +75,7 @@ func TestGatewayAPIStatus(t *testing.T) {
 	s.Apply(t, edgeShop+"---"+edge+"---\n"+httpRoute("web", "edge", "web")+httpRoute("lost", "edge", "nowhere")+httpRoute("other", "elsewhere", "web"))
 	t.Run("what objects say", func(t *testing.T) {
 		a.has("gateways", "shop", "edge", "Accepted=True/ListenersNotValid 1", "Programmed=False/AddressNotAssigned 1",
-			"http: attached 2", "http: Accepted=True/Accepted 1", "http: Programmed=False/Pending 1",
+			"http: attached 2", "http: Accepted=True/Accepted 1", "http: Programmed=Unknown/Pending 1",
 			"https: ResolvedRefs=False/RefNotPermitted 1", "https: Programmed=False/Invalid 1")
 		a.has("httproutes", "shop", "web", "edge: Accepted=True/Accepted 1", "edge: ResolvedRefs=True/ResolvedRefs 1")
 		a.has("httproutes", "shop", "lost", "edge: Accepted=True/Accepted 1", "edge: ResolvedRefs=False/BackendNotFound 1")

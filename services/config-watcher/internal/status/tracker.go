@@ -294,7 +294,7 @@ func (t *Tracker) round(snapshot *revision.Snapshot) {
 	awaited := false
 	for _, row := range rows {
 		c := row.Status.Get(Programmed)
-		awaited = awaited || c.Reason == reasonPending || c.Reason == reasonRejected || c.Unknown
+		awaited = awaited || c.Reason == reasonPending && (c.KeepTrue || !isAPI(row.Key)) || c.Reason == reasonRejected || c.Unknown
 	}
 	t.mu.Lock()
 	t.rows, t.awaited = rows, awaited
