@@ -156,7 +156,7 @@ lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all mo
 generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list of Envoy's packages in pkg/envoyapi, the CustomResourceDefinitions of charts/base, the schemas of the Gateway API that config-watcher evaluates, shared templates of charts, the operator's rights, docs/reference/install-settings.md, the tables of alerts in docs/runbooks, deploy/kustomize
 	cd proto && buf generate
 	go test ./pkg/envoyapi -run TestEveryTypeIsKnown -update
-	hack/crds.sh services/installer/manifests/charts/base/files/crds services/config-watcher/internal/validate/gatewayapi/schemas
+	hack/crds.sh services/installer/manifests/charts/base/files services/config-watcher/internal/validate/gatewayapi/schemas
 	go test ./services/installer/manifests -run 'TestSharedTemplates|TestSettingsPage|TestOperatorRights|TestRights' -update
 	go test ./tests/alerts -run TestRunbooks -update
 	go test ./tests/ownership -run TestPackageListsAreCurrent -update

@@ -12,12 +12,13 @@ trap 'rm -rf "$work"' EXIT
 cp -r proto "$work/proto"
 (cd "$work/proto" && find . -name '*.pb.go' -delete && buf generate) || fail "buf generate failed"
 diff -rq -x '*.proto' proto "$work/proto" || fail "generated code is stale: run make generate"
-cp -r services/installer/manifests/charts/base/files/crds "$work/crds"
+definitions=services/installer/manifests/charts/base/files
+cp -r $definitions "$work/definitions"
 schemas=services/config-watcher/internal/validate/gatewayapi/schemas
 cp -r $schemas "$work/schemas"
-hack/crds.sh "$work/crds" "$work/schemas" || fail "hack/crds.sh failed"
+hack/crds.sh "$work/definitions" "$work/schemas" || fail "hack/crds.sh failed"
 diff -rq $schemas "$work/schemas" || fail "$schemas is stale: run make generate"
-diff -rq services/installer/manifests/charts/base/files/crds "$work/crds" || fail "services/installer/manifests/charts/base/files/crds is stale: run make generate"
+diff -rq $definitions "$work/definitions" || fail "$definitions is stale: run make generate"
 go run ./services/installer/manifests/kustomize "$work/kustomize" || fail "deploy/kustomize cannot be rendered"
 diff -rq deploy/kustomize "$work/kustomize" || fail "deploy/kustomize is stale: run make generate"
 

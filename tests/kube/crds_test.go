@@ -10,13 +10,15 @@ import (
 
 // A real API server takes every definition of the chart base, and checks an IdentityBan by ours as config-watcher does.
 func TestDefinitionsOnARealAPIServer(t *testing.T) {
-	files, err := filepath.Glob("../../services/installer/manifests/charts/base/files/crds/*.*.*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := kubeapi.Start(t, kubeapi.Options{})
-	if names := s.ApplyCRDs(t, files...); len(names) != len(files) || len(names) < 20 {
-		t.Errorf("%d files hold %d definitions", len(files), len(names))
+	for _, dir := range []string{"crds", "gateway-api/standard", "gateway-api/experimental"} {
+		files, err := filepath.Glob("../../services/installer/manifests/charts/base/files/" + dir + "/*.*.*.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names := s.ApplyCRDs(t, files...); len(names) != len(files) || len(names) < 10 {
+			t.Errorf("%s: %d files hold %d definitions", dir, len(files), len(names))
+		}
 	}
 	for name, tc := range map[string]struct{ spec, want string }{
 		"a ban":           {"{identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'}", ""},

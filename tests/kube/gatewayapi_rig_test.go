@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,16 +35,6 @@ func newAPI(t *testing.T, s *kubeapi.Server) *api {
 	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
 	s.Grant(t, account, everywhere...)
 	return &api{t: t, server: s, client: testkit.Must(dynamic.NewForConfig(s.Config))(t), watcher: startWatcher(t, kubeconfig)}
-}
-
-// apiCRDs are the definitions of the Gateway API.
-func apiCRDs(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(kubeapi.MeshCRDs(t), "*.gateway.networking.k8s.io.yaml"))
-	if err != nil || len(files) < 10 {
-		t.Fatalf("%d definitions of the Gateway API, %v", len(files), err)
-	}
-	return files
 }
 
 // resource are objects of the Gateway API, or of the core group.

@@ -189,27 +189,36 @@ func TestSharedTemplatesAreTheOriginals(t *testing.T) {
 // TestDefinitionsAreTheFiles holds that every CustomResourceDefinition of charts/base is installed, and stays when Helm
 // uninstalls.
 func TestDefinitionsAreTheFiles(t *testing.T) {
-	files, err := filepath.Glob("charts/base/files/crds/*.*.*.yaml")
-	if err != nil || len(files) < 20 {
-		t.Fatalf("files %v, %v", files, err)
-	}
 	pkg := open(t)
-	var names []string
-	for _, o := range generate(t, pkg, "default", nil).Objects {
-		if o.Kind() != "CustomResourceDefinition" {
-			continue
+	const channel = "gateway-api/experimental"
+	for directory, set := range map[string][]string{
+		"crds": nil, "gateway-api/standard": {"values.base.enableGatewayAPICRDs=true"},
+		channel: {"values.base.enableGatewayAPICRDs=true", "values.base.gatewayAPIChannel=experimental"},
+	} {
+		files, err := filepath.Glob("charts/base/files/" + directory + "/*.*.*.yaml")
+		if err != nil || len(files) < 10 {
+			t.Fatalf("files %v, %v", files, err)
 		}
-		names = append(names, "charts/base/files/crds/"+o.Name()+".yaml")
-		if !strings.Contains(text(t, []*manifest.Object{o}), "helm.sh/resource-policy: keep\n") {
-			t.Errorf("%s goes when Helm uninstalls", o.ID())
+		var names []string
+		for _, o := range generate(t, pkg, "default", nil, set...).Objects {
+			if o.Kind() != "CustomResourceDefinition" || strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") != (set != nil) {
+				continue
+			}
+			names = append(names, "charts/base/files/"+directory+"/"+o.Name()+".yaml")
+			all := text(t, []*manifest.Object{o})
+			if !strings.Contains(all, "helm.sh/resource-policy: keep\n") {
+				t.Errorf("%s goes when Helm uninstalls", o.ID())
+			}
+			if got := strings.Contains(all, "gateway.networking.k8s.io/channel: experimental\n"); got != (directory == channel) {
+				t.Errorf("%s of %s is of the experimental channel: %v", o.ID(), directory, got)
+			}
+		}
+		slices.Sort(names)
+		if !slices.Equal(names, files) {
+			t.Errorf("installed %v, want %v", names, files)
 		}
 	}
-	slices.Sort(names)
-	if !slices.Equal(names, files) {
-		t.Errorf("installed %v, want %v", names, files)
-	}
-	for _, o := range generate(t, pkg, "default", nil, "values.base.enableGatewayAPICRDs=false",
-		"values.base.excludedCRDs[0]=sidecars.networking.istio.io").Objects {
+	for _, o := range generate(t, pkg, "default", nil, "values.base.excludedCRDs[0]=sidecars.networking.istio.io").Objects {
 		if o.Kind() == "CustomResourceDefinition" &&
 			(strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") || o.Name() == "sidecars.networking.istio.io") {
 			t.Errorf("%s is installed", o.ID())

@@ -228,18 +228,21 @@ func MeshCRDs(t testing.TB) string {
 	}
 }
 
-// definitions lists the files of a path: those of Istio's and Fairlead's kinds in a directory, and a file itself.
+// GatewayAPICRDs returns the directory of the CustomResourceDefinitions of the Gateway API, of a channel: "standard" or
+// "experimental".
+func GatewayAPICRDs(t testing.TB, channel string) string {
+	t.Helper()
+	return filepath.Join(filepath.Dir(MeshCRDs(t)), "gateway-api", channel)
+}
+
+// definitions lists the files of a path: those of definitions in a directory, and a file itself.
 func definitions(path string) ([]string, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return []string{path}, err
 	}
-	var all []string
-	for _, group := range []string{"istio.io", "fairlead.dev"} {
-		found, err := filepath.Glob(filepath.Join(path, "*."+group+".yaml"))
-		if err != nil || len(found) == 0 {
-			return nil, fmt.Errorf("no definitions of %s in %s: %w", group, path, err)
-		}
-		all = append(all, found...)
+	all, err := filepath.Glob(filepath.Join(path, "*.*.*.yaml"))
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("no definitions in %s", path)
 	}
-	return all, nil
+	return all, err
 }

@@ -30,7 +30,8 @@ func newValidate() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")
-	cmd.Flags().BoolVar(&defaults, "defaults", false, "with -o json, add the spec of each accepted object of the Gateway API, with its defaults")
+	cmd.Flags().BoolVar(&defaults, "defaults", false, "with -o json, add the spec of each accepted object of the Gateway API with its "+
+		"defaults")
 	cmd.Flags().BoolVar(&strict, "strict", false, "refuse objects with warnings too")
 	return cmd
 }

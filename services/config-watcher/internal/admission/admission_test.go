@@ -230,7 +230,8 @@ func TestGatewayAPIIsJudgedByTheAPIServer(t *testing.T) {
 			"name, ",
 	} {
 		got := review(t, h, admissionv1.Create, route+spec+"}", "")
-		if !got.Allowed || len(got.Warnings) != min(len(warning), 1) || warning != "" && !strings.HasPrefix(got.Warnings[0], warning) {
+		if !got.Allowed || len(got.Warnings) != min(len(warning), 1) ||
+			warning != "" && !strings.HasPrefix(got.Warnings[0], warning) {
 			t.Errorf("%s: %v", spec, got)
 		}
 	}

@@ -187,7 +187,8 @@ func TestUnreadIsRefusedOnApply(t *testing.T) {
 	f := newFixture(t)
 	r := f.start(f.options())
 	r.WaitReady()
-	docs := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.x-k8s.io/v1alpha1\n  kind: XBackend\n  metadata: {name: r}\n- " +
+	docs := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.x-k8s.io/v1alpha1\n  kind: XBackend\n  " +
+		"metadata: {name: r}\n- " +
 		"apiVersion: v1\n  kind: Namespace\n  metadata: {name: listed}\n"
 	if _, err := r.tryApply(docs); status.Code(err) != codes.InvalidArgument ||
 		!strings.Contains(err.Error(), ":4: XBackend r: kind: gateway.networking.x-k8s.io/v1alpha1 XBackend: nobody reads this kind") {

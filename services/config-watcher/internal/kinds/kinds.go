@@ -186,8 +186,8 @@ func ClusterScoped(group, name string) bool {
 }
 
 // ByName returns the API group and the kind that a name means: "VirtualService", or with its group
-// "Gateway.gateway.networking.k8s.io". The bare name of a kind that several groups have means that of the table's first:
-// Gateway is Istio's. ok is false for unknown kinds.
+// "Gateway.gateway.networking.k8s.io". The bare name of a kind that several groups have means that of the table's
+// first: Gateway is Istio's. ok is false for unknown kinds.
 func ByName(name string) (group, kind string, ok bool) {
 	if kind, group, ok = strings.Cut(name, "."); ok {
 		return group, kind, Find(group, kind) != nil

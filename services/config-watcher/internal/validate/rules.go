@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate/telemetry"
 )
 
-// groups has the rules of each API group. A kind without a case there, and one of the Gateway API, has no rule but those
-// of its decoding.
+// groups has the rules of each API group. A kind without a case there, and one of the Gateway API, has no rule but
+// those of its decoding.
 var groups = map[string]func(*check.Checker, *object.Object){
 	kinds.GroupNetworking: networking.Check,
 	kinds.GroupSecurity:   security.Check,

@@ -72,6 +72,13 @@ rules:
   - apiGroups: [extensions.istio.io]
     resources: [wasmplugins/status, trafficextensions/status]
     verbs: [patch]
+  # The mesh's own GatewayClasses, once, where the definitions are there.
+  - apiGroups: [gateway.networking.k8s.io]
+    resources: [gatewayclasses]
+    verbs: [create]
+  - apiGroups: [fairlead.dev]
+    resources: [identitybans]
+    verbs: [get, list, watch]
   - apiGroups: [gateway.networking.k8s.io]
     resources:
       - backendtlspolicies
@@ -97,13 +104,6 @@ rules:
       - tlsroutes/status
       - udproutes/status
     verbs: [patch]
-  # The mesh's own GatewayClasses, once, where the definitions are there.
-  - apiGroups: [gateway.networking.k8s.io]
-    resources: [gatewayclasses]
-    verbs: [create]
-  - apiGroups: [fairlead.dev]
-    resources: [identitybans]
-    verbs: [get, list, watch]
   {{- $exports := include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_AUTO_EXPORT") }}
   {{- if or $exports (include "fairlead.envIsTrue" (dict "v" .v "name" "ENABLE_MCS_SERVICE_DISCOVERY")) }}
   - apiGroups: [multicluster.x-k8s.io]
@@ -375,7 +375,7 @@ webhooks:
         apiVersions: ["*"]
         operations: [CREATE, UPDATE]
         resources: ["*"]
-  # Objects of which the mesh takes no notice are never refused: whoever makes one is told so.
+  # Objects of the Gateway API may be for other controllers: while config-watcher does not answer, they are let in.
   - name: advice.fairlead.dev
     admissionReviewVersions: [v1]
     sideEffects: None

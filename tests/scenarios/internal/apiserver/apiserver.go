@@ -56,11 +56,14 @@ type Server struct {
 func Start(t testing.TB, program, root string) *Server {
 	t.Helper()
 	api := kubeapi.Start(t, kubeapi.Options{Controllers: controllers, Args: []string{"--service-cluster-ip-range=" + ServiceRanges}})
-	files, err := filepath.Glob(filepath.Join(root, "services/installer/manifests/charts/base/files/crds/*.*.*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no CustomResourceDefinitions in services/installer/manifests/charts/base/files/crds: %v", err)
+	for _, dir := range []string{"crds", "gateway-api/experimental"} {
+		dir = filepath.Join(root, "services/installer/manifests/charts/base/files", dir)
+		files, err := filepath.Glob(filepath.Join(dir, "*.*.*.yaml"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no CustomResourceDefinitions in %s: %v", dir, err)
+		}
+		api.ApplyCRDs(t, files...)
 	}
-	api.ApplyCRDs(t, files...)
 	s, err := Connect(api.Config)
 	if err != nil {
 		t.Fatal(err)

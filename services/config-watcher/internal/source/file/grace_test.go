@@ -445,7 +445,8 @@ func TestReturnedFileIsReadAtOnce(t *testing.T) {
 // TestUnreadObjectsAreNamed: objects of unread kinds are reported, and delay nothing.
 func TestUnreadObjectsAreNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
-	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.x-k8s.io/v1alpha1\n  kind: XBackend\n  "+
+	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: "+
+		"gateway.networking.x-k8s.io/v1alpha1\n  kind: XBackend\n  "+
 		"metadata: {name: r, namespace: apps}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: b}\n")
 	v := run(t, time.Hour, path)
 	v.wait("a=1 b=")

@@ -8,8 +8,8 @@ import (
 )
 
 // known remembers objects that have passed every rule, by the hash of their content, because the rules take a
-// millisecond for an object: the store judges one several times, and a file is judged whole after a change of one object
-// in it. It is safe for concurrent use.
+// millisecond for an object: the store judges one several times, and a file is judged whole after a change of one
+// object in it. It is safe for concurrent use.
 type known struct {
 	mu       sync.Mutex
 	new, old map[[sha256.Size]byte]struct{}

@@ -1,7 +1,8 @@
-// Command generate writes what package gatewayapi evaluates: the schemas of the Gateway API's kinds, from the
-// CustomResourceDefinitions of the module sigs.k8s.io/gateway-api, experimental channel, which has every field. Left
-// out are descriptions, which take nine tenths of them, and the status, which no manifest sets. hack/crds.sh gives it
-// the module's directory and version, and the directory to write to.
+// Command generate makes two things of the CustomResourceDefinitions of the module sigs.k8s.io/gateway-api, experimental
+// channel, which has every field: the schemas that package gatewayapi evaluates, without the status, which no manifest
+// sets, and the definitions themselves for the chart base. Both are without descriptions, which take nine tenths of
+// them: Helm keeps a chart in a Secret, which may have 1 MiB. hack/crds.sh gives it the module's directory and version,
+// and the directories to write to.
 package main
 
 import (
@@ -16,11 +17,11 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: generate MODULE VERSION DIRECTORY")
+	if len(os.Args) != 5 {
+		fmt.Fprintln(os.Stderr, "usage: generate MODULE VERSION SCHEMAS DEFINITIONS")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		fmt.Fprintln(os.Stderr, "generate:", err)
 		os.Exit(1)
 	}
@@ -51,7 +52,7 @@ type schema struct {
 	Schema   map[string]any `json:"schema"`
 }
 
-func run(module, version, out string) error {
+func run(module, version, schemas, definitions string) error {
 	files, err := filepath.Glob(filepath.Join(module, "config/crd/experimental/gateway.networking.k8s.io_*.yaml"))
 	if err != nil {
 		return err
@@ -60,14 +61,14 @@ func run(module, version, out string) error {
 		return fmt.Errorf("no definitions in %s", module)
 	}
 	for _, f := range files {
-		if err := write(f, out); err != nil {
+		if err := write(f, schemas, definitions); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
-	return os.WriteFile(filepath.Join(out, "NOTICE"), fmt.Appendf(nil, notice, version), 0o644) //nolint:gosec // a file of the repository
+	return os.WriteFile(filepath.Join(schemas, "NOTICE"), fmt.Appendf(nil, notice, version), 0o644) //nolint:gosec // a file of the repository
 }
 
-func write(file, out string) error {
+func write(file, schemas, definitions string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -76,6 +77,9 @@ func write(file, out string) error {
 		var d definition
 		if err := yaml.Unmarshal([]byte(doc), &d); err != nil || d.Kind != "CustomResourceDefinition" {
 			continue // policies that guard an upgrade
+		}
+		if err := writeDefinition(doc, definitions); err != nil {
+			return err
 		}
 		var all []schema
 		for _, v := range d.Spec.Versions {
@@ -100,11 +104,28 @@ func write(file, out string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(out, d.Spec.Names.Kind+".json"), append(js, '\n'), 0o644); err != nil { //nolint:gosec // as above
+		if err := os.WriteFile(filepath.Join(schemas, d.Spec.Names.Kind+".json"), append(js, '\n'), 0o644); err != nil { //nolint:gosec // as above
 			return err
 		}
 	}
 	return nil
+}
+
+// writeDefinition writes a definition without descriptions.
+func writeDefinition(doc, to string) error {
+	var tree map[string]any
+	if err := yaml.Unmarshal([]byte(doc), &tree); err != nil {
+		return err
+	}
+	for _, v := range tree["spec"].(map[string]any)["versions"].([]any) {
+		undescribed(v.(map[string]any)["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any))
+	}
+	text, err := yaml.Marshal(tree)
+	if err != nil {
+		return err
+	}
+	name := tree["metadata"].(map[string]any)["name"].(string)
+	return os.WriteFile(filepath.Join(to, name+".yaml"), text, 0o644) //nolint:gosec // a file of the repository
 }
 
 // undescribed removes the descriptions of a schema and of those within it. A field may be called description too.
