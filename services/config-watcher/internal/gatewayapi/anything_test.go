@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"sigs.k8s.io/randfill"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/randfill"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -22,9 +22,15 @@ func TestAnything(t *testing.T) {
 			func(k *gatewayv1.Kind, c randfill.Continue) {
 				*k = gatewayv1.Kind([]string{"Gateway", "ListenerSet", "Service", "HTTPRoute", "Secret", "ConfigMap", "x"}[c.Intn(7)])
 			},
-			func(g *gatewayv1.Group, c randfill.Continue) { *g = gatewayv1.Group([]string{"", "gateway.networking.k8s.io", "x"}[c.Intn(3)]) },
-			func(n *gatewayv1.ObjectName, c randfill.Continue) { *n = gatewayv1.ObjectName([]string{"istio", "web", "odd", ""}[c.Intn(4)]) },
-			func(n *gatewayv1.Namespace, c randfill.Continue) { *n = gatewayv1.Namespace([]string{"shop", "odd", ""}[c.Intn(3)]) },
+			func(g *gatewayv1.Group, c randfill.Continue) {
+				*g = gatewayv1.Group([]string{"", "gateway.networking.k8s.io", "x"}[c.Intn(3)])
+			},
+			func(n *gatewayv1.ObjectName, c randfill.Continue) {
+				*n = gatewayv1.ObjectName([]string{"istio", "web", "odd", ""}[c.Intn(4)])
+			},
+			func(n *gatewayv1.Namespace, c randfill.Continue) {
+				*n = gatewayv1.Namespace([]string{"shop", "odd", ""}[c.Intn(3)])
+			},
 			func(p *gatewayv1.ProtocolType, c randfill.Continue) {
 				*p = gatewayv1.ProtocolType([]string{"HTTP", "HTTPS", "TLS", "TCP", "UDP", ""}[c.Intn(6)])
 			},

@@ -24,9 +24,9 @@ type attachment struct {
 	// senders are the Gateways with listeners that take the route and open connections of their own, to which a
 	// BackendTLSPolicy applies.
 	senders []Name
-	// mesh is true if the parent is a Service; service is set if it takes the route.
-	mesh    bool
-	service *configv1.ServiceAttachment
+	// mesh is true if the parent is a Service or ServiceEntry; services are what takes the route then.
+	mesh     bool
+	services []*configv1.ServiceAttachment
 }
 
 // attach attaches a route to a parent; nil if that is none of ours.
@@ -63,6 +63,9 @@ func (l *lookup) attach(o *object.Object, hostnames []gatewayv1.Hostname, ref *g
 	case group == "" && kind == service:
 		out.controller, out.mesh = ControllerMesh, true
 		l.toService(out, o, n)
+	case group == groupIstio && kind == serviceEntry:
+		out.controller, out.mesh = ControllerMesh, true
+		l.toEntry(out, o, n)
 	default:
 		return nil
 	}
@@ -141,7 +144,7 @@ func (l *lookup) toService(a *attachment, o *object.Object, n Name) {
 			return
 		}
 	}
-	a.service = out
+	a.services = append(a.services, out)
 }
 
 func compareListeners(a, b *configv1.ListenerAttachment) int {

@@ -2,6 +2,7 @@ package gatewayapi
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -36,6 +37,12 @@ func (b *backends) resolve(ref *gatewayv1.BackendObjectReference) (host string, 
 	}
 	if ref.Kind != nil {
 		kind = string(*ref.Kind)
+	}
+	if group == groupIstio && kind == kindHostname {
+		if f := b.entryBackend(ref); f != nil {
+			return fail(gatewayv1.RouteConditionReason(f.reason), "%s", f.message)
+		}
+		return strings.ToLower(string(ref.Name)), uint32(*ref.Port), true //nolint:gosec // a port
 	}
 	imported := group == groupMCS && kind == "ServiceImport"
 	if !imported && (group != "" || kind != service) {

@@ -52,7 +52,7 @@ func (s *State) judge(n Name) {
 	now := l.gateway(n)
 	l.done()
 	store(s.gateways, n, now)
-	s.recount[n] = struct{}{}
+	s.recount[key(Gateway, n)] = struct{}{}
 	if old == nil && now == nil {
 		return
 	}
@@ -71,6 +71,7 @@ func (s *State) judge(n Name) {
 	if now != nil {
 		for _, set := range now.sets {
 			s.judged[set.name] = set
+			s.recount[key(ListenerSet, set.name)] = struct{}{}
 		}
 	}
 	for _, set := range gone {
@@ -108,7 +109,7 @@ func (l *lookup) gateway(n Name) *gateway {
 	l.workloads(g, spec)
 	l.frontends(g, spec.TLS)
 
-	if address := unsupportedAddress(spec); address != "" {
+	if address := l.unsupportedAddress(g, spec); address != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
 	} else if parameters := l.parameters(g, spec); parameters != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
@@ -189,8 +190,12 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 	}
 }
 
-// unsupportedAddress says which address is of a type that is not supported.
-func unsupportedAddress(spec *gatewayv1.GatewaySpec) string {
+// unsupportedAddress says which address is of a type that is not supported, or names a Service that the Gateway may not
+// have.
+func (l *lookup) unsupportedAddress(g *gateway, spec *gatewayv1.GatewaySpec) string {
+	if l.foreign(g.status.Service, g.name.Namespace) {
+		return fmt.Sprintf("spec.addresses[0].value: Service %s is of another namespace, and the mesh has tenants", g.status.Service)
+	}
 	for i, a := range spec.Addresses {
 		if t := addressType(&a); t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
 			return fmt.Sprintf("spec.addresses[%d].type: %q is not supported; use IPAddress or Hostname", i, t)
@@ -235,7 +240,7 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 			return
 		}
 		g.status.Service = n
-		if o := l.service(n); o != nil {
+		if o := l.service(n); o != nil && !l.foreign(n, g.name.Namespace) {
 			if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
 				g.selections = []*configv1.WorkloadSelection{{Namespace: n.Namespace, Labels: selector}}
 			}
@@ -245,6 +250,11 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 	g.selections = []*configv1.WorkloadSelection{{
 		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
 	}}
+}
+
+// foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.
+func (l *lookup) foreign(service Name, namespace string) bool {
+	return l.cfg.Tenants && service != (Name{}) && service.Namespace != namespace && namespace != l.cfg.MeshNamespace
 }
 
 // serviceOf is the Service of a host, which may be a short name; false for a host outside the cluster.
@@ -260,21 +270,24 @@ func (l *lookup) serviceOf(host, namespace string) (Name, bool) {
 	return Name{Namespace: ns, Name: name}, ok && found
 }
 
-// count makes the resources and statuses of a Gateway and its ListenerSets, with the routes that are attached.
-func (s *State) count(n Name) {
-	g := s.gateways[n]
+// count makes the resource and status of a Gateway or ListenerSet, with the routes that are attached.
+func (s *State) count(k object.Key) {
+	if k.Kind == ListenerSet {
+		if set := s.judged[nameOf(k)]; set != nil {
+			status := set.status
+			status.Listeners = s.listenerStatuses(set.listeners)
+			s.emit(k, set.resource, &Status{ListenerSet: &status})
+		}
+		return
+	}
+	g := s.gateways[nameOf(k)]
 	if g == nil {
-		s.emit(key(Gateway, n), nil, nil)
+		s.emit(k, nil, nil)
 		return
 	}
 	status := g.status
 	status.Listeners = s.listenerStatuses(g.listeners)
-	s.emit(key(Gateway, n), g.resource, &Status{Gateway: &status})
-	for _, set := range g.sets {
-		status := set.status
-		status.Listeners = s.listenerStatuses(set.listeners)
-		s.emit(key(ListenerSet, set.name), set.resource, &Status{ListenerSet: &status})
-	}
+	s.emit(k, g.resource, &Status{Gateway: &status})
 }
 
 func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {

@@ -47,8 +47,10 @@ const (
 	secret     = "Secret"
 	credential = object.KindCredentialState
 
+	serviceEntry  = "ServiceEntry"
 	groupFairlead = "fairlead.dev"
 	groupMCS      = "multicluster.x-k8s.io"
+	groupIstio    = "networking.istio.io"
 )
 
 // Config is what a State needs to know of the mesh.
@@ -57,6 +59,8 @@ type Config struct {
 	Domain string
 	// MeshNamespace is the root namespace.
 	MeshNamespace string
+	// Tenants is true if a Gateway, unless it is in the root namespace, has no workloads of other namespaces.
+	Tenants bool
 }
 
 // Name is the namespace and name of an object.
@@ -82,6 +86,8 @@ type State struct {
 	// services by cluster: a Service may be in several.
 	services map[Name]map[string]*object.Object
 	grants   map[string]map[string]*object.Object // by namespace and name
+	// entries are the ServiceEntries by host, which is the Name of a Name.
+	entries map[Name]map[Name]*object.Object
 	// sets are the ListenerSets that name a Gateway as parent.
 	sets map[Name]map[Name]*object.Object
 	// policies are the BackendTLSPolicies that target a Service.
@@ -100,8 +106,8 @@ type State struct {
 
 	resources map[object.Key]*configv1.GatewayAPIConfig
 	statuses  map[object.Key]*Status
-	// recount are Gateways whose status has to be made again.
-	recount map[Name]struct{}
+	// recount are the Gateways and ListenerSets whose status has to be made again.
+	recount map[object.Key]struct{}
 	result  Result
 }
 
@@ -109,10 +115,11 @@ type State struct {
 func New(cfg Config) *State {
 	s := &State{
 		cfg: cfg, objects: map[object.Key]*object.Object{}, services: map[Name]map[string]*object.Object{},
-		grants: map[string]map[string]*object.Object{}, sets: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
+		grants: map[string]map[string]*object.Object{}, entries: map[Name]map[Name]*object.Object{},
+		sets: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
 		wanted: map[object.Key]struct{}{}, gateways: map[Name]*gateway{}, judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
 		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
-		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[Name]struct{}{},
+		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[object.Key]struct{}{},
 	}
 	s.graph = graph{
 		users: map[object.Key]map[object.Key]struct{}{}, reads: map[object.Key][]object.Key{}, dirty: map[string]map[object.Key]struct{}{},
@@ -162,6 +169,8 @@ func (s *State) Put(k object.Key, o *object.Object) {
 	case object.Key{Kind: configMap, Namespace: k.Namespace, Name: k.Name}:
 		store(s.objects, k, o)
 		s.graph.touch(k)
+	case entryKey(nameOf(k)):
+		s.putEntry(k, old, o)
 	case object.Key{Kind: service, Namespace: k.Namespace, Name: k.Name, Cluster: k.Cluster}:
 		s.putService(k, o)
 	}
@@ -313,8 +322,8 @@ func (s *State) Rebuild() Result {
 	for _, k := range s.graph.take(BackendTLSPolicy) {
 		s.policy(k)
 	}
-	for n := range s.recount {
-		s.count(n)
+	for k := range s.recount {
+		s.count(k)
 	}
 	clear(s.recount)
 	out := s.result

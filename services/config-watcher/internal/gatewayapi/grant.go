@@ -1,8 +1,6 @@
 package gatewayapi
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +47,8 @@ func notGranted(field, kind string, to Name, fromKind, fromNamespace string) str
 		fromNamespace, kind, to.Name)
 }
 
-// authorityEntry is the entry of a ConfigMap that holds the certificates of authorities.
+// authorityEntry is the entry of a ConfigMap that holds the certificates of authorities. That of Istio, cacert, will do
+// as well.
 const authorityEntry = "ca.crt"
 
 // authority reads the certificates of a ConfigMap, or says why it cannot.
@@ -60,26 +59,12 @@ func (l *lookup) authority(n Name) (text, message string) {
 	if o == nil {
 		return "", fmt.Sprintf("there is no ConfigMap %s", n)
 	}
-	switch b := o.Body.(type) {
-	case *corev1.ConfigMap:
-		text = b.Data[authorityEntry]
-	case *object.Credential:
-		text = string(b.Proto().GetCaCertificates())
+	found, _ := o.Body.(*object.Credential)
+	if m, ok := o.Body.(*corev1.ConfigMap); ok {
+		found = object.AuthorityOf(m)
 	}
-	if !hasCertificate(text) {
+	if text = string(found.Authority().Proto().GetCaCertificates()); text == "" {
 		return "", fmt.Sprintf("ConfigMap %s has no certificates in PEM in its entry %s", n, authorityEntry)
 	}
 	return text, ""
-}
-
-// hasCertificate reports whether text has at least one certificate and nothing that Envoy would stumble over.
-func hasCertificate(text string) bool {
-	found := false
-	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
-			return false
-		}
-		found = true
-	}
-	return found
 }

@@ -120,6 +120,14 @@ func (l *lookup) service(n Name) *object.Object {
 	return out
 }
 
+// entryKey is the key of a ServiceEntry.
+func entryKey(n Name) object.Key {
+	return object.Key{Group: groupIstio, Kind: serviceEntry, Namespace: n.Namespace, Name: n.Name}
+}
+
+// hostKey stands for all ServiceEntries with a host.
+func hostKey(host string) object.Key { return object.Key{Kind: "host", Name: host} }
+
 // sameService reports whether two Services are equal in what is read of them.
 func sameService(a, b *object.Object) bool {
 	if a == nil || b == nil {

@@ -170,11 +170,14 @@ func objectOf(kind, namespace, name, spec string) string {
 	if kind == "Service" || kind == "Secret" || kind == "ConfigMap" || kind == "Namespace" {
 		version = "v1"
 	}
-	return fmt.Sprintf("\n---\napiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s, generation: 7}\nspec: %s\n", version, kind, name, namespace, spec)
+	return fmt.Sprintf("\n---\napiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s, generation: 7}\nspec: %s\n", version, kind,
+		name, namespace, spec)
 }
 
 // status is that of an object in lines.
-func (w *world) status(kind, namespace, name string) string { return statusText(w.statuses[gatewayKey(kind, namespace, name)]) }
+func (w *world) status(kind, namespace, name string) string {
+	return statusText(w.statuses[gatewayKey(kind, namespace, name)])
+}
 
 // drop removes an object.
 func (w *world) drop(kind, namespace, name string) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/meshdefaults"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -68,6 +69,9 @@ var protocols = map[gatewayv1.ProtocolType]struct {
 	gatewayv1.UDPProtocolType:   {configv1.ListenerProtocol_LISTENER_PROTOCOL_UDP, []string{UDPRoute}},
 }
 
+// ownPorts are the ports of a gateway's Pod that its proxy and agent have themselves.
+var ownPorts = []gatewayv1.PortNumber{15000, meshdefaults.StatusPort, 15021, 15090}
+
 // listener judges a listener but for conflicts with others. kind and o are the Gateway or ListenerSet that has it.
 func (l *lookup) listener(g *gateway, kind string, o *object.Object, id ListenerID, in *gatewayv1.Listener) *listener {
 	id.Listener = string(in.Name)
@@ -85,6 +89,11 @@ func (l *lookup) listener(g *gateway, kind string, o *object.Object, id Listener
 		return out
 	}
 	out.protocol = known.protocol
+	if in.Port < 1 || in.Port > 65535 || slices.Contains(ownPorts, in.Port) && in.Protocol != gatewayv1.UDPProtocolType {
+		out.refused = &finding{
+			string(gatewayv1.ListenerReasonPortUnavailable), fmt.Sprintf("port %d is not between 1 and 65535, or the proxy itself has it", in.Port),
+		}
+	}
 	out.allow(in.AllowedRoutes, known.kinds)
 	out.proto = &configv1.GatewayListener{Name: id.Listener, Port: out.port, Protocol: out.protocol, Hostname: out.hostname}
 	switch out.protocol {

@@ -18,16 +18,22 @@ func TestConflicts(t *testing.T) {
 		secret   = "tls: {certificateRefs: [{name: cert}]}"
 	)
 	for name, c := range map[string][][2]string{
-		"hostnames":          {{"port: 80, protocol: HTTP, hostname: a.com", ""}, {"port: 80, protocol: HTTP, hostname: b.com", ""}, {"port: 80, protocol: HTTP", ""}},
-		"one hostname":       {{"port: 80, protocol: HTTP, hostname: a.com", hostname}, {"port: 80, protocol: HTTP, hostname: a.com", hostname}, {"port: 80, protocol: HTTP", ""}},
-		"case":               {{"port: 80, protocol: HTTP, hostname: A.com", hostname}, {"port: 80, protocol: HTTP, hostname: a.com", hostname}},
-		"ports":              {{"port: 80, protocol: HTTP", ""}, {"port: 81, protocol: HTTP", ""}},
-		"TCP beside HTTP":    {{"port: 80, protocol: HTTP, hostname: a.com", protocol}, {"port: 80, protocol: TCP", protocol}, {"port: 80, protocol: HTTP, hostname: b.com", protocol}},
-		"two of TCP":         {{"port: 80, protocol: TCP", protocol}, {"port: 80, protocol: TCP", protocol}},
-		"UDP beside TCP":     {{"port: 80, protocol: UDP", ""}, {"port: 80, protocol: TCP", ""}},
-		"HTTP beside HTTPS":  {{"port: 80, protocol: HTTP, hostname: a.com", protocol}, {"port: 80, protocol: HTTPS, hostname: b.com, " + secret, protocol}},
-		"HTTPS beside TLS":   {{"port: 443, protocol: TLS, hostname: a.com, tls: {mode: Passthrough}", ""}, {"port: 443, protocol: HTTPS, hostname: b.com, " + secret, ""}},
-		"of one hostname":    {{"port: 443, protocol: TLS, hostname: a.com, tls: {mode: Passthrough}", protocol}, {"port: 443, protocol: HTTPS, hostname: a.com, " + secret, protocol}},
+		"hostnames": {{"port: 80, protocol: HTTP, hostname: a.com", ""}, {"port: 80, protocol: HTTP, hostname: b.com", ""},
+			{"port: 80, protocol: HTTP", ""}},
+		"one hostname": {{"port: 80, protocol: HTTP, hostname: a.com", hostname}, {"port: 80, protocol: HTTP, hostname: a.com",
+			hostname}, {"port: 80, protocol: HTTP", ""}},
+		"case":  {{"port: 80, protocol: HTTP, hostname: A.com", hostname}, {"port: 80, protocol: HTTP, hostname: a.com", hostname}},
+		"ports": {{"port: 80, protocol: HTTP", ""}, {"port: 81, protocol: HTTP", ""}},
+		"TCP beside HTTP": {{"port: 80, protocol: HTTP, hostname: a.com", protocol}, {"port: 80, protocol: TCP", protocol},
+			{"port: 80, protocol: HTTP, hostname: b.com", protocol}},
+		"two of TCP":     {{"port: 80, protocol: TCP", protocol}, {"port: 80, protocol: TCP", protocol}},
+		"UDP beside TCP": {{"port: 80, protocol: UDP", ""}, {"port: 80, protocol: TCP", ""}},
+		"HTTP beside HTTPS": {{"port: 80, protocol: HTTP, hostname: a.com", protocol},
+			{"port: 80, protocol: HTTPS, hostname: b.com, " + secret, protocol}},
+		"HTTPS beside TLS": {{"port: 443, protocol: TLS, hostname: a.com, tls: {mode: Passthrough}", ""},
+			{"port: 443, protocol: HTTPS, hostname: b.com, " + secret, ""}},
+		"of one hostname": {{"port: 443, protocol: TLS, hostname: a.com, tls: {mode: Passthrough}", protocol},
+			{"port: 443, protocol: HTTPS, hostname: a.com, " + secret, protocol}},
 		"with one not known": {{"port: 80, protocol: HTTP, hostname: a.com", ""}, {"port: 80, protocol: SCTP", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,8 +54,18 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// TestListenerSetsByAge checks that the older ListenerSet has a port and hostname, and that what conflicts in the Gateway
-// is not taken over.
+// TestPorts checks that a listener cannot have a port of the proxy's own.
+func TestPorts(t *testing.T) {
+	w := load(t, gatewayOf("web", "", "{name: status, port: 15021, protocol: HTTP}", "{name: udp, port: 15021, protocol: UDP}",
+		"{name: none, port: 0, protocol: TCP}",
+		"{name: http, port: 80, protocol: HTTP}"))
+	has(t, "status", w.status("Gateway", "shop", "web"), "status: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/PortUnavailable",
+		"none: 0 [TCPRoute] served=false Accepted=False/PortUnavailable", "udp: 0 [UDPRoute] served=true",
+		"http: 0 [HTTPRoute GRPCRoute] served=true")
+}
+
+// TestListenerSetsByAge checks that the older ListenerSet has a port and hostname, and that what conflicts in the
+// Gateway is not taken over.
 func TestListenerSetsByAge(t *testing.T) {
 	const set = `
 ---
@@ -64,7 +80,8 @@ spec: {parentRef: {name: web}, listeners: [{name: x, port: 80, protocol: HTTP, h
 		of("younger", "2026-01-02T00:00:00Z")+of("older", "2026-01-01T00:00:00Z"))
 	has(t, "older", w.status("ListenerSet", "shop", "older"), "Accepted=True/ListenersNotValid", "x: 0 [HTTPRoute GRPCRoute] served=true",
 		"z: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/HostnameConflict")
-	has(t, "younger", w.status("ListenerSet", "shop", "younger"), "Accepted=False/ListenersNotValid", "x: 0 [HTTPRoute GRPCRoute] served=false")
+	has(t, "younger", w.status("ListenerSet", "shop", "younger"), "Accepted=False/ListenersNotValid",
+		"x: 0 [HTTPRoute GRPCRoute] served=false")
 	has(t, "Gateway", w.status("Gateway", "shop", "web"), "Accepted=True/ListenersNotValid", "sets: 1\n")
 	w.drop("ListenerSet", "shop", "older")
 	has(t, "younger", w.status("ListenerSet", "shop", "younger"), "x: 0 [HTTPRoute GRPCRoute] served=true")
@@ -98,7 +115,8 @@ func TestTLSOptions(t *testing.T) {
 		return "{name: " + name + ", port: 443, protocol: HTTPS, hostname: " + name + ".com, tls: {" + tls + "}}"
 	}
 	w := load(t, gatewayOf("web", "", of("plain", refs), of("mutual", refs+", options: {gateway.istio.io/tls-terminate-mode: MUTUAL}"),
-		of("own", "options: {gateway.istio.io/tls-terminate-mode: ISTIO_MUTUAL}"), of("odd", refs+", options: {gateway.istio.io/tls-terminate-mode: ODD}"),
+		of("own", "options: {gateway.istio.io/tls-terminate-mode: ISTIO_MUTUAL}"), of("odd",
+			refs+", options: {gateway.istio.io/tls-terminate-mode: ODD}"),
 		of("ciphers", refs+`, options: {gateway.istio.io/tls-cipher-suites: "ECDHE-RSA-AES128-GCM-SHA256, FOO"}`),
 		of("nothing", refs+`, options: {gateway.istio.io/tls-cipher-suites: "FOO"}`), of("two", "certificateRefs: [{name: cert}, {name: gone}]"),
 		"{name: none, port: 443, protocol: HTTPS, hostname: none.com}",
@@ -108,9 +126,11 @@ func TestTLSOptions(t *testing.T) {
 		mode        networking.ServerTLSSettings_TLSmode
 		credentials string
 	}{
-		"plain": {networking.ServerTLSSettings_SIMPLE, "kubernetes-gateway://shop/cert"}, "mutual": {networking.ServerTLSSettings_MUTUAL, "kubernetes-gateway://shop/cert"},
+		"plain": {networking.ServerTLSSettings_SIMPLE, "kubernetes-gateway://shop/cert"}, "mutual": {networking.ServerTLSSettings_MUTUAL,
+			"kubernetes-gateway://shop/cert"},
 		"own": {networking.ServerTLSSettings_ISTIO_MUTUAL, ""}, "two": {networking.ServerTLSSettings_SIMPLE, "kubernetes-gateway://shop/cert"},
-		"ciphers": {networking.ServerTLSSettings_SIMPLE, "kubernetes-gateway://shop/cert"}, "through": {networking.ServerTLSSettings_PASSTHROUGH, ""},
+		"ciphers": {networking.ServerTLSSettings_SIMPLE, "kubernetes-gateway://shop/cert"},
+		"through": {networking.ServerTLSSettings_PASSTHROUGH, ""},
 	} {
 		got := settings(t, listeners[name])
 		if got.GetMode() != want.mode || strings.Join(got.GetCredentialNames(), " ") != want.credentials {
@@ -121,7 +141,8 @@ func TestTLSOptions(t *testing.T) {
 		t.Errorf("cipher suites %v", got)
 	}
 	status := w.status("Gateway", "shop", "web")
-	has(t, "status", status, "odd: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/UnsupportedValue", "none: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/UnsupportedValue",
+	has(t, "status", status, "odd: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/UnsupportedValue",
+		"none: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/UnsupportedValue",
 		"nothing: 0 [HTTPRoute GRPCRoute] served=false Accepted=False/UnsupportedValue",
 		"two: 0 [HTTPRoute GRPCRoute] served=true Accepted=True/Accepted Conflicted=False/NoConflicts ResolvedRefs=False/InvalidCertificateRef")
 	var wanted []string
@@ -174,13 +195,16 @@ func TestClientValidation(t *testing.T) {
 	of := func(port string) string {
 		return "{name: p" + port + ", port: " + port + ", protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}"
 	}
-	w := load(t, gatewayOf("web", tls, of("443"), of("8443"), of("9443"), "{name: through, port: 444, protocol: TLS, tls: {mode: Passthrough}}")+
+	w := load(t, gatewayOf("web", tls, of("443"), of("8443"), of("9443"),
+		"{name: through, port: 444, protocol: TLS, tls: {mode: Passthrough}}")+
 		objectOf("Secret", "shop", "cert", "{}")+suiteCA(t, "shop"))
 	l := w.listeners("web")
-	if got := l["p443"]; settings(t, got).GetMode() != networking.ServerTLSSettings_MUTUAL || got.GetClientAuthorities() == "" || got.GetInsecureFallback() {
+	if got := l["p443"]; settings(t, got).GetMode() != networking.ServerTLSSettings_MUTUAL || got.GetClientAuthorities() == "" ||
+		got.GetInsecureFallback() {
 		t.Errorf("port 443: %v", got)
 	}
-	if got := l["p8443"]; settings(t, got).GetMode() != networking.ServerTLSSettings_MUTUAL || got.GetClientAuthorities() == "" || !got.GetInsecureFallback() {
+	if got := l["p8443"]; settings(t, got).GetMode() != networking.ServerTLSSettings_MUTUAL || got.GetClientAuthorities() == "" ||
+		!got.GetInsecureFallback() {
 		t.Errorf("port 8443: %v", got)
 	}
 	for _, name := range []string{"p9443", "through"} {
@@ -190,7 +214,8 @@ func TestClientValidation(t *testing.T) {
 	}
 	has(t, "status", w.status("Gateway", "shop", "web"), "InsecureFrontendValidationMode=True", "p8443: 0 [HTTPRoute GRPCRoute] served=true",
 		"ResolvedRefs=False/RefNotPermitted", "ResolvedRefs=False/ListenersNotResolved")
-	if got := w.resources[gatewayKey("Gateway", "shop", "web")].GetListeners().GetBackendCredential(); got != "kubernetes-gateway://shop/cert" {
+	if got := w.resources[gatewayKey("Gateway", "shop",
+		"web")].GetListeners().GetBackendCredential(); got != "kubernetes-gateway://shop/cert" {
 		t.Errorf("backend credential %q", got)
 	}
 }
@@ -228,6 +253,23 @@ spec: {selector: {app: edge}, ports: [{port: 80}]}
 				t.Errorf("selects %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestTenants checks that in a mesh with tenants a Gateway has no workloads of another namespace.
+func TestTenants(t *testing.T) {
+	w := newWorld()
+	w.State = gatewayapi.New(gatewayapi.Config{Domain: "cluster.local", MeshNamespace: "istio-system", Tenants: true})
+	edge := objectOf("Service", "edge", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")
+	gateway := gatewayOf("web", "  addresses: [{type: Hostname, value: edge.edge.svc.cluster.local}]",
+		"{name: http, port: 80, protocol: HTTP}")
+	w.put(t, edge+gateway+strings.ReplaceAll(gateway, "namespace: shop", "namespace: istio-system")+strings.ReplaceAll(gateway,
+		"namespace: shop", "namespace: edge"))
+	has(t, "status", w.status("Gateway", "shop", "web"), "Accepted=False/UnsupportedAddress")
+	for namespace, served := range map[string]bool{"shop": false, "istio-system": true, "edge": true} {
+		if got := w.resources[gatewayKey("Gateway", namespace, "web")] != nil; got != served {
+			t.Errorf("%s: served by workloads of another namespace: %v", namespace, got)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -33,10 +34,14 @@ func scratch(objects []*object.Object) *world {
 // TestChangesComeToTheSame checks that objects which come, change and go in any order leave the same as those that are
 // left do at once.
 func TestChangesComeToTheSame(t *testing.T) {
+	modeltest.Authority = authority(t)
 	rapid.Check(t, func(t *rapid.T) {
-		w, there := newWorld(), map[object.Key]*object.Object{}
+		w, there, now := newWorld(), map[object.Key]*object.Object{}, 0
 		for range rapid.IntRange(5, 60).Draw(t, "steps") {
 			o := modeltest.One(t)
+			if rapid.IntRange(0, 2).Draw(t, "beyond") == 0 {
+				o = modeltest.Beyond(t)
+			}
 			if rapid.IntRange(0, 5).Draw(t, "go") == 0 && len(there) > 0 {
 				keys := slices.SortedFunc(maps.Keys(there), object.Key.Compare)
 				k := rapid.SampledFrom(keys).Draw(t, "key")
@@ -47,11 +52,19 @@ func TestChangesComeToTheSame(t *testing.T) {
 				w.Put(o.Key, o)
 			}
 			if rapid.IntRange(0, 2).Draw(t, "rebuild") == 0 {
+				now += rapid.IntRange(0, 2).Draw(t, "time")
+				w.Advance(time.Unix(int64(now), 0))
 				w.rebuild()
 			}
 		}
+		w.Advance(time.Unix(int64(now), 0))
 		w.rebuild()
-		want := scratch(slices.Collect(maps.Values(there)))
+		want := newWorld()
+		want.Advance(time.Unix(int64(now), 0))
+		for _, o := range there {
+			want.Put(o.Key, o)
+		}
+		want.rebuild()
 		if d := cmp.Diff(want.statuses, w.statuses); d != "" {
 			t.Fatalf("statuses differ: %s", d)
 		}

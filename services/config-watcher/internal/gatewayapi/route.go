@@ -18,8 +18,8 @@ import (
 type route struct {
 	// listeners that have taken it, each once.
 	listeners []ListenerID
-	// gateways that have taken it, and senders those of them to which a BackendTLSPolicy applies, each once.
-	gateways, senders []Name
+	// senders are the Gateways that have taken it and to which a BackendTLSPolicy applies, each once.
+	senders []Name
 	// services that it leads to, each once.
 	services []Name
 }
@@ -89,10 +89,7 @@ func (l *lookup) attached(o *object.Object) *route {
 			add(gatewayv1.RouteConditionAccepted, false, *a.refused)
 		} else {
 			add(gatewayv1.RouteConditionAccepted, true, finding{string(gatewayv1.RouteReasonAccepted), "the parent has taken the route"})
-			body.Listeners = append(body.Listeners, a.listeners...)
-			if a.service != nil {
-				body.Services = append(body.Services, a.service)
-			}
+			body.Listeners, body.Services = append(body.Listeners, a.listeners...), append(body.Services, a.services...)
 			out.listeners, out.senders = append(out.listeners, a.ids...), append(out.senders, a.senders...)
 		}
 		if b.unresolved != nil {
@@ -123,11 +120,6 @@ func (r *route) tidy(body *configv1.AttachedRoute, services []Name) {
 	body.Services = slices.CompactFunc(body.Services, func(a, b *configv1.ServiceAttachment) bool { return compareServices(a, b) == 0 })
 	slices.SortFunc(r.listeners, ListenerID.compare)
 	r.listeners = slices.Compact(r.listeners)
-	for _, id := range r.listeners {
-		if len(r.gateways) == 0 || r.gateways[len(r.gateways)-1] != id.Gateway {
-			r.gateways = append(r.gateways, id.Gateway)
-		}
-	}
 	r.senders, r.services = unique(r.senders), unique(services)
 }
 
@@ -242,17 +234,16 @@ func (s *State) recountRoute(old, now *route) {
 			}
 		}
 	}
-	same := old != nil && now != nil
-	if !same || !slices.Equal(old.listeners, now.listeners) {
-		for _, r := range []*route{old, now} {
-			if r != nil {
-				for _, g := range r.gateways {
-					s.recount[g] = struct{}{}
-				}
+	if old != nil && now != nil && slices.Equal(old.services, now.services) && slices.Equal(old.senders, now.senders) &&
+		slices.Equal(old.listeners, now.listeners) {
+		return
+	}
+	for _, r := range []*route{old, now} {
+		if r != nil {
+			for _, id := range r.listeners {
+				s.recount[id.owner()] = struct{}{}
 			}
 		}
-	} else if slices.Equal(old.services, now.services) && slices.Equal(old.senders, now.senders) {
-		return
 	}
 	count(now, 1)
 	count(old, -1)
@@ -274,6 +265,14 @@ func (s *State) countRouted(service, gateway Name, n int) {
 	if before == 0 || before+n == 0 {
 		s.graph.touch(routedTo(service))
 	}
+}
+
+// owner is the Gateway or ListenerSet that has the listener.
+func (id ListenerID) owner() object.Key {
+	if id.Set != (Name{}) {
+		return key(ListenerSet, id.Set)
+	}
+	return key(Gateway, id.Gateway)
 }
 
 func (id ListenerID) compare(o ListenerID) int {

@@ -32,19 +32,20 @@ func (w *world) route(kind, namespace, name string) *configv1.AttachedRoute {
 func TestBackends(t *testing.T) {
 	const resolved = "ResolvedRefs=True/ResolvedRefs"
 	for name, c := range map[string]struct{ kind, ref, want string }{
-		"a Service":           {"HTTPRoute", "{name: cart, port: 8080}", resolved},
-		"another group":       {"HTTPRoute", "{group: example.com, kind: Service, name: cart, port: 8080}", "ResolvedRefs=False/InvalidKind"},
-		"another kind":        {"HTTPRoute", "{kind: Pod, name: cart, port: 8080}", "ResolvedRefs=False/InvalidKind"},
-		"no such Service":     {"HTTPRoute", "{name: gone, port: 8080}", "ResolvedRefs=False/BackendNotFound"},
-		"no such port":        {"HTTPRoute", "{name: cart, port: 8081}", "ResolvedRefs=False/BackendNotFound"},
-		"no port":             {"HTTPRoute", "{name: cart}", "ResolvedRefs=False/BackendNotFound"},
-		"UDP":                 {"TCPRoute", "{name: cart, port: 53}", "ResolvedRefs=False/UnsupportedProtocol"},
-		"of UDP":              {"UDPRoute", "{name: cart, port: 53}", resolved},
-		"TCP":                 {"UDPRoute", "{name: cart, port: 8080}", "ResolvedRefs=False/UnsupportedProtocol"},
-		"ExternalName":        {"HTTPRoute", "{name: outside, port: 80}", "ResolvedRefs=False/InvalidKind"},
-		"of another cluster":  {"HTTPRoute", "{name: far, port: 80}", resolved},
-		"imported":            {"HTTPRoute", "{group: multicluster.x-k8s.io, kind: ServiceImport, name: exported, port: 9000}", resolved},
-		"not imported":        {"HTTPRoute", "{group: multicluster.x-k8s.io, kind: ServiceImport, name: cart, port: 8080}", "ResolvedRefs=False/BackendNotFound"},
+		"a Service":          {"HTTPRoute", "{name: cart, port: 8080}", resolved},
+		"another group":      {"HTTPRoute", "{group: example.com, kind: Service, name: cart, port: 8080}", "ResolvedRefs=False/InvalidKind"},
+		"another kind":       {"HTTPRoute", "{kind: Pod, name: cart, port: 8080}", "ResolvedRefs=False/InvalidKind"},
+		"no such Service":    {"HTTPRoute", "{name: gone, port: 8080}", "ResolvedRefs=False/BackendNotFound"},
+		"no such port":       {"HTTPRoute", "{name: cart, port: 8081}", "ResolvedRefs=False/BackendNotFound"},
+		"no port":            {"HTTPRoute", "{name: cart}", "ResolvedRefs=False/BackendNotFound"},
+		"UDP":                {"TCPRoute", "{name: cart, port: 53}", "ResolvedRefs=False/UnsupportedProtocol"},
+		"of UDP":             {"UDPRoute", "{name: cart, port: 53}", resolved},
+		"TCP":                {"UDPRoute", "{name: cart, port: 8080}", "ResolvedRefs=False/UnsupportedProtocol"},
+		"ExternalName":       {"HTTPRoute", "{name: outside, port: 80}", "ResolvedRefs=False/InvalidKind"},
+		"of another cluster": {"HTTPRoute", "{name: far, port: 80}", resolved},
+		"imported":           {"HTTPRoute", "{group: multicluster.x-k8s.io, kind: ServiceImport, name: exported, port: 9000}", resolved},
+		"not imported": {"HTTPRoute", "{group: multicluster.x-k8s.io, kind: ServiceImport, name: cart, port: 8080}",
+			"ResolvedRefs=False/BackendNotFound"},
 		"another namespace":   {"HTTPRoute", "{name: cart, namespace: other, port: 8080}", "ResolvedRefs=False/RefNotPermitted"},
 		"unknown, and of one": {"HTTPRoute", "{kind: Pod, name: cart, namespace: other, port: 8080}", "ResolvedRefs=False/InvalidKind"},
 	} {
@@ -59,7 +60,8 @@ func TestBackends(t *testing.T) {
 			w.Put(far.Key, far)
 			exported := &object.Object{Key: object.Key{Kind: "Service", Namespace: "shop", Name: "exported"}, Body: &corev1.Service{}}
 			exported.ClusterSet = &object.ClusterSet{
-				Host: "exported.shop.svc.clusterset.local", Service: &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9000}}}},
+				Host:    "exported.shop.svc.clusterset.local",
+				Service: &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9000}}}},
 			}
 			w.Put(exported.Key, exported)
 			w.rebuild()
@@ -75,11 +77,13 @@ func TestBackends(t *testing.T) {
 
 // TestGrantsComeAndGo checks that a grant counts as long as it is there, for what it names.
 func TestGrantsComeAndGo(t *testing.T) {
-	w := load(t, gatewayOf("web", "", "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert, namespace: other}]}}", httpListener)+
+	w := load(t, gatewayOf("web", "", "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert, namespace: "+
+		"other}]}}", httpListener)+
 		objectOf("Secret", "other", "cert", "{}")+strings.ReplaceAll(cart, "shop", "other")+
 		objectOf("HTTPRoute", "shop", "r", "{parentRefs: [{name: web}], rules: [{backendRefs: [{name: cart, namespace: other, port: 8080}]}]}"))
 	grant := func(kind, from, to string) string {
-		return objectOf("ReferenceGrant", "other", "g", fmt.Sprintf("{from: [{group: gateway.networking.k8s.io, kind: %s, namespace: %s}], to: [%s]}", kind, from, to))
+		return objectOf("ReferenceGrant", "other", "g", fmt.Sprintf("{from: [{group: gateway.networking.k8s.io, kind: %s, namespace: %s}], "+
+			"to: [%s]}", kind, from, to))
 	}
 	check := func(what string, listener, route bool) {
 		t.Helper()
@@ -106,7 +110,8 @@ func TestGrantsComeAndGo(t *testing.T) {
 	check("of another name", false, false)
 	w.put(t, grant("Gateway", "elsewhere", `{group: "", kind: Secret}`))
 	check("to another namespace", false, false)
-	w.put(t, grant("Gateway", "shop", `{group: "", kind: Secret}`)+strings.Replace(grant("HTTPRoute", "shop", `{group: "", kind: Service}`), "name: g,", "name: h,", 1))
+	w.put(t, grant("Gateway", "shop", `{group: "", kind: Secret}`)+strings.Replace(grant("HTTPRoute", "shop",
+		`{group: "", kind: Service}`), "name: g,", "name: h,", 1))
 	check("two grants", true, true)
 	w.drop("ReferenceGrant", "other", "g")
 	check("one of them", false, true)
@@ -115,7 +120,8 @@ func TestGrantsComeAndGo(t *testing.T) {
 // TestNamespaceLabels checks that routes follow the labels of their namespace.
 func TestNamespaceLabels(t *testing.T) {
 	listener := "{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: a}}}}}"
-	w := load(t, gatewayOf("web", "", listener)+objectOf("HTTPRoute", "other", "r", "{parentRefs: [{name: web, namespace: shop}], rules: [{}]}"))
+	w := load(t, gatewayOf("web", "", listener)+objectOf("HTTPRoute", "other", "r",
+		"{parentRefs: [{name: web, namespace: shop}], rules: [{}]}"))
 	has(t, "status", w.status("HTTPRoute", "other", "r"), "Accepted=False/NotAllowedByListeners")
 	w.put(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: other, labels: {team: a}}")
 	has(t, "status", w.status("HTTPRoute", "other", "r"), "Accepted=True/Accepted")
@@ -129,9 +135,11 @@ func TestNamespaceLabels(t *testing.T) {
 
 // TestInvalidRules checks that a rule which is not supported answers 500 and harms no other.
 func TestInvalidRules(t *testing.T) {
-	const good, bad = "{backendRefs: [{name: cart, port: 8080}]}", "{matches: [{path: {value: /bad}}], filters: [{type: ExtensionRef, extensionRef: {group: g, kind: k, name: n}}]}"
+	const good, bad = "{backendRefs: [{name: cart, port: 8080}]}",
+		"{matches: [{path: {value: /bad}}], filters: [{type: ExtensionRef, extensionRef: {group: g, kind: k, name: n}}]}"
 	of := func(rules ...string) *world {
-		return load(t, gatewayOf("web", "", httpListener)+cart+objectOf("HTTPRoute", "shop", "r", "{parentRefs: [{name: web}], rules: ["+strings.Join(rules, ", ")+"]}"))
+		return load(t, gatewayOf("web", "", httpListener)+cart+objectOf("HTTPRoute", "shop", "r",
+			"{parentRefs: [{name: web}], rules: ["+strings.Join(rules, ", ")+"]}"))
 	}
 	w := of(good, bad)
 	has(t, "partly", w.status("HTTPRoute", "shop", "r"), "Accepted=True/Accepted", "PartiallyInvalid=True/UnsupportedValue")
@@ -171,7 +179,8 @@ kind: ListenerSet
 metadata: {name: more, namespace: shop}
 spec: {parentRef: {name: web}, listeners: [{name: a, port: 82, protocol: HTTP}]}
 `
-	gateway := gatewayOf("web", "  allowedListeners: {namespaces: {from: Same}}", "{name: a, port: 80, protocol: HTTP}", "{name: b, port: 81, protocol: HTTP}",
+	gateway := gatewayOf("web", "  allowedListeners: {namespaces: {from: Same}}", "{name: a, port: 80, protocol: HTTP}",
+		"{name: b, port: 81, protocol: HTTP}",
 		"{name: c, port: 80, protocol: HTTP, hostname: c.com}")
 	for refs, want := range map[string]string{
 		"{name: web}":                                        "a b c",
@@ -246,10 +255,12 @@ func TestHosts(t *testing.T) {
 // TestOtherRoutes checks the destinations of a TCPRoute.
 func TestOtherRoutes(t *testing.T) {
 	w := load(t, gatewayOf("web", "", "{name: tcp, port: 81, protocol: TCP}")+cart+
-		objectOf("TCPRoute", "shop", "r", "{parentRefs: [{name: web}], rules: [{name: x, backendRefs: [{name: cart, port: 8080, weight: 2}, {name: gone, port: 1}, {name: cart, port: 8080, weight: 0}]}]}")+
+		objectOf("TCPRoute", "shop", "r", "{parentRefs: [{name: web}], rules: [{name: x, backendRefs: [{name: cart, port: 8080, weight: 2}, "+
+			"{name: gone, port: 1}, {name: cart, port: 8080, weight: 0}]}]}")+
 		objectOf("TCPRoute", "shop", "s", "{parentRefs: [{name: web}], rules: [{backendRefs: [{name: gone, port: 1}]}]}"))
 	r := w.route("TCPRoute", "shop", "r")
-	if got := fmt.Sprint(r.GetRules()[0].GetDestinations()); len(r.GetRules()[0].GetDestinations()) != 2 || !strings.Contains(got, "unresolved.invalid") ||
+	if got := fmt.Sprint(r.GetRules()[0].GetDestinations()); len(r.GetRules()[0].GetDestinations()) != 2 || !strings.Contains(got,
+		"unresolved.invalid") ||
 		!strings.Contains(got, "cart.shop.svc.cluster.local") || r.GetRules()[0].GetName() != "x" || len(r.GetRank()) == 0 {
 		t.Errorf("%v", r)
 	}
@@ -264,10 +275,12 @@ func TestOtherRoutes(t *testing.T) {
 // TestMesh has what a route that is attached to a Service counts for.
 func TestMesh(t *testing.T) {
 	for name, c := range map[string]struct{ kind, namespace, ref, status, want string }{
-		"of its namespace":  {"HTTPRoute", "shop", "{name: cart}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 0 "},
-		"of another":        {"GRPCRoute", "other", "{name: cart, namespace: shop}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 0 other"},
-		"a port":            {"HTTPRoute", "shop", "{name: cart, port: 8080}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 8080 "},
-		"a port's name":     {"TCPRoute", "shop", "{name: cart, sectionName: http}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 8080 "},
+		"of its namespace": {"HTTPRoute", "shop", "{name: cart}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 0 "},
+		"of another": {"GRPCRoute", "other", "{name: cart, namespace: shop}", "Accepted=True/Accepted",
+			"cart.shop.svc.cluster.local 0 other"},
+		"a port": {"HTTPRoute", "shop", "{name: cart, port: 8080}", "Accepted=True/Accepted", "cart.shop.svc.cluster.local 8080 "},
+		"a port's name": {"TCPRoute", "shop", "{name: cart, sectionName: http}", "Accepted=True/Accepted",
+			"cart.shop.svc.cluster.local 8080 "},
 		"no such port":      {"HTTPRoute", "shop", "{name: cart, port: 1}", "Accepted=False/NoMatchingParent", ""},
 		"of another name":   {"HTTPRoute", "shop", "{name: cart, port: 8080, sectionName: dns}", "Accepted=False/NoMatchingParent", ""},
 		"no such Service":   {"HTTPRoute", "shop", "{name: gone}", "Accepted=False/NoMatchingParent", ""},
@@ -294,19 +307,66 @@ func TestMesh(t *testing.T) {
 	}
 }
 
+// TestServiceEntries checks that hosts of ServiceEntries are backends and parents, as in Istio.
+func TestServiceEntries(t *testing.T) {
+	ref := "{group: networking.istio.io, kind: ServiceEntry, name: out"
+	w := load(t, gatewayOf("web", "", httpListener)+
+		objectOf("HTTPRoute", "shop", "to", "{parentRefs: [{name: web}], rules: [{backendRefs: [{group: networking.istio.io, kind: Hostname, "+
+			"name: a.com, port: 80}]}]}")+
+		objectOf("HTTPRoute", "shop", "of", "{parentRefs: ["+ref+", port: 80}], rules: [{}]}")+
+		objectOf("HTTPRoute", "other", "of", "{parentRefs: ["+ref+", namespace: shop}], rules: [{}]}")+
+		objectOf("TCPRoute", "shop", "no", "{parentRefs: ["+ref+", port: 81}], rules: [{}]}"))
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=False/BackendNotFound")
+	has(t, "parent", w.status("HTTPRoute", "shop", "of"), "Accepted=False/NoMatchingParent")
+	entry := &object.Object{
+		Key: object.Key{Group: "networking.istio.io", Kind: "ServiceEntry", Namespace: "shop", Name: "out"},
+		Body: &networking.ServiceEntry{
+			Hosts: []string{"A.com", "b.com"}, Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+		},
+	}
+	w.Put(entry.Key, entry)
+	w.rebuild()
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=True/ResolvedRefs")
+	has(t, "parent", w.status("HTTPRoute", "shop", "of"), "Accepted=True/Accepted")
+	has(t, "parent", w.status("TCPRoute", "shop", "no"), "Accepted=False/NoMatchingParent")
+	services := func(namespace string) string {
+		out := ""
+		for _, s := range w.route("HTTPRoute", namespace, "of").GetServices() {
+			out += fmt.Sprintf("%s %d %s;", s.GetHostname(), s.GetPort(), s.GetClientNamespace())
+		}
+		return out
+	}
+	if got, want := services("shop"), "a.com 80 ;b.com 80 ;"; got != want {
+		t.Errorf("attached to %s, want %s", got, want)
+	}
+	if got, want := services("other"), "a.com 0 other;b.com 0 other;"; got != want {
+		t.Errorf("attached to %s, want %s", got, want)
+	}
+	w.Put(entry.Key, nil)
+	w.rebuild()
+	has(t, "backend", w.status("HTTPRoute", "shop", "to"), "ResolvedRefs=False/BackendNotFound")
+	if got := w.route("HTTPRoute", "shop", "of"); got != nil {
+		t.Errorf("without its ServiceEntry the route is %v", got)
+	}
+}
+
 // TestPolicies has which targets a BackendTLSPolicy has, and its status.
 func TestPolicies(t *testing.T) {
 	const ca = `validation: {hostname: a.com, caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}`
 	policy := func(name, created, target, spec string) string {
-		return fmt.Sprintf("\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: %s, namespace: shop, creationTimestamp: '%s'}\n"+
+		return fmt.Sprintf("\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: %s, namespace: shop, "+
+			"creationTimestamp: '%s'}\n"+
 			"spec: {targetRefs: [%s], %s}\n", name, created, target, spec)
 	}
-	const whole, http, old, young = `{group: "", kind: Service, name: cart}`, `{group: "", kind: Service, name: cart, sectionName: http}`, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-	base := gatewayOf("web", "", httpListener, "{name: through, port: 443, protocol: TLS, tls: {mode: Passthrough}}") + cart + suiteCA(t, "shop")
+	const whole, http, old, young = `{group: "", kind: Service, name: cart}`, `{group: "", kind: Service, name: cart, sectionName: http}`,
+		"2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+	base := gatewayOf("web", "", httpListener, "{name: through, port: 443, protocol: TLS, tls: {mode: Passthrough}}") + cart + suiteCA(t,
+		"shop")
 	route := objectOf("HTTPRoute", "shop", "r", "{parentRefs: [{name: web}], rules: [{backendRefs: [{name: cart, port: 8080}]}]}")
 	w := load(t, base+route+policy("a", old, whole, ca)+policy("b", young, whole, ca)+policy("c", young, http, ca+", options: {a: b}")+
 		policy("d", old, `{group: "", kind: Service, name: gone}`, ca)+
-		policy("e", old, `{group: "", kind: Service, name: cart, sectionName: dns}`, `validation: {hostname: a.com, wellKnownCACertificates: example.com/x}`))
+		policy("e", old, `{group: "", kind: Service, name: cart, sectionName: dns}`,
+			`validation: {hostname: a.com, wellKnownCACertificates: example.com/x}`))
 	targets := func(name string) string {
 		out := ""
 		tls := w.resources[gatewayKey("BackendTLSPolicy", "shop", name)].GetBackendTls()
@@ -337,7 +397,8 @@ func TestPolicies(t *testing.T) {
 	if got := targets("b"); got != "cart.shop.svc.cluster.local 0 unusable=true" {
 		t.Errorf("without the authority it has %q", got)
 	}
-	has(t, "status", w.status("BackendTLSPolicy", "shop", "b"), "Accepted=False/NoValidCACertificate ResolvedRefs=False/InvalidCACertificateRef")
+	has(t, "status", w.status("BackendTLSPolicy", "shop", "b"), "Accepted=False/NoValidCACertificate "+
+		"ResolvedRefs=False/InvalidCACertificateRef")
 	w.drop("HTTPRoute", "shop", "r")
 	if got := w.status("BackendTLSPolicy", "shop", "b"); got != "" {
 		t.Errorf("without a route it has the status %s", got)
@@ -347,14 +408,16 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("with a route that passes TLS through it has the status %s", got)
 	}
 
-	w = load(t, base+route+policy("a", old, whole, `validation: {hostname: a.com, wellKnownCACertificates: System, subjectAltNames: [{type: URI, uri: "spiffe://x"}, {type: Hostname, hostname: b.com}]}`))
+	w = load(t, base+route+policy("a", old, whole,
+		`validation: {hostname: a.com, wellKnownCACertificates: System, subjectAltNames: [{type: URI, uri: "spiffe://x"}, {type: Hostname, hostname: b.com}]}`))
 	tls := w.resources[gatewayKey("BackendTLSPolicy", "shop", "a")].GetBackendTls()
 	if !tls.GetSystemAuthorities() || fmt.Sprint(tls.GetSubjectAltNames()) != "[spiffe://x b.com]" || tls.GetHostname() != "a.com" {
 		t.Errorf("%v", tls)
 	}
 	for i := range 20 {
 		w.put(t, gatewayOf(fmt.Sprint("more", i), "", httpListener)+
-			objectOf("HTTPRoute", "shop", fmt.Sprint("r", i), fmt.Sprintf("{parentRefs: [{name: more%d}], rules: [{backendRefs: [{name: cart, port: 8080}]}]}", i)))
+			objectOf("HTTPRoute", "shop", fmt.Sprint("r", i), fmt.Sprintf("{parentRefs: [{name: more%d}], rules: [{backendRefs: [{name: cart, "+
+				"port: 8080}]}]}", i)))
 	}
 	if got := len(w.statuses[gatewayKey("BackendTLSPolicy", "shop", "a")].Policy.Ancestors); got != 16 {
 		t.Errorf("%d ancestors", got)

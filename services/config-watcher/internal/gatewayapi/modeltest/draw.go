@@ -12,6 +12,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
+// Authority is a certificate that tests set; it is what ConfigMaps hold.
+var Authority string
+
 // Names that objects are drawn from: few, so that they meet.
 var (
 	namespaces = []string{"a", "b"}
@@ -86,7 +89,8 @@ func Last(objects []*object.Object) []*object.Object {
 
 // One draws an object other than a Namespace.
 func One(t *rapid.T) *object.Object {
-	return of(t, pick(t, "kind", "Gateway", "Gateway", "Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "HTTPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute",
+	return of(t, pick(t, "kind", "Gateway", "Gateway", "Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "HTTPRoute", "HTTPRoute",
+		"GRPCRoute", "TLSRoute",
 		"TCPRoute", "UDPRoute", "ReferenceGrant", "Service", "Service", "CredentialState", "GatewayClass"))
 }
 
@@ -169,6 +173,56 @@ func of(t *rapid.T, kind string) *object.Object {
 			ControllerName: pick[v1.GatewayController](t, "controller", "istio.io/gateway-controller", "other.io/controller"),
 		}})
 	}
+}
+
+// Beyond draws an object, or adds to a drawn one, what the model does not know.
+func Beyond(t *rapid.T) *object.Object {
+	ns := pick(t, "namespace", namespaces...)
+	authorities := func() []v1.ObjectReference {
+		return some(t, "authorities", 1, 2, func(int) v1.ObjectReference {
+			return v1.ObjectReference{
+				Kind: pick[v1.Kind](t, "kind", "ConfigMap", "ConfigMap", "Secret"), Name: pick[v1.ObjectName](t, "name", "k", "l"),
+				Namespace: rarely[v1.Namespace](t, "of", "a", "b"),
+			}
+		})
+	}
+	switch pick(t, "beyond", "BackendTLSPolicy", "ConfigMap", "Gateway", "CredentialState") {
+	case "BackendTLSPolicy":
+		return drawn(t, group, "BackendTLSPolicy", ns, pick(t, "name", "x", "y"), &v1.BackendTLSPolicy{Spec: v1.BackendTLSPolicySpec{
+			TargetRefs: some(t, "targets", 1, 2, func(int) v1.LocalPolicyTargetReferenceWithSectionName {
+				return v1.LocalPolicyTargetReferenceWithSectionName{
+					LocalPolicyTargetReference: v1.LocalPolicyTargetReference{Kind: "Service", Name: pick[v1.ObjectName](t, "service", "k", "l")},
+					SectionName:                rarely[v1.SectionName](t, "section", "p0", "p1"),
+				}
+			}),
+			Validation: v1.BackendTLSPolicyValidation{Hostname: "a.com", CACertificateRefs: some(t, "authorities", 0, 2,
+				func(int) v1.LocalObjectReference {
+					return v1.LocalObjectReference{Kind: "ConfigMap", Name: pick[v1.ObjectName](t, "name", "k", "l")}
+				})},
+		}})
+	case "ConfigMap":
+		return drawn(t, "", "ConfigMap", ns, pick(t, "name", "k", "l"), &corev1.ConfigMap{Data: map[string]string{"ca.crt": pick(t, "ca", "",
+			Authority)}})
+	case "CredentialState":
+		return drawn(t, "fairlead.dev", "CredentialState", ns, pick(t, "name", "k", "l"), &object.CredentialState{
+			NotAfter: time.Unix(int64(rapid.IntRange(0, 10).Draw(t, "expires")), 0),
+		})
+	}
+	o := of(t, "Gateway")
+	spec := &o.Body.(*v1.Gateway).Spec
+	spec.TLS = &v1.GatewayTLSConfig{
+		Backend:  &v1.GatewayBackendTLS{ClientCertificateRef: &v1.SecretObjectReference{Name: pick[v1.ObjectName](t, "secret", "k", "l")}},
+		Frontend: &v1.FrontendTLSConfig{Default: v1.TLSConfig{Validation: &v1.FrontendTLSValidation{CACertificateRefs: authorities()}}},
+	}
+	typ := v1.HostnameAddressType
+	spec.Addresses = some(t, "addresses", 0, 1, func(int) v1.GatewaySpecAddress {
+		return v1.GatewaySpecAddress{Type: &typ, Value: pick(t, "address", "k", "l.b.svc.cluster.local", "example.com")}
+	})
+	if rapid.Bool().Draw(t, "parameters") {
+		spec.Infrastructure = &v1.GatewayInfrastructure{ParametersRef: &v1.LocalParametersReference{Kind: "ConfigMap", Name: pick(t, "name",
+			"k", "l")}}
+	}
+	return o
 }
 
 func drawn(t *rapid.T, group, kind, namespace, name string, body any) *object.Object {

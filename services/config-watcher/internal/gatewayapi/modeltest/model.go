@@ -24,11 +24,11 @@ type Model struct {
 	routes map[*object.Object]*route
 }
 
-// route is what all kinds of routes have.
+// route is what all kinds of routes have. Hostnames are one "" for none.
 type route struct {
 	Spec struct {
 		ParentRefs []v1.ParentReference
-		Hostnames  []string // one "" for none
+		Hostnames  []string
 		Rules      []struct {
 			Matches     []v1.HTTPRouteMatch
 			BackendRefs []v1.BackendRef
@@ -44,14 +44,12 @@ func New(objects []*object.Object) *Model {
 			strings.Compare(b.Key.Kind, a.Key.Kind)) // HTTPRoutes before GRPCRoutes
 	})
 	for _, o := range m.all {
-		if strings.HasSuffix(o.Key.Kind, "Route") {
-			raw, _ := json.Marshal(o.Body)
-			m.routes[o] = &route{}
-			if err := json.Unmarshal(raw, m.routes[o]); err != nil {
-				panic(err)
+		if r := (&route{}); strings.HasSuffix(o.Key.Kind, "Route") {
+			if raw, err := json.Marshal(o.Body); err != nil || json.Unmarshal(raw, r) != nil {
+				panic(o.Key.String())
 			}
-			if s := &m.routes[o].Spec; len(s.Hostnames) == 0 {
-				s.Hostnames = []string{""}
+			if m.routes[o] = r; len(r.Spec.Hostnames) == 0 {
+				r.Spec.Hostnames = []string{""}
 			}
 		}
 	}
@@ -65,17 +63,10 @@ func or[T any](p *T, otherwise T) T {
 	return *p
 }
 
-func each[T any](m *Model, f func(o *object.Object, body T)) {
+// find finds an object; the namespace is its own one's if none is given.
+func (m *Model) find(kind string, namespace *v1.Namespace, own string, name v1.ObjectName) *object.Object {
 	for _, o := range m.all {
-		if body, ok := o.Body.(T); ok {
-			f(o, body)
-		}
-	}
-}
-
-func (m *Model) find(kind, namespace, name string) *object.Object {
-	for _, o := range m.all {
-		if o.Key.Kind == kind && o.Key.Namespace == namespace && o.Key.Name == name {
+		if o.Key.Kind == kind && o.Key.Namespace == string(or(namespace, v1.Namespace(own))) && o.Key.Name == string(name) {
 			return o
 		}
 	}
@@ -88,46 +79,57 @@ type section struct {
 	owner                         *object.Object // Gateway or ListenerSet
 	kinds                         []string
 	refused, conflict, unresolved string
-	unusable /* no certificate */, lost/* to an earlier object */ bool
+	lost                          bool // to an earlier object
+	unusable                      bool // without a certificate
 }
 
 func (s *section) served() bool { return s.refused == "" && s.conflict == "" && !s.unusable }
 func (s *section) host() string { return string(or(s.Hostname, "")) }
 
-// ours reports whether a Gateway is of a class that is served.
-func (m *Model) ours(g *object.Object) bool {
-	class := string(g.Body.(*v1.Gateway).Spec.GatewayClassName)
-	if o := m.find("GatewayClass", "", class); o != nil {
-		class = strings.TrimSuffix(string(o.Body.(*v1.GatewayClass).Spec.ControllerName), ".io/gateway-controller")
+// gateway is the Gateway of a class that is served which an object is or, a ListenerSet, names; nil if there is none.
+func (m *Model) gateway(o *object.Object) *object.Object {
+	if o != nil && o.Key.Kind == "ListenerSet" {
+		ref := o.Body.(*v1.ListenerSet).Spec.ParentRef
+		o = m.find("Gateway", ref.Namespace, o.Key.Namespace, ref.Name)
 	}
-	return class == "istio"
+	if o == nil || o.Key.Kind != "Gateway" {
+		return nil
+	}
+	class := o.Body.(*v1.Gateway).Spec.GatewayClassName
+	if c := m.find("GatewayClass", nil, "", class); c != nil &&
+		c.Body.(*v1.GatewayClass).Spec.ControllerName != "istio.io/gateway-controller" ||
+		c == nil && class != "istio" {
+		return nil
+	}
+	return o
 }
 
-func (m *Model) granted(from *object.Object, kind, namespace, name string) bool {
-	allowed := from.Key.Namespace == namespace
-	each(m, func(o *object.Object, g *v1.ReferenceGrant) {
-		for _, f := range g.Spec.From {
-			for _, t := range g.Spec.To {
-				allowed = allowed || o.Key.Namespace == namespace && string(f.Kind) == from.Key.Kind && string(f.Namespace) == from.Key.Namespace &&
-					string(t.Kind) == kind && string(or(t.Name, v1.ObjectName(name))) == name
-			}
-		}
-	})
+func (m *Model) granted(from *object.Object, kind string, namespace *v1.Namespace, name v1.ObjectName) bool {
+	to := string(or(namespace, v1.Namespace(from.Key.Namespace)))
+	allowed := from.Key.Namespace == to
+	for _, o := range m.all {
+		g, is := o.Body.(*v1.ReferenceGrant)
+		allowed = allowed || is && o.Key.Namespace == to && slices.ContainsFunc(g.Spec.From, func(f v1.ReferenceGrantFrom) bool {
+			return string(f.Kind) == from.Key.Kind && string(f.Namespace) == from.Key.Namespace
+		}) && slices.ContainsFunc(g.Spec.To, func(t v1.ReferenceGrantTo) bool { return string(t.Kind) == kind && or(t.Name, name) == name })
+	}
 	return allowed
 }
 
-func (m *Model) allows(from *v1.FromNamespaces, selector *metav1.LabelSelector, otherwise v1.FromNamespaces, owner, namespace string) bool {
-	switch or(from, otherwise) {
-	case v1.NamespacesFromAll:
-		return true
-	case v1.NamespacesFromSame:
-		return owner == namespace
-	case v1.NamespacesFromSelector:
-		s, _ := metav1.LabelSelectorAsSelector(selector)
-		o := m.find("Namespace", "", namespace)
-		return o != nil && s.Matches(labels.Set(o.Labels))
+func (m *Model) allows(from v1.FromNamespaces, selector *metav1.LabelSelector, owner, o *object.Object) bool {
+	team := labels.Set{}
+	if ns := m.find("Namespace", nil, "", v1.ObjectName(o.Key.Namespace)); ns != nil {
+		team = ns.Labels
 	}
-	return false
+	s, _ := metav1.LabelSelectorAsSelector(selector)
+	return from == v1.NamespacesFromAll || from == v1.NamespacesFromSame && owner.Key.Namespace == o.Key.Namespace ||
+		from == v1.NamespacesFromSelector && s.Matches(team)
+}
+
+// allowed reports whether a Gateway allows a ListenerSet.
+func (m *Model) allowed(g, set *object.Object) bool {
+	a := g.Body.(*v1.Gateway).Spec.AllowedListeners
+	return a != nil && m.allows(or(a.Namespaces.From, v1.NamespacesFromNone), a.Namespaces.Selector, g, set)
 }
 
 var kindsOf = map[v1.ProtocolType][]string{
@@ -140,9 +142,9 @@ func (m *Model) section(owner *object.Object, l v1.Listener) *section {
 		s.refused = "UnsupportedProtocol"
 		return s
 	}
-	if l.AllowedRoutes != nil && len(l.AllowedRoutes.Kinds) > 0 {
+	if kinds := or(l.AllowedRoutes, v1.AllowedRoutes{}).Kinds; len(kinds) > 0 {
 		s.kinds = nil
-		for _, k := range l.AllowedRoutes.Kinds {
+		for _, k := range kinds {
 			if slices.Contains(kindsOf[l.Protocol], string(k.Kind)) {
 				s.kinds = append(s.kinds, string(k.Kind))
 			} else {
@@ -153,25 +155,16 @@ func (m *Model) section(owner *object.Object, l v1.Listener) *section {
 	if l.TLS != nil && or(l.TLS.Mode, v1.TLSModeTerminate) == v1.TLSModeTerminate {
 		s.unusable = true
 		for _, ref := range l.TLS.CertificateRefs {
-			problem := m.certificate(owner, ref)
-			s.unresolved = cmp.Or(s.unresolved, problem)
-			s.unusable = s.unusable && problem != ""
+			problem, o := "", m.find("CredentialState", ref.Namespace, owner.Key.Namespace, ref.Name)
+			if secret := or(ref.Kind, "Secret") == "Secret"; secret && !m.granted(owner, "Secret", ref.Namespace, ref.Name) {
+				problem = "RefNotPermitted"
+			} else if !secret || o == nil || o.Body.(*object.CredentialState).Problem != "" {
+				problem = "InvalidCertificateRef"
+			}
+			s.unresolved, s.unusable = cmp.Or(s.unresolved, problem), s.unusable && problem != ""
 		}
 	}
 	return s
-}
-
-func (m *Model) certificate(owner *object.Object, ref v1.SecretObjectReference) string {
-	namespace := string(or(ref.Namespace, v1.Namespace(owner.Key.Namespace)))
-	switch o := m.find("CredentialState", namespace, string(ref.Name)); {
-	case or(ref.Kind, "Secret") != "Secret":
-		return "InvalidCertificateRef"
-	case !m.granted(owner, "Secret", namespace, string(ref.Name)):
-		return "RefNotPermitted"
-	case o == nil || o.Body.(*object.CredentialState).Problem != "":
-		return "InvalidCertificateRef"
-	}
-	return ""
 }
 
 // sections are the listeners of a Gateway and of its allowed ListenerSets, the oldest first, with their conflicts.
@@ -180,13 +173,13 @@ func (m *Model) sections(g *object.Object) []*section {
 	for _, l := range g.Body.(*v1.Gateway).Spec.Listeners {
 		all = append(all, m.section(g, l))
 	}
-	each(m, func(o *object.Object, set *v1.ListenerSet) {
-		for _, l := range set.Spec.Listeners {
-			if m.parent(o) == g && m.allowed(g, o) {
+	for _, o := range m.all {
+		if set, is := o.Body.(*v1.ListenerSet); is && m.gateway(o) == g && m.allowed(g, o) {
+			for _, l := range set.Spec.Listeners {
 				all = append(all, m.section(o, v1.Listener(l)))
 			}
 		}
-	})
+	}
 	meet := func(s *section, others []*section, own bool, c func(s, o *section) string) {
 		for _, o := range others {
 			if s != o && (s.owner == o.owner) == own && !o.lost && c(s, o) != "" {
@@ -239,21 +232,6 @@ func conflict(a, b *section) string {
 	return ""
 }
 
-// parent is the Gateway of ours that a ListenerSet names; nil if there is none.
-func (m *Model) parent(set *object.Object) *object.Object {
-	ref := set.Body.(*v1.ListenerSet).Spec.ParentRef
-	g := m.find("Gateway", string(or(ref.Namespace, v1.Namespace(set.Key.Namespace))), string(ref.Name))
-	if g == nil || !m.ours(g) {
-		return nil
-	}
-	return g
-}
-
-func (m *Model) allowed(g, set *object.Object) bool {
-	a := g.Body.(*v1.Gateway).Spec.AllowedListeners
-	return a != nil && m.allows(a.Namespaces.From, a.Namespaces.Selector, v1.NamespacesFromNone, g.Key.Namespace, set.Key.Namespace)
-}
-
 // matches reports whether a host is that of a hostname, below its wildcard, or any if it is empty.
 func matches(hostname, host string) bool {
 	return hostname == "" || hostname == host || strings.HasPrefix(hostname, "*") && strings.HasSuffix(host, hostname[1:])
@@ -269,32 +247,21 @@ func common(a, b string) (string, bool) {
 
 // attach returns the listeners of a parentRef that take a route, or why none does; "none" if the parent is not ours.
 func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section, reason string) {
-	kind := string(or(ref.Kind, "Gateway"))
-	owner := m.find(kind, string(or(ref.Namespace, v1.Namespace(o.Key.Namespace))), string(ref.Name))
-	reason = "NoMatchingParent"
-	if kind == "Service" && owner != nil && o.Key.Kind == "UDPRoute" {
-		return nil, "UnsupportedValue"
-	} else if kind == "Service" {
-		if owner != nil && (ref.Port == nil || slices.ContainsFunc(owner.Body.(*corev1.Service).Spec.Ports, func(p corev1.ServicePort) bool {
-			return p.Port == *ref.Port
-		})) {
-			reason = ""
-		}
-		return nil, reason
+	owner := m.find(string(or(ref.Kind, "Gateway")), ref.Namespace, o.Key.Namespace, ref.Name)
+	if or(ref.Kind, "Gateway") == "Service" {
+		return nil, toService(o, ref, owner)
 	}
-	g := owner
-	if owner != nil && kind == "ListenerSet" {
-		g = m.parent(owner)
-	}
-	if g == nil || !m.ours(g) {
+	g := m.gateway(owner)
+	if g == nil {
 		return nil, "none"
 	}
+	reason = "NoMatchingParent"
 	for _, s := range m.sections(g) {
 		if s.owner != owner || or(ref.SectionName, s.Name) != s.Name || or(ref.Port, s.Port) != s.Port {
 			continue
 		}
 		n := or(or(s.AllowedRoutes, v1.AllowedRoutes{}).Namespaces, v1.RouteNamespaces{})
-		if !slices.Contains(s.kinds, o.Key.Kind) || !m.allows(n.From, n.Selector, v1.NamespacesFromSame, owner.Key.Namespace, o.Key.Namespace) {
+		if !slices.Contains(s.kinds, o.Key.Kind) || !m.allows(or(n.From, v1.NamespacesFromSame), n.Selector, owner, o) {
 			if reason == "NoMatchingParent" {
 				reason = "NotAllowedByListeners"
 			}
@@ -314,26 +281,41 @@ func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section
 	return out, reason
 }
 
-// backend is why a backend cannot be resolved, or "". In the mesh, clients may send to any namespace.
-func (m *Model) backend(o *object.Object, ref v1.BackendObjectReference, mesh bool) string {
-	namespace := string(or(ref.Namespace, v1.Namespace(o.Key.Namespace)))
-	service := m.find("Service", namespace, string(ref.Name))
-	if or(ref.Kind, "Service") != "Service" {
-		return "InvalidKind"
-	} else if !mesh && !m.granted(o, "Service", namespace, string(ref.Name)) {
-		return "RefNotPermitted"
-	} else if service == nil {
-		return "BackendNotFound"
+func toService(o *object.Object, ref v1.ParentReference, service *object.Object) string {
+	switch {
+	case service == nil:
+	case o.Key.Kind == "UDPRoute":
+		return "UnsupportedValue"
+	case ref.Port == nil || len(portsOf(service, *ref.Port)) > 0:
+		return ""
 	}
-	reason := "BackendNotFound"
+	return "NoMatchingParent"
+}
+
+// portsOf are the ports of a Service with a number, as whether they are of UDP.
+func portsOf(service *object.Object, number int32) (udp []bool) {
 	for _, p := range service.Body.(*corev1.Service).Spec.Ports {
-		if p.Port == *ref.Port && (p.Protocol == corev1.ProtocolUDP) == (o.Key.Kind == "UDPRoute") {
-			return ""
-		} else if p.Port == *ref.Port {
-			reason = "UnsupportedProtocol"
+		if p.Port == number {
+			udp = append(udp, p.Protocol == corev1.ProtocolUDP)
 		}
 	}
-	return reason
+	return udp
+}
+
+// backend is why a backend cannot be resolved, or "". In the mesh, clients may send to any namespace.
+func (m *Model) backend(o *object.Object, ref v1.BackendObjectReference, mesh bool) string {
+	service := m.find("Service", ref.Namespace, o.Key.Namespace, ref.Name)
+	switch {
+	case or(ref.Kind, "Service") != "Service":
+		return "InvalidKind"
+	case !mesh && !m.granted(o, "Service", ref.Namespace, ref.Name):
+		return "RefNotPermitted"
+	case service == nil || len(portsOf(service, *ref.Port)) == 0:
+		return "BackendNotFound"
+	case !slices.Contains(portsOf(service, *ref.Port), o.Key.Kind == "UDPRoute"):
+		return "UnsupportedProtocol"
+	}
+	return ""
 }
 
 // state writes a condition, for which no reason speaks if it is true.
@@ -349,7 +331,7 @@ func state(typ, reason string) string {
 func (m *Model) Statuses() map[object.Key]string {
 	out := map[object.Key]string{}
 	for _, o := range m.all {
-		if _, is := o.Body.(*v1.Gateway); is && m.ours(o) {
+		if m.gateway(o) == o {
 			m.statuses(o, out)
 		} else if r := m.routes[o]; r != nil {
 			mesh, text, unresolved := true, "", ""
@@ -365,10 +347,8 @@ func (m *Model) Statuses() map[object.Key]string {
 			for _, p := range r.Spec.ParentRefs {
 				if _, reason := m.attach(o, p); reason != "none" {
 					text += string(p.Name) + ": " + state("Accepted", reason) + state("ResolvedRefs", unresolved) + "\n"
+					out[o.Key] = text
 				}
-			}
-			if text != "" {
-				out[o.Key] = text
 			}
 		}
 	}
@@ -407,14 +387,14 @@ func (m *Model) statuses(g *object.Object, out map[object.Key]string) {
 		}
 		return state("Accepted", map[bool]string{true: "ListenersNotValid"}[bad[o] > 0])
 	}
-	each(m, func(o *object.Object, _ *v1.ListenerSet) {
-		if m.parent(o) == g && !m.allowed(g, o) {
+	for _, o := range m.all {
+		if m.gateway(o) == g && o != g && !m.allowed(g, o) {
 			out[o.Key] = state("Accepted", "NotAllowed") + "\n"
-		} else if m.parent(o) == g {
+		} else if m.gateway(o) == g && o != g {
 			sets += min(good[o], 1)
 			out[o.Key] = accepted(o) + "\n" + text[o]
 		}
-	})
+	}
 	out[g.Key] = fmt.Sprintf("%s%ssets: %d\n%s", accepted(g), state("ResolvedRefs", unresolved), sets, text[g])
 }
 
@@ -424,83 +404,4 @@ func (m *Model) takes(o *object.Object, s *section) bool {
 		taken, _ := m.attach(o, p)
 		return slices.ContainsFunc(taken, func(t *section) bool { return t.owner == s.owner && t.Name == s.Name })
 	})
-}
-
-// Request is an HTTP request.
-type Request struct {
-	Host, Path, Method string
-	Headers, Query     map[string]string
-}
-
-// specific orders hostnames: exact ones before wildcards, longer ones before shorter ones.
-func specific(hostname string) int {
-	if hostname == "" || strings.HasPrefix(hostname, "*") {
-		return len(hostname)
-	}
-	return 1000 + len(hostname)
-}
-
-// Answer names the rule that answers a request to a port of a Gateway, such as "HTTPRoute a/b 0", or nothing. Of the
-// domains that routes have at the most specific listener, the most specific one decides alone.
-func (m *Model) Answer(g *object.Object, port int32, r Request) string {
-	var listener *section
-	for _, s := range m.sections(g) {
-		if s.served() && s.Port == port && strings.HasPrefix(string(s.Protocol), "HTTP") && matches(s.host(), r.Host) &&
-			(listener == nil || specific(s.host()) > specific(listener.host())) {
-			listener = s
-		}
-	}
-	type candidate struct {
-		order []int
-		rule  string
-	}
-	var best []candidate
-	domain := -1
-	for age, o := range m.all {
-		of := m.routes[o]
-		if of == nil || listener == nil || !m.takes(o, listener) {
-			continue
-		}
-		for _, own := range of.Spec.Hostnames {
-			d, some := common(own, listener.host())
-			if !some || !matches(d, r.Host) || specific(d) < domain {
-				continue
-			} else if specific(d) > domain {
-				best, domain = nil, specific(d)
-			}
-			for i, rule := range of.Spec.Rules {
-				for j, match := range append(rule.Matches, make([]v1.HTTPRouteMatch, max(0, 1-len(rule.Matches)))...) {
-					if order, ok := r.matches(match); ok {
-						order = append(append([]int{-specific(own)}, order...), age, i, j)
-						best = append(best, candidate{order, fmt.Sprintf("%s %s/%s %d", o.Key.Kind, o.Key.Namespace, o.Key.Name, i)})
-					}
-				}
-			}
-		}
-	}
-	if len(best) == 0 {
-		return ""
-	}
-	return slices.MinFunc(best, func(a, b candidate) int { return slices.Compare(a.order, b.order) }).rule
-}
-
-// matches reports whether a match is met, and its place: exact path, longest prefix, method, headers, query parameters.
-func (r Request) matches(m v1.HTTPRouteMatch) ([]int, bool) {
-	path := or(m.Path, v1.HTTPPathMatch{})
-	value, exact := strings.TrimSuffix(or(path.Value, "/"), "/"), or(path.Type, v1.PathMatchPathPrefix) == v1.PathMatchExact
-	ok := r.Path == value || strings.HasPrefix(r.Path, value+"/")
-	order := []int{1, -len(value), 1, -len(m.Headers), -len(m.QueryParams)}
-	if exact {
-		ok, order[0], order[1] = r.Path == *path.Value, 0, 0
-	}
-	if m.Method != nil {
-		ok, order[2] = ok && string(*m.Method) == r.Method, 0
-	}
-	for _, h := range m.Headers {
-		ok = ok && r.Headers[string(h.Name)] == h.Value
-	}
-	for _, q := range m.QueryParams {
-		ok = ok && r.Query[string(q.Name)] == q.Value
-	}
-	return order, ok
 }

@@ -66,28 +66,37 @@ func TestHTTP(t *testing.T) {
 		rule, matches, body, problem string
 		incompatible                 bool
 	}{
-		"nothing":          {rule: "", matches: "{}", body: `{"directResponse":{"status":500}}`},
-		"backend":          {rule: to, matches: "{}", body: "{" + route + "}"},
-		"name":             {rule: "name: x\n" + to, matches: "{}", body: `{"name":"x",` + route + "}"},
-		"every path":       {rule: `matches: [{path: {type: PathPrefix, value: /}}]` + "\n" + to, matches: "{}", body: "{" + route + "}"},
-		"prefix":           {rule: `matches: [{path: {type: PathPrefix, value: /a/}}]` + "\n" + to, matches: `{"uri":{"prefix":"/a"}}elements`, body: "{" + route + "}"},
-		"exact":            {rule: `matches: [{path: {type: Exact, value: /a/}}]` + "\n" + to, matches: `{"uri":{"exact":"/a/"}}`, body: "{" + route + "}"},
-		"regex":            {rule: `matches: [{path: {type: RegularExpression, value: /a.*}}]` + "\n" + to, matches: `{"uri":{"regex":"/a.*"}}`, body: "{" + route + "}"},
+		"nothing":    {rule: "", matches: "{}", body: `{"directResponse":{"status":500}}`},
+		"backend":    {rule: to, matches: "{}", body: "{" + route + "}"},
+		"name":       {rule: "name: x\n" + to, matches: "{}", body: `{"name":"x",` + route + "}"},
+		"every path": {rule: `matches: [{path: {type: PathPrefix, value: /}}]` + "\n" + to, matches: "{}", body: "{" + route + "}"},
+		"prefix": {rule: `matches: [{path: {type: PathPrefix, value: /a/}}]` + "\n" + to,
+			matches: `{"uri":{"prefix":"/a"}}elements`, body: "{" + route + "}"},
+		"exact": {rule: `matches: [{path: {type: Exact, value: /a/}}]` + "\n" + to, matches: `{"uri":{"exact":"/a/"}}`,
+			body: "{" + route + "}"},
+		"regex": {rule: `matches: [{path: {type: RegularExpression, value: /a.*}}]` + "\n" + to,
+			matches: `{"uri":{"regex":"/a.*"}}`, body: "{" + route + "}"},
 		"header and query": {rule: `matches: [{method: GET, headers: [{name: X-A, value: b}, {name: x-a, value: c}], queryParams: [{name: Q, value: "1", type: RegularExpression}]}]` + "\n" + to, matches: `{"method":{"exact":"GET"},"headers":{"x-a":{"exact":"b"}},"queryParams":{"Q":{"regex":"1"}}}`, body: "{" + route + "}"},
-		"bad regex":        {rule: `matches: [{path: {type: RegularExpression, value: "("}}, {path: {value: /b}}]` + "\n" + to, matches: `{"uri":{"prefix":"/b"}}elements`, body: `{"directResponse":{"status":500}}`, problem: "path: "},
-		"weights":          {rule: "backendRefs: [{name: a, port: 80, weight: 9}, {name: gone, port: 80}, {name: b, port: 81, weight: 0}]", matches: "{}", body: `{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":9},{"destination":{"host":"unresolved.invalid"},"weight":1}]}`},
-		"all gone":         {rule: "backendRefs: [{name: gone, port: 80}]", matches: "{}", body: `{"directResponse":{"status":500}}`},
-		"no weight":        {rule: "backendRefs: [{name: a, port: 80, weight: 0}]", matches: "{}", body: `{"directResponse":{"status":500}}`},
+		"bad regex": {rule: `matches: [{path: {type: RegularExpression, value: "("}}, {path: {value: /b}}]` + "\n" + to,
+			matches: `{"uri":{"prefix":"/b"}}elements`, body: `{"directResponse":{"status":500}}`, problem: "path: "},
+		"weights": {rule: "backendRefs: [{name: a, port: 80, weight: 9}, {name: gone, port: 80}, {name: b, port: 81, weight: 0}]",
+			matches: "{}", body: `{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":9},{"destination":{"host":"unresolved.invalid"},"weight":1}]}`},
+		"all gone":  {rule: "backendRefs: [{name: gone, port: 80}]", matches: "{}", body: `{"directResponse":{"status":500}}`},
+		"no weight": {rule: "backendRefs: [{name: a, port: 80, weight: 0}]", matches: "{}", body: `{"directResponse":{"status":500}}`},
 		"headers": {
-			rule: "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: A, value: b}], add: [{name: C, value: d}], remove: [E]}}, {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: F, value: g}]}}]\n" + to,
-			body: `{` + route + `,"headers":{"request":{"set":{"A":"b"},"add":{"C":"d"},"remove":["E"]},"response":{"set":{"F":"g"}}}}`, matches: "{}",
+			rule: "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: A, value: b}], add: [{name: C, value: d}], " +
+				"remove: [E]}}, {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: F, value: g}]}}]\n" + to,
+			body:    `{` + route + `,"headers":{"request":{"set":{"A":"b"},"add":{"C":"d"},"remove":["E"]},"response":{"set":{"F":"g"}}}}`,
+			matches: "{}",
 		},
 		"headers of a backend": {
-			rule: "backendRefs: [{name: a, port: 80, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: A, value: b}]}}]}]", matches: "{}",
+			rule: "backendRefs: [{name: a, port: 80, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: A, value: " +
+				"b}]}}]}]", matches: "{}",
 			body: `{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":1,"headers":{"request":{"set":{"A":"b"}}}}]}`,
 		},
 		"rewrite of a backend": {
-			rule: "backendRefs: [{name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}", body: `{"directResponse":{"status":500}}`, problem: "filter URLRewrite is not supported here",
+			rule: "backendRefs: [{name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
+			body: `{"directResponse":{"status":500}}`, problem: "filter URLRewrite is not supported here",
 		},
 		"redirect": {
 			rule: "filters: [{type: RequestRedirect, requestRedirect: {hostname: x.com, statusCode: 301}}]", matches: "{}",
@@ -98,44 +107,57 @@ func TestHTTP(t *testing.T) {
 			body: `{"redirect":{"derivePort":"FROM_PROTOCOL_DEFAULT","scheme":"https","redirectCode":302}}`,
 		},
 		"redirect of port and path": {
-			rule: "filters: [{type: RequestRedirect, requestRedirect: {port: 8443, path: {type: ReplaceFullPath, replaceFullPath: /p}}}]", matches: "{}",
-			body: `{"redirect":{"uri":"/p","port":8443,"redirectCode":302}}`,
+			rule:    "filters: [{type: RequestRedirect, requestRedirect: {port: 8443, path: {type: ReplaceFullPath, replaceFullPath: /p}}}]",
+			matches: "{}",
+			body:    `{"redirect":{"uri":"/p","port":8443,"redirectCode":302}}`,
 		},
 		"redirect of prefix": {
-			rule: "matches: [{path: {value: /a}}]\nfilters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /p}, statusCode: 308}}]", matches: `{"uri":{"prefix":"/a"}}elements`,
+			rule: "matches: [{path: {value: /a}}]\nfilters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, " +
+				"replacePrefixMatch: /p}, statusCode: 308}}]", matches: `{"uri":{"prefix":"/a"}}elements`,
 			body: `{"redirect":{"derivePort":"FROM_REQUEST_PORT","redirectCode":308}}prefixRedirect=/p`,
 		},
-		"redirect with another status": {rule: "filters: [{type: RequestRedirect, requestRedirect: {statusCode: 300}}]", matches: "{}", body: `{"directResponse":{"status":500}}`, problem: "requestRedirect.statusCode: 300"},
+		"redirect with another status": {rule: "filters: [{type: RequestRedirect, requestRedirect: {statusCode: 300}}]", matches: "{}",
+			body: `{"directResponse":{"status":500}}`, problem: "requestRedirect.statusCode: 300"},
 		"rewrite": {
-			rule: "filters: [{type: URLRewrite, urlRewrite: {hostname: x.com, path: {type: ReplaceFullPath, replaceFullPath: /p}}}]\n" + to, matches: "{}",
-			body: `{` + route + `,"rewrite":{"authority":"x.com","uriRegexRewrite":{"match":"/.*","rewrite":"/p"}}}`,
+			rule:    "filters: [{type: URLRewrite, urlRewrite: {hostname: x.com, path: {type: ReplaceFullPath, replaceFullPath: /p}}}]\n" + to,
+			matches: "{}",
+			body:    `{` + route + `,"rewrite":{"authority":"x.com","uriRegexRewrite":{"match":"/.*","rewrite":"/p"}}}`,
 		},
 		"rewrite of prefix": {
-			rule: "matches: [{path: {value: /a}}]\nfilters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]\n" + to, matches: `{"uri":{"prefix":"/a"}}elements`,
+			rule: "matches: [{path: {value: /a}}]\nfilters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, " +
+				"replacePrefixMatch: /}}}]\n" + to, matches: `{"uri":{"prefix":"/a"}}elements`,
 			body: `{` + route + `,"rewrite":{}}prefixRewrite=/`,
 		},
 		"redirect and rewrite": {
-			rule: "filters: [{type: URLRewrite, urlRewrite: {hostname: a}}, {type: RequestRedirect, requestRedirect: {scheme: https}}]", matches: "{}",
-			body: `{"directResponse":{"status":500}}`, problem: "exclude each other", incompatible: true,
+			rule:    "filters: [{type: URLRewrite, urlRewrite: {hostname: a}}, {type: RequestRedirect, requestRedirect: {scheme: https}}]",
+			matches: "{}",
+			body:    `{"directResponse":{"status":500}}`, problem: "exclude each other", incompatible: true,
 		},
 		"mirrors": {
-			rule: "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: m, port: 1}, percent: 20}}, {type: RequestMirror, requestMirror: {backendRef: {name: k, port: 2}, fraction: {numerator: 1, denominator: 8}}}, {type: RequestMirror, requestMirror: {backendRef: {name: gone, port: 2}}}]\n" + to,
+			rule: "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: m, port: 1}, percent: 20}}, {type: RequestMirror, " +
+				"requestMirror: {backendRef: {name: k, port: 2}, fraction: {numerator: 1, denominator: 8}}}, {type: RequestMirror, requestMirror: " +
+				"{backendRef: {name: gone, port: 2}}}]\n" + to,
 			body: `{` + route + `,"mirrors":[{"destination":{"host":"m.host","port":{"number":1}},"percentage":{"value":20}},{"destination":{"host":"k.host","port":{"number":2}},"percentage":{"value":12.5}}]}`, matches: "{}",
 		},
 		"cors": {
-			rule: "filters: [{type: CORS, cors: {allowOrigins: [\"https://a.com\", \"https://*.b.com\"], allowMethods: [GET], allowHeaders: [x], exposeHeaders: [z], allowCredentials: true}}]\n" + to,
+			rule: "filters: [{type: CORS, cors: {allowOrigins: [\"https://a.com\", \"https://*.b.com\"], allowMethods: [GET], allowHeaders: " +
+				"[x], exposeHeaders: [z], allowCredentials: true}}]\n" + to,
 			body: `{` + route + `,"corsPolicy":{"allowOrigins":[{"exact":"https://a.com"},{"regex":"https://.*\\.b\\.com"}],"allowMethods":["GET"],"allowHeaders":["x"],"exposeHeaders":["z"],"maxAge":"5s","allowCredentials":true,"unmatchedPreflights":"IGNORE"}}`, matches: "{}",
 		},
-		"unknown filter":  {rule: "filters: [{type: ExtensionRef, extensionRef: {group: g, kind: k, name: n}}]\n" + to, matches: "{}", body: `{"directResponse":{"status":500}}`, problem: "filter ExtensionRef is not supported here"},
-		"timeouts":        {rule: "timeouts: {request: 2s, backendRequest: 500ms}\n" + to, matches: "{}", body: `{` + route + `,"timeout":"0.500s"}`},
+		"unknown filter": {rule: "filters: [{type: ExtensionRef, extensionRef: {group: g, kind: k, name: n}}]\n" + to, matches: "{}",
+			body: `{"directResponse":{"status":500}}`, problem: "filter ExtensionRef is not supported here"},
+		"timeouts": {rule: "timeouts: {request: 2s, backendRequest: 500ms}\n" + to, matches: "{}",
+			body: `{` + route + `,"timeout":"0.500s"}`},
 		"request timeout": {rule: "timeouts: {request: 2s, backendRequest: 0s}\n" + to, matches: "{}", body: `{` + route + `,"timeout":"2s"}`},
 		"retry": {
 			rule: "timeouts: {request: 2s, backendRequest: 500ms}\nretry: {codes: [503, 504], attempts: 3, backoff: 10ms}\n" + to, matches: "{}",
 			body: `{` + route + `,"timeout":"2s","retries":{"attempts":3,"perTryTimeout":"0.500s","retryOn":"connect-failure,refused-stream,reset,503,504","backoff":"0.010s"}}`,
 		},
-		"retry once":   {rule: "retry: {codes: [503]}\n" + to, matches: "{}", body: `{` + route + `,"retries":{"attempts":1,"retryOn":"connect-failure,refused-stream,reset,503"}}`},
-		"no retry":     {rule: "retry: {codes: [503], attempts: 0}\n" + to, matches: "{}", body: `{` + route + `,"retries":{}}`},
-		"bad duration": {rule: "timeouts: {request: soon}\n" + to, matches: "{}", body: `{"directResponse":{"status":500}}`, problem: "timeouts.request"},
+		"retry once": {rule: "retry: {codes: [503]}\n" + to, matches: "{}",
+			body: `{` + route + `,"retries":{"attempts":1,"retryOn":"connect-failure,refused-stream,reset,503"}}`},
+		"no retry": {rule: "retry: {codes: [503], attempts: 0}\n" + to, matches: "{}", body: `{` + route + `,"retries":{}}`},
+		"bad duration": {rule: "timeouts: {request: soon}\n" + to, matches: "{}", body: `{"directResponse":{"status":500}}`,
+			problem: "timeouts.request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := &gatewayv1.HTTPRouteRule{}
