@@ -77,8 +77,8 @@ func (a *api) has(resource, namespace, name string, want ...string) time.Duratio
 	return time.Since(began)
 }
 
-// statusLines are what a status of the Gateway API says: "<type>=<status>/<reason> <observedGeneration>", of a listener or
-// parent with its name before it, "<listener>: attached <n>", and "address <type> <value>".
+// statusLines are what a status of the Gateway API says: "<type>=<status>/<reason> <observedGeneration>", of a listener
+// or parent with its name before it, "<listener>: attached <n>", and "address <type> <value>".
 func statusLines(o *unstructured.Unstructured) (out []string) {
 	conditions := func(prefix string, of map[string]any) {
 		list, _ := of["conditions"].([]any)

@@ -44,8 +44,8 @@ spec:
 `
 
 func httpRoute(name, gateway, service string) string {
-	return fmt.Sprintf("{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: %s, namespace: shop}, spec: {parentRefs: "+
-		"[{name: %s}], rules: [{backendRefs: [{name: %s, port: 80}]}]}}\n---\n", name, gateway, service)
+	return fmt.Sprintf("{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: %s, namespace: shop}, spec: "+
+		"{parentRefs: [{name: %s}], rules: [{backendRefs: [{name: %s, port: 80}]}]}}\n---\n", name, gateway, service)
 }
 
 const secretGrant = "{apiVersion: gateway.networking.k8s.io/v1beta1, kind: ReferenceGrant, metadata: {name: edge, namespace: keys}, " +
@@ -73,7 +73,8 @@ func TestGatewayAPIStatus(t *testing.T) {
 			t.Errorf("%d features, %v", len(features), err)
 		}
 	})
-	s.Apply(t, edgeShop+"---"+edge+"---\n"+httpRoute("web", "edge", "web")+httpRoute("lost", "edge", "nowhere")+httpRoute("other", "elsewhere", "web"))
+	s.Apply(t, edgeShop+"---"+edge+"---\n"+httpRoute("web", "edge", "web")+httpRoute("lost", "edge", "nowhere")+
+		httpRoute("other", "elsewhere", "web"))
 	t.Run("what objects say", func(t *testing.T) {
 		a.has("gateways", "shop", "edge", "Accepted=True/ListenersNotValid 1", "Programmed=False/AddressNotAssigned 1",
 			"http: attached 2", "http: Accepted=True/Accepted 1", "http: Programmed=Unknown/Pending 1",
@@ -121,7 +122,8 @@ func TestGatewayAPIStatus(t *testing.T) {
 		conditions, _, _ := unstructured.NestedSlice(a.get("gateways", "shop", "edge").Object, "status", "conditions")
 		a.setStatus("gateways", "shop", "edge", `{"conditions":[`+seen+`,`+strings.TrimPrefix(jsonOf(t, conditions), "[")+"}")
 		// A change makes all three be written again.
-		s.Apply(t, strings.ReplaceAll(httpRoute("web", "edge", "web")+httpRoute("other", "edge", "web")+edge, "port: 80}]", "port: 80, weight: 2}]"))
+		both := httpRoute("web", "edge", "web") + httpRoute("other", "edge", "web")
+		s.Apply(t, strings.ReplaceAll(both, "port: 80}]", "port: 80, weight: 2}]"))
 		s.Apply(t, strings.Replace(edge, "{name: http, port: 80", "{name: http, port: 8080", 1))
 		a.has("httproutes", "shop", "other", "elsewhere: Accepted=True/Accepted <nil>", "edge: Accepted=True/Accepted 2")
 		a.has("httproutes", "shop", "web", "elsewhere: Accepted=True/Accepted <nil>", "edge: Accepted=True/Accepted 2")
@@ -196,7 +198,8 @@ func (a *api) quiet() {
 func (a *api) lacks(resource, namespace, name, prefix string) {
 	a.t.Helper()
 	testkit.Eventually(a.t, patience, func() error {
-		if lines := statusLines(a.get(resource, namespace, name)); slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, prefix) }) {
+		lines := statusLines(a.get(resource, namespace, name))
+		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, prefix) }) {
 			return fmt.Errorf("%q in\n%s", prefix, strings.Join(lines, "\n"))
 		}
 		return nil

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// absentInterval is how often an API server without the Gateway API is asked whether it has it now, and lookInterval
-	// how often one with it, whether a class is gone.
+	// absentInterval is how often an API server without the Gateway API is asked whether it has it now, and
+	// lookInterval how often one with it, whether a class is gone.
 	absentInterval = 5 * time.Second
 	lookInterval   = 30 * time.Second
 	// callTimeout bounds a request.

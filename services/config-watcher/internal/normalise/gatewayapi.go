@@ -17,7 +17,8 @@ type Judged struct {
 	Statuses map[object.Key]*gatewayapi.Status
 	// Resources are the objects whose resource has changed or is gone.
 	Resources []object.Key
-	// Wanted are the Secrets and ConfigMaps that are referred to and may be read, sorted; it counts if Rewanted is true.
+	// Wanted are the Secrets and ConfigMaps that are referred to and may be read, sorted; it counts if Rewanted is
+	// true.
 	Wanted   []object.Key
 	Rewanted bool
 }

@@ -73,7 +73,8 @@ var Deterministic = proto.MarshalOptions{Deterministic: true}
 var endpointSetField = (&configv1.Resource{}).ProtoReflect().Descriptor().Fields().ByName("endpoint_set").Number()
 
 // New makes a resource of a body: *configv1.IstioConfig, Service, EndpointSet, Workload, MeshConfig, Namespace,
-// IdentityBan, Jwks or GatewayAPIConfig. The caller must not change the body afterwards: all snapshots and streams share it.
+// IdentityBan, Jwks or GatewayAPIConfig. The caller must not change the body afterwards: all snapshots and streams
+// share it.
 //
 // An EndpointSet is kept encoded, as an unknown field of the message: nobody reads it before it is sent, it is written
 // to the wire as it stands, and it takes a fifth of the memory. Decoded gives it back.

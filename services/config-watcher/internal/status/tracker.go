@@ -57,8 +57,9 @@ type Config struct {
 	Peers func() (proxies []fleet.View, incomplete bool)
 	// PeerReporters returns the number of xds-servers that report to the other replicas.
 	PeerReporters func() int
-	// Sinks take the statuses of a source's objects, by the name of the source. Few take those of Gateways, ListenerSets and
-	// GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without one Sinks do.
+	// Sinks take the statuses of a source's objects, by the name of the source. Few take those of Gateways,
+	// ListenerSets and GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without
+	// one Sinks do.
 	Sinks, Few map[string]Sink
 	// Revision of the control plane; "" for none.
 	Revision string

@@ -26,8 +26,8 @@ func parentsOf(o *object.Object) []gatewayv1.ParentReference {
 	return nil
 }
 
-// checkServiceRoute finds routes of the Gateway API for a Service whose host a VirtualService of the mesh has: that wins,
-// wherever it is visible.
+// checkServiceRoute finds routes of the Gateway API for a Service whose host a VirtualService of the mesh has: that
+// wins, wherever it is visible.
 func checkServiceRoute(r *reader) {
 	for i, p := range parentsOf(r.object) {
 		if p.Kind == nil || *p.Kind != "Service" || p.Group != nil && *p.Group != "" {
@@ -39,7 +39,8 @@ func checkServiceRoute(r *reader) {
 		}
 		host := normalise.Host(string(p.Name), namespace, r.mesh.domain)
 		for _, o := range r.routes(contract.MeshGateway, host) {
-			// A route in the namespace of its Service is for all clients, and another one for those of its own namespace.
+			// A route in the namespace of its Service is for all clients, and another one for those of its own
+			// namespace.
 			to := r.exported(o)
 			if namespace != r.namespace() && !normalise.VisibleTo(to, r.namespace()) {
 				continue
