@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -99,10 +100,32 @@ func TestGatewayAPIStatus(t *testing.T) {
 		s.Apply(t, secretGrant)
 		a.has("gateways", "shop", "edge", "https: ResolvedRefs=True/ResolvedRefs 1", "https: Programmed=True/Programmed 1",
 			"Accepted=True/Accepted 1")
+		gateway, stranger := a.watchSecret(t, "keys", "wildcard", "edge"), a.watchSecret(t, "keys", "wildcard", "stranger")
+		if gateway.next() == "" || stranger.next() != "" {
+			t.Error("the gateway does not get the key, or somebody else does")
+		}
+		began := time.Now()
 		testkit.NoError(t, a.resource("referencegrants", "keys").Delete(t.Context(), "edge", metav1.DeleteOptions{}))
-		took := a.has("gateways", "shop", "edge", "https: ResolvedRefs=False/RefNotPermitted 1")
-		t.Logf("the status says it %s after the grant is gone", took.Round(time.Millisecond))
+		if gateway.next() != "" {
+			t.Error("the gateway keeps the key")
+		}
+		took := time.Since(began)
+		t.Logf("the key is taken back %s after the grant is removed", took.Round(time.Millisecond))
+		if took > time.Second {
+			t.Error("want 1 s")
+		}
+		testkit.Eventually(t, patience, func() error {
+			if log := string(testkit.Must(os.ReadFile(a.audit))(t)); !strings.Contains(log, `"verb":"end access"`) ||
+				!strings.Contains(log, a.watcher.ca.ID("shop", "edge").String()) {
+				return fmt.Errorf("the audit log has %s", log)
+			}
+			return nil
+		})
+		a.has("gateways", "shop", "edge", "https: ResolvedRefs=False/RefNotPermitted 1")
 		s.Apply(t, secretGrant)
+		if gateway.next() == "" {
+			t.Error("the gateway does not get the key back")
+		}
 		a.has("gateways", "shop", "edge", "https: ResolvedRefs=True/ResolvedRefs 1")
 	})
 	t.Run("a Secret that goes, and a Service that comes", func(t *testing.T) {
