@@ -181,6 +181,8 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 	case unresolved > 0:
 		add(gatewayv1.GatewayConditionResolvedRefs, false, gatewayv1.GatewayReasonListenersNotResolved,
 			"references of listeners cannot be resolved, see their conditions")
+	case message != "":
+		add(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "all references are resolved; "+message)
 	default:
 		add(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "all references are resolved")
 	}

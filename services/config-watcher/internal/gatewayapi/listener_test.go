@@ -164,7 +164,8 @@ metadata: {name: cert, namespace: shop, annotations: {notAfter: "2026-01-01T00:0
 `
 	w := newWorld()
 	w.Advance(at(t, "2025-12-31T00:00:00Z"))
-	w.put(t, gatewayOf("web", "", "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}")+cert)
+	w.put(t, gatewayOf("web", "  tls: {backend: {clientCertificateRef: {name: cert}}}",
+		"{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}")+cert)
 	message := func() string {
 		return w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Listeners[0].Conditions[2].Message
 	}
@@ -177,6 +178,10 @@ metadata: {name: cert, namespace: shop, annotations: {notAfter: "2026-01-01T00:0
 	}
 	if !strings.Contains(message(), "has expired at 2026-01-01T00:00:00Z") || len(w.listeners("web")) != 1 {
 		t.Errorf("%s; %v", message(), w.listeners("web"))
+	}
+	if got := w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Conditions[1]; got.Status != "True" ||
+		!strings.Contains(got.Message, "expired") {
+		t.Errorf("of the certificate for backends: %v", got)
 	}
 	w.Advance(at(t, "2026-01-02T00:00:01Z"))
 	if r := w.rebuild(); len(r.Statuses) > 0 {

@@ -159,7 +159,8 @@ func (l *lookup) expiry(g *gateway, n Name) string {
 	return ""
 }
 
-// backendCertificate resolves the certificate that the Gateway shows to backends. It returns why it cannot.
+// backendCertificate resolves the certificate that the Gateway shows to backends. It returns the reason why it cannot
+// and a message; without a reason, a message is a warning.
 func (l *lookup) backendCertificate(
 	g *gateway, o *object.Object, in *gatewayv1.GatewayTLSConfig,
 ) (gatewayv1.GatewayConditionReason, string) {
@@ -170,8 +171,7 @@ func (l *lookup) backendCertificate(
 	switch reason {
 	case "":
 		g.backend = credentialName(n)
-		l.expiry(g, n)
-		return "", ""
+		return "", l.expiry(g, n)
 	case string(gatewayv1.ListenerReasonRefNotPermitted):
 		return gatewayv1.GatewayReasonRefNotPermitted, message
 	default:

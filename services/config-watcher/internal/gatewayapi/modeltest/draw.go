@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -186,7 +187,25 @@ func Beyond(t *rapid.T) *object.Object {
 			}
 		})
 	}
-	switch pick(t, "beyond", "BackendTLSPolicy", "ConfigMap", "Gateway", "CredentialState") {
+	switch pick(t, "beyond", "BackendTLSPolicy", "ConfigMap", "Gateway", "CredentialState", "ServiceEntry", "HTTPRoute") {
+	case "ServiceEntry":
+		return drawn(t, "networking.istio.io", "ServiceEntry", ns, pick(t, "name", "k", "l"), &networking.ServiceEntry{
+			Hosts: some(t, "hosts", 1, 2, func(int) string { return pick(t, "host", "k.com", "l.com") }),
+			Ports: []*networking.ServicePort{{Number: uint32(pick(t, "port", ports...))}}, //nolint:gosec // a port
+		})
+	case "HTTPRoute":
+		istio, kind, port := v1.Group("networking.istio.io"), v1.Kind("Hostname"), pick(t, "port", ports...)
+		o := of(t, "HTTPRoute")
+		spec := &o.Body.(*v1.HTTPRoute).Spec
+		spec.ParentRefs = append(spec.ParentRefs, v1.ParentReference{
+			Group: &istio, Kind: new(v1.Kind("ServiceEntry")), Name: pick[v1.ObjectName](t, "entry", "k", "l"),
+			Namespace: rarely[v1.Namespace](t, "of", "a", "b"),
+		})
+		spec.Rules[0].BackendRefs = append(spec.Rules[0].BackendRefs, v1.HTTPBackendRef{BackendRef: v1.BackendRef{
+			BackendObjectReference: v1.BackendObjectReference{Group: &istio, Kind: &kind, Name: pick[v1.ObjectName](t, "host", "k.com",
+				"l.com"), Port: &port},
+		}})
+		return o
 	case "BackendTLSPolicy":
 		return drawn(t, group, "BackendTLSPolicy", ns, pick(t, "name", "x", "y"), &v1.BackendTLSPolicy{Spec: v1.BackendTLSPolicySpec{
 			TargetRefs: some(t, "targets", 1, 2, func(int) v1.LocalPolicyTargetReferenceWithSectionName {

@@ -180,27 +180,24 @@ func (m *Model) sections(g *object.Object) []*section {
 			}
 		}
 	}
-	meet := func(s *section, others []*section, own bool, c func(s, o *section) string) {
+	meet := func(s *section, others []*section, own bool) {
 		for _, o := range others {
-			if s != o && (s.owner == o.owner) == own && !o.lost && c(s, o) != "" {
-				s.conflict = min(cmp.Or(s.conflict, "z"), c(s, o))
+			if c := conflict(s, o); s != o && (s.owner == o.owner) == own && !s.lost && !o.lost && c != "" {
+				s.conflict = min(cmp.Or(s.conflict, "z"), c)
 			}
 		}
 	}
 	for i, s := range all {
-		meet(s, all[:i], false, conflict)
+		meet(s, all[:i], false)
 		s.lost = s.conflict != ""
 	}
-	spoilt := func(s, o *section) string { // listeners of several protocols spoil the whole port
-		if samePort(s, o) && o.conflict == excluded {
-			return excluded
-		}
-		return ""
+	for _, s := range all {
+		meet(s, all, true)
 	}
-	for _, c := range []func(s, o *section) string{conflict, spoilt} {
-		for _, s := range all {
-			if !s.lost {
-				meet(s, all, true, c)
+	for _, s := range all {
+		for _, o := range all { // listeners of several protocols spoil the whole port
+			if s.owner == o.owner && !s.lost && !o.lost && samePort(s, o) && o.conflict == excluded {
+				s.conflict = excluded
 			}
 		}
 	}
@@ -275,10 +272,7 @@ func (m *Model) attach(o *object.Object, ref v1.ParentReference) (out []*section
 			out = append(out, s)
 		}
 	}
-	if len(out) > 0 {
-		reason = ""
-	}
-	return out, reason
+	return out, map[bool]string{true: reason}[len(out) == 0]
 }
 
 func toService(o *object.Object, ref v1.ParentReference, service *object.Object) string {
@@ -320,10 +314,7 @@ func (m *Model) backend(o *object.Object, ref v1.BackendObjectReference, mesh bo
 
 // state writes a condition, for which no reason speaks if it is true.
 func state(typ, reason string) string {
-	if reason == "" {
-		return fmt.Sprintf("%s=True/%s ", typ, typ)
-	}
-	return fmt.Sprintf("%s=False/%s ", typ, reason)
+	return typ + map[bool]string{true: "=True/" + typ + " ", false: "=False/" + reason + " "}[reason == ""]
 }
 
 // Statuses are the conditions of Gateways, ListenerSets and routes: "Accepted=True/Accepted ...", and in further lines
@@ -365,19 +356,14 @@ func (m *Model) statuses(g *object.Object, out map[object.Key]string) {
 		} else {
 			bad[s.owner]++
 		}
-		if s.owner == g && s.unresolved != "" {
-			unresolved = "ListenersNotResolved"
-		}
+		unresolved = cmp.Or(unresolved, map[bool]string{true: "ListenersNotResolved"}[s.owner == g && s.unresolved != ""])
 		attached := 0
 		for o := range m.routes {
 			if m.takes(o, s) {
 				attached++
 			}
 		}
-		conflicted := "Conflicted=False/NoConflicts "
-		if s.conflict != "" {
-			conflicted = "Conflicted=True/" + s.conflict + " "
-		}
+		conflicted := "Conflicted=" + map[bool]string{true: "False/NoConflicts ", false: "True/" + s.conflict + " "}[s.conflict == ""]
 		text[s.owner] += fmt.Sprintf("%s: %d %v ", s.Name, attached, s.kinds) + state("Accepted", cmp.Or(s.refused, s.conflict)) +
 			conflicted + state("ResolvedRefs", s.unresolved) + "\n"
 	}

@@ -30,6 +30,15 @@ func (b *body) filter(f *gatewayv1.HTTPRouteFilter) *Problem {
 	}
 }
 
+// backendFilter applies a filter of a backend. Where there is only one, its rewrite is that of the rule: Istio's API
+// has none for a destination.
+func (b *body) backendFilter(d *networking.HTTPRouteDestination, f *gatewayv1.HTTPRouteFilter, only bool) *Problem {
+	if f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil && only && b.Rewrite == nil {
+		return b.rewrite(f.URLRewrite)
+	}
+	return modify(&d.Headers, f, "put it on the rule")
+}
+
 // modify applies a filter that changes headers. Others are a problem.
 func modify(to **networking.Headers, f *gatewayv1.HTTPRouteFilter, remedy string) *Problem {
 	request := f.Type == gatewayv1.HTTPRouteFilterRequestHeaderModifier && f.RequestHeaderModifier != nil

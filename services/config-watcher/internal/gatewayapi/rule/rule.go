@@ -157,7 +157,7 @@ func (b *body) destinations(refs []gatewayv1.HTTPBackendRef) {
 		host, port, ok := b.backends(&ref.BackendObjectReference)
 		d := &networking.HTTPRouteDestination{Weight: Weight(&ref.BackendRef)}
 		for j := range ref.Filters {
-			b.found(modify(&d.Headers, &ref.Filters[j], "put it on the rule"))
+			b.found(b.backendFilter(d, &ref.Filters[j], len(refs) == 1))
 		}
 		if d.Weight == 0 {
 			continue

@@ -94,8 +94,12 @@ func TestHTTP(t *testing.T) {
 				"b}]}}]}]", matches: "{}",
 			body: `{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":1,"headers":{"request":{"set":{"A":"b"}}}}]}`,
 		},
+		"rewrite of the only backend": {
+			rule:    "backendRefs: [{name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x.com}}]}]",
+			matches: "{}", body: `{` + route + `,"rewrite":{"authority":"x.com"}}`,
+		},
 		"rewrite of a backend": {
-			rule: "backendRefs: [{name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
+			rule: "backendRefs: [{name: b, port: 81}, {name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
 			body: `{"directResponse":{"status":500}}`, problem: "filter URLRewrite is not supported here",
 		},
 		"redirect": {
