@@ -280,6 +280,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		s.Task("proxies of other replicas", tlsconf.Identified(identity, func(ctx context.Context) error { return others.run(ctx, awaited) }))
 	}
 	s.Task("pipeline", func(ctx context.Context) error { return s.pipeline.Run(ctx, ends) })
+	s.Task("expiry of certificates", s.passTime)
 	s.Task("findings", found.Run)
 	s.Task("bans", bans.Run)
 	s.Task("keys of tokens", keys.Run)

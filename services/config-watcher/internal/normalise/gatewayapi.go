@@ -60,3 +60,8 @@ func (m *Mesh) rebuildGatewayAPI() {
 		m.delta.Judged.Resources = append(m.delta.Judged.Resources, k)
 	}
 }
+
+// TimePassed is a change of nothing. With it Apply only looks at the clock, by which certificates expire.
+func TimePassed() Change {
+	return Change{Key: object.Key{Group: kinds.GroupFairlead, Kind: object.KindCredentialState, Name: "time"}}
+}

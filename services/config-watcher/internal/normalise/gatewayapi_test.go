@@ -1,11 +1,15 @@
 package normalise
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
 const edgeAndRoute = `
@@ -117,5 +121,28 @@ data: {mesh: "discoverySelectors: [{matchLabels: {mesh: on-it}}]"}
 	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {mesh: on-it}}}")
 	if !s.has(apiRoute) {
 		t.Error("the route of a namespace that is discovered again is not attached")
+	}
+}
+
+// TestExpiredCertificatesAreToldWithoutAChange: a certificate that expires is served, and the status says so when time
+// passes.
+func TestExpiredCertificatesAreToldWithoutAChange(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &state{t: t, mesh: New(Config{Now: func() time.Time { return now }}), held: map[resource.Key]*configv1.Resource{}}
+	s.apply(edgeAndRoute)
+	secret := object.Key{Group: "fairlead.dev", Kind: object.KindCredentialState, Namespace: "edge", Name: "web"}
+	s.change(Change{secret, &object.Object{Key: secret, Body: &object.CredentialState{NotAfter: now.Add(time.Hour)}}})
+	gateway := object.Key{Group: "gateway.networking.k8s.io", Kind: "Gateway", Namespace: "edge", Name: "edge"}
+	s.change(TimePassed())
+	if len(s.last.Judged.Statuses) != 0 || !s.last.Empty() {
+		t.Errorf("before it expires, %d statuses change", len(s.last.Judged.Statuses))
+	}
+	now = now.Add(2 * time.Hour)
+	s.change(TimePassed())
+	if s.last.Judged.Statuses[gateway] == nil || !s.last.Empty() {
+		t.Error("the status says nothing, or the listener is changed")
+	}
+	if got := fmt.Sprintf("%+v", s.last.Judged.Statuses[gateway].Gateway.Listeners[1].Conditions); !strings.Contains(got, "has expired") {
+		t.Errorf("the status says %s", got)
 	}
 }
