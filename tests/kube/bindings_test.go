@@ -222,6 +222,28 @@ spec: {tls: [{hosts: [a.example], secretName: web}], defaultBackend: {service: {
 		}
 		m.eventually("reads Secrets", "edge ingress", m.reads)
 	})
+	t.Run("Secrets that objects of the Gateway API name are read, once its definitions are there", func(t *testing.T) {
+		m.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
+		m.Apply(t, `
+{apiVersion: v1, kind: Namespace, metadata: {name: keys}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: istio}, spec: {controllerName: istio.io/gateway-controller}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: own}
+spec:
+  gatewayClassName: istio
+  listeners:
+  - {name: a, port: 443, hostname: a.example, protocol: HTTPS, tls: {certificateRefs: [{name: own}]}}
+  - {name: b, port: 443, hostname: b.example, protocol: HTTPS, tls: {certificateRefs: [{name: far, namespace: keys}]}}
+`)
+		m.eventually("reads Secrets", "edge ingress own", m.reads)
+		m.Apply(t, strings.ReplaceAll(secretGrant, "namespace: shop", "namespace: own"))
+		m.eventually("reads Secrets", "edge ingress keys own", m.reads)
+		m.remove(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1beta1", Resource: "referencegrants"}, "keys", "edge")
+		m.eventually("reads Secrets", "edge ingress own", m.reads)
+	})
 }
 
 // TestTheKeeperBindsTwoRoles takes the keeper's token: it gives nobody a role but the two, and takes no other binding

@@ -4,11 +4,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"fairlead.dev/pkg/testkit"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/tests/internal/kubeapi"
 )
 
@@ -25,6 +28,7 @@ type api struct {
 	server  *kubeapi.Server
 	client  dynamic.Interface
 	watcher *watcher
+	audit   string // the file of the audit log
 }
 
 func newAPI(t *testing.T, s *kubeapi.Server) *api {
@@ -34,7 +38,19 @@ func newAPI(t *testing.T, s *kubeapi.Server) *api {
 		Verbs: []string{"get", "list", "watch"}})
 	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
 	s.Grant(t, account, everywhere...)
-	return &api{t: t, server: s, client: testkit.Must(dynamic.NewForConfig(s.Config))(t), watcher: startWatcher(t, kubeconfig)}
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	return &api{t: t, server: s, client: testkit.Must(dynamic.NewForConfig(s.Config))(t),
+		watcher: startWatcher(t, kubeconfig, "--audit-log", audit), audit: audit}
+}
+
+// watchSecret asks for a Secret on behalf of a gateway of namespace shop that an xds-server has reported.
+func (a *api) watchSecret(t *testing.T, namespace, name, account string) *secrets {
+	t.Helper()
+	stream, err := secretv1.NewSecretServiceClient(a.watcher.dial("xds-server")).Watch(t.Context(), grpc.WaitForReady(true))
+	testkit.NoError(t, err)
+	testkit.NoError(t, stream.Send(&secretv1.WatchRequest{Instance: "xds-server-test", Subscribe: []*secretv1.Subscription{
+		{Namespace: namespace, Name: name, Identity: a.watcher.ca.ID("shop", account).String()}}}))
+	return &secrets{t, stream}
 }
 
 // resource are objects of the Gateway API, or of the core group.
@@ -77,8 +93,8 @@ func (a *api) has(resource, namespace, name string, want ...string) time.Duratio
 	return time.Since(began)
 }
 
-// statusLines are what a status of the Gateway API says: "<type>=<status>/<reason> <observedGeneration>", of a listener or
-// parent with its name before it, "<listener>: attached <n>", and "address <type> <value>".
+// statusLines are what a status of the Gateway API says: "<type>=<status>/<reason> <observedGeneration>", of a listener
+// or parent with its name before it, "<listener>: attached <n>", and "address <type> <value>".
 func statusLines(o *unstructured.Unstructured) (out []string) {
 	conditions := func(prefix string, of map[string]any) {
 		list, _ := of["conditions"].([]any)

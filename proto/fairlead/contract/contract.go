@@ -37,8 +37,8 @@ const (
 	ManagedByCA    = "fairlead-ca"
 )
 
-// AdviceWebhook is the webhook, of config-watcher's ValidatingWebhookConfiguration, for objects of the Gateway API. They
-// may be for other controllers, so its failurePolicy stays Ignore.
+// AdviceWebhook is the webhook, of config-watcher's ValidatingWebhookConfiguration, for objects of the Gateway API.
+// They may be for other controllers, so its failurePolicy stays Ignore.
 const AdviceWebhook = "advice.fairlead.dev"
 
 // RootConfigMap is the default name of the ConfigMap in every namespace from which workloads take the roots of the

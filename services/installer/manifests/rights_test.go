@@ -101,6 +101,8 @@ func TestRightsOfServices(t *testing.T) {
 				"update configmaps. fairlead-jwks in istio-system":                                 true,
 				"create leases.coordination.k8s.io in istio-system":                                true,
 				"update leases.coordination.k8s.io fairlead-config-watcher-status in istio-system": true,
+				// Classes select no controller but the mesh's, and are given no rights by anybody.
+				"create gatewayclasses.gateway.networking.k8s.io in every namespace": true,
 			}
 			bindings := "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every " +
 				"namespace"

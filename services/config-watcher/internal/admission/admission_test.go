@@ -226,8 +226,8 @@ func TestGatewayAPIIsJudgedByTheAPIServer(t *testing.T) {
 	const route = "{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: x, namespace: shop}, spec: "
 	for spec, warning := range map[string]string{
 		"{rules: [{filters: [{type: URLRewrite}]}]}": "",
-		"{rules: [{name: UPPER, soon: 1}]}": `HTTPRoute shop/x: spec.rules[0].soon: is left out: unknown field "soon"; remove it, or use one of ` +
-			"name, ",
+		"{rules: [{name: UPPER, soon: 1}]}": `HTTPRoute shop/x: spec.rules[0].soon: is left out: unknown field "soon"; ` +
+			"remove it, or use one of name, ",
 	} {
 		got := review(t, h, admissionv1.Create, route+spec+"}", "")
 		if !got.Allowed || len(got.Warnings) != min(len(warning), 1) ||

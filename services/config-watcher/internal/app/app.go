@@ -205,13 +205,14 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		references.wanted, references.lookup = credential.NewWanted(s.revisions, proxies, from.kubernetes), from.kubernetes
 	}
 	settled := func() bool { return from.settled() && keys.Settled() && names.Settled() }
-	ends := pipeline.Ends{Settled: settled, Discovered: func(changes []normalise.Change, settings *v1alpha1.MeshConfig, judged normalise.Judged) {
+	discovered := func(changes []normalise.Change, settings *v1alpha1.MeshConfig, judged normalise.Judged) {
 		found.Submit(changes, settings)
 		machines.Submit(changes)
 		statuses.Submit(changes, judged)
 		ingresses.Submit(changes, settings)
 		sets.discovered(changes, settings, sinks)
-	}, Wanted: references.want, Complete: references.complete}
+	}
+	ends := pipeline.Ends{Settled: settled, Discovered: discovered, Wanted: references.want, Complete: references.complete}
 
 	// Who may do what in the configuration API.
 	roles, err := access.New(access.Config{
@@ -279,6 +280,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		s.Task("proxies of other replicas", tlsconf.Identified(identity, func(ctx context.Context) error { return others.run(ctx, awaited) }))
 	}
 	s.Task("pipeline", func(ctx context.Context) error { return s.pipeline.Run(ctx, ends) })
+	s.Task("expiry of certificates", s.passTime)
 	s.Task("findings", found.Run)
 	s.Task("bans", bans.Run)
 	s.Task("keys of tokens", keys.Run)

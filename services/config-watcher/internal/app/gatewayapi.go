@@ -1,12 +1,14 @@
 package app
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -61,6 +63,21 @@ func (s *Server) accessEnded(to *audit.Recorder) func(credential.Ref, string) {
 		s.Log.Info("a proxy may not have a Secret any more that it was handed", "identity", identity, "object", secret.String())
 		if err := to.Ended(identity, secret); err != nil {
 			s.Log.Error("the end of an access was not audited", "identity", identity, "object", secret.String(), "error", err)
+		}
+	}
+}
+
+// expiryInterval is how long a warning that a certificate has expired may be late.
+const expiryInterval = time.Minute
+
+// passTime has expired certificates noticed, until ctx ends.
+func (s *Server) passTime(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.Clock.After(expiryInterval):
+			s.pipeline.Submit(ctx, []normalise.Change{normalise.TimePassed()})
 		}
 	}
 }

@@ -35,8 +35,8 @@ const (
 	kubeStatusWorkers = 8
 )
 
-// Gateways of the Gateway API are few, and each changes with every route: their statuses are written beside those of all
-// other objects, so that they do not wait for those of thousands of routes.
+// Gateways of the Gateway API are few, and each changes with every route: their statuses are written beside those of
+// all other objects, so that they do not wait for those of thousands of routes.
 const (
 	gatewaysSuffix    = "/gateways"
 	kubeGatewaysQPS   = 50
@@ -71,7 +71,9 @@ func (s *Server) newReplicas(identity tlsconf.Source) replicas {
 }
 
 // statusSinks makes what writes the statuses of objects back to their sources. few are those of status.Config.
-func (s *Server) statusSinks(from *sources, registrar *registration.KubernetesWriter, sets clusterSets) (sinks, few map[string]status.Sink, err error) {
+func (s *Server) statusSinks(
+	from *sources, registrar *registration.KubernetesWriter, sets clusterSets,
+) (sinks, few map[string]status.Sink, err error) {
 	metrics := status.NewMetrics(s.Registry)
 	store := status.NewDispatcher(status.DispatcherConfig{
 		Name: memory.Name, Writer: status.NewStoreWriter(from.store, storeStatusesPerSecond, s.Clock), Workers: 1, Metrics: metrics, Log: s.Log,

@@ -95,7 +95,8 @@ func (r *Recorder) Do(ctx context.Context, verb string, about object.Key) error 
 // Ended records that a proxy which was handed a Secret may not have it any more. Nobody calls for that: identity is the
 // proxy's.
 func (r *Recorder) Ended(identity string, secret object.Key) error {
-	return r.log.Append(Entry{Identity: identity, Call: "SecretService", Result: Accepted, Objects: verbOf("end access", []object.Key{secret})})
+	ended := verbOf("end access", []object.Key{secret})
+	return r.log.Append(Entry{Identity: identity, Call: "SecretService", Result: Accepted, Objects: ended})
 }
 
 func objectOf(k object.Key) Object {

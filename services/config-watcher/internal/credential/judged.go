@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
-// judgedUse is the use of credentials by listeners of the Gateway API; nil if they name none. What is not granted, or not
-// there, is not in the resource.
+// judgedUse is the use of credentials by listeners of the Gateway API; nil if they name none. What is not granted, or
+// not there, is not in the resource.
 func judgedUse(k resource.Key, listeners *configv1.GatewayListeners) *use {
 	u := &use{namespace: k.Namespace, judged: listeners}
 	named := []string{listeners.GetBackendCredential()}

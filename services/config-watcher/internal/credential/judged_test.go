@@ -101,7 +101,8 @@ func TestJudgedListenersEntitle(t *testing.T) {
 	}
 }
 
-// TestStateOfSecrets: of a Secret the mesh learns whether it is there and usable, and until when; nothing of its content.
+// TestStateOfSecrets: of a Secret the mesh learns whether it is there and usable, and until when; nothing of its
+// content.
 func TestStateOfSecrets(t *testing.T) {
 	chain, key := testkit.PKI(t).NewServer("a.example")
 	table := NewTable()

@@ -41,8 +41,9 @@ type use struct {
 	exportedTo []string
 	// selector of the workloads; if it is empty, the object applies to all workloads that exportedTo allows.
 	selector map[string]string
-	// judged are the listeners of a Gateway or ListenerSet of the Gateway API, nil for other objects: each name in names
-	// has a namespace, and only the selected gateways get the credentials, also of another namespace than their own.
+	// judged are the listeners of a Gateway or ListenerSet of the Gateway API, nil for other objects: each name in
+	// names has a namespace, and only the selected gateways get the credentials, also of another namespace than their
+	// own.
 	judged *configv1.GatewayListeners
 }
 
@@ -211,8 +212,8 @@ func WithoutScheme(name string) string {
 }
 
 // MayUse reports whether a Workload with the identity, which is of a namespace, needs the credential. router is true if
-// the identity is connected as a gateway. Of another namespace than its own, a Workload gets what listeners of the Gateway
-// API name that it serves. Server calls it.
+// the identity is connected as a gateway. Of another namespace than its own, a Workload gets what listeners of the
+// Gateway API name that it serves. Server calls it.
 func (r *References) MayUse(ref Ref, namespace, identity string, router bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

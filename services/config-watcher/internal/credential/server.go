@@ -73,8 +73,8 @@ type ServerConfig struct {
 	Ready func() <-chan struct{}
 	// Lookup is nil if the table has the credentials of all sources as soon as it is ready.
 	Lookup Lookup
-	// Ended is called when a proxy that was handed a credential may not have it any more, because no object that is there
-	// names it for the proxy.
+	// Ended is called when a proxy that was handed a credential may not have it any more, because no object that is
+	// there names it for the proxy.
 	Ended func(ref Ref, identity string)
 	// Stop is closed to end all watches when the process drains.
 	Stop  <-chan struct{}
@@ -101,8 +101,8 @@ func (s subscription) proto() *secretv1.Subscription {
 	return &secretv1.Subscription{Namespace: s.ref.Namespace, Name: s.ref.Name, Identity: s.identity}
 }
 
-// isOwn reports whether the credential is of the identity's namespace. One of another namespace is answered at once, and
-// again when a listener that names it comes.
+// isOwn reports whether the credential is of the identity's namespace. One of another namespace is answered at once,
+// and again when a listener that names it comes.
 func (s subscription) isOwn() bool {
 	namespace, _, ok := auth.ParseWorkload(s.identity)
 	return ok && namespace == s.ref.Namespace

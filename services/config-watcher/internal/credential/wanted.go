@@ -80,13 +80,14 @@ type Source interface {
 // NewWanted returns a Wanted that tells the source from Run's goroutine.
 func NewWanted(log *revision.Log, gateways Gateways, source Source) *Wanted {
 	return &Wanted{
-		log: log, gateways: gateways, source: source, wake: make(chan struct{}, 1), uses: map[resource.Key]*wantedBy{}, selections: map[string]*selection{},
-		matched: map[resource.Key][]*selection{},
+		log: log, gateways: gateways, source: source, wake: make(chan struct{}, 1), uses: map[resource.Key]*wantedBy{},
+		selections: map[string]*selection{},
+		matched:    map[resource.Key][]*selection{},
 	}
 }
 
-// Judge takes over what package gatewayapi wants, sorted. Before the first revision, which waits for it, the source is told
-// at once.
+// Judge takes over what package gatewayapi wants, sorted. Before the first revision, which waits for it, the source is
+// told at once.
 func (w *Wanted) Judge(keys []object.Key) {
 	w.mu.Lock()
 	w.judged = keys

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// absentInterval is how often an API server without the Gateway API is asked whether it has it now, and lookInterval
-	// how often one with it, whether a class is gone.
+	// absentInterval is how often an API server without the Gateway API is asked whether it has it now, and
+	// lookInterval how often one with it, whether a class is gone.
 	absentInterval = 5 * time.Second
 	lookInterval   = 30 * time.Second
 	// callTimeout bounds a request.
@@ -28,9 +28,9 @@ const (
 
 // classes are those that are created, as in Istio but for fairlead.
 var classes = []struct{ name, controller, description string }{
-	{"istio", contract.GatewayControllerIstio, "Gateways of this class get a deployment and are served by the mesh"},
-	{"fairlead", contract.GatewayControllerFairlead, "Gateways of this class get a deployment and are served by the mesh"},
-	{"istio-remote", contract.GatewayControllerUnmanaged, "Gateways of this class have their workloads elsewhere, such as in another cluster"},
+	{"istio", contract.GatewayControllerIstio, "Served by the mesh, with a deployment for each Gateway"},
+	{"fairlead", contract.GatewayControllerFairlead, "Served by the mesh, with a deployment for each Gateway"},
+	{"istio-remote", contract.GatewayControllerUnmanaged, "For Gateways whose workloads are in another cluster"},
 }
 
 var resource = schema.GroupVersionResource{Group: contract.GroupGatewayAPI, Version: "v1", Resource: "gatewayclasses"}

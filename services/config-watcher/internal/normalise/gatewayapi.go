@@ -17,7 +17,8 @@ type Judged struct {
 	Statuses map[object.Key]*gatewayapi.Status
 	// Resources are the objects whose resource has changed or is gone.
 	Resources []object.Key
-	// Wanted are the Secrets and ConfigMaps that are referred to and may be read, sorted; it counts if Rewanted is true.
+	// Wanted are the Secrets and ConfigMaps that are referred to and may be read, sorted; it counts if Rewanted is
+	// true.
 	Wanted   []object.Key
 	Rewanted bool
 }
@@ -58,4 +59,9 @@ func (m *Mesh) rebuildGatewayAPI() {
 		m.emit(resource.Of(k), body)
 		m.delta.Judged.Resources = append(m.delta.Judged.Resources, k)
 	}
+}
+
+// TimePassed is a change of nothing. With it Apply only looks at the clock, by which certificates expire.
+func TimePassed() Change {
+	return Change{Key: object.Key{Group: kinds.GroupFairlead, Kind: object.KindCredentialState, Name: "time"}}
 }

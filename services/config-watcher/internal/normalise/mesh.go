@@ -131,7 +131,8 @@ func New(cfg Config) *Mesh {
 		dirty: newDirty(), out: map[resource.Key][]byte{},
 	}
 	m.settings = m.defaultSettings()
-	m.gateways = gatewayapi.New(gatewayapi.Config{Domain: m.cfg.Domain, MeshNamespace: m.settings.GetRootNamespace()})
+	m.gateways = gatewayapi.New(gatewayapi.Config{Domain: m.cfg.Domain, MeshNamespace: m.settings.GetRootNamespace(),
+		Tenants: m.cfg.Tenancy.Enabled})
 	m.dirty.mesh = true
 	return m
 }

@@ -80,10 +80,9 @@ func (o *owner) build(hostname string) *configv1.Service {
 }
 
 func (m *Mesh) indexOwner(old, now *owner) {
-	switch {
-	case now != nil && now.service != nil:
+	if now != nil {
 		m.gateways.Put(now.object.Key, now.object)
-	case now == nil && old.service != nil:
+	} else {
 		m.gateways.Put(old.object.Key, nil)
 	}
 	if old != nil {

@@ -48,11 +48,11 @@ type Ends struct {
 	// Discovered receives the changed objects of discovered namespaces, the mesh configuration, and what has changed of
 	// the Gateway API, after the commit of their revision. It may be nil.
 	Discovered func(changes []normalise.Change, settings *mesh.MeshConfig, judged normalise.Judged)
-	// Wanted receives the Secrets and ConfigMaps that objects of the Gateway API refer to, sorted, when that has changed.
-	// It may be nil.
+	// Wanted receives the Secrets and ConfigMaps that objects of the Gateway API refer to, sorted, when that has
+	// changed. It may be nil.
 	Wanted func([]object.Key)
-	// Complete reports whether it is known of all that is wanted whether it is there: the first revision waits for that, so
-	// that no gateway loses a listener because its Secret is not read yet. It may be nil.
+	// Complete reports whether it is known of all that is wanted whether it is there: the first revision waits for
+	// that, so that no gateway loses a listener because its Secret is not read yet. It may be nil.
 	Complete func() bool
 }
 

@@ -17,16 +17,16 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
-// API is the status of an object of the Gateway API as it is written: exactly one field is set. A Route or Policy has the
-// entries of the mesh's controllers alone. Conditions have no time.
+// API is the status of an object of the Gateway API as it is written: exactly one field is set. A Route or Policy has
+// the entries of the mesh's controllers alone. Conditions have no time.
 type API struct {
 	Class       *gatewayv1.GatewayClassStatus
 	Gateway     *gatewayv1.GatewayStatus
 	ListenerSet *gatewayv1.ListenerSetStatus
 	Route       *gatewayv1.RouteStatus
 	Policy      *gatewayv1.PolicyStatus
-	// KeepTrue is set if a condition Programmed that holds for the same generation stays as it is while another would be
-	// pending.
+	// KeepTrue is set if a condition Programmed that holds for the same generation stays as it is while another would
+	// be pending.
 	KeepTrue bool
 }
 
@@ -56,8 +56,8 @@ func (t *Tracker) sinkOf(id ID) Sink {
 }
 
 // isOurs reports whether this control plane writes the status of an object of the Gateway API. All revisions of the
-// control plane serve it, and one writes: that of the label istio.io/rev of the object, else of its namespace; without a
-// label, the one without a revision.
+// control plane serve it, and one writes: that of the label istio.io/rev of the object, else of its namespace; without
+// a label, the one without a revision.
 func (t *Tracker) isOurs(o *object.Object) bool {
 	of := cmp.Or(o.Labels[contract.RevisionLabel], t.namespaces[o.Key.Namespace])
 	return cmp.Or(of, defaultRevision) == cmp.Or(t.cfg.Revision, defaultRevision)
@@ -254,7 +254,8 @@ func indexProxies(snapshot *revision.Snapshot, f *fleetState) proxyIndex {
 		if !isGatewayProxy(p) {
 			continue
 		}
-		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.Status.GetNamespace(), Name: p.Status.GetWorkload()}).GetWorkload()
+		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.Status.GetNamespace(),
+			Name: p.Status.GetWorkload()}).GetWorkload()
 		if w == nil {
 			continue
 		}
@@ -278,8 +279,8 @@ func (x proxyIndex) selected(namespace string, labels map[string]string) []*apiP
 	return slices.DeleteFunc(slices.Clone(least), func(p *apiProxy) bool { return !object.HasLabels(p.labels, labels) })
 }
 
-// portsOf are the ports in the names of rejected listeners and route configurations, such as "0.0.0.0_80" and "http.80";
-// ok is false if a name has none.
+// portsOf are the ports in the names of rejected listeners and route configurations, such as "0.0.0.0_80" and
+// "http.80"; ok is false if a name has none.
 func portsOf(names []string) (ports []string, ok bool) {
 	for _, name := range names {
 		found := ""

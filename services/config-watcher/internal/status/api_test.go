@@ -178,8 +178,8 @@ const (
  spec: {type: LoadBalancer, clusterIP: 10.9.0.1, ports: [{port: 80}]}, status: {loadBalancer: {ingress: [%s]}}}`
 )
 
-// TestProgrammedGateways: Programmed means that every connected gateway that the Gateway selects has acknowledged it, and
-// that it has its addresses.
+// TestProgrammedGateways: Programmed means that every connected gateway that the Gateway selects has acknowledged it,
+// and that it has its addresses.
 func TestProgrammedGateways(t *testing.T) {
 	m := newAPIMesh(t, "")
 	m.apply(shopNamespace, edgeGateway, fmt.Sprintf(edgePod, "edge-1", 1), fmt.Sprintf(edgePod, "edge-2", 2))
@@ -285,8 +285,8 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestRevisionsOfTheGatewayAPI: of several revisions of the control plane that one writes whose label the object, or its
-// namespace, has.
+// TestRevisionsOfTheGatewayAPI: of several revisions of the control plane that one writes whose label the object, or
+// its namespace, has.
 func TestRevisionsOfTheGatewayAPI(t *testing.T) {
 	labelled := func(text, revision string) string {
 		return strings.Replace(text, "namespace: shop,", "namespace: shop, labels: {istio.io/rev: "+revision+"},", 1)

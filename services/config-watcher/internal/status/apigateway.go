@@ -43,7 +43,7 @@ type serving struct {
 	keep bool
 	// addresses that the Gateway has got, and why they are not those that it should have; "" if they are.
 	addresses               []gatewayv1.GatewayStatusAddress
-	unassigned, unassignedY string
+	unassigned, notAssigned string
 }
 
 // servingOf asks the proxies and the Service of a Gateway. l is nil if there is no such Gateway.
@@ -127,7 +127,7 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 		if _, err := netip.ParseAddr(value); err == nil {
 			kind = gatewayv1.IPAddressType
 		}
-		if len(s.addresses) < maxAddresses && !slices.ContainsFunc(s.addresses, func(a gatewayv1.GatewayStatusAddress) bool { return a.Value == value }) {
+		if len(s.addresses) < maxAddresses && !s.has(value) {
 			s.addresses = append(s.addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: value})
 		}
 	}
@@ -146,7 +146,7 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 		}
 		return
 	case service == nil && judged.Service != (gatewayapi.Name{}):
-		s.unassigned, s.unassignedY = string(gatewayv1.GatewayReasonAddressNotUsable), "there is no Service "+judged.Service.String()
+		s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotUsable), "there is no Service "+judged.Service.String()
 		return
 	case service == nil:
 		for _, p := range connected {
@@ -172,15 +172,20 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 		}
 	}
 	for _, ip := range asked {
-		if !slices.ContainsFunc(s.addresses, func(a gatewayv1.GatewayStatusAddress) bool { return a.Value == ip }) {
-			s.unassigned, s.unassignedY = string(gatewayv1.GatewayReasonAddressNotUsable), "address "+ip+" is not assigned to it"
+		if !s.has(ip) {
+			s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotUsable), "address "+ip+" is not assigned to it"
 			return
 		}
 	}
 	if len(s.addresses) == 0 && service != nil {
-		s.unassigned, s.unassignedY = string(gatewayv1.GatewayReasonAddressNotAssigned),
+		s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotAssigned),
 			fmt.Sprintf("the load balancer has given Service %s/%s no address yet", o.Key.Namespace, o.Key.Name)
 	}
+}
+
+// has reports whether a value is among the addresses.
+func (s *serving) has(value string) bool {
+	return slices.ContainsFunc(s.addresses, func(a gatewayv1.GatewayStatusAddress) bool { return a.Value == value })
 }
 
 // maxAddresses is how many addresses a Gateway's status may have.
@@ -214,7 +219,7 @@ func (t *Tracker) servedStatus(e *entry, of func(gatewayapi.Name) *serving) *Sta
 		case !g.Accepted:
 			v = verdict{metav1.ConditionFalse, reasonInvalid, "the Gateway is not accepted"}
 		case v.reason != reasonInvalid && s.unassigned != "":
-			v = verdict{metav1.ConditionFalse, s.unassigned, s.unassignedY}
+			v = verdict{metav1.ConditionFalse, s.unassigned, s.notAssigned}
 		}
 		st := &gatewayv1.GatewayStatus{Addresses: s.addresses, Conditions: append(slices.Clone(g.Conditions), v.condition(g.Generation))}
 		if g.AttachedListenerSets > 0 {
@@ -286,8 +291,8 @@ func (g *gatewayServices) put(k object.Key, o *object.Object) {
 	g.made[at][k.Name] = o
 }
 
-// of is the Service of a Gateway: the one that its addresses name, else the one that was made for it, the first by name;
-// nil if there is none.
+// of is the Service of a Gateway: the one that its addresses name, else the one that was made for it, the first by
+// name; nil if there is none.
 func (g *gatewayServices) of(gateway, named gatewayapi.Name) *object.Object {
 	if named != (gatewayapi.Name{}) {
 		return g.all[named]

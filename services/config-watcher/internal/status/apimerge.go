@@ -13,13 +13,14 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// ownTypes are the types of conditions that are the mesh's in the status of an object of its own: one that does not apply
-// any more is removed.
+// ownTypes are the types of conditions that are the mesh's in the status of an object of its own: one that does not
+// apply any more is removed.
 var ownTypes = []string{Accepted, Programmed, ResolvedRefs, string(gatewayv1.ListenerConditionConflicted),
 	string(gatewayv1.ListenerConditionOverlappingTLSConfig), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
 	string(gatewayv1.RouteConditionPartiallyInvalid)}
 
-// mergeAPI is Merge for an object of the Gateway API. Entries of other controllers, and conditions of other types, stay.
+// mergeAPI is Merge for an object of the Gateway API. Entries of other controllers, and conditions of other types,
+// stay.
 func mergeAPI(before map[string]any, s *API, now time.Time) (after map[string]any, changed bool) {
 	m := merger{now: now, keepTrue: s.KeepTrue}
 	after = maps.Clone(before)
@@ -120,8 +121,8 @@ func sameIn(field string) func(a, b map[string]any) bool {
 	}
 }
 
-// withOthers is a list of own entries and those of other controllers. Entries stay at their place; of the own ones those
-// are left out for which there is no room.
+// withOthers is a list of own entries and those of other controllers. Entries stay at their place; of the own ones
+// those are left out for which there is no room.
 func withOthers(old any, own []any, same func(a, b map[string]any) bool, most int) []any {
 	list, _ := old.([]any)
 	var out, left []any

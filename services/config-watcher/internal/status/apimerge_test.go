@@ -41,13 +41,15 @@ func TestMergeOfTheGatewayAPI(t *testing.T) {
 		want   string
 	}{
 		"the first status of a route": {"", API{Route: parents(parent(ours, "edge", accepted))},
-			"parents: [{controllerName: " + ours + ", parentRef: {name: edge}, conditions: [" + is("Accepted", "True", "Accepted", new, "2") + "]}]"},
+			"parents: [{controllerName: " + ours + ", parentRef: {name: edge}, conditions: [" + is("Accepted", "True", "Accepted", new, "2") +
+				"]}]"},
 		"the parents of another controller stay where they are": {
 			"parents: [{controllerName: " + ours + ", parentRef: {name: old}, conditions: []}, {controllerName: " + theirs +
 				", parentRef: {name: edge}, conditions: [{type: Accepted, status: 'True', reason: R, message: x, lastTransitionTime: '" + old + "'}]}]",
 			API{Route: parents(parent(ours, "edge", accepted))},
 			"parents: [{controllerName: " + theirs +
-				", parentRef: {name: edge}, conditions: [{type: Accepted, status: 'True', reason: R, message: x, lastTransitionTime: '" + old + "'}]}, " +
+				", parentRef: {name: edge}, conditions: [{type: Accepted, status: 'True', reason: R, message: x, lastTransitionTime: '" + old +
+				"'}]}, " +
 				"{controllerName: " + ours + ", parentRef: {name: edge}, conditions: [" + is("Accepted", "True", "Accepted", new, "2") + "]}]"},
 		"a route without a parent of ours any more": {
 			"parents: [{controllerName: " + ours + ", parentRef: {name: edge}, conditions: []}]", API{Route: &gatewayv1.RouteStatus{}},
@@ -70,15 +72,18 @@ func TestMergeOfTheGatewayAPI(t *testing.T) {
 				", " + is("example.com/Seen", "True", "Seen", old, "1") + "]}]"},
 		"pending in earnest": {
 			"conditions: [" + is("Programmed", "True", "Programmed", old, "2") + "]",
-			API{Gateway: &gatewayv1.GatewayStatus{Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonPending, 2)}}},
+			API{Gateway: &gatewayv1.GatewayStatus{
+				Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonPending, 2)}}},
 			"conditions: [" + is("Programmed", "False", "Pending", new, "2") + "]"},
 		"pending in a new generation": {
 			"conditions: [" + is("Programmed", "True", "Programmed", old, "1") + "]",
-			API{KeepTrue: true, Gateway: &gatewayv1.GatewayStatus{Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonPending, 2)}}},
+			API{KeepTrue: true, Gateway: &gatewayv1.GatewayStatus{
+				Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonPending, 2)}}},
 			"conditions: [" + is("Programmed", "False", "Pending", new, "2") + "]"},
 		"rejected": {
 			"conditions: [" + is("Programmed", "True", "Programmed", old, "2") + "]",
-			API{KeepTrue: true, Gateway: &gatewayv1.GatewayStatus{Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonInvalid, 2)}}},
+			API{KeepTrue: true, Gateway: &gatewayv1.GatewayStatus{
+				Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonInvalid, 2)}}},
 			"conditions: [" + is("Programmed", "False", "Invalid", new, "2") + "]"},
 		"features": {
 			"conditions: [" + is("SupportedVersion", "True", "X", old, "1") + "]\nsupportedFeatures: [{name: Old}]",

@@ -97,8 +97,8 @@ type Status struct {
 	Findings []string
 	// LoadBalancer are the addresses of an Ingress, which has no conditions; nil for other kinds.
 	LoadBalancer []networkingv1.IngressLoadBalancerIngress
-	// API is what is written of an object of the Gateway API, of which Conditions are a summary; nil for other kinds, and
-	// for an object of which nothing is written.
+	// API is what is written of an object of the Gateway API, of which Conditions are a summary; nil for other kinds,
+	// and for an object of which nothing is written.
 	API *API
 }
 

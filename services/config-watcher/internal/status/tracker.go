@@ -57,8 +57,9 @@ type Config struct {
 	Peers func() (proxies []fleet.View, incomplete bool)
 	// PeerReporters returns the number of xds-servers that report to the other replicas.
 	PeerReporters func() int
-	// Sinks take the statuses of a source's objects, by the name of the source. Few take those of Gateways, ListenerSets and
-	// GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without one Sinks do.
+	// Sinks take the statuses of a source's objects, by the name of the source. Few take those of Gateways,
+	// ListenerSets and GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without
+	// one Sinks do.
 	Sinks, Few map[string]Sink
 	// Revision of the control plane; "" for none.
 	Revision string
@@ -294,7 +295,7 @@ func (t *Tracker) round(snapshot *revision.Snapshot) {
 	awaited := false
 	for _, row := range rows {
 		c := row.Status.Get(Programmed)
-		awaited = awaited || c.Reason == reasonPending || c.Reason == reasonRejected || c.Unknown
+		awaited = awaited || c.Reason == reasonPending && (c.KeepTrue || !isAPI(row.Key)) || c.Reason == reasonRejected || c.Unknown
 	}
 	t.mu.Lock()
 	t.rows, t.awaited = rows, awaited

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// GatewayAPI is the group of the Gateway API. The mesh reads none of its kinds; another controller may.
+// GatewayAPI is the group of the Gateway API. Several controllers may serve its objects.
 const GatewayAPI = "gateway.networking.k8s.io"
 
 // RouteKinds are the kinds of routes of the Gateway API.

@@ -21,19 +21,24 @@ var shortKinds = map[string]string{
 	"vs": "VirtualService", "dr": "DestinationRule", "gw": "Gateway", "se": "ServiceEntry", "we": "WorkloadEntry", "wg": "WorkloadGroup",
 	"sc": "Sidecar", "ef": "EnvoyFilter", "pa": "PeerAuthentication", "ra": "RequestAuthentication", "ap": "AuthorizationPolicy",
 	"eps": "EndpointSlice", "no": "Node", "svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
-	"ing": "Ingress",
+	"ing": "Ingress", "gtw": APIGateway, "gc": "GatewayClass", "lset": "ListenerSet", "btlspolicy": "BackendTLSPolicy",
+	"refgrant": "ReferenceGrant",
 }
+
+// APIGateway is the Gateway of the Gateway API, written with its group: the bare Gateway is Istio's.
+const APIGateway = "Gateway.gateway.networking.k8s.io"
 
 // Names are the kinds that config-watcher knows, as their objects spell them.
 var Names = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
 	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "Ingress", "IngressClass",
-	"IdentityBan",
+	APIGateway, "GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "BackendTLSPolicy",
+	"ReferenceGrant", "IdentityBan",
 }
 
 // ClusterScoped are the kinds without a namespace.
-var ClusterScoped = map[string]bool{"Namespace": true, "Node": true, "IngressClass": true, "IdentityBan": true}
+var ClusterScoped = map[string]bool{"Namespace": true, "Node": true, "IngressClass": true, "IdentityBan": true, "GatewayClass": true}
 
 // Spellings are what completion offers: the kinds in lower case, and their short names.
 func Spellings() []string {
@@ -43,8 +48,11 @@ func Spellings() []string {
 // Parse returns the kind that a person means: a short name, any case, the plural. An unknown name is wrong usage,
 // and the error suggests the nearest one.
 func Parse(s string) (string, error) {
-	// The group of a name like virtualservices.networking.istio.io does not count.
-	lower, _, _ := strings.Cut(strings.ToLower(s), ".")
+	// The group of a name like virtualservices.networking.istio.io does not count, but for a Gateway.
+	lower, group, _ := strings.Cut(strings.ToLower(s), ".")
+	if kind, of, _ := strings.Cut(strings.ToLower(APIGateway), "."); group == of && (lower == kind || lower == Plural(kind)) {
+		return APIGateway, nil
+	}
 	if k, ok := shortKinds[lower]; ok {
 		return k, nil
 	}
@@ -66,7 +74,7 @@ func Parse(s string) (string, error) {
 // Plural is the plural of a kind, in lower case.
 func Plural(one string) string {
 	switch {
-	case strings.HasSuffix(one, "y"):
+	case strings.HasSuffix(one, "y") && !strings.HasSuffix(one, "ay"):
 		return strings.TrimSuffix(one, "y") + "ies"
 	case one == "endpoints":
 		return one
@@ -88,17 +96,30 @@ func Check(o *objectfile.Object) error {
 	return process.Refused(o.Refuse("kind", fmt.Sprintf("unknown kind %q", o.Kind), "write "+meant))
 }
 
-// Key returns the key of an object; an empty namespace means "default" for kinds that have one.
+// Key returns the key of an object of a kind as Parse returns it; an empty namespace means "default" for kinds that have
+// one.
 func Key(kind, namespace, name string) *configv1.ObjectKey {
 	if namespace == "" && !ClusterScoped[kind] {
 		namespace = objectfile.DefaultNamespace
 	}
-	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+	out := &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+	if one, group, apart := strings.Cut(kind, "."); apart {
+		out.Kind, out.ApiVersion = one, group+"/v1"
+	}
+	return out
+}
+
+// NameOf is the kind of an object as Parse returns it.
+func NameOf(key *configv1.ObjectKey) string {
+	if group, _, _ := strings.Cut(key.GetApiVersion(), "/"); key.GetKind()+"."+group == APIGateway {
+		return APIGateway
+	}
+	return key.GetKind()
 }
 
 // Text names an object, "VirtualService shop/web".
 func Text(key *configv1.ObjectKey) string {
-	return key.GetKind() + " " + FullName(key.GetNamespace(), key.GetName())
+	return NameOf(key) + " " + FullName(key.GetNamespace(), key.GetName())
 }
 
 // FullName is "<namespace>/<name>", or the name alone for an object without a namespace.

@@ -13,6 +13,8 @@ func TestNamesOfKinds(t *testing.T) {
 	for text, want := range map[string]string{
 		"vs": "VirtualService", "VirtualServices": "VirtualService", "virtualservice.networking.istio.io": "VirtualService",
 		"proxyconfigs": "ProxyConfig", "authorizationpolicies": "AuthorizationPolicy", "endpoints": "Endpoints", "ingressclasses": "IngressClass",
+		"gateway": "Gateway", "gateways.networking.istio.io": "Gateway", "gateway.gateway.networking.k8s.io": APIGateway,
+		"Gateways.gateway.networking.k8s.io": APIGateway, "gtw": APIGateway, "httproutes": "HTTPRoute", "backendtlspolicies": "BackendTLSPolicy",
 	} {
 		if got, err := Parse(text); err != nil || got != want {
 			t.Errorf("%s: %q, %v", text, got, err)
@@ -58,6 +60,15 @@ func TestAMisspeltKindOfIstioIsRefused(t *testing.T) {
 		}
 		if err := Check(list[0]); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+func TestKeysOfGateways(t *testing.T) {
+	for kind, want := range map[string]string{"Gateway": "Gateway default/a ", APIGateway: APIGateway + " default/a gateway.networking.k8s.io/v1"} {
+		key := Key(kind, "", "a")
+		if got := Text(key) + " " + key.GetApiVersion(); got != want || key.GetKind() != "Gateway" || NameOf(key) != kind {
+			t.Errorf("%s is %s of kind %s", kind, got, key.GetKind())
 		}
 	}
 }

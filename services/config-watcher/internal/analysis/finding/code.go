@@ -47,6 +47,7 @@ const (
 	ConfinedToNamespace    Code = "ConfinedToNamespace"
 	ProviderNotFound       Code = "ProviderNotFound"
 	RegistryHostTaken      Code = "RegistryHostTaken"
+	RouteShadowed          Code = "RouteShadowed"
 )
 
 // Codes that only a whole analysis has.

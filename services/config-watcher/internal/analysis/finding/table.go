@@ -97,6 +97,9 @@ var OfRunningMesh = []Description{
 		"An older DestinationRule of the namespace for the same host has a trafficPolicy, or a subset of the same name: rules are joined, and " +
 			"the older one decides.",
 		"That policy or subset has no effect."},
+	{RouteShadowed, Warning, "", nil,
+		"A route of the Gateway API is attached to a Service whose host a VirtualService of the mesh has: that wins.",
+		"Clients that see the VirtualService are routed by it, and the route has no effect for them."},
 	{ServerShadowed, Error, "IST0145", nil,
 		"An older Gateway of the same workloads uses a server's port for another protocol, or terminates TLS for the same host on it.",
 		"The server, or that host of it, has no effect."},

@@ -39,6 +39,10 @@ var table = map[object.Key]kind{
 	{Group: kinds.GroupNetworking, Kind: "ServiceEntry"}: checked(checkExportTo, checkConfined, checkRegistryHosts),
 	{Group: kinds.GroupNetworking, Kind: "EnvoyFilter"}:  checked(checkOwnNamespace),
 	{Group: kinds.GroupNetworking, Kind: "ProxyConfig"}:  checked(checkOwnNamespace),
+	{Group: kinds.GroupGatewayAPI, Kind: "HTTPRoute"}:    checked(checkServiceRoute),
+	{Group: kinds.GroupGatewayAPI, Kind: "GRPCRoute"}:    checked(checkServiceRoute),
+	{Group: kinds.GroupGatewayAPI, Kind: "TLSRoute"}:     checked(checkServiceRoute),
+	{Group: kinds.GroupGatewayAPI, Kind: "TCPRoute"}:     checked(checkServiceRoute),
 	{Group: kinds.GroupIngress, Kind: "Ingress"}:         checked(checkIngress),
 	{Group: kinds.GroupIngress, Kind: "IngressClass"}:    checked(),
 

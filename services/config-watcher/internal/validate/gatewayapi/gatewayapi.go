@@ -10,6 +10,7 @@ package gatewayapi
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -56,8 +57,27 @@ func Filled(kind, version string, tree map[string]any) any {
 	return r.filled(tree)["spec"]
 }
 
+// placed are details of errors of which the library tells the place in words alone.
+var placed = []*regexp.Regexp{
+	regexp.MustCompile(`^"(?P<path>[^"]+)" (?P<rest>must validate .*)$`),
+	regexp.MustCompile(`^(?P<rest>Checked value must be .*) in (?P<path>\S+)$`),
+}
+
+// split divides such a detail; path is empty for any other.
+func split(detail string) (path, rest string) {
+	for _, of := range placed {
+		if m := of.FindStringSubmatch(detail); m != nil {
+			return m[of.SubexpIndex("path")], m[of.SubexpIndex("rest")]
+		}
+	}
+	return "", detail
+}
+
 // path is the place of an error as a JSON path; that of the whole object is empty.
 func path(e *field.Error) string {
+	if at, _ := split(e.Detail); at != "" {
+		return at
+	}
 	if e.Field == "<nil>" {
 		return ""
 	}
@@ -68,6 +88,9 @@ func path(e *field.Error) string {
 func value(e *field.Error) any {
 	switch v := e.BadValue.(type) {
 	case string, int64, float64, bool:
+		if at, _ := split(e.Detail); at != "" {
+			return nil
+		}
 		switch e.Type {
 		case field.ErrorTypeRequired, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid: // not what the user wrote
 		default:
@@ -88,7 +111,8 @@ func reason(e *field.Error) string {
 	case field.ErrorTypeDuplicate:
 		return "stands in the list before"
 	}
-	detail := strings.TrimSpace(strings.TrimPrefix(e.Detail, e.Field+" "))
+	_, detail := split(e.Detail)
+	detail = strings.TrimSpace(strings.TrimPrefix(detail, e.Field+" "))
 	detail = strings.TrimPrefix(detail, "in body ")
 	if is, found := e.BadValue.(string); found && e.Type == field.ErrorTypeTypeInvalid {
 		detail = strings.TrimSuffix(detail, ": "+strconv.Quote(is)) + ", found " + is

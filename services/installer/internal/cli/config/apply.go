@@ -118,7 +118,7 @@ func applyConfig(ctx context.Context, env command.Env, mesh *meshclient.Mesh, f 
 	answer := applyAnswer{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
 	for _, r := range res.GetResults() {
 		o := appliedObject{
-			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
+			Kind: kinds.NameOf(r.GetKey()), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
 			Warnings: r.GetWarnings(),
 		}
 		for _, p := range r.GetOverrides() {

@@ -265,7 +265,7 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 	}
 	if as == "name" {
 		for _, o := range objects {
-			fmt.Fprintln(out, strings.ToLower(o.GetKey().GetKind())+"/"+o.GetKey().GetName())
+			fmt.Fprintln(out, strings.ToLower(kinds.NameOf(o.GetKey()))+"/"+o.GetKey().GetName())
 		}
 		return nil
 	}
@@ -362,7 +362,7 @@ func filterByLabels(objects []*configv1.Object, selector labels.Selector) ([]*co
 			Metadata struct{ Labels labels.Set }
 		}
 		if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
-			return nil, fmt.Errorf("%s %s/%s: %w", o.GetKey().GetKind(), o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
+			return nil, fmt.Errorf("%s %s/%s: %w", kinds.NameOf(o.GetKey()), o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
 		}
 		if selector.Matches(tree.Metadata.Labels) {
 			kept = append(kept, o)

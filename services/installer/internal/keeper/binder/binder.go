@@ -1,8 +1,8 @@
 // Package binder gives config-watcher its rights where they are needed, and nowhere else. It keeps a RoleBinding of a
 // ClusterRole in each namespace whose workloads use a Secret that a Gateway, DestinationRule or Ingress names, or whose
-// Secrets and ConfigMaps objects of the Gateway API name, and of another one in each namespace with a WorkloadGroup. Its
-// own account may bind these two ClusterRoles alone. A binding that somebody else has made under the same name is left
-// as it is.
+// Secrets and ConfigMaps objects of the Gateway API name, and of another one in each namespace with a WorkloadGroup.
+// Its own account may bind these two ClusterRoles alone. A binding that somebody else has made under the same name is
+// left as it is.
 package binder
 
 import (

@@ -72,31 +72,6 @@ rules:
   - apiGroups: [extensions.istio.io]
     resources: [wasmplugins/status, trafficextensions/status]
     verbs: [patch]
-  - apiGroups: [gateway.networking.k8s.io]
-    resources:
-      - backendtlspolicies
-      - gatewayclasses
-      - gateways
-      - grpcroutes
-      - httproutes
-      - listenersets
-      - referencegrants
-      - tcproutes
-      - tlsroutes
-      - udproutes
-    verbs: [get, list, watch]
-  - apiGroups: [gateway.networking.k8s.io]
-    resources:
-      - backendtlspolicies/status
-      - gatewayclasses/status
-      - gateways/status
-      - grpcroutes/status
-      - httproutes/status
-      - listenersets/status
-      - tcproutes/status
-      - tlsroutes/status
-      - udproutes/status
-    verbs: [patch]
   # The mesh's own GatewayClasses, once, where the definitions are there.
   - apiGroups: [gateway.networking.k8s.io]
     resources: [gatewayclasses]
