@@ -43,9 +43,10 @@ func (m *Mesh) rebuildEndpoints(k hostKey) {
 	}
 }
 
-// endpointSets builds an EndpointSet for every TCP port of a hostname and each cluster; an empty one of the own cluster
-// for a port without endpoints there, so that xds-server knows that nothing serves it. Services whose proxies connect
-// to the address or name that the client asked for have no sets, except headless ones.
+// endpointSets builds an EndpointSet for every port number of a hostname and each cluster (of UDP, which UDPRoutes of
+// the Gateway API may lead to, only if there is no TCP port of that number); an empty one of the own cluster for a port
+// without endpoints there, so that xds-server knows that nothing serves it. Services whose proxies connect to the
+// address or name that the client asked for have no sets, except headless ones.
 func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 	var out []*configv1.EndpointSet
 	claimants, services := h.claimants()
@@ -55,9 +56,9 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 			continue
 		}
 		byNode, visible := m.byNode(svc), m.visibleClaimants(claimants, svc.ExportedTo)
-		for _, port := range svc.Ports {
+		for _, port := range udpLast(svc.Ports) {
 			built := slices.ContainsFunc(out, func(s *configv1.EndpointSet) bool { return s.Port == port.Number && s.Audience == svc.Audience })
-			if built || port.Protocol == configv1.Protocol_PROTOCOL_UDP {
+			if built {
 				continue
 			}
 			b := setBuilder{svc: svc, port: port, byNode: byNode}
@@ -80,6 +81,15 @@ func (m *Mesh) endpointSets(h *host) []*configv1.EndpointSet {
 		}
 	}
 	return out
+}
+
+// udpLast sorts the ports of UDP behind the others, which otherwise keep their order.
+func udpLast(ports []*configv1.ServicePort) []*configv1.ServicePort {
+	isUDP := func(p *configv1.ServicePort) bool { return p.Protocol == configv1.Protocol_PROTOCOL_UDP }
+	if !slices.ContainsFunc(ports, isUDP) {
+		return ports
+	}
+	return slices.Concat(lists.Filter(ports, func(p *configv1.ServicePort) bool { return !isUDP(p) }), lists.Filter(ports, isUDP))
 }
 
 // candidate is one endpoint before its labels and locality are replaced by indices into the set's lists.

@@ -295,7 +295,7 @@ func TestKindsOfServices(t *testing.T) {
 		"---\napiVersion: v1\nkind: Service\nmetadata: {name: e, namespace: apps}\nspec: {type: ExternalName, externalName: www.example.com, "+
 		"ports: [{name: http, port: 80}]}\n"+
 		"---\napiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: apps}\nspec: {clusterIP: 10.0.0.9, selector: {app: a}, ports: "+
-		"[{name: dns, port: 53, protocol: UDP}]}\n")
+		"[{name: dns, port: 53, protocol: UDP}, {name: both, port: 54, protocol: UDP, targetPort: 55}, {name: tcp, port: 54}]}\n")
 	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 v1" {
 		t.Errorf("published although not ready: %s", got)
 	}
@@ -312,8 +312,10 @@ func TestKindsOfServices(t *testing.T) {
 		len(e.GetPorts()) > 0 {
 		t.Errorf("ExternalName endpoints %s, service %v", got, e)
 	}
-	if got := s.endpoints("apps", "dns.apps.svc.cluster.local:53/Kubernetes"); got != "none" {
-		t.Errorf("UDP endpoints %s", got)
+	for port, want := range map[string]string{"53": "10.1.0.1:53 NOT_READY v1", "54": "10.1.0.1:54 NOT_READY v1"} {
+		if got := s.endpoints("apps", "dns.apps.svc.cluster.local:"+port+"/Kubernetes"); got != want {
+			t.Errorf("endpoints of port %s of a service with UDP: %s, want %s", port, got, want)
+		}
 	}
 }
 

@@ -311,7 +311,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 		topics.Add(t)
 	}
 	k = k.WithSidecar(state, labels)
-	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
+	k.VirtualHosts = n.VirtualHosts && n.Type != Proxyless
 	k.Labels = state.RelevantLabels(n.Namespace, labels)
 	if w != nil && n.hasCredentials(state, k.Labels, topics) {
 		k.Identity = n.Identity
@@ -319,7 +319,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	if n.Type == Router {
 		k.GatewayTopology = n.GatewayTopology
 	}
-	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, w.GetAnnotations())
+	k.OnDemand = k.VirtualHosts && n.Type == Sidecar && k.Interception != None && n.onDemand(state, w.GetAnnotations())
 	if k.Type == Proxyless {
 		// A proxyless gRPC server subscribes to its listeners by address: they depend neither on targets nor on what
 		// follows.

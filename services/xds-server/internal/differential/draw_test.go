@@ -82,7 +82,9 @@ func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
-	switch rapid.IntRange(0, 22).Draw(t, "kind") {
+	switch rapid.IntRange(0, 28).Draw(t, "kind") {
+	case 23, 24, 25, 26, 27, 28:
+		return drawGatewayAPI(t, ns, name, host, n)
 	case 19, 20, 21:
 		return drawAuthorizationPolicy(t, ns, name, n)
 	case 22:

@@ -3,6 +3,7 @@ package differential_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,6 +32,9 @@ type member struct {
 // Changed implements plan.Watcher.
 func (*member) Changed(plan.Changes, plan.Changes) {}
 
+// listed are the types that a member subscribes to as a whole.
+var listed = []string{resource.ClusterType, resource.ListenerType, resource.VirtualHostType}
+
 // join makes the member a watcher of the class that its node is of.
 func (m *member) join(e *plan.Engine, state *mesh.Snapshot) {
 	key, _ := m.node.Key(state)
@@ -39,7 +43,7 @@ func (m *member) join(e *plan.Engine, state *mesh.Snapshot) {
 	}
 	before := m.class
 	m.class = e.Acquire(key, m)
-	for _, url := range []string{resource.ClusterType, resource.ListenerType} {
+	for _, url := range listed {
 		m.class.Plan(m, url, true, m.asks[url])
 	}
 	for _, url := range []string{resource.EndpointType, resource.ExtensionConfigType} {
@@ -89,10 +93,10 @@ func members(t *testing.T) []*member {
 // they agree.
 func (m *member) disagreement(state *mesh.Snapshot, translators map[string]plan.Translator) (string, error) {
 	want, got := map[string]map[string]string{}, map[string]map[string]string{}
-	for _, url := range []string{resource.ClusterType, resource.ListenerType, resource.EndpointType, resource.ExtensionConfigType} {
+	for _, url := range append([]string{resource.EndpointType, resource.ExtensionConfigType}, listed...) {
 		want[url], got[url] = map[string]string{}, map[string]string{}
 		names, held := m.asks[url], m.class.Snapshot().Type(url)
-		if url == resource.ClusterType || url == resource.ListenerType {
+		if slices.Contains(listed, url) {
 			listed, err := plan.List(translators[url], m.class.Key(), state)
 			if err != nil {
 				return "", err

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -12,7 +13,15 @@ import (
 func (r *Reader) Hosts(f func(host string)) {
 	rules := r.egress()
 	if rules.all() {
-		r.view.State().Hosts(contract.MeshGateway, f)
+		state := r.view.State()
+		state.Hosts(contract.MeshGateway, f)
+		if r.Class().Type == class.Router {
+			state.RoutedHosts(func(host string) {
+				if !state.HasHost(host) && !state.NamesHost(contract.MeshGateway, host) {
+					f(host)
+				}
+			})
+		}
 		return
 	}
 	known := map[string]bool{}
@@ -39,10 +48,11 @@ func (r *Reader) Hosts(f func(host string)) {
 
 // Reaches reports whether the class may have resources because of a host: whether Service returns one for it, or one of
 // VirtualServicesOf the mesh names it. A class that no Sidecar limits reaches all hosts of Snapshot.Hosts, also
-// services that are not exported to it.
+// services that are not exported to it; a router also those of Snapshot.RoutedHosts.
 func (r *Reader) Reaches(host string) bool {
 	if r.egress().all() {
-		return r.view.State().HasHost(host) || r.view.State().NamesHost(contract.MeshGateway, host)
+		return r.view.State().HasHost(host) || r.view.State().NamesHost(contract.MeshGateway, host) ||
+			r.Class().Type == class.Router && r.view.State().RoutesHost(host)
 	}
 	return r.Service(host) != nil || slices.ContainsFunc(r.VirtualServicesOf(contract.MeshGateway, host), func(vs *mesh.VirtualService) bool {
 		return slices.Contains(vs.Spec.GetHosts(), host)

@@ -222,6 +222,7 @@ func (w *writer) indexAttachedRoute(e *entry, add bool) {
 			if w.count(&w.next.attachedDomains, join(listener, host.GetDomain()), add) {
 				w.turn(Topic{SubjectAttachedDomains, listener, ""}, host.GetDomain())
 			}
+			w.count(&w.next.routedHosts, routedHost(host.GetDomain()), add)
 		}
 	}
 	if v.Key.Kind == KindUDPRoute {
@@ -270,6 +271,23 @@ func (s *Snapshot) AttachedDomains(listener string) (domains []string) {
 
 // AttachedDomainsTopic names the answer of AttachedDomains. It changes with the set, not with the routes of a domain.
 func AttachedDomainsTopic(listener string) Topic { return Topic{SubjectAttachedDomains, listener, ""} }
+
+// routedHost is a domain as RoutedHosts names it.
+func routedHost(domain string) string { return cmp.Or(domain, "*") }
+
+// RoutedHosts calls f once for every domain of AttachedDomains, whatever listener has it: "*" for any.
+func (s *Snapshot) RoutedHosts(f func(host string)) {
+	s.routedHosts.scan("", func(host string, _ int) bool {
+		f(host)
+		return true
+	})
+}
+
+// RoutesHost reports whether RoutedHosts has the host.
+func (s *Snapshot) RoutesHost(host string) bool {
+	_, ok := s.routedHosts.get(host)
+	return ok
+}
 
 // AttachedRoutes lists the routes that a listener has taken for exactly a domain of AttachedDomains, by kind, namespace
 // and name.

@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,6 +84,22 @@ func gatewayAPIQuestions() []question {
 				return ""
 			}, mesh.BackendTLSTopic(host))
 		}
+	}
+	for _, domain := range []string{"", "a.com", "b.com", "c.com"} {
+		var topics []mesh.Topic
+		for _, listener := range []string{"a/gw/http", "a/gw/a/set/http"} {
+			for _, of := range []string{"", "a.com", "b.com"} {
+				topics = append(topics, mesh.AttachedRoutesTopic(listener+of, domain))
+			}
+		}
+		add("RoutesHost "+domain, func(s *mesh.Snapshot) string {
+			found := false
+			s.RoutedHosts(func(host string) { found = found || host == cmp.Or(domain, "*") })
+			if host, ok := mesh.HostOf("mesh", topics[0]); !ok || found != s.RoutesHost(host) {
+				return "two answers"
+			}
+			return fmt.Sprint(found)
+		}, topics...)
 	}
 	for _, set := range []string{"", "a/set"} {
 		for _, domain := range []string{"", "a.com", "b.com"} {

@@ -246,14 +246,16 @@ func (s *Snapshot) NamesHost(gateway, host string) bool {
 	return s.hostRoutes.any(join(gateway, host) + sep)
 }
 
-// HostOf returns the host that may begin or cease to be one of Hosts, or one that a Sidecar lets clients reach, when
-// the answer of the topic changes; ok is false if there is none.
+// HostOf returns the host that may begin or cease to be one of Hosts or RoutedHosts, or one that a Sidecar lets clients
+// reach, when the answer of the topic changes; ok is false if there is none.
 func HostOf(gateway string, t Topic) (host string, ok bool) {
 	switch {
 	case t.Subject == SubjectService, t.Subject == SubjectDestinations:
 		return t.A, true
 	case t.Subject == SubjectHostRoutes && t.A == gateway:
 		return t.B, true
+	case t.Subject == SubjectAttachedRoutes:
+		return routedHost(t.B), true
 	default:
 		return "", false
 	}

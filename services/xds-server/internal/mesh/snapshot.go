@@ -47,6 +47,7 @@ type Snapshot struct {
 	gatewayListeners index[*GatewayListeners] // namespace, first label of the selection, age, namespace, name, kind
 	attachedRoutes   index[*HostRoute]        // listener, domain, kind, namespace, name
 	attachedDomains  index[int]               // listener, domain: number of routes
+	routedHosts      index[int]               // domain or "*": number of attachments of routes
 	serviceRoutes    index[*AttachedRoute]    // hostname, client's namespace, port, kind, namespace, name
 	udpBackends      index[int]               // hostname: number of destinations of UDPRoutes
 	backendTLS       index[*BackendTLS]       // hostname, port, age, namespace, name

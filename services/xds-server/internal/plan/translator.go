@@ -25,8 +25,9 @@ type Translator interface {
 	// on the list of all services; HostNames lists what each service adds.
 	Names(r *input.Reader) ([]string, error)
 	// HostNames lists, sorted, the names that a wildcard subscription receives because of one host: the name of a
-	// service, or a host that only VirtualServices have. Several hosts may list the same resource. It lists none for a
-	// host that the class does not reach (Reader.Reaches), for the engine does not ask then.
+	// service, a host that only VirtualServices have, or for a router one of a route of the Gateway API. Several hosts
+	// may list the same resource. It lists none for a host that the class does not reach (Reader.Reaches), for the
+	// engine does not ask then.
 	HostNames(r *input.Reader, host string) ([]string, error)
 	// Build makes one resource. It returns nil, nil if the class has no resource of that name. The message must not be
 	// changed afterwards. A message that comes with an *Incomplete is used, and the error is reported.
@@ -71,10 +72,14 @@ func List(t Translator, key *class.Key, state *mesh.Snapshot) ([]string, error) 
 		return nil, err
 	}
 	view := input.NewView(key, state)
-	state.Hosts(contract.MeshGateway, func(host string) {
+	list := func(host string) {
 		names, e := listNames(t, view.Reader(), host)
 		all, err = append(all, names...), errors.Join(err, e)
-	})
+	}
+	state.Hosts(contract.MeshGateway, list)
+	if key.Type == class.Router {
+		state.RoutedHosts(list)
+	}
 	slices.Sort(all)
 	return slices.Compact(all), err
 }

@@ -1,4 +1,5 @@
-// Package gateway groups the servers of all Gateways that select a router by the port that it listens on (Ports).
+// Package gateway groups the servers of all Gateways that select a router, and the listeners of the Gateway API that it
+// serves, by the port that it listens on (Ports).
 // Packages listener and route build from the same answer; package discovery asks AutoPassthroughTo for the clusters of
 // AUTO_PASSTHROUGH servers.
 package gateway

@@ -8,8 +8,10 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
+	"fairlead.dev/pkg/lists"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
@@ -115,7 +117,13 @@ func toAttached(r *input.Reader, to []*configv1.AttachedDestination) ([]*listene
 	} else {
 		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: proxy.GetStatPrefix()}
 	}
-	return tcpChain{proxy: proxy, outbound: true, guarded: true}.filters(r)
+	return tcpChain{proxy: proxy, outbound: true, guarded: r.Class().Type == class.Router}.filters(r)
+}
+
+// serviceTCPRoutes lists the TCPRoutes that are attached to a service port.
+func serviceTCPRoutes(r *input.Reader, m servicePort) []*mesh.HostRoute {
+	return lists.Map(r.ServiceRoutes(m.Service.GetHostname(), m.Port.GetNumber(), mesh.KindTCPRoute),
+		func(route *mesh.AttachedRoute) *mesh.HostRoute { return &mesh.HostRoute{AttachedRoute: route} })
 }
 
 // attachedCluster names the cluster of a destination.

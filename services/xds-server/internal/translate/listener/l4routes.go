@@ -313,6 +313,10 @@ func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChai
 	if len(out) > underWildcard && contract.IsTLS(m.Port.GetProtocol()) {
 		return out, nil
 	}
+	if attached := leastRule(serviceTCPRoutes(r, m)); attached != nil && len(out) == underWildcard && !bySNI {
+		filters, err := toAttached(r, attached.GetDestinations())
+		return append(out, filterChain{filters: filters}), err
+	}
 	// Connections that match no TCP route go to the service itself.
 	filters, err := servicePortTCP(r, m)
 	if err != nil {

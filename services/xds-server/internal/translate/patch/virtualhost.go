@@ -10,6 +10,7 @@ import (
 
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
@@ -65,7 +66,7 @@ func isHostName(name string) bool { return name != "" && !strings.Contains(name,
 func (p patchedVirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	m, err := p.patched.Build(r, name)
 	routeConfig, own, ok := resourcename.ParseOutboundVirtualHost(name)
-	if m != nil || err != nil || !ok || !r.Class().VirtualHosts || r.Class().OnDemand {
+	if m != nil || err != nil || !ok || !r.Class().VirtualHosts || r.Class().OnDemand || r.Class().Type != class.Sidecar {
 		return m, err
 	}
 	if m, err = p.Translator.Build(r, name); m != nil || err != nil {

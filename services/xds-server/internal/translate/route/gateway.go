@@ -9,6 +9,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -31,6 +32,12 @@ func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurati
 		}
 		if c, ok := listenerRoutesOf(r, port, name); ok {
 			found = true
+			if c.usesVHDS() {
+				out := newConfiguration(name)
+				out.Vhds = &routev3.Vhds{ConfigSource: coreconfig.ADSWithoutTimeout()}
+				out.IgnorePortInHostMatching = true
+				return out, nil
+			}
 			for _, domain := range c.domains() {
 				if hosts.byDomain[domain] != nil {
 					continue // Istio's Gateway was there before

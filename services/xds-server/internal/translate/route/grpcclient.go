@@ -1,9 +1,11 @@
 package route
 
 import (
+	"regexp"
 	"slices"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -12,11 +14,20 @@ import (
 )
 
 // RoutesToHost returns the routes of requests from a workload of the mesh to a port of a host: those of its
-// VirtualServices, or the default route to the cluster of its service. It is nil if there are neither. Package
-// proxyless calls it; gRPC clients enforce deadlines themselves, so the result has no routes for deadlines.
+// VirtualServices, those of the Gateway API that are attached to its service, or the default route to the cluster of
+// its service. It is nil if there are none. Package proxyless calls it; gRPC clients enforce deadlines themselves, so
+// the result has no routes for deadlines, and they know no path_separated_prefix, so that is a regular expression.
 func RoutesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
 	routes, err := routesToHost(r, hostname, port)
-	return slices.DeleteFunc(slices.Clone(routes), isDeadlineRoute), err
+	routes = slices.DeleteFunc(slices.Clone(routes), isDeadlineRoute)
+	for _, route := range routes {
+		if elements := route.GetMatch().GetPathSeparatedPrefix(); elements != "" {
+			route.Match.PathSpecifier = &routev3.RouteMatch_SafeRegex{
+				SafeRegex: &matcherv3.RegexMatcher{Regex: regexp.QuoteMeta(elements) + "(/.*)?"},
+			}
+		}
+	}
+	return routes, err
 }
 
 func routesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {

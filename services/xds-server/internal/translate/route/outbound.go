@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/serviceaddress"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 	"fairlead.dev/services/xds-server/internal/translate/undelivered"
 )
@@ -85,7 +86,11 @@ func newConfiguration(name string) *routev3.RouteConfiguration {
 func sniffedRouteConfig(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
 	svc := r.Service(hostname)
 	i := slices.IndexFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool { return p.GetNumber() == port })
-	if i < 0 || !protocol.IsSniffed(svc.GetPorts()[i].GetProtocol()) {
+	if i < 0 {
+		return nil, nil
+	}
+	own := serviceaddress.ServicePort{Service: svc, Port: svc.GetPorts()[i]}
+	if !protocol.IsSniffed(own.Port.GetProtocol()) && !serviceaddress.IsRouted(r, own) {
 		return nil, nil
 	}
 	host, err := newBuilder(r, port, contract.MeshGateway).service(r, svc, svc.GetPorts()[i])

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
@@ -279,8 +281,9 @@ func httpPorts(svc *configv1.Service, number uint32) []*configv1.ServicePort {
 }
 
 // service builds the virtual host of a service port. The routes are those of the first VirtualService that has any for
-// this port and source, in order of the specificity of its host and then of age; without one, a default route leads to
-// the cluster. b.port must be the port's number. The caller sets the domains.
+// this port and source, in order of the specificity of its host and then of age; without one, those of the Gateway API
+// that are attached to the service; without any, a default route leads to the cluster. b.port must be the port's
+// number. The caller sets the domains.
 func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1.ServicePort) (*routev3.VirtualHost, error) {
 	host := virtualHost(resourcename.HostPort(svc.GetHostname(), port.GetNumber()))
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, svc.GetHostname()) {
@@ -293,6 +296,16 @@ func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1
 			r.Uses(vs)
 			return host, nil
 		}
+	}
+	if attached := r.ServiceRoutes(svc.GetHostname(), port.GetNumber(), httpKinds...); len(attached) > 0 {
+		routes, err := b.attached(lists.Map(attached, func(route *mesh.AttachedRoute) *mesh.HostRoute {
+			return &mesh.HostRoute{AttachedRoute: route}
+		}))
+		if incomplete, ok := errors.AsType[*plan.Incomplete](err); ok {
+			return nil, incomplete.Err // as for a VirtualService: the last good version stays
+		}
+		host.Routes = routes
+		return host, err
 	}
 	var hash *routev3.RouteAction_HashPolicy
 	rule := r.DestinationRule(svc.GetHostname())

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -9,14 +10,16 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// VirtualHosts builds virtual hosts for VHDS: those of a sidecar's outbound ports. Their names are "<route
-// configuration>/<hostname>:<port>", or for on-demand proxies "<route configuration>/<host as the client wrote it>".
+// VirtualHosts builds virtual hosts for VHDS: those of a sidecar's outbound ports, and of a gateway's listeners of the
+// Gateway API. Their names are "<route configuration>/<hostname>:<port>", or for on-demand proxies "<route
+// configuration>/<host as the client wrote it>".
 type VirtualHosts struct{}
 
 // TypeURL implements plan.Translator.
@@ -25,13 +28,27 @@ func (VirtualHosts) TypeURL() string { return resourcev3.VirtualHostType }
 // Traits of the type are the usual ones.
 func (VirtualHosts) Traits() plan.Traits { return plan.Traits{} }
 
-// Names is nil: all virtual hosts come from HostNames.
-func (VirtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
+// Names lists the virtual hosts that a gateway has whatever routes there are. All others come from HostNames.
+func (VirtualHosts) Names(r *input.Reader) ([]string, error) {
+	if r.Class().Type != class.Router || !r.Class().VirtualHosts {
+		return nil, nil
+	}
+	return listenerHostNames(r, listenerRoutes.ownDomains), nil
+}
 
-// HostNames lists the virtual hosts of a hostname, one per port. On-demand proxies request theirs by name.
+// HostNames lists the virtual hosts of a hostname, one per port, or per listener of a gateway. On-demand proxies
+// request theirs by name.
 func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	if !r.Class().VirtualHosts || r.Class().OnDemand {
 		return nil, nil
+	}
+	if r.Class().Type == class.Router {
+		return listenerHostNames(r, func(c listenerRoutes) []string {
+			if c.routes(host) {
+				return []string{host}
+			}
+			return nil
+		}), nil
 	}
 	ports := []uint32{defaultHTTPPort}
 	for _, port := range httpPorts(r.FollowExternalName(host), allPorts) {
@@ -54,23 +71,23 @@ func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	if !ok || !r.Class().VirtualHosts {
 		return nil, nil
 	}
-	c, ok := vhdsRouteConfig(r, route)
-	if !ok {
-		return nil, nil
-	}
 	var out *routev3.VirtualHost
 	var err error
-	if r.Class().OnDemand {
+	if r.Class().Type == class.Router {
+		out, err = listenerHost(r, route, authority)
+	} else if c, ok := vhdsRouteConfig(r, route); !ok {
+		return nil, nil
+	} else if r.Class().OnDemand {
 		out, err = c.onDemand(authority)
 	} else {
 		out, err = c.listed(authority)
 	}
-	if out == nil || err != nil {
+	if _, incomplete := errors.AsType[*plan.Incomplete](err); out == nil || err != nil && !incomplete {
 		return nil, err
 	}
 	out.Name = name
 	applyProxyHeaders(r, out)
-	return out, nil
+	return out, err
 }
 
 // vhdsRouteConfig returns the route configuration of a name if its virtual hosts are delivered by VHDS.

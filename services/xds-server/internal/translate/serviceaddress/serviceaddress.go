@@ -37,7 +37,8 @@ type EndpointAddress struct {
 	Port    uint32
 	// HTTP is true if some connections may carry HTTP, which is detected and routed by the host of the request.
 	HTTP bool
-	// Sniffed is the service port of undeclared protocol that has this address for itself; nil at Wildcard.
+	// Sniffed is the service port of undeclared protocol, or of HTTP with routes of its own, that has this address for
+	// itself; nil at Wildcard.
 	Sniffed *ServicePort
 	// TLS are the service ports that share the address and are chosen by SNI.
 	TLS []ServicePort
@@ -62,12 +63,16 @@ func (a *EndpointAddress) Opaque() *ServicePort {
 
 // Addresses lists the addresses that need a listener for a service port:
 //
-//   - Wildcard for declared HTTP: one listener for each port number is enough, because requests are routed by host;
+//   - Wildcard for declared HTTP: one listener for each port number is enough, because requests are routed by host; and
+//     the VIPs too if IsRouted;
 //   - the VIPs of the service, and Wildcard as well if some of its addresses are CIDR ranges;
 //   - the addresses of the Pods for a headless service;
 //   - Wildcard for a service without an address.
 func Addresses(r *input.Reader, m ServicePort) []string {
 	if contract.IsHTTP(m.Port.GetProtocol()) {
+		if IsRouted(r, m) {
+			return append([]string{Wildcard}, r.VIPs(m.Service)...)
+		}
 		return []string{Wildcard}
 	}
 	if out := r.VIPs(m.Service); len(out) > 0 {
@@ -91,6 +96,13 @@ func Addresses(r *input.Reader, m ServicePort) []string {
 	return out
 }
 
+// IsRouted reports whether routes of the Gateway API are attached to a service port of HTTP. All requests to its VIPs
+// follow them, whatever their host. On-demand sidecars know of no address, and route by the host.
+func IsRouted(r *input.Reader, m ServicePort) bool {
+	return !r.Class().OnDemand && contract.IsHTTP(m.Port.GetProtocol()) &&
+		len(r.ServiceRoutes(m.Service.GetHostname(), m.Port.GetNumber(), mesh.KindHTTPRoute, mesh.KindGRPCRoute)) > 0
+}
+
 // isReachedByPodIP reports whether clients connect to the addresses of the service's Pods.
 func isReachedByPodIP(m ServicePort) bool {
 	return m.Service.GetHeadless() && len(mesh.VIPs(m.Service)) == 0 && !contract.IsTLS(m.Port.GetProtocol())
@@ -107,7 +119,10 @@ func IsWithoutAddress(r *input.Reader, m ServicePort) bool {
 // At returns the service ports at one address. It reads nothing about other addresses, so changes there do not rebuild
 // the caller's resource.
 func At(r *input.Reader, address string, port uint32) EndpointAddress {
-	return at(r, address, port, protocol.Opaque...)
+	if address == Wildcard {
+		return at(r, address, port, protocol.Opaque...)
+	}
+	return at(r, address, port, slices.Concat(protocol.Opaque, protocol.HTTP)...)
 }
 
 // TCPAtWildcard returns the service ports at Wildcard, without those that are chosen by SNI.
@@ -128,7 +143,7 @@ func at(r *input.Reader, address string, port uint32, protocols ...configv1.Prot
 		a.HTTP = slices.ContainsFunc(a.CIDRs, func(m ServicePort) bool { return protocol.IsSniffed(m.Port.GetProtocol()) })
 	}
 	for _, m := range servicePortsAt(r, egress, key, port, protocols) {
-		if reachedAt(r, m, address) {
+		if reachedAt(r, m, address) && (!contract.IsHTTP(m.Port.GetProtocol()) || IsRouted(r, m)) {
 			a.add(m)
 		}
 	}
@@ -179,7 +194,7 @@ func reachedAt(r *input.Reader, m ServicePort, address string) bool {
 func (a *EndpointAddress) add(m ServicePort) {
 	spoken := m.Port.GetProtocol()
 	switch {
-	case protocol.IsSniffed(spoken) && a.Address != Wildcard:
+	case protocol.MayBeHTTP(spoken) && a.Address != Wildcard:
 		a.Sniffed = &m
 	case protocol.IsSniffed(spoken):
 		a.HTTP = true
