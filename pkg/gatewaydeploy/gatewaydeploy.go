@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // Names of GatewayClasses by their controllers. Istio's name of a controller means this one, so that Istio's Gateways
@@ -136,6 +137,13 @@ func NamesOf(gw *gatewayv1.Gateway) (Names, error) {
 	if problems := validation.IsDNS1123Subdomain(n.ServiceAccount); len(problems) > 0 {
 		return n, fmt.Errorf("annotation %s: %q is no name of a service account: %s; choose another", AccountAnnotation, n.ServiceAccount,
 			problems[0])
+	}
+	for annotation, name := range map[string]string{NameAnnotation: n.Deployment, AccountAnnotation: n.ServiceAccount} {
+		// Templates write names as they are.
+		var read any
+		if err := yaml.Unmarshal([]byte(name), &read); err != nil || read != any(name) {
+			return n, fmt.Errorf("annotation %s: %q means something else in YAML; choose another", annotation, name)
+		}
 	}
 	return n, nil
 }

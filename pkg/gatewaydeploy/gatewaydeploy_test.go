@@ -66,7 +66,8 @@ func TestAnnotationsNameObjectsThatKubernetesCouldHave(t *testing.T) {
 		t.Errorf("%v, %v", names, err)
 	}
 	for _, gw := range []*gatewayv1.Gateway{with(gatewaydeploy.NameAnnotation, "a.b"), with(gatewaydeploy.NameAnnotation, strings.Repeat("a", 64)),
-		with(gatewaydeploy.AccountAnnotation, "A"), with(gatewaydeploy.ServiceTypeAnnotation, "ExternalName"),
+		with(gatewaydeploy.AccountAnnotation, "A"), with(gatewaydeploy.NameAnnotation, "null"), with(gatewaydeploy.AccountAnnotation, "1e3"),
+		 with(gatewaydeploy.ServiceTypeAnnotation, "ExternalName"),
 		gateway(func(gw *gatewayv1.Gateway) {
 			gw.Spec.Infrastructure = &gatewayv1.GatewayInfrastructure{ParametersRef: &gatewayv1.LocalParametersReference{Kind: "Secret", Name: "a"}}
 		})} {
