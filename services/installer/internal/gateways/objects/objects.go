@@ -140,6 +140,14 @@ func (b *Builder) Build(in Input) ([]Object, error) {
 	return out, nil
 }
 
+// Try builds the objects of some Gateway, so that values that cannot be used are known before there is one.
+func (b *Builder) Try() error {
+	gw := &gatewayv1.Gateway{Spec: gatewayv1.GatewaySpec{GatewayClassName: "istio"}}
+	gw.Namespace, gw.Name = "default", "gateway"
+	_, err := b.Build(Input{Gateway: gw, Controller: gatewaydeploy.IstioController, Ports: gatewaydeploy.Ports(gw, nil)})
+	return err
+}
+
 // asks reports whether an overlay has a key.
 func (in *Input) asks(key string) bool {
 	return slices.ContainsFunc(in.Overlays, func(data map[string]string) bool { _, has := data[key]; return has })
