@@ -3,7 +3,6 @@ package gateways
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -132,6 +131,7 @@ func (c *controller) work(ctx context.Context) bool {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
+		c.Log.Debug("a look has failed, trying again", "gateway", key.String(), "error", err)
 		c.queue.AddRateLimited(key)
 	default:
 		c.queue.Forget(key)
@@ -151,7 +151,7 @@ func (c *controller) attempt(ctx context.Context, key types.NamespacedName) (aga
 		}
 	}()
 	if key == classesKey {
-		return 0, c.makeClasses(ctx)
+		return c.makeClasses(ctx)
 	}
 	if !c.gateways.synced() || !c.classes.synced() || !c.sets.synced() {
 		return firstDelay, nil
@@ -160,20 +160,12 @@ func (c *controller) attempt(ctx context.Context, key types.NamespacedName) (aga
 }
 
 // makeClasses makes the GatewayClasses that are missing, as Istio does.
-func (c *controller) makeClasses(ctx context.Context) error {
-	c.classes.mu.Lock()
-	there := c.classes.informer != nil && !c.classes.unserved && c.classes.informer.HasSynced()
-	c.classes.mu.Unlock()
-	if !c.options.Classes {
-		return nil
-	}
-	if !there {
-		c.classes.mu.Lock()
-		defer c.classes.mu.Unlock()
-		if c.classes.informer == nil {
-			return nil
-		}
-		return errors.New("the API server does not serve GatewayClasses yet")
+func (c *controller) makeClasses(ctx context.Context) (again time.Duration, err error) {
+	switch {
+	case !c.options.Classes || !c.classes.there():
+		return 0, nil
+	case !c.classes.served(): // it is about to be
+		return firstDelay, nil
 	}
 	for name, controller := range gatewaydeploy.Classes() {
 		if _, exists, _ := c.classes.indexer().GetByKey(name); exists {
@@ -187,10 +179,10 @@ func (c *controller) makeClasses(ctx context.Context) error {
 		defer cancel()
 		_, err := c.objects.Resource(classResource).Create(ctx, class, metav1.CreateOptions{FieldManager: manager})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("GatewayClass %s: %w", name, err)
+			return 0, fmt.Errorf("GatewayClass %s: %w", name, err)
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // note keeps what became of a look at a Gateway, for metrics and /debug.

@@ -61,8 +61,8 @@ type optional struct {
 	unserved bool
 }
 
-// defined is called when the kind comes and goes.
-func (o *optional) defined(ctx context.Context, there bool) {
+// defined is called when the kind comes and goes. It is false if nothing changes.
+func (o *optional) defined(ctx context.Context, there bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -73,7 +73,10 @@ func (o *optional) defined(ctx context.Context, there bool) {
 	case !there && o.informer != nil:
 		o.stop()
 		o.informer = nil
+	default:
+		return false
 	}
+	return true
 }
 
 // synced reports whether all objects are known.
@@ -81,6 +84,19 @@ func (o *optional) synced() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.definition.HasSynced() && (o.informer == nil || o.unserved || o.informer.HasSynced())
+}
+
+// there reports whether the cluster has the kind, and served whether its objects have been read.
+func (o *optional) there() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.informer != nil
+}
+
+func (o *optional) served() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.informer != nil && o.informer.HasSynced()
 }
 
 func (o *optional) setUnserved() {
@@ -168,7 +184,12 @@ func (c *controller) follow() error {
 			l.FieldSelector = metafields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 		}).Informer()
 		there := func(is bool) func(any) {
-			return func(any) { o.defined(c.term, is); c.queue.Add(classesKey) }
+			return func(any) {
+				if o.defined(c.term, is) {
+					c.Log.Debug("a kind of the Gateway API has come or gone", "kind", name, "there", is)
+				}
+				c.queue.Add(classesKey)
+			}
 		}
 		if err := c.add(o.definition, bare, cache.ResourceEventHandlerFuncs{AddFunc: there(true), UpdateFunc: func(_, to any) { there(true)(to) },
 			DeleteFunc: there(false)}); err != nil {
@@ -246,6 +267,7 @@ func (c *controller) watchFailed(o *optional) cache.WatchErrorHandlerWithContext
 		switch {
 		case ctx.Err() != nil:
 		case o != nil && apierrors.IsNotFound(err):
+			c.Log.Debug("a kind of the Gateway API is not served yet, or not in version v1", "kind", o.resource.Resource)
 			o.setUnserved()
 		default:
 			c.metrics.watchFails.Inc()
