@@ -203,4 +203,3 @@ func (r *rig) label(namespace, patch string) {
 		[]byte(`{"metadata":{"labels":`+patch+`}}`), metav1.PatchOptions{})
 	testkit.NoError(r.t, err)
 }
-
