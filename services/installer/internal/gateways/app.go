@@ -156,12 +156,12 @@ func (p *Process) load() error {
 	if same {
 		return nil
 	}
-	b, err := objects.NewBuilder(text)
+	b, err := objects.NewBuilder(text, p.options.Revision)
 	if err == nil {
 		err = b.Try()
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w; write global, meshConfig and revision as the chart gateway takes them", p.options.ValuesFile, err)
+		return fmt.Errorf("%s: %w; write global and meshConfig as the chart gateway takes them", p.options.ValuesFile, err)
 	}
 	p.mu.Lock()
 	p.text, p.builder = string(text), b

@@ -60,9 +60,9 @@ type Builder struct {
 	values tree.Map
 }
 
-// NewBuilder returns a builder with the values of an installation for the chart gateway, YAML: global, meshConfig,
-// revision.
-func NewBuilder(values []byte) (*Builder, error) {
+// NewBuilder returns a builder with the values of an installation for the chart gateway, YAML: global, meshConfig. The
+// revision is "" without a name.
+func NewBuilder(values []byte, revision string) (*Builder, error) {
 	pkg, err := profile.Open(manifests.FS)
 	if err != nil {
 		return nil, err
@@ -71,9 +71,11 @@ func NewBuilder(values []byte) (*Builder, error) {
 	if b.chart, err = pkg.Chart(chartDir); err != nil {
 		return nil, err
 	}
-	if b.values, err = tree.ParseStrictMap(values); err != nil {
+	given, err := tree.ParseStrictMap(values)
+	if err != nil {
 		return nil, err
 	}
+	b.values = tree.Merge(given, tree.Map{"revision": revision})
 	return b, nil
 }
 

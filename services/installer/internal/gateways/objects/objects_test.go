@@ -24,12 +24,11 @@ import (
 const values = `
 global: {hub: example.com/mesh, tag: v1, istioNamespace: istio-system}
 meshConfig: {trustDomain: cluster.local}
-revision: ""
 `
 
 func build(t *testing.T, gw *gatewayv1.Gateway, overlays ...map[string]string) []objects.Object {
 	t.Helper()
-	b, err := objects.NewBuilder([]byte(values))
+	b, err := objects.NewBuilder([]byte(values), "")
 	testkit.NoError(t, err)
 	out, err := b.Build(objects.Input{Gateway: gw, Controller: gatewaydeploy.IstioController, Ports: gatewaydeploy.Ports(gw, nil), Overlays: overlays})
 	testkit.NoError(t, err)
@@ -111,7 +110,7 @@ func TestAnAutoscalerAloneSaysHowManyPodsThereAre(t *testing.T) {
 
 // TestWhatCheckWouldMissIsRefused: an overlay that nobody has judged gives a Pod no other rights.
 func TestWhatCheckWouldMissIsRefused(t *testing.T) {
-	b, err := objects.NewBuilder([]byte(values))
+	b, err := objects.NewBuilder([]byte(values), "")
 	testkit.NoError(t, err)
 	for _, spec := range []string{"{hostNetwork: true}", "{serviceAccountName: other}", "{containers: [{name: other, image: a}]}",
 		"{containers: [{name: istio-proxy, image: a}]}", "{volumes: [{name: a, hostPath: {path: /}}]}", "{$patch: replace}",
