@@ -75,6 +75,11 @@ func NewBuilder(values []byte, revision string) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
+	for name, value := range given {
+		if _, ok := value.(tree.Map); !ok {
+			return nil, fmt.Errorf("%s: %v is no mapping; write fields of the chart's values", name, value)
+		}
+	}
 	b.values = tree.Merge(given, tree.Map{"revision": revision})
 	return b, nil
 }
