@@ -1,6 +1,7 @@
-// Package gatewaydeploy says what the Gateways of Kubernetes' Gateway API are deployed as: Wanted which of them, Name and
-// Ports with which names and ports, Check which overlays are allowed. It reads and writes nothing. fairlead-gateways
-// makes the objects by it, and config-watcher tells by it in a Gateway's status whether they can be made.
+// Package gatewaydeploy says what the Gateways of Kubernetes' Gateway API are deployed as: Wanted which of them, Name
+// and Ports with which names and ports, Check which overlays are allowed. It reads and writes nothing.
+// fairlead-gateways makes the objects by it, and config-watcher tells by it in a Gateway's status whether they can be
+// made.
 package gatewaydeploy
 
 import (
@@ -40,7 +41,8 @@ func Classes() map[string]gatewayv1.GatewayController {
 const (
 	// ManagedLabel marks what is made for a Gateway; its value is ManagedValue.
 	ManagedLabel = "gateway.istio.io/managed"
-	// NameLabel and ClassLabel name the Gateway and its class by LabelValue. NameLabel is what selects a Gateway's Pods.
+	// NameLabel and ClassLabel name the Gateway and its class by LabelValue. NameLabel is what selects a Gateway's
+	// Pods.
 	NameLabel  = gatewayv1.GatewayNameLabelKey
 	ClassLabel = gatewayv1.GatewayClassNameLabelKey
 	// DefaultsLabel of a ConfigMap in the root namespace names the class whose Gateways it has overlays for.
@@ -149,7 +151,11 @@ func NamesOf(gw *gatewayv1.Gateway) (Names, error) {
 }
 
 // serviceTypes are those that a Gateway's Service may have.
-var serviceTypes = []string{string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeClusterIP)}
+var serviceTypes = []string{
+	string(corev1.ServiceTypeLoadBalancer),
+	string(corev1.ServiceTypeNodePort),
+	string(corev1.ServiceTypeClusterIP),
+}
 
 // ServiceType is the type of a Gateway's Service, LoadBalancer unless its annotation says otherwise. An overlay may
 // change it.
@@ -186,8 +192,10 @@ func Parameters(gw *gatewayv1.Gateway) (string, error) {
 		if ref.Group != "" {
 			kind += "." + string(ref.Group)
 		}
-		return "", fmt.Errorf(`spec.infrastructure.parametersRef: kind %s is none that parameters are read from; use group "" and kind ConfigMap`,
-			kind)
+		return "", fmt.Errorf(
+			`spec.infrastructure.parametersRef: kind %s is none that parameters are read from; use group "" and kind ConfigMap`,
+			kind,
+		)
 	}
 	return ref.Name, nil
 }

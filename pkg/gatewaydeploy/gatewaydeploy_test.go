@@ -16,7 +16,10 @@ import (
 )
 
 func gateway(change func(*gatewayv1.Gateway)) *gatewayv1.Gateway {
-	gw := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: gatewayv1.GatewaySpec{GatewayClassName: "istio"}}
+	gw := &gatewayv1.Gateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec:       gatewayv1.GatewaySpec{GatewayClassName: "istio"},
+	}
 	if change != nil {
 		change(gw)
 	}
@@ -29,7 +32,8 @@ func TestNamesAreIstiosOrFitAndDiffer(t *testing.T) {
 	}
 	long := strings.Repeat("a", 253)
 	seen := map[string]string{}
-	for _, name := range []string{"web", "a.b", "a-b", "1web", long, long[:252] + "b", strings.Repeat("a.", 100) + "a", strings.Repeat("a", 57),
+	for _, name := range []string{
+		"web", "a.b", "a-b", "1web", long, long[:252] + "b", strings.Repeat("a.", 100) + "a", strings.Repeat("a", 57),
 		strings.Repeat("a", 58)} {
 		for _, class := range []string{"istio", "fairlead", "a.class"} {
 			got := gatewaydeploy.Name(name, class)
@@ -65,9 +69,10 @@ func TestAnnotationsNameObjectsThatKubernetesCouldHave(t *testing.T) {
 	if want := (gatewaydeploy.Names{Deployment: "web-istio", ServiceAccount: "edge"}); err != nil || names != want {
 		t.Errorf("%v, %v", names, err)
 	}
-	for _, gw := range []*gatewayv1.Gateway{with(gatewaydeploy.NameAnnotation, "a.b"), with(gatewaydeploy.NameAnnotation, strings.Repeat("a", 64)),
+	for _, gw := range []*gatewayv1.Gateway{
+		with(gatewaydeploy.NameAnnotation, "a.b"), with(gatewaydeploy.NameAnnotation, strings.Repeat("a", 64)),
 		with(gatewaydeploy.AccountAnnotation, "A"), with(gatewaydeploy.NameAnnotation, "null"), with(gatewaydeploy.AccountAnnotation, "1e3"),
-		 with(gatewaydeploy.ServiceTypeAnnotation, "ExternalName"),
+		with(gatewaydeploy.ServiceTypeAnnotation, "ExternalName"),
 		gateway(func(gw *gatewayv1.Gateway) {
 			gw.Spec.Infrastructure = &gatewayv1.GatewayInfrastructure{ParametersRef: &gatewayv1.LocalParametersReference{Kind: "Secret", Name: "a"}}
 		})} {
@@ -99,7 +104,8 @@ func TestAGatewayWithTheHostnameOfAServiceIsNotDeployed(t *testing.T) {
 	if got := gatewaydeploy.Address(at(gatewayv1.GatewaySpecAddress{Value: "192.0.2.1"})); got != "192.0.2.1" {
 		t.Errorf("address %q", got)
 	}
-	for controller, want := range map[gatewayv1.GatewayController]bool{"istio.io/gateway-controller": true, "fairlead.dev/gateway-controller": true,
+	for controller, want := range map[gatewayv1.GatewayController]bool{
+		"istio.io/gateway-controller": true, "fairlead.dev/gateway-controller": true,
 		"istio.io/unmanaged-gateway": false, "example.com/other": false} {
 		if gatewaydeploy.Managed(controller) != want {
 			t.Errorf("Managed(%s) is %v", controller, !want)
@@ -145,8 +151,10 @@ func TestEachPortOfAListenerIsOnceAmongThePorts(t *testing.T) {
 			listener(strings.Repeat("a", 70), 55, "TLS"), listener(strings.Repeat("a", 71), 56, "HTTPS"), listener("no", 57, "example.com/own")}
 	})
 	set := func(name string, age time.Duration, port int32) *gatewayv1.ListenerSet {
-		return &gatewayv1.ListenerSet{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1000, 0).Add(-age))},
-			Spec: gatewayv1.ListenerSetSpec{Listeners: []gatewayv1.ListenerEntry{{Name: "http", Port: port, Protocol: "HTTP"}}}}
+		return &gatewayv1.ListenerSet{
+			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1000, 0).Add(-age))},
+			Spec:       gatewayv1.ListenerSetSpec{Listeners: []gatewayv1.ListenerEntry{{Name: "http", Port: port, Protocol: "HTTP"}}},
+		}
 	}
 	var got []string
 	names := map[string]bool{}
@@ -182,18 +190,31 @@ func TestInfrastructureGoesBeforeTheGatewaysOwnLabels(t *testing.T) {
 		t.Errorf("annotations of Pods: %v", got)
 	}
 	gw.Spec.Infrastructure = &gatewayv1.GatewayInfrastructure{
-		Labels:      map[gatewayv1.LabelKey]gatewayv1.LabelValue{"team": "a", "sidecar.istio.io/inject": "true", "topology.istio.io/network": "n"},
-		Annotations: map[gatewayv1.AnnotationKey]gatewayv1.AnnotationValue{"eks.amazonaws.com/role-arn": "admin", "service.beta.kubernetes.io/lb": "x"},
+		Labels: map[gatewayv1.LabelKey]gatewayv1.LabelValue{
+			"team":                      "a",
+			"sidecar.istio.io/inject":   "true",
+			"topology.istio.io/network": "n",
+		},
+		Annotations: map[gatewayv1.AnnotationKey]gatewayv1.AnnotationValue{
+			"eks.amazonaws.com/role-arn":    "admin",
+			"service.beta.kubernetes.io/lb": "x",
+		},
 	}
 	if got := gatewaydeploy.InfrastructureLabels(gw, gatewaydeploy.Pod); !maps.Equal(got, map[string]string{"team": "a",
 		"topology.istio.io/network": "n"}) {
 		t.Errorf("labels of Pods: %v", got)
 	}
-	if got := gatewaydeploy.InfrastructureAnnotations(gw, gatewaydeploy.Object); !maps.Equal(got, map[string]string{"service.beta.kubernetes.io/lb": "x"}) {
+	if got := gatewaydeploy.InfrastructureAnnotations(gw, gatewaydeploy.Object); !maps.Equal(
+		got,
+		map[string]string{"service.beta.kubernetes.io/lb": "x"},
+	) {
 		t.Errorf("annotations of the Service: %v", got)
 	}
-	if got := gatewaydeploy.ReservedInfrastructure(gw); !slices.Equal(got, []string{"eks.amazonaws.com/role-arn", "service.beta.kubernetes.io/lb",
-		"sidecar.istio.io/inject"}) {
+	if got := gatewaydeploy.ReservedInfrastructure(gw); !slices.Equal(
+		got,
+		[]string{"eks.amazonaws.com/role-arn", "service.beta.kubernetes.io/lb",
+			"sidecar.istio.io/inject"},
+	) {
 		t.Errorf("left out: %v", got)
 	}
 }

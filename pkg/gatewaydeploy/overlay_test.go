@@ -30,9 +30,10 @@ metadata: {annotations: {networking.gke.io/load-balancer-type: Internal, service
 spec: {type: NodePort, externalTrafficPolicy: Local, loadBalancerClass: a/b, loadBalancerSourceRanges: [10.0.0.0/8], loadBalancerIP: 192.0.2.1,
   allocateLoadBalancerNodePorts: false, ports: [{port: 80, nodePort: 30080}, {port: 53, protocol: UDP, nodePort: 30053}]}
 `},
-		"serviceAccount":          {"metadata: {annotations: {note: a}}"},
-		"horizontalPodAutoscaler": {"", "spec: {minReplicas: 2, maxReplicas: 9, metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]}"},
-		"podDisruptionBudget":     {"spec: {minAvailable: 50%}", "spec: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow}"},
+		"serviceAccount": {"metadata: {annotations: {note: a}}"},
+		"horizontalPodAutoscaler": {"", "spec: {minReplicas: 2, maxReplicas: 9, " +
+			"metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]}"},
+		"podDisruptionBudget": {"spec: {minAvailable: 50%}", "spec: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow}"},
 	} {
 		for _, text := range texts {
 			if err := gatewaydeploy.Check("ConfigMap ns/o", map[string]string{key: text}); err != nil {

@@ -93,7 +93,8 @@ func ways() []way {
 		},
 		overlay("compact", map[string][]string{"istio-system": {"fairlead", "gateways", "injector", "keeper"}}, ""),
 		onDisks(3, overlay("ha", separate, "")),
-		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "gateways", "injector", "keeper"},
+		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"},
+			"istio-system": {"config-watcher", "gateways", "injector", "keeper"},
 			"fairlead-xds": {"xds-server"}},
 			"{discoveryAddress: istiod.fairlead-xds.svc:15012, proxyMetadata: {CA_ADDR: ca.fairlead-ca.svc:15012}}"),
 		{

@@ -41,22 +41,30 @@ func TestWhoeverWritesGatewaysGetsNoPodWithOtherRights(t *testing.T) {
 		return map[string]string{"deployment": "spec: {template: {spec: " + text + "}}"}
 	}
 	tries := map[string]map[string]string{
-		"hostnetwork": pod("{hostNetwork: true}"), "account": pod("{serviceAccountName: default}"), "volume": pod("{volumes: [{name: a, secret: {secretName: a}}]}"),
+		"hostnetwork": pod(
+			"{hostNetwork: true}",
+		), "account": pod("{serviceAccountName: default}"), "volume": pod("{volumes: [{name: a, secret: {secretName: a}}]}"),
 		"root": pod("{securityContext: {runAsUser: 0}}"), "init": pod("{initContainers: [{name: a, image: a}]}"),
 		"second": pod("{containers: [{name: a, image: a}]}"), "image": pod("{containers: [{name: istio-proxy, image: a}]}"),
-		"command": pod("{containers: [{name: istio-proxy, command: [a]}]}"), "env": pod("{containers: [{name: istio-proxy, env: [{name: A, value: b}]}]}"),
+		"command": pod(
+			"{containers: [{name: istio-proxy, command: [a]}]}",
+		), "env": pod("{containers: [{name: istio-proxy, env: [{name: A, value: b}]}]}"),
 		"privileged": pod("{containers: [{name: istio-proxy, securityContext: {privileged: true}}]}"), "replaced": pod("{$patch: replace}"),
 		"node": pod("{nodeName: a}"), "token": pod("{automountServiceAccountToken: true}"),
 		"selector": {"service": "spec: {selector: {app: other}}"}, "external": {"service": "spec: {type: ExternalName, externalName: a}"},
-		"addresses": {"service": "spec: {externalIPs: [192.0.2.1]}"}, "target": {"horizontalPodAutoscaler": "spec: {scaleTargetRef: {name: other}}"},
+		"addresses": {
+			"service": "spec: {externalIPs: [192.0.2.1]}",
+		}, "target": {"horizontalPodAutoscaler": "spec: {scaleTargetRef: {name: other}}"},
 		"secrets": {"serviceAccount": "secrets: [{name: a}]"}, "role": {"clusterRole": "rules: []"},
 		"config": {"deployment": "spec: {template: {metadata: {annotations: {proxy.istio.io/config: a}}}}"},
 	}
 	for name, data := range tries {
 		apply(overlaid(name, data))
 	}
-	apply(gateway(apart, "absent", "", "{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: none}}, "+
-		"listeners: [{name: http, port: 80, protocol: HTTP}]}"))
+	apply(
+		gateway(apart, "absent", "", "{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: none}}, "+
+			"listeners: [{name: http, port: 80, protocol: HTTP}]}"),
+	)
 	apply(gateway(apart, "kind", "", "{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: Secret, name: none}}, "+
 		"listeners: [{name: http, port: 80, protocol: HTTP}]}"))
 	for name := range tries {
@@ -82,8 +90,8 @@ func TestWhoeverWritesGatewaysGetsNoPodWithOtherRights(t *testing.T) {
 	r.replicas("runs-istio", 4)
 }
 
-// TestAStolenTokenMakesNothingButGateways: with the token of fairlead-gateways' account, the API server makes no Pods but
-// those of gateways, and changes nothing that no Gateway owns.
+// TestAStolenTokenMakesNothingButGateways: with the token of fairlead-gateways' account, the API server makes no Pods
+// but those of gateways, and changes nothing that no Gateway owns.
 func TestAStolenTokenMakesNothingButGateways(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -146,7 +154,8 @@ func TestAStolenTokenMakesNothingButGateways(t *testing.T) {
 			p.Volumes = append(p.Volumes, corev1.Volume{Name: "a", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}})
 		}),
 		"the node's files": spec(func(p *corev1.PodSpec) {
-			p.Volumes = append(p.Volumes, corev1.Volume{Name: "a", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			p.Volumes = append(p.Volumes, corev1.Volume{Name: "a",
+				VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 		}),
 		"another ConfigMap": spec(func(p *corev1.PodSpec) {
 			p.Volumes = append(p.Volumes, corev1.Volume{Name: "a", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
@@ -164,7 +173,8 @@ func TestAStolenTokenMakesNothingButGateways(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"changes a Deployment of the mesh": func() error {
-			_, err := thief.AppsV1().Deployments(system).Patch(t.Context(), "ca", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+			_, err := thief.AppsV1().Deployments(system).Patch(t.Context(), "ca", types.MergePatchType,
+				[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 			return err
 		}(),
 		"takes a Deployment of the mesh": func() error {
@@ -176,7 +186,8 @@ func TestAStolenTokenMakesNothingButGateways(t *testing.T) {
 		"deletes a Service":         thief.CoreV1().Services(apart).Delete(t.Context(), "others", metav1.DeleteOptions{}),
 		"deletes a service account": thief.CoreV1().ServiceAccounts(system).Delete(t.Context(), "ca", metav1.DeleteOptions{}),
 		"selects other Pods": func() error {
-			_, err := thief.CoreV1().Services(apart).Patch(t.Context(), "web-istio", types.MergePatchType, []byte(`{"spec":{"selector":{"app":"a"}}}`),
+			_, err := thief.CoreV1().Services(apart).Patch(t.Context(), "web-istio", types.MergePatchType,
+				[]byte(`{"spec":{"selector":{"app":"a"}}}`),
 				metav1.PatchOptions{})
 			return err
 		}(),
@@ -195,7 +206,8 @@ func TestAStolenTokenMakesNothingButGateways(t *testing.T) {
 			return err
 		}(),
 		"makes a Pod": func() error {
-			_, err := thief.CoreV1().Pods(apart).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: good.Spec.Template.Spec},
+			_, err := thief.CoreV1().Pods(apart).Create(t.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: good.Spec.Template.Spec},
 				metav1.CreateOptions{})
 			return err
 		}(),

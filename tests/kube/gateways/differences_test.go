@@ -40,7 +40,12 @@ var differences = []difference{
 	{"Deployment spec.template.spec.securityContext.runAsGroup", "–", "1337", ofPod},
 	{"Deployment spec.template.spec.securityContext.runAsNonRoot", "–", "`true`", ofPod},
 	{"Deployment spec.template.spec.securityContext.runAsUser", "–", "1337", ofPod},
-	{"Deployment spec.template.spec.securityContext.seccompProfile.type", "–", "`RuntimeDefault`", "Pods are admitted in namespaces of level restricted"},
+	{
+		"Deployment spec.template.spec.securityContext.seccompProfile.type",
+		"–",
+		"`RuntimeDefault`",
+		"Pods are admitted in namespaces of level restricted",
+	},
 	{"Deployment spec.template.spec.terminationGracePeriodSeconds", "30", "45", "connections drain"},
 	{"Deployment spec.template.spec.topologySpreadConstraints", "–", "by node, if possible", "the loss of a node leaves other Pods"},
 	{"HorizontalPodAutoscaler metadata.labels.app.kubernetes.io/part-of", "–", "`fairlead`", ofChart},

@@ -30,7 +30,10 @@ func TestWhatFailsIsToldAndTriedAgain(t *testing.T) {
 	one := func(v float64) bool { return v == 1 }
 
 	// A namespace that is full.
-	r.Apply(t, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {namespace: team-a, name: none}\nspec: {hard: {count/deployments.apps: '0'}}\n")
+	r.Apply(
+		t,
+		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {namespace: team-a, name: none}\nspec: {hard: {count/deployments.apps: '0'}}\n",
+	)
 	testkit.Eventually(t, patience, func() error {
 		_, err := r.Client(t).CoreV1().ResourceQuotas(apart).Patch(t.Context(), "none", types.MergePatchType,
 			[]byte(`{"status":{"hard":{"count/deployments.apps":"0"},"used":{"count/deployments.apps":"0"}}}`), metav1.PatchOptions{}, "status")

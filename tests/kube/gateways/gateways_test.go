@@ -31,17 +31,46 @@ func TestAGatewayHasWhatItNeeds(t *testing.T) {
 		})
 	}
 	long := strings.Repeat("a", 253)
-	r.Apply(t, gateway(apart, "web", "", "")+gateway(apart, "other", "", "{gatewayClassName: istio-remote, listeners: [{name: http, port: 80, protocol: HTTP}]}")+
-		gateway(apart, "host", "", "{gatewayClassName: istio, addresses: [{type: Hostname, value: web-istio}], listeners: [{name: http, port: 80, protocol: HTTP}]}")+
-		gateway(apart, "own", ", annotations: {networking.istio.io/service-type: ClusterIP}", "{gatewayClassName: fairlead, listeners: [{name: dns, port: 53, protocol: UDP}]}")+
-		gateway(apart, long, "", ""))
+	r.Apply(
+		t,
+		gateway(
+			apart,
+			"web",
+			"",
+			"",
+		)+gateway(
+			apart,
+			"other",
+			"",
+			"{gatewayClassName: istio-remote, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+		)+
+			gateway(
+				apart,
+				"host",
+				"",
+				"{gatewayClassName: istio, addresses: [{type: Hostname, value: web-istio}], listeners: [{name: http, port: 80, protocol: HTTP}]}",
+			)+
+			gateway(
+				apart,
+				"own",
+				", annotations: {networking.istio.io/service-type: ClusterIP}",
+				"{gatewayClassName: fairlead, listeners: [{name: dns, port: 53, protocol: UDP}]}",
+			)+
+			gateway(
+				apart,
+				long,
+				"",
+				"",
+			),
+	)
 	r.has(apart, "web-istio", standard...)
 	r.has(apart, "own-fairlead", standard...)
 	r.hasPorts(apart, "web-istio", "15021/TCP", "80/TCP")
 	r.hasPorts(apart, "own-fairlead", "15021/TCP", "53/UDP")
 	var dep appsv1.Deployment
 	r.into("Deployment", apart, "web-istio", &dep)
-	if dep.Labels["gateway.istio.io/managed"] != "istio.io-gateway-controller" || len(dep.OwnerReferences) != 1 || dep.OwnerReferences[0].Name != "web" ||
+	if dep.Labels["gateway.istio.io/managed"] != "istio.io-gateway-controller" || len(dep.OwnerReferences) != 1 ||
+		dep.OwnerReferences[0].Name != "web" ||
 		dep.Spec.Template.Spec.ServiceAccountName != "web-istio" {
 		t.Errorf("%v %v %v", dep.Labels, dep.OwnerReferences, dep.Spec.Template.Spec.ServiceAccountName)
 	}
@@ -55,13 +84,21 @@ func TestAGatewayHasWhatItNeeds(t *testing.T) {
 
 	r.namespace("team-b", nil)
 	// Listeners come and go; a ListenerSet counts while it is allowed.
-	r.Apply(t, gateway(apart, "web", "", `{gatewayClassName: istio, allowedListeners: {namespaces: {from: Selector, selector: {matchLabels: {shared: "yes"}}}},
-  listeners: [{name: https, port: 443, protocol: TLS, tls: {mode: Passthrough}}, {name: dns, port: 53, protocol: UDP}]}`)+`
+	r.Apply(
+		t,
+		gateway(
+			apart,
+			"web",
+			"",
+			`{gatewayClassName: istio, allowedListeners: {namespaces: {from: Selector, selector: {matchLabels: {shared: "yes"}}}},
+  listeners: [{name: https, port: 443, protocol: TLS, tls: {mode: Passthrough}}, {name: dns, port: 53, protocol: UDP}]}`,
+		)+`
 apiVersion: gateway.networking.k8s.io/v1
 kind: ListenerSet
 metadata: {namespace: team-b, name: more}
 spec: {parentRef: {name: web, namespace: team-a}, listeners: [{name: http, port: 8080, protocol: HTTP}]}
-`)
+`,
+	)
 	r.hasPorts(apart, "web-istio", "15021/TCP", "443/TCP", "53/UDP")
 	r.label("team-b", `{"shared":"yes"}`)
 	r.hasPorts(apart, "web-istio", "15021/TCP", "443/TCP", "53/UDP", "8080/TCP")
@@ -69,12 +106,29 @@ spec: {parentRef: {name: web, namespace: team-a}, listeners: [{name: http, port:
 	r.hasPorts(apart, "web-istio", "15021/TCP", "443/TCP", "53/UDP")
 
 	// Overlays, first those of the class.
-	r.Apply(t, strings.Replace(configMap(system, "defaults", map[string]string{"deployment": "spec: {replicas: 2}", "podDisruptionBudget": "spec: {minAvailable: 1}"}),
-		"name: defaults", "name: defaults, labels: {gateway.istio.io/defaults-for-class: istio}", 1))
+	r.Apply(
+		t,
+		strings.Replace(
+			configMap(
+				system,
+				"defaults",
+				map[string]string{"deployment": "spec: {replicas: 2}", "podDisruptionBudget": "spec: {minAvailable: 1}"},
+			),
+			"name: defaults",
+			"name: defaults, labels: {gateway.istio.io/defaults-for-class: istio}",
+			1,
+		),
+	)
 	r.has(apart, "web-istio", append(slices.Clone(standard), "PodDisruptionBudget")...)
 	r.replicas("web-istio", 2)
 	r.Apply(t, configMap(apart, "options", map[string]string{"deployment": "spec: {replicas: 3}", "horizontalPodAutoscaler": ""})+
-		gateway(apart, "web", "", "{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: options}}, listeners: [{name: http, port: 80, protocol: HTTP}]}"))
+		gateway(
+			apart,
+			"web",
+			"",
+			"{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: options}}, "+
+				"listeners: [{name: http, port: 80, protocol: HTTP}]}",
+		))
 	r.has(apart, "web-istio", made...)
 	r.Apply(t, configMap(apart, "options", map[string]string{"deployment": "spec: {replicas: 3}"}))
 	r.has(apart, "web-istio", append(slices.Clone(standard), "PodDisruptionBudget")...)
@@ -111,7 +165,15 @@ spec: {parentRef: {name: web, namespace: team-a}, listeners: [{name: http, port:
 	})
 
 	// A Gateway that names a Service gives up its own.
-	r.Apply(t, gateway(apart, "own", "", "{gatewayClassName: fairlead, addresses: [{type: Hostname, value: web-istio}], listeners: [{name: dns, port: 53, protocol: UDP}]}"))
+	r.Apply(
+		t,
+		gateway(
+			apart,
+			"own",
+			"",
+			"{gatewayClassName: fairlead, addresses: [{type: Hostname, value: web-istio}], listeners: [{name: dns, port: 53, protocol: UDP}]}",
+		),
+	)
 	r.has(apart, "own-fairlead")
 }
 
@@ -151,7 +213,8 @@ metadata: {namespace: team-a, name: pay-istio, labels: {gateway.istio.io/managed
 	r.has(apart, "second-istio")
 }
 
-// TestDefinitionsMayComeLater: a cluster without the Gateway API is no trouble, and neither is one whose definitions go.
+// TestDefinitionsMayComeLater: a cluster without the Gateway API is no trouble, and neither is one whose definitions
+// go.
 func TestDefinitionsMayComeLater(t *testing.T) {
 	t.Parallel()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{}), t: t}

@@ -31,8 +31,10 @@ const (
 func (r *rig) startIstiod() {
 	r.t.Helper()
 	istioctl, dir := binaries.Istioctl(r.t), r.t.TempDir()
-	all, err := kubeapi.Decode([]byte(process.MustDo(r.t, exec.CommandContext(r.t.Context(), istioctl, "manifest", "generate", "--set", //nolint:gosec // Istio's
-		"profile=minimal", "--set", "revision="+theirs))))
+	all, err := kubeapi.Decode(
+		[]byte(process.MustDo(r.t, exec.CommandContext(r.t.Context(), istioctl, "manifest", "generate", "--set", //nolint:gosec // Istio's
+			"profile=minimal", "--set", "revision="+theirs))),
+	)
 	testkit.NoError(r.t, err)
 	for _, o := range all {
 		if o.GetKind() == "ConfigMap" {
@@ -54,7 +56,8 @@ func (r *rig) startIstiod() {
 		Name: "istiod", Path: filepath.Join(filepath.Dir(istioctl), "pilot-discovery"),
 		Args: []string{
 			"discovery", "--kubeconfig", r.Kubeconfig, "--revision", theirs, "--httpAddr", http, "--grpcAddr", other(), "--secureGRPCAddr", other(),
-			"--monitoringAddr", other(), "--httpsAddr", other(), "--ctrlz_port", "0", "--tlsCertFile", cert, "--tlsKeyFile", key, "--caCertFile", root,
+			"--monitoringAddr", other(), "--httpsAddr", other(), "--ctrlz_port", "0",
+			"--tlsCertFile", cert, "--tlsKeyFile", key, "--caCertFile", root,
 		},
 		Env: []string{
 			"POD_NAMESPACE=" + system, "POD_NAME=istiod", "SERVICE_ACCOUNT=istiod", "CLUSTER_ID=Kubernetes", "REVISION=" + theirs,
@@ -82,11 +85,26 @@ func corpus() map[string]string {
   {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: a}]}}, {name: tls, port: 8443, protocol: TLS, tls: {mode: Passthrough}},
   {name: tcp, port: 9000, protocol: TCP}, {name: udp, port: 53, protocol: UDP}]}`),
 		"labels": gateway("NS", "labels", ", labels: {team: a, istio.io/rev: REV}, annotations: {note: b}", ""),
-		"infrastructure": gateway("NS", "infrastructure", ", labels: {team: a}", "{gatewayClassName: istio, infrastructure: {labels: {team: b, "+
-			"topology.istio.io/network: far}, annotations: {note: b, prometheus.io/scrape: 'false'}}, "+one+"}"),
-		"mesh":      gateway("NS", "mesh", "", "{gatewayClassName: istio, infrastructure: {labels: {sidecar.istio.io/inject: 'true'}}, "+one+"}"),
-		"type":      gateway("NS", "type", ", annotations: {networking.istio.io/service-type: NodePort}", ""),
-		"named":     gateway("NS", "named", ", annotations: {gateway.istio.io/name-override: edge, gateway.istio.io/service-account: edge-account}", ""),
+		"infrastructure": gateway(
+			"NS",
+			"infrastructure",
+			", labels: {team: a}",
+			"{gatewayClassName: istio, infrastructure: {labels: {team: b, "+
+				"topology.istio.io/network: far}, annotations: {note: b, prometheus.io/scrape: 'false'}}, "+one+"}",
+		),
+		"mesh": gateway(
+			"NS",
+			"mesh",
+			"",
+			"{gatewayClassName: istio, infrastructure: {labels: {sidecar.istio.io/inject: 'true'}}, "+one+"}",
+		),
+		"type": gateway("NS", "type", ", annotations: {networking.istio.io/service-type: NodePort}", ""),
+		"named": gateway(
+			"NS",
+			"named",
+			", annotations: {gateway.istio.io/name-override: edge, gateway.istio.io/service-account: edge-account}",
+			"",
+		),
 		"address":   gateway("NS", "address", "", "{gatewayClassName: istio, addresses: [{type: IPAddress, value: 192.0.2.1}], "+one+"}"),
 		"elsewhere": gateway("NS", "elsewhere", "", "{gatewayClassName: istio, addresses: [{type: Hostname, value: edge.NS.svc}], "+one+"}"),
 		"remote":    gateway("NS", "remote", "", "{gatewayClassName: istio-remote, addresses: [{type: Hostname, value: a.example}], "+one+"}"),
@@ -109,10 +127,18 @@ spec:
 			"horizontalPodAutoscaler": "spec: {minReplicas: 2, maxReplicas: 4}",
 			"podDisruptionBudget":     "spec: {minAvailable: 1}",
 		}),
-		"asked":   with("asked", map[string]string{"horizontalPodAutoscaler": "spec: {maxReplicas: 3}", "podDisruptionBudget": "spec: {maxUnavailable: 2}"}),
+		"asked": with(
+			"asked",
+			map[string]string{"horizontalPodAutoscaler": "spec: {maxReplicas: 3}", "podDisruptionBudget": "spec: {maxUnavailable: 2}"},
+		),
 		"unknown": with("unknown", map[string]string{"role": "{}"}),
-		"lost": gateway("NS", "lost", "", "{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: none}}, "+
-			one+"}"),
+		"lost": gateway(
+			"NS",
+			"lost",
+			"",
+			"{gatewayClassName: istio, infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: none}}, "+
+				one+"}",
+		),
 		"rights": with("rights", map[string]string{"deployment": "spec: {template: {spec: {containers: [{name: istio-proxy, image: evil}]}}}"}),
 		"long":   gateway("NS", strings.Repeat("long-", 15)+"name", "", ""),
 	}
@@ -145,7 +171,8 @@ func TestIstiosControllerMakesTheSame(t *testing.T) {
 	}
 	// Istio's are there when those are that both make. A last Gateway comes after those of which nothing is made.
 	for _, namespace := range []string{ours, theirs} {
-		for _, name := range []string{"simple", "listeners", "labels", "infrastructure", "mesh", "type", "named", "address", "overlays", "asked"} {
+		for _, name := range []string{
+			"simple", "listeners", "labels", "infrastructure", "mesh", "type", "named", "address", "overlays", "asked"} {
 			testkit.Eventually(t, patience, func() error {
 				for _, kind := range made[:3] {
 					if r.get(kind, namespace, nameOf(name)) == nil && !(kind == "ServiceAccount" && name == "named") {
@@ -208,8 +235,19 @@ func union(a, b map[string]string) map[string]string {
 }
 
 // podFields are what is compared of a Pod's spec; the rest is the program's.
-var podFields = []string{"serviceAccountName", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "priorityClassName",
-	"securityContext", "terminationGracePeriodSeconds", "hostNetwork", "automountServiceAccountToken", "enableServiceLinks"}
+var podFields = []string{
+	"serviceAccountName",
+	"nodeSelector",
+	"affinity",
+	"tolerations",
+	"topologySpreadConstraints",
+	"priorityClassName",
+	"securityContext",
+	"terminationGracePeriodSeconds",
+	"hostNetwork",
+	"automountServiceAccountToken",
+	"enableServiceLinks",
+}
 
 // flat is an object as paths with values, without what the API server decides. Its namespace is called NS, and the
 // revision REV.

@@ -27,8 +27,8 @@ func (r *rig) versions() map[string]string {
 	return out
 }
 
-// TestAHundredGateways made at once: each object is written once, a Gateway of another namespace does not wait for them,
-// and nothing is written while nothing changes, not by another leader either.
+// TestAHundredGateways made at once: each object is written once, a Gateway of another namespace does not wait for
+// them, and nothing is written while nothing changes, not by another leader either.
 func TestAHundredGateways(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -106,8 +106,11 @@ func TestRevisionsDeployTheirOwn(t *testing.T) {
 			"metadata: {name: istio-revision-tag-prod, labels: {istio.io/tag: prod, istio.io/rev: "+to+"}}\n")
 	}
 	tag("default")
-	r.Apply(t, gateway(apart, "plain", "", "")+gateway(apart, "new", ", labels: {istio.io/rev: canary}", "")+gateway("of-canary", "web", "", "")+
-		gateway("of-tag", "web", "", "")+gateway(apart, "nobody", ", labels: {istio.io/rev: gone}", ""))
+	r.Apply(
+		t,
+		gateway(apart, "plain", "", "")+gateway(apart, "new", ", labels: {istio.io/rev: canary}", "")+gateway("of-canary", "web", "", "")+
+			gateway("of-tag", "web", "", "")+gateway(apart, "nobody", ", labels: {istio.io/rev: gone}", ""),
+	)
 	of := func(namespace, name, revision string) {
 		t.Helper()
 		r.has(namespace, name, standard...)

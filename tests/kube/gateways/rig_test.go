@@ -71,8 +71,8 @@ func (r *rig) prepare() {
 	r.installed("")
 }
 
-// installed writes the values of the installation's ConfigMap, with images of this tag if it is not "", which the policy
-// then allows.
+// installed writes the values of the installation's ConfigMap, with images of this tag if it is not "", which the
+// policy then allows.
 func (r *rig) installed(tag string) {
 	r.t.Helper()
 	m, err := r.Client(r.t).CoreV1().ConfigMaps(system).Get(r.t.Context(), "fairlead-gateways", metav1.GetOptions{})
@@ -95,7 +95,10 @@ func (r *rig) installed(tag string) {
 // fairlead runs the command and returns its output.
 func (r *rig) fairlead(args ...string) string {
 	r.t.Helper()
-	return process.MustDo(r.t, exec.CommandContext(r.t.Context(), binaries.Built(r.t, "fairlead"), args...)) //nolint:gosec // the program under test
+	return process.MustDo(
+		r.t,
+		exec.CommandContext(r.t.Context(), binaries.Built(r.t, "fairlead"), args...),
+	) //nolint:gosec // the program under test
 }
 
 // deployer is a fairlead-gateways.
@@ -112,10 +115,13 @@ func (r *rig) start(args ...string) *deployer {
 		account += "-" + args[i+1]
 	}
 	d := &deployer{ops: testkit.FreeAddress(r.t).String()}
-	d.Process = process.Run(r.t, process.Program{Name: "fairlead-gateways", Path: binaries.Built(r.t, "fairlead-gateways"), Args: append([]string{
-		"--kubeconfig", r.ServiceAccount(r.t, system, account), "--values-file", r.values, "--ops-address", d.ops, "--log-level", "debug",
-		"--lease-duration", "3s",
-	}, args...)})
+	d.Process = process.Run(
+		r.t,
+		process.Program{Name: "fairlead-gateways", Path: binaries.Built(r.t, "fairlead-gateways"), Args: append([]string{
+			"--kubeconfig", r.ServiceAccount(r.t, system, account), "--values-file", r.values, "--ops-address", d.ops, "--log-level", "debug",
+			"--lease-duration", "3s",
+		}, args...)},
+	)
 	testkit.Eventually(r.t, patience, func() error {
 		if d.metric(r.t, "fairlead_gateways_leader") != 1 {
 			return errors.New("it does not lead")
@@ -161,8 +167,13 @@ func gateway(namespace, name, meta, spec string) string {
 	if spec == "" {
 		spec = "{gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}"
 	}
-	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {namespace: %s, name: %q%s}\nspec: %s\n---\n", namespace, name,
-		meta, spec)
+	return fmt.Sprintf(
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {namespace: %s, name: %q%s}\nspec: %s\n---\n",
+		namespace,
+		name,
+		meta,
+		spec,
+	)
 }
 
 func configMap(namespace, name string, data map[string]string) string {

@@ -90,7 +90,14 @@ func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Process, err e
 		return nil, process.WithExitCode(fmt.Errorf("--values-file: %w", err), process.ExitUsage)
 	}
 	p.Task("values", func(ctx context.Context) error {
-		filewatch.Follower{Files: func() []string { return []string{o.ValuesFile} }, Read: p.reload, Clock: clock.Or(p.Clock), Log: p.Log}.Run(ctx)
+		filewatch.Follower{
+			Files: func() []string { return []string{o.ValuesFile} },
+			Read:  p.reload,
+			Clock: clock.Or(p.Clock),
+			Log:   p.Log,
+		}.Run(
+			ctx,
+		)
 		return nil
 	})
 	var errs [3]error

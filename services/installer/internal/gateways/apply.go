@@ -37,7 +37,12 @@ type written struct {
 
 // make writes the objects of a Gateway that differ, and removes those that it has no more. It returns what is in its
 // way, and after which time to look again.
-func (c *controller) make(ctx context.Context, k *known, gw *gatewayv1.Gateway, wanted []objects.Object) (foreign []string, again time.Duration,
+func (c *controller) make(
+	ctx context.Context,
+	k *known,
+	gw *gatewayv1.Gateway,
+	wanted []objects.Object,
+) (foreign []string, again time.Duration,
 	err error,
 ) {
 	for _, o := range wanted {
@@ -51,8 +56,10 @@ func (c *controller) make(ctx context.Context, k *known, gw *gatewayv1.Gateway, 
 			return nil, 0, fmt.Errorf("%s %s is of an earlier Gateway of this name, and is not removed yet", o.Kind.Kind, o.GetName())
 		case state == others && o.Kind.Kind == "ServiceAccount":
 			// Pods with it would have its rights.
-			return []string{fmt.Sprintf("ServiceAccount %s was not made for this Gateway, so no Pod gets it, and nothing is made: name another by "+
-				"annotation %s, or remove that one", o.GetName(), gatewaydeploy.AccountAnnotation)}, 0, nil
+			return []string{
+				fmt.Sprintf("ServiceAccount %s was not made for this Gateway, so no Pod gets it, and nothing is made: name another by "+
+					"annotation %s, or remove that one", o.GetName(), gatewaydeploy.AccountAnnotation),
+			}, 0, nil
 		case state == others:
 			foreign = append(foreign, fmt.Sprintf("%s %s was not made for this Gateway, and is left as it is: name others by annotation %s, or "+
 				"remove that one", o.Kind.Kind, o.GetName(), gatewaydeploy.NameAnnotation))
@@ -115,7 +122,12 @@ func (c *controller) resource(o objects.Object) dynamic.ResourceInterface {
 }
 
 // write applies an object if it is not as it was applied. It returns how long to wait if others keep changing it.
-func (c *controller) write(ctx context.Context, k *known, o objects.Object, live *unstructured.Unstructured) (wait time.Duration, err error) {
+func (c *controller) write(
+	ctx context.Context,
+	k *known,
+	o objects.Object,
+	live *unstructured.Unstructured,
+) (wait time.Duration, err error) {
 	key, hash := objectKey{o.Resource, o.GetName()}, sum(o.Object)
 	if before, ok := k.written[key]; ok && before.wanted == hash {
 		if live != nil && (before.live == sum(project(live.Object, o.Object)) || older(live.GetResourceVersion(), before.version)) {
@@ -125,8 +137,15 @@ func (c *controller) write(ctx context.Context, k *known, o objects.Object, live
 			return wait, nil
 		}
 		c.metrics.repairs.Inc()
-		c.Log.Info("an object of a Gateway was changed or deleted by somebody else, and is made again", "gateway", k.Gateway, "kind", o.Kind.Kind,
-			"name", o.GetName())
+		c.Log.Info(
+			"an object of a Gateway was changed or deleted by somebody else, and is made again",
+			"gateway",
+			k.Gateway,
+			"kind",
+			o.Kind.Kind,
+			"name",
+			o.GetName(),
+		)
 	}
 	if live != nil && slices.ContainsFunc(live.GetManagedFields(), byIstio) {
 		if err := c.takeOver(ctx, o); err != nil {
@@ -169,8 +188,8 @@ func byIstio(m metav1.ManagedFieldsEntry) bool {
 	return m.Manager == istioManager && m.Subresource == "" && m.Operation == metav1.ManagedFieldsOperationApply
 }
 
-// takeOver makes the fields of Istio's controller those of this one, so that those that are no longer wanted go when the
-// object is applied. Nothing but managedFields changes.
+// takeOver makes the fields of Istio's controller those of this one, so that those that are no longer wanted go when
+// the object is applied. Nothing but managedFields changes.
 func (c *controller) takeOver(ctx context.Context, o objects.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -192,7 +211,15 @@ func (c *controller) takeOver(ctx context.Context, o objects.Object) error {
 	if err != nil {
 		return err
 	}
-	c.Log.Info("an object that Istio's controller has made is taken over", "namespace", o.GetNamespace(), "kind", o.Kind.Kind, "name", o.GetName())
+	c.Log.Info(
+		"an object that Istio's controller has made is taken over",
+		"namespace",
+		o.GetNamespace(),
+		"kind",
+		o.Kind.Kind,
+		"name",
+		o.GetName(),
+	)
 	_, err = c.resource(o).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
 	return err
 }

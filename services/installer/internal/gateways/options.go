@@ -50,9 +50,19 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Revision, "revision", "", "revision of the control plane (default: that without a name)")
 	flags.StringVar(&o.ValuesFile, "values-file", "",
 		"file with the installation's values for the chart gateway: global, meshConfig; YAML, followed (required)")
-	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "after which time without a sign of life another replica takes over")
+	flags.DurationVar(
+		&o.LeaseDuration,
+		"lease-duration",
+		15*time.Second,
+		"after which time without a sign of life another replica takes over",
+	)
 	flags.IntVar(&o.Workers, "workers", 4, "how many Gateways are compared with their objects at a time")
-	flags.Float32Var(&o.QPS, "qps", 50, "how many requests a second are sent to the API server at most, beside watches; bursts have twice that")
+	flags.Float32Var(
+		&o.QPS,
+		"qps",
+		50,
+		"how many requests a second are sent to the API server at most, beside watches; bursts have twice that",
+	)
 	flags.BoolVar(&o.Classes, "gateway-classes", true, "make the GatewayClasses istio, istio-remote and fairlead where they are missing")
 }
 

@@ -74,8 +74,10 @@ func (c *controller) reconcile(ctx context.Context, key types.NamespacedName) (a
 	c.note(key, resultOK, "")
 	if left := gatewaydeploy.ReservedInfrastructure(gw); len(left) > 0 && len(wanted) > 0 {
 		c.tell(ctx, k, gw, corev1.EventTypeNormal, reasonInfrastructure, fmt.Sprintf(
-			"spec.infrastructure: %s are given to no Pod or to no service account, where they would say what a Pod may do, or how the mesh treats it",
-			strings.Join(left, ", ")))
+			"spec.infrastructure: %s are given to no Pod or to no service account, where they would say what a Pod may do, or "+
+				"how the mesh treats it",
+			strings.Join(left, ", "),
+		))
 	} else {
 		k.told = ""
 	}
@@ -132,7 +134,11 @@ func (c *controller) labelsOf(namespace string) map[string]string {
 }
 
 // wanted are the objects that a Gateway is to have; none if it names a Service that is there.
-func (c *controller) wanted(ctx context.Context, gw *gatewayv1.Gateway, controller gatewayv1.GatewayController) ([]objects.Object, error) {
+func (c *controller) wanted(
+	ctx context.Context,
+	gw *gatewayv1.Gateway,
+	controller gatewayv1.GatewayController,
+) ([]objects.Object, error) {
 	if !gatewaydeploy.Wanted(gw) {
 		return nil, nil
 	}
@@ -150,7 +156,9 @@ func (c *controller) wanted(ctx context.Context, gw *gatewayv1.Gateway, controll
 			sets = append(sets, set)
 		}
 	}
-	all, err := c.current().Build(objects.Input{Gateway: gw, Controller: controller, Ports: gatewaydeploy.Ports(gw, sets), Overlays: overlays})
+	all, err := c.current().Build(
+		objects.Input{Gateway: gw, Controller: controller, Ports: gatewaydeploy.Ports(gw, sets), Overlays: overlays},
+	)
 	if err != nil {
 		// The inputs alone decide, so that another attempt would end like this one.
 		return nil, refusal{err}
@@ -177,7 +185,9 @@ func (c *controller) overlays(ctx context.Context, gw *gatewayv1.Gateway) (out [
 			return nil, err
 		}
 		if !found {
-			return nil, refusal{fmt.Errorf("spec.infrastructure.parametersRef: there is no ConfigMap %s; create it, or remove the reference", name)}
+			return nil, refusal{
+				fmt.Errorf("spec.infrastructure.parametersRef: there is no ConfigMap %s; create it, or remove the reference", name),
+			}
 		}
 		if err := gatewaydeploy.Check("ConfigMap "+name.String(), data); err != nil {
 			return nil, refusal{err}
@@ -254,9 +264,16 @@ func (c *controller) tell(ctx context.Context, k *known, gw *gatewayv1.Gateway, 
 	defer cancel()
 	_, err := c.client.CoreV1().Events(gw.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: gw.Namespace, GenerateName: gatewaydeploy.LabelValue(gw.Name) + "."},
-		InvolvedObject: corev1.ObjectReference{APIVersion: gatewayv1.GroupVersion.String(), Kind: "Gateway", Namespace: gw.Namespace, Name: gw.Name,
-			UID: gw.UID, ResourceVersion: gw.ResourceVersion},
-		Type: kind, Reason: reason, Message: text, Source: corev1.EventSource{Component: manager}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion:      gatewayv1.GroupVersion.String(),
+			Kind:            "Gateway",
+			Namespace:       gw.Namespace,
+			Name:            gw.Name,
+			UID:             gw.UID,
+			ResourceVersion: gw.ResourceVersion,
+		},
+		Type: kind, Reason: reason, Message: text, Source: corev1.EventSource{Component: manager}, FirstTimestamp: now,
+		LastTimestamp: now, Count: 1,
 		ReportingController: manager,
 	}, metav1.CreateOptions{})
 	if err != nil && ctx.Err() == nil {

@@ -28,9 +28,13 @@ var (
 	classResource   = gatewayv1.SchemeGroupVersion.WithResource("gatewayclasses")
 	setResource     = gatewayv1.SchemeGroupVersion.WithResource("listenersets")
 
-	namespaceResource  = corev1.SchemeGroupVersion.WithResource("namespaces")
-	configMapResource  = corev1.SchemeGroupVersion.WithResource("configmaps")
-	hookResource       = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingwebhookconfigurations"}
+	namespaceResource = corev1.SchemeGroupVersion.WithResource("namespaces")
+	configMapResource = corev1.SchemeGroupVersion.WithResource("configmaps")
+	hookResource      = schema.GroupVersionResource{
+		Group:    "admissionregistration.k8s.io",
+		Version:  "v1",
+		Resource: "mutatingwebhookconfigurations",
+	}
 	definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
 
@@ -180,9 +184,16 @@ func (c *controller) follow() error {
 		changed(c.setChanged))
 	for _, o := range []*optional{c.gateways, c.classes, c.sets} {
 		name := o.resource.GroupResource().String()
-		o.definition = metadatainformer.NewFilteredMetadataInformer(c.metadata, definitionResource, "", 0, cache.Indexers{}, func(l *metav1.ListOptions) {
-			l.FieldSelector = metafields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		}).Informer()
+		o.definition = metadatainformer.NewFilteredMetadataInformer(
+			c.metadata,
+			definitionResource,
+			"",
+			0,
+			cache.Indexers{},
+			func(l *metav1.ListOptions) {
+				l.FieldSelector = metafields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+			},
+		).Informer()
 		there := func(is bool) func(any) {
 			return func(any) {
 				if o.defined(c.term, is) {
@@ -204,7 +215,9 @@ func (c *controller) follow() error {
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
-	}{{c.namespaces, relabelled(c.namespaceChanged)}, {c.configMaps, changed(c.configMapChanged)}, {c.tags, relabelled(func(any) { c.all() })}} {
+	}{
+		{c.namespaces, relabelled(c.namespaceChanged)}, {c.configMaps, changed(c.configMapChanged)}, {c.tags, relabelled(func(any) { c.all() })},
+	} {
 		if err := c.add(w.informer, bare, w.handler); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package objects makes the objects of a Gateway of Kubernetes' Gateway API: Builder.Build renders the chart gateway, and
-// lays overlays on what it gives. It reads and writes nothing in a cluster.
+// Package objects makes the objects of a Gateway of Kubernetes' Gateway API: Builder.Build renders the chart gateway,
+// and lays overlays on what it gives. It reads and writes nothing in a cluster.
 package objects
 
 import (
@@ -41,11 +41,22 @@ type Kind struct {
 // Kinds are all, in the order in which their objects are made.
 func Kinds() []Kind {
 	return []Kind{
-		{corev1.SchemeGroupVersion.WithResource("serviceaccounts"), "ServiceAccount", gatewaydeploy.ServiceAccountKey, false, corev1.ServiceAccount{}},
+		{
+			corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
+			"ServiceAccount",
+			gatewaydeploy.ServiceAccountKey,
+			false,
+			corev1.ServiceAccount{},
+		},
 		{appsv1.SchemeGroupVersion.WithResource("deployments"), "Deployment", gatewaydeploy.DeploymentKey, false, appsv1.Deployment{}},
 		{corev1.SchemeGroupVersion.WithResource("services"), "Service", gatewaydeploy.ServiceKey, false, corev1.Service{}},
-		{autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), "HorizontalPodAutoscaler", gatewaydeploy.AutoscalerKey, true,
-			autoscalingv2.HorizontalPodAutoscaler{}},
+		{
+			autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+			"HorizontalPodAutoscaler",
+			gatewaydeploy.AutoscalerKey,
+			true,
+			autoscalingv2.HorizontalPodAutoscaler{},
+		},
 		{policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), "PodDisruptionBudget", gatewaydeploy.BudgetKey, true,
 			policyv1.PodDisruptionBudget{}},
 	}
@@ -287,7 +298,8 @@ func (in *Input) lay(kind Kind, o tree.Map) (Object, error) {
 			return Object{}, err
 		}
 	case "Service":
-		if address := gatewaydeploy.Address(in.Gateway); address != "" && tree.GetString(o, "spec", "type") == string(corev1.ServiceTypeLoadBalancer) {
+		if address := gatewaydeploy.Address(in.Gateway); address != "" &&
+			tree.GetString(o, "spec", "type") == string(corev1.ServiceTypeLoadBalancer) {
 			tree.Put(o, address, "spec", "loadBalancerIP")
 		}
 	}
@@ -321,8 +333,8 @@ func nodePorts(o, overlay tree.Map) {
 	}
 }
 
-// sameRights makes sure that overlays have changed nothing of the Pods but what they may. gatewaydeploy.Check has judged
-// the overlays; this judges what has come of them.
+// sameRights makes sure that overlays have changed nothing of the Pods but what they may. gatewaydeploy.Check has
+// judged the overlays; this judges what has come of them.
 func sameRights(before, after tree.Map) error {
 	a, b := tree.CopyMap(before), tree.CopyMap(after)
 	for _, o := range []tree.Map{a, b} {

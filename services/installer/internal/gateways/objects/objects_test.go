@@ -30,7 +30,9 @@ func build(t *testing.T, gw *gatewayv1.Gateway, overlays ...map[string]string) [
 	t.Helper()
 	b, err := objects.NewBuilder([]byte(values), "")
 	testkit.NoError(t, err)
-	out, err := b.Build(objects.Input{Gateway: gw, Controller: gatewaydeploy.IstioController, Ports: gatewaydeploy.Ports(gw, nil), Overlays: overlays})
+	out, err := b.Build(
+		objects.Input{Gateway: gw, Controller: gatewaydeploy.IstioController, Ports: gatewaydeploy.Ports(gw, nil), Overlays: overlays},
+	)
 	testkit.NoError(t, err)
 	return out
 }
