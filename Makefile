@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 
 MODULES  := pkg proto samples services/ca services/ca/kms services/config-watcher services/installer services/node-agent services/xds-server tests tools/image
 SERVICES := ca config-watcher node-agent xds-server
-MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/node-agent/cmd/fairlead-cni ./services/installer/cmd/fairlead ./services/installer/cmd/fairlead-injector ./services/installer/cmd/fairlead-keeper ./samples/bookinfo
+MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/node-agent/cmd/fairlead-cni ./services/installer/cmd/fairlead ./services/installer/cmd/fairlead-injector ./services/installer/cmd/fairlead-keeper ./services/installer/cmd/fairlead-gateways ./samples/bookinfo
 BIN      := $(CURDIR)/bin
 TOOLS    := $(CURDIR)/.tools
 # Of the whole; a service may have a version of its own (hack/ldflags.sh).
@@ -244,7 +244,7 @@ stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the 
 
 # Images have this tag; those of deploy/kustomize/base have the tag dev.
 IMAGE_TAG ?= $(VERSION)
-images: tools build ## image archives in bin/: the services, injector, keeper, operator (fairlead), proxy (node-agent with Envoy), install-cni (node-agent with the CNI plugin), bookinfo; without a Docker daemon
+images: tools build ## image archives in bin/: the services, injector, keeper, gateways, operator (fairlead), proxy (node-agent with Envoy), install-cni (node-agent with the CNI plugin), bookinfo; without a Docker daemon
 	@set -e; for s in $(SERVICES) installer; do \
 	  $(MAKE) --no-print-directory -C services/$$s image BIN=$(BIN) VERSION=$(VERSION) IMAGE_TAG=$(IMAGE_TAG); done
 	@$(BIN)/cluster/image -binary $(BIN)/bookinfo -name fairlead/bookinfo:$(IMAGE_TAG) -out $(BIN)/bookinfo.tar
@@ -292,12 +292,12 @@ cluster-load: IMAGE_TAG = dev
 ISTIO = $$(cd $(CURDIR)/tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
 # The sample has the names that Istio's YAML of it gives its images. Tag next is the next version, to upgrade to.
 BOOKINFO_IMAGES := productpage-v1 details-v1 ratings-v1 reviews-v1 reviews-v2 reviews-v3
-cluster-load: cluster-programs images sample-images ## build the images of services, injector, keeper, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
+cluster-load: cluster-programs images sample-images ## build the images of services, injector, keeper, gateways, operator, proxy, install-cni, bookinfo and echo from this tree, and of Istio's own proxy, and load them into the cluster
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/echo -name fairlead/echo:$(IMAGE_TAG) -out $(BIN)/cluster/echo.tar
 	@$(BIN)/cluster/image -binary $(BIN)/cluster/trap -user 0:0 -name fairlead/trap:$(IMAGE_TAG) -out $(BIN)/cluster/trap.tar
 	@istio=$$(tools/build-cached.sh istio) && $(BIN)/cluster/image -binary $$istio/pilot-agent -name fairlead/stock-proxy:$(IMAGE_TAG) -out $(BIN)/cluster/stock-proxy.tar \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $(ISTIO)/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json
-	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper operator bookinfo proxy install-cni cluster/echo cluster/trap cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
+	@$(KUBE) $(BIN)/cluster/cluster load --dir $(CLUSTER_DIR) $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways operator bookinfo proxy install-cni cluster/echo cluster/trap cluster/stock-proxy $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 	@$(BIN)/cluster/cluster tag --dir $(CLUSTER_DIR) $(IMAGE_TAG) next
 
 cluster-join: cluster-programs ## add a second node to the cluster, node2, with the images of the first
@@ -346,14 +346,14 @@ scenarios-cluster: cluster-needs images cluster-programs ## traffic scenarios wh
 	@cd tests && go test -c -o $(BIN)/cluster/scenarios.test ./scenarios
 	@trap '$(MAKE) -C $(CURDIR) cluster-down CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node' EXIT; set -e; rm -rf $(CLUSTER_OUT); \
 	$(MAKE) cluster-up CLUSTER_DIR=$(RUN_DIR)/scenarios-cluster-node; dir=$(abspath $(RUN_DIR))/scenarios-cluster-node; $(KUBE); export KUBE_BIN $(TESTENV); \
-	$(BIN)/cluster/cluster load --dir $$dir $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy cluster/scenario-echo); \
+	$(BIN)/cluster/cluster load --dir $$dir $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways proxy cluster/scenario-echo); \
 	cd tests/scenarios; $(BIN)/cluster/cluster exec --dir $$dir $(BIN)/cluster/scenarios.test -test.v -test.run 'TestScenarios$$' -test.timeout 30m $(TESTFLAGS) \
 	  -cluster -dir cases,examples -out $(CLUSTER_OUT) -sample $(SAMPLE_OF_CLUSTER) -share-by $(COMMIT) || \
 	{ cp -r $$dir/log $(CLUSTER_OUT)/node; echo "what failed is in $(CLUSTER_OUT), with logs of the node" >&2; exit 1; }
 
 # Two clusters with a link, and what Istio's samples helloworld, curl and bookinfo run in them.
 MULTI = $(RUN_DIR)/multicluster
-MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy cluster/helloworld-v1 cluster/helloworld-v2 cluster/curl $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
+MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways proxy cluster/helloworld-v1 cluster/helloworld-v2 cluster/curl $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 multicluster: IMAGE_TAG = dev
 multicluster: cluster-needs images cluster-tests ## two Kubernetes clusters with a link, each with a mesh as Istio's guides install it: multi-primary and primary-remote on two networks and on one, LONG=1: both injectors of primary-remote, failover, a gateway that is killed, an API server that is away; RUN=PATTERN: tests by name; needs root
 	@$(MAKE) --no-print-directory sample-images

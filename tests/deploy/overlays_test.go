@@ -35,13 +35,14 @@ func overlay(t *testing.T, name string) []runtime.Object {
 // Each overlay is known to Kubernetes, and has the Deployments in the namespaces that its name promises.
 func TestOverlaysAreWhatTheirNamesSay(t *testing.T) {
 	for name, want := range map[string][]string{
-		"compact": {"istio-system/fairlead", "istio-system/injector", "istio-system/keeper"},
-		"ha":      {"istio-system/config-watcher", "istio-system/injector", "istio-system/keeper", "istio-system/xds-server"},
-		"revision": {"istio-system/ca", "istio-system/config-watcher-canary", "istio-system/injector-canary",
+		"compact": {"istio-system/fairlead", "istio-system/gateways", "istio-system/injector", "istio-system/keeper"},
+		"ha": {"istio-system/config-watcher", "istio-system/gateways", "istio-system/injector", "istio-system/keeper",
+			"istio-system/xds-server"},
+		"revision": {"istio-system/ca", "istio-system/config-watcher-canary", "istio-system/gateways-canary", "istio-system/injector-canary",
 			"istio-system/keeper-canary", "istio-system/xds-server-canary"},
 		"operator": {"istio-operator/fairlead-operator"},
-		"split-namespaces": {"fairlead-ca/ca", "fairlead-xds/xds-server", "istio-system/config-watcher", "istio-system/injector",
-			"istio-system/keeper"},
+		"split-namespaces": {"fairlead-ca/ca", "fairlead-xds/xds-server", "istio-system/config-watcher", "istio-system/gateways",
+			"istio-system/injector", "istio-system/keeper"},
 	} {
 		objects := overlay(t, name)
 		var got []string

@@ -41,7 +41,7 @@ func grants(t *testing.T, objects []runtime.Object) map[string][]rbacv1.PolicyRu
 func TestXDSServersDoNotTalkToKubernetes(t *testing.T) {
 	objects := mesh(t)
 	for account, rules := range grants(t, objects) {
-		if account != "config-watcher" && account != "ca" && account != "injector" && account != "keeper" {
+		if account != "config-watcher" && account != "ca" && account != "injector" && account != "keeper" && account != "gateways" {
 			t.Errorf("%s may %+v", account, rules)
 		}
 	}

@@ -44,7 +44,7 @@ type way struct {
 
 const charts, overlays = "../../../services/installer/manifests/charts", "../../../deploy/kustomize/overlays"
 
-var separate = map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "keeper", "xds-server"}}
+var separate = map[string][]string{"istio-system": {"ca", "config-watcher", "gateways", "injector", "keeper", "xds-server"}}
 
 // ways lists them in the order of the test: those that leave the mesh's definitions behind come before one that meets
 // them.
@@ -64,26 +64,26 @@ func ways() []way {
 				c.fairlead(t, "verify-install")
 			},
 			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y") },
-			deployments: map[string][]string{"istio-system": {"ca", "config-watcher", "injector", "keeper", "xds-server", "istio-ingressgateway"}},
+			deployments: map[string][]string{"istio-system": {"ca", "config-watcher", "gateways", "injector", "keeper", "xds-server", "istio-ingressgateway"}},
 			traceless:   true,
 		},
 		{
 			name: "helm install",
 			install: func(t *testing.T, c *cluster) {
-				for _, chart := range []string{"base", "ca", "config-watcher", "injector", "keeper", "xds-server"} {
+				for _, chart := range []string{"base", "ca", "config-watcher", "injector", "keeper", "xds-server", "gateways"} {
 					args := []string{"install", chart, filepath.Join(charts, chart), "-n", "istio-system", "--create-namespace"}
 					// A cluster that has known Istio has its definitions.
 					c.run(t, "helm", append(args, "--take-ownership", "--set", "global.hub=fairlead,global.tag=dev")...)
 				}
 			},
 			again: func(t *testing.T, c *cluster) {
-				for _, chart := range []string{"ca", "config-watcher", "injector", "keeper", "xds-server"} {
+				for _, chart := range []string{"ca", "config-watcher", "gateways", "injector", "keeper", "xds-server"} {
 					c.run(t, "helm", "upgrade", chart, filepath.Join(charts, chart), "-n", "istio-system", "--set", "global.hub=fairlead,global.tag=dev")
 					c.run(t, "helm", "rollback", chart, "-n", "istio-system")
 				}
 			},
 			remove: func(t *testing.T, c *cluster) {
-				for _, chart := range []string{"xds-server", "keeper", "injector", "config-watcher", "ca", "base"} {
+				for _, chart := range []string{"gateways", "xds-server", "keeper", "injector", "config-watcher", "ca", "base"} {
 					c.run(t, "helm", "uninstall", chart, "-n", "istio-system", "--wait")
 				}
 				c.kubectl(t, "delete", "namespace", "istio-system")
@@ -91,9 +91,10 @@ func ways() []way {
 			},
 			deployments: separate,
 		},
-		overlay("compact", map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}}, ""),
+		overlay("compact", map[string][]string{"istio-system": {"fairlead", "gateways", "injector", "keeper"}}, ""),
 		onDisks(3, overlay("ha", separate, "")),
-		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"}, "istio-system": {"config-watcher", "injector", "keeper"},
+		overlay("split-namespaces", map[string][]string{"fairlead-ca": {"ca"},
+			"istio-system": {"config-watcher", "gateways", "injector", "keeper"},
 			"fairlead-xds": {"xds-server"}},
 			"{discoveryAddress: istiod.fairlead-xds.svc:15012, proxyMetadata: {CA_ADDR: ca.fairlead-ca.svc:15012}}"),
 		{
@@ -101,12 +102,12 @@ func ways() []way {
 			install: func(t *testing.T, c *cluster) {
 				c.fairlead(t, append([]string{"install", "-y", "--set", "profile=compact"}, images...)...)
 				c.fairlead(t, "verify-install")
-				if pods := c.pods(t, "istio-system"); len(pods) != 3 {
-					t.Errorf("pods %q, want one, the injector's and the keeper's", pods)
+				if pods := c.pods(t, "istio-system"); len(pods) != 4 {
+					t.Errorf("pods %q, want one, the injector's, the keeper's and that of gateways", pods)
 				}
 			},
 			remove:      func(t *testing.T, c *cluster) { c.fairlead(t, "uninstall", "--purge", "--with-contents", "-y") },
-			deployments: map[string][]string{"istio-system": {"fairlead", "injector", "keeper"}},
+			deployments: map[string][]string{"istio-system": {"fairlead", "gateways", "injector", "keeper"}},
 			traceless:   true,
 		},
 	}

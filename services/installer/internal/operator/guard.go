@@ -23,7 +23,8 @@ const privilegedComponent = "cni"
 
 // trusted are the components with rights beyond the mesh, to nodes and to webhooks, and what these are. No overlay
 // changes their Pods.
-var trusted = map[string]string{privilegedComponent: "privileges of the node", "keeper": "the right to write webhook configurations"}
+var trusted = map[string]string{privilegedComponent: "privileges of the node", "keeper": "the right to write webhook configurations",
+	"gatewayDeployments": "the right to make Pods everywhere"}
 
 // guard refuses what makes more of the right to write IstioOperators than the choice of a mesh and of its images:
 // overlays that change which objects there are, in which namespace, as which account, or rights and webhooks, or the
