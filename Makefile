@@ -358,18 +358,19 @@ CONFORMANCE = $(BIN)/conformance
 CONFORMANCE_OUT = $(CURDIR)/.run/conformance-$(CONTROL_PLANE)
 CONFORMANCE_NODE = $(RUN_DIR)/conformance-node
 PLANE_OF_ISTIO = $(filter istiod,$(CONTROL_PLANE))
-conformance: IMAGE_TAG = dev
-conformance: cluster-needs cluster-programs tools $(if $(PLANE_OF_ISTIO),,images) ## the Gateway API's own conformance suite in a Kubernetes cluster of its own, RUN=NAME: one test, SAMPLE=n: the commit's n, CONTROL_PLANE=istiod: of Istio's control plane, which proves the rig; needs root. The first run builds Kubernetes and Istio
+conformance-images: IMAGE_TAG = dev
+conformance-images: cluster-programs tools $(if $(PLANE_OF_ISTIO),,images)
 	@mkdir -p $(CONFORMANCE); istio=$$(tools/build-cached.sh istio) && dns=$$(tools/build-cached.sh coredns) && source=$(ISTIO) && \
-	(cd tests/conformance && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CONFORMANCE)/ ./cmd/images sigs.k8s.io/gateway-api/conformance/echo-basic && \
-	  GOWORK=off CGO_ENABLED=0 go test -c -o $(CONFORMANCE)/conformance.test .) && \
+	(cd tests/conformance && export GOWORK=off CGO_ENABLED=0 && go test -c -o $(CONFORMANCE)/conformance.test . && \
+	  go build -trimpath -o $(CONFORMANCE)/ ./cmd/images sigs.k8s.io/gateway-api/conformance/echo-basic) && \
 	$(CONFORMANCE)/images -image $(BIN)/cluster/image -bin $(CONFORMANCE) -istio $$istio -istio-source $$source -coredns $$dns -out $(CONFORMANCE) >$(CONFORMANCE)/archives && \
-	if [ -n "$(PLANE_OF_ISTIO)" ]; then \
-	  $(BIN)/cluster/image -binary $$istio/pilot-discovery -name istio/pilot:test -out $(CONFORMANCE)/pilot.tar >/dev/null && \
-	  $(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/sbin/nft" \
-	    -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $$source/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json >/dev/null && \
-	  echo $(CONFORMANCE)/pilot.tar $(CONFORMANCE)/proxyv2.tar; \
-	else echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy); fi >>$(CONFORMANCE)/archives
+	if [ -z "$(PLANE_OF_ISTIO)" ]; then echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy) >>$(CONFORMANCE)/archives; exit; fi && \
+	$(BIN)/cluster/image -binary $$istio/pilot-discovery -name istio/pilot:test -out $(CONFORMANCE)/pilot.tar >/dev/null && \
+	$(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/sbin/nft" \
+	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $$source/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json >/dev/null && \
+	echo $(CONFORMANCE)/pilot.tar $(CONFORMANCE)/proxyv2.tar >>$(CONFORMANCE)/archives
+
+conformance: cluster-needs conformance-images ## the Gateway API's own conformance suite in a Kubernetes cluster of its own, RUN=NAME: one test, SAMPLE=n: the commit's n, CONTROL_PLANE=istiod: of Istio's control plane, which proves the rig; needs root. The first run builds Kubernetes and Istio
 	@trap '$(MAKE) --no-print-directory -C $(CURDIR) cluster-down CLUSTER_DIR=$(CONFORMANCE_NODE)' EXIT; trap 'exit 130' INT TERM; set -e; \
 	rm -rf $(CONFORMANCE_OUT); mkdir -p $(CONFORMANCE_OUT); \
 	$(MAKE) --no-print-directory cluster-up CLUSTER_DIR=$(CONFORMANCE_NODE) BALANCER=1; dir=$(abspath $(CONFORMANCE_NODE)); \
@@ -415,4 +416,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster conformance conformance-page run-in-cluster multicluster multicluster-down sample-images
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster conformance conformance-images conformance-page run-in-cluster multicluster multicluster-down sample-images
