@@ -50,6 +50,12 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			results := &results{of: map[string]string{}}
+			t.Cleanup(func() {
+				if t.Failed() {
+					keep(t, filepath.Join(e.out, r.name+"-pods"))
+				}
+				do(t, "kubectl", "delete", "namespaces", "-l", "gateway-conformance")
+			})
 			t.Cleanup(func() { results.write(t, filepath.Join(e.out, r.name+"-tests.yaml"), chosen) })
 			conformance.RunConformanceWithOptions(t, e.options(t, r, chosen, results))
 		})
@@ -94,6 +100,8 @@ func (e environment) options(t *testing.T, r run, chosen []suite.ConformanceTest
 		o.ReportOutputPath = filepath.Join(e.out, r.name+".yaml")
 	}
 	o.Hook = into.add
+	// They are removed once it is written down what became of them.
+	o.CleanupBaseResources = false
 	flags.ApplyAll(&o.ConfigurableOptions)
 	return o
 }

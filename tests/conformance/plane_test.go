@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -93,16 +92,37 @@ func (p *plane) install(t *testing.T) {
 	t.Logf("the control plane is ready after %.1f s", time.Since(began).Seconds())
 }
 
-// do runs a command, which must succeed.
-func do(t *testing.T, program string, args ...string) {
+// do runs a command, which must succeed, and returns what it says. Tests may have ended.
+func do(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, said.String())
+	said, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, said)
+	}
+	return string(said)
+}
+
+// keep writes the state and the logs of all Pods, and the objects of the Gateway API, into a directory.
+func keep(t *testing.T, dir string) {
+	t.Helper()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("pods.txt", do(t, "kubectl", "get", "pods,services", "-A", "-o", "wide"))
+	write("events.txt", do(t, "kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp"))
+	write("gateway-api.yaml", do(t, "kubectl", "get", "gateway-api", "-A", "-o", "yaml"))
+	pods := do(t, "kubectl", "get", "pods", "-A", "-o", `jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}`)
+	for line := range strings.Lines(pods) {
+		if names := strings.Fields(line); len(names) == 2 {
+			write(names[0]+"-"+names[1]+".log", do(t, "kubectl", "logs", "-n", names[0], names[1], "--all-containers", "--tail=500"))
+		}
 	}
 }
 
