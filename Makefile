@@ -366,7 +366,7 @@ conformance-images: cluster-programs tools $(if $(PLANE_OF_ISTIO),,images)
 	$(CONFORMANCE)/images -image $(BIN)/cluster/image -bin $(CONFORMANCE) -istio $$istio -istio-source $$source -coredns $$dns -out $(CONFORMANCE) >$(CONFORMANCE)/archives && \
 	if [ -z "$(PLANE_OF_ISTIO)" ]; then echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy) >>$(CONFORMANCE)/archives; exit; fi && \
 	$(BIN)/cluster/image -binary $$istio/pilot-discovery -name istio/pilot:test -out $(CONFORMANCE)/pilot.tar >/dev/null && \
-	$(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/sbin/nft" \
+	$(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/local/bin/nft" \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $$source/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json >/dev/null && \
 	echo $(CONFORMANCE)/pilot.tar $(CONFORMANCE)/proxyv2.tar >>$(CONFORMANCE)/archives
 
@@ -377,7 +377,8 @@ conformance: cluster-needs conformance-images ## the Gateway API's own conforman
 	$(KUBE); export KUBE_BIN; $(BIN)/cluster/cluster load --dir $$dir $$(cat $(CONFORMANCE)/archives) >/dev/null; \
 	export GATEWAY_API=$$(cd tests/conformance && GOWORK=off go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api) VERSION='$(VERSION)' SAMPLE='$(SAMPLE)' SAMPLE_BY=$(COMMIT) RUN='$(RUN)'; \
 	CONTROL_PLANE=$(CONTROL_PLANE) CONFORMANCE_OUT=$(CONFORMANCE_OUT) PATH="$(BIN):$$(tools/build-cached.sh istio):$$PATH" $(BIN)/cluster/cluster exec --dir $$dir \
-	  $(CONFORMANCE)/conformance.test -test.v -test.timeout 60m $(TESTFLAGS) || { cp -r $$dir/log $(CONFORMANCE_OUT)/node; echo "logs of the node are in $(CONFORMANCE_OUT)/node" >&2; exit 1; }
+	  $(CONFORMANCE)/conformance.test -test.v -test.parallel 4 -test.timeout 60m $(TESTFLAGS) >$(CONFORMANCE_OUT)/log.txt || \
+	{ cp -r $$dir/log $(CONFORMANCE_OUT)/node; grep -E -B1 -A10 'Error Trace:|plane_test.go:' $(CONFORMANCE_OUT)/log.txt; echo "the suite's log, Pods and logs of the node are in $(CONFORMANCE_OUT)" >&2; exit 1; }
 
 # After a run of all tests.
 conformance-page: ## docs/reference/gateway-api.md, of the reports that `make conformance` wrote

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/gateway-api/conformance"
@@ -49,7 +50,7 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
-			results := &results{of: map[string]string{}}
+			results := &results{began: time.Now(), of: map[string]string{}}
 			t.Cleanup(func() {
 				if t.Failed() {
 					keep(t, filepath.Join(e.out, r.name+"-pods"))
@@ -79,7 +80,7 @@ func (e environment) options(t *testing.T, r run, chosen []suite.ConformanceTest
 	// Each test makes clients of its own; those of the default wait for one another.
 	o.RestConfig.QPS = -1
 	o.ConformanceProfiles, o.Implementation = e.plane.supported(r.profiles), e.plane.Implementation
-	o.UsableNetworkAddresses, o.UnusableNetworkAddresses = addresses(e.usable), addresses(unusable)
+	o.UsableNetworkAddresses, o.UnusableNetworkAddresses = e.addresses()
 	o.GatewayClassName = e.plane.Class
 	if r.mesh {
 		o.NamespaceLabels = map[string]string{"istio-injection": "enabled"}

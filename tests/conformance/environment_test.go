@@ -77,10 +77,13 @@ func sampled(all []suite.ConformanceTest, n int, by string) []suite.ConformanceT
 	})
 }
 
-// addresses are those of the suite's options.
-func addresses(ip netip.Addr) []gatewayv1.GatewaySpecAddress {
-	kind := gatewayv1.IPAddressType
-	return []gatewayv1.GatewaySpecAddress{{Type: &kind, Value: ip.String()}}
+// addresses are a free and an unusable one, of the kind that the control plane takes for a Gateway's.
+func (e environment) addresses() (usable, other []gatewayv1.GatewaySpecAddress) {
+	kind, good, bad := gatewayv1.IPAddressType, e.usable.String(), unusable.String()
+	if e.plane.Hostnames {
+		kind, good, bad = gatewayv1.HostnameAddressType, suite.InfraBackendServiceNameV1+"."+suite.InfrastructureNamespace+".svc.cluster.local", "foo"
+	}
+	return []gatewayv1.GatewaySpecAddress{{Type: &kind, Value: good}}, []gatewayv1.GatewaySpecAddress{{Type: &kind, Value: bad}}
 }
 
 func TestEnvironmentIsChecked(t *testing.T) {

@@ -31,6 +31,8 @@ type plane struct {
 	// the suite knows but Unsupported.
 	Inferred       bool                  `json:"inferred,omitempty"`
 	Implementation confv1.Implementation `json:"implementation"`
+	// Hostnames is true if it takes no addresses of Gateways but names of Services.
+	Hostnames bool `json:"hostnames,omitempty"`
 	// Unsupported are features that it does not have, and Fails tests of the others that it is known to fail, each with
 	// its reason.
 	Unsupported map[features.FeatureName]string `json:"unsupported,omitempty"`
@@ -89,7 +91,7 @@ func (p *plane) install(t *testing.T) {
 		}
 		do(t, command[0], command[1:]...)
 	}
-	t.Logf("the control plane is ready after %.1f s", time.Since(began).Seconds())
+	fmt.Fprintf(os.Stderr, "%5.0f s  the control plane is ready\n", time.Since(began).Seconds())
 }
 
 // do runs a command, which must succeed, and returns what it says. Tests may have ended.
