@@ -382,7 +382,7 @@ conformance: cluster-needs conformance-images ## the Gateway API's own conforman
 
 # After a run of all tests.
 conformance-page: ## docs/reference/gateway-api.md, of the reports that `make conformance` wrote
-	mkdir -p docs/reference/gateway-api && cp $(CONFORMANCE_OUT)/*.yaml docs/reference/gateway-api/
+	mkdir -p docs/reference/gateway-api && cp $(patsubst %,$(CONFORMANCE_OUT)/%.yaml,gateway gateway-tests mesh mesh-tests) docs/reference/gateway-api/
 	go test ./tests/conformancereport -run TestPage -update
 
 # Two clusters with a link, and what Istio's samples helloworld, curl and bookinfo run in them.

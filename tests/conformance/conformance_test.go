@@ -57,10 +57,18 @@ func TestConformance(t *testing.T) {
 				}
 				do(t, "kubectl", "delete", "namespaces", "-l", "gateway-conformance")
 			})
-			t.Cleanup(func() { results.write(t, filepath.Join(e.out, r.name+"-tests.yaml"), chosen) })
+			t.Cleanup(func() { results.write(t, e.file(r.name+"-tests.yaml"), chosen, e.plane.excuses()) })
 			conformance.RunConformanceWithOptions(t, e.options(t, r, chosen, results))
 		})
 	}
+}
+
+// file is that of a report; empty if not all tests run, because it would say that the others were left out.
+func (e environment) file(name string) string {
+	if e.only != "" || e.sample > 0 {
+		return ""
+	}
+	return filepath.Join(e.out, name)
 }
 
 // chosen lists the tests of a run that are to run: RUN, or SAMPLE of them.
@@ -98,8 +106,8 @@ func (e environment) options(t *testing.T, r run, chosen []suite.ConformanceTest
 		o.SkipTests = append(slices.Collect(maps.Keys(e.plane.Fails)), others(chosen)...)
 	default:
 		o.SkipTests = slices.Collect(maps.Keys(e.plane.Fails))
-		o.ReportOutputPath = filepath.Join(e.out, r.name+".yaml")
 	}
+	o.ReportOutputPath = e.file(r.name + ".yaml")
 	o.Hook = into.add
 	// They are removed once it is written down what became of them.
 	o.CleanupBaseResources = false

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+	"sigs.k8s.io/gateway-api/pkg/features"
 	"sigs.k8s.io/yaml"
 )
 
@@ -38,23 +39,40 @@ func (r *results) add(t *testing.T, test suite.ConformanceTest, _ *suite.Conform
 	}
 }
 
-// write writes the results of tests to a file, by name, and says how many there are of each.
-func (r *results) write(t *testing.T, path string, chosen []suite.ConformanceTest) {
+// write says how many of the chosen tests have passed, and writes the result of each into a file, unless its name is
+// empty. A test that was skipped without an excuse is an error: a feature that is not claimed is not proven.
+func (r *results) write(t *testing.T, path string, chosen []suite.ConformanceTest, excuses map[string]string) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.of, func(name, _ string) bool { return !slices.ContainsFunc(chosen, named(name)) })
 	count := map[string]int{}
-	for _, result := range r.of {
+	for name, result := range r.of {
 		count[result]++
+		if result == "skipped" && excuses[name] == "" {
+			t.Errorf("%s was skipped: a feature that it needs is not claimed, and planes does not say why", name)
+		}
 	}
 	fmt.Fprintf(os.Stderr, "%5.0f s  %d tests: %d passed, %d failed, %d skipped\n", time.Since(r.began).Seconds(), len(chosen),
 		count["passed"], count["failed"], count["skipped"])
+	if path == "" {
+		return
+	}
 	text, err := yaml.Marshal(r.of)
 	if err == nil {
 		err = os.WriteFile(path, text, 0o644)
 	}
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+func TestASkippedTestNeedsAnExcuse(t *testing.T) {
+	p := &plane{Unsupported: map[features.FeatureName]string{"UDPRoute": "none"}, Fails: map[string]string{"HTTPRouteWeight": "none"}}
+	excuses := p.excuses()
+	for name, excused := range map[string]bool{"UDPRoute": true, "UDPRouteWeightedRouting": true, "HTTPRouteWeight": true, "TCPRouteReferenceGrant": false} {
+		if _, is := excuses[name]; is != excused {
+			t.Errorf("%s: excused is %v", name, is)
+		}
 	}
 }
