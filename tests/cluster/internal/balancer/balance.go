@@ -2,7 +2,6 @@ package balancer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -16,9 +15,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"fairlead.dev/pkg/notify"
 )
 
-// Balance gives addresses of a range until ctx ends. Errors of the API server end it.
+// again is the time until a status that could not be written is written again.
+const again = time.Second
+
+// Balance gives addresses of a range until ctx ends.
 func Balance(ctx context.Context, kubeconfig string, pool netip.Prefix) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -36,12 +40,7 @@ func run(ctx context.Context, client kubernetes.Interface, pool netip.Prefix) er
 	factory := informers.NewSharedInformerFactory(client, 0)
 	services := factory.Core().V1().Services()
 	changed := make(chan struct{}, 1)
-	tell := func(any) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	tell := func(any) { notify.Wake(changed) }
 	if _, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell,
 		UpdateFunc: func(any, any) { tell(nil) }, DeleteFunc: tell}); err != nil {
 		return err
@@ -62,9 +61,10 @@ func run(ctx context.Context, client kubernetes.Interface, pool netip.Prefix) er
 		updates, refused := assign(pool, all)
 		for _, s := range updates {
 			_, err := client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
-			// An event follows that has the Service as it is.
+			// After a conflict, an event follows that has the Service as it is.
 			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("status of Service %s/%s: %w", s.Namespace, s.Name, err)
+				fmt.Printf("status of Service %s/%s: %v\n", s.Namespace, s.Name, err)
+				time.AfterFunc(again, func() { tell(nil) })
 			}
 		}
 		now := map[types.UID]string{}
@@ -73,9 +73,7 @@ func run(ctx context.Context, client kubernetes.Interface, pool netip.Prefix) er
 			if told[r.service.UID] == r.why {
 				continue
 			}
-			if err := warn(ctx, client, r); err != nil {
-				return err
-			}
+			warn(ctx, client, r)
 		}
 		told = now
 		select {
@@ -86,8 +84,8 @@ func run(ctx context.Context, client kubernetes.Interface, pool netip.Prefix) er
 	}
 }
 
-// warn tells a Service's owner by an Event why it has no address.
-func warn(ctx context.Context, client kubernetes.Interface, r refusal) error {
+// warn tells a Service's owner by an Event why it has no address. A namespace that ends takes none.
+func warn(ctx context.Context, client kubernetes.Interface, r refusal) {
 	s, now := r.service, metav1.NewTime(time.Now())
 	fmt.Printf("Service %s/%s: %s\n", s.Namespace, s.Name, r.why)
 	_, err := client.CoreV1().Events(s.Namespace).Create(ctx, &corev1.Event{
@@ -96,9 +94,7 @@ func warn(ctx context.Context, client kubernetes.Interface, r refusal) error {
 		Type:           corev1.EventTypeWarning, Reason: "NoAddress", Message: r.why, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: "balancer"},
 	}, metav1.CreateOptions{})
-	// A namespace that ends takes no Events.
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, context.Canceled) {
-		return nil
+	if err != nil {
+		fmt.Printf("Event of Service %s/%s: %v\n", s.Namespace, s.Name, err)
 	}
-	return err
 }
