@@ -280,8 +280,8 @@ cluster-programs:
 	@dns=$$(tools/build-cached.sh coredns) && cd $(BIN)/cluster && for p in pause $$dns/coredns; do \
 	  ./image -binary $$p -user 0:0 -name fairlead/$${p##*/}:cluster -out $${p##*/}.tar >/dev/null || exit 1; done
 
-cluster-up: cluster-needs cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; needs root. The first run builds Kubernetes
-	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) --index $(CLUSTER_INDEX) $(CLUSTER_IMAGES)
+cluster-up: cluster-needs cluster-programs ## a Kubernetes cluster of one node on this machine, until `make cluster-down`; BALANCER=1: Services of type LoadBalancer get addresses; needs root. The first run builds Kubernetes
+	@$(KUBE) $(BIN)/cluster/cluster up --dir $(CLUSTER_DIR) --index $(CLUSTER_INDEX) $(if $(BALANCER),--balancer) $(CLUSTER_IMAGES)
 
 cluster-down: ## end it; nothing of it is left
 	@CGO_ENABLED=0 go build -trimpath -o $(BIN)/cluster/cluster ./tests/cluster/cmd/cluster
@@ -351,6 +351,40 @@ scenarios-cluster: cluster-needs images cluster-programs ## traffic scenarios wh
 	  -cluster -dir cases,examples -out $(CLUSTER_OUT) -sample $(SAMPLE_OF_CLUSTER) -share-by $(COMMIT) || \
 	{ cp -r $$dir/log $(CLUSTER_OUT)/node; echo "what failed is in $(CLUSTER_OUT), with logs of the node" >&2; exit 1; }
 
+# The conformance suite of the Gateway API, of a module outside of go.work. Whichever control plane is tested, the images
+# are those that the suite's manifests name, built here.
+CONTROL_PLANE ?= fairlead
+CONFORMANCE = $(BIN)/conformance
+CONFORMANCE_OUT = $(CURDIR)/.run/conformance-$(CONTROL_PLANE)
+CONFORMANCE_NODE = $(RUN_DIR)/conformance-node
+PLANE_OF_ISTIO = $(filter istiod,$(CONTROL_PLANE))
+conformance-images: IMAGE_TAG = dev
+conformance-images: cluster-programs tools $(if $(PLANE_OF_ISTIO),,images)
+	@mkdir -p $(CONFORMANCE); istio=$$(tools/build-cached.sh istio) && dns=$$(tools/build-cached.sh coredns) && source=$(ISTIO) && \
+	(cd tests/conformance && export GOWORK=off CGO_ENABLED=0 && go test -c -o $(CONFORMANCE)/conformance.test . && \
+	  go build -trimpath -o $(CONFORMANCE)/ ./cmd/images sigs.k8s.io/gateway-api/conformance/echo-basic) && \
+	$(CONFORMANCE)/images -image $(BIN)/cluster/image -bin $(CONFORMANCE) -istio $$istio -istio-source $$source -coredns $$dns -out $(CONFORMANCE) >$(CONFORMANCE)/archives && \
+	if [ -z "$(PLANE_OF_ISTIO)" ]; then echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy) >>$(CONFORMANCE)/archives; exit; fi && \
+	$(BIN)/cluster/image -binary $$istio/pilot-discovery -name istio/pilot:test -out $(CONFORMANCE)/pilot.tar >/dev/null && \
+	$(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/local/bin/nft" \
+	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $$source/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json >/dev/null && \
+	echo $(CONFORMANCE)/pilot.tar $(CONFORMANCE)/proxyv2.tar >>$(CONFORMANCE)/archives
+
+conformance: cluster-needs conformance-images ## the Gateway API's own conformance suite in a Kubernetes cluster of its own, RUN=NAME: one test, SAMPLE=n: the commit's n, CONTROL_PLANE=istiod: of Istio's control plane, which proves the rig; needs root. The first run builds Kubernetes and Istio
+	@trap '$(MAKE) --no-print-directory -C $(CURDIR) cluster-down CLUSTER_DIR=$(CONFORMANCE_NODE)' EXIT; trap 'exit 130' INT TERM; set -e; \
+	rm -rf $(CONFORMANCE_OUT); mkdir -p $(CONFORMANCE_OUT); \
+	$(MAKE) --no-print-directory cluster-up CLUSTER_DIR=$(CONFORMANCE_NODE) BALANCER=1; dir=$(abspath $(CONFORMANCE_NODE)); \
+	$(KUBE); export KUBE_BIN; $(BIN)/cluster/cluster load --dir $$dir $$(cat $(CONFORMANCE)/archives) >/dev/null; \
+	export GATEWAY_API=$$(cd tests/conformance && GOWORK=off go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api) VERSION='$(VERSION)' SAMPLE='$(SAMPLE)' SAMPLE_BY=$(COMMIT) RUN='$(RUN)'; \
+	CONTROL_PLANE=$(CONTROL_PLANE) CONFORMANCE_OUT=$(CONFORMANCE_OUT) PATH="$(BIN):$$(tools/build-cached.sh istio):$$PATH" $(BIN)/cluster/cluster exec --dir $$dir \
+	  $(CONFORMANCE)/conformance.test -test.v -test.parallel 4 -test.timeout 60m $(TESTFLAGS) >$(CONFORMANCE_OUT)/log.txt || \
+	{ cp -r $$dir/log $(CONFORMANCE_OUT)/node; grep -E -B1 -A10 'Error Trace:|plane_test.go:' $(CONFORMANCE_OUT)/log.txt; echo "the suite's log, Pods and logs of the node are in $(CONFORMANCE_OUT)" >&2; exit 1; }
+
+# After a run of all tests.
+conformance-page: ## docs/reference/gateway-api.md, of the reports that `make conformance` wrote
+	mkdir -p docs/reference/gateway-api && cp $(patsubst %,$(CONFORMANCE_OUT)/%.yaml,gateway gateway-tests mesh mesh-tests) docs/reference/gateway-api/
+	go test ./tests/conformancereport -run TestPage -update
+
 # Two clusters with a link, and what Istio's samples helloworld, curl and bookinfo run in them.
 MULTI = $(RUN_DIR)/multicluster
 MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways proxy cluster/helloworld-v1 cluster/helloworld-v2 cluster/curl $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
@@ -383,4 +417,4 @@ run-in-cluster:
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster run-in-cluster multicluster multicluster-down sample-images
+.PHONY: everything help kms tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-agent bench-policies bench-full bench-kube scenarios removals attacks oracle stock skew mutants mcp test-kube test-unprivileged verify images packages test-packages alerts clean cluster-needs cluster-programs cluster-up cluster-down cluster-load cluster-join cluster-leave cluster-link cluster-unlink cluster-shell cluster-tests test-cluster attacks-cluster demo-cluster scenarios-cluster conformance conformance-images conformance-page run-in-cluster multicluster multicluster-down sample-images

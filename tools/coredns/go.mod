@@ -1,6 +1,6 @@
-// CoreDNS (Apache License 2.0), for tests only: the cluster of `make cluster-up` runs it. main.go takes only the plugins
-// that are used there, so that the modules of the others are not fetched. tools/build-cached.sh builds it; this module is
-// not part of go.work, so that its versions decide none of ours.
+// CoreDNS (Apache License 2.0), for tests only: the cluster of `make cluster-up` runs it, and the conformance suite of the
+// Gateway API does. main.go takes only the plugins that these use, so that the modules of the others are not fetched.
+// tools/build-cached.sh builds it; this module is not part of go.work, so that its versions decide none of ours.
 module fairlead.dev/tools/coredns
 
 go 1.26.0
@@ -16,8 +16,10 @@ require (
 	github.com/coredns/caddy v1.1.4 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
+	github.com/dnstap/golang-dnstap v0.4.0 // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/expr-lang/expr v1.17.8 // indirect
+	github.com/farsightsec/golang-framestream v0.3.0 // indirect
 	github.com/flynn/go-shlex v0.0.0-20150515145356-3f9db97f8568 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"fairlead.dev/tests/cluster/internal/balancer"
 	"fairlead.dev/tests/cluster/internal/harness"
 	"fairlead.dev/tests/cluster/internal/policies"
 )
@@ -19,7 +20,7 @@ import (
 const usage = `usage: cluster needs|up|down|join|leave|load|tag|exec|link|unlink [--dir DIR] [ARGUMENT...]
   needs            say what this machine lacks for a cluster
   up ARCHIVE...    start a cluster; the archives hold the images of pause and CoreDNS. With another --index it has
-                   other addresses
+                   other addresses, with --balancer Services of type LoadBalancer get some, too
   down             end it, and remove all that it leaves
   join             add a second node, node2, with the images of the first
   leave            remove it
@@ -59,6 +60,7 @@ func run(ctx context.Context, args []string) error {
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	path := flags.String("dir", ".run/cluster", "the cluster's directory; clusters with different ones do not meet")
 	index := flags.Int("index", environmentIndex(), "of `up`: the cluster's index, 0 to 15; CLUSTER_INDEX of the environment if not given")
+	balanced := flags.Bool("balancer", false, "of `up`: Services of type LoadBalancer get addresses of the node's network")
 	pods := flags.Bool("pods", false, "of `link`: Pods reach each other, too, as in one network")
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
@@ -72,7 +74,7 @@ func run(ctx context.Context, args []string) error {
 	case "needs":
 		return harness.CheckMachine()
 	case "up":
-		return harness.Up(ctx, d, *index, rest, os.Stdout)
+		return harness.Up(ctx, d, *index, *balanced, rest, os.Stdout)
 	case "down":
 		return harness.Down(d, os.Stdout)
 	case "join":
@@ -113,6 +115,12 @@ func run(ctx context.Context, args []string) error {
 		return harness.InitSecond(d)
 	case "policies": // the process that `node` and `second` start
 		return policies.Enforce(ctx, d.Kubeconfig())
+	case "balancer": // the process that `node` starts
+		pool, err := d.Balancers()
+		if err != nil {
+			return err
+		}
+		return balancer.Balance(ctx, d.Kubeconfig(), pool)
 	case "second": // the process that `init-second` starts
 		return harness.Second(ctx, d)
 	}

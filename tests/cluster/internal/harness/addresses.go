@@ -20,7 +20,9 @@ type addresses struct {
 	// pods is the range of all Pods, nodePods that of the first node's.
 	pods, nodePods netip.Prefix
 	services       netip.Prefix
-	dns            netip.Addr
+	// balancers is the range of the addresses of load balancers, of the nodes' network.
+	balancers netip.Prefix
+	dns       netip.Addr
 }
 
 // addressesOf are the addresses of the cluster with an index, 0 to maxIndex: those of different indexes do not overlap.
@@ -34,7 +36,7 @@ func addressesOf(index int) addresses {
 	}
 	return addresses{
 		node: last(nodes, 10), second: last(nodes, 11), pods: netip.PrefixFrom(pods, 16), nodePods: netip.PrefixFrom(pods, 24),
-		services: netip.PrefixFrom(services, 16), dns: last(services, 10),
+		services: netip.PrefixFrom(services, 16), balancers: netip.PrefixFrom(last(nodes, 128), 26), dns: last(services, 10),
 	}
 }
 
@@ -49,6 +51,15 @@ func (a addresses) api() netip.AddrPort { return netip.AddrPortFrom(a.node, 6443
 
 // indexFile has the cluster's index; Up writes it.
 func (d Dir) indexFile() string { return d.Path("index") }
+
+// balancerFile is there in a cluster that gives Services of type LoadBalancer addresses; Up writes it.
+func (d Dir) balancerFile() string { return d.Path("balancer") }
+
+// Balancers is the range of the addresses of the cluster's load balancers.
+func (d Dir) Balancers() (netip.Prefix, error) {
+	at, err := d.addresses()
+	return at.balancers, err
+}
 
 // writeIndex makes the cluster the one with an index.
 func (d Dir) writeIndex(index int) error {

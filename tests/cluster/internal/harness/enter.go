@@ -16,7 +16,8 @@ import (
 
 // Exec replaces this process by a command in the cluster's network, with KUBECONFIG, CLUSTER_KUBECONFIG, CLUSTER_CNI
 // (the node's directories of CNI, bin and net.d), CLUSTER_ROOT (its file system), CLUSTER_PROGRAM and CLUSTER_DIR (this
-// program, and the --dir it needs for join and leave) set and kubectl in its PATH.
+// program, and the --dir it needs for join and leave), CLUSTER_BALANCERS (the range of the addresses that a balancer
+// gives) set and kubectl in its PATH.
 func Exec(d Dir, command []string) error {
 	if err := checkRoot(); err != nil {
 		return err
@@ -46,9 +47,13 @@ func Exec(d Dir, command []string) error {
 	if err != nil {
 		return err
 	}
+	at, err := d.addresses()
+	if err != nil {
+		return err
+	}
 	own := map[string]string{
 		"KUBECONFIG": d.Kubeconfig(), "CLUSTER_KUBECONFIG": d.Kubeconfig(), "CLUSTER_CNI": d.CNI(), "CLUSTER_PROGRAM": self,
-		"CLUSTER_DIR":  string(d),
+		"CLUSTER_DIR": string(d), "CLUSTER_BALANCERS": at.balancers.String(),
 		"CLUSTER_ROOT": fmt.Sprintf("/proc/%d/root", pid), "PATH": os.Getenv("PATH") + ":" + filepath.Dir(kubectl),
 	}
 	var env []string

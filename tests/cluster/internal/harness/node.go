@@ -117,6 +117,18 @@ func (n *node) base(ctx context.Context, images []string) error {
 	return both.Wait()
 }
 
+// startBalancer starts what gives Services of type LoadBalancer addresses, in a cluster that is to have it.
+func (n *node) startBalancer() error {
+	if _, err := os.Stat(n.balancerFile()); err != nil {
+		return nil //nolint:nilerr // without the file there is none
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return n.start("balancer", self, "balancer", "--dir", string(n.Dir))
+}
+
 // rest starts the other components and waits until pods can run and find each other by name.
 func (n *node) rest(ctx context.Context) error {
 	if err := n.start("kube-controller-manager", "", controllerManagerArgs(n.plane, n.addresses.pods, n.controllers)...); err != nil {
@@ -126,6 +138,9 @@ func (n *node) rest(ctx context.Context) error {
 		return err
 	}
 	if err := n.startKubelet(); err != nil {
+		return err
+	}
+	if err := n.startBalancer(); err != nil {
 		return err
 	}
 	entries, err := objects.ReadDir("objects")

@@ -18,8 +18,9 @@ const patience = 3 * time.Minute
 
 // Up starts a cluster and returns when its node is ready and its DNS answers. One that is up is left as it is; what is
 // left of one that has ended is removed first. If it fails, or ctx ends, nothing runs, and only the logs are kept.
-// images are archives to load, of PauseImage and DNSImage. Clusters of different indexes have different addresses.
-func Up(ctx context.Context, d Dir, index int, images []string, out io.Writer) error {
+// images are archives to load, of PauseImage and DNSImage. Clusters of different indexes have different addresses. With
+// balancer, Services of type LoadBalancer get addresses.
+func Up(ctx context.Context, d Dir, index int, balancer bool, images []string, out io.Writer) error {
 	if err := errors.Join(CheckIndex(index), check()); err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func Up(ctx context.Context, d Dir, index int, images []string, out io.Writer) e
 		return fmt.Errorf("remove what is left of a cluster: %w", err)
 	}
 	began := time.Now()
-	if err := startUp(ctx, d, index, images); err != nil {
+	if err := startUp(ctx, d, index, balancer, images); err != nil {
 		words := tail(d.Log("cluster"), 20)
 		err = fmt.Errorf("the cluster did not come up: %w\n%s", err, words)
 		return errors.Join(err, end(d), d.clean("log"))
@@ -58,7 +59,7 @@ func Up(ctx context.Context, d Dir, index int, images []string, out io.Writer) e
 }
 
 // startUp starts the cluster's process 1 and waits until the cluster is ready.
-func startUp(ctx context.Context, d Dir, index int, images []string) error {
+func startUp(ctx context.Context, d Dir, index int, balancer bool, images []string) error {
 	args := []string{"init", "--dir", string(d)}
 	for _, i := range images {
 		i, err := filepath.Abs(i)
@@ -69,6 +70,11 @@ func startUp(ctx context.Context, d Dir, index int, images []string) error {
 	}
 	if err := d.writeIndex(index); err != nil {
 		return err
+	}
+	if balancer {
+		if err := os.WriteFile(d.balancerFile(), nil, 0o644); err != nil {
+			return err
+		}
 	}
 	return start(ctx, d, args)
 }
