@@ -72,6 +72,31 @@ func BenchmarkNewRoute(b *testing.B) {
 	}
 }
 
+// BenchmarkListenerSet is one ListenerSet of 1,000 of a Gateway that changes.
+func BenchmarkListenerSet(b *testing.B) {
+	w := load(b, gatewayOf("web", "  allowedListeners: {namespaces: {from: All}}", "{name: http, port: 80, protocol: HTTP}"))
+	set := func(i int, host string) {
+		hostname := gatewayv1.Hostname(fmt.Sprintf("%s%d.example.com", host, i))
+		o := &object.Object{Key: gatewayKey("ListenerSet", "shop", fmt.Sprint("s", i)),
+			Body: &gatewayv1.ListenerSet{Spec: gatewayv1.ListenerSetSpec{
+				ParentRef: gatewayv1.ParentGatewayReference{Name: "web"},
+				Listeners: []gatewayv1.ListenerEntry{{Name: "a", Port: 80, Protocol: "HTTP", Hostname: &hostname}},
+			}}}
+		w.Put(o.Key, o)
+	}
+	for i := range 1000 {
+		set(i, "a")
+	}
+	w.rebuild()
+	b.ResetTimer()
+	for i := range b.N {
+		set(i%1000, []string{"b", "a"}[i/1000%2])
+		if r := w.Rebuild(); len(r.Resources) != 1 {
+			b.Fatal(len(r.Resources))
+		}
+	}
+}
+
 // BenchmarkRoutes is 1,000 routes that come at once.
 func BenchmarkRoutes(b *testing.B) {
 	for b.Loop() {
@@ -92,7 +117,8 @@ func TestWorkOfAChange(t *testing.T) {
 	}); got > 300 {
 		t.Errorf("a route that changes costs %v allocations", got)
 	}
-	for _, k := range []object.Key{{Kind: "Namespace", Name: "shop"}, {Kind: "Namespace", Name: "other"}, gatewayKey("ReferenceGrant", "shop", "x")} {
+	for _, k := range []object.Key{{Kind: "Namespace", Name: "shop"}, {Kind: "Namespace", Name: "other"}, gatewayKey("ReferenceGrant",
+		"shop", "x")} {
 		if got := measure(func() {
 			o := &object.Object{Key: k, Labels: map[string]string{"i": fmt.Sprint(i)}, Body: &corev1.Namespace{}}
 			if k.Kind == "ReferenceGrant" {

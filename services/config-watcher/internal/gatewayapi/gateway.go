@@ -2,7 +2,6 @@ package gatewayapi
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,37 +58,37 @@ func (s *State) judge(n Name) {
 	if old == nil || now == nil || !sameListeners(old.listeners, now.listeners) || old.controller != now.controller {
 		s.graph.touch(key(Gateway, n))
 	}
-	var gone []*listenerSet
-	if old != nil {
-		gone = old.sets
-	}
-	for _, set := range gone {
-		if s.judged[set.name] == set {
+	before := map[Name]*listenerSet{}
+	for _, set := range old.listenerSets() {
+		if before[set.name] = set; s.judged[set.name] == set {
 			delete(s.judged, set.name)
 		}
 	}
-	if now != nil {
-		for _, set := range now.sets {
-			s.judged[set.name] = set
+	for _, set := range now.listenerSets() {
+		was := before[set.name]
+		delete(before, set.name)
+		s.judged[set.name] = set
+		if was == nil || !sameListeners(was.listeners, set.listeners) || was.gateway.controller != set.gateway.controller {
+			s.graph.touch(key(ListenerSet, set.name))
+		}
+		if was == nil || !set.sameAs(was) {
 			s.recount[key(ListenerSet, set.name)] = struct{}{}
 		}
 	}
-	for _, set := range gone {
-		if now := s.judged[set.name]; now == nil || !sameListeners(set.listeners, now.listeners) ||
-			set.gateway.controller != now.gateway.controller {
-			s.graph.touch(key(ListenerSet, set.name))
-		}
-		if s.judged[set.name] == nil {
-			s.emit(key(ListenerSet, set.name), nil, nil)
+	for name := range before { // gone, or another Gateway's
+		s.graph.touch(key(ListenerSet, name))
+		if s.judged[name] == nil {
+			s.emit(key(ListenerSet, name), nil, nil)
 		}
 	}
-	if now != nil {
-		for _, set := range now.sets {
-			if !slices.ContainsFunc(gone, func(o *listenerSet) bool { return o.name == set.name }) {
-				s.graph.touch(key(ListenerSet, set.name))
-			}
-		}
+}
+
+// listenerSets are the ListenerSets of a Gateway, which may be nil.
+func (g *gateway) listenerSets() []*listenerSet {
+	if g == nil {
+		return nil
 	}
+	return g.sets
 }
 
 // gateway judges a Gateway; nil if there is none, or not of ours.

@@ -366,7 +366,10 @@ func olderFirst(a, b *object.Object) int {
 	if c := a.Created.Compare(b.Created); c != 0 {
 		return c
 	}
-	return compareText(a.Key.Namespace+"/"+a.Key.Name, b.Key.Namespace+"/"+b.Key.Name)
+	if a.Key.Namespace == b.Key.Namespace {
+		return compareText(a.Key.Name, b.Key.Name)
+	}
+	return compareText(a.Key.Namespace+"/", b.Key.Namespace+"/")
 }
 
 func sortedObjects(m map[Name]*object.Object) []*object.Object {

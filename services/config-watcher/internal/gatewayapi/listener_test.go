@@ -225,6 +225,34 @@ func TestClientValidation(t *testing.T) {
 	}
 }
 
+// TestListenerSetsFollowTheirGateway checks that a ListenerSet that has not changed follows what its Gateway says.
+func TestListenerSetsFollowTheirGateway(t *testing.T) {
+	const spec = `  allowedListeners: {namespaces: {from: Same}}
+  tls: {frontend: {default: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}}}}`
+	http := "{name: http, port: 80, protocol: HTTP}"
+	w := load(t, gatewayOf("web", spec, http)+suiteCA(t, "shop")+objectOf("Secret", "shop", "cert", "{}")+
+		objectOf("Service", "shop", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")+
+		objectOf("ListenerSet", "shop", "more", "{parentRef: {name: web}, listeners: "+
+			"[{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}]}"))
+	set := func() *configv1.GatewayListeners {
+		return w.resources[gatewayKey("ListenerSet", "shop", "more")].GetListeners()
+	}
+	authorities := set().GetListeners()[0].GetClientAuthorities()
+	w.put(t, suiteCA(t, "shop"))
+	if got := set().GetListeners()[0].GetClientAuthorities(); got == authorities || got == "" {
+		t.Error("the ListenerSet has the old authority")
+	}
+	w.put(t, gatewayOf("web", spec+"\n  addresses: [{type: Hostname, value: edge}]", http))
+	if got := set().GetSelections()[0].GetLabels()["app"]; got != "edge" {
+		t.Errorf("the ListenerSet has the selections %v", set().GetSelections())
+	}
+	w.put(t, gatewayOf("web", strings.Replace(spec, "Same", "None", 1), http))
+	has(t, "ListenerSet", w.status("ListenerSet", "shop", "more"), "Accepted=False/NotAllowed")
+	if set() != nil {
+		t.Error("a ListenerSet that is not allowed any more is served")
+	}
+}
+
 // TestSelections has which workloads serve a Gateway.
 func TestSelections(t *testing.T) {
 	const service = `

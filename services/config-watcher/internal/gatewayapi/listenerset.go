@@ -1,13 +1,17 @@
 package gatewayapi
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -96,4 +100,24 @@ func (s *listenerSet) conclude(accepted bool, reason, message string) {
 	s.status.Conditions = []metav1.Condition{
 		condition(s.status.Generation, string(gatewayv1.ListenerSetConditionAccepted), accepted, reason, message),
 	}
+}
+
+// sameAs reports whether the resource and the conditions of a set are those that it had. It spares the comparison of
+// all ListenerSets of a Gateway where one has changed.
+func (s *listenerSet) sameAs(o *listenerSet) bool {
+	return s.object == o.object && s.status.Accepted == o.status.Accepted && s.status.Reason == o.status.Reason &&
+		s.status.Message == o.status.Message && s.gateway.controller == o.gateway.controller && s.gateway.backend == o.gateway.backend &&
+		slices.EqualFunc(s.gateway.selections, o.gateway.selections, sameSelection) &&
+		slices.EqualFunc(s.listeners, o.listeners, (*listener).sameOutcome)
+}
+
+func sameSelection(a, b *configv1.WorkloadSelection) bool {
+	return a.GetNamespace() == b.GetNamespace() && maps.Equal(a.GetLabels(), b.GetLabels())
+}
+
+// sameOutcome reports whether two judgements of one listener come to the same.
+func (l *listener) sameOutcome(o *listener) bool {
+	return slices.EqualFunc(l.conditions, o.conditions, func(a, b metav1.Condition) bool { return a == b }) && l.served == o.served &&
+		l.reason == o.reason && l.message == o.message && l.proto.GetClientAuthorities() == o.proto.GetClientAuthorities() &&
+		l.proto.GetInsecureFallback() == o.proto.GetInsecureFallback() && bytes.Equal(l.proto.GetTls().GetValue(), o.proto.GetTls().GetValue())
 }
